@@ -1,0 +1,59 @@
+"""An incident: a live stall, a finding or the end of a run, as facts; the words for people are written by the sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from stallwatch_rules.records import Primary
+
+Kind = Literal["stall", "finding", "ended"]
+Severity = Literal["critical", "warning", "info"]
+Status = Literal["open", "resolved"]
+Resolution = Literal["", "recovered", "run-finished", "run-failed"]
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """How the command ended."""
+
+    kind: Literal["finished", "failed", "oom-killed", "killed", "time-limit", "interrupted", "unknown"]
+    exit_code: int | None  #: what the shell would see; 128 + n for signal n
+    signal: str | None = None  #: such as "SIGKILL"
+    detail: str = ""  #: the evidence, one English sentence
+    seconds: float = 0.0  #: how long the command ran
+
+
+class Incident(msgspec.Struct, kw_only=True):
+    """One episode of one rule in one run. Sinks get it when it opens, when it changes and when it resolves."""
+
+    id: str  #: "<run>/<kind>/<rule>/<episode>"; the same for open and resolved
+    run: str
+    kind: Kind
+    rule: str
+    severity: Severity
+    status: Status
+    episode: int  #: 1, 2, … per run, kind and rule
+    opened_at: float
+    updated_at: float
+    resolved_at: float | None = None
+    resolution: Resolution = ""
+    host: str = ""
+    phase: str = "train"
+    rank: int | None = None
+    step: int | None = None
+    total_steps: int | None = None
+    last_loss: float | None = None
+    stalled_seconds: float | None = None
+    threshold_seconds: float | None = None
+    harm: str = "fatal"
+    count: int = 1
+    evidence: list[str] = []  #: redacted lines
+    note: str = ""  #: the evidence behind the harm
+    primary: Primary | None = None  #: the diagnosis at that moment
+    ending: Ending | None = None
+
+
+Sink = Callable[[Incident], None]
+"""Told of every change. Must return at once; what it raises is caught and counted by the agent."""

@@ -1,0 +1,138 @@
+"""The records that every part of Stallwatch exchanges: lines, samples, matches and the diagnosis.
+
+Plain data, no behaviour. Times are Unix seconds (float) unless a field says ISO 8601; sizes are bytes;
+durations are seconds. The diagnosis records are the JSON contract of ``stallwatch diagnose --json``.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Role = Literal["cause", "symptom", "wrapper", "notice"]
+Harm = Literal["fatal", "degrading", "harmless", "by-progress"]
+Verdict = Literal["failed", "stalled", "degraded", "healthy", "unknown-failure", "no-training-log"]
+Phase = Literal["init", "train", "eval", "save", "rollout", "weight-sync", "idle"]
+
+SCHEMA = 1
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of a log, its prefixes taken off."""
+
+    text: str  #: without rank prefix, ANSI codes, container prefix and line end
+    source: str  #: the file (or pipe) it came from, as the user would name it
+    number: int  #: 1-based line in that source
+    rank: int | None = None  #: global rank, where the prefix or the file's name tells
+    time: float | None = None  #: from the line's own timestamp, else when it was read live
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """Numbers that one line tells; ``None`` where it does not."""
+
+    rank: int | None
+    time: float | None
+    step: int | None = None  #: optimizer steps done
+    total_steps: int | None = None
+    values: dict[str, float] = {}  #: "loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds",
+    #: "skipped_steps", "memory_allocated_bytes", "memory_peak_bytes"; never null, may be NaN or inf
+
+
+class Match(msgspec.Struct, frozen=True):
+    """A rule that fired at one place."""
+
+    rule: str
+    line: Line
+    captures: dict[str, str]
+    step: int | None = None  #: the last step seen in the run when the line came
+
+
+class Place(msgspec.Struct):
+    """Where something was seen."""
+
+    rank: int | None
+    file: str
+    line: int
+    time: str | None  #: ISO 8601, UTC
+    step: int | None
+    text: str
+
+
+class Primary(msgspec.Struct):
+    """The primary cause, with its fix."""
+
+    rule: str
+    title: str
+    role: Role
+    harm: Harm
+    confidence: float  #: 0..1
+    rank: int | None
+    file: str
+    line: int
+    time: str | None
+    step: int | None
+    evidence: list[str]
+    captures: dict[str, str]
+    why: str
+    fixes: list[str]
+
+
+class Finding(msgspec.Struct):
+    """All matches of one rule in the run."""
+
+    rule: str
+    title: str
+    role: Role
+    harm: Harm  #: judged for this run; "by-progress" where the log does not show enough to tell
+    count: int
+    ranks: list[int]
+    first: Place
+    last: Place
+    note: str = ""  #: the evidence behind the harm, in a sentence
+
+
+class UnknownException(msgspec.Struct):
+    """A final exception that no rule knows, folded over the ranks."""
+
+    exception: str
+    message: str
+    ranks: list[int]
+    count: int
+    first: Place
+    frames: list[str]  #: innermost last, user frames before library frames
+
+
+class Progress(msgspec.Struct):
+    """How far the run came."""
+
+    first_step: int | None = None
+    last_step: int | None = None
+    total_steps: int | None = None
+    last_loss: float | None = None  #: never NaN or inf in JSON; see ``Finding`` loss-nan
+    stalled_after_step: int | None = None
+    finished: bool = False
+
+
+class Stats(msgspec.Struct):
+    """What was read."""
+
+    files: int = 0
+    bytes: int = 0
+    lines: int = 0
+    seconds: float = 0.0
+
+
+class Diagnosis(msgspec.Struct):
+    """The findings in causal order, the primary cause, its fix, the evidence and what is unknown."""
+
+    verdict: Verdict
+    primary: Primary | None = None
+    findings: list[Finding] = []
+    unknown: list[UnknownException] = []
+    progress: Progress = msgspec.field(default_factory=Progress)
+    environment: dict[str, str] = {}
+    stats: Stats = msgspec.field(default_factory=Stats)
+    notes: list[str] = []  #: what the reader should know: files that could not be read, a log that just ends
+    ending: str = ""  #: how the process ended, where that is known
+    schema: int = SCHEMA
