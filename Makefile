@@ -1,0 +1,72 @@
+# One word per job. `make help` lists them; everything is installed into .venv, nothing into the system's Python.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# The CPU build is enough for tests and demo-live. Another one: make test TORCH='torch==2.8.0 --index-url …'
+TORCH     ?= torch==2.13.0
+DEEPSPEED ?= deepspeed==0.19.8
+DEBIAN_PACKAGES := prometheus chromium fonts-noto-cjk
+DIRS := stallwatch exporter rules alerts dashboard tests bench
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo demo-live record lint format test test-pythons system-packages screenshots bench-scan clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+
+# The stamps follow pyproject.toml, so an up-to-date environment costs nothing.
+$(VENV)/.base: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "The dashboard needs Python 3.11 or newer: make PYTHON=python3.12 …")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.base
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.repro: $(VENV)/.base
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(DEEPSPEED) accelerate
+	@touch $@
+
+install: $(VENV)/.base ## install Stallwatch with the dashboard and chat into .venv
+
+demo: $(VENV)/.base ## replay a recorded real stall: terminal, chat endpoint and dashboard (Ctrl-C ends it)
+	$(BIN)/stallwatch demo
+
+demo-live: $(VENV)/.base $(VENV)/.repro ## the same with the training itself (installs torch and deepspeed)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/stallwatch demo --live
+
+record: $(VENV)/.base $(VENV)/.repro ## make the demo's recording again, with real DeepSpeed
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/repro/record.py
+
+lint: $(VENV)/.dev ## ruff, mypy and the direction of imports
+	$(BIN)/ruff check $(DIRS)
+	$(BIN)/ruff format --check $(DIRS)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev ## mend what ruff can mend
+	$(BIN)/ruff check --fix $(DIRS)
+	$(BIN)/ruff format $(DIRS)
+
+system-packages:
+	@sh tests/system_packages.sh $(DEBIAN_PACKAGES)
+
+test: $(VENV)/.dev $(VENV)/.repro system-packages ## every test: rules, exporter, chat, dashboard in Chromium, real DeepSpeed on the CPU
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-pythons: ## the training side's tests on every Python from 3.10 to 3.13 that is installed
+	sh tests/pythons.sh
+
+screenshots: $(VENV)/.dev system-packages ## take the pictures in docs/images again
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/browser/screenshots.py
+
+bench-scan: $(VENV)/.dev ## the matcher against grep and Python's re on one generated log
+	$(BIN)/python bench/scan.py
+
+clean: ## remove what the targets made
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .stallwatch-demo

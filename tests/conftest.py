@@ -1,0 +1,64 @@
+"""Shared by all tests: the repository's root, an isolated state folder, and no silent skips in CI."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository's root folder."""
+    return ROOT
+
+
+@pytest.fixture(autouse=True)
+def isolated_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test sees the user's runs or configuration, or leaves something among them."""
+    for name in list(os.environ):
+        if name.startswith("STALLWATCH_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("STALLWATCH_HOME", str(tmp_path / "stallwatch-home"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config-home"))
+
+
+def allowed_skips(text: str) -> list[str]:
+    """The test ids (or parts of them) that may be skipped in CI."""
+    lines = (line.strip() for line in text.splitlines())
+    return [line.split("\t")[0].split("  ")[0] for line in lines if line and not line.startswith("#")]
+
+
+class SkipGuard:
+    """Turns a skip that nobody wrote down into a failure of the whole CI run."""
+
+    def __init__(self, allowed: list[str]) -> None:
+        self.allowed = allowed
+        self.unexpected: list[str] = []
+
+    def note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        expected = any(part in report.nodeid for part in self.allowed) or hasattr(report, "wasxfail")
+        if report.skipped and not expected:
+            self.unexpected.append(f"{report.nodeid}: {report.longrepr}")
+
+    pytest_runtest_logreport = note
+    pytest_collectreport = note
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.unexpected:
+            terminalreporter.section("skips that tests/allowed_skips.txt does not name", red=True)
+            for line in self.unexpected:
+                terminalreporter.line(line)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.unexpected and session.exitstatus == 0:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if os.environ.get("CI"):
+        config.pluginmanager.register(SkipGuard(allowed_skips(ALLOWED_SKIPS.read_text())), "skip-guard")
