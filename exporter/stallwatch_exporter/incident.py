@@ -1,4 +1,4 @@
-"""An incident: a live stall, a finding or the end of a run, as facts; the words for people are written by the sinks."""
+"""An incident: a live stall, a finding or the end of a run, as facts. Sinks write the words for people."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 class Incident(msgspec.Struct, kw_only=True):
-    """One episode of one rule in one run. Sinks get it when it opens, when it changes and when it resolves."""
+    """One episode of one rule in one run. Sinks get it as it opens, changes and resolves."""
 
     id: str  #: "<run>/<kind>/<rule>/<episode>"; the same for open and resolved
     run: str

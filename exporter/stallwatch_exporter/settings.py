@@ -1,0 +1,34 @@
+"""What the exporter can be told. The command line reads file, environment and flags and hands this over."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import platformdirs
+
+
+def state_home() -> Path:
+    """The folder that holds all state: ``$STALLWATCH_HOME``, else the platform's user state folder."""
+    told = os.environ.get("STALLWATCH_HOME")
+    return Path(told).expanduser() if told else Path(platformdirs.user_state_dir("stallwatch"))
+
+
+@dataclass(frozen=True)
+class ExporterSettings:
+    """Settings of the training side; every default works as it stands."""
+
+    host: str = "127.0.0.1"  #: address /metrics is bound to
+    port: int = 19400  #: first port tried; 0 lets the system choose
+    port_tries: int = 50  #: how many ports above it are tried when it is taken
+    tls_certificate: Path | None = None  #: PEM files; with both, /metrics is served over HTTPS
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None  #: with it, scrapers must show a certificate of this authority
+    stall_floor_seconds: float = 30.0  #: a stall is never called sooner than this
+    stall_start_seconds: float = 1800.0  #: the threshold while a phase has been seen too few times
+    stall_factor: float = 3.0  #: threshold = factor * 99th percentile of the phase's own durations
+    home: Path = field(default_factory=state_home)
+    keep_days: int = 30  #: ended runs older than this are removed when another run starts
+    keep_gb: float = 10.0  #: and the oldest ended ones beyond this size
+    language: str = "en"  #: of the texts inside a diagnosis: en or zh

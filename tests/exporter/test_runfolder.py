@@ -1,0 +1,91 @@
+"""A run's folder: its name, its agent.json, and a home that cannot be written."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from stallwatch_exporter.incident import Ending
+from stallwatch_exporter.runfolder import RunFolder, agent_alive, list_runs, read_info, run_name, sanitise
+
+
+@pytest.mark.parametrize(
+    ("command", "stem"),
+    [
+        (["python", "train.py", "--lr", "1e-4"], "train"),
+        (["torchrun", "--nproc-per-node", "8", "src/sft.py"], "sft"),
+        (["bash", "launch.sh"], "launch"),
+        (["llamafactory-cli", "train", "x.yaml"], "llamafactory-cli"),
+        (["python", "-c", "print(1)"], "python"),
+        (["python", "-m", "swift.cli.main"], "swift.cli.main"),
+        ([], "run"),
+    ],
+)
+def test_an_unnamed_run_is_called_after_its_script(command: list[str], stem: str) -> None:
+    name = run_name(command, 1_795_221_432.0)
+    assert re.fullmatch(rf"{re.escape(stem)}-202611\d\d-\d{{6}}", name)
+
+
+@pytest.mark.parametrize(
+    ("name", "safe"),
+    [("a b/c", "a-b-c"), ("../../etc", "etc"), ("训练 1", "训练-1"), ("...", "run"), ("", "run")],
+)
+def test_a_name_is_one_safe_folder(name: str, safe: str) -> None:
+    assert sanitise(name) == safe
+
+
+def test_a_name_that_is_taken_gets_a_number(tmp_path: Path) -> None:
+    names = [RunFolder.create("sft", ["x"], home=tmp_path).run for _ in range(3)]
+    assert names == ["sft", "sft-2", "sft-3"]
+
+
+def test_a_tail_goes_on_in_the_folder_of_its_name(tmp_path: Path) -> None:
+    assert {RunFolder.create("sft", [], home=tmp_path, reuse=True).run for _ in range(2)} == {"sft"}
+
+
+def test_agent_json_is_read_back_and_leaves_no_half_written_file(tmp_path: Path) -> None:
+    folder = RunFolder.create("sft", ["python", "sft.py"], home=tmp_path)
+    ending = Ending(kind="failed", exit_code=1)
+    folder.write_info(endpoint="http://127.0.0.1:19400/metrics", state="failed", ended_at=5.0, ending=ending)
+    (info,) = list_runs(tmp_path)
+    assert info == folder.info
+    assert info.ending == ending
+    assert sorted(entry.name for entry in folder.path.iterdir()) == ["agent.json", "ranks"]
+
+
+def test_broken_and_missing_records_are_left_out(tmp_path: Path) -> None:
+    RunFolder.create("good", [], home=tmp_path)
+    (tmp_path / "runs" / "bad").mkdir()
+    (tmp_path / "runs" / "bad" / "agent.json").write_text("{")
+    (tmp_path / "runs" / "empty").mkdir()
+    assert [info.run for info in list_runs(tmp_path)] == ["good"]
+    assert list_runs(tmp_path / "nowhere") == []
+
+
+def test_newest_runs_come_first(tmp_path: Path) -> None:
+    for name, now in (("b", 2.0), ("a", 1.0), ("c", 3.0)):
+        RunFolder.create(name, [], home=tmp_path, now=now)
+    assert [info.run for info in list_runs(tmp_path)] == ["c", "b", "a"]
+
+
+def test_a_home_that_cannot_be_written_is_told_and_survived(tmp_path: Path) -> None:
+    home = tmp_path / "file"
+    home.write_text("not a folder")
+    folder = RunFolder.create("sft", ["x"], home=home)
+    assert folder.problem is not None and str(home) in folder.problem
+    folder.write_info(state="training")
+    assert folder.info.state == "training"
+    assert read_info(folder.path) is None
+
+
+def test_an_agent_is_alive_until_it_ended_or_its_process_is_gone(tmp_path: Path) -> None:
+    folder = RunFolder.create("sft", ["x"], home=tmp_path)
+    assert agent_alive(folder.info)
+    folder.info.pid = 2**22 + 1
+    assert not agent_alive(folder.info)
+    folder.info.host = "another-host"
+    assert agent_alive(folder.info)
+    folder.info.ended_at = 1.0
+    assert not agent_alive(folder.info)
