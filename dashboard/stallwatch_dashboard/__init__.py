@@ -1,0 +1,1 @@
+"""The pages: runs, one run live, and the post-mortem of uploaded logs."""

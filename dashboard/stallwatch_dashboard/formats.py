@@ -1,0 +1,72 @@
+"""Numbers as people read them: thousands, units, durations, and how long ago."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, tzinfo
+
+NOTHING = "–"
+
+
+def integer(value: float | None) -> str:
+    """12,345."""
+    return NOTHING if value is None or not math.isfinite(value) else f"{round(value):,}"
+
+
+def number(value: float | None) -> str:
+    """Four significant digits; NaN and infinity are said, for a loss they are the news."""
+    if value is None:
+        return NOTHING
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if value and not 1e-3 <= abs(value) < 1e5:
+        return f"{value:.3e}"
+    return f"{value:.4g}"
+
+
+def seconds(value: float | None) -> str:
+    """A duration: 83 ms, 2.31 s, 4 min 10 s, 3 h 05 min, 2 d 4 h."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    if value < 0:
+        return "−" + seconds(-value)
+    if value < 0.9995:
+        return f"{value * 1000:.0f} ms"
+    if value < 9.995:
+        return f"{value:.2f} s"
+    if value < 59.5:
+        return f"{value:.0f} s"
+    whole = round(value)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def byte_size(value: float | None) -> str:
+    """Binary units: 1.50 GiB."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} B" if unit == "B" else f"{value:.3g} {unit}"
+        value /= 1024
+    return f"{value:,.2f} TiB"
+
+
+def clock(time: float | None, zone: tzinfo | None, now: float | None = None) -> str:
+    """The time of day; with the date when it is not the day of `now`."""
+    if time is None:
+        return NOTHING
+    moment = datetime.fromtimestamp(time, zone)
+    if now is not None and moment.date() == datetime.fromtimestamp(now, zone).date():
+        return f"{moment:%H:%M:%S}"
+    return f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+def steps(step: float | None, total: float | None) -> str:
+    """57 / 900."""
+    return integer(step) if total is None else f"{integer(step)} / {integer(total)}"

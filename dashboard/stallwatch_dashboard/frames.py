@@ -1,0 +1,139 @@
+"""The numbers of one run as pandas frames, the same shape whether scraped live or read back from log copies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Protocol
+
+import pandas as pd
+
+COLUMNS = {"rank": "Int64", "t": "float64", "v": "float64"}
+MOST_RANKS = 8  #: lines of one chart; a run of more ranks is shown by its lowest and highest
+
+
+def empty() -> pd.DataFrame:
+    """A frame without rows."""
+    return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in COLUMNS.items()})
+
+
+@dataclass(frozen=True)
+class RunFrames:
+    """Columns ``rank`` (missing: the run's), ``t`` (Unix seconds) and ``v``, ordered by rank and time."""
+
+    steps: pd.DataFrame = field(default_factory=empty)  #: the step that the run has reached
+    loss: pd.DataFrame = field(default_factory=empty)
+    step_seconds: pd.DataFrame = field(default_factory=empty)  #: at the end of each step
+    threshold: pd.DataFrame = field(default_factory=empty)  #: of a stall, in seconds
+    memory: pd.DataFrame = field(default_factory=empty)  #: bytes
+    memory_kind: str = ""  #: allocated, reserved, peak or host
+    invalidations: pd.DataFrame = field(default_factory=empty)  #: total so far
+    warnings: pd.DataFrame = field(default_factory=empty)  #: total so far
+    last_step_at: float | None = None
+    seen: float | None = None  #: the newest time anything in here speaks of
+    rebuilt: bool = False  #: from log copies: nothing was scraped
+    notes: tuple[str, ...] = ()
+
+    @property
+    def nothing(self) -> bool:
+        """Whether there is no number at all."""
+        return all(getattr(self, f.name).empty for f in fields(self) if f.name in _FRAMES)
+
+
+_FRAMES = ("steps", "loss", "step_seconds", "threshold", "memory", "invalidations", "warnings")
+_MEMORY = ("allocated", "reserved", "peak")
+
+
+class Series(Protocol):
+    """Where frames come from: the embedded store, later Prometheus."""
+
+    def series(self, run: str, metric: str, *, since: float | None = None) -> pd.DataFrame:
+        """Columns rank, labels, t, v."""
+
+    def latest(self, run: str, metric: str) -> dict[tuple[int | None, str], float]:
+        """Newest value by rank and remaining labels."""
+
+
+def from_store(store: Series, run: str, since: float | None = None) -> RunFrames:
+    """Everything that the Run page draws."""
+
+    def get(name: str) -> pd.DataFrame:
+        return store.series(run, f"stallwatch_{name}", since=since)
+
+    kind, memory = "", empty()
+    for kind in _MEMORY:
+        memory = get(f"memory_{kind}_bytes")
+        if not memory.empty:
+            break
+    else:
+        kind, memory = "host", get("host_memory_bytes")
+    steps = get("steps_total")
+    last = store.latest(run, "stallwatch_last_step_timestamp_seconds")
+    found = RunFrames(
+        steps=highest(steps),
+        loss=_columns(get("loss")),
+        step_seconds=durations(get("step_duration_seconds_sum"), get("step_duration_seconds_count")),
+        threshold=_of_phase(get("stall_threshold_seconds"), "train"),
+        memory=_columns(memory),
+        memory_kind=kind,
+        invalidations=total(get("trace_cache_invalidations_total")),
+        warnings=total(get("warnings_total")),
+        last_step_at=max((time for time in last.values() if time > 0), default=None),
+    )
+    newest = [getattr(found, name)["t"].max() for name in _FRAMES if not getattr(found, name).empty]
+    return _with_seen(found, max(newest, default=None))
+
+
+def highest(frame: pd.DataFrame) -> pd.DataFrame:
+    """The run's progress: at each moment the highest value that any rank has reached."""
+    return _fold(frame, lambda wide: wide.max(axis=1))
+
+
+def total(frame: pd.DataFrame) -> pd.DataFrame:
+    """At each moment the sum over all ranks and labels."""
+    return _fold(frame, lambda wide: wide.sum(axis=1))
+
+
+def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
+    """Mean seconds a step between moments at which the number of steps went up."""
+    if sums.empty or counts.empty:
+        return empty()
+    both = sums.merge(counts, on=["rank", "labels", "t"], suffixes=("", "_count"))
+    # Plateaus are closed by a repeated point: only the points where a step was counted tell a duration.
+    fresh = both[both.groupby(["rank", "labels"], dropna=False)["v_count"].diff() != 0]
+    steps = fresh.groupby(["rank", "labels"], dropna=False)[["v", "v_count"]].diff()
+    done = steps["v_count"] > 0
+    out = fresh.loc[done, ["rank", "t"]].assign(v=(steps["v"] / steps["v_count"])[done])
+    return out.reset_index(drop=True)
+
+
+def limit_ranks(frame: pd.DataFrame, most: int = MOST_RANKS) -> pd.DataFrame:
+    """With more than `most` ranks: only those with the lowest, median and highest last value."""
+    if frame["rank"].nunique() <= most:
+        return frame
+    last = frame.groupby("rank")["v"].last().sort_values()
+    chosen = {last.index[0], last.index[len(last) // 2], last.index[-1]}
+    return frame[frame["rank"].isin(chosen)]
+
+
+def _fold(frame: pd.DataFrame, how: object) -> pd.DataFrame:
+    if frame.empty:
+        return empty()
+    by = [name for name in ("rank", "labels") if name in frame]
+    if len(frame[by].drop_duplicates()) == 1:
+        return frame.assign(rank=pd.NA)[list(COLUMNS)].astype(COLUMNS).reset_index(drop=True)
+    wide = frame.pivot_table(index="t", columns=by, values="v", aggfunc="last", dropna=False)
+    folded = how(wide.dropna(axis=1, how="all").sort_index().ffill())  # type: ignore[operator]
+    return pd.DataFrame({"rank": pd.NA, "t": folded.index, "v": folded.to_numpy()}).astype(COLUMNS)
+
+
+def _columns(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame[list(COLUMNS)].reset_index(drop=True)
+
+
+def _of_phase(frame: pd.DataFrame, phase: str) -> pd.DataFrame:
+    own = frame[frame["labels"].str.contains(f'"{phase}"', regex=False)]
+    return highest(own if not own.empty else frame)
+
+
+def _with_seen(found: RunFrames, seen: float | None) -> RunFrames:
+    return RunFrames(**{**vars(found), "seen": seen})

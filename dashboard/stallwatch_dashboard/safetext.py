@@ -1,0 +1,48 @@
+"""Text from logs and from names, made safe for places that read Markdown or Plotly's small HTML.
+
+Log text itself is shown by ``st.code`` and ``st.text``, which read neither. This is for the sentences around
+it: a rule's advice with captures in it, a run's name in a heading.
+"""
+
+from __future__ import annotations
+
+import re
+
+_PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
+# GFM links bare addresses after it has undone the escapes; a word joiner inside keeps them text.
+_ADDRESS = re.compile(r"(?i)(https?|ftp|mailto|xmpp|www)([.:])|(@)")
+_CODE = re.compile(r"`([^`\n]+)`")
+
+
+def plain(text: str) -> str:
+    """One line without control and direction characters."""
+    return _CONTROLS.sub("", " ".join(text.split()))
+
+
+def markdown(text: str) -> str:
+    """`text` as Markdown that shows exactly `text`: no markup, link, formula, directive or HTML in it works."""
+    joined = _ADDRESS.sub(lambda m: f"{m[1] or ''}{m[2] or m[3]}\u2060", plain(text))
+    return _PUNCTUATION.sub(r"\\\1", joined)
+
+
+def advice(text: str) -> str:
+    """Like `markdown`, but spans in backticks stay code: the sentences of rule pages name keys and files so."""
+    parts = _CODE.split(text)
+    return "".join(f"`{plain(part)}`" if index % 2 else _edged(part) for index, part in enumerate(parts))
+
+
+def _edged(part: str) -> str:
+    """Escaped, with the blanks at its edges kept."""
+    inner = markdown(part)
+    if not inner:
+        return " " if part else ""
+    return (" " if part[:1].isspace() else "") + inner + (" " if part[-1:].isspace() else "")
+
+
+def label(text: str, longest: int = 60) -> str:
+    """`text` for a Plotly label, which reads a few HTML tags: none of them left, and not too long."""
+    short = plain(text)
+    if len(short) > longest:
+        short = short[: longest - 1] + "…"
+    return short.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

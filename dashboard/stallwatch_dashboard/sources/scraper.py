@@ -1,0 +1,157 @@
+"""Ask every agent for its numbers once a second and put them into the store."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+
+from stallwatch_dashboard.sources.exposition import NotMetrics, Reading, parse
+from stallwatch_dashboard.sources.fetching import MOST_SECONDS, FetchError, endpoint, fetch
+from stallwatch_dashboard.sources.store import MetricStore, plain_error
+from stallwatch_exporter.runfolder import AgentInfo, list_runs
+
+_log = logging.getLogger(__name__)
+_PRUNE_SECONDS = 3600.0
+
+
+@dataclass
+class TargetStatus:
+    """How scraping one endpoint goes."""
+
+    url: str
+    run: str | None  #: the run that a local agent watches; None for configured targets
+    answered: float | None = None  #: last time it gave numbers
+    scrapes: int = 0
+    failures: int = 0
+    error: str | None = None  #: of the last scrape; None after a good one
+
+
+class Scraper:
+    """Scrapes in a thread of its own; `scrape_once` is the whole of a round, for tests and for the first one."""
+
+    def __init__(
+        self,
+        store: MetricStore,
+        home: Path,
+        targets: Iterable[str] = (),
+        *,
+        every: float = 1.0,
+        keep_days: int = 30,
+        clock: Callable[[], float] = time.time,
+        get: Callable[[str], str] = fetch,
+    ) -> None:
+        self._store = store
+        self._home = home
+        self._targets = tuple(targets)
+        self._every = every
+        self._keep = keep_days * 86400.0
+        self._clock = clock
+        self._get = get
+        self._pool = ThreadPoolExecutor(16, thread_name_prefix="scrape")
+        self._busy: dict[str, Future[None]] = {}
+        self._status: dict[str, TargetStatus] = {}
+        self._pruned = -float("inf")
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Scrape until `close`."""
+        self._thread = threading.Thread(target=self._run, name="scraper", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop scraping; the store may be closed afterwards."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=2 * MOST_SECONDS)
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def scrape_once(self) -> None:
+        """Ask every endpoint that is not still being asked, and wait for the answers, but not for slow ones."""
+        asked = []
+        for url, run in self._endpoints():
+            running = self._busy.get(url)
+            if running is None or running.done():
+                status = self._status.setdefault(url, TargetStatus(url, run))
+                status.run = run
+                self._busy[url] = self._pool.submit(self._scrape, status)
+                asked.append(self._busy[url])
+        wait(asked, timeout=max(self._every, 1.0))
+        if self._clock() - self._pruned > _PRUNE_SECONDS:
+            self._pruned = self._clock()
+            self._guard(lambda: self._store.prune(self._clock() - self._keep))
+
+    def status(self) -> list[TargetStatus]:
+        """Every endpoint met so far."""
+        return list(self._status.values())
+
+    def answered(self, run: str) -> float | None:
+        """When the run's own agent last gave numbers."""
+        times = [s.answered for s in list(self._status.values()) if s.run == run and s.answered is not None]
+        return max(times, default=None)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            began = time.monotonic()
+            try:
+                self.scrape_once()
+            except Exception:  # a watcher that dies quietly is worse than one that stumbles
+                _log.exception("a round of scraping failed")
+            self._stop.wait(max(0.05, self._every - (time.monotonic() - began)))
+
+    def _endpoints(self) -> list[tuple[str, str | None]]:
+        found: dict[str, str | None] = {}
+        for target in self._targets:
+            try:
+                found[endpoint(target)] = None
+            except FetchError as error:
+                self._status.setdefault(target, TargetStatus(target, None)).error = str(error)
+        # Newest first: of two runs that name the same port, the older one's agent is gone.
+        for info in list_runs(self._home):
+            if info.endpoint and _wanted(info, self._clock()):
+                found.setdefault(info.endpoint, info.run)
+        return list(found.items())
+
+    def _scrape(self, status: TargetStatus) -> None:
+        status.scrapes += 1
+        try:
+            readings = _of(parse(self._get(status.url)), status.run)
+        except (FetchError, NotMetrics) as error:
+            status.failures += 1
+            status.error = str(error)
+            return
+        now = self._clock()
+        if self._guard(lambda: self._store.write(readings, now)):
+            status.answered = now
+            status.error = None
+
+    def _guard(self, act: Callable[[], object]) -> bool:
+        """A full disk or a closed file is told on the page and stops nothing."""
+        try:
+            act()
+        except duckdb.Error as error:
+            self._store.problem = f"Numbers cannot be kept: {plain_error(error)}"
+            return False
+        return True
+
+
+def _wanted(info: AgentInfo, now: float) -> bool:
+    """Runs under way, and just ended ones: their last numbers may still be served."""
+    return info.ended_at is None or now - info.ended_at < 3
+
+
+def _of(readings: list[Reading], run: str | None) -> list[Reading]:
+    """The readings of the run that was expected; another agent may have been given the same port since."""
+    if run is None:
+        return [reading for reading in readings if reading.run]
+    own = [reading for reading in readings if reading.run == run]
+    if not own:
+        raise NotMetrics(f"gives no numbers of {run}")
+    return own

@@ -1,0 +1,252 @@
+"""The numbers of all runs in one local DuckDB file; written where they change, read as pandas frames."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import pandas as pd
+
+from stallwatch_dashboard.sources.exposition import Reading
+
+HEARTBEAT_SECONDS = 60.0  #: a number that does not change is written this often all the same
+POINTS = 2000  #: of one query: what a chart can show
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS series (
+    id INTEGER PRIMARY KEY, run VARCHAR NOT NULL, metric VARCHAR NOT NULL, rank INTEGER, labels VARCHAR NOT NULL
+);
+CREATE TABLE IF NOT EXISTS points (series INTEGER NOT NULL, t DOUBLE NOT NULL, v DOUBLE);
+"""
+_Name = tuple[str, str]  # run and metric
+_Which = tuple[int | None, str]  # rank and remaining labels
+
+
+@dataclass
+class _Series:
+    id: int
+    written: float  #: time of the last point in the file
+    seen: float  #: time of the last scrape that showed `value`
+    value: float
+
+
+class MetricStore:
+    """Change-only series in DuckDB. Safe to read from several threads while one writes.
+
+    A constant number costs one point a minute: its plateau is closed with a second point when it changes, so a
+    chart shows the step where it was. NaN is kept as NULL.
+    """
+
+    def __init__(self, path: Path | None = None, *, heartbeat: float = HEARTBEAT_SECONDS) -> None:
+        """Open or make the file at `path`; ``None`` keeps everything in memory. Raises ``duckdb.Error``."""
+        self.path = path
+        self.problem: str | None = None  #: why this store does not keep what it should, for the page
+        self._heartbeat = heartbeat
+        self._lock = threading.Lock()
+        self._series: dict[_Name, dict[_Which, _Series]] = {}
+        self._next_id = 1
+        # A polite guest beside a training: two threads and half a GiB are plenty for what is kept here.
+        self._connection = duckdb.connect(
+            str(path) if path else ":memory:", config={"threads": 2, "memory_limit": "512MB"}
+        )
+        self._connection.execute(_SCHEMA)
+        self._load()
+
+    @classmethod
+    def open(cls, path: Path) -> MetricStore:
+        """The store at `path`; where it cannot be had, one in memory that says why."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return cls(path)
+        except (duckdb.Error, OSError) as error:
+            store = cls(None)
+            store.problem = _why(error, path)
+            return store
+
+    def write(self, readings: Iterable[Reading], time: float) -> int:
+        """Take the readings of one scrape; returns how many points went into the file."""
+        with self._lock:
+            fresh: list[tuple[int, str, str, int | None, str]] = []
+            points: list[tuple[int, float, float]] = []
+            for reading in readings:
+                self._take(reading, time, fresh, points)
+            try:
+                self._insert(fresh, points)
+            except duckdb.Error:
+                for _, run, metric, rank, labels in fresh:  # not in the file: the next scrape tries again
+                    del self._series[(run, metric)][(rank, labels)]
+                raise
+            return len(points)
+
+    def series(
+        self,
+        run: str,
+        metric: str,
+        *,
+        since: float | None = None,
+        until: float | None = None,
+        points: int = POINTS,
+    ) -> pd.DataFrame:
+        """One metric of one run with the columns ``rank, labels, t, v``, ordered by them, at most `points` long.
+
+        A longer series is cut into equal spans of time, and each keeps its lowest and its highest value: peaks
+        survive. The last value is repeated at the last scrape that showed it, so a plateau reaches to now.
+        """
+        low, high = -math.inf if since is None else since, math.inf if until is None else until
+        where = [run, metric, low, high]
+        cursor = self._connection.cursor()
+        try:
+            counted = cursor.execute(
+                f"SELECT count(*), count(DISTINCT series), min(t), max(t) FROM ({_MATCHING})", where
+            ).fetchone()
+            rows, many, first, last = counted or (0, 0, None, None)
+            if rows <= points:
+                frame = cursor.execute(f"SELECT rank, labels, t, v FROM ({_MATCHING})", where).df()
+            else:
+                spans = max(1, points // (2 * many))
+                width = (last - first) / spans or 1.0
+                frame = cursor.execute(_THINNED, [first, width, *where]).df()
+        finally:
+            cursor.close()
+        frame = frame[list(_TYPES)].astype(_TYPES)
+        if tails := self._tails((run, metric), low, high):
+            ends = pd.DataFrame(tails, columns=list(_TYPES)).astype(_TYPES)
+            frame = pd.concat([frame, ends], ignore_index=True)
+        frame = frame.drop_duplicates(["rank", "labels", "t"], ignore_index=True)
+        return frame.sort_values(["rank", "labels", "t"], kind="stable", ignore_index=True)
+
+    def latest(self, run: str, metric: str) -> dict[tuple[int | None, str], float]:
+        """The newest value of every series of one metric, by rank and remaining labels."""
+        with self._lock:
+            return {which: series.value for which, series in self._series.get((run, metric), {}).items()}
+
+    def last_seen(self) -> dict[str, float]:
+        """When each run in the store was last scraped."""
+        seen: dict[str, float] = {}
+        with self._lock:
+            for (run, _), family in self._series.items():
+                newest = max(series.seen for series in family.values())
+                seen[run] = max(newest, seen.get(run, -math.inf))
+        return seen
+
+    def prune(self, before: float) -> int:
+        """Forget everything older than `before`; returns how many points went."""
+        with self._lock:
+            cursor = self._connection.cursor()
+            gone = cursor.execute("DELETE FROM points WHERE t < ?", [before]).fetchone()
+            for family in self._series.values():
+                for which in [which for which, series in family.items() if series.seen < before]:
+                    cursor.execute("DELETE FROM series WHERE id = ?", [family.pop(which).id])
+            self._series = {name: family for name, family in self._series.items() if family}
+            cursor.close()
+            return int(gone[0]) if gone else 0
+
+    def close(self) -> None:
+        """Write how far the last plateaus reached, and let go of the file."""
+        with self._lock:
+            every = [series for family in self._series.values() for series in family.values()]
+            ends = [(series.id, series.seen, series.value) for series in every if series.seen > series.written]
+            self._insert([], ends)
+            self._connection.close()
+
+    def _take(
+        self,
+        reading: Reading,
+        time: float,
+        fresh: list[tuple[int, str, str, int | None, str]],
+        points: list[tuple[int, float, float]],
+    ) -> None:
+        family = self._series.setdefault((reading.run, reading.metric), {})
+        which = (reading.rank, reading.labels)
+        series = family.get(which)
+        if series is None:
+            family[which] = series = _Series(self._next_id, time, time, reading.value)
+            self._next_id += 1
+            fresh.append((series.id, reading.run, reading.metric, *which))
+        elif _same(series.value, reading.value):
+            series.seen = time
+            if time - series.written < self._heartbeat:
+                return
+        elif series.seen > series.written:
+            points.append((series.id, series.seen, series.value))
+        series.written = series.seen = time
+        series.value = reading.value
+        points.append((series.id, time, reading.value))
+
+    def _insert(
+        self, fresh: list[tuple[int, str, str, int | None, str]], points: list[tuple[int, float, float]]
+    ) -> None:
+        if not points and not fresh:
+            return
+        cursor = self._connection.cursor()
+        try:
+            cursor.execute("BEGIN")
+            if fresh:
+                cursor.executemany("INSERT INTO series VALUES (?, ?, ?, ?, ?)", fresh)
+            if points:
+                batch = pd.DataFrame(points, columns=["series", "t", "v"])
+                cursor.register("batch", batch)
+                cursor.execute("INSERT INTO points SELECT series, t, v FROM batch")
+            cursor.execute("COMMIT")
+        except duckdb.Error:
+            cursor.execute("ROLLBACK")
+            raise
+        finally:
+            cursor.close()
+
+    def _tails(self, name: _Name, low: float, high: float) -> list[tuple[int | None, str, float, float]]:
+        with self._lock:
+            return [
+                (*which, series.seen, series.value)
+                for which, series in self._series.get(name, {}).items()
+                if low <= series.seen <= high
+            ]
+
+    def _load(self) -> None:
+        """Go on where an earlier process stopped."""
+        rows = self._connection.execute(
+            "SELECT id, run, metric, rank, labels, max(t), arg_max(coalesce(v, 'nan'::DOUBLE), t)"
+            " FROM series JOIN points ON series = id GROUP BY ALL"
+        ).fetchall()
+        for number, run, metric, rank, labels, time, value in rows:
+            self._series.setdefault((run, metric), {})[(rank, labels)] = _Series(number, time, time, value)
+        highest = self._connection.execute("SELECT coalesce(max(id), 0) FROM series").fetchone()
+        self._next_id = (highest[0] if highest else 0) + 1
+
+
+_TYPES = {"rank": "Int64", "labels": "object", "t": "float64", "v": "float64"}
+_MATCHING = (
+    "SELECT series, rank, labels, t, v FROM points JOIN series ON series.id = points.series"
+    " WHERE run = ? AND metric = ? AND t BETWEEN ? AND ?"
+)
+_THINNED = f"""
+WITH spans AS (SELECT *, floor((t - ?) / ?) AS span FROM ({_MATCHING}))
+SELECT rank, labels, unnest([min(v), max(v)]) AS v,
+    unnest([coalesce(arg_min(t, v), min(t)), coalesce(arg_max(t, v), max(t))]) AS t
+FROM spans GROUP BY series, rank, labels, span
+"""
+
+
+def _same(a: float, b: float) -> bool:
+    return a == b or (math.isnan(a) and math.isnan(b))
+
+
+def _why(error: Exception, path: Path) -> str:
+    if "lock" in str(error).lower():
+        return (
+            f"Another dashboard holds {path}, so this one keeps its numbers in memory only."
+            " Close one of the two to have history that survives a restart."
+        )
+    return (
+        f"{path} cannot be used ({plain_error(error)}), so numbers are kept in memory only."
+        " Move the file away and start again to have history that survives a restart."
+    )
+
+
+def plain_error(error: Exception) -> str:
+    """The first line of an error's text."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
