@@ -1,0 +1,149 @@
+"""All rule pages: the packaged ones and the user's own folders, validated together."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stallwatch_rules.page import PageError, RulePage, parse_page
+from stallwatch_rules.patterns import hyperscan_fault, pattern_fault
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The pages that loaded, by id, and the problems of those that did not."""
+
+    pages: Mapping[str, RulePage]
+    problems: Sequence[PageError] = ()
+    digest: str = field(default="", compare=False)  #: changes when what the matcher sees changes
+
+    @classmethod
+    def of(cls, pages: Iterable[RulePage], problems: Sequence[PageError] = ()) -> Catalogue:
+        """A catalogue of these pages, for example of a single one under test."""
+        by_id = {page.id: page for page in pages}
+        return cls(by_id, list(problems), _digest(by_id.values()))
+
+    def page(self, rule: str) -> RulePage:
+        """The page with this id; ``KeyError`` where there is none."""
+        return self.pages[rule]
+
+
+def load_catalogue(extra_dirs: Sequence[Path] = ()) -> Catalogue:
+    """Read the packaged pages and those of the extra folders (``<family>/<id>.md``).
+
+    A broken page is left out and reported in ``problems``; the others still load.
+    """
+    pages: dict[str, RulePage] = {}
+    problems: list[PageError] = []
+    for root in (files("stallwatch_rules") / "catalogue", *extra_dirs):
+        if not root.is_dir():
+            problems.append(
+                PageError(str(root), 1, "no such folder of rule pages", "name an existing folder")
+            )
+            continue
+        for file in _page_files(root):
+            try:
+                page = _read(file.read_bytes(), str(file))
+            except PageError as error:
+                problems += error.every()
+            except OSError as error:
+                reason = error.strerror or str(error)
+                problems.append(PageError(str(file), 1, f"cannot be read: {reason}", "make it readable"))
+            else:
+                if page.id in pages:
+                    problems.append(_duplicate(page, pages[page.id]))
+                else:
+                    pages[page.id] = page
+    problems += _refused_by_hyperscan(pages)
+    problems += _unknown_consequences(pages)
+    return Catalogue.of(pages.values(), problems)
+
+
+def _page_files(folder: Traversable) -> Iterator[Traversable]:
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.name.startswith((".", "_")) or entry.name == "README.md":
+            continue
+        if entry.is_dir():
+            yield from _page_files(entry)
+        elif entry.name.endswith(".md"):
+            yield entry
+
+
+@functools.lru_cache(maxsize=1024)
+def _read(content: bytes, path: str) -> RulePage:
+    """Parse once per content: a process may load the catalogue more than once."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise PageError(path, line, "not UTF-8 text", "save the page as UTF-8") from error
+    return parse_page(text, path, quick=True)
+
+
+def _duplicate(page: RulePage, first: RulePage) -> PageError:
+    return PageError(
+        page.path,
+        _line_of(page, page.id),
+        f"the id {page.id!r} is taken by {first.path}",
+        "choose another id",
+    )
+
+
+def _refused_by_hyperscan(pages: dict[str, RulePage]) -> Iterator[PageError]:
+    """Compile all patterns at once, as the matcher does; look page by page only when that fails."""
+    if hyperscan_fault(scanned_patterns(pages.values())) is None:
+        return
+    for page in list(pages.values()):
+        for pattern in (*page.patterns, *page.requires):
+            fault = pattern_fault(pattern)
+            if fault is not None:
+                pages.pop(page.id, None)
+                yield PageError(page.path, _line_of(page, pattern), fault.message, fault.remedy)
+
+
+def scanned_patterns(pages: Iterable[RulePage]) -> tuple[str, ...]:
+    """The patterns that the matcher looks for in every line, in its order; retired rules keep silent."""
+    return tuple(
+        pattern for page in pages if page.status != "retired" for pattern in (*page.patterns, *page.requires)
+    )
+
+
+def _unknown_consequences(pages: Mapping[str, RulePage]) -> Iterator[PageError]:
+    for page in pages.values():
+        for consequence in page.explains:
+            if consequence == page.id:
+                message, remedy = "a rule cannot explain itself", "remove it from explains"
+            elif consequence not in pages:
+                message, remedy = f"explains the unknown rule {consequence!r}", "mend the id, or add its page"
+            else:
+                continue
+            yield PageError(page.path, _line_of(page, consequence, after="explains"), message, remedy)
+
+
+def _line_of(page: RulePage, needle: str, after: str = "") -> int:
+    """The first line of the page's file that holds the text; 1 where it cannot be told."""
+    try:
+        lines = Path(page.path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return 1
+    reached = not after
+    for number, line in enumerate(lines, 1):
+        reached = reached or line.startswith(after)
+        if reached and needle in line:
+            return number
+    return 1
+
+
+def _digest(pages: Iterable[RulePage]) -> str:
+    seen = [(page.id, page.status, page.patterns, page.requires, page.unless) for page in pages]
+    return hashlib.sha256(msgspec.json.encode(sorted(seen))).hexdigest()[:16]

@@ -1,0 +1,105 @@
+"""What a rule's regular expression may be: linear time, one line, and cheap to look for in gigabytes."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import re2
+
+try:
+    import hyperscan
+except ImportError:  # no wheel for this platform: google-re2 alone does the work
+    hyperscan = None  # type: ignore[assignment]
+
+_LEADING = re.compile(r"\^?\(*(?:\?:|\?P<\w+>)?\.[*+]\??")
+_TRAILING = re.compile(r"(?<!\\)\.[*+]\??\$?$")
+_ANCHORS = re.compile(r"(?<!\\)(?:\\\\)*\\[AzZ]")
+_FLAGS = re.compile(r"\(\?(?!i\)|i:|:|P<|P=|P>|=|!|<)")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a pattern is refused, and what to do."""
+
+    message: str
+    remedy: str
+
+
+def compile_re2(pattern: str, *, encoded: bool = True) -> Any:
+    """A google-re2 pattern over UTF-8 bytes (or text); raises ``re2.error``."""
+    options = re2.Options()
+    options.log_errors = False  # a refused pattern is reported by us, not on stderr by the library
+    return re2.compile(pattern.encode() if encoded else pattern, options)
+
+
+@functools.lru_cache(maxsize=4096)
+def pattern_fault(pattern: str, *, quick: bool = False) -> Fault | None:
+    """Why this pattern cannot be used, or ``None``; ``quick`` leaves hyperscan out (2 ms a pattern)."""
+    if "\n" in pattern:
+        return Fault("matching is per line, so the pattern never fires", "give each line its own pattern")
+    if _LEADING.match(pattern):
+        return Fault(
+            "it starts with an unbounded '.*'", "drop it: a pattern is searched anywhere in the line"
+        )
+    if _TRAILING.search(pattern):
+        return Fault("it ends with an unbounded '.*'", "drop it, or name it: (?P<message>.+)")
+    if _ANCHORS.search(pattern):
+        return Fault(r"\A, \z and \Z are not supported", "use ^ and $: they mean the line's start and end")
+    if _FLAGS.search(pattern):
+        return Fault("inline flags other than (?i) are not supported", "matching is per line; drop the flags")
+    try:
+        compiled = compile_re2(pattern)
+    except re2.error as error:
+        reason = error.args[0] if error.args else error
+        text = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
+        return Fault(
+            f"not a linear-time expression: {text}",
+            "use google-re2 syntax: no look-around, no back-references",
+        )
+    if compiled.search(b"") is not None:
+        return Fault("it matches the empty line", "make it name the words that must be there")
+    return None if quick else hyperscan_fault((pattern,))
+
+
+def hyperscan_fault(patterns: tuple[str, ...]) -> Fault | None:
+    """Why hyperscan, where it is installed, cannot use these patterns together, or ``None``."""
+    if hyperscan is None or not patterns:
+        return None
+    try:
+        compile_hyperscan(patterns)
+    except hyperscan.error as error:
+        return Fault(
+            f"hyperscan cannot compile it: {error}", "simplify it; bound long repeats such as {1,2000} lower"
+        )
+    return None
+
+
+@functools.lru_cache(maxsize=8)
+def compile_hyperscan(patterns: tuple[str, ...]) -> Any:
+    """One block-mode database for the patterns, ids by position; raises ``hyperscan.error``.
+
+    MULTILINE makes ``^`` and ``$`` mean a line's ends in the joined text; without UTF8 a dot is one byte.
+    """
+    flags = hyperscan.HS_FLAG_MULTILINE | hyperscan.HS_FLAG_UTF8
+    database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+    database.compile(
+        expressions=[trimmed(pattern).encode() for pattern in patterns],
+        ids=list(range(len(patterns))),
+        elements=len(patterns),
+        flags=[flags] * len(patterns),
+    )
+    return database
+
+
+_TAIL = re.compile(r"(?P<atom>\\[dwSD]|\[(?:\\.|[^\]\\])+\]|(?<!\\)\.)\+\??(?P<close>\)*)$")
+
+
+def trimmed(pattern: str) -> str:
+    """The pattern without the repeat at its end: hyperscan reports every end of a match, one callback each.
+
+    ``loss (\\d+)`` becomes ``loss (\\d)``, which is found on the same lines, and once.
+    """
+    return _TAIL.sub(r"\g<atom>\g<close>", pattern)
