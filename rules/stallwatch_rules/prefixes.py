@@ -19,7 +19,9 @@ _JOURNALD = re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [^\s\[\]:]+\[\
 _KAGGLE = re.compile(r"\d+\.\d+s[ \t]+\d+[ \t]")
 _COMPOSE = re.compile(r"[\w.-]+-\d+ +\| ")
 _HOST = re.compile(r"[A-Za-z0-9][\w.-]*: ?(?=\[(?:rank|default)\d)")  # pdsh, only where a rank follows
-_NAMED_INSIDE = re.compile(r"\[(?:PG [^\]]{0,60})?Rank (\d{1,6})\]")  # DeepSpeed's log_dist, NCCL's watchdog
+# DeepSpeed's log_dist, NCCL's watchdog; a process group other than the first has ranks of its own.
+_NAMED_INSIDE = re.compile(r"\[(?:PG (?:ID )?0\b[^\]]{0,60} )?[Rr]ank ?(\d{1,6})\]")
+_NAMED_FIRST = re.compile(r"[ \d.]{0,12}s? {0,2}[Rr]ank (\d{1,6}) ")  # "rank 3 step 17 …", "12.5s rank 3 …"
 
 
 def take_rank(text: str) -> tuple[int | None, str]:
@@ -66,8 +68,8 @@ def take_rank(text: str) -> tuple[int | None, str]:
         else:
             break
         text = text[found.end() :]
-    if rank is None and text[:1] == "[" and "Rank " in text:
-        found = _NAMED_INSIDE.search(text, 0, 300)
+    if rank is None and ("rank" in text or "Rank" in text):
+        found = _NAMED_INSIDE.search(text, 0, 300) or _NAMED_FIRST.match(text)
         if found:
             rank = int(found[1])
     return rank, text

@@ -36,7 +36,9 @@ class Sample(msgspec.Struct, frozen=True):
     step: int | None = None  #: optimizer steps done
     total_steps: int | None = None
     values: dict[str, float] = {}  #: "loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds",
-    #: "skipped_steps", "memory_allocated_bytes", "memory_peak_bytes"; never null, may be NaN or inf
+    #: "skipped_steps", "memory_allocated_bytes", "memory_peak_bytes", "epoch", "elapsed_seconds" (since the
+    #: training started, as the trainer says), "overflow" (1: a step was skipped); never null, may be NaN or inf
+    from_bar: bool = False  #: read from a progress bar, which may be an evaluation's
 
 
 class Match(msgspec.Struct, frozen=True):
@@ -101,6 +103,7 @@ class UnknownException(msgspec.Struct):
     count: int
     first: Place
     frames: list[str]  #: innermost last, user frames before library frames
+    root: str = ""  #: the first exception of the chain, where this one was raised while handling another
 
 
 class Progress(msgspec.Struct):

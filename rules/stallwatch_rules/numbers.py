@@ -1,0 +1,29 @@
+"""Numbers as trainers print them: ``2.1E+00``, ``5,000``, ``nan``, ``1 day, 0:03:34``."""
+
+from __future__ import annotations
+
+import re
+
+NUMBER = (
+    r"[-+]?(?:\d[\d_]*(?:,\d{3})*(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
+    r"|[nN]a[nN]|[iI]nf(?:inity)?)"
+)
+"""A regular expression without groups: integers, decimals, thousands separators, NaN and infinity."""
+
+
+def number(text: str) -> float:
+    """The value of what ``NUMBER`` matched."""
+    return float(text.replace(",", ""))
+
+
+_CLOCK = re.compile(r"(?:(\d+) days?, ?)?(?:(\d+):)?(\d{1,2}):(\d\d(?:\.\d+)?)")
+_UNITS = re.compile(r"(?:(\d+)d)? ?(?:(\d+)h)? ?(?:(\d+)m)? ?(?:(\d+(?:\.\d+)?)s)?")
+
+
+def duration(text: str) -> float | None:
+    """``0:03:34``, ``2 days, 6:39:40``, ``10:27`` and ``2h 3m 4s`` in seconds."""
+    found = _CLOCK.fullmatch(text) or (_UNITS.fullmatch(text) if text[-1:].isalpha() else None)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds

@@ -1,0 +1,312 @@
+"""The numbers that trainers print: one line in, at most one sample out.
+
+Only what is a metrics line counts: the formats are anchored at the start of the message, so that source code,
+configuration dumps and prose that mention a loss or a step are left alone.
+"""
+
+from __future__ import annotations
+
+import re
+
+from stallwatch_rules.bars import read_bar
+from stallwatch_rules.numbers import NUMBER, duration, number
+from stallwatch_rules.records import Line, Sample
+
+_GIB = 1024.0**3
+
+
+def extract(line: Line) -> Sample | None:
+    """The sample that a line holds, if it is a metrics line."""
+    text = line.text
+    if "[" in text and ("/s" in text or "s/" in text) and "<" in text:
+        found = _from_bar(text)
+    elif "{" in text and "}" in text:
+        found = _from_dict(text)
+    else:
+        found = None
+    if found is None:
+        if "oss" in text or "OVERFLOW" in text or "overflow" in text:
+            found = _from_loss_scaler(text) or _from_text(text)
+        elif "tep" in text or "iter" in text or "Iter" in text:
+            found = _from_text(text)
+        elif "MA " in text:
+            found = _from_memory(text)
+    if found is None:
+        return None
+    step, total, values, bar = found
+    return Sample(rank=line.rank, time=line.time, step=step, total_steps=total, values=values, from_bar=bar)
+
+
+_Found = tuple[int | None, int | None, dict[str, float], bool]  # step, total, values, from a bar
+
+# ---- progress bars
+
+
+def _from_bar(text: str) -> _Found | None:
+    bar = read_bar(text)
+    if bar is None or not bar.training:
+        return None
+    values = _keyed(bar.postfix) if "=" in bar.postfix else {}
+    if bar.seconds is not None:
+        values.setdefault("step_seconds", bar.seconds)
+    if bar.elapsed is not None:
+        values["elapsed_seconds"] = bar.elapsed
+    if bar.epoch is not None:
+        values["epoch"] = bar.epoch
+    return bar.done, bar.total, values, True
+
+
+# ---- dictionaries: transformers, TRL, ms-swift, JSON lines
+
+_PAIR = re.compile(
+    r"""['"]([\w /().:-]{1,60})['"]\s?:\s?"""
+    r"""(?:['"]?(""" + NUMBER + r""")['"]?\s?(?=[,}\]])|"([^"]{0,40})"|'([^']{0,40})')"""
+)
+_DICT_KEYS = {
+    "loss": "loss",
+    "train_loss": "loss",
+    "train/loss": "loss",
+    "lm loss": "loss",
+    "grad_norm": "grad_norm",
+    "train/grad_norm": "grad_norm",
+    "learning_rate": "learning_rate",
+    "lr": "learning_rate",
+    "train/learning_rate": "learning_rate",
+    "loss_scale": "loss_scale",
+    "epoch": "epoch",
+    "eval_loss": "eval_loss",
+    "reward": "reward",
+    "step_time": "step_seconds",
+    "train_runtime": "train_runtime",
+}
+_STEP_KEYS = (
+    "current_steps",
+    "global_step/max_steps",
+    "global_step",
+    "train/global_step",
+    "step",
+    "steps",
+    "iter",
+)
+_TOTAL_KEYS = ("total_steps", "max_steps", "train/total_steps")
+_TELLING = ("loss", "eval_loss", "train_runtime", "reward")
+_CONFIGURATION = ("batch_size", "zero_optimization", "per_device", "hidden_size", "num_train_epochs")
+
+
+def _from_dict(text: str) -> _Found | None:
+    start = text.find("{")
+    if any(word in text for word in _CONFIGURATION) or not _leads(text[:start]):
+        return None
+    numbers: dict[str, float] = {}
+    words: dict[str, str] = {}
+    for key, digits, word, other in _PAIR.findall(text, start):
+        if digits:
+            numbers.setdefault(key, number(digits))
+        else:
+            words.setdefault(key, word or other)
+    values: dict[str, float] = {}
+    for key, metric in _DICT_KEYS.items():
+        if key in numbers:
+            values.setdefault(metric, numbers[key])
+    if "train_runtime" in values:  # the summary: its loss is the mean over the run
+        values.pop("loss", None)
+    step, total = _step_of(numbers, words)
+    if not any(metric in values for metric in _TELLING) and not (
+        step is not None and len(numbers) > 1 and values
+    ):
+        return None
+    elapsed = duration(words.get("elapsed_time", "-"))
+    if elapsed is not None:
+        values["elapsed_seconds"] = elapsed
+    if "memory(GiB)" in numbers:
+        values["memory_peak_bytes"] = numbers["memory(GiB)"] * _GIB
+    return step, total, values, False
+
+
+def _step_of(numbers: dict[str, float], words: dict[str, str]) -> tuple[int | None, int | None]:
+    step = total = None
+    for key in _STEP_KEYS:
+        if key in numbers and numbers[key] >= 0 and numbers[key].is_integer():
+            step = int(numbers[key])
+            break
+        done, slash, of = words.get(key, "").partition("/")
+        if slash and done.isdigit() and of.isdigit():
+            return int(done), int(of)
+    for key in _TOTAL_KEYS:
+        if key in numbers and numbers[key] > 0 and numbers[key].is_integer():
+            total = int(numbers[key])
+            break
+    return step, total
+
+
+# ---- loss scaling
+
+_ATTEMPTED = re.compile(r"Attempted loss scale: (" + NUMBER + r")(?:, reducing to (" + NUMBER + r"))?")
+_RESCALED = re.compile(r"(?:Reducing|Increasing) dynamic loss scale from \S+ to (" + NUMBER + r")")
+
+
+def _from_loss_scaler(text: str) -> _Found | None:
+    """DeepSpeed's dynamic loss scalers. A skipped step is counted once: ZeRO says ``OVERFLOW!``; the
+    optimizers without ZeRO say ``Grad overflow on iteration …`` and repeat it in other words."""
+    values: dict[str, float] = {}
+    if "OVERFLOW!" in text or "Grad overflow on iteration" in text:
+        if "No Grad" in text:
+            return None
+        values["overflow"] = 1.0
+    if "loss scale" in text:
+        found = _ATTEMPTED.search(text)
+        if found:
+            values["loss_scale"] = number(found[2] or found[1])
+        else:
+            found = _RESCALED.search(text)
+            if found:
+                values["loss_scale"] = number(found[1])
+    return (None, None, values, False) if values else None
+
+
+# ---- plain text: "step 3/100 loss 0.63", DeepSpeed, Megatron, torchtitan, llm.c, verl, …
+
+_INTEGER = r"\d+(?:,\d{3})*"
+_STEP = re.compile(
+    r"(?<![\w/.-])(?:(?:global|train(?:ing)?|optimi[sz]er)[ _]?steps?|steps?|iterations?|iters?|num_updates)"
+    r"\s{0,4}[:=：#]?\s{0,9}\[?\s{0,9}("
+    + _INTEGER
+    + r")(?:\s{0,4}/\s{0,9}("
+    + _INTEGER
+    + r"))?(?![\w%]|[.:]\d)",
+    re.IGNORECASE,
+)
+_DEEPSPEED_TIMER = re.compile(r"epoch=\d+/micro_step=\d+/global_step=(\d+)")
+_ITEM_OF_EPOCH = re.compile(
+    r"(Epoch(?:\(train\))?:? {1,2}\[(\d+)\]\s{1,4})\[\s*(\d+)/(\d+)\]"
+)  # mmengine, DETR
+_LOSS_FIRST = re.compile(r"(?:train(?:ing)?[ _])?(?:\w{1,12}_)?loss\s?[:=：]", re.IGNORECASE)
+# What may stand before a metric in its line: a logger's lead, and words such as "epoch 3, rank 0".
+_LEAD = re.compile(
+    r"(?:.{0,160}(?: - |>> ?|\| |\][: ]\s*|: |, |\t))?"
+    r" {0,3}(?:(?:\b(?:train(?:ing)?|epochs?|rank|gpu|worker|node|ppo|global|local|at|info|\d[\d.]*s?)\b|\[)"
+    r"[\s:=：,，|/\[\]()-]*)*",
+    re.IGNORECASE,
+)
+_CODE = re.compile(r"""["'`{};#\\]|\((?!\d|train\))|\b(?:return|def|for|if|self)\b""")
+_FIGURE = re.compile(r"[A-Za-z_)]\s?[:=]\s?" + NUMBER)
+
+
+def _leads(before: str) -> bool:
+    return not before or (
+        len(before) <= 200 and _CODE.search(before) is None and _LEAD.fullmatch(before) is not None
+    )
+
+
+def _from_text(text: str) -> _Found | None:
+    timer = _DEEPSPEED_TIMER.search(text)
+    if timer:
+        return int(timer[1]), None, _memory(text), False
+    found = _STEP.search(text)
+    if found is None or not _leads(text[: found.start()]):
+        return _from_epoch_item(text) or _from_loss_first(text)
+    step = int(found[1].replace(",", ""))
+    total = int(found[2].replace(",", "")) if found[2] else None
+    rest = text[found.end() :]
+    values = _keyed(rest)
+    if not values:
+        bare = not rest.strip(" ]:.,|") and total is not None
+        if not bare and not (total is not None and _FIGURE.search(rest)):
+            return None
+    epoch = _EPOCH_BEFORE.search(text, 0, found.start())
+    if epoch:
+        values.setdefault("epoch", float(epoch[1]))
+    return step, total or None, values, False
+
+
+_EPOCH_BEFORE = re.compile(r"\bepochs?[\s:=\[]{0,4}(\d+(?:\.\d+)?)", re.IGNORECASE)
+
+
+def _from_epoch_item(text: str) -> _Found | None:
+    """Loops that count the batches of an epoch: the steps of the epochs before are added."""
+    found = _ITEM_OF_EPOCH.search(text)
+    if found is None or not _leads(text[: found.start()]):
+        return None
+    values = _keyed(text[found.end() :])
+    if "loss" not in values:
+        return None
+    epoch, done, length = int(found[2]), int(found[3]), int(found[4])
+    values["epoch"] = float(epoch)
+    return epoch * length + done, None, values, False
+
+
+def _from_loss_first(text: str) -> _Found | None:
+    found = _LOSS_FIRST.search(text)
+    if found is None or not _leads(text[: found.start()]):
+        return None
+    values = _keyed(text[found.start() :])
+    return (None, None, values, False) if "loss" in values else None
+
+
+# ---- "name: number" pairs in running text
+
+_KEYED = re.compile(
+    r"(?:(?<![\w/])([A-Za-z]{2,12}) )?(?<![\w/.])"
+    r"((?:[\w/]{0,20}?loss|[\w/]{0,12}grad[ _]?norm|gnorm|norm|learning[ _]rate|lr|skipped|loss[ _]scale)\b)"
+    r"\s{0,4}(?:[:=：]\s{0,4})?\[?(" + NUMBER + r")(?![\w])",
+    re.IGNORECASE,
+)
+_TIMED = re.compile(
+    r"(?:elapsed time per iteration|iter time|train_step_timing|time_per_step|step[_ ]time|step_avg"
+    r"|timing_s/step)"
+    r"(?: in s| ?\((ms|s)\))?\s{0,3}[:=]\s{0,3}(" + NUMBER + r")\s?(ms|s)?",
+    re.IGNORECASE,
+)
+# Losses that are not the training's: "val loss", "aux_loss", …
+_OTHER_LOSS = re.compile(
+    r"\b(?:val|valid|validation|eval|test|dev|critic|aux|auxiliary|kl|value|vf|router|z|balance|balancing|entropy"
+    r"|unsupervised|ptx|mtp|ref|best|min|max|prev|previous|last)\b",
+    re.IGNORECASE,
+)
+
+
+def _keyed(text: str) -> dict[str, float]:
+    values: dict[str, float] = {}
+    for word, name, digits in _KEYED.findall(text):
+        key = name.lower().replace(" ", "_")
+        if key.endswith("loss"):
+            metric = "loss"
+            if _OTHER_LOSS.search(f"{word} {key}".replace("_", " ").replace("/", " ")):
+                continue
+        elif key.endswith("norm"):
+            metric = "grad_norm"
+        elif key in ("lr", "learning_rate"):
+            metric = "learning_rate"
+        elif key == "skipped":
+            metric = "skipped_steps"
+        else:
+            metric = "loss_scale"
+        values.setdefault(metric, number(digits))
+    timed = _TIMED.search(text)
+    if timed:
+        seconds = number(timed[2])
+        values["step_seconds"] = seconds / 1000 if "ms" in (timed[1], timed[3]) else seconds
+    if "Mem" in text:
+        values.update(_memory(text))
+    return values
+
+
+# ---- memory
+
+_ALLOCATED = re.compile(r"\bMemAllocated=(" + NUMBER + r")GB(?:, MaxMemAllocated=(" + NUMBER + r")GB)?")
+_MEMORY_USAGE = re.compile(r"\bMA (" + NUMBER + r") GB\s+Max_MA (" + NUMBER + r") GB\s+CA ")
+
+
+def _memory(text: str) -> dict[str, float]:
+    found = _ALLOCATED.search(text) or _MEMORY_USAGE.search(text)
+    if found is None:
+        return {}
+    values = {"memory_allocated_bytes": number(found[1]) * _GIB}
+    if found[2]:
+        values["memory_peak_bytes"] = number(found[2]) * _GIB
+    return values
+
+
+def _from_memory(text: str) -> _Found | None:
+    values = _memory(text)
+    return (None, None, values, False) if values else None
