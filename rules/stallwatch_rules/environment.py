@@ -1,0 +1,113 @@
+"""Which versions a log names: the packages that decide what a fix must say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+PACKAGES = (
+    "torch",
+    "deepspeed",
+    "transformers",
+    "accelerate",
+    "trl",
+    "peft",
+    "datasets",
+    "vllm",
+    "flash-attn",
+    "bitsandbytes",
+    "ms-swift",
+    "lightning",
+    "pytorch-lightning",
+    "megatron-core",
+    "ray",
+    "triton",
+    "torch-npu",
+    "numpy",
+    "nccl",
+    "cuda",
+    "python",
+)
+_CANONICAL = {name.replace("-", ""): name for name in PACKAGES}
+_VERSION = r"(?P<version>\d+\.\d+(?:\.\d+)*(?:[._-]?(?:rc|a|b|dev|post)\.?\d+)*(?:\+[\w.]+)?)"
+_NAMES = "|".join(re.escape(name).replace(r"\-", "[-_]") for name in PACKAGES)
+
+# Each with the groups name and version, or version alone for the package that the key names.
+_BY_NAME = (
+    # pip freeze, our own and other scripts' "versions torch=2.6.0 deepspeed=0.16.3"
+    re.compile(
+        rf"(?:^|[\s,(\[{{'\"])(?P<name>{_NAMES})['\"]?(?:==?|@| ?: ?['\"]?){_VERSION}", re.IGNORECASE
+    ),
+    # ds_report: "torch version .................... 2.6.0", "deepspeed info ..... 0.16.4, unknown, unknown";
+    # transformers-cli env: "- PyTorch version (GPU?): 2.6.0+cu124 (True)"; "vLLM API server version 0.6.3"
+    re.compile(
+        rf"\b(?P<name>{_NAMES}|PyTorch)`?(?: API server)? (?:version|info)(?: \([^)]*\))?[ .:=]+v?['\"]?"
+        rf"{_VERSION}(?=['\",;)\s]|$)",
+        re.IGNORECASE,
+    ),
+    # "DeepSpeed 0.16.3", "NCCL version 2.20.5+cuda12.4" is above, "Python 3.11.7"
+    re.compile(
+        rf"(?:^|[\s(])(?P<name>DeepSpeed|PyTorch|transformers|vLLM|Python|NCCL) v?{_VERSION}(?=[\s,;)]|$)"
+    ),
+    # "rank 0 deepspeed 0.16.3 extra=5"
+    re.compile(rf"(?:^|\s)(?P<name>deepspeed|torch|trl|peft|accelerate) v?{_VERSION}(?=[\s,;)]|$)"),
+    # site-packages/deepspeed-0.16.3.dist-info
+    re.compile(rf"(?P<name>{_NAMES})-{_VERSION}(?:\.dist-info|-py\d)", re.IGNORECASE),
+)
+_BY_KEY = (
+    ("deepspeed", re.compile(rf"DeepSpeed info: version={_VERSION}")),
+    ("deepspeed", re.compile(rf"\bdeepspeed/{_VERSION}/")),
+    ("cuda", re.compile(rf"(?:torch cuda version|CUDA used to build PyTorch|nvcc version)[ .:]+{_VERSION}")),
+    ("python", re.compile(r"[/\\](?:lib[/\\])?python(?P<version>3\.\d{1,2})[/\\]")),
+)
+_HINTS = (
+    "ersion",
+    "==",
+    "eepspeed",
+    "eepSpeed",
+    "python3.",
+    "torch=",
+    "dist-info",
+    "Python ",
+    "transformers",
+    " info ",
+)
+
+
+def versions_in(text: str) -> dict[str, str]:
+    """The versions that one line names."""
+    if not any(hint in text for hint in _HINTS):
+        return {}
+    text = text[:2000]
+    found: dict[str, str] = {}
+    for key, pattern in _BY_KEY:
+        hit = pattern.search(text)
+        if hit:
+            found.setdefault(key, hit["version"])
+    for pattern in _BY_NAME:
+        for hit in pattern.finditer(text):
+            name = _canonical(hit["name"])
+            if name:
+                found.setdefault(name, hit["version"])
+    return found
+
+
+def _canonical(name: str) -> str | None:
+    plain = name.lower().replace("_", "").replace("-", "")
+    return _CANONICAL.get("torch" if plain == "pytorch" else plain)
+
+
+def agreed(found: Iterable[dict[str, str]]) -> dict[str, str]:
+    """One environment from several streams' findings, whatever their order.
+
+    Where streams name different versions, the most precise one stands, then the one that sorts last.
+    """
+    merged: dict[str, set[str]] = {}
+    for versions in found:
+        for name, version in versions.items():
+            merged.setdefault(name, set()).add(version)
+    return {
+        name: max(merged[name], key=lambda version: (version.count("."), version))
+        for name in PACKAGES
+        if name in merged
+    }

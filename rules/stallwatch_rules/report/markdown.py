@@ -1,0 +1,99 @@
+"""The report for an issue tracker: Markdown without HTML, log text only inside code fences."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from stallwatch_rules.records import Diagnosis, Primary, UnknownException
+from stallwatch_rules.report import phrases
+from stallwatch_rules.report.words import word
+
+_BACKTICKS = re.compile(r"`+")
+_MARKUP = re.compile(r"([\\`*_\[\]<>|#~@])")
+
+
+def to_markdown(diagnosis: Diagnosis, language: str = "en") -> str:
+    """The diagnosis as Markdown."""
+    blocks = [f"## {word(diagnosis.verdict, language)}: {phrases.headline(diagnosis, language)}"]
+    if diagnosis.primary is not None:
+        blocks += _primary(diagnosis, diagnosis.primary, language)
+    others = phrases.other_findings(diagnosis)
+    if others:
+        blocks.append(f"### {word('findings', language)}")
+        rows = []
+        for finding in others:
+            about = phrases.finding_line(finding, diagnosis.primary, language)
+            rows.append(f"- {code(finding.rule)}: {plain(finding.note or finding.title)} ({about})")
+        blocks.append("\n".join(rows))
+    if diagnosis.unknown:
+        blocks.append(f"### {word('unknown', language)}")
+        blocks += [_unknown(one, language) for one in diagnosis.unknown]
+    blocks += _facts(diagnosis, language)
+    return "\n\n".join(blocks) + "\n"
+
+
+def _primary(diagnosis: Diagnosis, primary: Primary, language: str) -> Iterable[str]:
+    about = [f"{word('rule', language)} {code(primary.rule)}", phrases.certainty(primary, language)]
+    place = phrases.where(primary, language)
+    if place:
+        about.append(plain(place))
+    yield " · ".join(about)
+    note = phrases.primary_note(diagnosis)
+    if note:
+        yield plain(note)
+    if primary.evidence:
+        yield f"### {word('evidence', language)}"
+        yield fence(primary.evidence)
+    if primary.why:
+        yield f"### {word('why', language)}"
+        yield primary.why  # the rule page's own Markdown
+    if primary.fixes:
+        yield f"### {word('fixes', language)}"
+        yield "\n".join(_numbered(number, fix) for number, fix in enumerate(primary.fixes, 1))
+
+
+def _numbered(number: int, fix: str) -> str:
+    first, *rest = fix.splitlines() or [""]
+    return "\n".join([f"{number}. {first}", *("   " + line if line else "" for line in rest)])
+
+
+def _unknown(unknown: UnknownException, language: str) -> str:
+    lines = [phrases.exception_line(unknown, language)]
+    if unknown.root:
+        lines.append(f"({word('root', language)}: {unknown.root})")
+    lines += [f"  {frame}" for frame in unknown.frames]
+    return f"{plain(phrases.exception_where(unknown, language))}\n\n{fence(lines)}"
+
+
+def _facts(diagnosis: Diagnosis, language: str) -> Iterable[str]:
+    rows = []
+    for key, line in (
+        ("progress", phrases.progress_line(diagnosis, language)),
+        ("environment", phrases.environment_line(diagnosis)),
+        ("ending", diagnosis.ending),
+    ):
+        if line:
+            rows.append(f"- {word(key, language)}: {plain(line)}")
+    rows += [f"- {plain(note)}" for note in diagnosis.notes]
+    rows.append(f"- {phrases.stats_line(diagnosis, language)}")
+    yield "\n".join(rows)
+
+
+def fence(lines: Iterable[str]) -> str:
+    """A code block whose fence is longer than any run of backticks inside it."""
+    text = "\n".join(lines)
+    ticks = "`" * max(3, 1 + max((len(run) for run in _BACKTICKS.findall(text)), default=0))
+    return f"{ticks}text\n{text}\n{ticks}"
+
+
+def code(text: str) -> str:
+    """Inline code, whatever backticks the text has."""
+    ticks = "`" * (1 + max((len(run) for run in _BACKTICKS.findall(text)), default=0))
+    pad = " " if "`" in text else ""
+    return f"{ticks}{pad}{text}{pad}{ticks}"
+
+
+def plain(text: str) -> str:
+    """Text that Markdown leaves as it is: no emphasis, no link, no HTML, no mention."""
+    return _MARKUP.sub(r"\\\1", text.replace("\n", " "))

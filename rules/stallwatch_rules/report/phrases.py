@@ -1,0 +1,150 @@
+"""Sentences that the terminal's and the Markdown report share: plain text, no markup."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stallwatch_rules.digest import fold_ranks, parse_iso, short_duration
+from stallwatch_rules.records import Diagnosis, Finding, Place, Primary, UnknownException
+from stallwatch_rules.report.words import word
+
+
+def headline(diagnosis: Diagnosis, language: str) -> str:
+    """What the verdict is about: the primary's title, or a sentence where there is none."""
+    if diagnosis.primary is not None:
+        return diagnosis.primary.title
+    return word(f"{diagnosis.verdict}.text", language)
+
+
+def where(primary: Primary, language: str) -> str:
+    """Rank, file and line, step and time of the primary, as far as they are known."""
+    return _place(primary.rank, primary.file, primary.line, primary.step, primary.time, language)
+
+
+def where_first(place: Place, language: str) -> str:
+    """The same of a place."""
+    return _place(place.rank, place.file, place.line, place.step, place.time, language)
+
+
+def _place(rank: int | None, file: str, line: int, step: int | None, time: str | None, language: str) -> str:
+    parts = []
+    if rank is not None:
+        parts.append(f"{word('rank', language)} {rank}")
+    if file:
+        parts.append(f"{file}:{line}" if line else file)
+    if step is not None:
+        parts.append(f"{word('step', language)} {step}")
+    if time is not None:
+        parts.append(clock(time))
+    return " · ".join(parts)
+
+
+def clock(time: str) -> str:
+    """An ISO time for people: ``2026-11-20 23:56:32 UTC``."""
+    return time.partition(".")[0].removesuffix("Z").replace("T", " ") + " UTC"
+
+
+def certainty(primary: Primary, language: str) -> str:
+    """Role, harm and confidence."""
+    percent = f"{primary.confidence:.0%}"
+    return (
+        f"{word(primary.role, language)}, {word(primary.harm, language)}, "
+        f"{word('confidence', language)} {percent}"
+    )
+
+
+def ranks_of(ranks: Sequence[int], language: str) -> str:
+    """``rank 3`` or ``ranks 0–6, 8``; empty where no rank is known."""
+    if not ranks:
+        return ""
+    return f"{word('rank' if len(ranks) == 1 else 'ranks', language)} {fold_ranks(ranks)}"
+
+
+def finding_line(finding: Finding, primary: Primary | None, language: str) -> str:
+    """Count, ranks, role and harm of a finding, and how far in time it is from the primary."""
+    parts = [f"{word(finding.role, language)}, {word(finding.harm, language)}"]
+    if finding.count > 1:
+        parts.append(f"{finding.count} {word('times', language)}")
+    ranks = ranks_of(finding.ranks, language)
+    if ranks:
+        parts.append(ranks)
+    if finding.first.step is not None:
+        parts.append(f"{word('step', language)} {finding.first.step}")
+    distance = _distance(finding, primary)
+    if distance is not None and abs(distance) >= 1:
+        side = word("later" if distance > 0 else "earlier", language)
+        parts.append(f"{short_duration(abs(distance))} {side}")
+    return "; ".join(parts)
+
+
+def _distance(finding: Finding, primary: Primary | None) -> float | None:
+    if primary is None or primary.time is None or finding.first.time is None:
+        return None
+    return parse_iso(finding.first.time) - parse_iso(primary.time)
+
+
+def exception_line(unknown: UnknownException, language: str) -> str:
+    """``ValueError: message``, or that the text ends before it."""
+    if not unknown.exception:
+        return f"Traceback ({word('frames-cut', language)})"
+    return f"{unknown.exception}: {unknown.message}".removesuffix(": ")
+
+
+def exception_where(unknown: UnknownException, language: str) -> str:
+    """The ranks that raised it and where it was first seen."""
+    parts = [ranks_of(unknown.ranks, language), f"{unknown.first.file}:{unknown.first.line}"]
+    if unknown.count > 1:
+        parts.insert(1, f"{unknown.count} {word('times', language)}")
+    return " · ".join(part for part in parts if part)
+
+
+def progress_line(diagnosis: Diagnosis, language: str) -> str:
+    """``step 0 – 100 of 900, last loss 0.8``; empty where the log shows no step."""
+    progress = diagnosis.progress
+    parts = []
+    if progress.last_step is not None:
+        first = "" if progress.first_step in (None, progress.last_step) else f"{progress.first_step} – "
+        total = f" {word('of', language)} {progress.total_steps}" if progress.total_steps else ""
+        parts.append(f"{word('step', language)} {first}{progress.last_step}{total}")
+    if progress.last_loss is not None:
+        parts.append(f"{word('last-loss', language)} {progress.last_loss:g}")
+    if progress.stalled_after_step is not None:
+        parts.append(f"{word('stalled-after', language)} {progress.stalled_after_step}")
+    if progress.finished:
+        parts.append(word("finished", language))
+    return ", ".join(parts)
+
+
+def environment_line(diagnosis: Diagnosis) -> str:
+    """``torch 2.6.0, deepspeed 0.16.4``."""
+    return ", ".join(f"{name} {version}" for name, version in diagnosis.environment.items())
+
+
+def stats_line(diagnosis: Diagnosis, language: str) -> str:
+    """What was read."""
+    stats = diagnosis.stats
+    files = word("file" if stats.files == 1 else "files", language)
+    lines = word("line" if stats.lines == 1 else "lines", language)
+    return f"{stats.files} {files}, {stats.lines:,} {lines}, {_size(stats.bytes)}, {stats.seconds:.1f} s"
+
+
+def _size(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError("unreachable")
+
+
+def other_findings(diagnosis: Diagnosis) -> list[Finding]:
+    """The findings without the primary's own."""
+    primary = diagnosis.primary
+    return [finding for finding in diagnosis.findings if primary is None or finding.rule != primary.rule]
+
+
+def primary_note(diagnosis: Diagnosis) -> str:
+    """The evidence behind the primary's harm, where it was judged."""
+    primary = diagnosis.primary
+    notes = (finding.note for finding in diagnosis.findings if primary and finding.rule == primary.rule)
+    return next(notes, "")

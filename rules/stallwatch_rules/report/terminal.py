@@ -1,0 +1,116 @@
+"""The report for a terminal: the verdict first, readable at 80 columns and without colour.
+
+Log text is shown as literal text: it is never read as rich's markup.
+"""
+
+from __future__ import annotations
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from stallwatch_rules.records import Diagnosis, Finding, Primary, UnknownException, Verdict
+from stallwatch_rules.report import phrases
+from stallwatch_rules.report.words import word
+
+_STYLES: dict[Verdict, str] = {
+    "failed": "bold white on red",
+    "unknown-failure": "bold white on red",
+    "stalled": "bold white on red",
+    "degraded": "bold black on yellow",
+    "healthy": "bold black on green",
+    "no-training-log": "bold",
+}
+_HARM_STYLES = {"fatal": "red", "degrading": "yellow", "harmless": "green", "by-progress": "cyan"}
+MAX_FINDINGS = 12
+MAX_UNKNOWN = 5
+
+
+def print_report(diagnosis: Diagnosis, console: Console, language: str = "en") -> None:
+    """Print the report."""
+    console.print(render(diagnosis, language), highlight=False, emoji=False)
+
+
+def render(diagnosis: Diagnosis, language: str = "en") -> RenderableType:
+    """The report as something rich can print."""
+    parts: list[RenderableType] = [_verdict(diagnosis, language)]
+    if diagnosis.primary is not None:
+        parts += _primary(diagnosis, diagnosis.primary, language)
+    if diagnosis.verdict == "unknown-failure":
+        parts += _unknown(diagnosis.unknown, language)
+    parts += _findings(phrases.other_findings(diagnosis), diagnosis.primary, language)
+    if diagnosis.verdict != "unknown-failure":
+        parts += _unknown(diagnosis.unknown, language)
+    for key, line in (
+        ("progress", phrases.progress_line(diagnosis, language)),
+        ("environment", phrases.environment_line(diagnosis)),
+        ("ending", diagnosis.ending),
+    ):
+        if line:
+            parts.append(Text.assemble((word(key, language), "bold"), "  ", line))
+    parts += _section("notes", [Text(f"- {note}") for note in diagnosis.notes], language)
+    parts.append(Text(phrases.stats_line(diagnosis, language), style="dim"))
+    return Group(*parts)
+
+
+def _verdict(diagnosis: Diagnosis, language: str) -> RenderableType:
+    badge = Text(f" {word(diagnosis.verdict, language)} ", style=_STYLES[diagnosis.verdict])
+    return Group(Text.assemble(badge, "  ", (phrases.headline(diagnosis, language), "bold")), Text())
+
+
+def _primary(diagnosis: Diagnosis, primary: Primary, language: str) -> list[RenderableType]:
+    about = f"{word('rule', language)} {primary.rule} · {phrases.certainty(primary, language)}"
+    parts: list[RenderableType] = [_indent(Text(about))]
+    place = phrases.where(primary, language)
+    if place:
+        parts.append(_indent(Text(place)))
+    note = phrases.primary_note(diagnosis)
+    if note:
+        parts.append(_indent(Text(note)))
+    parts.append(Text())
+    parts += _section("evidence", [Text(f"| {line}") for line in primary.evidence], language)
+    parts += _section("why", [Text(primary.why)] if primary.why else [], language)
+    fixes: list[RenderableType] = [_numbered(number, fix) for number, fix in enumerate(primary.fixes, 1)]
+    return parts + _section("fixes", fixes, language)
+
+
+def _numbered(number: int, text: str) -> RenderableType:
+    """A hanging indent: the text's further lines stand under its first."""
+    label = f"{number}. "
+    first, *rest = text.splitlines() or [""]
+    lines = [Text(f"{label}{first}")] + [Text(" " * len(label) + line) for line in rest]
+    return Group(*lines)
+
+
+def _findings(findings: list[Finding], primary: Primary | None, language: str) -> list[RenderableType]:
+    rows: list[RenderableType] = []
+    for finding in findings[:MAX_FINDINGS]:
+        about = phrases.finding_line(finding, primary, language)
+        rows.append(Text.assemble((finding.rule, _HARM_STYLES[finding.harm]), f"  {about}"))
+        rows.append(_indent(Text(finding.note or finding.title)))
+    if len(findings) > MAX_FINDINGS:
+        rows.append(Text(f"… {len(findings) - MAX_FINDINGS}"))
+    return _section("findings", rows, language)
+
+
+def _unknown(unknown: list[UnknownException], language: str) -> list[RenderableType]:
+    rows: list[RenderableType] = []
+    for one in unknown[:MAX_UNKNOWN]:
+        rows.append(Text(phrases.exception_line(one, language), style="red"))
+        rows.append(_indent(Text(phrases.exception_where(one, language))))
+        if one.root:
+            rows.append(_indent(Text(f"{word('root', language)}: {one.root}")))
+        rows += [_indent(Text(frame, style="dim")) for frame in one.frames]
+    if len(unknown) > MAX_UNKNOWN:
+        rows.append(Text(f"… {len(unknown) - MAX_UNKNOWN}"))
+    return _section("unknown", rows, language)
+
+
+def _section(key: str, rows: list[RenderableType], language: str) -> list[RenderableType]:
+    if not rows:
+        return []
+    return [Text(word(key, language), style="bold"), *(_indent(row) for row in rows), Text()]
+
+
+def _indent(row: RenderableType) -> RenderableType:
+    return Padding(row, (0, 0, 0, 2))

@@ -1,0 +1,72 @@
+"""The fixed words of the reports, in English and Chinese."""
+
+from __future__ import annotations
+
+_WORDS: dict[str, tuple[str, str]] = {
+    # verdicts
+    "failed": ("FAILED", "失败"),
+    "stalled": ("STALLED", "停滞"),
+    "degraded": ("DEGRADED", "性能下降"),
+    "healthy": ("HEALTHY", "正常"),
+    "unknown-failure": ("FAILED, CAUSE UNKNOWN", "失败，原因未知"),
+    "no-training-log": ("NO TRAINING LOG", "不是训练日志"),
+    # what a verdict without a primary cause means
+    "healthy.text": ("Nothing in this log says that the run is in trouble.", "日志中没有发现训练异常。"),
+    "unknown-failure.text": (
+        "The run failed, and no rule of the catalogue knows why.",
+        "训练失败，规则库中没有与之对应的原因。",
+    ),
+    "no-training-log.text": (
+        "Nothing that a training run prints was recognised in this text.",
+        "文本中没有识别出任何训练输出。",
+    ),
+    "stalled.text": ("The run has stopped advancing.", "训练已停止推进。"),
+    "failed.text": ("The run failed.", "训练失败。"),
+    "degraded.text": ("The run goes on, but not as well as before.", "训练仍在继续，但状态变差。"),
+    # roles and harm
+    "cause": ("cause", "原因"),
+    "symptom": ("symptom", "表象"),
+    "wrapper": ("launcher's summary", "启动器汇总"),
+    "notice": ("notice", "提示"),
+    "fatal": ("fatal", "致命"),
+    "degrading": ("degrading", "有损"),
+    "harmless": ("harmless here", "此处无害"),
+    "by-progress": ("depends on progress", "取决于是否推进"),
+    # headings
+    "primary": ("Cause", "原因"),
+    "evidence": ("Evidence", "证据"),
+    "why": ("Why", "为什么"),
+    "fixes": ("What to change", "如何处理"),
+    "findings": ("Other findings", "其他发现"),
+    "unknown": ("Exceptions that no rule knows", "规则库未收录的异常"),
+    "progress": ("Progress", "进度"),
+    "environment": ("Environment", "环境"),
+    "notes": ("Notes", "说明"),
+    "ending": ("Ending", "结束方式"),
+    # fragments
+    "rule": ("rule", "规则"),
+    "confidence": ("confidence", "置信度"),
+    "rank": ("rank", "rank"),
+    "ranks": ("ranks", "ranks"),
+    "step": ("step", "步"),
+    "of": ("of", "/"),
+    "first": ("first", "首次"),
+    "times": ("times", "次"),
+    "earlier": ("earlier", "之前"),
+    "later": ("later", "之后"),
+    "last-loss": ("last loss", "最后的 loss"),
+    "stalled-after": ("no step after step", "停在第几步："),
+    "finished": ("finished", "已完成"),
+    "root": ("began with", "最初的异常"),
+    "frames-cut": ("the text ends before the exception", "文本在异常信息之前结束"),
+    "files": ("files", "个文件"),
+    "file": ("file", "个文件"),
+    "lines": ("lines", "行"),
+    "line": ("line", "行"),
+}
+
+
+def word(key: str, language: str = "en") -> str:
+    """The word for ``key`` in the language; English for any that is not Chinese."""
+    english, chinese = _WORDS[key]
+    return chinese if language.startswith("zh") else english

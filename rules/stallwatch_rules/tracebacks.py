@@ -1,0 +1,274 @@
+"""Python tracebacks in one stream of lines: from the header, or the first frame, to the final exception.
+
+A ``TracebackReader`` is fed the lines of one source and rank in order. It gives each chain of exceptions
+once, when the chain has ended, with the rules that matched inside it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Literal
+
+from stallwatch_rules.records import Line
+
+Kind = Literal["failure", "ignored", "interrupt", "wrapper"]
+
+MAX_FRAMES = 60
+MAX_MESSAGE = 1000
+FOREIGN_LINES = 30  #: lines of other writers that may stand inside a traceback before it is given up
+MESSAGE_LINES = 14  #: how far a message may go on after the exception's first line
+BARE_LINES_AFTER = 6  #: a bare "XError: …" counts while no more than this follows it
+
+_HEADER = re.compile(r"(?:Traceback|traceback) \(most recent call last\)(?::| ?─)")
+_FRAME = re.compile(r'\s*(?:[|+] )?\s*File "(?P<path>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$')
+_BOX_FRAME = re.compile(r"[│|] *(?P<path>[^\s:]+\.py):(?P<line>\d+) in (?P<name>[\w<>.]+)")
+_BOX = "│╭╰─┌└├┃"
+_FINAL = re.compile(
+    r"(?:[|+] )?(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?:\((?P<inner>[\w.]+)\))?"
+    r"(?::(?: (?P<message>.*))?)?$"
+)
+_ERROR_NAME = re.compile(
+    r"(?:Error|Exception|Exit|Interrupt|Timeout|Fault|Died|Aborted|Failure|Expired|NotFound|ExceptionGroup)$"
+    r"|^(?:StopIteration|StopAsyncIteration|GeneratorExit|Empty|Full|Again|timeout|gaierror|herror)$"
+)
+_CAMEL = re.compile(r"(?:.*\.)?_?[A-Z]\w*[a-z]\w*$")
+_CHAIN = re.compile(
+    r"During handling of the above exception, another exception occurred"
+    r"|The above exception was the direct cause of the following exception"
+)
+_QUOTES_INNER = re.compile(r"Original Traceback|with the following error:|_RemoteTraceback|Caught \w+ in ")
+_ASIDE = re.compile(
+    r"^(?:Exception ignored (?:in|on|while)\b|Error in atexit\.|Error in sys\.excepthook"
+    r"|--- Logging error ---)"
+)
+# Lines with which another message begins, so that an exception's own text has ended.
+_OTHER_MESSAGE = re.compile(
+    r"\[[EWIF]\d{0,4} |\[20\d\d-\d\d-\d\d|[EWIF]\d{4} \d\d:|20\d\d-\d\d-\d\d|(?:WARNING|INFO|ERROR):\w"
+    r"|terminate called|Killing subprocess|Exception ignored|Fatal Python error|wandb: |\{'|\{\""
+)
+_LAUNCHER_NAMES = ("ChildFailedError", "SignalException", "ProcessExitedException")
+_LAUNCHER_FRAMES = re.compile(
+    r"torch/distributed/(?:run|launch|launcher/)|accelerate/commands/|deepspeed/launcher/|bin/(?:torchrun|deepspeed|accelerate)$"
+)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One call of a traceback."""
+
+    path: str
+    line: int
+    name: str
+
+    @property
+    def library(self) -> bool:
+        """Whether it is installed code rather than the user's own."""
+        return bool(_LIBRARY.search(self.path))
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line} in {self.name}" if self.name else f"{self.path}:{self.line}"
+
+
+_LIBRARY = re.compile(r"[/\\](?:site-packages|dist-packages)[/\\]|[/\\]lib[/\\]python3|^<frozen|^<string>$")
+
+
+@dataclass
+class Raised:
+    """A chain of exceptions that a traceback (or a bare line) told; the last one is what ended the call."""
+
+    exception: str  #: as printed, such as ``torch.OutOfMemoryError``; empty where the text ends before it
+    message: str
+    line: Line  #: the line with the final exception
+    mark: int  #: the reader's caller's own count (of steps) when that line came
+    frames: list[Frame] = field(default_factory=list)
+    root: str = ""  #: the chain's first exception with its message, where there is a chain
+    kind: Kind = "failure"
+    rules: set[str] = field(default_factory=set)  #: rules that matched in the chain
+
+
+@dataclass
+class _Open:
+    """A traceback whose final exception has not come yet."""
+
+    start: Line
+    prefix: str
+    aside: bool
+    chain: Raised | None
+    header: bool
+    frames: list[Frame] = field(default_factory=list)
+    rules: set[str] = field(default_factory=set)
+    foreign: int = 0
+    adjoining: bool = False  #: whether the line before belonged to it
+
+
+class TracebackReader:
+    """Finds the exceptions in one stream. A match of a ``failures`` rule inside names it."""
+
+    def __init__(self, failures: Collection[str] = ()) -> None:
+        self._failures = frozenset(failures)
+        self._open: _Open | None = None
+        self._raised: Raised | None = None  # its message may go on
+        self._after = 0  # lines since its first line
+        self._chained = False  # a chain marker came after it
+        self._aside = 0  # lines for which a traceback that begins is an aside
+        self._bare: Raised | None = None
+        self._bare_after = 0
+
+    def feed(self, line: Line, rules: Collection[str] = (), mark: int = 0) -> Raised | None:
+        """Take the next line and the rules that matched it; gives the chain that has ended, if one has."""
+        text = line.text
+        header = _HEADER.search(text) if "call last" in text else None
+        if header is not None:
+            return self._begin(line, text[: header.start()], rules)
+        if self._open is not None:
+            return self._inside(self._open, line, rules, mark)
+        if self._raised is not None and self._continues(text, rules):
+            return None
+        ended, self._raised = self._raised, None
+        self._outside(line, rules, mark)
+        return ended
+
+    def left(self, mark: int) -> list[Raised]:
+        """What stands unfinished if the stream ended here. Changes nothing: the stream may go on."""
+        if self._raised is not None:
+            return [self._raised]
+        if self._open is not None and (self._open.frames or self._open.chain):
+            chain = self._open.chain
+            cut = Raised("", "", self._open.start, mark, list(self._open.frames), chain.root if chain else "")
+            cut.rules = self._open.rules | (chain.rules if chain else set())
+            cut.kind = "ignored" if self._open.aside else _kind(cut)
+            return [cut]
+        return [self._bare] if self._bare is not None else []
+
+    def _begin(self, line: Line, prefix: str, rules: Collection[str]) -> Raised | None:
+        previous, self._raised, self._bare = self._raised, None, None
+        inner = previous is not None and (
+            self._chained or bool(_QUOTES_INNER.search(prefix + previous.message))
+        )
+        if self._open is not None and _QUOTES_INNER.search(prefix):
+            inner, previous = True, self._open.chain
+        prefix = "" if _QUOTES_INNER.search(prefix) or prefix.strip(_BOX + " ") == "" else prefix
+        aside = self._aside > 0 or (inner and previous is not None and previous.kind == "ignored")
+        self._open = _Open(line, prefix, aside, previous if inner else None, header=True, adjoining=True)
+        self._open.rules.update(self._failures & set(rules))
+        self._chained, self._aside = False, 0
+        return None if inner else previous
+
+    def _inside(self, begun: _Open, line: Line, rules: Collection[str], mark: int) -> Raised | None:
+        text = _without(begun.prefix, line.text)
+        frame = _frame(text)
+        if frame is not None:
+            if len(begun.frames) == MAX_FRAMES:
+                del begun.frames[MAX_FRAMES // 2]
+            begun.frames.append(frame)
+        elif not text[:1].isspace() and text[:1] not in _BOX:
+            final = _FINAL.match(text.rstrip())
+            if final is not None and _is_error(final["name"], begun.adjoining):
+                self._finish(begun, final, line, rules, mark)
+                return None
+            begun.adjoining = False
+            begun.foreign += 1
+            if begun.foreign > (FOREIGN_LINES if begun.header else 2):
+                self._open = None
+            begun.rules.update(self._failures & set(rules))
+            return None
+        begun.adjoining = True
+        begun.rules.update(self._failures & set(rules))
+        return None
+
+    def _finish(
+        self, begun: _Open, final: re.Match[str], line: Line, rules: Collection[str], mark: int
+    ) -> None:
+        name, message = final["inner"] or final["name"], (final["message"] or "")[:MAX_MESSAGE]
+        raised = Raised(name, message, line, mark, begun.frames)
+        raised.rules = begun.rules | set(rules)
+        if begun.chain is not None:
+            raised.root = begun.chain.root or f"{begun.chain.exception}: {begun.chain.message}".rstrip(": ")
+            raised.rules |= begun.chain.rules
+        raised.kind = "ignored" if begun.aside else _kind(raised)
+        self._open, self._raised, self._after, self._chained = None, raised, 0, False
+
+    def _continues(self, text: str, rules: Collection[str]) -> bool:
+        """Whether the line still belongs to the exception that was raised last."""
+        raised = self._raised
+        assert raised is not None
+        if _CHAIN.search(text):
+            self._chained = True
+            self._after = 0
+            return True
+        self._after += 1
+        if self._after > MESSAGE_LINES or _OTHER_MESSAGE.match(text) or _ASIDE.match(text):
+            return False
+        if not self._chained and _frame(text) is not None:
+            return False
+        if not raised.message and text.strip(" =-*#_"):
+            raised.message = text.strip()[:MAX_MESSAGE]
+        raised.rules.update(self._failures & set(rules))
+        return True
+
+    def _outside(self, line: Line, rules: Collection[str], mark: int) -> None:
+        text = line.text
+        if self._aside:
+            self._aside -= 1
+        if _ASIDE.match(text):
+            self._aside = 3
+            return
+        frame = _frame(text) if 'File "' in text else None
+        if frame is not None and frame.name:
+            self._bare = None
+            self._open = _Open(line, "", self._aside > 0, None, header=False, adjoining=True)
+            self._open.frames.append(frame)
+            self._open.rules.update(self._failures & set(rules))
+            return
+        if self._bare is not None:
+            self._bare_after += 1
+            self._bare.rules.update(self._failures & set(rules))
+            if self._bare_after > BARE_LINES_AFTER:
+                self._bare = None
+        if ("Error" in text or "Exception" in text or "Interrupt" in text) and not self._aside:
+            final = _FINAL.match(text.rstrip())
+            if final is not None and _ERROR_NAME.search(final["name"].rpartition(".")[2]):
+                name = final["inner"] or final["name"]
+                self._bare = Raised(name, (final["message"] or "")[:MAX_MESSAGE], line, mark)
+                self._bare.rules.update(rules)
+                self._bare.kind = _kind(self._bare)
+                self._bare_after = 0
+
+
+def _frame(text: str) -> Frame | None:
+    found = _FRAME.match(text) if 'File "' in text else None
+    if found is None and text[:1] in "│|":
+        found = _BOX_FRAME.match(text)
+    return Frame(found["path"], int(found["line"]), (found["name"] or "").strip()) if found else None
+
+
+def _is_error(name: str, adjoining: bool) -> bool:
+    last = name.rpartition(".")[2]
+    return bool(_ERROR_NAME.search(last)) or (adjoining and bool(_CAMEL.match(name)))
+
+
+def _without(prefix: str, text: str) -> str:
+    """The text without a logger's prefix like the header's, whatever its digits are."""
+    if prefix and _DIGITS.sub("0", text[: len(prefix)]) == _DIGITS.sub("0", prefix):
+        return text[len(prefix) :]
+    return text
+
+
+_DIGITS = re.compile(r"\d")
+
+
+def _kind(raised: Raised) -> Kind:
+    last = raised.exception.rpartition(".")[2]
+    if last in ("KeyboardInterrupt", "SystemExit", "GeneratorExit"):
+        return "interrupt"
+    if last in _LAUNCHER_NAMES:
+        return "wrapper"
+    launched = any(_LAUNCHER_FRAMES.search(frame.path) for frame in raised.frames)
+    started_python = "python" in raised.message and ".py" in raised.message
+    if last == "CalledProcessError" and (launched or started_python):
+        return "wrapper"
+    if not last and launched:  # cut off, and what ends a launcher's traceback is its summary
+        return "wrapper"
+    return "failure"

@@ -1,0 +1,38 @@
+"""Versions as logs name them."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallwatch_rules.environment import agreed, versions_in
+
+
+@pytest.mark.parametrize(
+    ("text", "versions"),
+    [
+        (
+            "[2026-05-02 09:00:00,123] [INFO] [logging.py:107:log_dist] [Rank 0] DeepSpeed info: "
+            "version=0.16.3, git-hash=unknown, git-branch=unknown",
+            {"deepspeed": "0.16.3"},
+        ),
+        ("torch version .................... 2.6.0+cu124", {"torch": "2.6.0+cu124"}),
+        ("deepspeed info ................... 0.15.4, unknown, unknown", {"deepspeed": "0.15.4"}),
+        ("- PyTorch version (GPU?): 2.6.0+cu124 (True)", {"torch": "2.6.0+cu124"}),
+        ("- `transformers` version: 4.46.3", {"transformers": "4.46.3"}),
+        ("# versions torch=2.13.0+cpu deepspeed=0.16.3", {"torch": "2.13.0+cpu", "deepspeed": "0.16.3"}),
+        ("flash_attn==2.7.4.post1", {"flash-attn": "2.7.4.post1"}),
+        ("rank 0 deepspeed 0.16.3 mode branch", {"deepspeed": "0.16.3"}),
+        ("NCCL version 2.20.5+cuda12.4", {"nccl": "2.20.5+cuda12.4"}),
+        ('  File "/opt/env/lib/python3.11/site-packages/trl/x.py", line 3, in f', {"python": "3.11"}),
+        ("Removing /opt/env/lib/site-packages/deepspeed-0.15.3.dist-info", {"deepspeed": "0.15.3"}),
+        ("{'loss': 1.25, 'epoch': 0.16}", {}),
+        ("DeepSpeed C++/CUDA extension op report", {}),
+    ],
+)
+def test_versions_are_found(text: str, versions: dict[str, str]) -> None:
+    assert versions_in(text) == versions
+
+
+def test_streams_agree_whatever_their_order() -> None:
+    rough, exact = {"python": "3.11"}, {"python": "3.11.7", "torch": "2.6.0"}
+    assert agreed([rough, exact]) == agreed([exact, rough]) == {"torch": "2.6.0", "python": "3.11.7"}
