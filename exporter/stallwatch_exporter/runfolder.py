@@ -1,4 +1,4 @@
-"""A run's traces: the folder ``<home>/runs/<run>/`` and its ``agent.json``, by which others find the agent."""
+"""A run's traces: ``<home>/runs/<run>/`` and the ``agent.json`` in it, by which others find the agent."""
 
 from __future__ import annotations
 

@@ -1,0 +1,144 @@
+"""The copies per rank: nothing lost, nothing added, filed by rank, secrets blotted out."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stallwatch_exporter.copies import RankCopies
+from stallwatch_exporter.replay import merged_records, read_records
+from stallwatch_exporter.runfolder import RunFolder
+
+
+def nothing_secret(text: str) -> str:
+    return text
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return RunFolder.create("sft", [], home=tmp_path).path
+
+
+def copies(folder: Path, **more: object) -> RankCopies:
+    return RankCopies(folder, nothing_secret, notice=pytest.fail, **more)  # type: ignore[arg-type]
+
+
+def texts(path: Path) -> list[bytes]:
+    return [record.text for record in read_records(path)]
+
+
+def test_lines_are_filed_by_the_rank_they_name(folder: Path) -> None:
+    writer = copies(folder)
+    writer.write("out", "stdout", b"hello\n[rank1]: one\n[default0]:zero\n", 1.0)
+    writer.flush(1.0)
+    assert texts(folder / "ranks" / "rank1.log") == [b"[rank1]: one"]
+    assert texts(folder / "ranks" / "rank0.log") == [b"[default0]:zero"]
+    assert texts(folder / "output.log") == [b"hello"]
+    assert writer.files == {"output.log", "ranks/rank0.log", "ranks/rank1.log"}
+
+
+def test_a_source_of_one_rank_keeps_it_unless_a_line_names_another(folder: Path) -> None:
+    writer = copies(folder)
+    writer.write("rank3.log", "stdout", b"a\n[rank4]: b\n", 1.0, rank=3)
+    writer.flush(1.0)
+    assert texts(folder / "ranks" / "rank3.log") == [b"a"]
+    assert texts(folder / "ranks" / "rank4.log") == [b"[rank4]: b"]
+
+
+def test_a_rank_no_machine_has_makes_no_file(folder: Path) -> None:
+    writer = copies(folder)
+    writer.write("out", "stdout", b"[rank999999]: x\n", 1.0)
+    writer.flush(1.0)
+    assert writer.files == {"output.log"}
+
+
+def test_each_state_of_a_progress_bar_is_a_record_of_its_time(folder: Path) -> None:
+    writer = copies(folder)
+    for second, data in enumerate((b"\r 0%", b"\r 50%", b"\r100%", b"\n")):
+        writer.write("err", "stderr", data, float(second))
+    writer.flush(9.0)
+    records = list(read_records(folder / "output.log"))
+    assert [record.text for record in records] == [b"\r", b" 0%\r", b" 50%\r", b"100%"]
+    assert [round(record.time_ns / 1e9) for record in records] == [0, 0, 1, 2]
+    assert [record.full for record in records] == [False, False, False, True]
+
+
+def test_what_has_no_end_is_written_after_a_second_and_stays_in_its_file(folder: Path) -> None:
+    writer = copies(folder)
+    writer.write("out", "stdout", b"[rank2]: saving ...", 10.0)
+    writer.flush(10.5)
+    assert writer.files == set()
+    writer.flush(11.0)
+    writer.write("out", "stdout", b" done\n", 12.0)
+    writer.flush(12.0)
+    records = list(read_records(folder / "ranks" / "rank2.log"))
+    assert [(record.full, record.text) for record in records] == [
+        (False, b"[rank2]: saving ..."),
+        (True, b" done"),
+    ]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["stdout", "stderr"]),
+            st.lists(
+                st.sampled_from(
+                    [b"a", b"\n", b"\r", b"\r\n", b"[rank1]: ", b"[rank0]: ", "步".encode(), b"\xff"]
+                ),
+                max_size=8,
+            ).map(b"".join),
+            st.booleans(),
+        ),
+        max_size=12,
+    )
+)
+def test_put_together_again_each_stream_is_what_was_printed(
+    tmp_path: Path, portions: list[tuple[str, bytes, bool]]
+) -> None:
+    home = tmp_path / "home"
+    shutil.rmtree(home, ignore_errors=True)
+    folder = RunFolder.create("sft", [], home=home).path
+    writer = copies(folder)
+    for index, (stream, data, flushed) in enumerate(portions):
+        writer.write(stream, stream, data, index * 0.7)
+        if flushed:
+            writer.flush(index * 0.7)
+    writer.flush(99.0, everything=True)
+    for stream in ("stdout", "stderr"):
+        printed = b"".join(data for name, data, _ in portions if name == stream)
+        assert b"".join(r.printed for r in merged_records(folder) if r.stream == stream) == printed
+
+
+def test_secrets_do_not_reach_the_disk(folder: Path) -> None:
+    writer = RankCopies(folder, lambda text: text.replace("hf_abc", "***"), notice=pytest.fail)
+    writer.write("out", "stdout", b"fine \xff\ntoken hf_a", 1.0)
+    writer.write("out", "stdout", b"bc\n", 1.1)
+    writer.flush(1.1)
+    assert texts(folder / "output.log") == [b"fine \xff", b"token ***"]
+
+
+def test_a_folder_that_cannot_be_written_is_told_once_and_counted(folder: Path) -> None:
+    told: list[str] = []
+    (folder / "output.log").mkdir()
+    writer = RankCopies(folder, nothing_secret, told.append)
+    for _ in range(3):
+        writer.write("out", "stdout", b"x\n", 1.0)
+        writer.flush(1.0)
+    assert writer.lost == 3
+    assert len(told) == 1 and "Is a directory" in told[0]
+
+
+def test_a_run_does_not_fill_the_disk(folder: Path) -> None:
+    told: list[str] = []
+    writer = RankCopies(folder, nothing_secret, told.append, max_bytes=200)
+    for _ in range(9):
+        writer.write("out", "stdout", b"x" * 50 + b"\n", 1.0)
+        writer.flush(1.0)
+    assert len(texts(folder / "output.log")) == 2
+    assert writer.lost == 7 and len(told) == 1

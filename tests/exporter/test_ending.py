@@ -1,0 +1,109 @@
+"""How a run ended, by table; and the real thing for a SIGKILL."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stallwatch_exporter.ending import EndingWatch, classify, read_oom_kills
+
+CGROUP = {"cgroup": 0, "host": 7}
+OOM_HERE = {"oom_before": CGROUP, "oom_after": {"cgroup": 1, "host": 8}}
+OOM_ELSEWHERE = {"oom_before": CGROUP, "oom_after": {"cgroup": 0, "host": 8}}
+TORCHRUN = ["  exitcode  : -9 (pid: 4711)", "  traceback : Signal 9 (SIGKILL) received by PID 4711"]
+SLURM = "slurmstepd: error: *** STEP 77.0 ON n1 CANCELLED AT 2026-11-21T00:00:00 DUE TO {} ***"
+
+
+@pytest.mark.parametrize(
+    ("returncode", "facts", "kind", "exit_code", "signal_name", "words"),
+    [
+        (0, {}, "finished", 0, None, "exited with 0"),
+        (0, OOM_HERE, "finished", 0, None, "exited with 0"),
+        (1, {}, "failed", 1, None, "exited with 1"),
+        (200, {}, "failed", 200, None, "exited with 200"),
+        (-9, {}, "killed", 137, "SIGKILL", "ended by SIGKILL"),
+        (
+            -9,
+            OOM_HERE,
+            "oom-killed",
+            137,
+            "SIGKILL",
+            "OOM killer took one process of this run's control group",
+        ),
+        (-9, OOM_ELSEWHERE, "oom-killed", 137, "SIGKILL", "on this machine"),
+        (137, OOM_ELSEWHERE, "oom-killed", 137, "SIGKILL", "128 + 9"),
+        (1, OOM_HERE, "oom-killed", 1, None, "control group"),
+        (1, OOM_ELSEWHERE, "failed", 1, None, "exited with 1"),
+        (1, {**OOM_ELSEWHERE, "last_lines": TORCHRUN}, "oom-killed", 1, None, "on this machine"),
+        (1, {"last_lines": TORCHRUN}, "failed", 1, None, "exited with 1"),
+        (137, {}, "killed", 137, "SIGKILL", "128 + 9"),
+        (247, {}, "killed", 247, "SIGKILL", "256 - 9"),
+        (245, {}, "killed", 245, "SIGSEGV", "256 - 11"),
+        (-11, {}, "killed", 139, "SIGSEGV", "ended by SIGSEGV"),
+        (-15, {}, "killed", 143, "SIGTERM", "ended by SIGTERM"),
+        (-15, {"passed_on": signal.SIGTERM}, "killed", 143, "SIGTERM", "sent to stallwatch"),
+        (1, {"passed_on": signal.SIGTERM}, "killed", 1, None, "sent to stallwatch"),
+        (-2, {}, "interrupted", 130, "SIGINT", "SIGINT"),
+        (1, {"interrupted": True}, "interrupted", 1, None, "Ctrl-C"),
+        (130, {}, "interrupted", 130, "SIGINT", "128 + 2"),
+        (124, {}, "time-limit", 124, None, "timeout(1)"),
+        (-15, {"slurm_end": 100.0, "now": 101.0}, "time-limit", 143, "SIGTERM", "SLURM_JOB_END_TIME"),
+        (-15, {"slurm_end": 100.0, "now": 99.0}, "killed", 143, "SIGTERM", "SIGTERM"),
+        (1, {"slurm_end": 100.0, "now": 101.0}, "failed", 1, None, "exited with 1"),
+        (
+            -15,
+            {"last_lines": [SLURM.format("TIME LIMIT")]},
+            "time-limit",
+            143,
+            "SIGTERM",
+            "due to time limit",
+        ),
+        (-15, {"last_lines": [SLURM.format("PREEMPTION")]}, "killed", 143, "SIGTERM", "due to preemption"),
+        (-15, {"oom_before": {}, "oom_after": {"host": 9}}, "killed", 143, "SIGTERM", "SIGTERM"),
+    ],
+)
+def test_the_ending_is_told_by_the_evidence(
+    returncode: int, facts: dict[str, Any], kind: str, exit_code: int, signal_name: str | None, words: str
+) -> None:
+    ending = classify(returncode, seconds=3.0, **facts)
+    assert (ending.kind, ending.exit_code, ending.signal, ending.seconds) == (
+        kind,
+        exit_code,
+        signal_name,
+        3.0,
+    )
+    assert words in ending.detail
+    assert ending.detail[0].isupper() and ending.detail.endswith(".")
+
+
+def test_counters_of_both_kinds_of_control_groups_are_read(tmp_path: Path) -> None:
+    proc, groups = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    (proc / "vmstat").write_text("pgfault 1\noom_kill 5\n")
+    (groups / "job" / "step").mkdir(parents=True)
+    (groups / "job" / "step" / "memory.events").write_text("low 0\noom 2\noom_kill 3\noom_group_kill 0\n")
+    (groups / "memory").mkdir()
+    (groups / "memory" / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 4\n")
+
+    (proc / "self" / "cgroup").write_text("0::/job/step\n")
+    assert read_oom_kills(proc, groups) == {"host": 5, "cgroup": 3}
+    (proc / "self" / "cgroup").write_text("5:cpu:/x\n4:memory,blkio:/docker/abc\n0::/\n")
+    assert read_oom_kills(proc, groups) == {"host": 5, "cgroup": 4}
+    assert read_oom_kills(tmp_path / "none", groups) == {}
+
+
+def test_a_real_sigkill_is_told() -> None:
+    watch = EndingWatch()
+    child = subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], stdin=-1, stdout=-1)
+    assert child.stdout is not None
+    child.stdout.readline()
+    child.kill()
+    ending = watch.ending(child.wait(), seconds=1.0, now=time.time())
+    assert ending.signal == "SIGKILL" and ending.exit_code == 137
+    assert ending.kind in ("killed", "oom-killed")  # the machine's own OOM killer may strike meanwhile

@@ -1,0 +1,61 @@
+"""Old runs are removed by age, then by size; running, kept and foreign ones stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stallwatch_exporter.prune import KEEP, prune
+from stallwatch_exporter.runfolder import RunFolder
+
+NOW = 100 * 86400.0
+
+
+def ended(home: Path, name: str, days_ago: float, kilobytes: int = 1) -> RunFolder:
+    folder = RunFolder.create(name, [], home=home, now=NOW - days_ago * 86400)
+    (folder.path / "output.log").write_bytes(b"x" * kilobytes * 1000)
+    folder.write_info(ended_at=NOW - days_ago * 86400)
+    return folder
+
+
+def left(home: Path) -> set[str]:
+    return {path.name for path in (home / "runs").iterdir()}
+
+
+def test_what_is_too_old_goes_and_the_user_is_told_how_to_keep(tmp_path: Path) -> None:
+    told: list[str] = []
+    ended(tmp_path, "old", 31)
+    ended(tmp_path, "new", 29)
+    assert prune(tmp_path, 30, 10, NOW, told.append) == ["old"]
+    assert left(tmp_path) == {"new"}
+    (line,) = told
+    assert line.startswith("removed 1 old run (old)") and f"<run>/{KEEP}" in line
+
+
+def test_beyond_the_size_the_oldest_go_first(tmp_path: Path) -> None:
+    for name, days in (("a", 3), ("b", 2), ("c", 1)):
+        ended(tmp_path, name, days, kilobytes=100)
+    assert prune(tmp_path, 30, 0.00025, NOW, lambda line: None) == ["a"]
+    assert left(tmp_path) == {"b", "c"}
+
+
+def test_kept_running_linked_and_foreign_folders_stay(tmp_path: Path) -> None:
+    told: list[str] = []
+    (ended(tmp_path, "kept", 99).path / KEEP).touch()
+    running = ended(tmp_path, "running", 99)
+    running.write_info(ended_at=None, started_at=4e9)
+    (tmp_path / "runs" / "foreign").mkdir()
+    elsewhere = ended(tmp_path / "elsewhere", "linked", 99)
+    (tmp_path / "runs" / "linked").symlink_to(elsewhere.path)
+    assert prune(tmp_path, 30, 0, NOW, told.append) == []
+    assert left(tmp_path) == {"kept", "running", "foreign", "linked"}
+    assert told == []
+
+
+def test_an_agent_that_died_without_a_word_counts_as_ended(tmp_path: Path) -> None:
+    folder = ended(tmp_path, "dead", 40)
+    folder.write_info(ended_at=None, pid=2**22 + 1)
+    assert prune(tmp_path, 30, 10, NOW, lambda line: None) == ["dead"]
+
+
+def test_a_home_without_runs_is_fine(tmp_path: Path) -> None:
+    assert prune(tmp_path / "nowhere", 30, 10, NOW, lambda line: None) == []

@@ -1,0 +1,95 @@
+"""A recorded run is printed again: same bytes, same order, same pace, same exit code."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from pathlib import Path
+
+import pytest
+
+from stallwatch_exporter.copies import RankCopies
+from stallwatch_exporter.incident import Ending
+from stallwatch_exporter.replay import NoRecording, replay
+from stallwatch_exporter.runfolder import RunFolder
+
+PORTIONS = [
+    (0.0, "stderr", b"\r  0%|          | 0/3"),
+    (0.5, "stdout", b"[rank1]: one\r\n"),
+    (2.0, "stderr", b"\r 33%|###       | 1/3"),
+    (2.0, "stdout", b"[rank0]: zero\n[rank1]: again\n"),
+    (8.0, "stderr", b"\nTraceback \xff\n"),
+]
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> RunFolder:
+    folder = RunFolder.create("sft", [], home=tmp_path)
+    writer = RankCopies(folder.path, str, pytest.fail)
+    for seconds, stream, data in PORTIONS:
+        writer.write(stream, stream, data, 1000.0 + seconds)
+    writer.flush(1009.0, everything=True)
+    folder.write_info(ended_at=1020.0, ending=Ending(kind="killed", exit_code=137, signal="SIGKILL"))
+    return folder
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 50.0
+        self.waits: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.waits.append(round(seconds, 3))
+        self.now += seconds
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def run(
+    folder: Path, speed: float = 1.0, max_gap: float | None = None
+) -> tuple[bytes, bytes, int, list[float]]:
+    out, err, clock = io.BytesIO(), io.BytesIO(), Clock()
+    code = replay(folder, speed, out=out, err=err, max_gap=max_gap, sleep=clock.sleep, clock=clock)
+    return out.getvalue(), err.getvalue(), code, clock.waits
+
+
+def test_each_stream_gets_the_bytes_it_had(recording: RunFolder) -> None:
+    out, err, code, _ = run(recording.path)
+    assert out == b"".join(data for _, stream, data in PORTIONS if stream == "stdout")
+    assert err == b"".join(data for _, stream, data in PORTIONS if stream == "stderr")
+    assert code == 137
+
+
+def test_the_pace_is_kept_and_so_is_the_silence_before_the_end(recording: RunFolder) -> None:
+    assert run(recording.path)[3] == [0.5, 1.5, 6.0, 12.0]
+    assert run(recording.path, speed=4)[3] == [0.125, 0.375, 1.5, 3.0]
+
+
+def test_long_silences_can_be_cut(recording: RunFolder) -> None:
+    assert run(recording.path, max_gap=1.0)[3] == [0.5, 1.0, 1.0, 1.0]
+
+
+def test_compressed_copies_and_foreign_lines_do_not_matter(recording: RunFolder) -> None:
+    plain = run(recording.path)
+    log = recording.path / "output.log"
+    with gzip.open(f"{log}.gz", "wb") as out:
+        out.write(b"not a record\n" + log.read_bytes())
+    log.unlink()
+    assert run(recording.path) == plain
+
+
+def test_a_folder_without_copies_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NoRecording, match="holds no log copies"):
+        replay(tmp_path, 1.0)
+
+
+@pytest.mark.parametrize("speed", [0.0, -1.0, float("nan")])
+def test_a_speed_that_is_none_is_refused(recording: RunFolder, speed: float) -> None:
+    with pytest.raises(ValueError, match="speed"):
+        run(recording.path, speed=speed)
+
+
+def test_copies_without_a_record_of_the_run_still_play(recording: RunFolder) -> None:
+    (recording.path / "agent.json").unlink()
+    assert run(recording.path)[2:] == (0, [0.5, 1.5, 6.0])
