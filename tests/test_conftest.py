@@ -12,7 +12,9 @@ SKIPPING = "import pytest\n\ndef test_a():\n    pytest.skip('because')\n\ndef te
 
 
 @pytest.mark.parametrize(("ci", "allowed", "code"), [("", "", 0), ("1", "", 1), ("1", "test_a  known\n", 0)])
-def test_an_unexpected_skip_fails_a_ci_run(tmp_path: Path, root: Path, ci: str, allowed: str, code: int) -> None:
+def test_an_unexpected_skip_fails_a_ci_run(
+    tmp_path: Path, root: Path, ci: str, allowed: str, code: int
+) -> None:
     (tmp_path / "conftest.py").write_text((root / "tests/conftest.py").read_text())
     (tmp_path / "allowed_skips.txt").write_text(allowed)
     (tmp_path / "test_it.py").write_text(SKIPPING)

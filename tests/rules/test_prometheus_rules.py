@@ -10,7 +10,9 @@ import pytest
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)"),
+    pytest.mark.skipif(
+        shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)"
+    ),
 ]
 
 
