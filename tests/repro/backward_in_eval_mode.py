@@ -1,0 +1,23 @@
+"""A generation pass leaves the model in evaluation mode, and the next backward pass runs in it.
+
+DeepSpeed up to 0.15.3 refuses that under ZeRO-3; newer versions train on.
+"""
+
+import tiny
+import torch
+from torch import nn
+
+STEPS, GENERATE_EVERY = 6, 4
+rank = tiny.start()
+engine = tiny.prepare(tiny.Net(), tiny.config(stage3_prefetch_bucket_size=0))
+for step, (features, targets) in enumerate(tiny.batches(rank, STEPS), start=1):
+    if step % GENERATE_EVERY == 0:
+        print(f"rank {rank} generating samples")
+        engine.eval()  # and nobody calls engine.train() after it
+        with torch.no_grad():
+            engine(features)
+    loss = nn.functional.mse_loss(engine(features), targets)
+    engine.backward(loss)
+    engine.step()
+    tiny.report(rank, step, STEPS, loss)
+tiny.finish()

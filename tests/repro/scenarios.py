@@ -1,0 +1,86 @@
+"""What can be re-created here: the program, the message it must show, and what Stallwatch must say of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Layout = Literal["stallwatch", "torchrun"]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One reproduction: its recording lies in ``tests/recordings/<name>/``."""
+
+    name: str
+    program: str
+    options: tuple[str, ...] = ()
+    message: str = ""  #: what a rank prints when the failure is there
+    exit_code: int = 1
+    verdict: str = "failed"
+    primary: str | None = None
+    layout: Layout = "torchrun"  #: torchrun's files per rank, or the copies that ``stallwatch run`` keeps
+    deepspeed: str | None = None  #: an old version that alone shows the failure; None: the one installed
+    needs: tuple[str, ...] = ("torch", "deepspeed")
+    slow: bool = False  #: takes minutes, so it is recorded but not run by the tests
+
+    def command(self, log_dir: str | None = None) -> list[str]:
+        """The launch, with ranks told apart by prefix or, with `log_dir`, by file."""
+        apart = ["--tee", "3"] if log_dir is None else ["--redirects", "3", "--log-dir", log_dir]
+        return ["torchrun", "--nproc-per-node", "2", *apart, self.program, *self.options]
+
+
+SCENARIOS = (
+    Scenario(
+        "zero3-stall",
+        "zero3_stall.py",
+        message="Invalidate trace cache @ step",
+        primary="zero3-trace-cache-invalidated",
+        layout="stallwatch",
+        slow=True,
+    ),
+    Scenario(
+        "deepspeed-initialize-model-none",
+        "initialize_model_none.py",
+        message="AssertionError: deepspeed.initialize requires a model",
+        primary="deepspeed-initialize-model-none",
+    ),
+    Scenario(
+        "zero3-dummy-loss",
+        "dummy_loss.py",
+        message="Function SumBackward0 returned an invalid gradient at index 0 - got [0] but expected shape "
+        "compatible with [12480]",
+        primary="zero3-dummy-loss-invalid-gradient",
+    ),
+    Scenario(
+        "zero3-dummy-loss-unused-module",
+        "dummy_loss.py",
+        ("--unused",),
+        message="0 != 12480 Cannot reduce scatter gradients whose size is not same as the params",
+        primary="zero3-dummy-loss-invalid-gradient",
+    ),
+    Scenario(
+        "zero3-save-unwrapped-model",
+        "save_unwrapped_model.py",
+        message="object has no attribute 'zero_gather_16bit_weights_on_model_save'",
+        primary="zero3-save-unwrapped-model",
+        needs=("torch", "deepspeed", "accelerate", "transformers"),
+    ),
+    Scenario(
+        "zero3-backward-in-eval-mode",
+        "backward_in_eval_mode.py",
+        message="AssertionError: backward pass is invalid for module in evaluation mode",
+        primary="zero3-backward-in-eval-mode",
+        deepspeed="0.15.3",
+    ),
+    Scenario(
+        "trace-cache-healthy",
+        "healthy.py",
+        ("--changing-order", "--pace", "0.1"),
+        message="Invalidate trace cache @ step",
+        exit_code=0,
+        verdict="healthy",
+        layout="stallwatch",
+    ),
+    Scenario("healthy", "healthy.py", exit_code=0, verdict="healthy", message="training finished"),
+)

@@ -1,0 +1,99 @@
+"""Every recording gets the diagnosis written beside it, as a folder of ranks and as one interleaved file."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stallwatch_exporter.postmortem import diagnose_paths
+from stallwatch_exporter.replay import merged_records, recorded_files
+from stallwatch_rules.catalogue import load_catalogue
+
+RECORDINGS = Path(__file__).resolve().parent.parent / "recordings"
+NAMES = sorted(path.parent.name for path in RECORDINGS.glob("*/meta.json"))
+
+
+def meta(name: str) -> dict[str, Any]:
+    return json.loads((RECORDINGS / name / "meta.json").read_text())
+
+
+def interleaved(folder: Path) -> bytes:
+    """What one terminal would have shown: by time where it was recorded, else by chance, ranks prefixed."""
+    if (folder / "agent.json").exists():
+        return b"".join(record.printed for record in merged_records(folder))
+    streams = [
+        [f"[default{log.parent.name}]:{line}" for line in log.read_text().splitlines(keepends=True)]
+        for log in sorted(folder.glob("attempt_0/*/std*.log"))
+    ]
+    dealer = random.Random(folder.name)
+    lines = []
+    while streams:
+        stream = dealer.choice(streams)
+        lines += [stream.pop(0) for _ in range(min(len(stream), dealer.randint(1, 5)))]
+        streams = [stream for stream in streams if stream]
+    launcher = folder / "launcher.log"
+    return ("".join(lines) + (launcher.read_text() if launcher.exists() else "")).encode()
+
+
+def check(name: str, paths: list[Path]) -> None:
+    expected = meta(name)["expected"]
+    diagnosis, problems = diagnose_paths(paths, catalogue=load_catalogue())
+    assert not problems
+    assert diagnosis.verdict == expected["verdict"]
+    assert (diagnosis.primary and diagnosis.primary.rule) == expected["primary"]
+
+
+def test_all_recordings_are_here() -> None:
+    from scenarios import SCENARIOS
+
+    assert sorted(scenario.name for scenario in SCENARIOS) == NAMES
+    for scenario in SCENARIOS:
+        written = meta(scenario.name)
+        assert written["expected"] == {"verdict": scenario.verdict, "primary": scenario.primary}
+        assert written["exit_code"] == scenario.exit_code
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_folder_is_diagnosed(name: str) -> None:
+    check(name, [RECORDINGS / name])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_interleaved_file_is_diagnosed_alike(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "train.log"
+    file.write_bytes(interleaved(RECORDINGS / name))
+    check(name, [file])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recordings_are_small_and_name_no_machine(name: str) -> None:
+    files = [path for path in (RECORDINGS / name).rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 1_000_000
+    for path in files:
+        text = path.read_text()
+        for word in ("/home/", "/root", "/tmp/", "/Users/"):
+            assert word not in text, f"{path}: {word}"
+
+
+def test_the_stall_shows_all_three_phases() -> None:
+    """What the demo promises: healthy steps, ever more invalidations, then a silence that a timeout ends."""
+    folder = RECORDINGS / "zero3-stall"
+    assert {path.name for path in recorded_files(folder)} == {"rank0.log", "rank1.log", "output.log"}
+    records = list(merged_records(folder))
+    steps = [record for record in records if b"rank 0 step " in record.text]
+    first, last = steps[0].time_ns, steps[-1].time_ns
+    thirds = [0, 0, 0]
+    for record in records:
+        if b"Invalidate trace cache @ step" in record.text:
+            thirds[min(2, 3 * (record.time_ns - first) // (last - first))] += 1
+    assert thirds[0] <= 5
+    assert thirds[0] < thirds[1] < thirds[2]
+    silence = max(b.time_ns - a.time_ns for a, b in itertools.pairwise(records)) / 1e9
+    assert silence > 80
+    assert b"rank 1 step" in b"".join(record.text for record in records if record.time_ns <= last)
+    assert any(b"Timed out waiting 90000ms" in record.text for record in records)
