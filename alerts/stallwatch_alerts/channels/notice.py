@@ -1,0 +1,63 @@
+"""What a channel delivers: the words for people and the facts for programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from stallwatch_alerts.messages import Message, render, render_test
+from stallwatch_exporter.incident import Incident
+
+if TYPE_CHECKING:
+    from stallwatch_rules.page import RulePage
+
+Fact = str | int | None
+
+
+@dataclass(frozen=True)
+class Notice:
+    """One message on its way."""
+
+    message: Message
+    level: Literal["failure", "warning", "info", "success"]
+    facts: dict[str, Fact]  #: keys of the JSON body that generic webhooks get, besides title and text
+
+
+def incident_notice(incident: Incident, language: str, page: RulePage | None) -> Notice:
+    """The notice of an incident that opened or resolved."""
+    facts: dict[str, Fact] = {
+        "id": incident.id,
+        "run": incident.run,
+        "kind": incident.kind,
+        "rule": incident.rule,
+        "severity": incident.severity,
+        "status": incident.status,
+        "episode": incident.episode,
+        "rank": incident.rank,
+        "step": incident.step,
+        "host": incident.host,
+    }
+    return Notice(render(incident, language, page), _level(incident), facts)
+
+
+def test_notice(language: str) -> Notice:
+    """A notice with every key of a real one, for trying a channel."""
+    facts: dict[str, Fact] = {
+        "id": "stallwatch/test/test-message/1",
+        "run": "stallwatch",
+        "kind": "test",
+        "rule": "test-message",
+        "severity": "info",
+        "status": "open",
+        "episode": 1,
+        "rank": None,
+        "step": None,
+        "host": "",
+    }
+    return Notice(render_test(language), "info", facts)
+
+
+def _level(incident: Incident) -> Literal["failure", "warning", "info", "success"]:
+    if incident.status == "resolved":
+        return "info" if incident.resolution == "run-failed" else "success"
+    return {"critical": "failure", "warning": "warning"}.get(incident.severity, "info")  # type: ignore[return-value]

@@ -1,0 +1,242 @@
+"""One composition for every language: which facts a message holds, in which order, and how long it may be.
+
+What comes from a log, a host or a user's command is neutralised; what comes from a rule page is our own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stallwatch_alerts.messages import en, zh
+from stallwatch_alerts.messages.plain import plain
+from stallwatch_alerts.messages.words import Words
+from stallwatch_alerts.neutral import neutralise, shorten
+from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_rules.fixes import fixes_for
+from stallwatch_rules.records import Primary
+
+if TYPE_CHECKING:
+    from stallwatch_rules.page import RulePage
+
+TITLE_LIMIT = 200
+TEXT_LIMIT = 1500
+_LINE_LIMIT = 150
+_WHY_LIMIT = 250
+_EVIDENCE_LINES = 3
+_FIXES = 3
+_FIX_LIMIT = 180
+_CHINESE = re.compile(r"[\u4e00-\u9fff]")
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a chat gets: plain text, no markup, no links."""
+
+    title: str
+    text: str
+
+
+def render(incident: Incident, language: str, page: RulePage | None) -> Message:
+    """The message of an incident as it opens or resolves; `page` is that of its likely cause, if known."""
+    words = _words(language)
+    cause = _cause(incident, language, page)
+    run = neutralise(incident.run, 80)
+    title = f"[{run}] {_title(incident, words, cause.title)}"
+    blocks = (
+        _resolved(incident, words, cause)
+        if incident.status == "resolved"
+        else _opened(incident, words, cause)
+    )
+    text = "\n\n".join(block for block in blocks if block)
+    return Message(shorten(title, TITLE_LIMIT), shorten(text, TEXT_LIMIT))
+
+
+def render_test(language: str) -> Message:
+    """The message of ``stallwatch alerts test``."""
+    words = _words(language)
+    return Message(words.test_title, words.test_text)
+
+
+def _words(language: str) -> Words:
+    return zh.WORDS if language.startswith("zh") else en.WORDS
+
+
+# ---------------------------------------------------------------- the cause, in the reader's language
+
+
+@dataclass(frozen=True)
+class _Cause:
+    rule: str
+    title: str  #: empty where nothing is known
+    why: str = ""
+    fixes: tuple[str, ...] = ()
+
+
+def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
+    """From the diagnosis where it is in this language (its fixes know the versions), else from the page."""
+    primary = incident.primary
+    chinese = language.startswith("zh")
+    if primary is not None and (page is None or _speaks(primary, chinese)):
+        if page is None:  # no page stands behind these words: they may be the log's
+            fixes = tuple(neutralise(fix, _FIX_LIMIT) for fix in primary.fixes[:_FIXES])
+            return _Cause(
+                primary.rule, neutralise(primary.title, 120), neutralise(primary.why, _WHY_LIMIT), fixes
+            )
+        fixes = tuple(plain(fix, _FIX_LIMIT) for fix in primary.fixes[:_FIXES])
+        return _Cause(primary.rule, neutralise(primary.title, 120), plain(primary.why, _WHY_LIMIT), fixes)
+    if page is None:
+        return _Cause(incident.rule, "")
+    sections = page.sections
+    return _Cause(
+        page.id,
+        (chinese and page.title_zh) or page.title,
+        plain((chinese and sections.zh_why) or sections.why, _WHY_LIMIT),
+        tuple(plain(fix, _FIX_LIMIT) for fix in _page_fixes(page, language)[:_FIXES]),
+    )
+
+
+def _speaks(primary: Primary, chinese: bool) -> bool:
+    return bool(_CHINESE.search(primary.title + primary.why)) == chinese
+
+
+def _page_fixes(page: RulePage, language: str) -> list[str]:
+    return fixes_for(page, {}, language) or fixes_for(page, {}, "en")
+
+
+# ---------------------------------------------------------------- title
+
+
+def _title(incident: Incident, words: Words, cause: str) -> str:
+    if incident.kind == "stall":
+        return _stall_title(incident, words)
+    rank = _rank(incident)
+    named = cause or neutralise(incident.rule, 80)
+    if rank is not None:
+        named = words.in_rank.format(title=named, rank=words.rank.format(rank=rank))
+    if incident.kind == "finding":
+        if incident.status == "resolved":
+            return words.finding_over.format(title=named)
+        return words.finding.format(harm=words.harms.get(incident.harm, incident.harm), title=named)
+    title = _ending_title(incident.ending, words)
+    if cause:
+        title = words.because.format(ending=title, title=named)
+    return words.closed.format(title=title) if incident.status == "resolved" else title
+
+
+def _stall_title(incident: Incident, words: Words) -> str:
+    duration = words.duration(_stalled_for(incident))
+    if incident.status == "resolved":
+        if incident.resolution == "recovered":
+            return words.recovered.format(duration=duration)
+        return words.over.get(incident.resolution, words.over[""])
+    if incident.phase != "train":
+        phase = words.phases.get(incident.phase, neutralise(incident.phase, 40))
+        return words.stalled_in_phase.format(duration=duration, phase=phase)
+    step = _step(incident, words)
+    template = words.stalled_after if step else words.stalled
+    return template.format(duration=duration, step=step)
+
+
+def _ending_title(ending: Ending | None, words: Words) -> str:
+    kind = ending.kind if ending else "unknown"
+    if ending is not None and kind == "killed" and not ending.signal:
+        kind = "failed"
+    return words.endings[kind].format(
+        signal=ending.signal if ending else "",
+        duration=words.duration(ending.seconds if ending else 0),
+    )
+
+
+# ---------------------------------------------------------------- text
+
+
+def _opened(incident: Incident, words: Words, cause: _Cause) -> Iterator[str]:
+    yield _what(incident, words)
+    yield _where(incident, words)
+    if incident.ending is not None:
+        yield _how_it_ended(incident.ending, words)
+    if cause.title:
+        harm = words.harms.get(incident.harm, incident.harm)
+        line = words.cause.format(title=cause.title, rule=neutralise(cause.rule, 80), harm=harm)
+        yield _lines(line, neutralise(incident.note, 250), cause.why)
+    else:
+        yield neutralise(incident.note, 250)
+    evidence = incident.evidence or (incident.primary.evidence if incident.primary else [])
+    # Indented by four: literal text wherever Markdown is read, plain where it is not.
+    last = [line for line in evidence if line.strip()][-_EVIDENCE_LINES:]
+    shown = [f"    {neutralise(line, _LINE_LIMIT)}" for line in last]
+    yield _lines(words.evidence, *shown) if shown else ""
+    if cause.fixes:
+        yield _lines(words.fixes, *(f"{number}. {fix}" for number, fix in enumerate(cause.fixes, 1)))
+
+
+def _resolved(incident: Incident, words: Words, cause: _Cause) -> Iterator[str]:
+    if incident.kind == "stall" and incident.resolution == "recovered":
+        yield words.recovered_sentence
+    else:
+        yield words.over_sentence.get(incident.resolution, words.over_sentence[""])
+    yield _lines(_where(incident, words), words.stall_cause.format(title=cause.title) if cause.title else "")
+    if incident.ending is not None:
+        yield _how_it_ended(incident.ending, words)
+
+
+def _what(incident: Incident, words: Words) -> str:
+    if incident.kind != "stall":
+        return ""
+    duration = words.duration(_stalled_for(incident))
+    if incident.threshold_seconds is None:
+        return words.stall_sentence_plain.format(duration=duration)
+    return words.stall_sentence.format(
+        duration=duration, threshold=words.duration(incident.threshold_seconds)
+    )
+
+
+def _where(incident: Incident, words: Words) -> str:
+    run, host = neutralise(incident.run, 80), neutralise(incident.host, 80)
+    first = words.on_host.format(run=run, host=host) if host else words.run.format(run=run)
+    facts = []
+    rank = _rank(incident)
+    if rank is not None:
+        facts.append(words.rank.format(rank=rank))
+    if step := _step(incident, words):
+        facts.append(step)
+    facts.append(words.phases.get(incident.phase, neutralise(incident.phase, 40)))
+    if incident.last_loss is not None:
+        facts.append(words.last_loss.format(loss=f"{incident.last_loss:.5g}"))
+    return _lines(first, words.place + words.comma.join(facts))
+
+
+def _how_it_ended(ending: Ending, words: Words) -> str:
+    facts = [_ending_title(ending, words)]
+    if ending.exit_code is not None:
+        facts.append(words.exit_code.format(code=ending.exit_code))
+    if ending.seconds and ending.kind != "finished":
+        facts.append(words.ran_for.format(duration=words.duration(ending.seconds)))
+    line = words.ended.format(ending=words.comma.join(facts))
+    return _lines(line, neutralise(ending.detail, 250))
+
+
+def _lines(*lines: str) -> str:
+    return "\n".join(line for line in lines if line)
+
+
+def _rank(incident: Incident) -> int | None:
+    if incident.rank is not None or incident.primary is None:
+        return incident.rank
+    return incident.primary.rank
+
+
+def _step(incident: Incident, words: Words) -> str:
+    if incident.step is None:
+        return ""
+    if incident.total_steps:
+        return words.step_of.format(step=incident.step, total=incident.total_steps)
+    return words.step.format(step=incident.step)
+
+
+def _stalled_for(incident: Incident) -> float:
+    end = incident.resolved_at if incident.resolved_at is not None else incident.updated_at
+    return max(incident.stalled_seconds or 0.0, end - incident.opened_at)

@@ -1,0 +1,84 @@
+"""The English sentences."""
+
+from __future__ import annotations
+
+from stallwatch_alerts.messages.words import Words
+
+
+def duration(seconds: float) -> str:
+    """``42 s``, ``3 min 10 s``, ``1 h 5 min``, ``2 d 3 h``: two units are enough."""
+    whole = max(0, round(seconds))
+    for size, unit, below, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            count, rest = whole // size, whole % size // below
+            return f"{count} {unit} {rest} {smaller}" if rest else f"{count} {unit}"
+    return f"{whole} s"
+
+
+WORDS = Words(
+    duration=duration,
+    rank="rank {rank}",
+    step="step {step}",
+    step_of="step {step} of {total}",
+    phases={
+        "init": "start-up",
+        "train": "training",
+        "eval": "evaluation",
+        "save": "checkpoint",
+        "rollout": "rollout",
+        "weight-sync": "weight sync",
+        "idle": "idle",
+    },
+    harms={
+        "fatal": "fatal",
+        "degrading": "degrading",
+        "harmless": "harmless",
+        "by-progress": "harm not known yet",
+    },
+    stalled="stalled: no step for {duration}",
+    stalled_after="stalled: no step for {duration} after {step}",
+    stalled_in_phase="stalled: no progress for {duration} in {phase}",
+    recovered="recovered after {duration}",
+    finding="{harm}: {title}",
+    finding_over="over: {title}",
+    over={
+        "": "no longer stalled",
+        "run-finished": "stall over: the run finished",
+        "run-failed": "stall over: the run failed",
+    },
+    endings={
+        "finished": "finished after {duration}",
+        "failed": "failed",
+        "oom-killed": "killed by the kernel's OOM killer",
+        "killed": "killed by {signal}",
+        "time-limit": "stopped at its time limit",
+        "interrupted": "interrupted",
+        "unknown": "ended, it is not known how",
+    },
+    because="{ending}: {title}",
+    in_rank="{title} ({rank})",
+    closed="closed: {title}",
+    stall_sentence="No step has finished for {duration}. This run's own rhythm allows {threshold}.",
+    stall_sentence_plain="No step has finished for {duration}.",
+    recovered_sentence="Steps are advancing again.",
+    over_sentence={
+        "": "This is over.",
+        "recovered": "This is over.",
+        "run-finished": "The run has finished.",
+        "run-failed": "The run has failed; how it ended comes in a message of its own.",
+    },
+    run="Run: {run}",
+    on_host="Run: {run} on {host}",
+    place="At: ",
+    last_loss="last loss {loss}",
+    comma=", ",
+    cause="Likely cause: {title} ({rule}), {harm}",
+    stall_cause="It was: {title}",
+    evidence="Evidence:",
+    fixes="What to do:",
+    ended="How it ended: {ending}",
+    exit_code="exit code {code}",
+    ran_for="after {duration}",
+    test_title="[stallwatch] test message",
+    test_text="Stallwatch can reach this channel. Incidents of your runs will arrive here.",
+)

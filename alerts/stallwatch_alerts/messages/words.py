@@ -1,0 +1,49 @@
+"""The sentences of a message. Each language fills in all of them, so none can lack one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Words:
+    """Templates for ``str.format``; the names in braces are given by ``compose``."""
+
+    duration: Callable[[float], str]
+    rank: str  #: {rank}
+    step: str  #: {step}
+    step_of: str  #: {step}, {total}
+    phases: Mapping[str, str]
+    harms: Mapping[str, str]
+    # Titles, behind "[run] "
+    stalled: str  #: {duration}
+    stalled_after: str  #: {duration}, {step}
+    stalled_in_phase: str  #: {duration}, {phase}
+    recovered: str  #: {duration}
+    finding: str  #: {harm}, {title}
+    finding_over: str  #: {title}
+    over: Mapping[str, str]  #: by resolution, behind a title
+    endings: Mapping[str, str]  #: by Ending.kind: {signal}, {duration}
+    because: str  #: {ending}, {title}
+    in_rank: str  #: {title}, {rank}
+    closed: str  #: {title}
+    # Text
+    stall_sentence: str  #: {duration}, {threshold}
+    stall_sentence_plain: str  #: {duration}
+    recovered_sentence: str
+    over_sentence: Mapping[str, str]  #: by resolution
+    run: str  #: {run}
+    on_host: str  #: {run}, {host}
+    place: str  #: label of rank, step, phase
+    last_loss: str  #: {loss}
+    comma: str
+    cause: str  #: {title}, {rule}, {harm}
+    stall_cause: str  #: {title}
+    evidence: str
+    fixes: str
+    ended: str  #: {ending}
+    exit_code: str  #: {code}
+    ran_for: str  #: {duration}
+    test_title: str
+    test_text: str

@@ -1,0 +1,32 @@
+"""``stallwatch alerts test``: one message to every URL, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stallwatch_alerts.channels.apprise_channel import AppriseChannel
+from stallwatch_alerts.channels.notice import test_notice
+from stallwatch_alerts.masking import mask_url
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What became of a test message."""
+
+    url: str  #: masked
+    delivered: bool
+    reason: str = ""  #: why not, without secrets
+
+
+def test_message(urls: Sequence[str], language: str) -> list[Delivery]:
+    """Send one test message to each URL, once; a failure of one says nothing of the others."""
+    return [_try(url, language) for url in urls]
+
+
+def _try(url: str, language: str) -> Delivery:
+    try:
+        AppriseChannel(url).send(test_notice(language))
+    except Exception as error:
+        return Delivery(mask_url(url), False, str(error) or type(error).__name__)
+    return Delivery(mask_url(url), True)

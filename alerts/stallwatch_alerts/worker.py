@@ -1,0 +1,71 @@
+"""One thread with a bounded queue: whoever puts something in returns at once, whatever the handler does."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+
+class _End:
+    """The last thing in a queue."""
+
+
+class Worker(Generic[Item]):
+    """Hands items to `handle` one after the other, in the order they came.
+
+    `handle` gets an event that is set once ``close`` has waited long enough; it should then give up soon.
+    What it raises is counted in ``failed``; items that find the queue full are counted in ``dropped``.
+    """
+
+    def __init__(
+        self, name: str, handle: Callable[[Item, threading.Event], None], capacity: int = 1000
+    ) -> None:
+        self.failed = 0
+        self.dropped = 0
+        self._handle = handle
+        self._queue: queue.Queue[Item | _End] = queue.Queue(capacity)
+        self._closing = threading.Event()
+        self._give_up = threading.Event()
+        # A daemon: an unreachable chat must not keep the process from ending.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, item: Item) -> bool:
+        """Queue the item; False where there is no room or the worker is closed."""
+        if not self._closing.is_set():
+            try:
+                self._queue.put_nowait(item)
+                return True
+            except queue.Full:
+                pass
+        self.dropped += 1
+        return False
+
+    def close(self, timeout: float) -> bool:
+        """Take nothing more, finish what is queued within `timeout` seconds; whether all was finished."""
+        deadline = time.monotonic() + timeout
+        if not self._closing.is_set():
+            self._closing.set()
+            try:
+                self._queue.put(_End(), timeout=max(0.0, timeout))
+            except queue.Full:
+                pass  # the thread is told by the event below
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        self._give_up.set()
+        self._thread.join(0.2)
+        return not self._thread.is_alive() and self._queue.empty()
+
+    def _run(self) -> None:
+        while not self._give_up.is_set():
+            item = self._queue.get()
+            if isinstance(item, _End):
+                return
+            try:
+                self._handle(item, self._give_up)
+            except Exception:
+                self.failed += 1

@@ -1,0 +1,198 @@
+"""What people read: the facts are there, in both languages, and log text can do no harm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from stallwatch_alerts.messages import en, render, render_test, zh
+from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_rules.page import RulePage
+from stallwatch_rules.records import Primary
+
+Stall = Callable[..., Incident]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "english", "chinese"),
+    [
+        (0.2, "0 s", "0 秒"),
+        (42, "42 s", "42 秒"),
+        (60, "1 min", "1 分钟"),
+        (190, "3 min 10 s", "3 分 10 秒"),
+        (3599.7, "1 h", "1 小时"),
+        (3900, "1 h 5 min", "1 小时 5 分"),
+        (183600, "2 d 3 h", "2 天 3 小时"),
+    ],
+)
+def test_durations_are_for_people(seconds: float, english: str, chinese: str) -> None:
+    assert en.duration(seconds) == english
+    assert zh.duration(seconds) == chinese
+
+
+def test_a_stall_says_since_when_and_against_which_threshold(stall: Stall) -> None:
+    message = render(stall(), "en", None)
+    assert message.title == "[myrun] stalled: no step for 42 s after step 160 of 900"
+    for fact in (
+        "42 s",
+        "30 s",
+        "node-1",
+        "rank 1",
+        "step 160 of 900",
+        "training",
+        "0.63214",
+        "'loss': 0.63214",
+    ):
+        assert fact in message.text
+
+
+def test_a_stall_before_the_first_step_and_in_another_phase(stall: Stall) -> None:
+    assert render(stall(step=None), "en", None).title == "[myrun] stalled: no step for 42 s"
+    in_eval = render(stall(phase="eval"), "en", None)
+    assert in_eval.title == "[myrun] stalled: no progress for 42 s in evaluation"
+
+
+def test_recovery_tells_how_long_it_took(stall: Stall) -> None:
+    incident = stall(status="resolved", resolution="recovered", resolved_at=1190.0, updated_at=1190.0)
+    message = render(incident, "en", None)
+    assert message.title == "[myrun] recovered after 3 min 10 s"
+    assert "advancing again" in message.text
+    assert render(incident, "zh", None).title == "[myrun] 已恢复，停滞了 3 分 10 秒"
+
+
+@pytest.mark.parametrize(("resolution", "word"), [("run-finished", "finished"), ("run-failed", "failed")])
+def test_a_stall_that_the_end_of_the_run_ends(stall: Stall, resolution: str, word: str) -> None:
+    message = render(stall(status="resolved", resolution=resolution), "en", None)
+    assert word in message.title
+    assert "recovered" not in message.title
+
+
+def failed(stall: Stall, primary: Primary | None, **changes: object) -> Incident:
+    ending = Ending("failed", 1, None, "The command returned 1.", 7500.0)
+    fields = {
+        "kind": "ended",
+        "rule": "cuda-oom",
+        "rank": None,
+        "primary": primary,
+        "ending": ending,
+        "evidence": [],
+    }
+    return stall(**{**fields, **changes})
+
+
+def test_a_failure_names_cause_rank_fixes_and_ending(
+    stall: Stall, oom_primary: Primary, oom_page: RulePage
+) -> None:
+    message = render(failed(stall, oom_primary, note="It stopped the run."), "en", oom_page)
+    assert message.title == "[myrun] failed: CUDA out of memory (rank 7)"
+    for fact in (
+        "CUDA out of memory (cuda-oom), fatal",
+        "It stopped the run.",
+        "An allocation did not fit.",
+        "    torch.OutOfMemoryError: CUDA out of memory.",
+        "1. Lower micro_batch_size.",
+        "3. Use offload.",
+        "exit code 1, after 2 h 5 min",
+        "The command returned 1.",
+    ):
+        assert fact in message.text
+    assert "Fourth." not in message.text
+
+
+def test_the_same_in_chinese_comes_from_the_page(
+    stall: Stall, oom_primary: Primary, oom_page: RulePage
+) -> None:
+    message = render(failed(stall, oom_primary), "zh", oom_page)
+    assert message.title == "[myrun] 失败：CUDA 显存不足（rank 7）"
+    for fact in ("致命", "一次显存申请失败。", "1. 减小 micro_batch_size。", "退出码 1", "2 小时 5 分"):
+        assert fact in message.text
+    assert "allocation" not in message.text.replace("allocate", "")
+
+
+def test_page_texts_lose_their_links_and_marks(stall: Stall, oom_page: RulePage) -> None:
+    text = render(failed(stall, None), "en", oom_page).text
+    assert "see the notes" in text
+    assert "http" not in text
+    assert "`" not in text
+
+
+@pytest.mark.parametrize(
+    ("ending", "english", "chinese"),
+    [
+        (Ending("oom-killed", 137, "SIGKILL"), "killed by the kernel's OOM killer", "OOM killer"),
+        (Ending("killed", 143, "SIGTERM"), "killed by SIGTERM", "被 SIGTERM 终止"),
+        (Ending("time-limit", 143, "SIGTERM"), "stopped at its time limit", "时间上限"),
+        (Ending("interrupted", 130, "SIGINT"), "interrupted", "被中断"),
+        (Ending("finished", 0, None, "", 3900), "finished after 1 h 5 min", "已完成，用时 1 小时 5 分"),
+        (Ending("unknown", None), "it is not known how", "原因不明"),
+    ],
+)
+def test_endings(stall: Stall, ending: Ending, english: str, chinese: str) -> None:
+    incident = failed(stall, None, ending=ending)
+    assert english in render(incident, "en", None).title
+    assert chinese in render(incident, "zh", None).title
+    closed = render(failed(stall, None, ending=ending, status="resolved"), "en", None)
+    assert closed.title.startswith("[myrun] closed: ")
+
+
+def test_a_finding_tells_its_harm_when_it_opens_and_that_it_is_over(stall: Stall, oom_page: RulePage) -> None:
+    incident = stall(kind="finding", rule="cuda-oom", harm="degrading", rank=3)
+    assert render(incident, "en", oom_page).title == "[myrun] degrading: CUDA out of memory (rank 3)"
+    over = stall(kind="finding", rule="cuda-oom", rank=3, status="resolved", resolution="recovered")
+    assert render(over, "en", oom_page).title == "[myrun] over: CUDA out of memory (rank 3)"
+
+
+HOSTILE = (
+    '<!channel> @here @everyone <@U024BE7LH> <at id="all">x</at> [free](http://evil.example/a) `x` **b** '
+    "<script>alert(1)</script> &lt;!here&gt; &amp;gt; \u202egnp \x1b[31m ~~s~~ ||hid|| @所有人 mail@x.org"
+)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_hostile_log_text_mentions_nobody_and_links_nowhere(
+    stall: Stall, oom_primary: Primary, language: str
+) -> None:
+    oom_primary.title = oom_primary.why = HOSTILE
+    oom_primary.fixes = [HOSTILE]
+    incident = failed(
+        stall, oom_primary, run=HOSTILE, host=HOSTILE, note=HOSTILE, evidence=[HOSTILE + "\nsecond\rline"]
+    )
+    incident.ending = Ending("failed", 1, None, HOSTILE)
+    message = render(incident, language, None)
+    for part in (message.title, message.text):
+        for forbidden in (
+            "@",
+            "<",
+            ">",
+            "](",
+            "://",
+            "`",
+            "**",
+            "~~",
+            "||",
+            "&lt;",
+            "&gt;",
+            "\u202e",
+            "\x1b",
+            "\r",
+        ):
+            assert forbidden not in part, forbidden
+    assert "\n" not in message.title
+    assert "evil.example" in message.text  # readable still
+    assert "second line" not in message.text.split("\n")
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_message_has_a_bounded_length(stall: Stall, oom_primary: Primary, language: str) -> None:
+    oom_primary.fixes = ["f" * 5000] * 9
+    oom_primary.why = oom_primary.title = "w" * 5000
+    incident = failed(stall, oom_primary, run="r" * 5000, note="n" * 5000, evidence=["e" * 50_000] * 20)
+    message = render(incident, language, None)
+    assert len(message.text) <= 1500
+    assert len(message.title) <= 200
+
+
+def test_the_test_message_is_in_the_language() -> None:
+    assert "test message" in render_test("en").title
+    assert "测试消息" in render_test("zh").title

@@ -1,0 +1,212 @@
+"""The way to a chat over real HTTP, and what happens when it is shut."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from stallwatch_alerts.channels import Notice
+from stallwatch_alerts.settings import AlertSettings
+from stallwatch_alerts.sink import ChatSink, Retry
+from stallwatch_exporter.incident import Incident
+from stallwatch_rules.catalogue import Catalogue
+
+Stall = Callable[..., Incident]
+FAST = Retry(attempts=4, first_wait=0.01)
+
+
+def resolved(stall: Stall, **changes: Any) -> Incident:
+    return stall(status="resolved", resolution="recovered", resolved_at=1100.0, **changes)
+
+
+def test_open_and_resolve_arrive_with_words_and_facts(
+    chat_server: Any, stall: Stall, catalogue: Catalogue
+) -> None:
+    sink = ChatSink(AlertSettings(urls=(chat_server.url,)), catalogue)
+    sink(stall())
+    sink(stall(stalled_seconds=50.0))  # an update is no news
+    sink(resolved(stall))
+    assert sink.close(20)
+    opened, over = chat_server.bodies
+    assert {
+        key: opened[key] for key in ("run", "rule", "kind", "severity", "status", "step", "episode", "id")
+    } == {
+        "run": "myrun",
+        "rule": "silent-hang-no-error",
+        "kind": "stall",
+        "severity": "critical",
+        "status": "open",
+        "step": 160,
+        "episode": 1,
+        "id": "myrun/stall/silent-hang-no-error/1",
+    }
+    assert opened["title"] == "[myrun] stalled: no step for 42 s after step 160 of 900"
+    assert "threshold" not in opened and "node-1" in opened["text"]
+    assert opened["text"].splitlines()[0] == opened["message"].splitlines()[0]
+    assert over["status"] == "resolved" and over["title"].startswith("[myrun] recovered")
+    assert (sink.sent, sink.failed) == (2, 0)
+
+
+def test_strange_names_reach_a_webhook_unchanged(
+    chat_server: Any, stall: Stall, catalogue: Catalogue
+) -> None:
+    run = 'sft "7b" & 50% + ?x=1/#2 训练'
+    sink = ChatSink(AlertSettings(urls=(chat_server.url,), language="zh"), catalogue)
+    sink(stall(run=run))
+    assert sink.close(20)
+    assert chat_server.bodies[0]["run"] == run
+    assert "停滞" in chat_server.bodies[0]["title"]
+
+
+def test_fields_that_the_url_asks_for_win(chat_server: Any, stall: Stall, catalogue: Catalogue) -> None:
+    sink = ChatSink(AlertSettings(urls=(chat_server.url + "?:team=infra&:run=other&:message=",)), catalogue)
+    sink(stall())
+    assert sink.close(20)
+    (body,) = chat_server.bodies
+    assert (body["team"], body["run"], "message" in body) == ("infra", "other", False)
+
+
+def test_a_server_that_fails_twice_gets_the_message_once(
+    chat_server: Any, stall: Stall, catalogue: Catalogue
+) -> None:
+    chat_server.answers = [500, 500]
+    said: list[str] = []
+    sink = ChatSink(AlertSettings(urls=(chat_server.url,)), catalogue, retry=FAST, report=said.append)
+    sink(stall())
+    assert sink.close(20)
+    assert (chat_server.requests, len(chat_server.bodies)) == (3, 1)
+    assert (sink.sent, sink.failed) == (1, 0)
+    assert len(said) == 1 and "500" in said[0] and "s3cr3t" not in said[0]
+
+
+def test_it_gives_up_after_bounded_tries_and_says_so(
+    chat_server: Any, stall: Stall, catalogue: Catalogue
+) -> None:
+    chat_server.answers = [500] * 50
+    said: list[str] = []
+    sink = ChatSink(AlertSettings(urls=(chat_server.url,)), catalogue, retry=FAST, report=said.append)
+    sink(stall())
+    assert not sink.close(20)
+    assert (chat_server.requests, sink.sent, sink.failed) == (4, 0, 1)
+    assert "gave up" in said[-1] and "s3cr3t" not in " ".join(said)
+
+
+def test_a_dead_chat_does_not_delay_another(chat_server: Any, stall: Stall, catalogue: Catalogue) -> None:
+    # Port 1 refuses; with an hour between tries it would hold up anyone who waited for it.
+    urls = ("json://127.0.0.1:1/x", chat_server.url)
+    patient = Retry(first_wait=3600, longest_wait=3600)
+    sink = ChatSink(AlertSettings(urls=urls), catalogue, retry=patient)
+    sink(stall())
+    chat_server.wait_for_requests(1)
+    started = time.monotonic()
+    assert not sink.close(0.1)
+    assert time.monotonic() - started < 10
+    assert (sink.sent, sink.failed) == (1, 1)
+
+
+def test_a_url_that_is_none_is_a_problem_and_the_others_work(
+    chat_server: Any, stall: Stall, catalogue: Catalogue
+) -> None:
+    said: list[str] = []
+    settings = AlertSettings(urls=("nonsense://s3cr3t/abcdefgh", chat_server.url))
+    sink = ChatSink(settings, catalogue, report=said.append)
+    sink(stall())
+    assert not sink.close(20)
+    (problem,) = said
+    assert problem.startswith("nonsense://**** cannot be used: ")
+    assert "s3cr3t" not in problem and "abcdefgh" not in problem
+    assert (len(chat_server.bodies), sink.sent, sink.failed) == (1, 1, 1)
+
+
+class Recorder:
+    """A channel in memory that can be made to wait."""
+
+    name = "memory"
+
+    def __init__(self) -> None:
+        self.notices: list[Notice] = []
+        self.open = threading.Event()
+        self.open.set()
+
+    def send(self, notice: Notice) -> None:
+        self.open.wait(20)
+        self.notices.append(notice)
+
+
+def in_memory(catalogue: Catalogue, **settings: Any) -> tuple[ChatSink, Recorder]:
+    channel = Recorder()
+    return ChatSink(AlertSettings(urls=("x",), **settings), catalogue, connect=lambda _: channel), channel
+
+
+def statuses(channel: Recorder) -> list[tuple[str, object]]:
+    return [(str(notice.facts["id"])[-1], notice.facts["status"]) for notice in channel.notices]
+
+
+def test_a_second_episode_is_told_again(stall: Stall, catalogue: Catalogue) -> None:
+    sink, channel = in_memory(catalogue)
+    for episode in (1, 2):
+        name = f"myrun/stall/x/{episode}"
+        sink(stall(id=name, episode=episode))
+        sink(resolved(stall, id=name, episode=episode))
+        sink(resolved(stall, id=name, episode=episode))
+    assert sink.close(20)
+    assert statuses(channel) == [("1", "open"), ("1", "resolved"), ("2", "open"), ("2", "resolved")]
+
+
+def test_min_severity_filters_openings_and_their_resolves(stall: Stall, catalogue: Catalogue) -> None:
+    sink, channel = in_memory(catalogue, min_severity="critical")
+    sink(stall(severity="warning", id="a"))
+    sink(resolved(stall, severity="warning", id="a"))
+    sink(stall(severity="warning", id="b"))
+    sink(stall(severity="critical", id="b"))  # it got worse
+    sink(resolved(stall, severity="info", id="b"))
+    assert sink.close(20)
+    assert statuses(channel) == [("b", "open"), ("b", "resolved")]
+
+
+def test_what_is_queued_does_not_change_with_the_agents_incident(stall: Stall, catalogue: Catalogue) -> None:
+    sink, channel = in_memory(catalogue)
+    channel.open.clear()
+    incident = stall()
+    sink(incident)
+    incident.status, incident.run = "resolved", "changed"
+    channel.open.set()
+    assert sink.close(20)
+    assert channel.notices[0].facts["status"] == "open"
+    assert "[myrun]" in channel.notices[0].message.title
+
+
+def test_it_never_raises(stall: Stall, catalogue: Catalogue) -> None:
+    sink, _ = in_memory(catalogue)
+    broken = stall()
+    broken.run = None  # type: ignore[assignment]
+    sink(broken)
+    assert sink.failed == 1
+    sink.close(1)
+
+
+def test_waits_double_up_to_a_bound() -> None:
+    retry = Retry(attempts=8, first_wait=1, longest_wait=60)
+    assert [retry.wait(failures, 1.0) for failures in range(1, 9)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert retry.wait(3, 0.0) == 2.0
+
+
+def test_no_url_in_any_log(
+    chat_server: Any, stall: Stall, catalogue: Catalogue, caplog: pytest.LogCaptureFixture, capfd: Any
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    chat_server.answers = [500, 404]
+    urls = (chat_server.url, "slack://s3cr3t", "nonsense://s3cr3t")
+    said: list[str] = []
+    sink = ChatSink(AlertSettings(urls=urls), catalogue, retry=FAST, report=said.append)
+    sink(stall())
+    sink.close(20)
+    out, err = capfd.readouterr()
+    assert len(said) == 3
+    for text in (caplog.text, out, err, *said):
+        assert "s3cr3t" not in text

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from stallwatch_alerts.store import IncidentStore
+from stallwatch_alerts.store_sink import StoreSink
+from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_rules.records import Primary
+
+Stall = Callable[..., Incident]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> IncidentStore:
+    return IncidentStore.at_home(tmp_path / "new" / "home")
+
+
+def test_an_incident_comes_back_whole(store: IncidentStore, stall: Stall, oom_primary: Primary) -> None:
+    incident = stall(primary=oom_primary, ending=Ending("killed", 137, "SIGKILL", "Killed.", 3.0))
+    store.upsert(incident)
+    assert store.list() == [incident]
+
+
+def test_the_newest_state_replaces_the_older(store: IncidentStore, stall: Stall) -> None:
+    store.upsert(stall())
+    store.upsert(stall(status="resolved", resolution="recovered", resolved_at=1100.0))
+    (incident,) = store.list()
+    assert (incident.status, incident.resolved_at) == ("resolved", 1100.0)
+
+
+def test_listing_filters_and_orders(store: IncidentStore, stall: Stall) -> None:
+    store.upsert(stall(id="a/1", run="a", opened_at=1.0))
+    store.upsert(stall(id="a/2", run="a", opened_at=3.0, status="resolved"))
+    store.upsert(stall(id="b/1", run="b", opened_at=2.0))
+    assert [incident.id for incident in store.list()] == ["a/2", "b/1", "a/1"]
+    assert [incident.id for incident in store.list(run="a")] == ["a/2", "a/1"]
+    assert [incident.id for incident in store.list(run="a", status="open")] == ["a/1"]
+    assert [incident.id for incident in store.list(limit=1)] == ["a/2"]
+
+
+def test_a_loss_that_is_not_a_number_can_be_kept(store: IncidentStore, stall: Stall) -> None:
+    store.upsert(stall(last_loss=float("nan")))
+    assert store.list()[0].last_loss is None
+
+
+def test_agents_share_one_database(tmp_path: Path, stall: Stall) -> None:
+    stores = [IncidentStore.at_home(tmp_path) for _ in range(4)]
+
+    def write(number: int) -> None:
+        stores[number % 4].upsert(stall(id=f"run/{number // 4}", opened_at=float(number)))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(40)))
+    assert len(stores[0].list()) == 10
+
+
+def test_the_sink_writes_behind_the_agents_back(store: IncidentStore, stall: Stall) -> None:
+    sink = StoreSink(lambda: store)
+    incident = stall()
+    sink(incident)
+    incident.status = "resolved"
+    sink(incident)
+    assert sink.close(10)
+    assert store.list()[0].status == "resolved"
+    assert sink.failed == 0
+
+
+def test_a_database_that_fails_is_counted_not_raised(store: IncidentStore, stall: Stall) -> None:
+    said: list[str] = []
+    sink = StoreSink(lambda: store, said.append)
+    sink(stall(run=object()))
+    sink(stall(run=object()))
+    sink(stall())
+    assert not sink.close(10)
+    assert sink.failed == 2
+    assert len(said) == 1
+    assert len(store.list()) == 1

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import threading
+
+from stallwatch_alerts.worker import Worker
+
+
+def test_order_is_kept_and_close_finishes_the_queue() -> None:
+    seen: list[int] = []
+    worker: Worker[int] = Worker("w", lambda item, _: seen.append(item))
+    for number in range(100):
+        assert worker.put(number)
+    assert worker.close(10)
+    assert seen == list(range(100))
+    assert not worker.put(1)
+
+
+def test_a_handler_that_raises_is_counted_and_the_next_item_is_handled() -> None:
+    seen: list[int] = []
+
+    def handle(item: int, _: threading.Event) -> None:
+        if item == 1:
+            raise RuntimeError("no")
+        seen.append(item)
+
+    worker: Worker[int] = Worker("w", handle)
+    worker.put(1)
+    worker.put(2)
+    assert worker.close(10)
+    assert (seen, worker.failed) == ([2], 1)
+
+
+def test_a_full_queue_drops_at_once_and_counts() -> None:
+    entered, release = threading.Event(), threading.Event()
+
+    def handle(item: int, _: threading.Event) -> None:
+        entered.set()
+        release.wait(10)
+
+    worker: Worker[int] = Worker("w", handle, capacity=1)
+    worker.put(0)
+    assert entered.wait(10)
+    assert worker.put(1)
+    assert not worker.put(2)
+    assert worker.dropped == 1
+    release.set()
+    assert worker.close(10)
+
+
+def test_close_gives_up_on_a_handler_that_waits() -> None:
+    worker: Worker[int] = Worker("w", lambda _, give_up: give_up.wait(60) and None)
+    worker.put(0)
+    worker.put(1)
+    assert not worker.close(0.05)  # the second item was never handled
