@@ -111,11 +111,14 @@ def _refused_by_hyperscan(pages: dict[str, RulePage]) -> Iterator[PageError]:
                 yield PageError(page.path, _line_of(page, pattern), fault.message, fault.remedy)
 
 
+def scanned_rules(pages: Iterable[RulePage]) -> list[RulePage]:
+    """The rules that are looked for in every line: retired ones keep silent."""
+    return [page for page in pages if page.status != "retired"]
+
+
 def scanned_patterns(pages: Iterable[RulePage]) -> tuple[str, ...]:
-    """The patterns that the matcher looks for in every line, in its order; retired rules keep silent."""
-    return tuple(
-        pattern for page in pages if page.status != "retired" for pattern in (*page.patterns, *page.requires)
-    )
+    """The patterns that the matcher looks for, in its order."""
+    return tuple(pattern for page in scanned_rules(pages) for pattern in (*page.patterns, *page.requires))
 
 
 def _unknown_consequences(pages: Mapping[str, RulePage]) -> Iterator[PageError]:
@@ -133,7 +136,7 @@ def _unknown_consequences(pages: Mapping[str, RulePage]) -> Iterator[PageError]:
 def _line_of(page: RulePage, needle: str, after: str = "") -> int:
     """The first line of the page's file that holds the text; 1 where it cannot be told."""
     try:
-        lines = Path(page.path).read_text(encoding="utf-8").splitlines()
+        lines = Path(page.path).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError):
         return 1
     reached = not after

@@ -49,9 +49,9 @@ def _child(node: yaml.Node | None, key: str | int) -> yaml.Node | None:
 
 def split(text: str, path: str) -> Matter:
     """Cut the page at its ``---`` lines and read the YAML between them."""
-    lines = text.removeprefix("\ufeff").splitlines()
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     remedy = "start the page with a line '---', the front matter, and another line '---'"
-    if not lines or lines[0].rstrip() != "---":
+    if lines[0].rstrip() != "---":
         raise PageError(path, 1, "no front matter", remedy)
     end = next((number for number, line in enumerate(lines[1:], 1) if line.rstrip() == "---"), None)
     if end is None:
@@ -67,6 +67,8 @@ def split(text: str, path: str) -> Matter:
         raise PageError(
             path, line, f"not valid YAML: {error.problem}", "mend the YAML; quote text with ':' or '#' in it"
         ) from error
+    except PageError:
+        raise
     except (yaml.YAMLError, ValueError) as error:
         raise PageError(path, 1, f"not valid YAML: {error}", "mend the YAML") from error
     finally:
@@ -95,7 +97,7 @@ def convert(matter: Matter, kind: type[T], path: str) -> T:
         except msgspec.ValidationError as error:
             message = str(error)
             keys = _keys(message)
-            problems.append(_problem(matter, message, keys, path))
+            problems.append(_problem(matter, message, keys, path, kind))
             unknown = _UNKNOWN.search(message)
             missing = re.search(r"missing required field `(?P<field>\w+)`", message)
             # Take the faulty key out of the way and look on, so that one reading tells all faults.
@@ -128,6 +130,16 @@ def _placeholders(kind: type[Any]) -> dict[str, Any]:
     return by_type
 
 
+def _choices(kind: type[Any]) -> dict[str, list[str]]:
+    """The words that a field is limited to."""
+    infos = {field.name: msgspec.inspect.type_info(field.type) for field in msgspec.structs.fields(kind)}
+    return {
+        name: [str(value) for value in info.values]
+        for name, info in infos.items()
+        if isinstance(info, msgspec.inspect.LiteralType)
+    }
+
+
 def _keys(message: str) -> list[str | int]:
     at = _AT.search(message)
     if at is None:
@@ -135,7 +147,7 @@ def _keys(message: str) -> list[str | int]:
     return [step["key"] or int(step["index"]) for step in _STEP.finditer(at["path"])]
 
 
-def _problem(matter: Matter, message: str, keys: list[str | int], path: str) -> PageError:
+def _problem(matter: Matter, message: str, keys: list[str | int], path: str, kind: type[Any]) -> PageError:
     where = ".".join(str(key) for key in keys)
     plain = _AT.sub("", message)
     unknown = _UNKNOWN.search(message)
@@ -155,5 +167,9 @@ def _problem(matter: Matter, message: str, keys: list[str | int], path: str) -> 
             f"{missing['field']} is missing" + (f" in {where}" if where else ""),
             f"add the line '{missing['field']}: …' to the front matter",
         )
-    remedy = "quote the value" if "Expected `str" in plain else "see the page format in CONTRIBUTING.md"
+    choices = _choices(kind).get(str(keys[0])) if len(keys) == 1 else None
+    if choices:
+        remedy = f"use one of: {', '.join(choices)}"
+    else:
+        remedy = "quote the value" if "Expected `str" in plain else "see the page format in CONTRIBUTING.md"
     return PageError(path, matter.line_of(*keys), f"{where or 'front matter'}: {plain}", remedy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from stallwatch_rules.page_error import PageError
@@ -27,7 +27,7 @@ _REQUIRED = {
 _Report = Callable[[int, str, str], None]  # takes a problem: line, message, remedy
 
 _HEADING = re.compile(r"#{1,3} .*")
-_FENCE = re.compile(r"\s*(?P<ticks>`{3,})\s*(?P<info>[^`]*)")
+_FENCE = re.compile(r"(?P<indent> *)(?P<ticks>`{3,})\s*(?P<info>[^`]*)")
 _ITEM = re.compile(r"\d+[.)]\s+(?P<text>\S.*)")
 _BULLET = re.compile(r"\s*([-*+]|\d+[.)])\s")
 
@@ -75,12 +75,10 @@ def read_body(text: str, first_line: int, path: str) -> tuple[Body, list[PageErr
         if name not in sections:
             problem(last, f"the section '{heading}' is missing", f"add a heading '{heading}' with its text")
     for name, section in sections.items():
-        if name in ("fix", "zh_fix"):
-            items = _items(section, problem)
-            if name == "fix":
-                body.fixes = items
-            else:
-                body.zh_fixes = items
+        if name == "fix":
+            body.fixes = _items(section, problem)
+        elif name == "zh_fix":
+            body.zh_fixes = _items(section, problem)
         elif name in ("what", "why", "harmless", "zh_what", "zh_why"):
             prose = _unwrap([line for _, line in section.lines])
             if not prose:
@@ -102,54 +100,84 @@ def _cut(text: str, first_line: int, body: Body, problem: _Report) -> dict[str, 
     sections: dict[str, _Section] = {}
     current = _Section(first_line)
     inside_zh = False
-    fence: str | None = None  # the ticks that end the open fence
-    opened = first_line
-    sample: list[str] | None = None
-    samples: list[str] = []
-    for number, line in enumerate(text.splitlines(), first_line):
-        mark = _FENCE.fullmatch(line)
-        if fence is not None:
-            closes = mark is not None and not mark["info"].strip() and len(mark["ticks"]) >= len(fence)
-            if sample is None:
-                current.lines.append((number, line))
-            elif not closes:
-                sample.append(line)
-            elif not any(part.strip() for part in sample):
-                problem(opened, "the sample is empty", "put the log's lines between the fences")
-            else:
-                samples.append(textwrap.dedent("\n".join(sample)).strip("\n"))
-            if closes:
-                fence, sample = None, None
+    for piece in _pieces(text, first_line):
+        if isinstance(piece, _Fenced):
+            if not piece.closed:
+                problem(piece.line, "the fenced block does not end", f"close it with {piece.ticks}")
+            if not _take_sample(piece, body, problem):
+                current.lines += piece.raw
             continue
-        if mark is not None:
-            fence, opened = mark["ticks"], number
-            words = mark["info"].split()
-            if words[:1] == ["log"] and words[1:] in (["fires"], ["quiet"]):
-                sample, samples = [], body.fires if words[1] == "fires" else body.quiet
-            else:
-                if words[:1] == ["log"]:
-                    problem(number, f"unknown block '{mark['info']}'", "use 'log fires' or 'log quiet'")
-                current.lines.append((number, line))
+        number, line = piece
+        if not _HEADING.fullmatch(line):
+            current.lines.append(piece)
             continue
-        if _HEADING.fullmatch(line):
-            heading = line.rstrip()
-            name = _HEADINGS.get(heading) or (_ZH_HEADINGS.get(heading) if inside_zh else None)
-            if heading.startswith("## "):
-                inside_zh = heading == "## 中文"
-            if name is not None:
-                current = _Section(number)
-                if name in sections:
-                    problem(number, f"the section '{heading}' comes twice", "join the two")
-                sections[name] = current
-                continue
-            if not heading.startswith("# "):
-                known = [*_HEADINGS, *_ZH_HEADINGS]
-                problem(number, f"unknown heading '{heading}'", f"use one of: {', '.join(known)}")
-            continue
-        current.lines.append((number, line))
-    if fence is not None:
-        problem(opened, "the fenced block does not end", "close it with ```")
+        heading = line.rstrip()
+        if heading.startswith("## "):
+            inside_zh = heading == "## 中文"
+        name = _HEADINGS.get(heading) or (_ZH_HEADINGS.get(heading) if inside_zh else None)
+        if name is not None:
+            current = _Section(number)
+            if name in sections:
+                problem(number, f"the section '{heading}' comes twice", "join the two")
+            sections[name] = current
+        elif not heading.startswith("# "):
+            known = ", ".join([*_HEADINGS, *_ZH_HEADINGS])
+            problem(number, f"unknown heading '{heading}'", f"use one of: {known}")
     return sections
+
+
+@dataclass
+class _Fenced:
+    """A fenced block: its words, its lines, and the lines with the fences as they are in the page."""
+
+    line: int
+    ticks: str
+    indent: int
+    info: list[str]
+    inner: list[str] = field(default_factory=list)
+    raw: list[tuple[int, str]] = field(default_factory=list)
+    closed: bool = False
+
+
+def _pieces(text: str, first_line: int) -> Iterator[_Fenced | tuple[int, str]]:
+    """The body's lines, each fenced block in one piece."""
+    fence: _Fenced | None = None
+    for number, line in enumerate(text.split("\n"), first_line):
+        mark = _FENCE.fullmatch(line)
+        info = mark["info"].split() if mark else []
+        if fence is not None and mark is not None and info[:1] == ["log"]:
+            yield fence  # a new sample begins: the one before was never closed
+            fence = None
+        if fence is None:
+            if mark is None:
+                yield number, line
+            else:
+                fence = _Fenced(number, mark["ticks"], len(mark["indent"]), info, raw=[(number, line)])
+            continue
+        fence.raw.append((number, line))
+        if mark is not None and not info and len(mark["ticks"]) >= len(fence.ticks):
+            fence.closed = True
+            yield fence
+            fence = None
+        else:
+            indent = min(fence.indent, len(line) - len(line.lstrip(" ")))
+            fence.inner.append(line[indent:])
+    if fence is not None:
+        yield fence
+
+
+def _take_sample(block: _Fenced, body: Body, problem: _Report) -> bool:
+    """Keep the block where it is a sample."""
+    if block.info[:1] != ["log"]:
+        return False
+    if block.info[1:] not in (["fires"], ["quiet"]):
+        problem(block.line, f"unknown block '{' '.join(block.info)}'", "use 'log fires' or 'log quiet'")
+    elif not any(line.strip() for line in block.inner):
+        problem(block.line, "the sample is empty", "put the log's lines between the fences")
+    elif block.closed:
+        samples = body.fires if block.info[1] == "fires" else body.quiet
+        samples.append("\n".join(block.inner).strip("\n"))
+    return True
 
 
 def _items(section: _Section, problem: _Report) -> list[Item]:

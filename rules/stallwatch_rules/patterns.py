@@ -9,6 +9,16 @@ from typing import Any
 
 import re2
 
+__all__ = [
+    "Fault",
+    "compile_hyperscan",
+    "compile_re2",
+    "hyperscan",
+    "hyperscan_fault",
+    "pattern_fault",
+    "trimmed",
+]
+
 try:
     import hyperscan
 except ImportError:  # no wheel for this platform: google-re2 alone does the work
