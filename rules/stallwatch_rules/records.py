@@ -37,8 +37,9 @@ class Sample(msgspec.Struct, frozen=True):
     total_steps: int | None = None
     values: dict[str, float] = {}  #: "loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds",
     #: "skipped_steps", "memory_allocated_bytes", "memory_peak_bytes", "epoch", "elapsed_seconds" (since the
-    #: training started, as the trainer says), "overflow" (1: a step was skipped); never null, may be NaN or inf
+    #: training started, as the trainer says), "overflow" (1: a step was skipped); never null, may be NaN
     from_bar: bool = False  #: read from a progress bar, which may be an evaluation's
+    series: str = ""  #: which of its source's counters: a log may hold several that count differently
 
 
 class Match(msgspec.Struct, frozen=True):

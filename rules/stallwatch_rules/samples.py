@@ -22,6 +22,8 @@ def extract(line: Line) -> Sample | None:
         found = _from_bar(text)
     elif "{" in text and "}" in text:
         found = _from_dict(text)
+    elif text.startswith("s:"):
+        found = _from_short(text)
     else:
         found = None
     if found is None:
@@ -33,11 +35,19 @@ def extract(line: Line) -> Sample | None:
             found = _from_memory(text)
     if found is None:
         return None
-    step, total, values, bar = found
-    return Sample(rank=line.rank, time=line.time, step=step, total_steps=total, values=values, from_bar=bar)
+    step, total, values, series = found
+    return Sample(
+        rank=line.rank,
+        time=line.time,
+        step=step,
+        total_steps=total,
+        values=values,
+        from_bar=series.startswith("bar"),
+        series=series,
+    )
 
 
-_Found = tuple[int | None, int | None, dict[str, float], bool]  # step, total, values, from a bar
+_Found = tuple[int | None, int | None, dict[str, float], str]  # step, total, values, series
 
 # ---- progress bars
 
@@ -51,9 +61,10 @@ def _from_bar(text: str) -> _Found | None:
         values.setdefault("step_seconds", bar.seconds)
     if bar.elapsed is not None:
         values["elapsed_seconds"] = bar.elapsed
-    if bar.epoch is not None:
+    if bar.epoch is not None:  # the bar starts again with each epoch: its total is not the run's
         values["epoch"] = bar.epoch
-    return bar.done, bar.total, values, True
+        return bar.done, None, values, "bar epoch"
+    return bar.done, bar.total, values, f"bar {bar.total}"
 
 
 # ---- dictionaries: transformers, TRL, ms-swift, JSON lines
@@ -89,7 +100,7 @@ _STEP_KEYS = (
     "iter",
 )
 _TOTAL_KEYS = ("total_steps", "max_steps", "train/total_steps")
-_TELLING = ("loss", "eval_loss", "train_runtime", "reward")
+_TELLING = ("loss", "eval_loss", "train_runtime")
 _CONFIGURATION = ("batch_size", "zero_optimization", "per_device", "hidden_size", "num_train_epochs")
 
 
@@ -120,7 +131,7 @@ def _from_dict(text: str) -> _Found | None:
         values["elapsed_seconds"] = elapsed
     if "memory(GiB)" in numbers:
         values["memory_peak_bytes"] = numbers["memory(GiB)"] * _GIB
-    return step, total, values, False
+    return step, total, values, "dict" if "loss" in values or step is not None else ""
 
 
 def _step_of(numbers: dict[str, float], words: dict[str, str]) -> tuple[int | None, int | None]:
@@ -161,7 +172,7 @@ def _from_loss_scaler(text: str) -> _Found | None:
             found = _RESCALED.search(text)
             if found:
                 values["loss_scale"] = number(found[1])
-    return (None, None, values, False) if values else None
+    return (None, None, values, "") if values else None
 
 
 # ---- plain text: "step 3/100 loss 0.63", DeepSpeed, Megatron, torchtitan, llm.c, verl, …
@@ -180,6 +191,7 @@ _DEEPSPEED_TIMER = re.compile(r"epoch=\d+/micro_step=\d+/global_step=(\d+)")
 _ITEM_OF_EPOCH = re.compile(
     r"(Epoch(?:\(train\))?:? {1,2}\[(\d+)\]\s{1,4})\[\s*(\d+)/(\d+)\]"
 )  # mmengine, DETR
+_SHORT = re.compile(r"s:(\d+) (?:trl:(" + NUMBER + r")|tel:)")  # llm.c's log file
 _LOSS_FIRST = re.compile(r"(?:train(?:ing)?[ _])?(?:\w{1,12}_)?loss\s?[:=：]", re.IGNORECASE)
 # What may stand before a metric in its line: a logger's lead, and words such as "epoch 3, rank 0".
 _LEAD = re.compile(
@@ -201,7 +213,7 @@ def _leads(before: str) -> bool:
 def _from_text(text: str) -> _Found | None:
     timer = _DEEPSPEED_TIMER.search(text)
     if timer:
-        return int(timer[1]), None, _memory(text), False
+        return int(timer[1]), None, _memory(text), "timer"
     found = _STEP.search(text)
     if found is None or not _leads(text[: found.start()]):
         return _from_epoch_item(text) or _from_loss_first(text)
@@ -214,12 +226,26 @@ def _from_text(text: str) -> _Found | None:
         if not bare and not (total is not None and _FIGURE.search(rest)):
             return None
     epoch = _EPOCH_BEFORE.search(text, 0, found.start())
-    if epoch:
+    if epoch:  # perhaps counted within the epoch: then its total is not the run's
         values.setdefault("epoch", float(epoch[1]))
-    return step, total or None, values, False
+        total = None
+    return step, total or None, values, "text " + "".join(_WORD.findall(text, 0, found.start(1)))[-24:]
+
+
+_WORD = re.compile(r"[A-Za-z]+")
 
 
 _EPOCH_BEFORE = re.compile(r"\bepochs?[\s:=\[]{0,4}(\d+(?:\.\d+)?)", re.IGNORECASE)
+
+
+def _from_short(text: str) -> _Found | None:
+    found = _SHORT.match(text)
+    if found is None:
+        return None
+    values = _keyed(text[found.end() :])
+    if found[2]:
+        values["loss"] = number(found[2])
+    return int(found[1]), None, values, "text s"
 
 
 def _from_epoch_item(text: str) -> _Found | None:
@@ -232,7 +258,7 @@ def _from_epoch_item(text: str) -> _Found | None:
         return None
     epoch, done, length = int(found[2]), int(found[3]), int(found[4])
     values["epoch"] = float(epoch)
-    return epoch * length + done, None, values, False
+    return epoch * length + done, None, values, "epoch items"
 
 
 def _from_loss_first(text: str) -> _Found | None:
@@ -240,7 +266,7 @@ def _from_loss_first(text: str) -> _Found | None:
     if found is None or not _leads(text[: found.start()]):
         return None
     values = _keyed(text[found.start() :])
-    return (None, None, values, False) if "loss" in values else None
+    return (None, None, values, "loss") if "loss" in values else None
 
 
 # ---- "name: number" pairs in running text
@@ -259,8 +285,8 @@ _TIMED = re.compile(
 )
 # Losses that are not the training's: "val loss", "aux_loss", …
 _OTHER_LOSS = re.compile(
-    r"\b(?:val|valid|validation|eval|test|dev|critic|aux|auxiliary|kl|value|vf|router|z|balance|balancing|entropy"
-    r"|unsupervised|ptx|mtp|ref|best|min|max|prev|previous|last)\b",
+    r"\b(?:val|valid|validation|eval|test|dev|critic|aux|auxiliary|kl|value|vf|router|z|balance|balancing"
+    r"|entropy|unsupervised|ptx|mtp|ref|best|min|max|prev|previous|last)\b",
     re.IGNORECASE,
 )
 
@@ -309,4 +335,4 @@ def _memory(text: str) -> dict[str, float]:
 
 def _from_memory(text: str) -> _Found | None:
     values = _memory(text)
-    return (None, None, values, False) if values else None
+    return (None, None, values, "") if values else None

@@ -1,0 +1,140 @@
+"""One step counter of one stream of lines: how far it is, how fast it goes, and when it started again."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from stallwatch_rules.records import Phase, Sample
+
+KEPT = 4096  #: durations kept per phase; older ones say little about the run as it is now
+_SURE_DROP = 8  # a step this many usual steps lower is a restart at once
+_LOW_STEPS = 3  # smaller drops may be a slower rank in the same stream: so many low steps in a row decide
+
+
+class Counter:
+    """Follows one counter. ``seen`` tells whether it rose.
+
+    A counter that falls has started again: with a new epoch (then its epochs are added up) or with a new
+    attempt of the run.
+    """
+
+    __slots__ = (
+        "_delta",
+        "_epoch",
+        "_low",
+        "_offset",
+        "_since",
+        "_start",
+        "attempt",
+        "counts_steps",
+        "durations",
+        "first",
+        "last",
+        "nested",
+        "rises",
+        "step_seconds",
+        "total",
+    )
+
+    def __init__(self, counts_steps: bool, attempt: int = 1) -> None:
+        self.counts_steps = counts_steps  #: else it only counts the lines that show life
+        self.nested = False  #: an evaluation's bar inside the training's
+        self.attempt = attempt
+        self.first: int | None = None
+        self.last: int | None = None
+        self.total: int | None = None
+        self.rises = 0
+        self.durations: dict[Phase, deque[float]] = {}  #: seconds from one observed rise to the next
+        self.step_seconds: deque[float] = deque(maxlen=KEPT)
+        self._delta: int | None = None  # the smallest rise
+        self._epoch: float | None = None
+        self._low: list[int] = []
+        self._offset = 0
+        self._start: int | None = None  # where this attempt started
+        self._since: tuple[int, float | None, float | None] | None = None  # step, time, elapsed
+
+    @property
+    def complete(self) -> bool:
+        """Whether the counter reached its total."""
+        return self.total is not None and self.last is not None and self.last >= self.total > 0
+
+    def seen(self, sample: Sample, phase: Phase) -> bool:
+        """Take a sample in; ``phase`` is what went on since the last rise."""
+        epoch = sample.values.get("epoch")
+        if sample.total_steps:
+            self.total = sample.total_steps
+        step = self.rises + 1 if sample.step is None else sample.step + self._offset
+        if self.last is not None and step < self.last:
+            if epoch is not None and self._epoch is not None and epoch >= self._epoch + 1:
+                self._offset = self.last
+                step = self.last + max(1, sample.step or 0)
+            elif self._restarted(step):
+                self._begin(step)
+            else:
+                return False
+        rose = self.last is None or step > self.last
+        if epoch is not None:
+            self._epoch = epoch
+        if rose:
+            self._low.clear()
+            self._rise(step, sample, phase)
+        return rose
+
+    def _restarted(self, step: int) -> bool:
+        assert self.last is not None
+        drop = self.last - step
+        if drop > _SURE_DROP * (self._delta or 1):
+            return True
+        if self._low and step <= self._low[-1]:
+            self._low.clear()
+        self._low.append(step)
+        return len(self._low) >= _LOW_STEPS
+
+    def _begin(self, step: int) -> None:
+        self.attempt += 1
+        self._offset = 0
+        self.last = None
+        self._start = step
+        self._since = None
+        self._low.clear()
+
+    def _rise(self, step: int, sample: Sample, phase: Phase) -> None:
+        if self.first is None:
+            self.first = self._start = step
+        if self.last is not None:
+            rise = step - self.last
+            self._delta = rise if self._delta is None else min(rise, self._delta)
+        self.last = step
+        self.rises += 1
+        elapsed = sample.values.get("elapsed_seconds")
+        if self._since is not None:
+            since, time_then, elapsed_then = self._since
+            seconds = _seconds(time_then, sample.time, elapsed_then, elapsed)
+            if seconds is None:
+                told = sample.values.get("step_seconds")
+                if told is not None and phase == "train":
+                    self.step_seconds.append(told)
+                if sample.time is not None and sample.time == time_then and elapsed == elapsed_then:
+                    return  # the clock has not moved: measure from where it last did
+            else:
+                self.durations.setdefault(phase, deque(maxlen=KEPT)).append(seconds)
+                if phase == "train":
+                    self.step_seconds.append(seconds / (step - since))
+        self._since = (step, sample.time, elapsed)
+
+
+def _seconds(
+    time_then: float | None, time: float | None, elapsed_then: float | None, elapsed: float | None
+) -> float | None:
+    """The time between two rises by the lines' times and by the trainer's own clock (whole seconds).
+
+    The lines' times are finer, but where most lines have none, a time may be that of some earlier line:
+    the trainer's clock then says less.
+    """
+    by_lines = time - time_then if time is not None and time_then is not None else 0.0
+    if elapsed is None or elapsed_then is None or elapsed < elapsed_then:
+        return by_lines if by_lines > 0 else None
+    by_trainer = elapsed - elapsed_then
+    if by_lines <= 0 or by_trainer + 1.5 < by_lines:
+        return by_trainer if by_trainer > 0 else None
+    return by_lines

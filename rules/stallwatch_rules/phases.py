@@ -1,0 +1,39 @@
+"""Lines that tell what a run is doing: evaluating, saving, sampling, ending, starting again."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from stallwatch_rules.records import Phase
+
+Sign = Phase | Literal["finished", "restarted"]
+
+# Each entry: words that must stand in the line (cheap), and the pattern that decides.
+_SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
+    ("Running ", re.compile(r"\*{3,} ?Running (?:Evaluation|Prediction|[Ii]nference)"), "eval"),
+    ("Eval", re.compile(r"^(?:\S* ?- ?)?Evaluating\b|^Evaluation(?: \w+)?: +\d+%\|"), "eval"),
+    ("Valid", re.compile(r"^Validat(?:ion|ing)\b.{0,40}:? +\d+%\|"), "eval"),
+    ("Predict", re.compile(r"^Predicting\b.{0,40}\d+%\|"), "eval"),
+    ("aving ", re.compile(r"\b[Ss]aving (?:the )?(?:model|final|check ?point)"), "save"),
+    ("Writing model", re.compile(r"^Writing model shards:"), "save"),
+    ("prompts", re.compile(r"^Processed prompts: +\d+%\|"), "rollout"),
+    ("ollout", re.compile(r"^(?:[Rr]ollouts?|Making experiences?)\b.{0,40}\d+%\|"), "rollout"),
+    (
+        "rain",
+        re.compile(r"\bTraining completed\b|^['{]+train_runtime'|\b[Tt]raining (?:has )?finished\b"),
+        "finished",
+    ),
+    ("exits successfully", re.compile(r"\bProcess \d+ exits successfully"), "finished"),
+    ("estart", re.compile(r"\b(?:will restart|[Rr]estarting) (?:the )?worker(?:s| group)"), "restarted"),
+)
+
+
+def sign_of(text: str) -> Sign | None:
+    """What the line tells about the run, if anything."""
+    if len(text) > 2000:
+        return None
+    for word, pattern, sign in _SIGNS:
+        if word in text and pattern.search(text):
+            return sign
+    return None
