@@ -72,6 +72,8 @@ class RulePage(msgspec.Struct, frozen=True):
     fires: list[str]  #: samples (one or several lines each) that must fire the rule
     quiet: list[str]  #: samples that must not
     path: str
+    fires_at: list[int] = []  #: the page's line of each sample's fence
+    quiet_at: list[int] = []
 
     @property
     def judged(self) -> bool:
@@ -140,9 +142,11 @@ def parse_page(text: str, path: str, *, quick: bool = False) -> RulePage:
             zh_why=body.zh_why,
             zh_fixes=[item.text for item in body.zh_fixes],
         ),
-        fires=body.fires,
-        quiet=body.quiet,
+        fires=[sample.text for sample in body.fires],
+        quiet=[sample.text for sample in body.quiet],
         path=path,
+        fires_at=[sample.line for sample in body.fires],
+        quiet_at=[sample.line for sample in body.quiet],
     )
 
 

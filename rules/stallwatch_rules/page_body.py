@@ -34,7 +34,7 @@ _BULLET = re.compile(r"\s*([-*+]|\d+[.)])\s")
 
 @dataclass(frozen=True)
 class Item:
-    """One numbered fix and the page's line it starts on."""
+    """One numbered fix, or one sample, and the page's line it starts on."""
 
     text: str
     line: int
@@ -51,8 +51,8 @@ class Body:
     zh_why: str = ""
     fixes: list[Item] = field(default_factory=list)
     zh_fixes: list[Item] = field(default_factory=list)
-    fires: list[str] = field(default_factory=list)
-    quiet: list[str] = field(default_factory=list)
+    fires: list[Item] = field(default_factory=list)
+    quiet: list[Item] = field(default_factory=list)
 
 
 @dataclass
@@ -176,7 +176,7 @@ def _take_sample(block: _Fenced, body: Body, problem: _Report) -> bool:
         problem(block.line, "the sample is empty", "put the log's lines between the fences")
     elif block.closed:
         samples = body.fires if block.info[1] == "fires" else body.quiet
-        samples.append("\n".join(block.inner).strip("\n"))
+        samples.append(Item("\n".join(block.inner).strip("\n"), block.line))
     return True
 
 

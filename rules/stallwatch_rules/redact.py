@@ -1,0 +1,172 @@
+"""Secrets out of text before it is stored, shown or sent.
+
+Known token shapes, credentials in URLs, webhook addresses, values assigned to secret-sounding names, and the
+user's name in home paths. Linear time (google-re2), and one quick look for text without any of them, which is
+nearly all. Line ends are never touched, so many lines may be redacted at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import re2
+
+MASK = b"***"
+
+_Replace = Callable[[Any], bytes]
+
+
+def redact(text: str) -> str:
+    """The text with its secrets masked; redacting twice changes nothing more."""
+    data = text.encode(
+        "utf-8", "surrogatepass"
+    )  # lone surrogates (undecodable bytes of a log) come back as is
+    if _HINTS.search(data) is None:
+        return text
+    for expression, replace in _RULES:
+        data = expression.sub(replace, data)
+    return str(data, "utf-8", "surrogatepass")
+
+
+def _keep_prefix(match: Any) -> bytes:
+    """Group 1 tells the reader what was there; the rest is the secret."""
+    prefix: bytes = match.group(1) or b""
+    return prefix + MASK
+
+
+def _keep_name(match: Any) -> bytes:
+    """``name=value`` where the value is one that somebody would want to keep secret."""
+    prefix, name, value = match.group(1, 2, 3)
+    quote = value[:1] if value[:1] in (b'"', b"'") else b""
+    bare = value.strip(quote) if quote else value
+    masked = quote + MASK + quote if _looks_secret(bare, _is_vague(name)) else value
+    return bytes(prefix + masked)
+
+
+# Before "_token": whose token it is. Models have tokens of their own (eos_token, cls_token, image_token).
+_TOKEN_OWNERS = frozenset(
+    b"access api auth bearer bot csrf face github gitlab hf hub huggingface id private refresh secret "
+    b"security session slack telegram user vault wandb".split()
+)
+
+
+def _is_vague(name: bytes) -> bool:
+    """Whether the name may as well be a model's token."""
+    *owners, last = name.lower().replace(b"-", b"_").split(b"_")
+    return last == b"token" and not (owners and owners[-1] in _TOKEN_OWNERS)
+
+
+# Values that programs print where no secret is set, and code in tracebacks (``api_key=self.api_key``).
+_NOT_SECRET = {b"none", b"null", b"true", b"false", b"nil", b"str", b"undefined", b"unset", b"redacted"}
+_CODE = (
+    b"self.",
+    b"os.",
+    b"args.",
+    b"config.",
+    b"cfg.",
+    b"kwargs",
+    b"optional[",
+    b"str(",
+    b"<",
+    b"$",
+    b"{",
+    b"[",
+)
+
+
+def _looks_secret(value: bytes, vague: bool) -> bool:
+    lowered = value.lower()
+    if lowered in _NOT_SECRET or lowered.startswith(_CODE) or not value.strip(b"*"):
+        return False
+    if not vague:
+        return len(value) >= 4
+    mixed = any(char in b"0123456789" for char in value) and any(char in _LETTERS for char in lowered)
+    return len(value) >= 16 and mixed and not _is_number(value)
+
+
+_LETTERS = b"abcdefghijklmnopqrstuvwxyz"
+
+
+def _is_number(value: bytes) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
+
+
+_NAMES = (
+    r"(?:\w+[_-])?(?:passw(?:or)?d|passphrase|secret|secret[_-]?key|secret[_-]access[_-]key|api[_-]?key"
+    r"|access[_-]key(?:[_-]id)?|account[_-]key|private[_-]key|credentials?|token)|pgpassword|mysql_pwd"
+)
+_VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s"',;&)}\]]+)"""
+
+# What to look for quickly, what to replace, with what.
+_TABLE: tuple[tuple[str, str, _Replace], ...] = (
+    (r"hf_|api_org_", r"\b(hf_|api_org_)[A-Za-z0-9]{30,}", _keep_prefix),
+    (
+        r"sk-",
+        r"\b(sk-)(?:[A-Za-z0-9]{20,}|(?:ant|proj|svcacct|admin|or-v1|lf|None)-[\w-]{16,})",
+        _keep_prefix,
+    ),
+    (r"AKIA|ASIA", r"\b(AKIA|ASIA)[A-Z0-9]{16}\b", _keep_prefix),
+    (r"gh[pousr]_|github_pat_", r"\b(gh[pousr]_|github_pat_)\w{20,}", _keep_prefix),
+    (r"glpat-|npm_|pypi-", r"\b(glpat-|npm_|pypi-Ag)[\w-]{20,}", _keep_prefix),
+    (r"xox|xapp-", r"\b(xox[a-z]-|xapp-)[\w-]{10,}", _keep_prefix),
+    (r"AIza|ya29\.", r"\b(AIza|ya29\.)[\w-]{30,}", _keep_prefix),
+    (r"eyJ", r"\b(eyJ)[\w-]{10,}\.[\w-]{10,}\.[\w-]*", _keep_prefix),
+    (
+        r"wandb_v1_|key[\"']?[ \t]*[:=]|wandb login",
+        r"(?i)(\bwandb_v1_|\bkey[\"']?[ \t]*[=:][ \t]*[\"']?|wandb login (?:--\S+ )*)"
+        r"(?:[0-9a-f]{40}\b|\w{60,})",
+        _keep_prefix,
+    ),
+    (
+        r"hooks\.|/webhook|/bot|ftqq",
+        r"(?i)(hooks\.slack(?:-gov)?\.com/[a-z]+/|discord(?:app)?\.com/api/(?:v\d+/)?webhooks/"
+        r"|open-apis/bot/(?:v2/)?hook/|webhook\.office\.com/webhookb2/|api\.telegram\.org/(?:file/)?bot"
+        r"""|sctapi\.ftqq\.com/)[^\s"'<>)]+""",
+        _keep_prefix,
+    ),
+    (
+        r"(?:slack|discord|lark|feishu|dingtalk|wecombot|tgram|msteams|workflows|schan|pushover|pover|ntfys?)://",
+        r"(?i)\b((?:slack|discord|lark|feishu|dingtalk|wecombot|tgram|msteams|workflows|schan|pushover"
+        r"""|pover|ntfys?)://)[^\s"'<>)*][^\s"'<>)]*""",
+        _keep_prefix,
+    ),
+    (
+        r"[?&][\w-]+=",
+        r"(?i)([?&](?:access_token|token|key|api_?key|auth|secret|password|sig|signature|x-amz-signature"
+        r"""|x-amz-credential|x-amz-security-token|x-goog-signature)=)[^\s&"'<>)#]{8,}""",
+        _keep_prefix,
+    ),
+    (r"://[^\s/]*@", r"""(://)(?:[^\s/:@"'<>]*:[^\s/"'<>]+|[\w.-]{20,})@""", lambda _: b"://" + MASK + b"@"),
+    (
+        r"authorization|bearer",
+        r"(?i)(\bauthorization[\"']?[ \t]*[:=][ \t]*[\"']?(?:bearer|basic|token)[ \t]+)[^\s\"',]+",
+        _keep_prefix,
+    ),
+    (r"bearer", r"(?i)(\bbearer[ \t]+)[A-Za-z0-9._~+/=-]{20,}", _keep_prefix),
+    (
+        r"(?:passw|passphrase|pwd|secret|key|credential|token)[\w-]*[\"']?[ \t]*[:=]",
+        rf"(?i)(\b({_NAMES})[\"']?[ \t]*(?::=|[:=])[ \t]*)({_VALUE})",
+        _keep_name,
+    ),
+    (
+        r"--[\w-]*(?:passw|passphrase|secret|key|credential|token)",
+        rf"(?i)(--({_NAMES})[ \t]+)({_VALUE})",
+        _keep_name,
+    ),
+    (r"/home/|/Users/", r"""(/home/|/Users/)[^/\s"'`:,;)\]}>]+""", lambda m: bytes(m.group(1)) + b"~"),
+)
+
+
+def _compiled(pattern: str) -> Any:
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1  # bytes as they come, also such that are no UTF-8
+    return re2.compile(pattern.encode(), options)
+
+
+_HINTS = _compiled("(?i)" + "|".join(dict.fromkeys(hint for hint, _, _ in _TABLE)))
+_RULES = tuple((_compiled(pattern), replace) for _, pattern, replace in _TABLE)
