@@ -1,0 +1,66 @@
+"""The queue between passing bytes through and mining them: bounded in bytes, and never in the way."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import NamedTuple
+
+MAX_BYTES = 64 * 1024 * 1024
+
+
+class Chunk(NamedTuple):
+    """Bytes as they were read from one stream."""
+
+    stream: str
+    data: bytes
+    time: float
+    gap: bool  #: whether bytes before these were dropped
+
+
+class ByteQueue:
+    """What does not fit is dropped and counted: the command must not wait for whoever reads here."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self.dropped = 0  #: lines (or parts of one) that did not fit
+        self._max = max_bytes
+        self._chunks: deque[Chunk] = deque()
+        self._bytes = 0
+        self._gaps: set[str] = set()
+        self._closed = False
+        self._change = threading.Condition()
+
+    def put(self, stream: str, data: bytes, time: float) -> None:
+        """Hand over bytes; returns at once."""
+        with self._change:
+            if self._bytes + len(data) > self._max:
+                self.dropped += data.count(b"\n") or 1
+                self._gaps.add(stream)
+                return
+            self._chunks.append(Chunk(stream, data, time, stream in self._gaps))
+            self._gaps.discard(stream)
+            self._bytes += len(data)
+            if len(self._chunks) == 1:
+                self._change.notify()
+
+    def take(self, timeout: float) -> list[Chunk]:
+        """All that is there, waiting up to `timeout` seconds for the first; may be empty."""
+        with self._change:
+            if not self._chunks and not self._closed:
+                self._change.wait(timeout)
+            chunks = list(self._chunks)
+            self._chunks.clear()
+            self._bytes = 0
+            return chunks
+
+    def close(self) -> None:
+        """Nothing more will come: wakes who waits."""
+        with self._change:
+            self._closed = True
+            self._change.notify()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is closed and all was taken."""
+        with self._change:
+            return self._closed and not self._chunks

@@ -1,0 +1,120 @@
+"""Start the command, with its output carried through us, and wait for it.
+
+Where our own output is a terminal the command gets a pseudo-terminal, so that it draws its progress bars;
+else a pipe. The pseudo-terminal is raw: it changes no byte, the real one behind us does what it would have
+done. When stdout and stderr are the same terminal they share one: what is drawn over both stays in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import termios
+import time
+import tty
+from collections.abc import Callable, Mapping, Sequence
+
+from stallwatch_exporter.bytequeue import ByteQueue
+from stallwatch_exporter.pump import Pump
+
+GRACE_SECONDS = 2.0  #: how long a grandchild may hold the output open after the command ended
+
+
+class CommandProblem(Exception):
+    """The command could not be started; `exit_code` is what a shell would end with."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class Capture:
+    """The running command. Output appears on `stdout` and `stderr` (our descriptors) and in `queue`."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        queue: ByteQueue,
+        *,
+        stdout: int = 1,
+        stderr: int = 2,
+        environ: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        environment = dict(os.environ if environ is None else environ)
+        self._terminals: list[tuple[int, int]] = []  # (pseudo-terminal, the real one it stands for)
+        if not os.isatty(stdout):
+            # Python keeps back up to 8 KiB of what it prints into a pipe: at a hang, the lines that matter.
+            environment.setdefault("PYTHONUNBUFFERED", "1")
+        out_read, out_write = self._channel(stdout)
+        shared = _same_terminal(stdout, stderr)
+        err_read, err_write = (None, out_write) if shared else self._channel(stderr)
+        ours, theirs = {out_read, err_read} - {None}, {out_write, err_write}
+        try:
+            self._child = subprocess.Popen(command, stdout=out_write, stderr=err_write, env=environment)
+        except OSError as error:
+            for fd in ours:
+                os.close(fd)  # type: ignore[arg-type]
+            raise _problem(command[0], error) from error
+        finally:
+            for fd in theirs:
+                os.close(fd)
+        self.pid = self._child.pid
+        self._pumps = [Pump("stdout", out_read, stdout, queue, clock)]
+        if err_read is not None:
+            self._pumps.append(Pump("stderr", err_read, stderr, queue, clock))
+
+    def wait(self) -> int:
+        """Wait for the command; its exit status as `subprocess` gives it."""
+        return self._child.wait()
+
+    def drain(self, grace: float = GRACE_SECONDS) -> None:
+        """After the command ended: carry the rest of its output."""
+        deadline = time.monotonic() + grace
+        for pump in self._pumps:
+            pump.finish(max(0.0, deadline - time.monotonic()))
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the command, if it still runs."""
+        with contextlib.suppress(ProcessLookupError):
+            self._child.send_signal(number)
+
+    def resize(self) -> None:
+        """The window changed its size: pass it on."""
+        for pseudo, real in self._terminals:
+            _copy_size(real, pseudo)
+        if self._terminals:
+            self.send(signal.SIGWINCH)
+
+    def _channel(self, ours: int) -> tuple[int, int]:
+        """(what we read, what the command writes to)."""
+        if not os.isatty(ours):
+            return os.pipe()
+        pseudo, its = os.openpty()
+        tty.setraw(its)
+        _copy_size(ours, pseudo)
+        self._terminals.append((pseudo, ours))
+        return pseudo, its
+
+
+def _same_terminal(one: int, other: int) -> bool:
+    return os.isatty(one) and os.isatty(other) and os.fstat(one).st_rdev == os.fstat(other).st_rdev
+
+
+def _copy_size(source: int, target: int) -> None:
+    with contextlib.suppress(OSError):  # either may be closed by now
+        fcntl.ioctl(target, termios.TIOCSWINSZ, fcntl.ioctl(source, termios.TIOCGWINSZ, b"\0" * 8))
+
+
+def _problem(name: str, error: OSError) -> CommandProblem:
+    if error.errno == errno.ENOENT:
+        return CommandProblem(f"{name}: command not found", 127)
+    if error.errno == errno.ENOEXEC:
+        return CommandProblem(
+            f"{name}: not a program; if it is a script, give it a first line such as #!/bin/sh", 126
+        )
+    return CommandProblem(f"{name}: cannot be run: {(error.strerror or str(error)).lower()}", 126)

@@ -1,0 +1,68 @@
+"""Signals while the command runs: the command gets them, and we stay to see how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+_PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_FROM_KEYBOARD = (signal.SIGINT, signal.SIGQUIT)
+
+
+class SignalRelay:
+    """While entered, `send` passes signals on to the command and `resize` tells of a new window size.
+
+    Ctrl-C reaches the command by itself, because it is in the terminal's foreground group as we are; a second
+    copy from us could cut its clean-up short. Without such a terminal it is passed on.
+    """
+
+    def __init__(self, send: Callable[[signal.Signals], None], resize: Callable[[], None]) -> None:
+        self._send = send
+        self._resize = resize
+        self._before: dict[signal.Signals, Any] = {}
+        self.interrupted = False
+        self.passed_on: signal.Signals | None = None
+
+    def __enter__(self) -> SignalRelay:
+        if threading.current_thread() is threading.main_thread():
+            for number in (*_PASSED_ON, *_FROM_KEYBOARD, signal.SIGWINCH):
+                # What is ignored (nohup) stays ignored, here and in the command.
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        came = signal.Signals(number)
+        if came == signal.SIGWINCH:
+            self._resize()
+        elif came in _FROM_KEYBOARD:
+            self.interrupted = True
+            if not in_foreground():
+                self._send(came)
+        else:
+            if came in (signal.SIGTERM, signal.SIGHUP):
+                self.passed_on = came
+            self._send(came)
+
+
+def in_foreground() -> bool:
+    """Whether we are in the foreground group of a terminal, the one that its keys send signals to."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)

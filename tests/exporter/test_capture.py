@@ -1,0 +1,285 @@
+"""What the command prints comes through as it is, into files, pipes and terminals."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stallwatch_exporter.bytequeue import ByteQueue
+from stallwatch_exporter.capture import Capture, CommandProblem
+from stallwatch_exporter.signals import SignalRelay
+
+FLOOD = """
+import sys
+for i in range(200_000):
+    print(f"step {i} loss {i / 7:.4f}")
+    if i % 50 == 0:
+        sys.stderr.write(f"\\r{i}/200000")
+"""
+
+
+def through(
+    code: str, tmp_path: Path, queue: ByteQueue | None = None, grace: float = 2.0
+) -> tuple[bytes, bytes, int]:
+    """Run Python code with its output into two files."""
+    out, err = tmp_path / "out", tmp_path / "err"
+    with out.open("wb") as stdout, err.open("wb") as stderr:
+        capture = Capture(
+            [sys.executable, "-c", code], queue or ByteQueue(), stdout=stdout.fileno(), stderr=stderr.fileno()
+        )
+        code_ = capture.wait()
+        capture.drain(grace)
+    return out.read_bytes(), err.read_bytes(), code_
+
+
+def test_a_flood_comes_through_whole_even_when_nobody_mines(tmp_path: Path) -> None:
+    queue = ByteQueue(max_bytes=1000)
+    out, err, code = through(FLOOD, tmp_path, queue)
+    assert out == "".join(f"step {i} loss {i / 7:.4f}\n" for i in range(200_000)).encode()
+    assert err == "".join(f"\r{i}/200000" for i in range(0, 200_000, 50)).encode()
+    assert code == 0
+    assert queue.dropped > 100_000
+
+
+def test_the_miner_gets_the_same_bytes_by_stream(tmp_path: Path) -> None:
+    queue = ByteQueue()
+    code = "import os; os.write(1, b'a\\xff\\r\\n'); os.write(2, b'\\x1b[1mb')"
+    out, err, _ = through(code, tmp_path, queue)
+    mined = {"stdout": b"", "stderr": b""}
+    for chunk in queue.take(0):
+        mined[chunk.stream] += chunk.data
+    assert mined == {"stdout": b"a\xff\r\n", "stderr": b"\x1b[1mb"} == {"stdout": out, "stderr": err}
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [("exit(3)", 3), ("import os; os.kill(os.getpid(), 9)", -9), ("pass", 0)]
+)
+def test_the_exit_status_is_told(code: str, status: int, tmp_path: Path) -> None:
+    assert through(code, tmp_path)[2] == status
+
+
+def test_python_in_a_pipe_does_not_hold_its_lines_back() -> None:
+    read, write = os.pipe()
+    capture = Capture(
+        [sys.executable, "-c", "print(1); import signal; signal.pause()"], ByteQueue(), stdout=write, stderr=2
+    )
+    assert os.read(read, 1) == b"1"
+    capture.send(signal.SIGKILL)
+    assert capture.wait() == -9
+    capture.drain()
+    os.close(read)
+    os.close(write)
+
+
+@pytest.mark.parametrize(
+    ("make", "exit_code", "words"),
+    [
+        (lambda folder: "no-such-command", 127, "command not found"),
+        (lambda folder: str(folder / "missing.sh"), 127, "command not found"),
+        (lambda folder: _file(folder, 0o644, b"#!/bin/sh\n"), 126, "permission denied"),
+        (lambda folder: _file(folder, 0o755, b"echo hi\n"), 126, "#!/bin/sh"),
+    ],
+)
+def test_a_command_that_cannot_start_is_told_as_a_shell_would(
+    make: Callable[[Path], str], exit_code: int, words: str, tmp_path: Path
+) -> None:
+    before = open_files()
+    with pytest.raises(CommandProblem, match=words) as problem:
+        Capture([make(tmp_path)], ByteQueue())
+    assert problem.value.exit_code == exit_code
+    assert open_files() == before
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def _file(folder: Path, mode: int, content: bytes) -> str:
+    path = folder / "script"
+    path.write_bytes(content)
+    path.chmod(mode)
+    return str(path)
+
+
+def test_a_reader_that_goes_away_does_not_disturb_the_command(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = tmp_path / "done"
+    code = f"[print('x' * 1000) for _ in range(2000)]; open({str(done)!r}, 'w').close()"
+    queue = ByteQueue()
+    capture = Capture([sys.executable, "-c", code], queue, stdout=write, stderr=2)
+    assert capture.wait() == 0
+    capture.drain()
+    os.close(write)
+    assert done.exists()
+    assert sum(len(chunk.data) for chunk in queue.take(0)) == 2_002_000
+
+
+def test_a_full_disk_under_our_output_does_not_disturb_the_command() -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    capture = Capture([sys.executable, "-c", "print('x' * 200000)"], ByteQueue(), stdout=full, stderr=2)
+    assert capture.wait() == 0
+    capture.drain()
+    os.close(full)
+
+
+def test_a_grandchild_that_keeps_the_output_open_does_not_hang_us(tmp_path: Path) -> None:
+    code = """
+import subprocess
+child = subprocess.Popen(["sleep", "60"])
+print("left", child.pid)
+"""
+    out, _, status = through(code, tmp_path, grace=0.2)
+    os.kill(int(out.split()[1]), signal.SIGKILL)
+    assert status == 0
+
+
+# --- terminals
+
+
+class Terminal:
+    """A terminal of the test's own, 33 lines of 101 characters, that keeps what is written on it."""
+
+    def __init__(self) -> None:
+        self.master, self.slave = os.openpty()
+        set_size(self.slave, 33, 101)
+        self.seen = b""
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data = os.read(self.master, 65536)
+            except OSError:
+                return
+            if not data:
+                return
+            self.seen += data
+
+    def close(self) -> bytes:
+        os.close(self.slave)
+        self._thread.join()
+        os.close(self.master)
+        return self.seen
+
+
+def set_size(fd: int, lines: int, columns: int) -> None:
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+
+DRAWS = r"""
+import os, sys
+print(os.isatty(1), os.isatty(2), os.get_terminal_size(2))
+for i in range(50):
+    sys.stderr.write(f"\r{i}%\x1b[0m")
+    sys.stderr.flush()
+    if i % 10 == 0:
+        sys.stderr.write("\r    \r")
+        sys.stderr.flush()
+        print(f"step {i}", flush=True)
+"""
+
+
+def test_on_a_terminal_the_bytes_are_those_of_a_run_without_us() -> None:
+    plain, watched = Terminal(), Terminal()
+    subprocess.run([sys.executable, "-c", DRAWS], stdout=plain.slave, stderr=plain.slave, check=True)
+    capture = Capture([sys.executable, "-c", DRAWS], ByteQueue(), stdout=watched.slave, stderr=watched.slave)
+    assert capture.wait() == 0
+    capture.drain()
+    expected = plain.close()
+    assert expected.startswith(b"True True os.terminal_size(columns=101, lines=33)\r\n")
+    assert watched.close() == expected
+
+
+def test_only_the_stream_that_is_a_terminal_gets_one(tmp_path: Path) -> None:
+    terminal, out = Terminal(), tmp_path / "out"
+    code = "import os; os.write(2, b'%d%d' % (os.isatty(1), os.isatty(2)))"
+    with out.open("wb") as stdout:
+        capture = Capture(
+            [sys.executable, "-c", code], ByteQueue(), stdout=stdout.fileno(), stderr=terminal.slave
+        )
+        assert capture.wait() == 0
+        capture.drain()
+    assert terminal.close() == b"01"
+
+
+RESIZED = r"""
+import os, signal, sys
+signal.signal(signal.SIGWINCH, lambda *_: (print(os.get_terminal_size().columns), os._exit(0)))
+os.write(1, b"ready\n")
+signal.pause()
+"""
+
+
+def test_a_new_window_size_reaches_the_command() -> None:
+    terminal, queue = Terminal(), ByteQueue()
+    capture = Capture([sys.executable, "-c", RESIZED], queue, stdout=terminal.slave, stderr=terminal.slave)
+    assert queue.take(60)[0].data == b"ready\n"
+    set_size(terminal.slave, 20, 77)
+    with SignalRelay(capture.send, capture.resize):
+        os.kill(os.getpid(), signal.SIGWINCH)
+        assert capture.wait() == 0
+    capture.drain()
+    assert terminal.close().endswith(b"77\r\n")
+
+
+# --- signals
+
+CATCHES = r"""
+import os, signal, sys
+def caught(number, frame):
+    os.write(1, signal.Signals(number).name.encode())
+    sys.exit(5)
+for name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGINT"):
+    signal.signal(getattr(signal, name), caught)
+os.write(1, b"ready\n")
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+def test_signals_to_us_reach_the_command(number: signal.Signals, tmp_path: Path) -> None:
+    queue = ByteQueue()
+    with (tmp_path / "out").open("wb") as out:
+        capture = Capture([sys.executable, "-c", CATCHES], queue, stdout=out.fileno(), stderr=2)
+        with SignalRelay(capture.send, capture.resize) as relay:
+            assert queue.take(60)[0].data == b"ready\n"
+            os.kill(os.getpid(), number)
+            assert capture.wait() == 5
+        capture.drain()
+    assert queue.take(0)[0].data == number.name.encode()
+    assert relay.passed_on == (number if number in (signal.SIGTERM, signal.SIGHUP) else None)
+
+
+@pytest.mark.parametrize(("foreground", "sent"), [(True, []), (False, [signal.SIGINT])])
+def test_ctrl_c_is_passed_on_only_where_the_terminal_does_not(
+    foreground: bool, sent: list[signal.Signals], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stallwatch_exporter.signals.in_foreground", lambda: foreground)
+    got: list[signal.Signals] = []
+    with SignalRelay(got.append, lambda: None) as relay:
+        os.kill(os.getpid(), signal.SIGINT)
+    assert got == sent and relay.interrupted and relay.passed_on is None
+
+
+def test_what_nohup_ignores_stays_ignored_and_handlers_come_back() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with SignalRelay(lambda number: pytest.fail(str(number)), lambda: None):
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
