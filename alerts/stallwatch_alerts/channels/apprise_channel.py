@@ -37,7 +37,10 @@ class AppriseChannel:
         silence_libraries()
         self.name = mask_url(url)
         self._url = url
-        asset = apprise.AppriseAsset(app_id="Stallwatch", app_desc="Stallwatch", async_mode=False)
+        # No image mask: the pictures would be loaded from somewhere else.
+        asset = apprise.AppriseAsset(
+            app_id="Stallwatch", app_desc="Stallwatch", image_url_mask="", async_mode=False
+        )
         with _overheard() as heard:
             plugin = apprise.Apprise.instantiate(url, asset=asset)
         if plugin is None:

@@ -1,0 +1,221 @@
+"""What is in force: the defaults, ``stallwatch.toml``, the environment and flags; later wins.
+
+A value that cannot be used becomes a ``ConfigError`` in ``Config.problems`` and the one before it stays in
+force, so that a command for which the configuration matters less than its work can go on.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stallwatch.config_keys import BY_NAME, KEYS, SECTIONS, Key
+from stallwatch.config_values import BadValue, from_text, from_toml
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FILE_NAME = "stallwatch.toml"
+# Understood elsewhere, so no misspelt key.
+_OTHER_VARIABLES = {
+    "STALLWATCH_HOME",
+    "STALLWATCH_CONFIG",
+    "STALLWATCH_MATCHER",
+    "STALLWATCH_DASHBOARD_SETTINGS",
+}
+_LIKENESS = 0.85
+
+
+class ConfigError(ValueError):
+    """What is wrong with the configuration, where, and what to do about it."""
+
+    def __init__(self, file: str, line: int | None, message: str, remedy: str) -> None:
+        place = file if line is None else f"{file}:{line}"
+        super().__init__(f"{place}: {message}; {remedy}")
+        self.file = file
+        self.line = line
+        self.message = message
+        self.remedy = remedy
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value and where it comes from: ``default``, a file with its line, a variable or a flag."""
+
+    value: Any
+    source: str
+
+
+@dataclass
+class Config:
+    """Every key's value in force, and what was wrong."""
+
+    settings: dict[str, Setting]
+    file: Path | None = None
+    problems: list[ConfigError] = field(default_factory=list)
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of a key such as ``alerts.urls``."""
+        return self.settings[name].value
+
+
+def load(
+    explicit: Path | None = None,
+    flags: Mapping[str, Setting] | None = None,
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Config:
+    """Put the configuration together; what is wrong is in ``problems``."""
+    environ = os.environ if environ is None else environ
+    cwd = cwd or Path.cwd()
+    config = Config({key.full_name: Setting(key.default, "default") for key in KEYS})
+    config.file = _find_file(explicit, environ, cwd)
+    if config.file is not None:
+        _read_file(config, config.file)
+    _read_environment(config, environ, cwd)
+    config.settings.update(flags or {})
+    if config["run.home"] is None:
+        config.settings["run.home"] = Setting(_default_home(), "default")
+    return config
+
+
+def _default_home() -> Path:
+    import platformdirs
+
+    return Path(platformdirs.user_state_dir("stallwatch"))
+
+
+def _find_file(explicit: Path | None, environ: Mapping[str, str], cwd: Path) -> Path | None:
+    """The one that was named, even if it is missing (that is an error); else the first that exists."""
+    if explicit is not None:
+        return explicit
+    if environ.get("STALLWATCH_CONFIG"):
+        return cwd / Path(environ["STALLWATCH_CONFIG"]).expanduser()
+    if (cwd / FILE_NAME).is_file():
+        return cwd / FILE_NAME
+    import platformdirs
+
+    of_user = platformdirs.user_config_path("stallwatch") / FILE_NAME
+    return of_user if of_user.is_file() else None
+
+
+# ---------------------------------------------------------------- the file
+
+
+def _read_file(config: Config, path: Path) -> None:
+    def problem(line: int | None, message: str, remedy: str) -> None:
+        config.problems.append(ConfigError(str(path), line, message, remedy))
+
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+        tables = tomllib.loads(text)
+    except OSError as error:
+        return problem(None, f"cannot be read: {error.strerror}", "name a file that can be read")
+    except UnicodeDecodeError:
+        return problem(None, "is not UTF-8 text", "save it as UTF-8")
+    except tomllib.TOMLDecodeError as error:
+        place = re.search(r"\(at line (\d+), column \d+\)|\(at end of document\)", str(error))
+        line = int(place[1]) if place and place[1] else max(1, len(text.splitlines()))
+        message = str(error)[: place.start()].strip() if place else str(error)
+        return problem(line, f"is not valid TOML: {message}", "mend that line")
+    lines = text.splitlines()
+    for section, table in tables.items():
+        if section not in SECTIONS:
+            near = _near(section, SECTIONS)
+            problem(
+                _line_of(lines, section),
+                f"unknown section [{section}]",
+                f"{near}known are {', '.join(SECTIONS)}",
+            )
+        elif not isinstance(table, dict):
+            problem(_line_of(lines, section), f"{section} must be a section", f"write [{section}] on a line")
+        else:
+            for name, value in table.items():
+                _take_from_file(config, path, lines, section, name, value)
+    return None
+
+
+def _take_from_file(
+    config: Config, path: Path, lines: list[str], section: str, name: str, value: Any
+) -> None:
+    line = _line_of(lines, section, name)
+    key = BY_NAME.get(f"{section}.{name}")
+    if key is None:
+        names = [known.name for known in KEYS if known.section == section]
+        remedy = f"{_near(name, names)}known are {', '.join(names)}"
+        config.problems.append(ConfigError(str(path), line, f"unknown key {name} in [{section}]", remedy))
+        return
+    try:
+        good = from_toml(key, value, path.absolute().parent)
+    except BadValue as error:
+        config.problems.append(ConfigError(str(path), line, f"{key.full_name} {error}", _remedy(key)))
+        return
+    config.settings[key.full_name] = Setting(good, f"{path}:{line}" if line else str(path))
+
+
+def _line_of(lines: list[str], section: str, name: str | None = None) -> int | None:
+    """Where a section begins or a key of it stands. TOML readers do not tell, so this looks for the text."""
+    header = re.compile(r"\s*\[+\s*\"?([\w.-]+)\"?\s*\]")
+    in_section = re.compile(rf"\s*\"?{re.escape(name or section)}\"?\s*[=.]")
+    dotted = re.compile(rf"\s*{re.escape(section)}\s*\.\s*{re.escape(name or '')}")
+    current = None
+    for number, line in enumerate(lines, 1):
+        if found := header.match(line):
+            current = found[1]
+            if current == section and name is None:
+                return number
+            continue
+        keyed = current == (section if name else None) and in_section.match(line)
+        if keyed or (current is None and dotted.match(line)):
+            return number
+    return None
+
+
+# ---------------------------------------------------------------- the environment
+
+
+def _read_environment(config: Config, environ: Mapping[str, str], cwd: Path) -> None:
+    if environ.get("STALLWATCH_HOME"):
+        home = cwd / Path(environ["STALLWATCH_HOME"]).expanduser()
+        config.settings["run.home"] = Setting(home, "STALLWATCH_HOME")
+    for key in KEYS:
+        text = environ.get(key.variable)
+        if text is None:
+            continue
+        try:
+            value = from_text(key, text, cwd)
+        except BadValue as error:
+            config.problems.append(ConfigError(key.variable, None, str(error), _remedy(key)))
+        else:
+            config.settings[key.full_name] = Setting(value, key.variable)
+    variables = [key.variable for key in KEYS]
+    for name in sorted(set(environ) - set(variables) - _OTHER_VARIABLES):
+        if name.startswith("STALLWATCH_") and (near := _near(name, variables)):
+            config.problems.append(ConfigError(name, None, "unknown variable", near.rstrip(", ")))
+
+
+def _near(name: str, known: list[str] | tuple[str, ...]) -> str:
+    found = difflib.get_close_matches(name, known, n=1, cutoff=_LIKENESS if name.isupper() else 0.6)
+    return f"did you mean {found[0]}? " if found else ""
+
+
+def _remedy(key: Key) -> str:
+    example = {
+        "text": '"…"',
+        "path": '"folder/file"',
+        "int": str(key.default),
+        "number": str(key.default),
+        "choice": " or ".join(f'"{choice}"' for choice in key.choices),
+        "texts": '["node7:19400"]',
+        "paths": '["my-rules"]',
+        "urls": '["slack://…"]',
+    }[key.kind]
+    return f"in {FILE_NAME} it is {key.name} = {example}"

@@ -1,0 +1,91 @@
+"""One value of the configuration: checked when it comes from TOML, parsed when it comes as text."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+from stallwatch.config_keys import Key
+
+# A comma inside an Apprise URL is part of it; one in front of the next scheme separates.
+_BETWEEN_URLS = re.compile(r",(?=\s*[A-Za-z][A-Za-z0-9+.-]*://)")
+_WANTED = {
+    "text": "a string",
+    "path": "a string",
+    "int": "a whole number",
+    "number": "a number",
+    "choice": "a string",
+    "texts": "a list of strings",
+    "paths": "a list of strings",
+    "urls": "a list of strings",
+}
+
+
+class BadValue(ValueError):
+    """Why a value cannot be used. Never quotes a secret."""
+
+
+def from_toml(key: Key, value: Any, folder: Path) -> Any:
+    """The checked value; paths are relative to the configuration file's `folder`."""
+    good = {
+        "text": isinstance(value, str),
+        "path": isinstance(value, str),
+        "choice": isinstance(value, str),
+        "int": isinstance(value, int) and not isinstance(value, bool),
+        "number": isinstance(value, int | float) and not isinstance(value, bool),
+    }.get(key.kind, isinstance(value, list) and all(isinstance(item, str) for item in value))
+    if not good:
+        raise BadValue(f"must be {_WANTED[key.kind]}, not {_type_of(value)}")
+    return _checked(key, value, folder)
+
+
+def from_text(key: Key, text: str, folder: Path) -> Any:
+    """The value that a variable spells; lists are separated by commas."""
+    value: Any = text.strip()
+    try:
+        if key.kind == "int":
+            value = int(value)
+        elif key.kind == "number":
+            value = float(value)
+    except ValueError:
+        raise BadValue(f"must be {_WANTED[key.kind]}, not {text!r}") from None
+    if key.kind == "urls":
+        value = _BETWEEN_URLS.split(value)
+    elif key.kind in ("texts", "paths"):
+        value = value.split(",")
+    return _checked(key, value, folder)
+
+
+def _checked(key: Key, value: Any, folder: Path) -> Any:
+    if key.kind == "choice" and value not in key.choices:
+        raise BadValue(f"must be one of {', '.join(key.choices)}, not {value!r}")
+    if key.kind in ("int", "number"):
+        low, high = key.lowest, key.highest
+        if (
+            not math.isfinite(value)
+            or (low is not None and value < low)
+            or (high is not None and value > high)
+        ):
+            raise BadValue(f"must be {_range(low, high)}, not {value}")
+        return float(value) if key.kind == "number" else value
+    if key.kind == "path":
+        return folder / Path(value).expanduser() if value else None
+    if key.kind in ("texts", "paths", "urls"):
+        items = [item.strip() for item in value if item.strip()]
+        if key.kind == "paths":
+            return tuple(folder / Path(item).expanduser() for item in items)
+        return tuple(items)
+    return value
+
+
+def _range(low: float | None, high: float | None) -> str:
+    if low is not None and high is not None:
+        return f"between {low:g} and {high:g}"
+    return f"at least {low:g}" if low is not None else "a finite number"
+
+
+def _type_of(value: Any) -> str:
+    names = {bool: "true or false", str: "a string", list: "a list", dict: "a table"}
+    return names.get(type(value), f"a {type(value).__name__}")

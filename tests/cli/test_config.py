@@ -1,0 +1,206 @@
+"""Defaults, file, environment and flags; later wins, and what is wrong is said with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stallwatch.config import Config, Setting, load
+from stallwatch.config_keys import KEYS
+from stallwatch.config_values import from_text, from_toml
+from stallwatch.handover import alert_settings, dashboard_settings, exporter_settings
+
+
+def load_text(tmp_path: Path, toml: str, environ: dict[str, str] | None = None, **flags: Any) -> Config:
+    (tmp_path / "stallwatch.toml").write_text(toml, encoding="utf-8")
+    given = {name.replace("__", "."): Setting(value, "--flag") for name, value in flags.items()}
+    return load(flags=given, environ=environ or {}, cwd=tmp_path)
+
+
+def test_nothing_configured_works(tmp_path: Path) -> None:
+    config = load(environ={}, cwd=tmp_path)
+    assert config.problems == []
+    assert config.file is None
+    assert {setting.source for setting in config.settings.values()} == {"default"}
+    assert exporter_settings(config).port == 19400
+    assert alert_settings(config).urls == ()
+    assert dashboard_settings(config, insecure=False).host == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("toml", "environ", "flags", "value", "source"),
+    [
+        ("", {}, {}, 19400, "default"),
+        ("[exporter]\nport = 1", {}, {}, 1, "stallwatch.toml:2"),
+        ("[exporter]\nport = 1", {"STALLWATCH_EXPORTER_PORT": "2"}, {}, 2, "STALLWATCH_EXPORTER_PORT"),
+        ("[exporter]\nport = 1", {"STALLWATCH_EXPORTER_PORT": "2"}, {"exporter__port": 3}, 3, "--flag"),
+        ("", {"STALLWATCH_EXPORTER_PORT": "2"}, {}, 2, "STALLWATCH_EXPORTER_PORT"),
+        ("[exporter]\nport = 1", {}, {"exporter__port": 3}, 3, "--flag"),
+    ],
+)
+def test_later_wins(
+    tmp_path: Path, toml: str, environ: dict[str, str], flags: dict[str, Any], value: int, source: str
+) -> None:
+    setting = load_text(tmp_path, toml, environ, **flags).settings["exporter.port"]
+    assert setting.value == value
+    assert setting.source.endswith(source)
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.full_name)
+def test_every_key_can_come_from_a_file_and_from_a_variable(tmp_path: Path, key: Any) -> None:
+    text = {"int": "7", "number": "7.5", "choice": key.choices[-1:] and key.choices[-1]}.get(
+        key.kind, "a://b"
+    )
+    value: Any = {"int": 7, "number": 7.5}.get(key.kind, text)
+    as_list = key.kind in ("texts", "paths", "urls")
+    spelt = f'["{text}"]' if as_list else str(text) if key.kind in ("int", "number") else f'"{text}"'
+    expected = from_toml(key, [value] if as_list else value, tmp_path)
+    from_file = load_text(tmp_path, f"[{key.section}]\n{key.name} = {spelt}\n")
+    assert from_file.problems == []
+    assert from_file[key.full_name] == expected != key.default
+    from_variable = load(environ={key.variable: text}, cwd=tmp_path / "..")
+    assert from_variable.problems == []
+    assert from_variable.settings[key.full_name].source == key.variable
+    assert from_text(key, text, tmp_path) == expected
+
+
+def test_which_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {name: tmp_path / name for name in ("flag.toml", "env.toml", "stallwatch.toml")}
+    of_user = tmp_path / "config-home" / "stallwatch" / "stallwatch.toml"
+    of_user.parent.mkdir(parents=True)
+    for number, path in enumerate([*files.values(), of_user], 1):
+        path.write_text(f"[exporter]\nport = {number}\n")
+    environ = {"STALLWATCH_CONFIG": "env.toml"}
+    assert load(files["flag.toml"], environ=environ, cwd=tmp_path)["exporter.port"] == 1
+    assert load(environ=environ, cwd=tmp_path)["exporter.port"] == 2
+    assert load(environ={}, cwd=tmp_path)["exporter.port"] == 3
+    files["stallwatch.toml"].unlink()
+    assert load(environ={}, cwd=tmp_path)["exporter.port"] == 4
+
+
+def test_home_from_the_short_variable_and_from_its_long_name(tmp_path: Path) -> None:
+    toml = '[run]\nhome = "in-file"\n'
+    assert load_text(tmp_path, toml)["run.home"] == tmp_path / "in-file"
+    short = {"STALLWATCH_HOME": "/short"}
+    assert load_text(tmp_path, toml, short)["run.home"] == Path("/short")
+    long = {**short, "STALLWATCH_RUN_HOME": "/long"}
+    assert load_text(tmp_path, toml, long)["run.home"] == Path("/long")
+
+
+def test_lists_in_variables_and_commas_inside_urls(tmp_path: Path) -> None:
+    urls = "slack://a/b/c/#x, mailto://u:p@host?to=a@x.org,b@x.org,json://h:1/p"
+    environ = {"STALLWATCH_ALERTS_URLS": urls, "STALLWATCH_DASHBOARD_TARGETS": "n1:19400, n2:19400,"}
+    config = load(environ=environ, cwd=tmp_path)
+    assert config["alerts.urls"] == (
+        "slack://a/b/c/#x",
+        "mailto://u:p@host?to=a@x.org,b@x.org",
+        "json://h:1/p",
+    )
+    assert config["dashboard.targets"] == ("n1:19400", "n2:19400")
+
+
+@pytest.mark.parametrize(
+    ("toml", "line", "said"),
+    [
+        ("[alerts]\nurls = [\n", 2, ("not valid TOML",)),
+        ("[alerts\nurls = []\n", 1, ("not valid TOML",)),
+        ("x = 1\n[ui]\nlanguage = 'en'\n", 1, ("unknown section [x]", "exporter")),
+        ("\n[alert]\n", 2, ("unknown section [alert]", "did you mean alerts?")),
+        ("exporter = 5\n", 1, ("must be a section", "[exporter]")),
+        (
+            "[ui]\nlanguage = 'en'\n[stall]\nflor_seconds = 3\n",
+            4,
+            ("unknown key flor_seconds", "floor_seconds?"),
+        ),
+        (
+            "[exporter]\nport = 'x'\n",
+            2,
+            ("exporter.port must be a whole number, not a string", "port = 19400"),
+        ),
+        ("[exporter]\nport = true\n", 2, ("not true or false",)),
+        ("[exporter]\nport = 99999\n", 2, ("between 0 and 65535",)),
+        ("[stall]\n\n# c\nfactor = 0.5\n", 4, ("at least 1",)),
+        ("[stall]\nfactor = nan\n", 2, ("stall.factor must be",)),
+        ("[alerts]\nurls = 'slack://s3cr3t'\n", 2, ("must be a list of strings, not a string", 'urls = ["')),
+        ("[alerts]\nurls = ['slack://s3cr3t', 3]\n", 2, ("must be a list of strings",)),
+        ("[ui]\nlanguage = 'fr'\n", 2, ("one of en, zh, not 'fr'",)),
+        ("ui.language = 'fr'\n", 1, ("one of en, zh",)),
+    ],
+)
+def test_what_is_wrong_is_said_with_file_line_and_remedy(
+    tmp_path: Path, toml: str, line: int, said: tuple[str, ...]
+) -> None:
+    config = load_text(tmp_path, toml)
+    problem = config.problems[0]
+    assert (problem.file, problem.line) == (str(tmp_path / "stallwatch.toml"), line)
+    assert problem.remedy
+    for words in said:
+        assert words in str(problem)
+    assert "s3cr3t" not in str(problem)
+
+
+def test_one_wrong_key_does_not_hide_the_others(tmp_path: Path) -> None:
+    config = load_text(tmp_path, "[exporter]\nport = 'x'\nhost = '::1'\n[stall]\nfactor = 4\nwhat = 1\n")
+    assert [problem.line for problem in config.problems] == [2, 6]
+    assert (config["exporter.port"], config["exporter.host"], config["stall.factor"]) == (19400, "::1", 4.0)
+
+
+def test_wrong_variables(tmp_path: Path) -> None:
+    environ = {
+        "STALLWATCH_EXPORTER_PORT": "many",
+        "STALLWATCH_ALERT_URLS": "slack://s3cr3t",
+        "STALLWATCH_MATCHER": "re2",
+        "STALLWATCH_SOMETHING_ELSE": "1",
+    }
+    wrong, misspelt = load(environ=environ, cwd=tmp_path).problems
+    assert "STALLWATCH_EXPORTER_PORT: must be a whole number, not 'many'" in str(wrong)
+    assert "did you mean STALLWATCH_ALERTS_URLS?" in str(misspelt)
+    assert "s3cr3t" not in str(misspelt)
+
+
+def test_a_named_file_that_is_missing_or_no_text(tmp_path: Path) -> None:
+    (missing,) = load(tmp_path / "none.toml", environ={}, cwd=tmp_path).problems
+    assert "none.toml: cannot be read: No such file" in str(missing)
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    (binary,) = load(tmp_path / "binary.toml", environ={}, cwd=tmp_path).problems
+    assert "UTF-8" in str(binary)
+
+
+def test_paths_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "c.toml").write_text("[rules]\ndirs = ['mine', '/abs', '~/r']\n")
+    config = load(tmp_path / "sub" / "c.toml", environ={}, cwd=tmp_path)
+    assert config["rules.dirs"] == (tmp_path / "sub" / "mine", Path("/abs"), Path("~/r").expanduser())
+
+
+def test_each_package_gets_what_it_needs(tmp_path: Path) -> None:
+    toml = """
+[run]
+home = "state"
+keep_days = 3
+[exporter]
+tls_certificate = "c.pem"
+[stall]
+floor_seconds = 5
+[alerts]
+urls = ["slack://a"]
+min_severity = "critical"
+incidents_url = "postgresql://h/db"
+[dashboard]
+targets = ["n1:1"]
+[rules]
+dirs = ["mine"]
+[ui]
+language = "zh"
+"""
+    config = load_text(tmp_path, toml)
+    exporter = exporter_settings(config)
+    assert (exporter.home, exporter.keep_days, exporter.stall_floor_seconds) == (tmp_path / "state", 3, 5.0)
+    assert (exporter.tls_certificate, exporter.language) == (tmp_path / "c.pem", "zh")
+    alerts = alert_settings(config)
+    assert (alerts.urls, alerts.language, alerts.min_severity) == (("slack://a",), "en", "critical")
+    dashboard = dashboard_settings(config, insecure=True)
+    assert (dashboard.targets, dashboard.language, dashboard.insecure) == (("n1:1",), "zh", True)
+    assert (dashboard.rules, dashboard.incidents_url) == ((str(tmp_path / "mine"),), "postgresql://h/db")
