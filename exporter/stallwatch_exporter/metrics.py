@@ -1,0 +1,216 @@
+"""The numbers of one run, as Prometheus reads them. ``docs/metrics.md`` describes each.
+
+Every agent has a registry of its own. Labels are `run` and `rank`, and where needed a phase or a rule: never
+text of a log. A rank that is not known is the empty label, which to Prometheus is none.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import get_args
+
+from prometheus_client import CollectorRegistry, Counter, Enum, Gauge, Histogram, Info
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from stallwatch_rules.records import Match, Phase, Sample
+
+TRACE_CACHE_RULE = "zero3-trace-cache-invalidated"
+_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200)
+_MOST_RANKS = 100_000
+# Numbers that samples carry, by the gauge that shows the last one.
+_GAUGES = {
+    "loss": ("stallwatch_loss", "Last training loss that was logged."),
+    "grad_norm": ("stallwatch_grad_norm", "Last gradient norm that was logged."),
+    "learning_rate": ("stallwatch_learning_rate", "Last learning rate that was logged."),
+    "loss_scale": ("stallwatch_loss_scale", "Last loss scale of mixed precision that was logged."),
+    "memory_allocated_bytes": (
+        "stallwatch_memory_allocated_bytes",
+        "Accelerator memory allocated, where the log tells.",
+    ),
+    "memory_peak_bytes": (
+        "stallwatch_memory_peak_bytes",
+        "Highest accelerator memory allocated, where the log tells.",
+    ),
+}
+
+
+class RunMetrics:
+    """The metrics of one run; all methods are cheap and safe to call while a scrape is under way."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self._inner = CollectorRegistry(auto_describe=True)
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(_Timed(self._inner, run))
+        by_rank, by_run = ("run", "rank"), ("run",)
+
+        def counter(name: str, text: str, labels: Iterable[str] = by_run) -> Counter:
+            return Counter(f"stallwatch_{name}", text, labels, registry=self._inner)
+
+        def gauge(name: str, text: str, labels: Iterable[str] = by_run) -> Gauge:
+            return Gauge(name, text, labels, registry=self._inner)
+
+        self._steps = counter(
+            "steps", "Optimizer steps done; steps that a restart repeats count again."
+        ).labels(run)
+        self._step = gauge("stallwatch_step", "Number of the last optimizer step.")
+        self._target = gauge("stallwatch_target_steps", "Optimizer steps that the run should take.")
+        self._last_step = gauge(
+            "stallwatch_last_step_timestamp_seconds", "Unix time at which a step was last seen.", by_rank
+        )
+        self._threshold = gauge(
+            "stallwatch_stall_threshold_seconds",
+            "Quiet time after which this phase counts as stalled, learnt from the run.",
+            ("run", "phase"),
+        )
+        self._durations = Histogram(
+            "stallwatch_step_duration_seconds",
+            "Time per optimizer step.",
+            by_run,
+            buckets=_BUCKETS,
+            registry=self._inner,
+        ).labels(run)
+        self._phase = Enum(
+            "stallwatch_phase",
+            "What the run is doing.",
+            by_run,
+            states=list(get_args(Phase)),
+            registry=self._inner,
+        ).labels(run)
+        self._values = {key: gauge(name, text, by_rank) for key, (name, text) in _GAUGES.items()}
+        self._skipped = counter("skipped_steps", "Optimizer steps skipped for overflow.", by_rank)
+        self._host_memory = gauge(
+            "stallwatch_host_memory_bytes", "Resident memory of the command and all its processes."
+        )
+        self._invalidations = counter(
+            "trace_cache_invalidations", "ZeRO-3 trace-cache invalidations that were logged.", by_rank
+        )
+        self._warnings = counter("warnings", "Warnings that were logged.", by_rank)
+        self._matches = counter("rule_matches", "Matches of a rule of the catalogue.", ("run", "rule"))
+        self._open = gauge(
+            "stallwatch_incident_open",
+            "1 while an incident of the rule is open.",
+            ("run", "rule", "severity"),
+        )
+        self._stalled = counter("stalled_seconds", "Time spent in stalls.").labels(run)
+        self._lines = counter("log_lines", "Log lines read.").labels(run)
+        self._bytes = counter("log_bytes", "Log bytes read.").labels(run)
+        self._dropped = counter("dropped_records", "Log lines not mined or not copied.").labels(run)
+        self._info = Info("stallwatch_run", "The run and the versions it uses.", by_run, registry=self._inner)
+        self._dropped_total = 0
+        self._steps_at: int | None = None
+        self._skipped_until: dict[str, float] = {}
+        self.phase("init")
+
+    # ---- what was read
+
+    def read(self, lines: int, size: int) -> None:
+        """So many lines and bytes of log came in."""
+        self._lines.inc(lines)
+        self._bytes.inc(size)
+
+    def sample(self, sample: Sample) -> None:
+        """Numbers of one line."""
+        rank = _rank(sample.rank)
+        for key, value in sample.values.items():
+            gauge = self._values.get(key)
+            if gauge is not None:
+                gauge.labels(self.run, rank).set(value)
+        self._skip(rank, sample.values)
+
+    def _skip(self, rank: str, values: dict[str, float]) -> None:
+        """Overflows come one by one; DeepSpeed's step line tells their sum too."""
+        before = self._skipped_until.get(rank, 0.0)
+        now = max(before + (1 if values.get("overflow") else 0), values.get("skipped_steps", 0.0))
+        if now > before:
+            self._skipped.labels(self.run, rank).inc(now - before)
+            self._skipped_until[rank] = now
+
+    def match(self, match: Match) -> None:
+        """A rule fired."""
+        self._matches.labels(self.run, match.rule).inc()
+        if match.rule == TRACE_CACHE_RULE:
+            self._invalidations.labels(self.run, _rank(match.line.rank)).inc()
+
+    def warning(self, rank: int | None) -> None:
+        """A warning was logged."""
+        self._warnings.labels(self.run, _rank(rank)).inc()
+
+    # ---- how it goes
+
+    def progress(self, step: int | None, total: int | None) -> None:
+        """How far the run is. After a restart from a checkpoint the repeated steps count again."""
+        if step is not None:
+            before = self._steps_at
+            self._steps.inc(step if before is None else max(0, step - before))
+            self._steps_at = step
+            self._step.labels(self.run).set(step)
+        if total is not None:
+            self._target.labels(self.run).set(total)
+
+    def stepped(self, rank: int | None, when: float) -> None:
+        """A rank made a step."""
+        self._last_step.labels(self.run, _rank(rank)).set(when)
+
+    def step_took(self, seconds: float, steps: int = 1) -> None:
+        """The last `steps` steps took so long each."""
+        for _ in range(min(steps, 1000)):
+            self._durations.observe(seconds)
+
+    def phase(self, phase: Phase) -> None:
+        """What the run is doing now."""
+        self._phase.state(phase)
+
+    def thresholds(self, thresholds: dict[Phase, float]) -> None:
+        """The stall thresholds learnt until now."""
+        for phase, seconds in thresholds.items():
+            self._threshold.labels(self.run, phase).set(seconds)
+
+    def stalled(self, seconds: float) -> None:
+        """So much more time was spent in a stall."""
+        self._stalled.inc(seconds)
+
+    def incident(self, rule: str, severity: str, is_open: bool) -> None:
+        """An incident opened or was resolved."""
+        self._open.labels(self.run, rule, severity).set(1 if is_open else 0)
+
+    def host_memory(self, size: int) -> None:
+        """Resident memory of all processes of the command."""
+        self._host_memory.labels(self.run).set(size)
+
+    def dropped(self, total: int) -> None:
+        """How many records have been dropped until now."""
+        self._dropped.inc(max(0, total - self._dropped_total))
+        self._dropped_total = max(total, self._dropped_total)
+
+    def info(self, facts: dict[str, str]) -> None:
+        """Versions and the like; values are short words."""
+        self._info.labels(self.run).info(facts)
+
+
+def _rank(rank: int | None) -> str:
+    return "" if rank is None or rank >= _MOST_RANKS else str(rank)
+
+
+class _Timed(Collector):
+    """Collects the metrics of `inner`, without creation times, and says how long that took."""
+
+    def __init__(self, inner: CollectorRegistry, run: str) -> None:
+        self._inner = inner
+        self._run = run
+
+    def collect(self) -> Iterator[Metric]:
+        start = time.perf_counter()
+        for metric in self._inner.collect():
+            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            yield metric
+        took = GaugeMetricFamily(
+            "stallwatch_scrape_duration_seconds",
+            "How long it took to collect these metrics.",
+            labels=["run"],
+        )
+        took.add_metric([self._run], time.perf_counter() - start)
+        yield took

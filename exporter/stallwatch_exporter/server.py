@@ -1,0 +1,68 @@
+"""Serves /metrics, on the next free port when the wanted one is taken; never a reason not to train."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from threading import Thread
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, start_http_server
+
+from stallwatch_exporter.settings import ExporterSettings
+
+
+class MetricsServer:
+    """A running endpoint; `url` tells where."""
+
+    def __init__(self, url: str, server: WSGIServer, thread: Thread) -> None:
+        self.url = url
+        self._server = server
+        self._thread = thread
+
+    def close(self) -> None:
+        """Stop serving and free the port."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def serve(
+    registry: CollectorRegistry, settings: ExporterSettings, notice: Callable[[str], None]
+) -> MetricsServer | None:
+    """Serve the registry; ``None``, with a notice, where no port can be had."""
+    first = settings.port
+    last = min(first + settings.port_tries, 65535) if first else 0
+    secure = settings.tls_certificate is not None and settings.tls_key is not None
+    for port in range(first, last + 1):
+        try:
+            server, thread = start_http_server(
+                port,
+                settings.host,
+                registry,
+                certfile=str(settings.tls_certificate) if secure else None,
+                keyfile=str(settings.tls_key) if secure else None,
+                client_cafile=str(settings.tls_client_ca) if settings.tls_client_ca else None,
+                client_auth_required=settings.tls_client_ca is not None,
+            )
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                continue
+            notice(f"/metrics cannot be served on {settings.host} ({error}); the run goes on without")
+            return None
+        bound = server.server_port
+        if first and bound != first:
+            notice(f"port {first} is taken: /metrics is on port {bound}")
+        scheme = "https" if secure else "http"
+        return MetricsServer(f"{scheme}://{_address(settings.host)}:{bound}/metrics", server, thread)
+    notice(f"ports {first} to {last} are all taken; /metrics is not served")
+    return None
+
+
+def _address(host: str) -> str:
+    """Where to reach what is bound to `host`, from this machine."""
+    if host in ("", "0.0.0.0"):
+        return "127.0.0.1"
+    if host == "::":
+        return "[::1]"
+    return f"[{host}]" if ":" in host else host

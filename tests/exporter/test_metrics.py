@@ -1,0 +1,177 @@
+"""The metrics page: every name documented, promtool content, numbers right, port taken."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from stallwatch_exporter.metrics import RunMetrics
+from stallwatch_exporter.server import serve
+from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_rules.records import Line, Match, Sample
+
+LINE = Line(text="x", source="out", number=1, rank=1)
+
+
+def full() -> RunMetrics:
+    """Metrics with every series present."""
+    metrics = RunMetrics("sft-1")
+    values = {
+        "loss": 0.5,
+        "grad_norm": float("nan"),
+        "learning_rate": 1e-4,
+        "loss_scale": 65536.0,
+        "overflow": 1.0,
+        "memory_allocated_bytes": 1e9,
+        "memory_peak_bytes": 2e9,
+    }
+    metrics.sample(Sample(rank=None, time=1.0, step=3, values=values))
+    metrics.read(10, 1000)
+    metrics.match(Match("zero3-trace-cache-invalidated", LINE, {}))
+    metrics.warning(1)
+    metrics.progress(3, 100)
+    metrics.stepped(0, 1234.5)
+    metrics.step_took(1.5)
+    metrics.phase("train")
+    metrics.thresholds({"train": 30.0, "init": 1800.0})
+    metrics.stalled(2.0)
+    metrics.incident("cuda-oom", "critical", True)
+    metrics.host_memory(10**9)
+    metrics.dropped(2)
+    metrics.info({"torch": "2.13.0"})
+    return metrics
+
+
+def page(metrics: RunMetrics) -> str:
+    return generate_latest(metrics.registry).decode()
+
+
+def series(metrics: RunMetrics) -> dict[str, float]:
+    """Every sample, keyed as it is written, run left out."""
+    found = {}
+    for family in text_string_to_metric_families(page(metrics)):
+        for sample in family.samples:
+            labels = ",".join(f"{k}={v}" for k, v in sorted(sample.labels.items()) if k != "run" and v)
+            found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
+    return found
+
+
+def test_numbers_come_out_as_they_went_in() -> None:
+    found = series(full())
+    assert found["stallwatch_loss"] == 0.5
+    assert found["stallwatch_steps_total"] == found["stallwatch_step"] == 3
+    assert found["stallwatch_target_steps"] == 100
+    assert found["stallwatch_last_step_timestamp_seconds{rank=0}"] == 1234.5
+    assert found["stallwatch_phase{stallwatch_phase=train}"] == 1
+    assert found["stallwatch_phase{stallwatch_phase=init}"] == 0
+    assert found["stallwatch_stall_threshold_seconds{phase=train}"] == 30
+    assert found["stallwatch_trace_cache_invalidations_total{rank=1}"] == 1
+    assert found["stallwatch_rule_matches_total{rule=zero3-trace-cache-invalidated}"] == 1
+    assert found["stallwatch_incident_open{rule=cuda-oom,severity=critical}"] == 1
+    assert found["stallwatch_step_duration_seconds_count"] == 1
+    assert found["stallwatch_run_info{torch=2.13.0}"] == 1
+    assert found["stallwatch_log_lines_total"] == 10
+
+
+def test_every_series_carries_the_run_and_nothing_of_the_log() -> None:
+    for family in text_string_to_metric_families(page(full())):
+        for sample in family.samples:
+            labels = dict(sample.labels)
+            assert labels.pop("run") == "sft-1"
+            known = {"rank", "rule", "severity", "phase", "le", "stallwatch_phase"}
+            assert set(labels) <= known or sample.name == "stallwatch_run_info"
+            assert not sample.name.endswith("_created")
+
+
+def test_a_fresh_run_already_shows_its_counters_and_thresholds() -> None:
+    found = series(RunMetrics("sft-1"))
+    assert found["stallwatch_steps_total"] == found["stallwatch_stalled_seconds_total"] == 0
+    assert found["stallwatch_phase{stallwatch_phase=init}"] == 1
+
+
+def test_a_restart_from_a_checkpoint_never_lowers_the_counter() -> None:
+    metrics = RunMetrics("sft-1")
+    for step in (100, 150, 120, 121, None, 130):
+        metrics.progress(step, None)
+    found = series(metrics)
+    assert found["stallwatch_step"] == 130
+    assert found["stallwatch_steps_total"] == 160
+
+
+def test_skipped_steps_are_not_counted_twice() -> None:
+    metrics = RunMetrics("sft-1")
+    for values in ({"overflow": 1.0}, {"overflow": 1.0}, {"skipped_steps": 2.0}, {"skipped_steps": 5.0}):
+        metrics.sample(Sample(rank=0, time=None, values=values))
+    assert series(metrics)["stallwatch_skipped_steps_total{rank=0}"] == 5
+
+
+def test_dropped_records_follow_a_running_total() -> None:
+    metrics = RunMetrics("sft-1")
+    for total in (0, 3, 3, 7):
+        metrics.dropped(total)
+    assert series(metrics)["stallwatch_dropped_records_total"] == 7
+
+
+def test_two_agents_in_one_process_do_not_mix() -> None:
+    one, other = full(), RunMetrics("other")
+    assert 'run="other"' not in page(one) and 'run="sft-1"' not in page(other)
+
+
+def test_every_metric_is_documented_and_no_other(root: Path) -> None:
+    text = (root / "docs" / "metrics.md").read_text()
+    documented = set(re.findall(r"^\| `(stallwatch_\w+)`", text, re.MULTILINE))
+    exported = set()
+    for family in full().registry.collect():
+        exported.add(
+            {"counter": f"{family.name}_total", "info": f"{family.name}_info"}.get(family.type, family.name)
+        )
+        assert family.documentation.endswith(".")
+    assert documented == exported
+
+
+# --- the endpoint
+
+
+@pytest.mark.server
+def test_promtool_accepts_the_live_endpoint() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed (Debian: prometheus)")
+    server = serve(full().registry, ExporterSettings(port=0), pytest.fail)
+    assert server is not None
+    with urllib.request.urlopen(server.url, timeout=10) as answer:
+        text = answer.read()
+    server.close()
+    assert text.count(b"# TYPE stallwatch_") == 25
+    checked = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, timeout=60)
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
+
+
+def test_a_taken_port_is_passed_over_with_a_word() -> None:
+    told: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = serve(full().registry, ExporterSettings(port=port), told.append)
+        assert server is not None
+        assert told == [f"port {port} is taken: /metrics is on port {server.url.split(':')[2].split('/')[0]}"]
+        with urllib.request.urlopen(server.url, timeout=10) as answer:
+            assert b"stallwatch_loss" in answer.read()
+        server.close()
+
+
+def test_without_any_port_the_run_goes_on() -> None:
+    told: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert serve(full().registry, ExporterSettings(port=port, port_tries=0), told.append) is None
+    assert len(told) == 1 and "taken" in told[0]
+    assert serve(full().registry, ExporterSettings(host="192.0.2.1"), told.append) is None
+    assert "cannot be served on 192.0.2.1" in told[1]

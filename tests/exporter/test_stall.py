@@ -1,0 +1,147 @@
+"""The stall watch by a clock that the tests turn."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_exporter.stall import StallWatch
+
+SETTINGS = ExporterSettings(stall_floor_seconds=30, stall_start_seconds=1800, stall_factor=3)
+
+
+def training(
+    seconds: float, steps: int = 10, settings: ExporterSettings = SETTINGS
+) -> tuple[StallWatch, float]:
+    """A watch that saw so many steps, each of so many seconds; and the time of the last."""
+    watch = StallWatch(settings, started=1000.0)
+    now = 1100.0
+    for step in range(1, steps + 1):
+        watch.observe(now, "train", step)
+        now += seconds
+    return watch, now - seconds
+
+
+def test_steady_steps_are_no_stall_and_silence_is() -> None:
+    watch, last = training(20.0)
+    assert not watch.check(last + 60.0).stalled
+    state = watch.check(last + 60.1)
+    assert state.stalled and state.episode == 1 and state.threshold == 60.0
+    assert (state.phase, state.step, state.since) == ("train", 10, last)
+    assert state.seconds == pytest.approx(60.1)
+
+
+def test_the_floor_keeps_fast_steps_from_crying_wolf() -> None:
+    watch, last = training(0.1, steps=100)
+    assert watch.check(last).threshold == 30.0
+    assert not watch.check(last + 29.0).stalled
+    assert watch.check(last + 31.0).stalled
+
+
+@pytest.mark.parametrize("steps", [0, 1, 5])
+def test_while_the_rhythm_is_unknown_it_waits_long(steps: int) -> None:
+    watch, last = training(1.0, steps=steps)
+    last = last if steps else 1000.0
+    assert watch.check(last).threshold == 1800.0
+    assert not watch.check(last + 1800.0).stalled
+    assert watch.check(last + 1801.0).stalled
+
+
+def test_a_slow_start_is_not_held_for_the_rhythm_of_the_steps() -> None:
+    watch = StallWatch(SETTINGS, started=0.0)
+    watch.observe(900.0, "train", 1)
+    for step in range(2, 8):
+        watch.observe(900.0 + step, "train", step)
+    assert watch.thresholds["train"] == 30.0
+
+
+def test_an_evaluation_has_its_own_threshold() -> None:
+    watch, now = training(1.0)
+    watch.observe(now, "eval")
+    assert not watch.check(now + 600.0).stalled
+    watch.observe(now + 600.0, "train", 11)
+    assert watch.thresholds["train"] == 30.0  # the evaluation did not teach the steps to be slow
+    assert watch.check(now + 631.0).stalled
+
+
+def test_evaluations_are_learnt_like_steps() -> None:
+    watch, now = training(1.0)
+    for _ in range(5):
+        watch.observe(now, "eval")
+        watch.observe(now + 100.0, "train")
+        now += 101.0
+    watch.observe(now, "eval")
+    assert watch.check(now).threshold == 300.0
+    assert watch.check(now + 301.0).stalled
+
+
+def test_recovery_closes_a_stall_and_the_next_is_a_new_episode() -> None:
+    watch, now = training(1.0)
+    assert watch.check(now + 40.0).episode == 1
+    assert watch.check(now + 50.0).episode == 1
+    watch.observe(now + 60.0, "train", 11)
+    assert not watch.check(now + 61.0).stalled
+    assert watch.thresholds["train"] == 30.0
+    assert watch.check(now + 100.0).episode == 2
+
+
+def test_pauses_that_keep_ending_by_themselves_become_part_of_the_rhythm() -> None:
+    watch, now = training(1.0)
+    for step in range(3):
+        now += 200.0
+        assert watch.check(now).stalled
+        watch.observe(now, "train", 11 + step)
+    assert watch.thresholds["train"] == 600.0
+    assert not watch.check(now + 200.0).stalled
+
+
+def test_a_watch_that_stood_still_blames_nobody() -> None:
+    watch, now = training(1.0)
+    watch.pause(3600.0)
+    assert not watch.check(now + 3610.0).stalled
+    assert watch.check(now + 3631.0).stalled
+
+
+def test_a_run_that_was_up_before_is_judged_by_the_last_sign_it_left() -> None:
+    watch, now = training(1.0)
+    watch.begin_at(now + 500.0)
+    assert not watch.check(now + 520.0).stalled
+    assert watch.check(now + 531.0).stalled
+
+
+@given(
+    st.lists(st.floats(0.01, 100.0), min_size=5, max_size=60),
+    st.floats(0.0, 300.0),
+)
+def test_it_is_stalled_exactly_when_quiet_for_longer_than_the_threshold(
+    durations: list[float], quiet: float
+) -> None:
+    watch = StallWatch(SETTINGS, started=0.0)
+    now = 10.0
+    watch.observe(now, "train", 0)
+    for step, seconds in enumerate(durations, start=1):
+        assert not watch.check(now + min(seconds, 29.0)).stalled
+        now += seconds
+        watch.observe(now, "train", step)
+    state = watch.check(now + quiet)
+    assert state.threshold >= 30.0
+    assert state.stalled == (state.seconds > state.threshold)
+    assert state.threshold <= max(30.0, 3 * max(durations)) + 1e-3
+
+
+@given(st.lists(st.sampled_from(["step", "eval", "wait", "check"]), max_size=60))
+def test_episodes_count_stalls_that_began(events: list[str]) -> None:
+    watch, now = training(1.0)
+    begun, before = 0, False
+    for event in events:
+        if event == "wait":
+            now += 500.0
+        elif event in ("step", "eval"):
+            watch.observe(now, "train" if event == "step" else "eval")
+            before = False
+        state = watch.check(now)
+        begun += state.stalled and not before
+        before = state.stalled
+        assert state.episode == begun
