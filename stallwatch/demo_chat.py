@@ -1,0 +1,67 @@
+"""A chat for the demo: a local endpoint that prints every message it receives."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any
+
+_MARKS = {"open": "🔴", "resolved": "🟢"}
+
+
+class ChatEndpoint:
+    """Listens on 127.0.0.1, on a port that the system chooses, while the ``with`` block lasts."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        """`show` is handed each message as one block of lines."""
+        handler = type("Handler", (_Handler,), {"show": staticmethod(show)})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="demo-chat", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """The Apprise URL of this chat."""
+        return f"json://127.0.0.1:{self._server.server_port}/"
+
+    def __enter__(self) -> ChatEndpoint:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    show: Callable[[str], None]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        try:
+            message = json.loads(body)
+        except ValueError:
+            self.send_error(400, "not JSON")
+            return
+        self.show(render(message))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: the messages are the output."""
+
+
+def render(message: dict[str, Any], width: int = 96) -> str:
+    """One message as a block of lines, told from the training's own output by its prefix."""
+    status = str(message.get("status", "?"))
+    facts = [str(message[key]) for key in ("severity", "run", "rule") if message.get(key)]
+    lines = [f"{_MARKS.get(status, '⚪')} {' · '.join([status, *facts])}", str(message.get("title", ""))]
+    for paragraph in str(message.get("text") or message.get("message") or "").splitlines():
+        lines += textwrap.wrap(paragraph, width, subsequent_indent="  ") or [""]
+    return "\n".join(f"chat │ {line}".rstrip() for line in ["", *lines, ""])
