@@ -1,7 +1,8 @@
-"""The numbers of one run as pandas frames, the same shape whether scraped live or read back from log copies."""
+"""The numbers of one run as pandas frames, of one shape whether scraped or read back from log copies."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Protocol
 
@@ -25,9 +26,10 @@ class RunFrames:
     step_seconds: pd.DataFrame = field(default_factory=empty)  #: at the end of each step
     threshold: pd.DataFrame = field(default_factory=empty)  #: of a stall, in seconds
     memory: pd.DataFrame = field(default_factory=empty)  #: bytes
-    memory_kind: str = ""  #: allocated, reserved, peak or host
+    memory_kind: str = ""  #: allocated, reserved, peak or host_rss
     invalidations: pd.DataFrame = field(default_factory=empty)  #: total so far
     warnings: pd.DataFrame = field(default_factory=empty)  #: total so far
+    total_steps: float | None = None
     last_step_at: float | None = None
     seen: float | None = None  #: the newest time anything in here speaks of
     rebuilt: bool = False  #: from log copies: nothing was scraped
@@ -65,19 +67,20 @@ def from_store(store: Series, run: str, since: float | None = None) -> RunFrames
         if not memory.empty:
             break
     else:
-        kind, memory = "host", get("host_memory_bytes")
-    steps = get("steps_total")
+        kind, memory = "host_rss", get("host_memory_bytes")
     last = store.latest(run, "stallwatch_last_step_timestamp_seconds")
+    last_step_at = max((time for time in last.values() if time > 0), default=None)
     found = RunFrames(
-        steps=highest(steps),
-        loss=_columns(get("loss")),
+        steps=highest(get("step")),
+        total_steps=max(store.latest(run, "stallwatch_target_steps").values(), default=None),
+        loss=_told(_columns(get("loss")), last_step_at),
         step_seconds=durations(get("step_duration_seconds_sum"), get("step_duration_seconds_count")),
         threshold=_of_phase(get("stall_threshold_seconds"), "train"),
-        memory=_columns(memory),
+        memory=_columns(memory) if kind == "host_rss" else _told(_columns(memory), last_step_at),
         memory_kind=kind,
         invalidations=total(get("trace_cache_invalidations_total")),
         warnings=total(get("warnings_total")),
-        last_step_at=max((time for time in last.values() if time > 0), default=None),
+        last_step_at=last_step_at,
     )
     newest = [getattr(found, name)["t"].max() for name in _FRAMES if not getattr(found, name).empty]
     return _with_seen(found, max(newest, default=None))
@@ -97,13 +100,28 @@ def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
     """Mean seconds a step between moments at which the number of steps went up."""
     if sums.empty or counts.empty:
         return empty()
-    both = sums.merge(counts, on=["rank", "labels", "t"], suffixes=("", "_count"))
+    both = sums.merge(counts, how="outer", on=["rank", "labels", "t"], suffixes=("", "_count"))
+    both["key"] = _key(both)
+    both = both.sort_values(["key", "t"])
+    both[["v", "v_count"]] = both.groupby("key")[["v", "v_count"]].ffill()
     # Plateaus are closed by a repeated point: only the points where a step was counted tell a duration.
-    fresh = both[both.groupby(["rank", "labels"], dropna=False)["v_count"].diff() != 0]
-    steps = fresh.groupby(["rank", "labels"], dropna=False)[["v", "v_count"]].diff()
+    fresh = both[both.groupby("key")["v_count"].diff() != 0].dropna(subset=["v", "v_count"])
+    steps = fresh.groupby("key")[["v", "v_count"]].diff()
     done = steps["v_count"] > 0
     out = fresh.loc[done, ["rank", "t"]].assign(v=(steps["v"] / steps["v_count"])[done])
     return out.reset_index(drop=True)
+
+
+def thin(frame: pd.DataFrame, points: int = 2000) -> pd.DataFrame:
+    """At most about `points` rows: each span of time keeps its lowest and highest value, so peaks survive."""
+    if len(frame) <= points:
+        return frame
+    groups = frame["rank"].nunique(dropna=False)
+    first, last = frame["t"].min(), frame["t"].max()
+    spans = ((frame["t"] - first) / ((last - first) or 1.0) * max(1, points // (2 * groups))).astype(int)
+    by = frame["v"].groupby([frame["rank"].astype("string").fillna(""), spans])
+    kept = sorted({*by.idxmin().dropna(), *by.idxmax().dropna(), frame.index[-1]})
+    return frame.loc[kept].reset_index(drop=True)
 
 
 def limit_ranks(frame: pd.DataFrame, most: int = MOST_RANKS) -> pd.DataFrame:
@@ -115,19 +133,28 @@ def limit_ranks(frame: pd.DataFrame, most: int = MOST_RANKS) -> pd.DataFrame:
     return frame[frame["rank"].isin(chosen)]
 
 
-def _fold(frame: pd.DataFrame, how: object) -> pd.DataFrame:
+def _key(frame: pd.DataFrame) -> pd.Series:
+    return frame["rank"].astype("string").fillna("") + " " + frame["labels"].astype("string")
+
+
+def _fold(frame: pd.DataFrame, how: Callable[[pd.DataFrame], pd.Series]) -> pd.DataFrame:
     if frame.empty:
         return empty()
-    by = [name for name in ("rank", "labels") if name in frame]
-    if len(frame[by].drop_duplicates()) == 1:
-        return frame.assign(rank=pd.NA)[list(COLUMNS)].astype(COLUMNS).reset_index(drop=True)
-    wide = frame.pivot_table(index="t", columns=by, values="v", aggfunc="last", dropna=False)
-    folded = how(wide.dropna(axis=1, how="all").sort_index().ffill())  # type: ignore[operator]
+    wide = frame.assign(key=_key(frame)).pivot(index="t", columns="key", values="v").sort_index().ffill()
+    folded = how(wide)
     return pd.DataFrame({"rank": pd.NA, "t": folded.index, "v": folded.to_numpy()}).astype(COLUMNS)
 
 
 def _columns(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[list(COLUMNS)].reset_index(drop=True)
+
+
+def _told(frame: pd.DataFrame, last_step_at: float | None) -> pd.DataFrame:
+    """Without the plateau after the last step: nobody measured there, the run only repeats what it said."""
+    if last_step_at is None or frame.empty:
+        return frame
+    fresh = frame["v"].ne(frame.groupby("rank", dropna=False)["v"].shift())
+    return frame[fresh | (frame["t"] <= last_step_at)].reset_index(drop=True)
 
 
 def _of_phase(frame: pd.DataFrame, phase: str) -> pd.DataFrame:

@@ -21,13 +21,13 @@ def plain(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """`text` as Markdown that shows exactly `text`: no markup, link, formula, directive or HTML in it works."""
+    """`text` as Markdown that shows exactly `text`: no markup, link, formula or HTML in it works."""
     joined = _ADDRESS.sub(lambda m: f"{m[1] or ''}{m[2] or m[3]}\u2060", plain(text))
     return _PUNCTUATION.sub(r"\\\1", joined)
 
 
 def advice(text: str) -> str:
-    """Like `markdown`, but spans in backticks stay code: the sentences of rule pages name keys and files so."""
+    """Like `markdown`, but spans in backticks stay code: rule pages name keys and files so."""
     parts = _CODE.split(text)
     return "".join(f"`{plain(part)}`" if index % 2 else _edged(part) for index, part in enumerate(parts))
 

@@ -42,7 +42,9 @@ def parse(text: str) -> list[Reading]:
                     raise NotMetrics(f"more than {MOST_READINGS:,} numbers on one page")
     except NotMetrics:
         raise
-    except Exception as error:  # the parser raises whatever its tokens break: ValueError, IndexError, KeyError
+    except (
+        Exception
+    ) as error:  # the parser raises whatever its tokens break: ValueError, IndexError, KeyError
         raise NotMetrics(f"not a metrics page: {type(error).__name__}") from error
     return readings
 

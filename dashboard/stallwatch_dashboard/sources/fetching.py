@@ -40,7 +40,9 @@ def fetch(url: str, *, most_bytes: int = MOST_BYTES, most_seconds: float = MOST_
     if urlsplit(url).scheme not in ("http", "https"):
         raise FetchError("not an http address")
     deadline = time.monotonic() + most_seconds
-    request = urllib.request.Request(url, headers={"Accept": "text/plain;version=0.0.4", "User-Agent": "stallwatch"})
+    request = urllib.request.Request(
+        url, headers={"Accept": "text/plain;version=0.0.4", "User-Agent": "stallwatch"}
+    )
     try:
         with _opener.open(request, timeout=_SOCKET_SECONDS) as answer:
             if "html" in (answer.headers.get("Content-Type") or ""):
@@ -51,7 +53,9 @@ def fetch(url: str, *, most_bytes: int = MOST_BYTES, most_seconds: float = MOST_
     except FetchError:
         raise
     except Exception as error:  # refused, reset, timed out, bad headers, bad addresses: all mean no page
-        raise FetchError(f"does not answer ({getattr(error, 'reason', None) or type(error).__name__})") from error
+        raise FetchError(
+            f"does not answer ({getattr(error, 'reason', None) or type(error).__name__})"
+        ) from error
 
 
 def _body(answer: Any, deadline: float, most_bytes: int) -> bytes:

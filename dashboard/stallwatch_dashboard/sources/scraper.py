@@ -34,7 +34,7 @@ class TargetStatus:
 
 
 class Scraper:
-    """Scrapes in a thread of its own; `scrape_once` is the whole of a round, for tests and for the first one."""
+    """Scrapes in a thread of its own; `scrape_once` is the whole of a round."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Scraper:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def scrape_once(self) -> None:
-        """Ask every endpoint that is not still being asked, and wait for the answers, but not for slow ones."""
+        """Ask every endpoint that is not still being asked; wait for the answers, but not for slow ones."""
         asked = []
         for url, run in self._endpoints():
             running = self._busy.get(url)

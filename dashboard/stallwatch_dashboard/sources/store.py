@@ -18,7 +18,8 @@ POINTS = 2000  #: of one query: what a chart can show
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS series (
-    id INTEGER PRIMARY KEY, run VARCHAR NOT NULL, metric VARCHAR NOT NULL, rank INTEGER, labels VARCHAR NOT NULL
+    id INTEGER PRIMARY KEY,
+    run VARCHAR NOT NULL, metric VARCHAR NOT NULL, rank INTEGER, labels VARCHAR NOT NULL
 );
 CREATE TABLE IF NOT EXISTS points (series INTEGER NOT NULL, t DOUBLE NOT NULL, v DOUBLE);
 """
@@ -37,8 +38,8 @@ class _Series:
 class MetricStore:
     """Change-only series in DuckDB. Safe to read from several threads while one writes.
 
-    A constant number costs one point a minute: its plateau is closed with a second point when it changes, so a
-    chart shows the step where it was. NaN is kept as NULL.
+    A constant number costs one point a minute: its plateau is closed with a second point when it changes, so
+    a chart shows the change where it was. NaN is kept as NULL.
     """
 
     def __init__(self, path: Path | None = None, *, heartbeat: float = HEARTBEAT_SECONDS) -> None:
@@ -93,8 +94,8 @@ class MetricStore:
     ) -> pd.DataFrame:
         """One metric of one run with the columns ``rank, labels, t, v``, ordered by them, at most `points` long.
 
-        A longer series is cut into equal spans of time, and each keeps its lowest and its highest value: peaks
-        survive. The last value is repeated at the last scrape that showed it, so a plateau reaches to now.
+        A longer series is cut into equal spans of time; each keeps its lowest and highest value: peaks
+        survive. The last value is repeated at the last scrape that showed it: a plateau reaches to now.
         """
         low, high = -math.inf if since is None else since, math.inf if until is None else until
         where = [run, metric, low, high]
@@ -149,7 +150,9 @@ class MetricStore:
         """Write how far the last plateaus reached, and let go of the file."""
         with self._lock:
             every = [series for family in self._series.values() for series in family.values()]
-            ends = [(series.id, series.seen, series.value) for series in every if series.seen > series.written]
+            ends = [
+                (series.id, series.seen, series.value) for series in every if series.seen > series.written
+            ]
             self._insert([], ends)
             self._connection.close()
 

@@ -1,0 +1,18 @@
+"""The frame around all pages: the name in the browser's tab, and the way from page to page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import streamlit as st
+
+from stallwatch_dashboard.pages.common import PAGES, page
+from stallwatch_dashboard.sources.embedded import shared
+
+
+def main(first: str = "runs") -> None:
+    """Draw the page that the address names, `first` where it names none."""
+    shared()  # scraping goes on whether or not anybody looks
+    icon = str(Path(__file__).with_name("icon.svg"))  # a named icon would be fetched from a font server
+    st.set_page_config(page_title="Stallwatch", page_icon=icon, layout="wide")
+    st.navigation([page(name, default=name == first) for name in PAGES], position="top").run()

@@ -1,0 +1,159 @@
+"""What all charts share: quiet axes, times in the reader's zone, incidents drawn as bands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from stallwatch_dashboard import theme
+from stallwatch_dashboard.safetext import label
+from stallwatch_exporter.incident import Incident
+
+HEIGHT = 232
+#: For ``st.plotly_chart``: no logo, no link to a cloud, only the buttons that are of use on a time line.
+CONFIG = {
+    "displaylogo": False,
+    "showEditInChartStudio": False,
+    "plotlyServerURL": "",
+    "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"],
+    "responsive": True,
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How the reader sees the page."""
+
+    zone: tzinfo | None = None
+    dark: bool = False
+
+    @property
+    def cycle(self) -> tuple[str, ...]:
+        """Colours for lines of one kind."""
+        return theme.DARK_CYCLE if self.dark else theme.LIGHT_CYCLE
+
+    @property
+    def blue(self) -> str:
+        """Progress."""
+        return self.cycle[0]
+
+    @property
+    def red(self) -> str:
+        """What goes wrong."""
+        return theme.VERMILLION
+
+    @property
+    def grey(self) -> str:
+        """Limits and notes."""
+        return "#9AA5B1" if self.dark else "#616E7C"
+
+    @property
+    def text(self) -> str:
+        """Words and numbers."""
+        return (theme.DARK if self.dark else theme.LIGHT)["textColor"]
+
+    @property
+    def page(self) -> str:
+        """What is behind the chart."""
+        return (theme.DARK if self.dark else theme.LIGHT)["backgroundColor"]
+
+    @property
+    def line(self) -> str:
+        """Axes and grid."""
+        return (theme.DARK if self.dark else theme.LIGHT)["borderColor"]
+
+    def times(self, seconds: pd.Series) -> list[datetime]:
+        """Unix seconds as wall-clock times of the reader; Plotly shows them as they stand."""
+        return [self.time(second) for second in seconds]
+
+    def time(self, second: float) -> datetime:
+        """One such time."""
+        return datetime.fromtimestamp(second, self.zone).replace(tzinfo=None)
+
+
+@dataclass(frozen=True)
+class Span:
+    """The time that all charts of a run show, so that they can be read against each other."""
+
+    start: float
+    end: float
+
+
+def figure(look: Look, span: Span, incidents: Sequence[Incident]) -> go.Figure:
+    """An empty chart over `span` with the incidents in it."""
+    chart = go.Figure()
+    chart.update_layout(
+        height=HEIGHT,
+        margin={"l": 62, "r": 14, "t": 40, "b": 24},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font={"family": '"Source Sans", "Noto Sans CJK SC", sans-serif', "size": 13, "color": look.text},
+        hoverlabel={"bgcolor": look.page, "font": {"color": look.text}},
+        modebar={"bgcolor": "rgba(0,0,0,0)", "color": look.grey, "activecolor": look.text},
+        uirevision="keep",  # zoom and hidden lines outlive every update
+        hovermode="x unified",
+        showlegend=True,
+        legend={"orientation": "h", "x": 0, "y": 1.1, "xanchor": "left", "yanchor": "bottom"},
+        transition={"duration": 0},
+        shapes=[_band(look, incident, span) for incident in incidents],
+        annotations=_names(look, incidents),
+    )
+    chart.update_xaxes(
+        type="date",
+        range=[look.time(span.start), look.time(span.end)],
+        showgrid=False,
+        zeroline=False,
+        linecolor=look.line,
+        tickformatstops=_TICKS,
+        nticks=6,
+    )
+    chart.update_yaxes(
+        rangemode="tozero", automargin=False, nticks=5, gridcolor=look.line, zeroline=False, title_standoff=4
+    )
+    return chart
+
+
+_TICKS = [
+    {"dtickrange": [None, 60_000], "value": "%H:%M:%S"},
+    {"dtickrange": [60_000, 86_400_000], "value": "%H:%M"},
+    {"dtickrange": [86_400_000, None], "value": "%b %d"},
+]
+
+
+def _band(look: Look, incident: Incident, span: Span) -> dict[str, object]:
+    colour = theme.VERMILLION if incident.severity == "critical" else theme.ORANGE
+    return {
+        "type": "rect",
+        "xref": "x",
+        "yref": "paper",
+        "x0": look.time(incident.opened_at),
+        "x1": look.time(incident.resolved_at or max(span.end, incident.opened_at)),
+        "y0": 0,
+        "y1": 1,
+        "fillcolor": colour,
+        "opacity": 0.15,
+        "line": {"width": 1, "color": colour},
+        "layer": "below",
+    }
+
+
+def _names(look: Look, incidents: Sequence[Incident]) -> list[dict[str, object]]:
+    """A name above the start of each band, but not so many that they run into each other."""
+    return [
+        {
+            "xref": "x",
+            "yref": "paper",
+            "x": look.time(incident.opened_at),
+            "y": 1,
+            "xanchor": "left",
+            "yanchor": "bottom",
+            "text": label("stall" if incident.kind == "stall" else incident.rule, 34),
+            "showarrow": False,
+            "font": {"size": 12, "color": theme.VERMILLION if incident.severity == "critical" else look.grey},
+        }
+        for incident in incidents[:3]
+    ]

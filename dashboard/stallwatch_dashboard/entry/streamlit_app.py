@@ -1,0 +1,9 @@
+"""What Streamlit is told to run.
+
+It lies alone: beside a folder named pages/, Streamlit would take the files in there for pages of its own
+navigation, and show them without the frame around them.
+"""
+
+from stallwatch_dashboard.app import main
+
+main()

@@ -1,0 +1,182 @@
+"""Start the dashboard as a child process, and leave nothing behind when it is time to end."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+from types import FrameType
+
+from stallwatch_dashboard import theme
+from stallwatch_dashboard.settings import DashboardSettings, to_environment
+
+_START_SECONDS = 60.0
+_END_SECONDS = 5.0
+
+
+def serve(settings: DashboardSettings) -> int:
+    """Serve the pages until SIGINT or SIGTERM; returns the exit code for the shell."""
+    problem = _problem(settings)
+    if problem:
+        _tell(problem)
+        return 2
+    if settings.port == 0:
+        settings = replace(settings, port=_free_port(settings.host))
+    with _child(settings) as child, _forwarded_signals(child) as asked_to_end:
+        if not _answers(child, settings):
+            return _exit_code(child, asked_to_end) if asked_to_end else 1
+        _tell(f"dashboard on {url(settings)} (Ctrl-C ends it)")
+        child.wait()
+        return _exit_code(child, asked_to_end)
+
+
+def url(settings: DashboardSettings) -> str:
+    """Where the pages are."""
+    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::", "") else settings.host
+    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+
+
+def streamlit_options(settings: DashboardSettings) -> dict[str, str]:
+    """Streamlit's configuration as environment variables: they win over files that a user may have."""
+    return {
+        "STREAMLIT_SERVER_ADDRESS": settings.host,
+        "STREAMLIT_SERVER_PORT": str(settings.port),
+        "STREAMLIT_SERVER_HEADLESS": "true",  # opens no browser, asks for no e-mail address
+        "STREAMLIT_SERVER_SHOW_EMAIL_PROMPT": "false",
+        "STREAMLIT_SERVER_FILE_WATCHER_TYPE": "none",
+        "STREAMLIT_SERVER_MAX_UPLOAD_SIZE": str(settings.max_upload_mb),
+        "STREAMLIT_BROWSER_SERVER_ADDRESS": "127.0.0.1",  # else it asks a public host for its own address
+        "STREAMLIT_BROWSER_GATHER_USAGE_STATS": "false",
+        "STREAMLIT_CLIENT_TOOLBAR_MODE": "minimal",
+        "STREAMLIT_CLIENT_SHOW_ERROR_DETAILS": "type",
+        "STREAMLIT_CLIENT_SHOW_ERROR_LINKS": "false",
+        "STREAMLIT_LOGGER_LEVEL": "warning",
+        **theme.streamlit_options(),
+    }
+
+
+def _problem(settings: DashboardSettings) -> str | None:
+    if find_spec("streamlit") is None:
+        return "the dashboard needs Python 3.11 and pip install 'stallwatch[dashboard]'"
+    if not settings.insecure and not _own_address(settings.host):
+        return (
+            f"{settings.host} can be reached by others and the dashboard has no login;"
+            " keep 127.0.0.1 and use ssh -L, or say --insecure"
+        )
+    if settings.port and not _is_free(settings.host, settings.port):
+        return f"port {settings.port} on {settings.host} is taken; choose another with --port"
+    return None
+
+
+def _own_address(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_free(host: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def _free_port(host: str) -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def _child(settings: DashboardSettings) -> Iterator[subprocess.Popen[bytes]]:
+    """The serving process, in a session of its own. It ends with this block, and by itself if we die."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "stallwatch_dashboard.server"],
+        env={**os.environ, **streamlit_options(settings), **to_environment(settings)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,  # Streamlit's greeting; its warnings and errors go to stderr
+        start_new_session=True,
+    )
+    try:
+        yield child
+    finally:
+        if child.poll() is None:
+            child.terminate()
+        try:
+            child.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            pass
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        if child.stdin:
+            child.stdin.close()
+
+
+@contextlib.contextmanager
+def _forwarded_signals(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """SIGINT, SIGTERM and SIGHUP end the child; the list tells which came."""
+    came: list[int] = []
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        with contextlib.suppress(ProcessLookupError):
+            child.terminate()
+
+    try:
+        before = {
+            number: signal.signal(number, forward)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        }
+    except ValueError:  # not in the main thread: whoever called us there ends us his way
+        yield came
+        return
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _answers(child: subprocess.Popen[bytes], settings: DashboardSettings) -> bool:
+    """Wait until the pages are there."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    deadline = time.monotonic() + _START_SECONDS
+    while child.poll() is None and time.monotonic() < deadline:
+        with (
+            contextlib.suppress(OSError),
+            opener.open(f"{url(settings)}/_stcore/health", timeout=1) as answer,
+        ):
+            if answer.status == 200:
+                return True
+        time.sleep(0.1)
+    if child.poll() is None:
+        _tell(f"the dashboard did not come up within {_START_SECONDS:.0f} s")
+    return False
+
+
+def _exit_code(child: subprocess.Popen[bytes], asked_to_end: list[int]) -> int:
+    """0 after Ctrl-C or SIGTERM: that is how a dashboard ends."""
+    code = child.poll()
+    return 0 if asked_to_end or code is None else (code if code >= 0 else 128 - code)
+
+
+def _tell(text: str) -> None:
+    print(f"stallwatch: {text}", file=sys.stderr, flush=True)

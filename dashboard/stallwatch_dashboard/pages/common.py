@@ -1,0 +1,90 @@
+"""Pieces that every page draws: the head, the reader's language and zone, plain facts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import tzinfo
+from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import streamlit as st
+from streamlit.navigation.page import StreamlitPage
+
+from stallwatch_dashboard import theme, words
+from stallwatch_dashboard.charts.base import Look
+from stallwatch_dashboard.safetext import markdown
+from stallwatch_dashboard.sources.embedded import shared
+from stallwatch_rules.catalogue import Catalogue, load_catalogue
+
+#: Shape and word together: colour is never the only sign.
+ICONS = {
+    "starting": "◌",
+    "training": "▶",
+    "stalled": "■",
+    "degraded": "▼",
+    "failed": "✖",
+    "finished": "✔",
+    "stale": "?",
+}
+
+
+#: Pages in the order of the navigation, with their icons.
+PAGES = {"runs": ":material/list:", "run": ":material/monitoring:", "postmortem": ":material/troubleshoot:"}
+
+
+def page(name: str, *, default: bool = False) -> StreamlitPage:
+    """The page of that name, for the navigation and for links to it."""
+    path = Path(__file__).with_name(f"{name}.py")
+    return st.Page(path, title=say(name), icon=PAGES[name], url_path=name, default=default)
+
+
+def language() -> str:
+    """What the reader chose, else what the dashboard was started with."""
+    chosen = st.session_state.get("language") or st.query_params.get("lang") or shared().settings.language
+    return chosen if chosen in words.LANGUAGES else "en"
+
+
+def say(key: str, *values: object) -> str:
+    """A fixed word in the reader's language."""
+    return words.speaker(language())(key, *values)
+
+
+def zone() -> tzinfo | None:
+    """The reader's time zone as the browser tells it; this host's where it does not."""
+    try:
+        return ZoneInfo(st.context.timezone) if st.context.timezone else None
+    except (ZoneInfoNotFoundError, ValueError):
+        return None
+
+
+def look() -> Look:
+    """How charts should look for this reader."""
+    return Look(zone(), getattr(st.context.theme, "type", None) == "dark")
+
+
+@st.cache_resource(show_spinner=False)
+def catalogue(extra: tuple[str, ...]) -> Catalogue:
+    """The rule pages, read once per process."""
+    return load_catalogue([Path(folder) for folder in extra])
+
+
+def head(title: str, choose: Callable[[], str | None] | None = None) -> str | None:
+    """The page's title, or a choice in its place; the language beside it; what is wrong with the source."""
+    st.html(theme.STYLE)
+    left, right = st.columns([3, 1], vertical_alignment="center")
+    with left:
+        if choose is None:
+            st.markdown(f"## {markdown(title)}")
+        chosen = choose() if choose else None
+    with right.container(horizontal=True, horizontal_alignment="right"):
+        st.segmented_control(
+            say("language"),
+            list(words.LANGUAGES),
+            format_func=words.LANGUAGES.__getitem__,
+            default=language(),
+            key="language",
+            label_visibility="collapsed",
+        )
+    if problem := shared().problem:
+        st.warning(markdown(problem), icon=":material/warning:")
+    return chosen

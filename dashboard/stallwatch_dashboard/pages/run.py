@@ -1,0 +1,209 @@
+"""One run, live: the verdict first, then its figures, the charts, the incidents and the end of its log."""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from stallwatch_dashboard import formats, logtail, verdict
+from stallwatch_dashboard.charts import base, lines
+from stallwatch_dashboard.frames import RunFrames
+from stallwatch_dashboard.overview import RunRow
+from stallwatch_dashboard.pages.common import ICONS, catalogue, head, language, look, say, zone
+from stallwatch_dashboard.safetext import advice, markdown
+from stallwatch_dashboard.sources.embedded import shared
+from stallwatch_exporter.incident import Incident
+
+_FRESH_SECONDS = 4.0  #: younger numbers need no word about their age
+_EVIDENCE = 3
+_FEW_LINES, _MANY_LINES = 15, 1000
+
+
+def _choose() -> str | None:
+    """The run in the address, else the one the reader came from, else the newest."""
+    names = shared().run_names()
+    told = st.session_state.pop("open_run", None) or st.query_params.get("run")
+    if told and told not in names:
+        st.warning(say("no_such_run"))
+        st.text(told)
+        told = None
+    if not names:
+        return None
+    if (told and st.session_state.get("chosen_run") not in names) or (
+        told and told != st.query_params.get("run")
+    ):
+        st.session_state["chosen_run"] = told
+    chosen = st.selectbox(say("choose_run"), names, key="chosen_run", label_visibility="collapsed")
+    st.query_params["run"] = chosen
+    return str(chosen)
+
+
+def _verdict(row: RunRow, found: verdict.Verdict, now: float) -> None:
+    with st.container(border=True, key=f"verdict-{found.level}"):
+        st.markdown(f"#### {ICONS[row.state]} {markdown(found.headline)}")
+        st.caption(" · ".join(markdown(fact) for fact in (*found.facts, *_about(row, now))))
+        if not found.cause:
+            return
+        st.markdown(f"**{say('cause')}: {advice(found.cause)}**")
+        left, right = st.columns(2, gap="medium")
+        with left:
+            if found.why:
+                st.markdown(advice(found.why))
+            if found.note:
+                st.markdown(f"**{say('harm_here')}:** {advice(found.note)}")
+        with right:
+            if found.fixes:
+                st.markdown(f"**{say('fixes')}**")
+                st.markdown("\n".join(f"{n}. {advice(fix)}" for n, fix in enumerate(found.fixes, 1)))
+        if found.evidence:
+            st.code("\n".join(found.evidence[-_EVIDENCE:]), language=None)
+
+
+def _about(row: RunRow, now: float) -> list[str]:
+    """Where it runs, for how long, and how old what is shown is."""
+    facts = [row.host] if row.host else []
+    if (seconds := row.seconds(now)) is not None:
+        facts.append(say("going_for" if row.ended_at is None else "took", formats.seconds(seconds)))
+    if row.ended_at is None and row.seen is not None and now - row.seen > _FRESH_SECONDS:
+        facts.append(say("scraped_ago", formats.seconds(now - row.seen)))
+    return facts
+
+
+def _figures(row: RunRow, found: RunFrames, now: float) -> None:
+    cells = st.columns(6)
+    cells[0].metric(say("step"), formats.steps(row.step, row.total_steps), _left(row), delta_color="off")
+    cells[1].metric(say("loss"), formats.number(row.loss))
+    base_line = say("baseline", formats.seconds(row.baseline_seconds)) if row.baseline_seconds else None
+    cells[2].metric(say("step_time"), formats.seconds(row.step_seconds), base_line, delta_color="off")
+    waiting = now - found.last_step_at if found.last_step_at and row.ended_at is None else None
+    limit = (
+        None if found.threshold.empty else say("threshold_is", formats.seconds(found.threshold["v"].iloc[-1]))
+    )
+    cells[3].metric(say("no_step_for"), formats.seconds(waiting), limit, delta_color="off")
+    rate = say("per_step", f"{row.invalidations / row.step:.2g}") if row.step and row.invalidations else None
+    cells[4].metric(say("invalidations"), formats.integer(row.invalidations), rate, delta_color="off")
+    cells[5].metric(say("memory_peak_rank"), formats.byte_size(row.memory_bytes))
+
+
+def _left(row: RunRow) -> str | None:
+    if row.state not in ("training", "degraded") or not (row.step and row.total_steps and row.step_seconds):
+        return None
+    return say("left", formats.seconds((row.total_steps - row.step) * row.step_seconds))
+
+
+def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) -> None:
+    eye = look()
+    span = _span(row, found, incidents, now)
+    drawn = (
+        (say("chart_progress"), "progress", found.steps, lines.progress),
+        (say("chart_step_time"), "step_time", found.step_seconds, lines.step_time),
+        (say("loss"), "loss", found.loss, lines.loss),
+        (
+            f"{say('memory')} ({say(found.memory_kind or 'allocated')})",
+            "memory",
+            found.memory,
+            lines.memory,
+        ),
+        (say("warnings"), "warnings", found.warnings, lines.warnings),
+    )
+    cells = [cell for _ in range(3) for cell in st.columns(2, gap="medium")]
+    for cell, (title, key, rows, draw) in zip(cells, drawn, strict=False):
+        with cell:
+            st.markdown(f"###### {title}")
+            if rows.empty:
+                st.caption(say("no_numbers_of_this", title))
+                continue
+            more = {"waiting": row.ended_at is None} if key == "step_time" else {}
+            chart = draw(found, incidents, span, eye, say, **more)
+            st.plotly_chart(chart, theme=None, key=f"chart-{row.run}-{key}", config=base.CONFIG)
+    with cells[5]:
+        st.markdown(f"###### {say('incidents')}")
+        _incidents(incidents, now)
+
+
+def _span(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) -> base.Span:
+    """From the first number to now, or to the end."""
+    firsts = [f["t"].min() for f in (found.steps, found.loss, found.memory) if not f.empty]
+    start = min([*firsts, *(i.opened_at for i in incidents)], default=row.started_at or now)
+    end = row.ended_at or (row.seen if row.state == "stale" and row.seen else now)
+    return base.Span(start, max(end, start + 1))
+
+
+def _incidents(incidents: list[Incident], now: float) -> None:
+    if not incidents:
+        st.caption(formats.NOTHING)
+        return
+    st.dataframe(
+        pd.DataFrame(
+            {
+                say("state"): [say(i.status) for i in incidents],
+                say("rule"): [i.rule for i in incidents],
+                say("started"): [formats.clock(i.opened_at, zone(), now) for i in incidents],
+                say("duration"): [formats.seconds((i.resolved_at or now) - i.opened_at) for i in incidents],
+                say("step"): [formats.integer(i.step) for i in incidents],
+            }
+        ),
+        hide_index=True,
+    )
+
+
+@st.fragment(run_every="2s")
+def _live(run: str) -> None:
+    source = shared()
+    row, now = source.row(run), source.clock()
+    if row is None:
+        st.warning(say("no_such_run"))
+        return
+    found, incidents = source.frames(run), source.incidents(run)
+    pages = catalogue(source.settings.rules).pages
+    told = verdict.of_run(
+        row,
+        incidents,
+        pages,
+        now=now,
+        last_step_at=found.last_step_at,
+        zone=zone(),
+        language=language(),
+        say=say,
+    )
+    # Containers that are always there keep everything below at its place, so charts are updated, not remade.
+    with st.container():
+        _verdict(row, told, now)
+    with st.container():
+        _figures(row, found, now)
+    with st.container():
+        if found.rebuilt:
+            st.caption(markdown(" ".join((say("from_copies"), *found.notes))))
+    with st.container():
+        _charts(row, found, incidents, now)
+
+
+@st.fragment(run_every="2s")
+def _log(run: str) -> None:
+    found = logtail.copies(shared().folder(run))
+    left, middle, right = st.columns([6, 1.2, 1.2], vertical_alignment="center")
+    left.markdown(f"###### {say('logs')}")
+    if not found:
+        st.caption(say("no_log"))
+        return
+    names = [say("rank", copy.rank) if copy.rank is not None else say("rank_unknown") for copy in found]
+    more = middle.toggle(say("more_lines"), key=f"more-{run}")
+    chosen = right.selectbox(
+        say("logs"),
+        range(len(found)),
+        format_func=names.__getitem__,
+        key=f"log-{run}",
+        label_visibility="collapsed",
+    )
+    text = logtail.tail(found[chosen].path, _MANY_LINES if more else _FEW_LINES, zone())
+    st.code(text or " ", language=None, height=600 if more else "content")
+
+
+_run = head(say("run"), _choose)
+if _run is None:
+    st.markdown(f"### {say('no_runs')}")
+    st.write(say("no_runs_next"))
+    st.code("stallwatch run -- torchrun --nproc-per-node 8 train.py", language=None)
+else:
+    _live(_run)
+    _log(_run)

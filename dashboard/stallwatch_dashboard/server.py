@@ -1,0 +1,39 @@
+"""The process that serves the pages: scrapes from its first moment on, then hands over to Streamlit.
+
+Started by `launch`, which holds the other end of its standard input: when that closes, the one who asked for
+the dashboard is gone, and so goes this process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from stallwatch_dashboard.sources.embedded import close_shared, shared
+
+
+def main(arguments: list[str]) -> None:
+    """Serve until a signal comes. `arguments` are Streamlit's own options."""
+    if not sys.stdin.isatty():
+        threading.Thread(target=_end_with_starter, name="starter", daemon=True).start()
+    shared()
+    from streamlit.web.cli import main as streamlit
+
+    sys.argv = ["streamlit", "run", str(Path(__file__).parent / "entry" / "streamlit_app.py"), *arguments]
+    try:
+        streamlit()
+    finally:
+        close_shared()
+
+
+def _end_with_starter() -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,132 @@
+"""What the head of the Run page says: the one sentence a reader came for, then cause, harm and fixes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import Literal
+
+from stallwatch_dashboard import formats
+from stallwatch_dashboard.overview import RunRow, newest
+from stallwatch_dashboard.words import Say
+from stallwatch_exporter.incident import Incident
+from stallwatch_rules.fixes import fixes_for
+from stallwatch_rules.page import RulePage
+
+Level = Literal["critical", "warning", "good", "quiet"]
+_FEW_FIXES = 3
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Plain text throughout: whoever draws it decides how to make it safe."""
+
+    level: Level
+    headline: str
+    facts: tuple[str, ...] = ()
+    cause: str = ""  #: the rule's title
+    rule: str = ""
+    why: str = ""
+    note: str = ""  #: what it means for this run
+    fixes: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+
+
+def of_run(
+    row: RunRow,
+    incidents: Sequence[Incident],
+    pages: Mapping[str, RulePage],
+    *,
+    now: float,
+    last_step_at: float | None,
+    zone: tzinfo | None,
+    language: str,
+    say: Say,
+) -> Verdict:
+    """The verdict on a run at this moment."""
+    if row.state == "stale":
+        ago = formats.seconds(now - row.seen) if row.seen else formats.NOTHING
+        return Verdict("warning", say("is_stale", ago), (say("is_stale_why"),))
+    incident = newest(incidents) if row.ended_at is None else _last_word(incidents)
+    headline, level = _headline(row, incident, now, last_step_at, say)
+    if incident is None:
+        return Verdict(level, headline, (row.exit,) if row.exit else ())
+    return _with_incident(level, headline, row, incident, pages, now, zone, language, say)
+
+
+def _headline(
+    row: RunRow, incident: Incident | None, now: float, last_step_at: float | None, say: Say
+) -> tuple[str, Level]:
+    step = formats.steps(row.step, row.total_steps)
+    if row.state == "finished":
+        return say(
+            "is_finished", step
+        ), "good" if incident is None or incident.status == "resolved" else "warning"
+    if row.state == "failed":
+        return say("is_failed", step), "critical"
+    if row.state == "stalled":
+        since = last_step_at or (incident.opened_at - (incident.stalled_seconds or 0) if incident else now)
+        return say("is_stalled", formats.seconds(now - since)), "critical"
+    if row.state == "degraded":
+        return say("is_degraded"), "warning"
+    if incident is not None:
+        return incident.primary.title if incident.primary else incident.rule, _level(incident)
+    if row.state == "starting":
+        return say("is_starting"), "quiet"
+    return say("all_well", step, formats.seconds(now - last_step_at if last_step_at else None)), "good"
+
+
+def _with_incident(
+    level: Level,
+    headline: str,
+    row: RunRow,
+    incident: Incident,
+    pages: Mapping[str, RulePage],
+    now: float,
+    zone: tzinfo | None,
+    language: str,
+    say: Say,
+) -> Verdict:
+    page, primary = pages.get(incident.rule), incident.primary
+    if page is None and primary is not None:
+        page = pages.get(primary.rule)
+    chinese = language.startswith("zh")
+    title = (page.title_zh if chinese and page else "") or (primary.title if primary else "") or incident.rule
+    why = (page.sections.zh_why if chinese and page else "") or (primary.why if primary else "")
+    why = why or (page.sections.why if page else "")
+    fixes = list(primary.fixes) if primary else []
+    if page is not None and (chinese or not fixes):
+        fixes = fixes_for(page, {}, language) or fixes
+    facts = [row.exit] if row.exit else []
+    lasted = (incident.resolved_at or now) - incident.opened_at
+    told = say("open_for" if incident.status == "open" else "lasted", formats.seconds(lasted))
+    facts.append(say("since", formats.clock(incident.opened_at, zone, now), told))
+    if incident.step is not None:
+        facts.append(say("at_step", formats.steps(incident.step, incident.total_steps)))
+    if incident.rank is not None:
+        facts.append(say("rank", incident.rank))
+    if incident.threshold_seconds is not None:
+        facts.append(say("threshold_is", formats.seconds(incident.threshold_seconds)))
+    return Verdict(
+        level=level,
+        headline=headline,
+        facts=tuple(facts),
+        cause=title,
+        rule=incident.rule,
+        why=why,
+        note=incident.note,
+        fixes=tuple(fixes[:_FEW_FIXES]),
+        evidence=tuple(incident.evidence or (primary.evidence if primary else ())),
+    )
+
+
+def _last_word(incidents: Sequence[Incident]) -> Incident | None:
+    """Of an ended run: the incident of its end, else what was still open when it ended, else nothing."""
+    ended = [incident for incident in incidents if incident.kind == "ended"]
+    unsolved = [i for i in incidents if i.status == "open" or i.resolution == "run-failed"]
+    return max(ended or unsolved, key=lambda incident: incident.opened_at, default=None)
+
+
+def _level(incident: Incident) -> Level:
+    return {"critical": "critical", "warning": "warning", "info": "quiet"}[incident.severity]  # type: ignore[return-value]
