@@ -1,0 +1,112 @@
+"""The catalogue loads what is sound, reports what is not, and its digest follows the patterns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stallwatch_rules import catalogue as module
+from stallwatch_rules.catalogue import load_catalogue
+
+WritePage = Callable[..., Path]
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> Path:
+    return tmp_path / "pages"
+
+
+def test_the_packaged_pages_load_without_a_problem() -> None:
+    catalogue = load_catalogue()
+    assert [str(problem) for problem in catalogue.problems] == []
+    assert len(catalogue.pages) >= 20
+
+
+def test_extra_pages_join_the_packaged_ones(write_page: WritePage, pages: Path) -> None:
+    write_page("my-rule")
+    catalogue = load_catalogue([pages])
+    assert catalogue.page("my-rule").title == "No room"
+    assert set(catalogue.pages) == {*load_catalogue().pages, "my-rule"}
+
+
+def test_a_broken_page_is_reported_and_the_others_load(write_page: WritePage, pages: Path) -> None:
+    write_page("good")
+    bad = write_page("bad", role="villain", harm="none")
+    catalogue = load_catalogue([pages])
+    assert "good" in catalogue.pages
+    assert "bad" not in catalogue.pages
+    assert [(problem.path, problem.line) for problem in catalogue.problems] == [(str(bad), 6), (str(bad), 7)]
+
+
+def test_a_second_page_of_the_same_id_is_a_problem(write_page: WritePage, pages: Path) -> None:
+    first = write_page("twice", family="a-family", title="first")
+    second = write_page("twice", family="b-family", title="second")
+    catalogue = load_catalogue([pages])
+    (problem,) = catalogue.problems
+    assert catalogue.page("twice").title == "first"
+    assert (problem.path, problem.line) == (str(second), 2)
+    assert str(first) in problem.message
+
+
+@pytest.mark.parametrize(
+    ("explained", "message"),
+    [("missing-rule", "unknown rule 'missing-rule'"), ("my-rule", "cannot explain itself")],
+)
+def test_consequences_must_exist(write_page: WritePage, pages: Path, explained: str, message: str) -> None:
+    path = write_page("my-rule", explains=[explained])
+    (problem,) = load_catalogue([pages]).problems
+    assert message in problem.message
+    assert path.read_text().split("\n")[problem.line - 1].startswith("explains:")
+
+
+def test_a_missing_folder_is_a_problem(tmp_path: Path) -> None:
+    (problem,) = load_catalogue([tmp_path / "nowhere"]).problems
+    assert "nowhere" in problem.path
+
+
+def test_a_page_that_is_not_utf8_is_a_problem_with_its_line(write_page: WritePage, pages: Path) -> None:
+    path = write_page("broken")
+    path.write_bytes(path.read_bytes().replace("空间不足".encode(), b"\xff\xfe"))
+    (problem,) = load_catalogue([pages]).problems
+    assert (problem.message, problem.line) == ("not UTF-8 text", 4)
+
+
+def test_notes_beside_the_pages_are_not_pages(write_page: WritePage, pages: Path) -> None:
+    write_page("good")
+    for name in ("README.md", "_draft.md", ".hidden.md", "notes.txt"):
+        (pages / "memory" / name).write_text("not a page")
+    assert load_catalogue([pages]).problems == []
+
+
+def test_an_edited_page_is_read_again(write_page: WritePage, pages: Path) -> None:
+    write_page("edited", title="before")
+    before = load_catalogue([pages])
+    write_page("edited", title="after!")
+    assert before.page("edited").title == "before"
+    assert load_catalogue([pages]).page("edited").title == "after!"
+
+
+def test_the_digest_follows_the_patterns_only(write_page: WritePage, pages: Path) -> None:
+    write_page("my-rule", patterns=["one"])
+    first = load_catalogue([pages]).digest
+    write_page("my-rule", patterns=["one"], title="Other words")
+    assert load_catalogue([pages]).digest == first
+    write_page("my-rule", patterns=["two"])
+    assert load_catalogue([pages]).digest != first
+
+
+def test_a_pattern_that_only_hyperscan_refuses_costs_its_page_alone(
+    write_page: WritePage, pages: Path
+) -> None:
+    pytest.importorskip("hyperscan")
+    write_page("good")
+    pattern = r"one\Cbyte"
+    bad = write_page("bad", patterns=["fine", pattern])
+    assert module.pattern_fault(pattern, quick=True) is None
+    catalogue = load_catalogue([pages])
+    assert "good" in catalogue.pages
+    assert "bad" not in catalogue.pages
+    assert [problem.path for problem in catalogue.problems] == [str(bad)]
+    assert "hyperscan" in catalogue.problems[0].message

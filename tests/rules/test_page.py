@@ -1,0 +1,243 @@
+"""A rule page is read whole, and what is wrong with it is told with its line and a remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from stallwatch_rules.fixes import fixes_for, parse_fix
+from stallwatch_rules.page import PageError, RulePage, parse_page
+
+PATH = "catalogue/memory/no-room.md"
+PageText = Callable[..., str]
+
+
+def problems(text: str, path: str = PATH) -> list[PageError]:
+    with pytest.raises(PageError) as caught:
+        parse_page(text, path)
+    return caught.value.every()
+
+
+def line_with(text: str, needle: str) -> int:
+    return next(number for number, line in enumerate(text.split("\n"), 1) if needle in line)
+
+
+def test_a_page_gives_all_that_it_says(page_text: PageText) -> None:
+    page = parse_page(
+        page_text(
+            requires=["using the big model"],
+            unless=["a joke"],
+            explains=["other-rule"],
+            emitted_by=[{"package": "torch", "versions": ">=2", "ranks": "all"}],
+            probe="none",
+            fires=("out of room", "first\n  out of room\nthird"),
+        ),
+        PATH,
+    )
+    assert (page.id, page.role, page.harm, page.status) == ("no-room", "cause", "fatal", "stable")
+    assert page.requires == ["using the big model"]
+    assert page.emitted_by[0].package == "torch"
+    assert page.emitted_by[0].level == ""
+    assert page.probe is None
+    assert not page.judged
+    assert page.sections.what == "The allocator found no room."
+    assert page.sections.zh_what == "显存不够，训练停止。"
+    assert page.sections.harmless == ""
+    assert page.sections.fixes[1] == "Ask for less:\n```bash\nexport SIZE=1\n  # kept as it is\n```"
+    assert page.fires == ["out of room", "first\n  out of room\nthird"]
+
+
+def test_samples_know_their_lines(page_text: PageText) -> None:
+    text = page_text()
+    page = parse_page(text, PATH)
+    assert page.fires_at == [line_with(text, "```log fires")]
+    assert page.quiet_at == [line_with(text, "```log quiet")]
+
+
+def test_windows_line_ends_and_a_byte_order_mark_are_read(page_text: PageText) -> None:
+    text = page_text(fires=("a\nout of room",))
+    assert parse_page("\ufeff" + text.replace("\n", "\r\n"), PATH) == parse_page(text, PATH)
+
+
+@pytest.mark.parametrize(
+    ("front", "needle", "message"),
+    [
+        ({"role": "villain"}, "role:", "role: Invalid enum value 'villain'"),
+        ({"harm": "bad"}, "harm:", "harm: Invalid enum value 'bad'"),
+        ({"status": "new"}, "status:", "status: Invalid enum value 'new'"),
+        ({"since": 0.1}, "since:", "since: Expected `str`, got `float`"),
+        ({"sinse": "0.1"}, "sinse:", "unknown key 'sinse'"),
+        ({"emitted_by": [{"package": "a", "pack": 1}]}, "emitted_by:", "unknown key 'pack' in emitted_by.0"),
+        ({"emitted_by": [{"module": "x"}]}, "emitted_by:", "package is missing in emitted_by.0"),
+        ({"id": "No_Room"}, "id:", "id 'No_Room' is not kebab-case"),
+        ({"id": "other"}, "id:", "id 'other' is not the file's name without .md ('no-room')"),
+        ({"family": "other"}, "family:", "family 'other' is not the folder's name ('memory')"),
+        ({"title_zh": "  "}, "title_zh:", "title_zh is empty"),
+        ({"patterns": ["fine", "(open"]}, "patterns:", "patterns[1] '(open': not a linear-time expression"),
+        ({"patterns": [], "unless": ["x"]}, "patterns:", "requires and unless need patterns"),
+    ],
+)  # fmt: skip
+def test_a_fault_in_the_front_matter_is_told_with_its_line(
+    page_text: PageText, front: dict[str, object], needle: str, message: str
+) -> None:
+    text = page_text(**front)
+    (problem,) = problems(text)
+    assert problem.path == PATH
+    assert problem.message.startswith(message)
+    assert problem.line == line_with(text, needle)
+    assert problem.remedy
+    assert str(problem) == f"{PATH}:{problem.line}: {problem.message}; {problem.remedy}"
+
+
+@pytest.mark.parametrize(
+    "key", ["id", "title", "title_zh", "family", "role", "harm", "status", "since", "patterns"]
+)
+def test_every_required_key_is_missed(page_text: PageText, key: str) -> None:
+    assert f"{key} is missing" in [problem.message for problem in problems(page_text(**{key: None}))]
+
+
+def test_one_reading_tells_several_faults_in_line_order(page_text: PageText) -> None:
+    text = page_text(role="villain", harm="bad", color="red").replace("## Why", "## Reasons")
+    found = problems(text)
+    assert [problem.line for problem in found] == sorted(problem.line for problem in found)
+    told = " | ".join(problem.message for problem in found)
+    for expected in ("role", "harm", "color", "unknown heading '## Reasons'", "'## Why' is missing"):
+        assert expected in told
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line_of", "message"),
+    [
+        ("role: ", "role: : ", "role:", "not valid YAML"),
+        ("---\nid", "id", "id:", "no front matter"),
+        ("role:", "id: x\nrole:", "id: x", "id is given twice"),
+    ],
+)
+def test_broken_front_matter(page_text: PageText, old: str, new: str, line_of: str, message: str) -> None:
+    text = page_text().replace(old, new, 1)
+    (problem,) = problems(text)
+    assert message in problem.message
+    assert problem.line == line_with(text, line_of)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "---", "---\n---", "---\n- a\n---\n", "---\n3\n---\n", "# Title\n", "---\n&a [*a]\n---\n"]
+)
+def test_a_text_that_is_no_page_is_refused_not_crashed_on(text: str) -> None:
+    assert problems(text)
+
+
+@pytest.mark.parametrize(
+    ("heading", "section"),
+    [
+        ("## What happened", "## What happened"),
+        ("## Why", "## Why"),
+        ("## Fix", "## Fix"),
+        ("### 发生了什么", "### 发生了什么"),
+        ("### 原因", "### 原因"),
+        ("### 处理", "### 处理"),
+    ],
+)
+def test_every_required_section_is_missed(page_text: PageText, heading: str, section: str) -> None:
+    found = problems(page_text().replace(heading + "\n", "\n"))
+    assert f"the section '{section}' is missing" in [problem.message for problem in found]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line_of", "message"),
+    [
+        ("1. {deep", "Do this: {deep", "Do this", "Fix must be a numbered list"),
+        ("{deepspeed<0.15.4} Up", "{deepspeed 0.15.4} Up", "{deepspeed 0", "is not a condition"),
+        ("```log quiet", "```log silent", "log silent", "unknown block 'log silent'"),
+        ("out of room\n```\n", "out of room\n", "```log fires", "the fenced block does not end"),
+        ("Too much was asked for.\n", "", "## Why", "the section is empty"),
+        ("## Why\n", "## Fix\n1. x\n## Why\n", "## Fix", "comes twice"),
+    ],
+)
+def test_a_fault_in_the_body_is_told_with_its_line(
+    page_text: PageText, old: str, new: str, line_of: str, message: str
+) -> None:
+    text = page_text().replace(old, new, 1)
+    assert text != page_text()
+    problem = next(problem for problem in problems(text) if message in problem.message)
+    lines = [number for number, line in enumerate(text.split("\n"), 1) if line_of in line]
+    assert problem.line in lines
+
+
+@pytest.mark.parametrize("kind", ["fires", "quiet"])
+def test_a_page_without_both_kinds_of_samples_does_not_load(page_text: PageText, kind: str) -> None:
+    (problem,) = problems(page_text(**{kind: ()}))
+    assert f"```log {kind}" in problem.remedy
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        ".*out of room",
+        "^.*out of room",
+        "(?P<before>.*)out of room",
+        "out of room.*",
+        "out of room.+$",
+        "x*",
+        r"\Aout of room",
+        r"out of room\z",
+        "(?s)out of room",
+        "(?m)^out of room",
+        "out (?=of) room",
+        r"(o)ut \1f room",
+        "out of\nroom",
+        "",
+    ],
+)
+def test_a_pattern_that_cannot_be_searched_cheaply_is_refused(page_text: PageText, pattern: str) -> None:
+    (problem,) = problems(page_text(patterns=[pattern]))
+    assert problem.message.startswith("patterns[0]")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "out of room",
+        r"^out of (?P<what>\w+)",
+        "(?i)OUT OF ROOM",
+        r"out of (?P<rest>.+)$",
+        r"out\.\*$",
+        "显存(?P<x>不足)",
+    ],
+)
+def test_a_pattern_that_can_is_taken(page_text: PageText, pattern: str) -> None:
+    assert parse_page(page_text(patterns=[pattern]), PATH).patterns == [pattern]
+
+
+class TestFixes:
+    @pytest.fixture
+    def page(self, page_text: PageText) -> RulePage:
+        return parse_page(page_text(), PATH)
+
+    @pytest.mark.parametrize("version", ["0.15.3", "0.15.3+abc", "0.15.3rc1"])
+    def test_a_true_condition_is_taken_off(self, page: RulePage, version: str) -> None:
+        assert fixes_for(page, {"deepspeed": version})[0] == "Upgrade DeepSpeed."
+
+    @pytest.mark.parametrize("version", ["0.15.4", "0.16", "1"])
+    def test_a_false_one_takes_the_fix_out(self, page: RulePage, version: str) -> None:
+        assert [fix[:12] for fix in fixes_for(page, {"deepspeed": version})] == ["Ask for less"]
+
+    @pytest.mark.parametrize(
+        "environment", [{}, {"torch": "2.6.0"}, {"deepspeed": "unknown"}, {"deepspeed": ""}]
+    )
+    def test_an_undecidable_one_becomes_words(self, page: RulePage, environment: dict[str, str]) -> None:
+        assert fixes_for(page, environment)[0] == "With deepspeed<0.15.4: Upgrade DeepSpeed."
+        assert fixes_for(page, environment, "zh")[0] == "deepspeed<0.15.4 时：升级 DeepSpeed。"
+
+    def test_names_of_packages_are_compared_as_pip_does(self) -> None:
+        fix = parse_fix("{Flash_Attn>=2.5,<3} Pin it.")
+        assert (fix.text, fix.package, str(fix.specifier)) == ("Pin it.", "Flash_Attn", "<3,>=2.5")
+
+    def test_braces_elsewhere_are_text(self) -> None:
+        assert parse_fix('Set {"bf16": true}.').package is None
+
+    @pytest.mark.parametrize("braces", ["{}", "{deepspeed}", "{<1}", "{a<1; python_version>'3'}", "{a[b]<1}"])
+    def test_leading_braces_must_be_a_condition(self, braces: str) -> None:
+        with pytest.raises(ValueError, match="is not a condition"):
+            parse_fix(f"{braces} text")
