@@ -155,9 +155,14 @@ def _stallwatch() -> list[str]:
 
 
 def _environment(home: Path, chat: str, floor: float) -> dict[str, str]:
-    """The user's environment without the user's settings of Stallwatch."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("STALLWATCH_")}
+    """The user's environment without their settings of Stallwatch: no real chat is told of a demo."""
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("STALLWATCH_") or name.endswith("_LANGUAGE")
+    }
     env |= {
+        "STALLWATCH_CONFIG": os.devnull,
         "STALLWATCH_HOME": str(home),
         "STALLWATCH_ALERTS_URLS": chat,
         "STALLWATCH_STALL_FLOOR_SECONDS": f"{floor:g}",
@@ -209,12 +214,13 @@ def _watch(run: subprocess.Popen[bytes], folder: Path, show: _Screen) -> int:
 
 
 def _free_port(first: int) -> int:
-    for port in range(first, first + 100):
+    """The first free one from there on; 0 lets the system choose."""
+    for port in range(first, min(first + 100, 65536)):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with contextlib.suppress(OSError):
                 probe.bind(("127.0.0.1", port))
-                return port
+                return int(probe.getsockname()[1])
     return first
 
 

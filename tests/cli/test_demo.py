@@ -1,0 +1,187 @@
+"""The demo shows the stall at all three places, and leaves nothing behind however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stallwatch.demo_chat import ChatEndpoint, render
+from stallwatch.demo_children import Children
+
+DEMO = [sys.executable, "-c", "from stallwatch.cli import main; main()", "demo", "--port", "0"]
+
+
+class Watched:
+    """A running demo: its output as it comes, and every process that was ever seen below it."""
+
+    def __init__(self, *options: str, tmp: Path) -> None:
+        env = {**os.environ, "TMPDIR": str(tmp)}
+        self.child = subprocess.Popen(
+            [*DEMO, *options], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self.lines: list[str] = []
+        self.family: set[psutil.Process] = set()
+        self._came = threading.Condition()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.child.stdout is not None
+        for line in self.child.stdout:
+            with self._came:
+                self.lines.append(line.rstrip("\n"))
+                self._came.notify_all()
+        with self._came:
+            self._came.notify_all()
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    def wait_for(self, text: str, seconds: float) -> None:
+        with self._came:
+            assert self._came.wait_for(lambda: any(text in line for line in self.lines), seconds), self.text
+        self.look()
+
+    def look(self) -> None:
+        """Note who is there; what dies later must be gone, and not merely out of the tree."""
+        self.family |= set(psutil.Process(self.child.pid).children(recursive=True))
+
+    def end(self, seconds: float) -> int:
+        code = self.child.wait(seconds)
+        self._reader.join(5)
+        return code
+
+    def survivors(self) -> list[psutil.Process]:
+        return running(self.family)
+
+
+def running(family: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Those that still run. A zombie has ended; some containers have nobody who collects orphans."""
+    return [process for process in family if process.is_running() and not is_zombie(process)]
+
+
+def is_zombie(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[list[Watched]]:
+    started: list[Watched] = []
+    yield started
+    for demo in started:
+        for process in [*demo.family, psutil.Process(demo.child.pid) if demo.child.poll() is None else None]:
+            if process is not None and process.is_running():
+                process.kill()
+
+
+def test_the_stall_is_in_the_terminal_and_in_the_chat(watched: list[Watched], tmp_path: Path) -> None:
+    demo = Watched("--speed", "20", "--exit-when-done", tmp=tmp_path)
+    watched.append(demo)
+    demo.wait_for("[default1]:rank 1 step 1/", 60)
+    assert demo.end(60) == 0, demo.text
+    chat = [line for line in demo.lines if line.startswith("chat │")]
+    opened = next(index for index, line in enumerate(chat) if "open · critical · demo-zero3-stall" in line)
+    resolved = next(index for index, line in enumerate(chat) if "resolved · " in line)
+    assert opened < resolved
+    assert "zero3-trace-cache-invalidated" in chat[opened]
+    terminal = [line for line in demo.lines if line.startswith("stallwatch: ")]
+    assert any("stall" in line.lower() for line in terminal), demo.text
+    # Said in the silence, not when the run's own timeout had already ended it.
+    at = {
+        mark: next(i for i, line in enumerate(demo.lines) if mark in line)
+        for mark in ("open · critical", "Timed out")
+    }
+    assert at["open · critical"] < at["Timed out"]
+    assert demo.survivors() == []
+    assert list(tmp_path.glob("stallwatch-demo-*")) == []
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_ending_it_in_the_middle_leaves_no_process(
+    watched: list[Watched], tmp_path: Path, sign: signal.Signals
+) -> None:
+    demo = Watched("--speed", "4", tmp=tmp_path)
+    watched.append(demo)
+    demo.wait_for("[default0]:rank 0 step 3/", 60)
+    assert len(demo.family) >= 3  # the dashboard, `stallwatch run` and its command
+    demo.child.send_signal(sign)
+    assert demo.end(25) == (0 if sign == signal.SIGINT else 128 + sign)
+    assert demo.survivors() == []
+    assert list(tmp_path.glob("stallwatch-demo-*")) == []
+
+
+def test_a_folder_without_a_recording_is_named(tmp_path: Path) -> None:
+    done = subprocess.run([*DEMO, str(tmp_path)], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 2
+    assert str(tmp_path) in done.stderr
+    assert "stallwatch run" in done.stderr
+
+
+STUBBORN = """
+import os, signal, subprocess, sys, time
+for name in ("SIGINT", "SIGTERM"):
+    signal.signal(getattr(signal, name), signal.SIG_IGN)
+code = "import time; print('there', flush=True); time.sleep(60)"
+subprocess.Popen([sys.executable, "-c", code], start_new_session=True).pid
+if sys.argv[1] == "stay":
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("parent", ["stay", "leave"])
+def test_children_that_refuse_to_end_or_lost_their_parent_end_too(parent: str) -> None:
+    with Children(patience=0.4) as children:
+        child = children.start(
+            [sys.executable, "-c", STUBBORN, parent], os.environ, stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        assert child.stdout.readline() == "there\n"
+        family = children._family()
+        assert family
+        began = time.monotonic()
+    assert running(family) == []
+    assert time.monotonic() - began < 10
+
+
+def test_the_chat_shows_what_a_real_notification_carries() -> None:
+    apprise = pytest.importorskip("apprise")
+    shown: list[str] = []
+    with ChatEndpoint(shown.append) as chat:
+        sender = apprise.Apprise()
+        sender.add(chat.url)
+        assert sender.notify(title="Run x has stalled", body="No step for 40 s.")
+    assert len(shown) == 1
+    assert "chat │ Run x has stalled\nchat │ No step for 40 s." in shown[0]
+
+
+def test_a_message_is_one_block_with_its_facts_first() -> None:
+    message = {
+        "run": "r",
+        "rule": "cuda-oom",
+        "severity": "critical",
+        "status": "open",
+        "title": "T",
+        "text": "a\n\nb",
+    }
+    assert render(message).splitlines() == [
+        "chat │",
+        "chat │ 🔴 open · critical · r · cuda-oom",
+        "chat │ T",
+        "chat │ a",
+        "chat │",
+        "chat │ b",
+        "chat │",
+    ]
