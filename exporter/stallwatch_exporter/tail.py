@@ -1,0 +1,181 @@
+"""Follow one growing file through everything that happens to log files.
+
+Every look at the file is one call of ``poll``; when to look is decided elsewhere (``waker``), so that tests
+need no waiting. Bytes are handed on as they are: the line reader holds back an unfinished last line.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+_PORTION = 256 * 1024
+MOST_PER_POLL = 4 * 1024 * 1024  #: a file that grows faster is read on at the next poll
+_MARK = 64
+
+
+class Portion(NamedTuple):
+    """Bytes of a file. With `fresh` they do not continue what came before: the file is a new one."""
+
+    data: bytes
+    fresh: bool
+
+
+class Position(msgspec.Struct, frozen=True):
+    """How far a file was read, and by what it is known again after a restart."""
+
+    device: int
+    inode: int
+    offset: int  #: of the end of the last complete line
+    mark: bytes  #: the bytes before the offset
+
+
+class FileTailer:
+    """Reads what is appended to `path`; `position` is where an earlier tailer stopped.
+
+    Hazards and answers: renamed and created anew (the old file is read to its end, and left only when the new
+    one holds something); copied and truncated, even if it grew past the old place in between (the bytes before
+    that place are compared); gone and back; a hole left by truncation (skipped).
+    """
+
+    def __init__(self, path: Path, position: Position | None = None) -> None:
+        self.path = path
+        self.more = False  #: whether the last poll left something unread
+        self._fd: int | None = None
+        self._offset = 0
+        self._line_end = 0
+        self._mark = b""
+        self._fresh = False
+        self._saved = position
+
+    def poll(self) -> Iterator[Portion]:
+        """What was appended since the last call, in portions."""
+        self.more = False
+        if self._fd is None and not self._open():
+            return
+        successor = self._successor()  # before reading: its first byte says that the old file is finished
+        yield from self._grown()
+        if successor and not self.more:
+            self.close()
+            if self._open():
+                self._fresh = True
+                yield from self._grown()
+
+    def skip_to_last(self, size: int) -> int:
+        """Leave out all but the last `size` bytes of a file not yet read; returns how many were left out."""
+        if self._fd is None and not self._open():
+            return 0
+        assert self._fd is not None
+        start = max(self._offset, os.fstat(self._fd).st_size - size)
+        skipped = start - self._offset
+        if skipped:
+            self._move_to(start)
+        return skipped
+
+    @property
+    def position(self) -> Position | None:
+        """Where to go on after a restart: behind the last complete line."""
+        if self._fd is None:
+            return self._saved
+        about = os.fstat(self._fd)
+        mark = _read_at(self._fd, max(0, self._line_end - _MARK), min(_MARK, self._line_end))
+        return Position(about.st_dev, about.st_ino, self._line_end, mark)
+
+    @property
+    def modified(self) -> float | None:
+        """When the file was last written to."""
+        try:
+            return os.fstat(self._fd).st_mtime if self._fd is not None else self.path.stat().st_mtime
+        except OSError:
+            return None
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._fd is not None:
+            self._saved = self.position
+            os.close(self._fd)
+            self._fd = None
+
+    def _open(self) -> bool:
+        try:
+            # O_NONBLOCK: a named pipe must not block us before it is refused.
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            return False
+        about = os.fstat(fd)
+        if not stat.S_ISREG(about.st_mode):
+            os.close(fd)
+            return False
+        self._fd = fd
+        saved, self._saved = self._saved, None
+        known = (
+            saved is not None
+            and (saved.device, saved.inode) == (about.st_dev, about.st_ino)
+            and saved.offset <= about.st_size
+            and _read_at(fd, saved.offset - len(saved.mark), len(saved.mark)) == saved.mark
+        )
+        self._move_to(saved.offset if known and saved is not None else _first_data(fd))
+        self._fresh = not known and saved is not None
+        return True
+
+    def _successor(self) -> bool:
+        """Whether the path leads to another file by now, one that has been written to."""
+        assert self._fd is not None
+        try:
+            there = self.path.stat()
+        except OSError:
+            return False
+        here = os.fstat(self._fd)
+        return (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino) and there.st_size > 0
+
+    def _grown(self) -> Iterator[Portion]:
+        assert self._fd is not None
+        size = os.fstat(self._fd).st_size
+        if size < self._offset or (size > self._offset and not self._mark_stands()):
+            self._move_to(_first_data(self._fd))
+            self._fresh = True
+        budget = MOST_PER_POLL
+        while budget > 0:
+            data = _read_at(self._fd, self._offset, min(_PORTION, budget))
+            if not data:
+                return
+            budget -= len(data)
+            end = max(data.rfind(b"\n"), data.rfind(b"\r"))
+            if end >= 0:
+                self._line_end = self._offset + end + 1
+            self._offset += len(data)
+            self._mark = (self._mark + data)[-_MARK:]
+            fresh, self._fresh = self._fresh, False
+            yield Portion(data, fresh)
+        self.more = True
+
+    def _mark_stands(self) -> bool:
+        assert self._fd is not None
+        return _read_at(self._fd, self._offset - len(self._mark), len(self._mark)) == self._mark
+
+    def _move_to(self, offset: int) -> None:
+        assert self._fd is not None
+        self._offset = self._line_end = offset
+        self._mark = _read_at(self._fd, max(0, offset - _MARK), min(_MARK, offset))
+
+
+def _read_at(fd: int, offset: int, size: int) -> bytes:
+    if size <= 0 or offset < 0:
+        return b""
+    try:
+        return os.pread(fd, size, offset)
+    except OSError:
+        return b""  # a stale handle of a network file system: the path is tried again later
+
+
+def _first_data(fd: int) -> int:
+    """Where the file begins: behind the hole that a writer leaves who goes on at its old place."""
+    try:
+        return os.lseek(fd, 0, os.SEEK_DATA)
+    except (OSError, AttributeError):
+        return 0

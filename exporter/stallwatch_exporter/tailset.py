@@ -1,0 +1,119 @@
+"""All files of one ``stallwatch tail``: found by their patterns, followed, and remembered over a restart."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from stallwatch_exporter.tail import FileTailer, Portion, Position
+from stallwatch_rules.lines import looks_binary
+
+_MAGIC = "*?["
+
+
+class TailSet:
+    """The files that match `patterns`: paths, globs (``**`` too), or folders: all ``*.log`` files below."""
+
+    def __init__(
+        self,
+        patterns: Sequence[str],
+        positions: dict[str, Position] | None = None,
+        notice: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._patterns = patterns
+        self._known = positions or {}
+        self._notice = notice
+        self._refused: set[Path] = set()
+        self.tailers: dict[Path, FileTailer] = {}
+
+    def discover(self) -> list[Path]:
+        """Look for files that joined since the last call."""
+        new = []
+        for path in sorted({path for pattern in self._patterns for path in _matches(pattern)}):
+            if path in self.tailers or path in self._refused or not path.is_file():
+                continue
+            if _is_binary(path):
+                self._refused.add(path)
+                self._notice(f"{path} is not text and is not followed")
+                continue
+            self.tailers[path] = FileTailer(path, self._known.get(str(path)))
+            new.append(path)
+        return new
+
+    def poll(self, paths: Iterable[Path] | None = None) -> Iterator[tuple[Path, Portion]]:
+        """What was appended, to these files or to all."""
+        for path in list(self.tailers) if paths is None else paths:
+            tailer = self.tailers.get(path)
+            if tailer is not None:
+                for portion in tailer.poll():
+                    yield path, portion
+
+    @property
+    def more(self) -> list[Path]:
+        """Files of which the last poll did not read everything."""
+        return [path for path, tailer in self.tailers.items() if tailer.more]
+
+    @property
+    def folders(self) -> set[Path]:
+        """The folders to watch: those of the files, and those in which new ones may appear."""
+        roots = {_root(pattern) for pattern in self._patterns}
+        return {path.parent for path in self.tailers} | {root for root in roots if root.is_dir()}
+
+    @property
+    def modified(self) -> float | None:
+        """When any of the files was last written to."""
+        times = [tailer.modified for tailer in self.tailers.values()]
+        return max((time for time in times if time is not None), default=None)
+
+    @property
+    def positions(self) -> dict[str, Position]:
+        """How far each file was read, to be handed to the next set."""
+        now = {str(path): tailer.position for path, tailer in self.tailers.items()}
+        return {**self._known, **{path: position for path, position in now.items() if position is not None}}
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for tailer in self.tailers.values():
+            tailer.close()
+
+
+def load_positions(path: Path) -> dict[str, Position]:
+    """What an earlier agent left; nothing where there is nothing readable."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Position])
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return {}
+
+
+def _matches(pattern: str) -> Iterator[Path]:
+    path = Path(pattern)
+    if path.is_dir():
+        yield from path.rglob("*.log")
+    elif path.exists() or not any(char in pattern for char in _MAGIC):
+        yield path
+    else:
+        yield from map(Path, glob.iglob(pattern, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
+
+
+def _root(pattern: str) -> Path:
+    """The folder in which a pattern's matches begin."""
+    path = Path(pattern)
+    if path.is_dir():
+        return path
+    fixed = []
+    for part in path.parts[:-1]:
+        if any(char in part for char in _MAGIC):
+            break
+        fixed.append(part)
+    return Path(*fixed) if fixed else Path()
+
+
+def _is_binary(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return looks_binary(file.read(4096))
+    except OSError:
+        return False

@@ -1,0 +1,235 @@
+"""One hazard of log files a test; every look at the file is an explicit poll."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from stallwatch_exporter.tail import MOST_PER_POLL, FileTailer
+from stallwatch_exporter.tailset import TailSet
+from stallwatch_exporter.waker import Waker
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "rank0.log"
+    path.write_bytes(b"one\n")
+    return path
+
+
+def append(path: Path, data: bytes) -> None:
+    with path.open("ab") as out:
+        out.write(data)
+
+
+def read(tailer: FileTailer) -> bytes:
+    """What a poll brings; '|' stands where a new file begins."""
+    return b"".join((b"|" if portion.fresh else b"") + portion.data for portion in tailer.poll())
+
+
+def test_what_is_appended_comes_once(log: Path) -> None:
+    tailer = FileTailer(log)
+    assert read(tailer) == b"one\n"
+    assert read(tailer) == b""
+    append(log, b"two\nthr")
+    assert read(tailer) == b"two\nthr"
+    append(log, b"ee\n")
+    assert read(tailer) == b"ee\n"
+
+
+def test_rename_rotation_loses_no_line(log: Path) -> None:
+    tailer = FileTailer(log)
+    read(tailer)
+    append(log, b"two\n")
+    log.rename(log.with_suffix(".1"))
+    log.write_bytes(b"three\n")
+    assert read(tailer) == b"two\n|three\n"
+    append(log, b"four\n")
+    assert read(tailer) == b"four\n"
+
+
+def test_a_writer_that_reopens_late_is_followed_until_it_does(log: Path) -> None:
+    tailer = FileTailer(log)
+    read(tailer)
+    old = log.with_suffix(".1")
+    log.rename(old)
+    log.touch()  # logrotate's "create"
+    append(old, b"two\n")
+    assert read(tailer) == b"two\n"
+    append(old, b"three\n")
+    append(log, b"four\n")
+    assert read(tailer) == b"three\n|four\n"
+
+
+def test_copy_truncate_starts_over(log: Path) -> None:
+    tailer = FileTailer(log)
+    append(log, b"two\n")
+    read(tailer)
+    shutil.copy(log, log.with_suffix(".1"))
+    os.truncate(log, 0)
+    assert read(tailer) == b""
+    append(log, b"three\n")
+    assert read(tailer) == b"|three\n"
+
+
+def test_copy_truncate_is_seen_even_when_the_file_outgrew_its_old_size(log: Path) -> None:
+    tailer = FileTailer(log)
+    read(tailer)
+    os.truncate(log, 0)
+    append(log, b"a new and longer line\n")
+    assert read(tailer) == b"|a new and longer line\n"
+
+
+def test_a_writer_without_append_mode_leaves_a_hole_that_is_skipped(log: Path) -> None:
+    log.write_bytes(b"x" * 100_000 + b"\n")
+    with log.open("r+b") as writer:
+        writer.seek(0, os.SEEK_END)
+        tailer = FileTailer(log)
+        read(tailer)
+        os.truncate(log, 0)
+        writer.write(b"after\n")
+    found = read(tailer)
+    assert found.startswith(b"|") and found.strip(b"|\0") == b"after\n"
+    assert len(found) < 8192
+
+
+def test_a_partial_last_line_is_read_again_after_a_restart(log: Path) -> None:
+    first = FileTailer(log)
+    append(log, b"tw")
+    assert read(first) == b"one\ntw"
+    position = first.position
+    append(log, b"o\n")
+    assert read(FileTailer(log, position)) == b"two\n"
+
+
+def test_after_a_restart_nothing_is_read_twice(log: Path) -> None:
+    first = FileTailer(log)
+    read(first)
+    first.close()
+    append(log, b"two\n")
+    second = FileTailer(log, first.position)
+    assert read(second) == b"two\n"
+
+
+@pytest.mark.parametrize("change", ["rotated", "truncated", "rewritten"])
+def test_after_a_restart_another_file_is_read_from_its_start(log: Path, change: str) -> None:
+    first = FileTailer(log)
+    read(first)
+    position = first.position
+    if change == "rotated":
+        log.rename(log.with_suffix(".1"))
+    log.write_bytes(b"neu\n" if change != "truncated" else b"n\n")
+    assert read(FileTailer(log, position)).startswith(b"|n")
+    first.close()
+
+
+def test_a_file_may_vanish_and_come_back(log: Path) -> None:
+    tailer = FileTailer(log)
+    read(tailer)
+    append(log, b"two\n")
+    log.unlink()
+    assert read(tailer) == b"two\n"
+    assert read(tailer) == b""
+    log.write_bytes(b"three\n")
+    assert read(tailer) == b"|three\n"
+
+
+def test_a_file_may_not_be_there_yet(tmp_path: Path) -> None:
+    tailer = FileTailer(tmp_path / "later.log")
+    assert read(tailer) == b"" and tailer.modified is None
+    (tmp_path / "later.log").write_bytes(b"one\n")
+    assert read(tailer) == b"one\n"
+
+
+def test_a_named_pipe_is_left_alone(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.log")
+    assert read(FileTailer(tmp_path / "pipe.log")) == b""
+
+
+def test_a_huge_file_is_read_in_bounded_bites(log: Path) -> None:
+    line = b"x" * 1023 + b"\n"
+    log.write_bytes(line * (MOST_PER_POLL // 1024 + 10))
+    tailer = FileTailer(log)
+    assert len(read(tailer)) == MOST_PER_POLL and tailer.more
+    assert len(read(tailer)) == 10 * 1024 and not tailer.more
+
+
+def test_old_content_can_be_left_out(log: Path) -> None:
+    append(log, b"two\nthree\n")
+    tailer = FileTailer(log)
+    assert tailer.skip_to_last(6) == 8
+    assert read(tailer) == b"three\n"
+    assert FileTailer(log).skip_to_last(1000) == 0
+
+
+# --- many files
+
+
+def everything(files: TailSet) -> list[tuple[str, bytes]]:
+    return [(path.name, portion.data) for path, portion in files.poll()]
+
+
+def test_files_that_match_later_join(log: Path) -> None:
+    files = TailSet([str(log.parent / "*.log")])
+    assert files.discover() == [log]
+    assert everything(files) == [("rank0.log", b"one\n")]
+    (log.parent / "rank1.log").write_bytes(b"uno\n")
+    (log.parent / "other.txt").write_bytes(b"no\n")
+    assert [path.name for path in files.discover()] == ["rank1.log"]
+    assert everything(files) == [("rank1.log", b"uno\n")]
+
+
+def test_folders_and_deep_patterns_are_followed(tmp_path: Path) -> None:
+    deep = tmp_path / "attempt_0" / "3"
+    deep.mkdir(parents=True)
+    (deep / "stderr.log").write_bytes(b"x\n")
+    for pattern in (str(tmp_path), str(tmp_path / "**" / "std*.log"), str(deep / "stderr.log")):
+        files = TailSet([pattern])
+        assert files.discover() == [deep / "stderr.log"]
+        assert deep in files.folders
+
+
+def test_a_binary_file_is_refused_with_a_word(tmp_path: Path) -> None:
+    told: list[str] = []
+    (tmp_path / "a.log").write_bytes(b"\x7fELF" + bytes(range(256)) * 10)
+    files = TailSet([str(tmp_path / "*.log")], notice=told.append)
+    assert files.discover() == [] == files.discover()
+    assert len(told) == 1 and "a.log is not text" in told[0]
+
+
+def test_positions_outlive_the_set(log: Path) -> None:
+    first = TailSet([str(log)])
+    first.discover()
+    everything(first)
+    append(log, b"two\n")
+    second = TailSet([str(log)], first.positions)
+    second.discover()
+    assert everything(second) == [("rank0.log", b"two\n")]
+
+
+# --- waking
+
+
+def test_a_change_wakes_and_names_the_file(log: Path) -> None:
+    waker = Waker()
+    waker.watch([log.parent])
+    append(log, b"two\n")
+    assert waker.wait(60) == {log}
+    (log.parent / "new.log").touch()
+    assert waker.wait(60) == {log.parent / "new.log"}
+    waker.close()
+
+
+def test_a_folder_that_goes_and_comes_back_is_watched_again(tmp_path: Path) -> None:
+    folder, waker = tmp_path / "logs", Waker()
+    for _ in range(2):
+        folder.mkdir()
+        waker.watch([folder])
+        (folder / "a.log").touch()
+        assert folder / "a.log" in waker.wait(60)
+        shutil.rmtree(folder)
+        waker.wait(60)
+    waker.close()
