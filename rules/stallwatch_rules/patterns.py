@@ -16,7 +16,7 @@ __all__ = [
     "hyperscan",
     "hyperscan_fault",
     "pattern_fault",
-    "trimmed",
+    "widened",
 ]
 
 try:
@@ -96,7 +96,7 @@ def compile_hyperscan(patterns: tuple[str, ...]) -> Any:
     flags = hyperscan.HS_FLAG_MULTILINE | hyperscan.HS_FLAG_UTF8
     database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
     database.compile(
-        expressions=[trimmed(pattern).encode() for pattern in patterns],
+        expressions=[widened(pattern).encode() for pattern in patterns],
         ids=list(range(len(patterns))),
         elements=len(patterns),
         flags=[flags] * len(patterns),
@@ -104,12 +104,32 @@ def compile_hyperscan(patterns: tuple[str, ...]) -> Any:
     return database
 
 
-_TAIL = re.compile(r"(?P<atom>\\[dwSD]|\[(?:\\.|[^\]\\])+\]|(?<!\\)\.)\+\??(?P<close>\)*)$")
+_TOKEN = re.compile(
+    r"\\Q.*?(?:\\E|$)|\\[pPx]\{[^}]*\}|\\."  # quoted text, named or numbered characters, escapes
+    r"|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]"  # classes
+    r"|\{(?P<least>\d+)(?P<range>,(?P<most>\d*))?\}"
+)
+_TAIL = re.compile(r"(?P<atom>\\[dwSD]|\[(?:\\.|[^\]\\])+\]|(?<!\\)\.)(?P<repeat>[+*])\??(?P<close>\)*)$")
+COUNTED = 16  #: the longest counted repeat that hyperscan is asked to count
 
 
-def trimmed(pattern: str) -> str:
-    """The pattern without the repeat at its end: hyperscan reports every end of a match, one callback each.
+def widened(pattern: str) -> str:
+    """What hyperscan looks for: a pattern that is found wherever this one is, perhaps elsewhere too.
 
-    ``loss (\\d+)`` becomes ``loss (\\d)``, which is found on the same lines, and once.
+    Counting is dear: ``.{0,200}`` takes it seconds to compile, ``.*`` nothing. And it reports every end of a
+    match, one callback each, so ``loss (\\d+)`` becomes ``loss (\\d)``, found on the same lines, and once.
     """
-    return _TAIL.sub(r"\g<atom>\g<close>", pattern)
+    return _TAIL.sub(_trim, _TOKEN.sub(_uncount, pattern))
+
+
+def _uncount(token: re.Match[str]) -> str:
+    if token["least"] is None:
+        return token.group()
+    most = token["most"] if token["range"] else token["least"]
+    if most and int(most) <= COUNTED:
+        return token.group()
+    return "+" if int(token["least"]) else "*"
+
+
+def _trim(tail: re.Match[str]) -> str:
+    return (tail["atom"] if tail["repeat"] == "+" else "") + tail["close"]
