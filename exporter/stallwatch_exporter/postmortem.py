@@ -1,0 +1,126 @@
+"""The diagnosis of a run from the logs that it left."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from stallwatch_exporter.inputs import InputProblem, Limits
+from stallwatch_exporter.logfiles import LogFile, expand, from_stream
+from stallwatch_rules.catalogue import Catalogue
+from stallwatch_rules.lines import MAX_LINE, LineReader
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis, Stats
+
+__all__ = ["InputProblem", "diagnose_paths", "diagnose_streams"]
+
+ProgressTold = Callable[[int, int], None]
+"""Told how many bytes of how many (on disk) were read."""
+
+
+def diagnose_paths(
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    catalogue: Catalogue,
+    language: str = "en",
+    progress: ProgressTold | None = None,
+    limits: Limits | None = None,
+) -> tuple[Diagnosis, list[InputProblem]]:
+    """Read files, folders, globs, archives and ``-`` and diagnose the run that they tell of.
+
+    What cannot be read is told in the problems, and the rest is diagnosed.
+    """
+    started = time.monotonic()
+    files, problems = expand(paths, limits=limits)
+    ending, failed = _recorded_ending(paths)
+    return _diagnose(files, problems, catalogue, language, progress, started, ending, failed), problems
+
+
+def diagnose_streams(
+    streams: Sequence[tuple[str, BinaryIO]],
+    *,
+    catalogue: Catalogue,
+    language: str = "en",
+    progress: ProgressTold | None = None,
+    limits: Limits | None = None,
+) -> tuple[Diagnosis, list[InputProblem]]:
+    """The same for open, seekable streams, such as uploads, each with its file's name."""
+    started = time.monotonic()
+    files: list[LogFile] = []
+    problems: list[InputProblem] = []
+    for name, stream in streams:
+        found, wrong = from_stream(name, stream, limits=limits)
+        files += found
+        problems += wrong
+    return _diagnose(files, problems, catalogue, language, progress, started), problems
+
+
+def _diagnose(
+    files: Sequence[LogFile],
+    problems: list[InputProblem],
+    catalogue: Catalogue,
+    language: str,
+    progress: ProgressTold | None,
+    started: float,
+    ending: str = "",
+    failed: bool | None = None,
+) -> Diagnosis:
+    reading = RunReading(catalogue)
+    stats = Stats()
+    notes: list[str] = []
+    told = _Told(progress, sum(file.size for file in files))
+    for file in files:
+        reader = LineReader(file.name, file.rank)
+        for chunk in file.chunks(problems):
+            reading.feed(reader.feed(chunk))
+            told.within(file, reader.bytes)
+        reading.feed(reader.finish())
+        told.done(file)
+        if reader.bytes:
+            stats.files += 1
+            stats.bytes += reader.bytes
+            stats.lines += reader.lines
+        if reader.cut:
+            notes.append(
+                f"{file.name}: {reader.cut} lines are longer than {MAX_LINE // 1024} KiB and were cut"
+            )
+    diagnosis = reading.diagnose(ending=ending, failed=failed, language=language)
+    stats.seconds = round(time.monotonic() - started, 3)
+    diagnosis.stats = stats
+    diagnosis.notes = [*diagnosis.notes, *notes, *map(str, problems)]
+    return diagnosis
+
+
+class _Told:
+    """How far the reading is. A compressed file counts by its size on disk, once it is read."""
+
+    def __init__(self, tell: ProgressTold | None, total: int) -> None:
+        self._tell = tell
+        self._total = total
+        self._before = 0
+
+    def within(self, file: LogFile, read: int) -> None:
+        if self._tell is not None:
+            self._tell(self._before + min(read, file.size), self._total)
+
+    def done(self, file: LogFile) -> None:
+        self._before += file.size
+        if self._tell is not None:
+            self._tell(self._before, self._total)
+
+
+def _recorded_ending(paths: Sequence[str | os.PathLike[str]]) -> tuple[str, bool | None]:
+    """How the run ended, if the one path given is the folder that Stallwatch kept of it."""
+    if len(paths) != 1 or not (Path(paths[0]) / "agent.json").is_file():
+        return "", None
+    from stallwatch_exporter.runfolder import read_info
+
+    info = read_info(Path(paths[0]))
+    if info is None or info.ending is None:
+        return "", None
+    kind = info.ending.kind
+    failed = None if kind in ("unknown", "interrupted") else kind != "finished"
+    return info.ending.detail or kind, failed
