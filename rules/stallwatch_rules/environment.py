@@ -35,9 +35,7 @@ _NAMES = "|".join(re.escape(name).replace(r"\-", "[-_]") for name in PACKAGES)
 # Each with the groups name and version, or version alone for the package that the key names.
 _BY_NAME = (
     # pip freeze, our own and other scripts' "versions torch=2.6.0 deepspeed=0.16.3"
-    re.compile(
-        rf"(?:^|[\s,(\[{{'\"])(?P<name>{_NAMES})['\"]?(?:==?|@| ?: ?['\"]?){_VERSION}", re.IGNORECASE
-    ),
+    re.compile(rf"(?:^|[\s,(\[{{'\"])(?P<name>{_NAMES})['\"]?(?:==?|@| ?: ?['\"]?){_VERSION}", re.IGNORECASE),
     # ds_report: "torch version .................... 2.6.0", "deepspeed info ..... 0.16.4, unknown, unknown";
     # transformers-cli env: "- PyTorch version (GPU?): 2.6.0+cu124 (True)"; "vLLM API server version 0.6.3"
     re.compile(

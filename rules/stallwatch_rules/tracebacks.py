@@ -48,6 +48,8 @@ _OTHER_MESSAGE = re.compile(
     r"\[[EWIF]\d{0,4} |\[20\d\d-\d\d-\d\d|[EWIF]\d{4} \d\d:|20\d\d-\d\d-\d\d|(?:WARNING|INFO|ERROR):\w"
     r"|terminate called|Killing subprocess|Exception ignored|Fatal Python error|wandb: |\{'|\{\""
 )
+# One of these stands in every line with which something begins here.
+_WORDS = ("call last", 'File "', "Error", "Exception", "Interrupt", "Exit", "Timeout", "error ---")
 _LAUNCHER_NAMES = ("ChildFailedError", "SignalException", "ProcessExitedException")
 _LAUNCHER_FRAMES = re.compile(
     r"torch/distributed/(?:run|launch|launcher/)|accelerate/commands/|deepspeed/launcher/|bin/(?:torchrun|deepspeed|accelerate)$"
@@ -74,6 +76,15 @@ class Frame:
 _LIBRARY = re.compile(r"[/\\](?:site-packages|dist-packages)[/\\]|[/\\]lib[/\\]python3|^<frozen|^<string>$")
 
 
+@dataclass(frozen=True)
+class Mark:
+    """Where a stream was when a line came."""
+
+    index: int = 0  #: lines before it
+    advances: int = 0  #: steps that the stream had seen
+    step: int | None = None  #: the last step of the run
+
+
 @dataclass
 class Raised:
     """A chain of exceptions that a traceback (or a bare line) told; the last one is what ended the call."""
@@ -81,7 +92,7 @@ class Raised:
     exception: str  #: as printed, such as ``torch.OutOfMemoryError``; empty where the text ends before it
     message: str
     line: Line  #: the line with the final exception
-    mark: int  #: the reader's caller's own count (of steps) when that line came
+    mark: Mark  #: where the stream was at that line
     frames: list[Frame] = field(default_factory=list)
     root: str = ""  #: the chain's first exception with its message, where there is a chain
     kind: Kind = "failure"
@@ -103,6 +114,9 @@ class _Open:
     adjoining: bool = False  #: whether the line before belonged to it
 
 
+_START = Mark()
+
+
 class TracebackReader:
     """Finds the exceptions in one stream. A match of a ``failures`` rule inside names it."""
 
@@ -116,7 +130,13 @@ class TracebackReader:
         self._bare: Raised | None = None
         self._bare_after = 0
 
-    def feed(self, line: Line, rules: Collection[str] = (), mark: int = 0) -> Raised | None:
+    def wants(self, text: str) -> bool:
+        """Whether a line without a match can matter here; most cannot, and need not be fed."""
+        if self._open is not None or self._raised is not None or self._bare is not None or self._aside:
+            return True
+        return any(word in text for word in _WORDS)
+
+    def feed(self, line: Line, rules: Collection[str] = (), mark: Mark = _START) -> Raised | None:
         """Take the next line and the rules that matched it; gives the chain that has ended, if one has."""
         text = line.text
         header = _HEADER.search(text) if "call last" in text else None
@@ -130,7 +150,7 @@ class TracebackReader:
         self._outside(line, rules, mark)
         return ended
 
-    def left(self, mark: int) -> list[Raised]:
+    def left(self, mark: Mark = _START) -> list[Raised]:
         """What stands unfinished if the stream ended here. Changes nothing: the stream may go on."""
         if self._raised is not None:
             return [self._raised]
@@ -156,7 +176,7 @@ class TracebackReader:
         self._chained, self._aside = False, 0
         return None if inner else previous
 
-    def _inside(self, begun: _Open, line: Line, rules: Collection[str], mark: int) -> Raised | None:
+    def _inside(self, begun: _Open, line: Line, rules: Collection[str], mark: Mark) -> Raised | None:
         text = _without(begun.prefix, line.text)
         frame = _frame(text)
         if frame is not None:
@@ -179,7 +199,7 @@ class TracebackReader:
         return None
 
     def _finish(
-        self, begun: _Open, final: re.Match[str], line: Line, rules: Collection[str], mark: int
+        self, begun: _Open, final: re.Match[str], line: Line, rules: Collection[str], mark: Mark
     ) -> None:
         name, message = final["inner"] or final["name"], (final["message"] or "")[:MAX_MESSAGE]
         raised = Raised(name, message, line, mark, begun.frames)
@@ -208,7 +228,7 @@ class TracebackReader:
         raised.rules.update(self._failures & set(rules))
         return True
 
-    def _outside(self, line: Line, rules: Collection[str], mark: int) -> None:
+    def _outside(self, line: Line, rules: Collection[str], mark: Mark) -> None:
         text = line.text
         if self._aside:
             self._aside -= 1
@@ -227,7 +247,7 @@ class TracebackReader:
             self._bare.rules.update(self._failures & set(rules))
             if self._bare_after > BARE_LINES_AFTER:
                 self._bare = None
-        if ("Error" in text or "Exception" in text or "Interrupt" in text) and not self._aside:
+        if not self._aside:
             final = _FINAL.match(text.rstrip())
             if final is not None and _ERROR_NAME.search(final["name"].rpartition(".")[2]):
                 name = final["inner"] or final["name"]

@@ -1,0 +1,306 @@
+"""From what was read of each stream to the diagnosis: harm, causal order, primary, verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from stallwatch_rules.catalogue import Catalogue
+from stallwatch_rules.causes import Candidate, causal_order, primary
+from stallwatch_rules.digest import fold_ranks
+from stallwatch_rules.environment import agreed
+from stallwatch_rules.exceptions import Exceptions, read_exceptions
+from stallwatch_rules.findings import (
+    TRACE_CACHE,
+    Found,
+    Streams,
+    collect,
+    ends_in_timeout,
+    judge_by_progress,
+    judge_recoveries,
+)
+from stallwatch_rules.fixes import fixes_for
+from stallwatch_rules.judgements import Judgement, RunFacts, judge_silence, judge_step_time
+from stallwatch_rules.page import RulePage
+from stallwatch_rules.progress import ProgressTracker
+from stallwatch_rules.records import Diagnosis, Primary, Verdict
+from stallwatch_rules.redact import redact
+from stallwatch_rules.reported import iso, shown
+from stallwatch_rules.rhythm import RunClock, read_clock
+from stallwatch_rules.sentences import say
+from stallwatch_rules.timeline import leading
+
+SILENT_HANG = "silent-hang-no-error"
+STEP_TIME = "step-time-degraded"
+INTERRUPTED = "keyboard-interrupt"
+SCHEDULER = "scheduler-and-process"  #: the family of what follows when somebody ends a run
+NUMERICS = "numerics"  #: the family of failures that no exit code shows
+#: Endings, known to who started the command, that a rule stands for.
+ENDINGS = {"oom-killed": "host-oom-sigkill", "time-limit": "slurm-time-limit"}
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the asker knows beside the log; see ``RunReading.diagnose``."""
+
+    ending: str = ""
+    failed: bool | None = None
+    now: float | None = None
+    threshold: float | None = None
+    stalled: bool = False
+    language: str = "en"
+
+
+def conclude(
+    streams: Streams,
+    tracker: ProgressTracker,
+    catalogue: Catalogue,
+    conditional: Collection[str],
+    question: Question,
+) -> Diagnosis:
+    """The diagnosis of these streams."""
+    language = question.language
+    clock = read_clock(streams, tracker, question.now, question.threshold)
+    lead = leading({key: stream.timelines for key, stream in streams.items()})
+    facts = RunFacts(
+        advances=lead.advances if lead is not None else 0,
+        complete=tracker.finished,
+        silence=clock.silence,
+        threshold=clock.threshold,
+        stalled=question.stalled or (clock.silent and question.failed is not False),
+        language=language,
+    )
+    found = collect(streams, catalogue, conditional)
+    judge_recoveries(found, facts)
+    exceptions = read_exceptions(streams, {one.rule: set(one.hits) for one in found})
+    _excuse(found, exceptions, question)
+    _ended_as_told(found, catalogue, question)
+    facts = _with_end(facts, found, exceptions)
+    judge_by_progress(found, streams, facts)
+    _conclude_rules(found, catalogue, tracker, clock, facts, exceptions)
+    candidates = _candidates(found)
+    beside = bool(exceptions.fatal)
+    exceptions.decide(candidates)
+    chosen = None if exceptions.are_the_cause else primary(candidates, unknown_beside=beside)
+    verdict = _verdict(chosen, exceptions, found, streams, tracker, question, facts)
+    environment = agreed(stream.versions for stream in streams.values())
+    by_rule = {one.rule: one for one in found}
+    diagnosis = Diagnosis(verdict=verdict, environment=environment, ending=redact(question.ending))
+    if chosen is not None and verdict in ("failed", "stalled", "degraded"):
+        one = by_rule[chosen[0].rule]
+        diagnosis.primary = _primary(one, chosen[1], environment, streams, language)
+    for candidate in causal_order(candidates):
+        one = by_rule[candidate.rule]
+        diagnosis.findings.append(one.record(_title(one.page, language)))
+    diagnosis.unknown = exceptions.records()
+    diagnosis.progress = tracker.summary()
+    if verdict == "stalled" or (chosen is not None and chosen[0].rule in (TRACE_CACHE, SILENT_HANG)):
+        diagnosis.progress.stalled_after_step = tracker.last_step
+    diagnosis.notes = _notes(diagnosis, found, exceptions, streams, question)
+    return diagnosis
+
+
+def _excuse(found: list[Found], exceptions: Exceptions, question: Question) -> None:
+    """Take the harm from what follows when a run is stopped by hand, or when the command ended well."""
+    by_hand = question.ending.startswith("interrupted") or exceptions.interrupted
+    by_hand = by_hand or any(one.rule == INTERRUPTED for one in found)
+    for one in found:
+        if one.harm != "fatal":
+            continue
+        if by_hand and one.role != "cause" and (one.role == "wrapper" or one.page.family == SCHEDULER):
+            one.harm, one.note = "harmless", say("stopped-by-hand", question.language)
+        elif question.failed is False and one.page.family != NUMERICS:
+            one.harm, one.note = "harmless", say("ended-well", question.language)
+    if question.failed is False:
+        exceptions.excuse_all()
+    elif by_hand:
+        exceptions.excuse_interrupted()
+
+
+def _ended_as_told(found: list[Found], catalogue: Catalogue, question: Question) -> None:
+    """The rule that the known ending stands for, where the log itself does not show it."""
+    rule = ENDINGS.get(question.ending.partition(":")[0].strip(), "")
+    if rule in catalogue.pages and question.failed is not False and not any(o.rule == rule for o in found):
+        page = catalogue.pages[rule]
+        found.append(_concluded(page, Judgement("fatal", redact(question.ending))))
+
+
+def _with_end(facts: RunFacts, found: list[Found], exceptions: Exceptions) -> RunFacts:
+    causes = [one for one in found if one.harm == "fatal" and one.role == "cause"]
+    timed_out = ends_in_timeout(found) or exceptions.timed_out
+    other = any(not seen.timed_out for seen in exceptions.fatal)
+    return RunFacts(
+        facts.advances,
+        facts.complete,
+        facts.silence,
+        facts.threshold,
+        facts.stalled,
+        timed_out,
+        bool(causes) or (other and not timed_out),
+        facts.language,
+    )
+
+
+def _conclude_rules(
+    found: list[Found],
+    catalogue: Catalogue,
+    tracker: ProgressTracker,
+    clock: RunClock,
+    facts: RunFacts,
+    exceptions: Exceptions,
+) -> None:
+    """The rules that no line shows: a silent hang, steps that became slower."""
+    slow = catalogue.pages.get(STEP_TIME)
+    if slow is not None and slow.judged:
+        judgement = judge_step_time(tracker.step_seconds(), language=facts.language)
+        if judgement is not None:
+            one = _concluded(slow, judgement)
+            one.where, one.step = clock.last_advance, tracker.last_step
+            found.append(one)
+    hang = catalogue.pages.get(SILENT_HANG)
+    if hang is None or not hang.judged or exceptions.fatal:
+        return
+    if any(one.harm == "fatal" and one.role != "wrapper" for one in found):
+        return
+    judgement = judge_silence(facts)
+    if judgement is not None:
+        one = _concluded(hang, judgement)
+        one.where, one.step = clock.last_advance or clock.last_line, tracker.last_step
+        found.append(one)
+
+
+def _concluded(page: RulePage, judgement: Judgement) -> Found:
+    one = Found(page, {}, (), 0, page.harm, page.role, count=1)
+    one.set(judgement)
+    return one
+
+
+def _candidates(found: list[Found]) -> list[Candidate]:
+    """With what a judged standstill or slowdown explains by its nature."""
+    symptoms = [one.rule for one in found if one.role in ("symptom", "wrapper")]
+    for one in found:
+        if one.rule == TRACE_CACHE and one.judged:
+            if one.harm == "fatal":
+                one.explains = [*symptoms, STEP_TIME]
+            elif one.harm == "degrading":
+                one.explains = [STEP_TIME]
+    return [one.candidate() for one in found]
+
+
+def _verdict(
+    chosen: tuple[Candidate, float] | None,
+    exceptions: Exceptions,
+    found: list[Found],
+    streams: Streams,
+    tracker: ProgressTracker,
+    question: Question,
+    facts: RunFacts,
+) -> Verdict:
+    if chosen is not None and chosen[0].harm == "fatal":
+        standing = chosen[0].rule in (TRACE_CACHE, SILENT_HANG) and not facts.timed_out
+        if (standing or question.stalled) and question.failed is not True:
+            return "stalled"
+        return "failed"
+    if exceptions.fatal:
+        return "unknown-failure"
+    if question.stalled and question.failed is None:
+        return "stalled"
+    if question.failed and not question.ending.startswith("interrupted"):
+        return "unknown-failure"
+    if chosen is not None:
+        return "degraded"
+    recognised = (
+        found
+        or exceptions.any
+        or tracker.progressed
+        or tracker.last_loss is not None
+        or tracker.finished
+        or any(stream.versions or stream.summary.codes or stream.sampled for stream in streams.values())
+    )
+    return "healthy" if recognised else "no-training-log"
+
+
+def _primary(
+    one: Found, confidence: float, environment: dict[str, str], streams: Streams, language: str
+) -> Primary:
+    chinese = language.startswith("zh")
+    first = one.first
+    line = first.line if first is not None else one.where
+    fixes = fixes_for(one.page, environment, language)
+    if one.role == "wrapper":
+        culprits = _culprits(streams)
+        ranks = f"rank {fold_ranks(culprits)}" if culprits else ""
+        fixes.insert(
+            0, say("other-logs", language, ranks=ranks) if ranks else say("other-logs-unknown", language)
+        )
+    return Primary(
+        rule=one.rule,
+        title=_title(one.page, language),
+        role=one.role,
+        harm=one.harm,
+        confidence=confidence,
+        rank=line.rank if line is not None else None,
+        file=line.source if line is not None else "",
+        line=line.number if line is not None else 0,
+        time=iso(line.time) if line is not None else None,
+        step=first.step if first is not None else one.step,
+        evidence=one.evidence(),
+        captures={name: shown(value) for name, value in (first.captures if first else {}).items()},
+        why=one.page.sections.zh_why if chinese else one.page.sections.why,
+        fixes=fixes,
+    )
+
+
+def _culprits(streams: Streams) -> list[int]:
+    return sorted({rank for stream in streams.values() for rank in stream.summary.culprits})
+
+
+def _title(page: RulePage, language: str) -> str:
+    return page.title_zh if language.startswith("zh") else page.title
+
+
+def _notes(
+    diagnosis: Diagnosis, found: list[Found], exceptions: Exceptions, streams: Streams, question: Question
+) -> list[str]:
+    language = question.language
+    notes = []
+    progress = diagnosis.progress
+    chosen = diagnosis.primary
+    if exceptions.fatal and chosen is not None:
+        text = exceptions.records()[0]
+        name = f"{text.exception}: {text.message}".removesuffix(": ") or "Traceback"
+        notes.append(say("unknown-may-be-cause", language, exception=shown(name)))
+    if chosen is not None and chosen.role == "symptom":
+        reported = {rank for one in found if one.rule == chosen.rule for _, rank in one.hits}
+        absent = _absent({rank for rank in reported if rank is not None}, streams)
+        if absent:
+            notes.append(say("absent-ranks", language, ranks=f"rank {fold_ranks(absent)}"))
+    if diagnosis.verdict == "unknown-failure" and not exceptions.fatal:
+        notes.append(say("no-rule", language))
+        if progress.finished:
+            notes.append(say("training-was-complete", language))
+    interrupted = exceptions.interrupted or any(one.rule == INTERRUPTED for one in found)
+    if interrupted and diagnosis.verdict in ("healthy", "degraded"):
+        notes.append(say("interrupted", language))
+    elif (
+        diagnosis.verdict in ("healthy", "degraded")
+        and not question.ending
+        and question.failed is None
+        and question.now is None
+        and progress.last_step is not None
+        and progress.total_steps
+        and progress.last_step < progress.total_steps
+        and not progress.finished
+    ):
+        total = progress.total_steps
+        notes.append(say("just-ends", language, step=progress.last_step, total=total))
+    return notes
+
+
+def _absent(reported: set[int], streams: Streams) -> list[int]:
+    """The ranks that did not report what all others did, if they are few."""
+    known = {rank for _, rank in streams if rank is not None}
+    if len(reported) < 2:
+        return []
+    absent = set(range(max(known) + 1)) - reported
+    return sorted(absent) if 0 < len(absent) <= len(reported) / 2 else []

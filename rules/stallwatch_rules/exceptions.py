@@ -1,0 +1,134 @@
+"""The exceptions of a run that no rule knows: which of them ended it, and whether one is the cause."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stallwatch_rules.causes import Candidate, Stream
+from stallwatch_rules.records import UnknownException
+from stallwatch_rules.stream import StreamReading
+from stallwatch_rules.timeline import advances_after
+from stallwatch_rules.tracebacks import Raised
+from stallwatch_rules.unknown import Seen, fold, unknown_in
+
+SURVIVED = 2  #: so many further steps show that an exception did not end the run
+
+_TIMED_OUT = re.compile(r"Timed out waiting|timed out after \d|before timing out")
+
+
+@dataclass
+class Unknown:
+    """One unknown exception in one stream."""
+
+    seen: Seen
+    stream: Stream
+    index: int  #: of its first line in the stream
+    time: float | None
+    fatal: bool
+    after_interrupt: bool
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether it only says that a wait for other ranks took too long."""
+        return bool(_TIMED_OUT.search(self.seen.raised.message))
+
+
+@dataclass
+class Exceptions:
+    """All of a run."""
+
+    unknown: list[Unknown] = field(default_factory=list)
+    any: bool = False  #: whether there was any exception at all, known or not
+    interrupted: bool = False  #: whether somebody stopped the run with Ctrl-C
+    are_the_cause: bool = False
+
+    @property
+    def fatal(self) -> list[Unknown]:
+        """Those that nothing survived."""
+        return [one for one in self.unknown if one.fatal]
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether one of them is a timeout."""
+        return any(one.timed_out for one in self.fatal)
+
+    def excuse_all(self) -> None:
+        """The command ended well: none of them was fatal."""
+        for one in self.unknown:
+            one.fatal = False
+
+    def excuse_interrupted(self) -> None:
+        """What is raised while a run is being stopped by hand is no failure."""
+        for one in self.unknown:
+            one.fatal = one.fatal and not one.after_interrupt
+
+    def decide(self, candidates: Sequence[Candidate]) -> None:
+        """Whether an unknown exception, rather than one of the findings, is the cause.
+
+        It is, where no cause is known and no known symptom came before it.
+        """
+        fatal = [one for one in self.fatal if not one.timed_out]
+        harmful = [c for c in candidates if c.harm == "fatal"]
+        if not fatal or any(c.role == "cause" for c in harmful):
+            return
+        symptoms = [c for c in harmful if c.role == "symptom"]
+        # A traceback whose end is missing may be the symptom's own.
+        named = [one for one in fatal if one.seen.raised.exception]
+        self.are_the_cause = all(_before(named, symptom) for symptom in symptoms)
+
+    def records(self) -> list[UnknownException]:
+        """For the diagnosis: the fatal ones first."""
+        fatal = fold((one.seen for one in self.fatal), _step)
+        return fatal + fold((one.seen for one in self.unknown if not one.fatal), _step)
+
+
+def _step(raised: Raised) -> int | None:
+    return raised.mark.step
+
+
+def read_exceptions(streams: Mapping[Stream, StreamReading], known: Mapping[str, set[Stream]]) -> Exceptions:
+    """The exceptions of these streams; ``known`` are the rules that fired, with their streams."""
+    mains = [stream.timelines.main for stream in streams.values()]
+    timelines = [main for main in mains if main is not None]
+    found = Exceptions()
+    for key, stream in streams.items():
+        table = stream.exceptions_now()
+        found.any = found.any or bool(table.seen)
+        interrupts = [s.raised.mark.index for s in table.seen.values() if s.raised.exception == _INTERRUPT]
+        found.interrupted = found.interrupted or bool(interrupts)
+        rules = {rule for rule, where in known.items() if key in where}
+        for seen in unknown_in(table, rules):
+            followed = max(0, stream.timelines.advances - seen.last.mark.advances)
+            when = stream.when(seen.last.line)
+            if when is not None:
+                followed = max(followed, advances_after(timelines, when))
+            found.unknown.append(
+                Unknown(
+                    seen,
+                    key,
+                    seen.raised.mark.index,
+                    stream.when(seen.raised.line),
+                    followed < SURVIVED,
+                    bool(interrupts) and min(interrupts) < seen.raised.mark.index,
+                )
+            )
+    return found
+
+
+_INTERRUPT = "KeyboardInterrupt"
+
+
+def _before(fatal: Iterable[Unknown], symptom: Candidate) -> bool:
+    """Whether one of the exceptions came before a symptom, as far as that can be told."""
+    for one in fatal:
+        own = [place for place in symptom.occurrences if place.stream == one.stream]
+        if own:
+            if one.index < min(place.position for place in own):
+                return True
+            continue
+        times = [place.time for place in symptom.occurrences if place.time is not None]
+        if one.time is None or len(times) < len(symptom.occurrences) or one.time <= min(times, default=0.0):
+            return True
+    return False

@@ -1,0 +1,234 @@
+"""A rule's matches in all streams put together, and what they mean for this run.
+
+Only facts that do not depend on how ranks were interleaved go in: the order within a stream, and times that
+are a line's own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from stallwatch_rules.catalogue import Catalogue
+from stallwatch_rules.causes import Candidate, Occurrence, Stream
+from stallwatch_rules.judgements import (
+    Judgement,
+    RunFacts,
+    ScaleFacts,
+    Trace,
+    judge_overflow,
+    judge_recovery,
+    judge_trace_cache,
+)
+from stallwatch_rules.page import RulePage
+from stallwatch_rules.records import Finding, Harm, Line, Match, Place, Role
+from stallwatch_rules.reported import earliest, latest, place, shown
+from stallwatch_rules.sentences import say
+from stallwatch_rules.stream import RuleHits, StreamReading
+from stallwatch_rules.timeline import advances_after, between, leading
+
+TRACE_CACHE = "zero3-trace-cache-invalidated"
+OVERFLOW = "fp16-overflow-every-step"
+OFTEN = 0.05  #: matches a step above which a failure that training survives still does harm
+MAX_EVIDENCE = 4
+
+Streams = Mapping[Stream, StreamReading]
+
+_HANGS = re.compile(r"timeout|timed-out|heartbeat|hang|stuck|sigabrt")
+_TIMED_OUT = re.compile(r"[Tt]imed out|[Tt]ime-?out")
+
+
+@dataclass
+class Found:
+    """One rule in the run, with its harm."""
+
+    page: RulePage
+    hits: dict[Stream, RuleHits]  #: empty for what was concluded from the run
+    occurrences: tuple[Occurrence, ...]
+    followed: int  #: steps after the last match, in the stream where the fewest followed
+    harm: Harm
+    role: Role
+    note: str = ""
+    judged: bool = False  #: the harm was concluded from the run's progress
+    explains: list[str] = field(default_factory=list)
+    count: int = 0
+    where: Line | None = None  #: for what was concluded: the line it is about
+    step: int | None = None
+
+    @property
+    def rule(self) -> str:
+        """The rule's id."""
+        return self.page.id
+
+    @property
+    def first(self) -> Match | None:
+        """The earliest match."""
+        matches = {id(hits.first.line): hits.first for hits in self.hits.values()}
+        return matches[id(earliest(m.line for m in matches.values()))] if matches else None
+
+    @property
+    def last(self) -> Match | None:
+        """The latest match."""
+        matches = {id(hits.last.line): hits.last for hits in self.hits.values()}
+        return matches[id(latest(m.line for m in matches.values()))] if matches else None
+
+    def set(self, judgement: Judgement) -> None:
+        """Take a judgement of the harm."""
+        self.harm, self.note, self.judged = judgement.harm, judgement.note, True
+        if self.harm == "fatal" and self.role == "notice":
+            self.role = "cause"
+
+    def candidate(self) -> Candidate:
+        """What the causal order needs."""
+        return Candidate(
+            self.rule,
+            self.role,
+            self.harm,
+            tuple(dict.fromkeys([*self.page.explains, *self.explains])),
+            self.occurrences,
+            max((len(_LITERAL.sub("", pattern)) for pattern in self.page.patterns), default=0),
+            self.page.status == "incubating",
+            self.judged and self.harm in ("fatal", "degrading"),
+        )
+
+    def evidence(self) -> list[str]:
+        """The matched lines: the earliest, then different ones, redacted."""
+        first = self.first
+        if first is None:
+            return [shown(self.where.text)] if self.where is not None else []
+        others = [t for _, hits in sorted(self.hits.items(), key=_stream_order) for t in hits.exemplars]
+        return [shown(text) for text in dict.fromkeys([first.line.text, *others])][:MAX_EVIDENCE]
+
+    def record(self, title: str) -> Finding:
+        """The finding of the diagnosis."""
+        first, last = self.first, self.last
+        if first is None or last is None:
+            nowhere = Place(None, "", 0, None, self.step, self.note)
+            about = place(self.where, self.step) if self.where is not None else nowhere
+            return Finding(self.rule, title, self.role, self.harm, 1, [], about, about, self.note)
+        ranks = {stream[1] for stream in self.hits}
+        return Finding(
+            self.rule,
+            title,
+            self.role,
+            self.harm,
+            self.count,
+            sorted(rank for rank in ranks if rank is not None),
+            place(first.line, first.step),
+            place(last.line, last.step),
+            self.note,
+        )
+
+
+_LITERAL = re.compile(r"\(\?P<\w+>|\\[dwsSDWb]|\[[^\]]*\]|[\\^$.|?*+(){}]")
+
+
+def _stream_order(item: tuple[Stream, RuleHits]) -> tuple[bool, int, str]:
+    source, rank = item[0]
+    return rank is None, rank or 0, source
+
+
+def collect(streams: Streams, catalogue: Catalogue, conditional: Collection[str]) -> list[Found]:
+    """The rules that fired, in the catalogue's order, each with the harm that its page says."""
+    by_rule: dict[str, dict[Stream, RuleHits]] = {}
+    for key, stream in streams.items():
+        for rule, hits in stream.hits.items():
+            if rule not in conditional or rule in stream.contexts:
+                by_rule.setdefault(rule, {})[key] = hits
+    mains = [s.timelines.main for s in streams.values()]
+    timelines = [main for main in mains if main is not None]
+    found = []
+    for rule, page in catalogue.pages.items():
+        if rule not in by_rule:
+            continue
+        hits_of = by_rule[rule]
+        occurrences, followed = [], []
+        for key, hits in hits_of.items():
+            stream = streams[key]
+            occurrences.append(Occurrence(key, hits.first_index, stream.when(hits.first.line), hits.own_step))
+            after = max(0, stream.timelines.advances - hits.mark)
+            when = stream.when(hits.last.line)
+            if when is not None:
+                after = max(after, advances_after(timelines, when))
+            followed.append(after)
+        count = sum(hits.count for hits in hits_of.values())
+        found.append(
+            Found(
+                page,
+                hits_of,
+                tuple(occurrences),
+                min(followed),
+                page.harm,
+                page.role,
+                explains=[],
+                count=count,
+            )
+        )
+    return found
+
+
+def judge_recoveries(found: Iterable[Found], facts: RunFacts) -> None:
+    """Failures that a line names, but that training survived."""
+    for one in found:
+        if one.harm != "fatal" or one.role == "notice":
+            continue
+        often = facts.advances > 0 and one.count >= 3 and one.count / facts.advances > OFTEN
+        judgement = judge_recovery(one.followed, often, facts)
+        if judgement is not None:
+            one.harm, one.note = judgement.harm, judgement.note
+
+
+def ends_in_timeout(found: Iterable[Found]) -> bool:
+    """Whether a symptom of a standstill ended the run: a collective's timeout, a watchdog's abort."""
+    for one in found:
+        if one.harm == "fatal" and one.role == "symptom":
+            first = one.first
+            if _HANGS.search(one.rule) or (first is not None and _TIMED_OUT.search(first.line.text)):
+                return True
+    return False
+
+
+def judge_by_progress(found: Iterable[Found], streams: Streams, facts: RunFacts) -> None:
+    """The rules whose harm depends on how the run went on."""
+    for one in found:
+        if one.page.harm != "by-progress" or not one.hits:
+            continue
+        trace = trace_of(one, streams)
+        if one.rule == TRACE_CACHE:
+            one.set(judge_trace_cache(trace, facts))
+        elif one.rule == OVERFLOW:
+            one.set(judge_overflow(trace, _scale(streams), facts))
+        elif one.followed >= 3 or facts.complete:
+            one.set(Judgement("harmless", say("advancing", facts.language, steps=one.followed)))
+
+
+def trace_of(one: Found, streams: Streams) -> Trace:
+    """How often the rule fired between the steps, from the stream where it fired most.
+
+    Where that stream shows no steps itself, the steps of another are taken, if times tell how they lie.
+    """
+    key = max(one.hits, key=lambda k: (one.hits[k].count, k[1] is None, -(k[1] or 0), k[0]))
+    stream = streams[key]
+    own = stream.timelines.main
+    if own is not None and len(own.intervals) >= 2:
+        counted = [(interval, interval.hits.get(one.rule, 0)) for interval in own.intervals]
+        return Trace(counted, own.open_hits.get(one.rule, 0))
+    lead = leading({other: s.timelines for other, s in streams.items()})
+    times = stream.timelines.hit_times.get(one.rule, [])
+    if lead is not None and lead is not own and times and stream.timed:
+        counts = between(lead.intervals, times)
+        if counts is not None:
+            return Trace(list(zip(lead.intervals, counts, strict=False)), counts[-1])
+    if own is not None:
+        counted = [(interval, interval.hits.get(one.rule, 0)) for interval in own.intervals]
+        return Trace(counted, own.open_hits.get(one.rule, 0))
+    return Trace([], 0 if lead is not None else one.hits[key].count)
+
+
+def _scale(streams: Streams) -> ScaleFacts:
+    lowest = [s.lowest_scale for s in streams.values() if s.lowest_scale is not None]
+    skipped = max((s.skipped for s in streams.values() if s.skipped is not None), default=None)
+    return ScaleFacts(
+        min(lowest, default=None), skipped[0] if skipped else None, skipped[1] if skipped else None
+    )

@@ -1,0 +1,119 @@
+"""The streaming reader of a run that live watching and post-mortems share.
+
+Lines go in as they come, in any portions and with the ranks interleaved in any way; what is kept is bounded
+and belongs to one source and rank each. ``diagnose`` puts the streams together and may be called at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from stallwatch_rules.catalogue import Catalogue
+from stallwatch_rules.diagnosis import Question, conclude
+from stallwatch_rules.matcher import Matcher
+from stallwatch_rules.progress import ProgressTracker
+from stallwatch_rules.records import Diagnosis, Line, Match, Sample
+from stallwatch_rules.samples import extract
+from stallwatch_rules.stream import StreamReading
+
+MAX_STREAMS = 4096  #: sources times ranks; a text that names more ranks than that is no log
+
+_WARNING_WORDS = ("arning", "WARN", "[W")
+
+
+@dataclass
+class Observed:
+    """What one portion of lines told."""
+
+    matches: list[Match] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    warnings: list[Line] = field(default_factory=list)
+
+
+class RunReading:
+    """Reads a run's lines and diagnoses what it has read so far."""
+
+    def __init__(self, catalogue: Catalogue, matcher: Matcher | None = None) -> None:
+        self.catalogue = catalogue
+        self.matcher = matcher if matcher is not None else Matcher(catalogue)
+        self.tracker = ProgressTracker()
+        self.streams: dict[tuple[str, int | None], StreamReading] = {}
+        self._failures = frozenset(
+            page.id
+            for page in catalogue.pages.values()
+            if page.role in ("cause", "symptom") and page.harm != "harmless"
+        )
+        self._by_progress = frozenset(
+            page.id for page in catalogue.pages.values() if page.harm == "by-progress" and page.patterns
+        )
+
+    def feed(self, lines: Sequence[Line]) -> Observed:
+        """Read further lines. Lines of one source and rank must come in their order."""
+        observed = Observed()
+        if not lines:
+            return observed
+        scan = self.matcher.scan(lines)
+        hits: dict[int, list[tuple[str, dict[str, str]]]] = {}
+        for index, rule, captures in scan.matches:
+            hits.setdefault(index, []).append((rule, captures))
+        contexts: dict[int, list[str]] = {}
+        for index, rule in scan.contexts:
+            contexts.setdefault(index, []).append(rule)
+        for index, line in enumerate(lines):
+            stream = self._stream(line)
+            if stream is None:
+                continue
+            stream.contexts.update(contexts.get(index, ()))
+            self._read(stream, line, hits.get(index, ()), observed)
+        return observed
+
+    def diagnose(
+        self,
+        *,
+        ending: str = "",
+        failed: bool | None = None,
+        now: float | None = None,
+        threshold: float | None = None,
+        stalled: bool = False,
+        language: str = "en",
+    ) -> Diagnosis:
+        """The diagnosis of what was read so far.
+
+        ``ending`` and ``failed`` say how the command ended, where that is known; ``now``, ``threshold`` and
+        ``stalled`` come from who watches the run live.
+        """
+        question = Question(ending, failed, now, threshold, stalled, language)
+        return conclude(self.streams, self.tracker, self.catalogue, self.matcher.conditional, question)
+
+    def _stream(self, line: Line) -> StreamReading | None:
+        key = (line.source, line.rank)
+        stream = self.streams.get(key)
+        if stream is None and len(self.streams) < MAX_STREAMS:
+            stream = self.streams[key] = StreamReading(line.source, line.rank, self._failures)
+        return stream
+
+    def _read(
+        self,
+        stream: StreamReading,
+        line: Line,
+        hits: Sequence[tuple[str, dict[str, str]]],
+        observed: Observed,
+    ) -> None:
+        sample = extract(line)
+        progressed = self.tracker.add(sample, line)
+        if sample is not None:
+            observed.samples.append(sample)
+        stream.read(line, sample, progressed)
+        for rule, captures in hits:
+            match = Match(rule, line, captures, self.tracker.last_step)
+            stream.match(match, rule in self._by_progress)
+            if rule not in self.matcher.conditional or rule in stream.contexts:
+                observed.matches.append(match)
+        if hits or stream.tracebacks.wants(line.text):
+            rules = [rule for rule, _ in hits]
+            raised = stream.tracebacks.feed(line, rules, stream.mark(self.tracker.last_step))
+            if raised is not None:
+                stream.exceptions.add(raised)
+        if any(word in line.text for word in _WARNING_WORDS):
+            observed.warnings.append(line)

@@ -1,0 +1,138 @@
+"""The sentences that a diagnosis itself says, in English and Chinese."""
+
+from __future__ import annotations
+
+_SENTENCES: dict[str, tuple[str, str]] = {
+    "advancing": (
+        "Steps went on: {steps} followed.",
+        "训练仍在推进：之后又完成了 {steps} 步。",
+    ),
+    "cost": (
+        " A step with it took {with_match}, one without {without}: about {extra} each (medians of {n_with}"
+        " and {n_without}).",
+        "出现它的步用时 {with_match}，没有它的步 {without}，每次约多 {extra}"
+        "（{n_with} 步与 {n_without} 步的中位数）。",
+    ),
+    "no-cost": (
+        " It cost no measurable time: {with_match} a step with it, {without} without (medians of {n_with}"
+        " and {n_without}).",
+        "没有可测量的时间损失：有它的步 {with_match}，没有的 {without}"
+        "（{n_with} 步与 {n_without} 步的中位数）。",
+    ),
+    "slower-with": (
+        "Steps became slower as it came more often: {before} at first, {now} now.",
+        "它出现得越多，每步越慢：起初 {before}，现在 {now}。",
+    ),
+    "stands": (
+        "No step for {silence} (this run's threshold is {threshold}); the last of these messages came {steps}"
+        " steps before.",
+        "已有 {silence} 没有新的 step（本次训练的阈值为 {threshold}）；最后一条消息出现在 {steps} 步之前。",
+    ),
+    "stands-by-timeout": (
+        "No step followed until a timeout ended the run; the last of these messages came {steps} steps"
+        " before.",
+        "之后再没有新的 step，直到超时结束训练；最后一条消息出现在 {steps} 步之前。",
+    ),
+    "stands-by-watch": (
+        "No step follows any more; the last of these messages came {steps} steps before.",
+        "之后再没有新的 step；最后一条消息出现在 {steps} 步之前。",
+    ),
+    "long-before-stall": (
+        "The run stands, but {steps} steps went well after the last of these messages.",
+        "训练停住了，但最后一条消息之后还正常完成了 {steps} 步。",
+    ),
+    "no-steps": (
+        "This text shows too few steps to tell whether it matters: it is harmless as long as steps go on.",
+        "文本里的 step 太少，无法判断是否有影响：只要 step 继续推进就无害。",
+    ),
+    "scale-at-minimum": (
+        "The loss scale reached its minimum: fp16 cannot hold this model's numbers.",
+        "loss scale 已降到最小值：fp16 的数值范围不够用。",
+    ),
+    "overflow-in-a-row": (
+        "Every one of the last {row} steps overflowed and was skipped.",
+        "最后 {row} 步全部溢出并被跳过。",
+    ),
+    "overflow-mostly": (
+        "{share} of the steps overflowed and were skipped.",
+        "{share} 的 step 溢出并被跳过。",
+    ),
+    "overflow-often": (
+        "{share} of the steps overflowed and were skipped; training goes on with the others.",
+        "{share} 的 step 溢出并被跳过，其余 step 仍在训练。",
+    ),
+    "overflow-rare": (
+        "{count} overflows, and good steps after them: dynamic loss scaling found its scale.",
+        "共 {count} 次溢出，之后 step 正常：动态 loss scale 已找到合适的值。",
+    ),
+    "overflow-start": (
+        "{count} overflows at the start: this is how dynamic loss scaling finds its scale.",
+        "开头有 {count} 次溢出：动态 loss scale 就是这样找到合适的值的。",
+    ),
+    "silent": (
+        "No step for {silence}; this run's threshold is {threshold}. Nothing in the log says why.",
+        "已有 {silence} 没有新的 step，本次训练的阈值为 {threshold}。日志没有说明原因。",
+    ),
+    "silent-by-watch": (
+        "No step for longer than this run's rhythm allows. Nothing in the log says why.",
+        "没有新的 step 的时间已超出本次训练的正常节奏。日志没有说明原因。",
+    ),
+    "slower": (
+        "A step took {before} at first and {now} in the last {count}: {percent} more.",
+        "起初每步 {before}，最近 {count} 步每步 {now}：慢了 {percent}。",
+    ),
+    "recovered": (
+        "Not the end of the run: {steps} steps followed.",
+        "训练没有因此结束：之后又完成了 {steps} 步。",
+    ),
+    "ended-well": (
+        "The command ended well (exit code 0).",
+        "命令正常结束（退出码 0）。",
+    ),
+    # notes of the whole diagnosis
+    "just-ends": (
+        "The log ends at step {step} of {total} without an end: it was cut off, is still being written, or"
+        " the process was killed without a word.",
+        "日志停在第 {step}/{total} 步，没有结尾：可能被截断、仍在写入，或进程被无声地杀掉。",
+    ),
+    "unknown-may-be-cause": (
+        "An exception that no rule knows may be the cause: {exception}.",
+        "规则库未收录的异常可能才是原因：{exception}。",
+    ),
+    "no-rule": (
+        "The command failed, and nothing in its log says why.",
+        "命令失败了，但日志没有说明原因。",
+    ),
+    "training-was-complete": (
+        "Training itself had reached its last step.",
+        "训练本身已到达最后一步。",
+    ),
+    "other-logs": (
+        "Look at the logs of {ranks}: this text is only the launcher's, and the cause stands in theirs.",
+        "请查看 {ranks} 的日志：这里只有启动器的输出，原因在那些日志里。",
+    ),
+    "other-logs-unknown": (
+        "Look at the logs of the ranks themselves: this text is only the launcher's (torchrun: --redirects 3"
+        " --log-dir DIR, or --tee 3).",
+        "请查看各 rank 自己的日志：这里只有启动器的输出"
+        "（torchrun 可用 --redirects 3 --log-dir DIR 或 --tee 3）。",
+    ),
+    "absent-ranks": (
+        "{ranks} did not report it: look there first.",
+        "{ranks} 没有报告这个错误：请先查那里。",
+    ),
+    "interrupted": (
+        "The run was stopped by hand.",
+        "训练是被人为中断的。",
+    ),
+    "stopped-by-hand": (
+        "What follows when a run is stopped by hand.",
+        "人为中断训练之后的正常现象。",
+    ),
+}
+
+
+def say(key: str, language: str = "en", **values: object) -> str:
+    """The sentence for ``key`` in the language; English for any that is not Chinese."""
+    english, chinese = _SENTENCES[key]
+    return (chinese if language.startswith("zh") else english).format(**values)

@@ -1,0 +1,123 @@
+"""What is kept of one source and rank while its lines are read: bounded, and in the lines' own order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stallwatch_rules.environment import versions_in
+from stallwatch_rules.launchers import LauncherSummary
+from stallwatch_rules.prefixes import own_time
+from stallwatch_rules.records import Line, Match, Sample
+from stallwatch_rules.timeline import StreamTimelines
+from stallwatch_rules.tracebacks import Mark, TracebackReader
+from stallwatch_rules.unknown import ExceptionTable
+
+MAX_EXEMPLARS = 3
+MAX_ACTIVITY = 4096
+ACTIVITY_SECONDS = 15.0  #: lines closer together than this are one sign of life
+VERSION_LINES = 20_000  #: programs say their versions when they start
+
+
+@dataclass
+class RuleHits:
+    """The matches of one rule in one stream."""
+
+    first: Match
+    first_index: int  #: of the line in its stream
+    last: Match
+    mark: int  #: steps that the stream had seen at the last match
+    own_step: int | None = None  #: the step that this stream itself had reached at the first match
+    count: int = 0
+    exemplars: list[str] = field(default_factory=list)
+    lowest: dict[str, float] = field(default_factory=dict)  #: the lowest number that a capture held
+
+    def add(self, match: Match, mark: int) -> None:
+        """Count one more."""
+        self.count += 1
+        self.last, self.mark = match, mark
+        text = match.line.text
+        if len(self.exemplars) < MAX_EXEMPLARS and text not in self.exemplars:
+            self.exemplars.append(text)
+        for name, value in match.captures.items():
+            try:
+                number = float(value)
+            except ValueError:
+                continue
+            self.lowest[name] = min(number, self.lowest.get(name, number))
+
+
+class StreamReading:
+    """What was read of one source and rank."""
+
+    def __init__(self, source: str, rank: int | None, failures: frozenset[str]) -> None:
+        self.source = source
+        self.rank = rank
+        self.index = 0  #: lines read
+        self.timelines = StreamTimelines()
+        self.tracebacks = TracebackReader(failures)
+        self.exceptions = ExceptionTable()
+        self.hits: dict[str, RuleHits] = {}
+        self.contexts: set[str] = set()  #: rules whose ``requires`` is met in this stream
+        self.versions: dict[str, str] = {}
+        self.summary = LauncherSummary()
+        self.last_time: float | None = None
+        self.last_advance: Line | None = None
+        self.activity: set[int] = set()  #: when there were lines since the last step, in ACTIVITY_SECONDS
+        self.timed = False  #: whether every line's time is its own, given from outside the text
+        self.sampled = False  #: whether any line held numbers of a training
+        self.lowest_scale: float | None = None  #: lowest loss scale that a step overflowed at
+        self.skipped: tuple[float, int] | None = None  #: the trainer's count of skipped steps, and the step
+
+    def clock(self, line: Line) -> None:
+        """Notice the line's time: one that changes without a timestamp in the text came from outside."""
+        if line.time is not None and line.time != self.last_time:
+            self.timed = self.timed or own_time(line.text) is None
+            self.last_time = line.time
+            if len(self.activity) < MAX_ACTIVITY:
+                self.activity.add(int(line.time // ACTIVITY_SECONDS))
+
+    def when(self, line: Line | None) -> float | None:
+        """The line's time, unless it is only that of some line before it."""
+        if line is None or line.time is None:
+            return None
+        return line.time if self.timed or own_time(line.text) is not None else None
+
+    def read(self, line: Line, sample: Sample | None, progressed: bool) -> None:
+        """Take the next line, without its matches."""
+        self.clock(line)
+        if progressed:
+            self.last_advance = line
+            self.activity.clear()
+        if sample is not None:
+            self.sampled = True
+            self.timelines.see(sample)
+            if "overflow" in sample.values and "loss_scale" in sample.values:
+                scale = sample.values["loss_scale"]
+                self.lowest_scale = scale if self.lowest_scale is None else min(scale, self.lowest_scale)
+            if "skipped_steps" in sample.values and sample.step is not None:
+                self.skipped = (sample.values["skipped_steps"], sample.step)
+        text = line.text
+        if self.index < VERSION_LINES:
+            for name, version in versions_in(text).items():
+                self.versions.setdefault(name, version)
+        self.summary.see(text)
+        self.index += 1
+
+    def match(self, match: Match, by_progress: bool) -> None:
+        """Take a match of the line that was just read."""
+        hits = self.hits.get(match.rule)
+        if hits is None:
+            main = self.timelines.main
+            own_step = main.last_step if main is not None else None
+            hits = self.hits[match.rule] = RuleHits(match, self.index - 1, match, 0, own_step)
+        hits.add(match, self.timelines.advances)
+        if by_progress:
+            self.timelines.hit(match.rule, match.line)
+
+    def exceptions_now(self) -> ExceptionTable:
+        """The exceptions so far, with what stands unfinished at this moment."""
+        return self.exceptions.with_left(self.tracebacks.left(self.mark(None)))
+
+    def mark(self, step: int | None) -> Mark:
+        """Where the stream is; ``step`` is that of the run."""
+        return Mark(self.index - 1, self.timelines.advances, step)

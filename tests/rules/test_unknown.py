@@ -1,0 +1,258 @@
+"""Exceptions in logs: which one ended the run, and which of them no rule knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from stallwatch_rules.records import Line
+from stallwatch_rules.tracebacks import Raised, TracebackReader
+from stallwatch_rules.unknown import ExceptionTable, fold, unknown_in
+
+
+def lines(text: str, rank: int | None = 0) -> list[Line]:
+    return [Line(part, "run.log", number, rank) for number, part in enumerate(text.splitlines(), 1)]
+
+
+def read(text: str, hits: dict[int, set[str]] | None = None, failures: Iterable[str] = ()) -> list[Raised]:
+    """All exceptions of a text; ``hits`` are rules by line number."""
+    reader = TracebackReader(set(failures))
+    raised = [reader.feed(line, (hits or {}).get(line.number, ())) for line in lines(text)]
+    return [one for one in raised if one is not None] + reader.left(0)
+
+
+def summary(text: str) -> list[tuple[str, str, str]]:
+    return [(one.kind, one.exception, one.message) for one in read(text)]
+
+
+PLAIN = """\
+Traceback (most recent call last):
+  File "/home/ada/train.py", line 90, in <module>
+    main()
+  File "/home/ada/train.py", line 71, in main
+    loss = model(batch)
+           ^^^^^^^^^^^^
+  File "/opt/env/lib/python3.11/site-packages/torch/nn/modules/module.py", line 1778, in _wrapped_call_impl
+    return self._call_impl(*args, **kwargs)
+  File "/home/ada/model.py", line 12, in forward
+    ...<5 lines>...
+    )
+ValueError: expected 3 channels, got 4
+"""
+
+
+def test_the_final_exception_and_its_frames() -> None:
+    (raised,) = read(PLAIN)
+    assert (raised.kind, raised.exception) == ("failure", "ValueError")
+    assert raised.message == "expected 3 channels, got 4"
+    assert raised.line.number == 12
+    assert [str(frame) for frame in raised.frames if not frame.library] == [
+        "/home/ada/train.py:90 in <module>",
+        "/home/ada/train.py:71 in main",
+        "/home/ada/model.py:12 in forward",
+    ]
+
+
+def test_a_chain_is_one_failure_that_knows_its_root() -> None:
+    text = """\
+Traceback (most recent call last):
+  File "a.py", line 1, in f
+    d["x"]
+KeyError: 'x'
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "a.py", line 2, in g
+    f()
+LookupError: no x
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "a.py", line 3, in h
+    g()
+app.errors.Fatal: gave up
+"""
+    (raised,) = read(text)
+    assert (raised.exception, raised.message, raised.root) == ("app.errors.Fatal", "gave up", "KeyError: 'x'")
+
+
+def test_an_exception_of_a_worker_quoted_in_another() -> None:
+    text = """\
+Traceback (most recent call last):
+  File "train.py", line 5, in <module>
+    for batch in loader:
+RuntimeError: Caught ValueError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "data.py", line 9, in __getitem__
+    raise ValueError("bad row")
+ValueError: bad row
+"""
+    (raised,) = read(text)
+    assert (raised.exception, raised.message) == ("ValueError", "bad row")
+    assert raised.root.startswith("RuntimeError: Caught ValueError")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        " 40%|████      | 4/10 [00:08<00:12,  2.0s/it]Traceback (most recent call last):",
+        "Exception in thread Thread-4:\nTraceback (most recent call last):",
+    ],
+)
+def test_what_stands_before_the_header_does_not_matter(header: str) -> None:
+    text = f'{header}\n  File "a.py", line 1, in f\n    x()\nOSError: [Errno 5] Input/output error\n'
+    assert summary(text) == [("failure", "OSError", "[Errno 5] Input/output error")]
+
+
+def test_a_logger_that_prefixes_every_line() -> None:
+    lead = "ERROR 10-25 13:08:43 [core.py:708] "
+    text = "".join(
+        lead + line + "\n"
+        for line in (
+            "Traceback (most recent call last):",
+            '  File "core.py", line 699, in run',
+            "    serve()",
+            "zmq.error.Again: resource busy",
+        )
+    )
+    assert summary(text) == [("failure", "zmq.error.Again", "resource busy")]
+
+
+def test_a_rich_traceback() -> None:
+    text = """\
+╭─────────────── Traceback (most recent call last) ───────────────╮
+│ /home/ada/train.py:41 in main                                    │
+│   40 │   step = 0                                                │
+│ ❱ 41 │   run(step)                                               │
+╰──────────────────────────────────────────────────────────────────╯
+TypeError: run() takes 0 positional arguments
+"""
+    (raised,) = read(text)
+    assert raised.exception == "TypeError"
+    assert [str(frame) for frame in raised.frames] == ["/home/ada/train.py:41 in main"]
+
+
+def test_a_message_on_the_next_line() -> None:
+    text = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nBuildError:\nno compiler found\n'
+    assert summary(text) == [("failure", "BuildError", "no compiler found")]
+
+
+def test_asides_and_interrupts_are_no_failures() -> None:
+    text = """\
+Exception ignored in: <function Op.__del__ at 0x7f12>
+Traceback (most recent call last):
+  File "op.py", line 8, in __del__
+AttributeError: 'Op' object has no attribute 'handle'
+Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+KeyboardInterrupt
+"""
+    assert [one.kind for one in read(text)] == ["ignored", "interrupt"]
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        '  File "/e/lib/python3.11/site-packages/torch/distributed/launcher/api.py", line 383, in launch_agent\n'
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n=====\ntrain.py FAILED\n",
+        '  File "/e/lib/python3.11/site-packages/accelerate/commands/launch.py", line 9, in simple_launcher\n'
+        "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.\n",
+        '  File "/e/bin/torchrun", line 8, in <module>\n    sys.exit(main())\n',
+    ],
+)
+def test_a_launchers_own_traceback_is_a_wrapper(tail: str) -> None:
+    assert [one.kind for one in read("Traceback (most recent call last):\n" + tail)] == ["wrapper"]
+
+
+def test_a_failed_build_is_not_a_wrapper() -> None:
+    text = (
+        "Traceback (most recent call last):\n"
+        '  File "/e/lib/python3.11/site-packages/torch/utils/cpp_extension.py", line 2100, in _run_ninja\n'
+        "subprocess.CalledProcessError: Command '['ninja', '-v']' returned non-zero exit status 1.\n"
+    )
+    assert [one.kind for one in read(text)] == ["failure"]
+
+
+def test_frames_without_a_header() -> None:
+    text = 'some text\n  File "train.py", line 7, in step\n    loss.backward()\nMyError: it broke\n'
+    assert summary(text) == [("failure", "MyError", "it broke")]
+
+
+def test_a_traceback_whose_end_is_missing() -> None:
+    text = 'Traceback (most recent call last):\n  File "train.py", line 7, in step\n    loss.backward()\n'
+    assert summary(text) == [("failure", "", "")]
+
+
+def test_a_bare_exception_line_counts_only_at_the_end() -> None:
+    bare = "ValueError: wrong shape\n"
+    assert summary("step 1\n" + bare) == [("failure", "ValueError", "wrong shape")]
+    assert summary(bare + "it goes on\n" * 10) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "    raise ValueError('source code')\n",
+        "Epoch: 3\n",
+        "wandb: Program failed\n",
+        '  File "op.py", line 8 in wait\nCurrent thread 0x7f (most recent call first):\n',
+        "WARNING: no Error here\n",
+    ],
+)
+def test_text_that_only_looks_like_an_exception(text: str) -> None:
+    assert read(text) == []
+
+
+def test_rules_that_match_inside_a_traceback_name_it() -> None:
+    text = PLAIN + "(a longer explanation)\nsee the manual\n"
+    assert read(text, {12: {"bad-channels"}})[0].rules == {"bad-channels"}
+    assert read(text, {14: {"manual"}}, failures=["manual"])[0].rules == {"manual"}
+    assert read(text, {14: {"killing-subprocess"}}, failures=["manual"])[0].rules == set()
+    other = PLAIN + "[rank0]:[E123 watchdog] timeout\n"
+    later = other.replace("[rank0]:[E123", "[E123 ")
+    assert read(later, {13: {"timeout"}}, failures=["timeout"])[0].rules == set()
+
+
+def table(*texts: str, rank: int | None = 0) -> ExceptionTable:
+    reader, out = TracebackReader(), ExceptionTable()
+    for text in texts:
+        for line in lines(text, rank):
+            raised = reader.feed(line)
+            if raised is not None:
+                out.add(raised)
+    return out.with_left(reader.left(0))
+
+
+def test_the_same_exception_on_many_ranks_is_one() -> None:
+    seen = [one for rank in (3, 1, 0) for one in unknown_in(table(PLAIN, rank=rank), ())]
+    (unknown,) = fold(seen, lambda raised: 12)
+    assert unknown.ranks == [0, 1, 3]
+    assert unknown.count == 3
+    assert unknown.first.rank == 0
+    assert unknown.first.step == 12
+    assert unknown.frames[-1].endswith("in _wrapped_call_impl"), "library frames come after the user's own"
+    assert unknown.frames[:3] == [
+        "/home/ada/train.py:90 in <module>",
+        "/home/ada/train.py:71 in main",
+        "/home/ada/model.py:12 in forward",
+    ]
+
+
+def test_memory_stays_bounded_over_many_different_exceptions() -> None:
+    names = ("".join(chr(97 + int(digit)) for digit in str(number)) for number in range(1000, 2000))
+    texts = [PLAIN.replace("ValueError", f"{name.title()}Error") for name in names]
+    kept = table(*texts).seen
+    assert 100 <= len(kept) <= 300
+
+
+def test_known_rules_and_secrets_stay_out() -> None:
+    text = PLAIN.replace("got 4", "got hf_" + "a" * 34)
+    exceptions = table(text)
+    (seen,) = unknown_in(exceptions, ())
+    assert "hf_aaaa" not in str(fold([seen], lambda raised: None))
+    seen.raised.rules.add("bad-channels")
+    assert unknown_in(exceptions, {"bad-channels"}) == []
+    assert unknown_in(exceptions, {"another"}) == [seen]
