@@ -7,6 +7,7 @@ nearly all. Line ends are never touched, so many lines may be redacted at once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -57,7 +58,7 @@ def _keep_name(match: Any) -> bytes:
     prefix, name, value = match.group(1, 2, 3)
     quote = value[:1] if value[:1] in (b'"', b"'") else b""
     bare = value.strip(quote) if quote else value
-    masked = quote + MASK + quote if _looks_secret(bare, _is_vague(name)) else value
+    masked = quote + MASK + quote if _looks_secret(bare, name.lower()) else value
     return bytes(prefix + masked)
 
 
@@ -70,7 +71,7 @@ _TOKEN_OWNERS = frozenset(
 
 def _is_vague(name: bytes) -> bool:
     """Whether the name may as well be a model's token."""
-    *owners, last = name.lower().replace(b"-", b"_").split(b"_")
+    *owners, last = name.replace(b"-", b"_").split(b"_")
     return last == b"token" and not (owners and owners[-1] in _TOKEN_OWNERS)
 
 
@@ -92,14 +93,20 @@ _CODE = (
 )
 
 
-def _looks_secret(value: bytes, vague: bool) -> bool:
+_CALL = re.compile(rb"[A-Za-z_][\w.]*[(\[]")
+_PLAIN = re.compile(rb"[\w.~+/=-]{16,}")
+
+
+def _looks_secret(value: bytes, name: bytes) -> bool:
     lowered = value.lower()
-    if lowered in _NOT_SECRET or lowered.startswith(_CODE) or not value.strip(b"*"):
+    if lowered in _NOT_SECRET or lowered == name or not value.strip(b"*"):
         return False
-    if not vague:
+    if lowered.startswith(_CODE) or _CALL.match(value):
+        return False
+    if not _is_vague(name):
         return len(value) >= 4
     mixed = any(char in b"0123456789" for char in value) and any(char in _LETTERS for char in lowered)
-    return len(value) >= 16 and mixed and not _is_number(value)
+    return mixed and _PLAIN.fullmatch(value) is not None and not _is_number(value)
 
 
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz"
