@@ -1,0 +1,51 @@
+"""Stallwatch: is it still training? If not, why, and what do I change?
+
+>>> import stallwatch
+>>> stallwatch.diagnose(["logs/"]).verdict  # doctest: +SKIP
+'failed'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stallwatch_rules.records import Diagnosis
+
+    __version__: str
+
+__all__ = ["Diagnosis", "__version__", "diagnose"]
+
+
+def diagnose(paths: str | PathLike[str] | Iterable[str | PathLike[str]], language: str = "en") -> Diagnosis:
+    """What the logs say: the Python twin of ``stallwatch diagnose``.
+
+    `paths` are files, folders, globs or archives. What could not be read is told in ``Diagnosis.notes``;
+    the rest is diagnosed. `language` is that of the texts: ``en`` or ``zh``.
+    """
+    from stallwatch_exporter.postmortem import diagnose_paths
+    from stallwatch_rules.catalogue import load_catalogue
+
+    if isinstance(paths, str | PathLike):
+        paths = [paths]
+    diagnosis, problems = diagnose_paths(
+        [str(path) for path in paths], catalogue=load_catalogue(), language=language
+    )
+    told = set(diagnosis.notes)
+    diagnosis.notes += [note for problem in problems if (note := str(problem)) not in told]
+    return diagnosis
+
+
+def __getattr__(name: str) -> Any:
+    # On demand: importing stallwatch costs nothing that is not used.
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("stallwatch")
+    if name == "Diagnosis":
+        from stallwatch_rules.records import Diagnosis
+
+        return Diagnosis
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

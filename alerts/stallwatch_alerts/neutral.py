@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from stallwatch_rules.redact import redact
+
 # Look-alikes instead of escapes: every chat has other escapes, none reads meaning into these.
 _LOOK_ALIKES = str.maketrans(
     {
@@ -25,10 +27,10 @@ _BREAKS = re.compile(r"[\r\n\t\v\f\x85\u2028\u2029]+")
 
 
 def neutralise(text: str, limit: int = 0) -> str:
-    """One line of plain text: no mention, markup, link, control or direction character; cut at `limit`."""
+    """One line of plain text: no secret, mention, markup, link or control character; cut at `limit`."""
     if limit:
         text = text[: 4 * limit]  # the rest would be cut anyway; a log line may be a gigabyte
-    text = _BREAKS.sub(" ", text)
+    text = _BREAKS.sub(" ", redact(text))
     # Cc, Cf: control characters, zero-width and right-to-left marks, which hide or turn text around.
     text = "".join(char for char in text if unicodedata.category(char) not in ("Cc", "Cf"))
     text = _ENTITY.sub("＆", text.translate(_LOOK_ALIKES))

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from stallwatch_alerts.messages.compose import Message, render, render_test
+from stallwatch_alerts.messages.compose import Message, ending_line, render, render_test
 
-__all__ = ["Message", "render", "render_test"]
+__all__ = ["Message", "ending_line", "render", "render_test"]

@@ -60,6 +60,11 @@ def render_test(language: str) -> Message:
     return Message(words.test_title, words.test_text)
 
 
+def ending_line(ending: Ending, language: str) -> str:
+    """How a command ended, in one or two lines, for the terminal."""
+    return _how_it_ended(ending, _words(language))
+
+
 def _words(language: str) -> Words:
     return zh.WORDS if language.startswith("zh") else en.WORDS
 

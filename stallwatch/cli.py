@@ -1,0 +1,99 @@
+"""The command line: ``stallwatch COMMAND``. Every command has its module in ``stallwatch.commands``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from stallwatch.commands.alerts import alerts
+from stallwatch.commands.config import config
+from stallwatch.commands.context import CONTEXT, App, tell
+from stallwatch.commands.dashboard import dashboard
+from stallwatch.commands.demo import demo
+from stallwatch.commands.diagnose import diagnose
+from stallwatch.commands.replay import replay
+from stallwatch.commands.rules import rules
+from stallwatch.commands.run import run
+from stallwatch.commands.runs import runs
+from stallwatch.commands.tail import tail
+
+_INTERNAL_ERROR = 70  # EX_SOFTWARE
+
+
+class StallwatchGroup(click.Group):
+    """Errors as one message on stderr, in the order in which a newcomer meets the commands."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """As they were added, not by the alphabet."""
+        return list(self.commands)
+
+    def main(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Run a command and exit with its code."""
+        kwargs["standalone_mode"] = False
+        try:
+            result = super().main(*args, **kwargs)
+            sys.stdout.flush()
+        except click.UsageError as error:
+            if error.ctx is not None:
+                click.echo(error.ctx.get_usage(), err=True)
+            tell(error.format_message())
+            sys.exit(error.exit_code)
+        except click.ClickException as error:
+            tell(error.format_message())
+            sys.exit(error.exit_code)
+        except (click.Abort, KeyboardInterrupt):
+            sys.exit(130)
+        except BrokenPipeError:
+            # Whoever read our output has enough (`| head`); Python must not complain at exit either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(141)
+        except Exception as error:
+            if App.debug:
+                raise
+            tell(f"internal error: {type(error).__name__}: {error}; stallwatch --debug … shows where")
+            sys.exit(_INTERNAL_ERROR)
+        sys.exit(result if isinstance(result, int) else 0)
+
+
+@click.group(cls=StallwatchGroup, context_settings=CONTEXT, invoke_without_command=True)
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Read this configuration instead of ./stallwatch.toml or the user's.",
+)
+@click.option("--debug", is_flag=True, hidden=True, help="Show where an error comes from.")
+@click.option("--version", is_flag=True, help="Show the version and exit.")
+@click.pass_context
+def cli(ctx: click.Context, config_file: Path | None, debug: bool, version: bool) -> None:
+    """Is it still training? If not, why, and what do I change?
+
+    \b
+    Watch a run:        stallwatch run -- torchrun --nproc-per-node 8 train.py
+    Ask what killed it: stallwatch diagnose logs/
+    See it all:         stallwatch dashboard
+    See it happen:      stallwatch demo
+    """
+    App.debug = debug
+    ctx.obj = App(config_file)
+    if version:
+        from stallwatch import __version__
+
+        click.echo(f"stallwatch {__version__}")
+        ctx.exit()
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+for command in (run, tail, diagnose, dashboard, runs, rules, alerts, config, replay, demo):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """The console script."""
+    cli(prog_name="stallwatch")

@@ -1,0 +1,79 @@
+"""What commands share: the configuration in force, the catalogue, and how we talk on stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import click
+
+from stallwatch.config import Config, Setting, load
+
+if TYPE_CHECKING:
+    from stallwatch_rules.catalogue import Catalogue
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+language_option = click.option(
+    "--language", type=click.Choice(["en", "zh"]), help="Language of the texts (default: en)."
+)
+rules_option = click.option(
+    "--rules",
+    "rule_dirs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="A folder of your own rule pages; may be repeated.",
+)
+
+
+class App:
+    """The command's view of the world; handed to commands by click."""
+
+    debug: ClassVar[bool] = False
+
+    def __init__(self, config_file: Path | None = None) -> None:
+        self.config_file = config_file
+
+    def config(self, **flags: Any) -> Config:
+        """The configuration with these flags (``exporter__port=1`` for ``exporter.port``) over it.
+
+        Flags that were not given are ``None``. What is wrong is told; the caller decides whether to go on.
+        """
+        given = {
+            name.replace("__", "."): Setting(value, f"--{name.split('__')[1].replace('_', '-')}")
+            for name, value in flags.items()
+            if value is not None and value != ()
+        }
+        config = load(self.config_file, given)
+        tell_all(config.problems)
+        return config
+
+    def sound_config(self, **flags: Any) -> Config:
+        """As ``config``, for commands that are of no use with a wrong one: they end with exit code 2."""
+        config = self.config(**flags)
+        if config.problems:
+            raise click.exceptions.Exit(2)
+        return config
+
+
+def catalogue_of(config: Config) -> Catalogue:
+    """All rule pages; those that are broken are told and left out."""
+    from stallwatch_rules.catalogue import load_catalogue
+
+    catalogue = load_catalogue(config["rules.dirs"])
+    tell_all(catalogue.problems)
+    return catalogue
+
+
+def tell(text: str) -> None:
+    """Say something on stderr, apart from what a command prints."""
+    for line in text.splitlines() or [""]:
+        click.echo(f"stallwatch: {line}", err=True)
+
+
+def tell_all(problems: Iterable[object]) -> None:
+    """One line per problem."""
+    for problem in problems:
+        tell(str(problem))

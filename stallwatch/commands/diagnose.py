@@ -1,0 +1,133 @@
+"""``stallwatch diagnose``: what the logs of a run say."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stallwatch.commands.context import App, catalogue_of, language_option, rules_option, tell, tell_all
+
+if TYPE_CHECKING:
+    from stallwatch_rules.records import Diagnosis
+
+_BAD = ("failed", "stalled", "unknown-failure")
+_WORTH_A_BAR = 32 * 1024 * 1024
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH…")
+@click.option("--json", "form", flag_value="json", help="Print the report for programs.")
+@click.option("--markdown", "form", flag_value="markdown", help="Print the report for an issue tracker.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the report to this file.",
+)
+@language_option
+@rules_option
+@click.pass_obj
+def diagnose(
+    app: App,
+    paths: tuple[str, ...],
+    form: str | None,
+    output: Path | None,
+    language: str | None,
+    rule_dirs: tuple[Path, ...],
+) -> None:
+    """Say what stopped a run, from its logs alone.
+
+    PATH is a file, a folder of per-rank logs, a glob, an archive (.gz .xz .zst .zip .tar.*), or - for
+    standard input. An excerpt will do: paste a traceback.
+
+    \b
+    stallwatch diagnose logs/
+    stallwatch diagnose slurm-1234.out --markdown -o report.md
+    kubectl logs my-job-0 | stallwatch diagnose - --json
+
+    Exit code: 1 when the run failed, stalled or died of something unknown; 2 when something could not be
+    read (the rest is still diagnosed); else 0.
+    """
+    from stallwatch_exporter.postmortem import diagnose_paths
+
+    config = app.config(ui__language=language, rules__dirs=rule_dirs)
+    catalogue = catalogue_of(config)
+    with _progress_bar() as progress:
+        diagnosis, problems = diagnose_paths(
+            list(paths), catalogue=catalogue, language=config["ui.language"], progress=progress
+        )
+    tell_all(problems)
+    unwritten = not _deliver(_report(diagnosis, form, config["ui.language"], output), output)
+    if problems or config.problems or catalogue.problems or unwritten:
+        raise click.exceptions.Exit(2)
+    raise click.exceptions.Exit(1 if diagnosis.verdict in _BAD else 0)
+
+
+def _report(diagnosis: Diagnosis, form: str | None, language: str, output: Path | None) -> str:
+    if form == "json":
+        from stallwatch_rules.report.json import to_json
+
+        return to_json(diagnosis).decode()
+    if form == "markdown":
+        from stallwatch_rules.report.markdown import to_markdown
+
+        return to_markdown(diagnosis, language).rstrip("\n") + "\n"
+    import io
+
+    from rich.console import Console
+
+    from stallwatch_rules.report.terminal import print_report
+
+    # Rendered first and printed in one go, coloured only where a terminal reads it.
+    coloured = output is None and sys.stdout.isatty()
+    text = io.StringIO()
+    width = None if coloured else 100
+    print_report(diagnosis, Console(file=text, force_terminal=coloured or None, width=width), language)
+    return text.getvalue()
+
+
+def _deliver(report: str, output: Path | None) -> bool:
+    if output is None:
+        click.echo(report, nl=False)
+        return True
+    try:
+        output.write_text(report, encoding="utf-8")
+    except OSError as error:
+        tell(f"{output}: cannot be written: {error.strerror}; name another file with -o")
+        return False
+    return True
+
+
+@contextmanager
+def _progress_bar() -> Iterator[Callable[[int, int], None] | None]:
+    """Tells how much has been read, on a terminal and only where it takes long enough to be read."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task("reading", total=None, start=True)
+    shown = False
+
+    def update(done: int, total: int) -> None:
+        nonlocal shown
+        if not shown and max(done, total) >= _WORTH_A_BAR:
+            bar.start()
+            shown = True
+        if shown:
+            bar.update(task, completed=done, total=total or None)
+
+    try:
+        yield update
+    finally:
+        if shown:
+            bar.stop()

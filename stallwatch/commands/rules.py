@@ -1,0 +1,178 @@
+"""``stallwatch rules``: what is known to go wrong, for readers and for authors of rules."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stallwatch.commands.context import App, catalogue_of, rules_option, tell, tell_all
+
+if TYPE_CHECKING:
+    from stallwatch_rules.catalogue import Catalogue
+    from stallwatch_rules.page import RulePage
+    from stallwatch_rules.records import Line
+
+
+@click.group()
+def rules() -> None:
+    """List, show, check and try the rules.
+
+    \b
+    stallwatch rules list
+    stallwatch rules show zero3-trace-cache-invalidated
+    stallwatch rules check my-rules/
+    stallwatch rules test failing.log
+    """
+
+
+@rules.command(name="list")
+@rules_option
+@click.pass_obj
+def list_rules(app: App, rule_dirs: tuple[Path, ...]) -> None:
+    """List every rule: id, family, role, harm, status, title.
+
+    On a terminal it is a table; elsewhere the columns are separated by tabs.
+    """
+    config = app.config(rules__dirs=rule_dirs)
+    catalogue = catalogue_of(config)
+    chinese = config["ui.language"] == "zh"
+    pages = sorted(catalogue.pages.values(), key=lambda page: (page.family, page.id))
+    rows = [
+        (page.id, page.family, page.role, page.harm, page.status, page.title_zh if chinese else page.title)
+        for page in pages
+    ]
+    if sys.stdout.isatty():
+        _print_table(rows)
+    else:
+        for row in rows:
+            click.echo("\t".join(row))
+    _exit_with_problems(config.problems or catalogue.problems)
+
+
+@rules.command()
+@click.argument("rule", metavar="ID")
+@rules_option
+@click.pass_obj
+def show(app: App, rule: str, rule_dirs: tuple[Path, ...]) -> None:
+    """Show the page of one rule: what happened, why, what to do, sample lines.
+
+    Off a terminal it is the page's Markdown, as it stands in the file.
+    """
+    config = app.config(rules__dirs=rule_dirs)
+    page = _page(catalogue_of(config), rule)
+    text = Path(page.path).read_text(encoding="utf-8")
+    if not sys.stdout.isatty():
+        click.echo(text, nl=False)
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    _, _, body = text.removeprefix("---").partition("\n---")
+    console = Console()
+    console.print(f"[bold]{page.title}[/] · {page.title_zh}", highlight=False)
+    console.print(f"{page.id} · {page.family} · {page.role} · {page.harm} · {page.status}", style="dim")
+    console.print(page.path, style="dim", highlight=False)
+    console.print(Markdown(body))
+
+
+@rules.command()
+@click.argument("folder", required=False, type=click.Path(path_type=Path), metavar="[DIR]")
+@rules_option
+@click.pass_obj
+def check(app: App, folder: Path | None, rule_dirs: tuple[Path, ...]) -> None:
+    """Check rule pages: their form, their patterns, and that their samples do what they say.
+
+    Without DIR the packaged rules and the configured folders are checked. Exit code 2 when a page is wrong.
+    """
+    from stallwatch_rules.catalogue import load_catalogue
+    from stallwatch_rules.checking import check_catalogue
+
+    config = app.config(rules__dirs=(*rule_dirs, folder) if folder else rule_dirs)
+    catalogue = load_catalogue(config["rules.dirs"])
+    problems = check_catalogue(catalogue)
+    pages = len(catalogue.pages)
+    if folder is not None:  # the packaged pages were loaded for what the folder's refer to
+        root = str(folder.absolute())
+        problems = [problem for problem in problems if str(Path(problem.path).absolute()).startswith(root)]
+        pages = sum(str(Path(page.path).absolute()).startswith(root) for page in catalogue.pages.values())
+    tell_all(problems)
+    click.echo(f"{pages} pages, {len(problems) or 'no'} problem{'' if len(problems) == 1 else 's'}")
+    _exit_with_problems(config.problems or problems)
+
+
+@rules.command()
+@click.option("--rule", metavar="ID", help="Try this rule only.")
+@click.argument("file", default="-", type=click.Path(path_type=Path), metavar="[FILE|-]")
+@rules_option
+@click.pass_obj
+def test(app: App, rule: str | None, file: Path, rule_dirs: tuple[Path, ...]) -> None:
+    """Print which rules fire on which lines, with what they captured.
+
+    \b
+    stallwatch rules test failing.log
+    grep -i nccl train.log | stallwatch rules test --rule nccl-watchdog-timeout
+
+    Exit code: 0 when a rule fired, 1 when none did.
+    """
+    from stallwatch_rules.catalogue import Catalogue
+    from stallwatch_rules.matcher import Matcher
+
+    config = app.config(rules__dirs=rule_dirs)
+    catalogue = catalogue_of(config)
+    if rule is not None:
+        page = _page(catalogue, rule)
+        if page.judged:
+            tell(f"{rule} has no pattern: it is concluded from a whole run; use stallwatch diagnose")
+        catalogue = Catalogue.of([page])
+    lines = list(_lines(file))
+    hits = Matcher(catalogue).match_stream(lines)
+    for index, fired, captures in hits:
+        line = lines[index]
+        caught = "".join(f" {name}={value!r}" for name, value in captures.items())
+        click.echo(f"{line.source}:{line.number}: {fired}{caught}")
+    raise click.exceptions.Exit(0 if hits else 1)
+
+
+def _lines(file: Path) -> Iterator[Line]:
+    from stallwatch_rules.lines import LineReader
+
+    name = "-" if str(file) == "-" else str(file)
+    reader = LineReader(name)
+    if name == "-" and sys.stdin.isatty():
+        tell("reading lines from the terminal; Ctrl-D ends them")
+    try:
+        with click.open_file(name, "rb") as stream:
+            while data := stream.read(1 << 20):
+                yield from reader.feed(data)
+    except OSError as error:
+        raise click.UsageError(f"{name}: cannot be read: {error.strerror}; name a file or -") from error
+    yield from reader.finish()
+
+
+def _page(catalogue: Catalogue, rule: str) -> RulePage:
+    page = catalogue.pages.get(rule)
+    if page is None:
+        near = difflib.get_close_matches(rule, list(catalogue.pages), n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise click.UsageError(f"no rule {rule!r}; {hint}stallwatch rules list names all")
+    return page
+
+
+def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("id", "family", "role", "harm", "status", "title", box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table, highlight=False)
+
+
+def _exit_with_problems(problems: object) -> None:
+    if problems:
+        raise click.exceptions.Exit(2)

@@ -1,0 +1,71 @@
+"""``stallwatch runs``: what ran here and what became of it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from stallwatch.commands.context import App, tell
+
+if TYPE_CHECKING:
+    from stallwatch_exporter.runfolder import AgentInfo
+
+_COLUMNS = ("run", "state", "started", "lasted", "ended", "metrics")
+
+
+@click.command()
+@click.pass_obj
+def runs(app: App) -> None:
+    """List the runs of this machine.
+
+    Newest first: state, start, duration, how it ended, where its metrics are. On a terminal it is a
+    table; elsewhere the columns are separated by tabs.
+    """
+    from stallwatch_exporter.runfolder import list_runs
+
+    config = app.config()
+    home = config["run.home"]
+    rows = [_row(info) for info in list_runs(home)]
+    if not rows:
+        tell(f"no run in {home} yet; start one: stallwatch run -- COMMAND")
+    elif sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(*_COLUMNS, box=None, pad_edge=False)
+        for row in rows:
+            table.add_row(*row)
+        Console().print(table, highlight=False, markup=False)
+    else:
+        for row in rows:
+            click.echo("\t".join(row))
+    raise click.exceptions.Exit(2 if config.problems else 0)
+
+
+def _row(info: AgentInfo) -> tuple[str, ...]:
+    from stallwatch_alerts.messages.en import duration
+    from stallwatch_exporter.runfolder import agent_alive
+
+    alive = agent_alive(info)
+    end = info.ended_at or (time.time() if alive else info.updated_at)
+    started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(info.started_at))
+    return (
+        info.run,
+        info.state if alive or info.ended_at is not None else "agent gone",
+        started,
+        duration(end - info.started_at),
+        _ending(info),
+        (info.endpoint or "-") if alive else "-",
+    )
+
+
+def _ending(info: AgentInfo) -> str:
+    ending = info.ending
+    if ending is None:
+        return "-"
+    details = [ending.signal or "", f"exit code {ending.exit_code}" if ending.exit_code else ""]
+    told = ", ".join(detail for detail in details if detail)
+    return f"{ending.kind} ({told})" if told else ending.kind

@@ -1,0 +1,65 @@
+"""Incidents on the terminal of ``stallwatch run``: a panel where a person looks, prefixed lines in a log."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING, TextIO
+
+from stallwatch_alerts.channels.notice import incident_notice
+from stallwatch_alerts.messages import Message
+from stallwatch_alerts.worker import Worker
+from stallwatch_exporter.incident import Incident
+
+if TYPE_CHECKING:
+    from stallwatch_rules.catalogue import Catalogue
+
+_COLOURS = {"failure": "red", "warning": "yellow", "info": "cyan", "success": "green"}
+
+
+class TerminalSink:
+    """Shows each incident as it opens and as it resolves.
+
+    It writes from a thread of its own: a terminal that was stopped with Ctrl-S must not stop the watching.
+    """
+
+    def __init__(self, catalogue: Catalogue, language: str, stream: TextIO | None = None) -> None:
+        self._catalogue = catalogue
+        self._language = language
+        self._stream = stream or sys.stderr
+        self._shown: set[tuple[str, str]] = set()
+        self._worker: Worker[tuple[Message, str]] = Worker("stallwatch-terminal", self._show)
+
+    def __call__(self, incident: Incident) -> None:
+        """Queue the panel, once per status and episode."""
+        key = (incident.id, incident.status)
+        if key in self._shown or incident.kind == "ended":  # the end has a report of its own
+            return
+        self._shown.add(key)
+        rule = incident.primary.rule if incident.primary else incident.rule
+        notice = incident_notice(incident, self._language, self._catalogue.pages.get(rule))
+        self._worker.put((notice.message, _COLOURS[notice.level]))
+
+    def close(self, timeout: float) -> bool:
+        """Wait until all is shown."""
+        return self._worker.close(timeout)
+
+    def _show(self, item: tuple[Message, str], _give_up: threading.Event) -> None:
+        message, colour = item
+        if not self._stream.isatty():
+            lines = [message.title, *("  " + line if line else "" for line in message.text.splitlines())]
+            self._stream.write("".join(f"stallwatch: {line}".rstrip() + "\n" for line in lines))
+            self._stream.flush()
+            return
+        from rich.console import Console
+        from rich.panel import Panel
+        from rich.text import Text
+
+        console = Console(file=self._stream)
+        # The run may be in the middle of a progress bar's line.
+        self._stream.write("\n")
+        title = Text(message.title, style="bold")
+        width = min(console.width, 110)
+        console.print(
+            Panel(Text(message.text), title=title, title_align="left", border_style=colour, width=width)
+        )

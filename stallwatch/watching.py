@@ -1,0 +1,86 @@
+"""What ``stallwatch run`` and ``stallwatch tail`` share: the sinks, and the report when it is over."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from stallwatch.commands.context import tell
+from stallwatch.config import Config
+from stallwatch.handover import alert_settings
+from stallwatch.terminal_sink import TerminalSink
+from stallwatch_alerts.messages import ending_line
+
+if TYPE_CHECKING:
+    from stallwatch_alerts.sink import ChatSink
+    from stallwatch_alerts.store import IncidentStore
+    from stallwatch_alerts.store_sink import StoreSink
+    from stallwatch_exporter.incident import Ending, Sink
+    from stallwatch_rules.catalogue import Catalogue
+    from stallwatch_rules.records import Diagnosis
+
+_TERMINAL_SECONDS = 2.0
+_STORE_SECONDS = 5.0
+_CHAT_SECONDS = 10.0
+
+
+class Listeners:
+    """Everybody who is told of incidents: the terminal, the incident database and the chats."""
+
+    def __init__(self, config: Config, catalogue: Catalogue) -> None:
+        language = config["ui.language"]
+        self._terminal = TerminalSink(catalogue, language)
+        self._store: StoreSink | None = None
+        self._chat: ChatSink | None = None
+        if find_spec("sqlalchemy") is not None:
+            from stallwatch_alerts.store_sink import StoreSink
+
+            self._store = StoreSink(lambda: open_store(config), report=tell)
+        if config["alerts.urls"]:
+            if find_spec("apprise") is None:
+                tell("[alerts] urls are set, but no message can leave: pip install 'stallwatch[alerts]'")
+            else:
+                from stallwatch_alerts.sink import ChatSink
+
+                self._chat = ChatSink(alert_settings(config), catalogue, report=tell)
+
+    @property
+    def sinks(self) -> list[Sink]:
+        """Chats first: what leaves the machine must not wait for what stays on it."""
+        return [sink for sink in (self._chat, self._store, self._terminal) if sink is not None]
+
+    def close(self) -> None:
+        """Let everything leave that is still on its way, for a bounded time."""
+        self._terminal.close(_TERMINAL_SECONDS)
+        if self._store is not None:
+            self._store.close(_STORE_SECONDS)
+        if self._chat is not None and not self._chat.close(_CHAT_SECONDS):
+            tell(f"{self._chat.failed} messages could not be delivered to chat")
+
+
+def open_store(config: Config) -> IncidentStore:
+    """The incident database that is configured, or the one in the state folder."""
+    from stallwatch_alerts.store import IncidentStore
+
+    url = config["alerts.incidents_url"]
+    return IncidentStore(url) if url else IncidentStore.at_home(config["run.home"])
+
+
+def print_end(ending: Ending, diagnosis: Diagnosis, language: str) -> None:
+    """How the command ended and, unless it simply finished, what the diagnosis is; on stderr."""
+    tell(ending_line(ending, language))
+    if ending.kind == "finished" and diagnosis.verdict in ("healthy", "no-training-log"):
+        return
+    import io
+
+    from rich.console import Console
+
+    from stallwatch_rules.report.terminal import print_report
+
+    if sys.stderr.isatty():
+        print_report(diagnosis, Console(stderr=True), language)
+        return
+    text = io.StringIO()
+    print_report(diagnosis, Console(file=text, width=100), language)
+    tell(text.getvalue().rstrip())

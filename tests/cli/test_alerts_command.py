@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+Stallwatch = Callable[..., Result]
+
+
+@pytest.fixture
+def received() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    bodies: list[dict[str, Any]] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    yield f"json://127.0.0.1:{server.server_port}/s3cr3t-hook", bodies
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_chat_that_works(
+    stallwatch: Stallwatch, received: tuple[str, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, bodies = received
+    monkeypatch.setenv("STALLWATCH_ALERTS_URLS", url)
+    result = stallwatch("alerts", "test", "--language", "zh")
+    assert (result.exit_code, "s3cr3t" in result.output) == (0, False)
+    assert result.stdout.startswith("ok      json://127.0.0.1:")
+    assert "测试消息" in bodies[0]["title"]
+
+
+def test_a_chat_that_does_not(
+    stallwatch: Stallwatch, received: tuple[str, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    url, bodies = received
+    (tmp_path / "stallwatch.toml").write_text(
+        f"[alerts]\nurls = ['json://127.0.0.1:1/s3cr3t-a', '{url}', 'x://s3cr3t']\n"
+    )
+    result = stallwatch("alerts", "test")
+    assert (result.exit_code, "s3cr3t" in result.output) == (1, False)
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["failed", "ok", "failed"]
+    assert "2 of 3 chats" in result.stderr
+    assert len(bodies) == 1
+
+
+def test_no_chat_at_all_says_how_to_add_one(stallwatch: Stallwatch) -> None:
+    result = stallwatch("alerts", "test")
+    assert result.exit_code == 2
+    assert "STALLWATCH_ALERTS_URLS" in result.stderr and "stallwatch.toml" in result.stderr

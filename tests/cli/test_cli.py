@@ -1,0 +1,133 @@
+"""The frame of the command line: help, version, errors, start-up."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import Result
+
+import stallwatch as package
+from stallwatch.cli import cli
+from stallwatch.config_keys import KEYS
+
+Stallwatch = Callable[..., Result]
+
+
+def commands(
+    group: click.Group = cli, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command with its words."""
+    for name, command in group.commands.items():
+        yield (*path, name), command
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+
+
+EVERY = [(" ".join(words), command) for words, command in commands()]
+
+
+@pytest.mark.parametrize("words", [words for words, _ in EVERY])
+def test_every_command_has_help_with_both_flags(stallwatch: Stallwatch, words: str) -> None:
+    for flag in ("-h", "--help"):
+        result = stallwatch(*words.split(), flag)
+        assert result.exit_code == 0
+        assert result.stdout.startswith("Usage: stallwatch " + words)
+
+
+def test_no_command_shows_the_help_and_the_version_is_the_packages(stallwatch: Stallwatch) -> None:
+    assert "stallwatch diagnose logs/" in stallwatch().stdout
+    assert stallwatch("--version").stdout == f"stallwatch {package.__version__}\n"
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", package.__version__)
+
+
+def test_the_documentation_names_every_command_and_option(root: Path) -> None:
+    text = (root / "docs" / "cli.md").read_text(encoding="utf-8")
+    missing = [f"stallwatch {words}" for words, _ in EVERY if f"stallwatch {words}" not in text]
+    sections = dict(re.findall(r"^## stallwatch (\w+)\n(.*?)(?=^## |\Z)", text, re.M | re.S))
+    for words, command in [*EVERY, ("", cli)]:
+        body = sections[words.split()[0]] if words else text
+        for parameter in command.params:
+            if isinstance(parameter, click.Option) and not parameter.hidden:
+                missing += [f"{words} {flag}" for flag in parameter.opts if f"`{flag}" not in body]
+    assert missing == []
+
+
+def test_the_documentation_names_every_key(root: Path) -> None:
+    text = (root / "docs" / "configuration.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## \[(\w+)\]\n(.*?)(?=^## |\Z)", text, re.M | re.S))
+    missing = [key.full_name for key in KEYS if f"`{key.name}`" not in sections.get(key.section, "")]
+    assert missing == []
+    assert set(sections) == {key.section for key in KEYS}
+    documented = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", text, re.M)
+    unknown = {name for cell in documented for name in re.findall(r"`(\w+)`", cell)} - {
+        key.name for key in KEYS
+    }
+    assert unknown == {"STALLWATCH_HOME", "STALLWATCH_CONFIG", "STALLWATCH_MATCHER"}
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["diagnose", "--help"], ["config", "show"], ["runs"]])
+def test_light_commands_load_nothing_heavy(process: Callable[..., Any], arguments: list[str]) -> None:
+    heavy = ("hyperscan", "streamlit", "apprise", "sqlalchemy", "pandas", "duckdb", "torch")
+    check = (
+        "import sys\nsys.argv = ['stallwatch', *sys.argv[1:]]\nfrom stallwatch.cli import main\n"
+        "try:\n    main()\nfinally:\n"
+        f"    print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", check, *arguments], capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 0
+    assert result.stderr.splitlines()[-1] == "[]"
+
+
+def test_a_wrong_option_is_one_message_with_a_prefix(stallwatch: Stallwatch) -> None:
+    result = stallwatch("runs", "--colour")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "\nstallwatch: No such option" in result.stderr and "--colour" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_crash_is_one_message_unless_one_wants_to_see_it(
+    stallwatch: Stallwatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(home: Path) -> None:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr("stallwatch_exporter.runfolder.list_runs", crash)
+    result = stallwatch("runs")
+    assert result.exit_code == 70
+    assert result.stderr.startswith("stallwatch: internal error: RuntimeError: boom;")
+    result = stallwatch("--debug", "runs")
+    assert isinstance(result.exception, RuntimeError)
+
+
+def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
+    code = "from stallwatch.cli import main; main()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "config", "show"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as child:
+        assert child.stdout and child.stderr
+        child.stdout.close()
+        assert child.stderr.read().splitlines()[1:] == []
+        assert child.wait(30) in (1, 141)  # click's own, or ours
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_comes_with_the_command_line(process: Callable[..., Any], shell: str) -> None:
+    script = Path(sys.executable).with_name("stallwatch")
+    result = subprocess.run(
+        [str(script)],
+        env={"PATH": "/usr/bin:/bin", "_STALLWATCH_COMPLETE": f"{shell}_source"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "_STALLWATCH_COMPLETE" in result.stdout
