@@ -21,7 +21,14 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
     ("ollout", re.compile(r"^(?:[Rr]ollouts?|Making experiences?)\b.{0,40}\d+%\|"), "rollout"),
     (
         "rain",
-        re.compile(r"\bTraining completed\b|^['{]+train_runtime'|\b[Tt]raining (?:has )?finished\b"),
+        re.compile(r"\bTraining completed\b|\b[Tt]raining (?:has |is )?(?:finished|complete)\b"),
+        "finished",
+    ),
+    (
+        "inal ",
+        re.compile(
+            r"\b[Ff]inal (?:eval|val|test|train)[\w ]{0,30}(?:acc|loss|score|reward|metric)\w*\s?[:=]"
+        ),
         "finished",
     ),
     ("exits successfully", re.compile(r"\bProcess \d+ exits successfully"), "finished"),

@@ -100,9 +100,12 @@ class ProgressTracker:
 
         Call it for lines without a sample too: they tell the phase.
         """
-        sign = sign_of(line.text) if sample is None or "train_runtime" in sample.values else None
-        if sample is None and sign is None:
-            return False
+        if sample is None:
+            sign = sign_of(line.text)
+            if sign is None:
+                return False
+        else:  # transformers' summary, which it prints when train() returns
+            sign = "finished" if "train_runtime" in sample.values else None
         stream = self._stream(line)
         if sign == "finished":
             stream.finished = True

@@ -10,9 +10,8 @@ import re
 
 from stallwatch_rules.bars import read_bar
 from stallwatch_rules.numbers import NUMBER, duration, number
+from stallwatch_rules.pairs import GIB, keyed, memory
 from stallwatch_rules.records import Line, Sample
-
-_GIB = 1024.0**3
 
 
 def extract(line: Line) -> Sample | None:
@@ -56,7 +55,7 @@ def _from_bar(text: str) -> _Found | None:
     bar = read_bar(text)
     if bar is None or not bar.training:
         return None
-    values = _keyed(bar.postfix) if "=" in bar.postfix else {}
+    values = keyed(bar.postfix) if "=" in bar.postfix else {}
     if bar.seconds is not None:
         values.setdefault("step_seconds", bar.seconds)
     if bar.elapsed is not None:
@@ -130,7 +129,7 @@ def _from_dict(text: str) -> _Found | None:
     if elapsed is not None:
         values["elapsed_seconds"] = elapsed
     if "memory(GiB)" in numbers:
-        values["memory_peak_bytes"] = numbers["memory(GiB)"] * _GIB
+        values["memory_peak_bytes"] = numbers["memory(GiB)"] * GIB
     return step, total, values, "dict" if "loss" in values or step is not None else ""
 
 
@@ -213,14 +212,14 @@ def _leads(before: str) -> bool:
 def _from_text(text: str) -> _Found | None:
     timer = _DEEPSPEED_TIMER.search(text)
     if timer:
-        return int(timer[1]), None, _memory(text), "timer"
+        return int(timer[1]), None, memory(text), "timer"
     found = _STEP.search(text)
     if found is None or not _leads(text[: found.start()]):
         return _from_epoch_item(text) or _from_loss_first(text)
     step = int(found[1].replace(",", ""))
     total = int(found[2].replace(",", "")) if found[2] else None
     rest = text[found.end() :]
-    values = _keyed(rest)
+    values = keyed(rest)
     if not values:
         bare = not rest.strip(" ]:.,|") and total is not None
         if not bare and not (total is not None and _FIGURE.search(rest)):
@@ -242,7 +241,7 @@ def _from_short(text: str) -> _Found | None:
     found = _SHORT.match(text)
     if found is None:
         return None
-    values = _keyed(text[found.end() :])
+    values = keyed(text[found.end() :])
     if found[2]:
         values["loss"] = number(found[2])
     return int(found[1]), None, values, "text s"
@@ -253,7 +252,7 @@ def _from_epoch_item(text: str) -> _Found | None:
     found = _ITEM_OF_EPOCH.search(text)
     if found is None or not _leads(text[: found.start()]):
         return None
-    values = _keyed(text[found.end() :])
+    values = keyed(text[found.end() :])
     if "loss" not in values:
         return None
     epoch, done, length = int(found[2]), int(found[3]), int(found[4])
@@ -265,74 +264,13 @@ def _from_loss_first(text: str) -> _Found | None:
     found = _LOSS_FIRST.search(text)
     if found is None or not _leads(text[: found.start()]):
         return None
-    values = _keyed(text[found.start() :])
+    values = keyed(text[found.start() :])
     return (None, None, values, "loss") if "loss" in values else None
-
-
-# ---- "name: number" pairs in running text
-
-_KEYED = re.compile(
-    r"(?:(?<![\w/])([A-Za-z]{2,12}) )?(?<![\w/.])"
-    r"((?:[\w/]{0,20}?loss|[\w/]{0,12}grad[ _]?norm|gnorm|norm|learning[ _]rate|lr|skipped|loss[ _]scale)\b)"
-    r"\s{0,4}(?:[:=：]\s{0,4})?\[?(" + NUMBER + r")(?![\w])",
-    re.IGNORECASE,
-)
-_TIMED = re.compile(
-    r"(?:elapsed time per iteration|iter time|train_step_timing|time_per_step|step[_ ]time|step_avg"
-    r"|timing_s/step)"
-    r"(?: in s| ?\((ms|s)\))?\s{0,3}[:=]\s{0,3}(" + NUMBER + r")\s?(ms|s)?",
-    re.IGNORECASE,
-)
-# Losses that are not the training's: "val loss", "aux_loss", …
-_OTHER_LOSS = re.compile(
-    r"\b(?:val|valid|validation|eval|test|dev|critic|aux|auxiliary|kl|value|vf|router|z|balance|balancing"
-    r"|entropy|unsupervised|ptx|mtp|ref|best|min|max|prev|previous|last)\b",
-    re.IGNORECASE,
-)
-
-
-def _keyed(text: str) -> dict[str, float]:
-    values: dict[str, float] = {}
-    for word, name, digits in _KEYED.findall(text):
-        key = name.lower().replace(" ", "_")
-        if key.endswith("loss"):
-            metric = "loss"
-            if _OTHER_LOSS.search(f"{word} {key}".replace("_", " ").replace("/", " ")):
-                continue
-        elif key.endswith("norm"):
-            metric = "grad_norm"
-        elif key in ("lr", "learning_rate"):
-            metric = "learning_rate"
-        elif key == "skipped":
-            metric = "skipped_steps"
-        else:
-            metric = "loss_scale"
-        values.setdefault(metric, number(digits))
-    timed = _TIMED.search(text)
-    if timed:
-        seconds = number(timed[2])
-        values["step_seconds"] = seconds / 1000 if "ms" in (timed[1], timed[3]) else seconds
-    if "Mem" in text:
-        values.update(_memory(text))
-    return values
 
 
 # ---- memory
 
-_ALLOCATED = re.compile(r"\bMemAllocated=(" + NUMBER + r")GB(?:, MaxMemAllocated=(" + NUMBER + r")GB)?")
-_MEMORY_USAGE = re.compile(r"\bMA (" + NUMBER + r") GB\s+Max_MA (" + NUMBER + r") GB\s+CA ")
-
-
-def _memory(text: str) -> dict[str, float]:
-    found = _ALLOCATED.search(text) or _MEMORY_USAGE.search(text)
-    if found is None:
-        return {}
-    values = {"memory_allocated_bytes": number(found[1]) * _GIB}
-    if found[2]:
-        values["memory_peak_bytes"] = number(found[2]) * _GIB
-    return values
-
 
 def _from_memory(text: str) -> _Found | None:
-    values = _memory(text)
+    values = memory(text)
     return (None, None, values, "") if values else None
