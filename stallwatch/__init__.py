@@ -28,13 +28,8 @@ def diagnose(paths: str | PathLike[str] | Iterable[str | PathLike[str]], languag
     from stallwatch_exporter.postmortem import diagnose_paths
     from stallwatch_rules.catalogue import load_catalogue
 
-    if isinstance(paths, str | PathLike):
-        paths = [paths]
-    diagnosis, problems = diagnose_paths(
-        [str(path) for path in paths], catalogue=load_catalogue(), language=language
-    )
-    told = set(diagnosis.notes)
-    diagnosis.notes += [note for problem in problems if (note := str(problem)) not in told]
+    several = [paths] if isinstance(paths, str | PathLike) else list(paths)
+    diagnosis, _ = diagnose_paths(several, catalogue=load_catalogue(), language=language)
     return diagnosis
 
 

@@ -89,7 +89,9 @@ def _report(diagnosis: Diagnosis, form: str | None, language: str, output: Path 
     text = io.StringIO()
     width = None if coloured else 100
     print_report(diagnosis, Console(file=text, force_terminal=coloured or None, width=width), language)
-    return text.getvalue()
+    if coloured:
+        return text.getvalue()
+    return "".join(line.rstrip() + "\n" for line in text.getvalue().splitlines())
 
 
 def _deliver(report: str, output: Path | None) -> bool:

@@ -101,7 +101,7 @@ def check(app: App, folder: Path | None, rule_dirs: tuple[Path, ...]) -> None:
         problems = [problem for problem in problems if str(Path(problem.path).absolute()).startswith(root)]
         pages = sum(str(Path(page.path).absolute()).startswith(root) for page in catalogue.pages.values())
     tell_all(problems)
-    click.echo(f"{pages} pages, {len(problems) or 'no'} problem{'' if len(problems) == 1 else 's'}")
+    click.echo(f"{_count(pages, 'page')}, {_count(len(problems), 'problem')}")
     _exit_with_problems(config.problems or problems)
 
 
@@ -171,6 +171,10 @@ def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
     for row in rows:
         table.add_row(*row)
     Console().print(table, highlight=False)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
 
 
 def _exit_with_problems(problems: object) -> None:

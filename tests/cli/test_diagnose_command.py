@@ -1,0 +1,132 @@
+"""``stallwatch diagnose``: forms of the report, exit codes, bad input."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+import stallwatch as package
+from stallwatch_rules.records import Diagnosis
+
+Stallwatch = Callable[..., Result]
+Process = Callable[..., subprocess.CompletedProcess[str]]
+
+OOM = """\
+[rank7]: Traceback (most recent call last):
+[rank7]:   File "/home/u/train.py", line 88, in <module>
+[rank7]:     loss = model(batch)
+[rank7]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
+"""
+HEALTHY = "".join(f"{{'loss': 0.{9 - n}, 'epoch': 0.{n}}}\n" for n in range(1, 9))
+UNKNOWN = """\
+Traceback (most recent call last):
+  File "train.py", line 1, in <module>
+    check(config)
+  File "train.py", line 9, in check
+    raise ValueError("the moon is full")
+ValueError: the moon is full
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "code"),
+    [
+        (OOM, "failed", 1),
+        (UNKNOWN, "unknown-failure", 1),
+        (HEALTHY, "healthy", 0),
+        ("hello\n", "no-training-log", 0),
+    ],
+)
+def test_verdicts_and_exit_codes(stallwatch: Stallwatch, text: str, verdict: str, code: int) -> None:
+    result = stallwatch("diagnose", "-", "--json", stdin=text)
+    assert (json.loads(result.stdout)["verdict"], result.exit_code) == (verdict, code)
+    assert result.stderr == ""
+
+
+def test_the_exit_code_of_a_real_process(process: Process, tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(OOM)
+    result = process("diagnose", "train.log")
+    assert (result.returncode, result.stderr) == (1, "")
+    assert "CUDA out of memory" in result.stdout
+    assert "\x1b" not in result.stdout
+    assert not any(line.endswith(" ") for line in result.stdout.splitlines())
+
+
+def test_the_json_holds_the_contract(stallwatch: Stallwatch, tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(OOM)
+    report = json.loads(stallwatch("diagnose", "train.log", "--json").stdout)
+    assert report["schema"] == 1
+    primary = report["primary"]
+    assert (primary["rule"], primary["rank"], primary["harm"]) == ("cuda-oom", 7, "fatal")
+    assert Path(primary["file"]).name == "train.log" and primary["line"] == 4
+    assert primary["fixes"] and primary["why"] and primary["evidence"]
+    assert {"findings", "unknown", "progress", "environment", "stats"} <= report.keys()
+
+
+def test_the_other_forms_and_a_file(stallwatch: Stallwatch, tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(OOM)
+    result = stallwatch("diagnose", "train.log", "--markdown", "-o", "report.md")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert (tmp_path / "report.md").read_text().startswith("## ")
+    chinese = stallwatch("diagnose", "train.log", "--language", "zh")
+    assert "显存不足" in chinese.stdout
+    unwritable = stallwatch("diagnose", "train.log", "-o", "missing/report.md")
+    assert unwritable.exit_code == 2
+    assert "stallwatch: missing/report.md: cannot be written" in unwritable.stderr
+
+
+def test_what_cannot_be_read_is_told_and_the_rest_is_diagnosed(
+    stallwatch: Stallwatch, tmp_path: Path
+) -> None:
+    (tmp_path / "good.log").write_text(OOM)
+    (tmp_path / "bad.log.gz").write_bytes(gzip.compress(OOM.encode())[:-20])
+    (tmp_path / "core.1234").write_bytes(bytes(range(256)) * 64)
+    result = stallwatch("diagnose", "good.log", "bad.log.gz", "core.1234", "none.log", "--json")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["primary"]["rule"] == "cuda-oom"
+    for name in ("bad.log.gz", "core.1234", "none.log"):
+        assert name in result.stderr
+    assert all(line.startswith("stallwatch: ") for line in result.stderr.splitlines())
+
+
+def test_nothing_to_read_at_all(stallwatch: Stallwatch) -> None:
+    result = stallwatch("diagnose", "none.log")
+    assert result.exit_code == 2
+    assert "none.log" in result.stderr
+
+
+def test_a_wrong_configuration_and_a_broken_rule_page_do_not_prevent_the_diagnosis(
+    stallwatch: Stallwatch, tmp_path: Path
+) -> None:
+    (tmp_path / "train.log").write_text(OOM)
+    (tmp_path / "stallwatch.toml").write_text("[exporter]\nport = 'x'\n[ui]\nlanguage = 'zh'\n")
+    result = stallwatch("diagnose", "train.log")
+    assert result.exit_code == 2
+    assert "stallwatch.toml:2: exporter.port" in result.stderr
+    assert "显存不足" in result.stdout  # what is right in the file holds
+    (tmp_path / "stallwatch.toml").unlink()
+    page = tmp_path / "mine" / "house" / "broken.md"
+    page.parent.mkdir(parents=True)
+    page.write_text("---\nid: broken\n---\n")
+    result = stallwatch("diagnose", "train.log", "--rules", "mine")
+    assert result.exit_code == 2
+    assert "broken.md:" in result.stderr
+    assert "CUDA out of memory" in result.stdout
+
+
+def test_the_python_twin(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(OOM)
+    for paths in (tmp_path, str(tmp_path), [tmp_path / "train.log"]):
+        diagnosis = package.diagnose(paths)
+        assert isinstance(diagnosis, Diagnosis) and isinstance(diagnosis, package.Diagnosis)
+        assert diagnosis.primary is not None and diagnosis.primary.rule == "cuda-oom"
+    assert "显存不足" in package.diagnose(tmp_path, language="zh").primary.title  # type: ignore[union-attr]
+    assert "none.log" in " ".join(package.diagnose("none.log").notes)
+    with pytest.raises(AttributeError):
+        _ = package.nothing

@@ -1,0 +1,62 @@
+"""``stallwatch runs`` and ``stallwatch replay`` on folders as ``stallwatch run`` leaves them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from stallwatch_exporter.incident import Ending
+from stallwatch_exporter.runfolder import RunFolder
+
+Stallwatch = Callable[..., Result]
+Process = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def home() -> Path:
+    return Path(os.environ["STALLWATCH_HOME"])
+
+
+def test_runs_with_their_states(stallwatch: Stallwatch, home: Path) -> None:
+    now = time.time()
+    ended = RunFolder.create("old", ["train.py"], home=home, now=now - 7200)
+    ending = Ending("killed", 137, "SIGKILL", "", 3900.0)
+    ended.write_info(state="failed", ended_at=now - 7200 + 3900, ending=ending)
+    alive = RunFolder.create("new", ["train.py"], home=home, now=now)
+    alive.write_info(state="training", endpoint="http://127.0.0.1:19400/metrics")
+    gone = RunFolder.create("gone", ["train.py"], home=home, now=now - 9000)
+    gone.write_info(state="training", pid=2**22 + 1)  # above the largest number Linux gives
+    result = stallwatch("runs")
+    rows = [line.split("\t") for line in result.stdout.splitlines()]
+    assert [row[:2] for row in rows] == [["new", "training"], ["old", "failed"], ["gone", "agent gone"]]
+    assert rows[0][5] == "http://127.0.0.1:19400/metrics"
+    assert rows[1][3:] == ["1 h 5 min", "killed (SIGKILL, exit code 137)", "-"]
+
+
+def test_no_runs(stallwatch: Stallwatch, home: Path) -> None:
+    result = stallwatch("runs")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert str(home) in result.stderr
+
+
+def test_replay_prints_the_same_bytes_and_has_the_same_exit_code(process: Process, home: Path) -> None:
+    folder = RunFolder.create("r", ["train.py"], home=home, now=1000.0)
+    (folder.path / "ranks").mkdir(exist_ok=True)
+    (folder.path / "ranks" / "rank0.log").write_text(
+        "1970-01-01T00:16:40.000000000Z stdout F step 1\n1970-01-01T00:16:41.000000000Z stderr F oops\n"
+    )
+    folder.write_info(state="failed", ended_at=1001.0, ending=Ending("failed", 3))
+    result = process("replay", str(folder.path), "--speed", "1000")
+    assert (result.returncode, result.stdout, result.stderr) == (3, "step 1\n", "oops\n")
+
+
+def test_replay_of_what_is_no_run(stallwatch: Stallwatch, tmp_path: Path) -> None:
+    result = stallwatch("replay", str(tmp_path))
+    assert result.exit_code == 2
+    assert str(tmp_path) in result.stderr and "Traceback" not in result.stderr
