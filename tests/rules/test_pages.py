@@ -22,15 +22,16 @@ MATCHED = [
 
 ROLES = {
     "cause": """
-        checkpoint-recompute-mismatch config-deepspeed-hf-mismatch cpu-adam-build-failed cuda-device-side-
-        assert cuda-illegal-memory-access cuda-oom data-file-missing dataloader-shm-bus-error deepspeed-
-        initialize-model-none deepspeed-no-sync-incompatible disk-full-checkpoint fp16-loss-scale-at-
-        minimum fp16-overflow-every-step grad-norm-nan host-oom-sigkill inference-tensor-saved-for-
-        backward loss-nan nccl-collective-mismatch npu-oom port-already-in-use process-segfault
-        rendezvous-connection-failed slurm-time-limit too-many-open-files torch-load-weights-only vllm-kv-
-        cache-no-memory zero3-backward-in-eval-mode zero3-dummy-loss-invalid-gradient zero3-gather-on-
-        save-disabled zero3-inflight-params zero3-ranks-disagree zero3-save-unwrapped-model zero3-trace-
-        cache-invalidated zero3-weight-must-be-2d step-time-degraded
+        checkpoint-recompute-mismatch config-deepspeed-hf-mismatch cpu-adam-build-failed
+        cuda-device-side-assert cuda-illegal-memory-access cuda-oom data-file-missing
+        dataloader-shm-bus-error deepspeed-initialize-model-none deepspeed-no-sync-incompatible
+        disk-full-checkpoint fp16-loss-scale-at-minimum fp16-overflow-every-step grad-norm-nan
+        host-oom-sigkill inference-tensor-saved-for-backward loss-nan nccl-collective-mismatch npu-oom
+        port-already-in-use process-segfault rendezvous-connection-failed slurm-time-limit
+        too-many-open-files torch-load-weights-only vllm-kv-cache-no-memory zero3-backward-in-eval-mode
+        zero3-dummy-loss-invalid-gradient zero3-gather-on-save-disabled zero3-inflight-params
+        zero3-ranks-disagree zero3-save-unwrapped-model zero3-trace-cache-invalidated
+        zero3-weight-must-be-2d step-time-degraded
     """,
     "symptom": """
         gloo-collective-timeout gloo-connection-closed hccl-collective-timeout nccl-collective-timeout
