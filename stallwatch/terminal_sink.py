@@ -36,8 +36,7 @@ class TerminalSink:
         if key in self._shown or incident.kind == "ended":  # the end has a report of its own
             return
         self._shown.add(key)
-        rule = incident.primary.rule if incident.primary else incident.rule
-        notice = incident_notice(incident, self._language, self._catalogue.pages.get(rule))
+        notice = incident_notice(incident, self._language, self._catalogue.pages.get(incident.rule))
         self._worker.put((notice.message, _COLOURS[notice.level]))
 
     def close(self, timeout: float) -> bool:

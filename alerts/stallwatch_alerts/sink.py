@@ -74,8 +74,8 @@ class ChatSink:
         try:
             if not self._deserves_message(incident):
                 return
-            rule = incident.primary.rule if incident.primary else incident.rule
-            notice = incident_notice(incident, self._settings.language, self._catalogue.pages.get(rule))
+            page = self._catalogue.pages.get(incident.rule)
+            notice = incident_notice(incident, self._settings.language, page)
         except Exception:
             self._failed += 1
             return

@@ -110,6 +110,12 @@ def test_the_same_in_chinese_comes_from_the_page(
     assert "allocation" not in message.text.replace("allocate", "")
 
 
+def test_a_stall_is_not_blamed_on_something_else_that_was_found(stall: Stall, oom_primary: Primary) -> None:
+    message = render(stall(primary=oom_primary, rank=None), "en", None)
+    assert "CUDA out of memory" not in message.title + message.text.replace(oom_primary.evidence[0], "")
+    assert "rank" not in message.text
+
+
 def test_page_texts_lose_their_links_and_marks(stall: Stall, oom_page: RulePage) -> None:
     text = render(failed(stall, None), "en", oom_page).text
     assert "see the notes" in text

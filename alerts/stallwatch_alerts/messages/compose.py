@@ -40,7 +40,7 @@ class Message:
 
 
 def render(incident: Incident, language: str, page: RulePage | None) -> Message:
-    """The message of an incident as it opens or resolves; `page` is that of its likely cause, if known."""
+    """The message of an incident as it opens or resolves; `page` is that of its rule, if there is one."""
     words = _words(language)
     cause = _cause(incident, language, page)
     run = neutralise(incident.run, 80)
@@ -82,7 +82,7 @@ class _Cause:
 
 def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
     """From the diagnosis where it is in this language (its fixes know the versions), else from the page."""
-    primary = incident.primary
+    primary = _primary(incident)
     chinese = language.startswith("zh")
     if primary is not None and (page is None or _speaks(primary, chinese)):
         if page is None:  # no page stands behind these words: they may be the log's
@@ -229,9 +229,14 @@ def _lines(*lines: str) -> str:
 
 
 def _rank(incident: Incident) -> int | None:
-    if incident.rank is not None or incident.primary is None:
-        return incident.rank
-    return incident.primary.rank
+    primary = _primary(incident)
+    return primary.rank if incident.rank is None and primary is not None else incident.rank
+
+
+def _primary(incident: Incident) -> Primary | None:
+    """The diagnosis, if it is about this rule: a stall may have nothing to do with what else was found."""
+    primary = incident.primary
+    return primary if primary is not None and primary.rule == incident.rule else None
 
 
 def _step(incident: Incident, words: Words) -> str:

@@ -1,0 +1,68 @@
+"""Incidents on the terminal of ``stallwatch run``."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from stallwatch.terminal_sink import TerminalSink
+from stallwatch_exporter.incident import Incident
+from stallwatch_rules.catalogue import Catalogue
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def stall(**changes: Any) -> Incident:
+    fields: dict[str, Any] = {
+        "id": "r/stall/x/1",
+        "run": "r",
+        "kind": "stall",
+        "rule": "x",
+        "severity": "critical",
+        "status": "open",
+        "episode": 1,
+        "opened_at": 0.0,
+        "updated_at": 0.0,
+        "stalled_seconds": 42.0,
+        "evidence": ["[bold]not markup[/bold] \x1b[2Jline"],
+    }
+    return Incident(**{**fields, **changes})
+
+
+def shown(stream: io.StringIO, *incidents: Incident, language: str = "en") -> str:
+    sink = TerminalSink(Catalogue.of([]), language, stream)
+    for incident in incidents:
+        sink(incident)
+    assert sink.close(10)
+    return stream.getvalue()
+
+
+def test_in_a_log_every_line_has_the_prefix() -> None:
+    text = shown(io.StringIO(), stall(), stall(stalled_seconds=60.0))
+    lines = text.splitlines()
+    assert lines[0] == "stallwatch: [r] stalled: no step for 42 s"
+    assert all(line.startswith("stallwatch:") for line in lines)
+    assert len([line for line in lines if "stalled:" in line]) == 1  # the update is not shown again
+    assert "\x1b" not in text
+
+
+def test_on_a_terminal_it_is_a_panel_and_log_text_is_no_markup() -> None:
+    text = shown(Terminal(), stall())
+    assert text.startswith("\n") and "╭" in text
+    assert "[bold]not markup[/bold]" in text
+    assert "\x1b[2J" not in text
+
+
+@pytest.mark.parametrize(("language", "words"), [("en", "recovered after 1 min"), ("zh", "已恢复")])
+def test_the_resolve_is_shown_too(language: str, words: str) -> None:
+    over = stall(status="resolved", resolution="recovered", resolved_at=60.0)
+    assert words in shown(io.StringIO(), stall(), over, language=language)
+
+
+def test_the_end_is_left_to_the_report() -> None:
+    assert shown(io.StringIO(), stall(kind="ended")) == ""
