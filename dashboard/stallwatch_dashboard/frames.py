@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
-from typing import Protocol
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Protocol
 
 import pandas as pd
 
@@ -42,6 +42,7 @@ class RunFrames:
 
 
 _FRAMES = ("steps", "loss", "step_seconds", "threshold", "memory", "invalidations", "warnings")
+_LATE_SECONDS = 3.0  #: how long after a step its numbers may be scraped
 _MEMORY = ("allocated", "reserved", "peak")
 
 
@@ -84,6 +85,26 @@ def from_store(store: Series, run: str, since: float | None = None) -> RunFrames
     )
     newest = [getattr(found, name)["t"].max() for name in _FRAMES if not getattr(found, name).empty]
     return _with_seen(found, max(newest, default=None))
+
+
+def joined(early: RunFrames, late: RunFrames, at: float) -> RunFrames:
+    """`late` with what `early` knows of the time before `at`: somebody opened the page in mid-run."""
+    both: dict[str, Any] = {}
+    for name in _FRAMES:
+        before, after = getattr(early, name), getattr(late, name)
+        if name == "memory" and early.memory_kind != late.memory_kind and not after.empty:
+            continue
+        rows = pd.concat([frame for frame in (before[before["t"] < at], after) if not frame.empty] or [after])
+        both[name] = rows.sort_values(["rank", "t"], kind="stable", ignore_index=True)
+    both["loss"] = _told(both["loss"], late.last_step_at)
+    if late.memory.empty:
+        both["memory_kind"] = early.memory_kind
+    return replace(late, notes=early.notes, **both)
+
+
+def of_run(times: Any, values: Any) -> pd.DataFrame:
+    """A frame of the run as a whole."""
+    return pd.DataFrame({"rank": pd.NA, "t": times, "v": values}).astype(COLUMNS)
 
 
 def highest(frame: pd.DataFrame) -> pd.DataFrame:
@@ -142,7 +163,7 @@ def _fold(frame: pd.DataFrame, how: Callable[[pd.DataFrame], pd.Series]) -> pd.D
         return empty()
     wide = frame.assign(key=_key(frame)).pivot(index="t", columns="key", values="v").sort_index().ffill()
     folded = how(wide)
-    return pd.DataFrame({"rank": pd.NA, "t": folded.index, "v": folded.to_numpy()}).astype(COLUMNS)
+    return of_run(folded.index, folded.to_numpy())
 
 
 def _columns(frame: pd.DataFrame) -> pd.DataFrame:
@@ -153,8 +174,8 @@ def _told(frame: pd.DataFrame, last_step_at: float | None) -> pd.DataFrame:
     """Without the plateau after the last step: nobody measured there, the run only repeats what it said."""
     if last_step_at is None or frame.empty:
         return frame
-    fresh = frame["v"].ne(frame.groupby("rank", dropna=False)["v"].shift())
-    return frame[fresh | (frame["t"] <= last_step_at)].reset_index(drop=True)
+    told = frame[frame["t"] <= last_step_at + _LATE_SECONDS]
+    return (told if not told.empty else frame.groupby("rank", dropna=False).head(1)).reset_index(drop=True)
 
 
 def _of_phase(frame: pd.DataFrame, phase: str) -> pd.DataFrame:
@@ -163,4 +184,4 @@ def _of_phase(frame: pd.DataFrame, phase: str) -> pd.DataFrame:
 
 
 def _with_seen(found: RunFrames, seen: float | None) -> RunFrames:
-    return RunFrames(**{**vars(found), "seen": seen})
+    return replace(found, seen=seen)

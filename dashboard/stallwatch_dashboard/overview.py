@@ -11,6 +11,7 @@ import pandas as pd
 from stallwatch_dashboard.frames import RunFrames, Series, durations
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.runfolder import AgentInfo
+from stallwatch_rules.records import Progress
 
 State = Literal["starting", "training", "stalled", "degraded", "failed", "finished", "stale"]
 STALE_SECONDS = 10.0
@@ -116,6 +117,11 @@ def numbers_from_store(store: Series, run: str) -> Numbers:
         invalidations=sum(newest_of("trace_cache_invalidations_total")),
         memory_bytes=max(newest_of("memory_allocated_bytes") or newest_of("memory_peak_bytes"), default=None),
     )
+
+
+def numbers_from_progress(told: Progress) -> Numbers:
+    """What the diagnosis at a run's end says of its progress: for a run that nobody scraped."""
+    return Numbers(step=told.last_step, total_steps=told.total_steps, loss=told.last_loss)
 
 
 def numbers_from_frames(found: RunFrames) -> Numbers:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import re
 
+from stallwatch_rules.page import RulePage
+
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
 # GFM links bare addresses after it has undone the escapes; a word joiner inside keeps them text.
 _ADDRESS = re.compile(r"(?i)(https?|ftp|mailto|xmpp|www)([.:])|(@)")
+_CONDITION = re.compile(r"^\{[^{}]*\}\s*|^With [\w.<>=!~, -]+: |^[\w.<>=!~, -]+ 时：")
 _CODE = re.compile(r"`([^`\n]+)`")
 
 
@@ -30,6 +33,25 @@ def advice(text: str) -> str:
     """Like `markdown`, but spans in backticks stay code: rule pages name keys and files so."""
     parts = _CODE.split(text)
     return "".join(f"`{plain(part)}`" if index % 2 else _edged(part) for index, part in enumerate(parts))
+
+
+def prose(text: str, page: RulePage | None) -> str:
+    """Sentences for Markdown: as they stand where they are the rule page's own, else as `advice`.
+
+    Rule pages are local files that somebody reviewed; a diagnosis may have come from anywhere.
+    """
+    if page is not None:
+        own = page.sections
+        texts = (own.what, own.why, own.harmless, own.zh_what, own.zh_why, *own.fixes, *own.zh_fixes)
+        written = text.strip()
+        # A fix may have had its condition on versions turned into words in front of it.
+        if any(written == known.strip() or _bare(written) == _bare(known) for known in texts if known):
+            return written
+    return advice(text)
+
+
+def _bare(fix: str) -> str:
+    return _CONDITION.sub("", fix.strip(), count=1)
 
 
 def _edged(part: str) -> str:

@@ -59,7 +59,7 @@ STYLE = """
 [data-testid="stMetricDelta"] {font-size: 0.8rem;}
 [data-testid="stMetricDelta"] svg {display: none;}
 .stMainBlockContainer h2 {padding: 0; font-size: 1.6rem; overflow-wrap: anywhere;}
-.stMainBlockContainer h4, .stMainBlockContainer h6 {padding: 0;}
+.stMainBlockContainer h4, .stMainBlockContainer h6 {padding: 0.1rem 0 0.5rem 0;}
 [class*="st-key-verdict-"] {padding: 0.7rem 1rem !important;}
 [class*="st-key-verdict-"] p, [class*="st-key-verdict-"] li {font-size: 0.92rem; margin-bottom: 0.35rem;}
 </style>

@@ -13,9 +13,10 @@ from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.fixes import fixes_for
 from stallwatch_rules.page import RulePage
+from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.report.phrases import primary_note, where
 
 Level = Literal["critical", "warning", "good", "quiet"]
-_FEW_FIXES = 3
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Verdict:
     note: str = ""  #: what it means for this run
     fixes: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
+    page: RulePage | None = None  #: the rule's page, where it is known
 
 
 def of_run(
@@ -53,6 +55,38 @@ def of_run(
     if incident is None:
         return Verdict(level, headline, (row.exit,) if row.exit else ())
     return _with_incident(level, headline, row, incident, pages, now, zone, language, say)
+
+
+def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], *, language: str, say: Say) -> Verdict:
+    """The verdict on a dead run's logs."""
+    level: Level = _LEVELS[found.verdict]
+    facts = [found.ending] if found.ending else []
+    primary = found.primary
+    if primary is None:
+        return Verdict(level, say(f"verdict_{found.verdict}"), tuple(facts))
+    facts.append(where(primary, language))
+    return Verdict(
+        level=level,
+        headline=say(f"verdict_{found.verdict}"),
+        facts=tuple(facts),
+        cause=primary.title,
+        rule=primary.rule,
+        why=primary.why,
+        note=primary_note(found),
+        fixes=tuple(primary.fixes),
+        evidence=tuple(primary.evidence),
+        page=pages.get(primary.rule),
+    )
+
+
+_LEVELS: Mapping[str, Level] = {
+    "failed": "critical",
+    "stalled": "critical",
+    "unknown-failure": "critical",
+    "degraded": "warning",
+    "healthy": "good",
+    "no-training-log": "quiet",
+}
 
 
 def _headline(
@@ -116,8 +150,9 @@ def _with_incident(
         rule=incident.rule,
         why=why,
         note=incident.note,
-        fixes=tuple(fixes[:_FEW_FIXES]),
+        fixes=tuple(fixes),
         evidence=tuple(incident.evidence or (primary.evidence if primary else ())),
+        page=page,
     )
 
 

@@ -1,0 +1,39 @@
+"""The charts of the Run page, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+
+from stallwatch_dashboard.charts import loss, memory, progress, step_time, warnings
+from stallwatch_dashboard.charts.base import Look, Span
+from stallwatch_dashboard.frames import RunFrames
+from stallwatch_dashboard.words import Say
+from stallwatch_exporter.incident import Incident
+
+Draw = Callable[[RunFrames, Sequence[Incident], Span, Look, Say], go.Figure]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One chart of the board."""
+
+    key: str
+    title: str  #: the key of its words
+    needs: tuple[str, ...]  #: frames of which one at least must have rows
+    draw: Draw
+
+    def drawable(self, found: RunFrames) -> bool:
+        """Whether there is anything to draw."""
+        return any(not getattr(found, name).empty for name in self.needs)
+
+
+BOARD = (
+    Chart("progress", "chart_progress", ("steps", "invalidations"), progress.draw),
+    Chart("step_time", "chart_step_time", ("step_seconds", "steps"), step_time.draw),
+    Chart("loss", "loss", ("loss",), loss.draw),
+    Chart("memory", "memory", ("memory",), memory.draw),
+    Chart("warnings", "warnings", ("warnings",), warnings.draw),
+)

@@ -81,6 +81,7 @@ class Span:
 
     start: float
     end: float
+    live: bool = False  #: whether its end is now
 
 
 def figure(look: Look, span: Span, incidents: Sequence[Incident]) -> go.Figure:

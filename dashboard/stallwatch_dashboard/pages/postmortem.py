@@ -8,27 +8,19 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from stallwatch_dashboard import formats
+from stallwatch_dashboard import context, formats, verdict
 from stallwatch_dashboard.pages.common import catalogue, head, language, say
-from stallwatch_dashboard.safetext import advice, markdown
+from stallwatch_dashboard.pages.headline import draw_verdict
+from stallwatch_dashboard.safetext import markdown
 from stallwatch_dashboard.sources.embedded import shared
 from stallwatch_exporter.postmortem import InputProblem, diagnose_streams
 from stallwatch_rules.digest import fold_ranks
-from stallwatch_rules.records import Diagnosis, Place, Primary
+from stallwatch_rules.records import Diagnosis, Place
 from stallwatch_rules.report import to_json, to_markdown
 from stallwatch_rules.report.phrases import environment_line, progress_line, stats_line
 
-_LEVELS = {
-    "failed": "critical",
-    "stalled": "critical",
-    "unknown-failure": "critical",
-    "degraded": "warning",
-    "healthy": "good",
-    "no-training-log": "quiet",
-}
 
-
-def _diagnose(files: list[Any]) -> tuple[Diagnosis, list[InputProblem]]:
+def _diagnose(files: list[Any]) -> tuple[Diagnosis, list[InputProblem], str]:
     bar = st.progress(0.0, say("reading", formats.byte_size(0), formats.byte_size(0)))
     drawn = 0.0
 
@@ -41,43 +33,16 @@ def _diagnose(files: list[Any]) -> tuple[Diagnosis, list[InputProblem]]:
 
     for file in files:
         file.seek(0)
-    found = diagnose_streams(
-        [(file.name, file) for file in files],
+    streams = [(file.name, file) for file in files]
+    found, problems = diagnose_streams(
+        streams,
         catalogue=catalogue(shared().settings.rules),
         language=language(),
         progress=progress,
     )
     bar.empty()
-    return found
-
-
-def _verdict(found: Diagnosis) -> None:
     primary = found.primary
-    with st.container(border=True, key=f"verdict-{_LEVELS[found.verdict]}"):
-        title = say(f"verdict_{found.verdict}")
-        st.markdown(f"#### {title}" + (f": {advice(primary.title)}" if primary else ""))
-        facts = [_where(primary)] if primary else []
-        if found.ending:
-            facts.append(found.ending)
-        if facts:
-            st.caption(" · ".join(markdown(fact) for fact in facts))
-        if primary is not None:
-            left, right = st.columns(2, gap="medium")
-            left.markdown(f"**{say('why')}**")
-            left.markdown(advice(primary.why))
-            right.markdown(f"**{say('fixes')}**")
-            right.markdown("\n".join(f"{n}. {advice(fix)}" for n, fix in enumerate(primary.fixes, 1)))
-
-
-def _where(primary: Primary) -> str:
-    parts = [f"{primary.file}:{primary.line}"]
-    if primary.rank is not None:
-        parts.append(say("rank", primary.rank))
-    if primary.step is not None:
-        parts.append(say("at_step", formats.integer(primary.step)))
-    if primary.time:
-        parts.append(primary.time)
-    return " · ".join(parts)
+    return found, problems, context.around(streams, primary.file, primary.line) if primary else ""
 
 
 def _findings(found: Diagnosis) -> None:
@@ -108,7 +73,7 @@ def _unknown(found: Diagnosis) -> None:
         st.code("\n".join([*one.frames, f"{one.exception}: {one.message}"]), language=None, wrap_lines=True)
 
 
-def _facts(found: Diagnosis) -> None:
+def _facts(found: Diagnosis, problems: list[InputProblem]) -> None:
     left, right = st.columns(2, gap="medium")
     with left:
         st.markdown(f"###### {say('progress')}")
@@ -116,31 +81,32 @@ def _facts(found: Diagnosis) -> None:
     with right:
         st.markdown(f"###### {say('environment')}")
         st.text(environment_line(found) or formats.NOTHING)
-    if found.notes:
+    if notes := [note for note in found.notes if note not in map(str, problems)]:
         st.markdown(f"###### {say('notes')}")
-        st.text("\n".join(found.notes))
+        st.text("\n".join(notes))
     st.caption(markdown(stats_line(found, language())))
 
 
 def _problems(problems: list[InputProblem]) -> None:
     if problems:
-        st.warning(say("not_read"), icon=":material/warning:")
-        st.text("\n".join(f"{problem.path}: {problem.message} ({problem.remedy})" for problem in problems))
+        lines = [f"- {markdown(str(problem))}" for problem in problems]
+        st.warning("\n".join([f"**{say('not_read')}**", *lines]), icon=":material/warning:")
 
 
-def _report(found: Diagnosis, problems: list[InputProblem]) -> None:
-    _verdict(found)
+def _report(found: Diagnosis, problems: list[InputProblem], lines: str) -> None:
+    pages = catalogue(shared().settings.rules).pages
+    draw_verdict(verdict.of_diagnosis(found, pages, language=language(), say=say))
     _problems(problems)
-    if found.primary is not None and found.primary.evidence:
-        st.markdown(f"###### {say('evidence')}")
-        st.code("\n".join(found.primary.evidence), language=None, wrap_lines=True)
+    if lines:
+        st.markdown(f"###### {say('in_context')}")
+        st.code(lines, language=None)
     if found.unknown:
         st.markdown(f"###### {say('unknown')}")
         _unknown(found)
     if found.findings:
         st.markdown(f"###### {say('findings')}")
         _findings(found)
-    _facts(found)
+    _facts(found, problems)
     with st.container(horizontal=True):
         st.download_button(
             say("download_markdown"),
@@ -164,6 +130,8 @@ head(say("postmortem"))
 _files = st.file_uploader(say("upload"), accept_multiple_files=True, key="uploads")
 if not _files:
     st.caption(say("upload_next"))
+    st.caption(say("upload_or"))
+    st.code("stallwatch diagnose logs/", language=None)
     st.session_state.pop("report", None)
 else:
     # Reruns for other reasons (a click on a table, the language of a heading) must not read the files again.

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from stallwatch_dashboard import formats, logtail, verdict
-from stallwatch_dashboard.charts import base, lines
+from stallwatch_dashboard import charts, formats, logtail, verdict
+from stallwatch_dashboard.charts import base
 from stallwatch_dashboard.frames import RunFrames
 from stallwatch_dashboard.overview import RunRow
 from stallwatch_dashboard.pages.common import ICONS, catalogue, head, language, look, say, zone
-from stallwatch_dashboard.safetext import advice, markdown
+from stallwatch_dashboard.pages.headline import draw_verdict
+from stallwatch_dashboard.safetext import markdown
 from stallwatch_dashboard.sources.embedded import shared
 from stallwatch_exporter.incident import Incident
 
 _FRESH_SECONDS = 4.0  #: younger numbers need no word about their age
-_EVIDENCE = 3
 _FEW_LINES, _MANY_LINES = 15, 1000
 
 
@@ -36,27 +36,6 @@ def _choose() -> str | None:
     chosen = st.selectbox(say("choose_run"), names, key="chosen_run", label_visibility="collapsed")
     st.query_params["run"] = chosen
     return str(chosen)
-
-
-def _verdict(row: RunRow, found: verdict.Verdict, now: float) -> None:
-    with st.container(border=True, key=f"verdict-{found.level}"):
-        st.markdown(f"#### {ICONS[row.state]} {markdown(found.headline)}")
-        st.caption(" · ".join(markdown(fact) for fact in (*found.facts, *_about(row, now))))
-        if not found.cause:
-            return
-        st.markdown(f"**{say('cause')}: {advice(found.cause)}**")
-        left, right = st.columns(2, gap="medium")
-        with left:
-            if found.why:
-                st.markdown(advice(found.why))
-            if found.note:
-                st.markdown(f"**{say('harm_here')}:** {advice(found.note)}")
-        with right:
-            if found.fixes:
-                st.markdown(f"**{say('fixes')}**")
-                st.markdown("\n".join(f"{n}. {advice(fix)}" for n, fix in enumerate(found.fixes, 1)))
-        if found.evidence:
-            st.code("\n".join(found.evidence[-_EVIDENCE:]), language=None)
 
 
 def _about(row: RunRow, now: float) -> list[str]:
@@ -92,31 +71,17 @@ def _left(row: RunRow) -> str | None:
 
 
 def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) -> None:
-    eye = look()
-    span = _span(row, found, incidents, now)
-    drawn = (
-        (say("chart_progress"), "progress", found.steps, lines.progress),
-        (say("chart_step_time"), "step_time", found.step_seconds, lines.step_time),
-        (say("loss"), "loss", found.loss, lines.loss),
-        (
-            f"{say('memory')} ({say(found.memory_kind or 'allocated')})",
-            "memory",
-            found.memory,
-            lines.memory,
-        ),
-        (say("warnings"), "warnings", found.warnings, lines.warnings),
-    )
-    cells = [cell for _ in range(3) for cell in st.columns(2, gap="medium")]
-    for cell, (title, key, rows, draw) in zip(cells, drawn, strict=False):
+    eye, span = look(), _span(row, found, incidents, now)
+    cells = [cell for _ in range(len(charts.BOARD) // 2 + 1) for cell in st.columns(2, gap="medium")]
+    for cell, chart in zip(cells, charts.BOARD, strict=False):
         with cell:
-            st.markdown(f"###### {title}")
-            if rows.empty:
-                st.caption(say("no_numbers_of_this", title))
+            st.markdown(f"###### {say(chart.title)}")
+            if not chart.drawable(found):
+                st.caption(say("no_numbers_of_this", say(chart.title)))
                 continue
-            more = {"waiting": row.ended_at is None} if key == "step_time" else {}
-            chart = draw(found, incidents, span, eye, say, **more)
-            st.plotly_chart(chart, theme=None, key=f"chart-{row.run}-{key}", config=base.CONFIG)
-    with cells[5]:
+            drawn = chart.draw(found, incidents, span, eye, say)
+            st.plotly_chart(drawn, theme=None, key=f"chart-{row.run}-{chart.key}", config=base.CONFIG)
+    with cells[len(charts.BOARD)]:
         st.markdown(f"###### {say('incidents')}")
         _incidents(incidents, now)
 
@@ -126,7 +91,7 @@ def _span(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) 
     firsts = [f["t"].min() for f in (found.steps, found.loss, found.memory) if not f.empty]
     start = min([*firsts, *(i.opened_at for i in incidents)], default=row.started_at or now)
     end = row.ended_at or (row.seen if row.state == "stale" and row.seen else now)
-    return base.Span(start, max(end, start + 1))
+    return base.Span(start, max(end, start + 1), live=row.ended_at is None)
 
 
 def _incidents(incidents: list[Incident], now: float) -> None:
@@ -168,7 +133,7 @@ def _live(run: str) -> None:
     )
     # Containers that are always there keep everything below at its place, so charts are updated, not remade.
     with st.container():
-        _verdict(row, told, now)
+        draw_verdict(told, icon=ICONS[row.state], facts=_about(row, now))
     with st.container():
         _figures(row, found, now)
     with st.container():

@@ -21,6 +21,7 @@ from stallwatch_dashboard.overview import (
     in_order,
     make_row,
     numbers_from_frames,
+    numbers_from_progress,
     numbers_from_store,
 )
 from stallwatch_dashboard.settings import DashboardSettings, from_environment
@@ -29,8 +30,10 @@ from stallwatch_dashboard.sources.scraper import Scraper, TargetStatus
 from stallwatch_dashboard.sources.store import MetricStore
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.runfolder import AgentInfo, agent_alive, list_runs, runs_home
+from stallwatch_rules.records import Progress
 
 _log = logging.getLogger(__name__)
+_LATE_SECONDS = 5.0  #: scraping that began later than this after the run misses its beginning
 _MOST_JOURNAL = 4 * 1024 * 1024  #: bytes read from the end of a run's incidents.jsonl
 
 
@@ -107,13 +110,18 @@ class Embedded:
         info, seen = self.info(run), self.store.last_seen().get(run)
         if info is None and seen is None:
             return None
-        return self._row(run, info, seen, self.incidents(run))
+        return self._row(run, info, seen, self.incidents(run), whole=True)
 
     def frames(self, run: str, since: float | None = None) -> RunFrames:
         """The run's numbers: scraped ones, else those its log copies tell."""
         found = frames.from_store(self.store, run, since)
-        if found.nothing and self.folder(run).is_dir():
+        if not self.folder(run).is_dir():
+            return found
+        if found.nothing:
             return self._rebuilder.frames(self.folder(run))
+        info, first = self.info(run), self.store.first_seen(run)
+        if since is None and info and first is not None and first - info.started_at > _LATE_SECONDS:
+            return frames.joined(self._rebuilder.frames(self.folder(run), before=first), found, first)
         return found
 
     def incidents(self, run: str) -> list[Incident]:
@@ -126,12 +134,22 @@ class Embedded:
         return found or journal(self.folder(run))
 
     def _row(
-        self, run: str, info: AgentInfo | None, scraped: float | None, incidents: list[Incident]
+        self,
+        run: str,
+        info: AgentInfo | None,
+        scraped: float | None,
+        incidents: list[Incident],
+        *,
+        whole: bool = False,
     ) -> RunRow:
+        """A row; where nobody scraped, from the diagnosis at the end or, for `whole`, from all log copies."""
         heard = max((t for t in (scraped, info.updated_at if info else None) if t is not None), default=None)
         numbers = numbers_from_store(self.store, run)
         if numbers == Numbers() and self.folder(run).is_dir():
-            numbers = numbers_from_frames(self._rebuilder.frames(self.folder(run)))
+            if whole:
+                numbers = numbers_from_frames(self._rebuilder.frames(self.folder(run)))
+            else:
+                numbers = numbers_from_progress(said_at_the_end(self.folder(run)))
         alive = info is None or agent_alive(info)
         return make_row(run, info, numbers, incidents, alive=alive, seen=heard, now=self.clock())
 
@@ -164,6 +182,18 @@ def journal(folder: Path) -> list[Incident]:
     except OSError:
         pass
     return sorted(found.values(), key=lambda incident: -incident.opened_at)
+
+
+def said_at_the_end(folder: Path) -> Progress:
+    """The progress in the diagnosis that the agent wrote when the run ended; an empty one without it."""
+    try:
+        return msgspec.json.decode((folder / "diagnosis.json").read_bytes(), type=_Ended).progress
+    except (OSError, msgspec.MsgspecError):
+        return Progress()
+
+
+class _Ended(msgspec.Struct):
+    progress: Progress = msgspec.field(default_factory=Progress)
 
 
 _lock = threading.Lock()

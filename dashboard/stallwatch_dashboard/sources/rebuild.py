@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
 
-from stallwatch_dashboard.frames import COLUMNS, RunFrames, empty, thin
+from stallwatch_dashboard.frames import COLUMNS, RunFrames, empty, of_run, thin
 from stallwatch_dashboard.logtail import LogCopy, copies
 from stallwatch_rules.catalogue import load_catalogue
 from stallwatch_rules.lines import LineReader
+from stallwatch_rules.matcher import Matcher
+from stallwatch_rules.progress import ProgressTracker
 from stallwatch_rules.reading import RunReading
-from stallwatch_rules.records import Line, Match, Sample
+from stallwatch_rules.records import Line, Sample
+from stallwatch_rules.samples import extract
 
-MOST_BYTES = 512 * 1024 * 1024  #: of one run's copies; what is beyond is left out and said
+MOST_BYTES = 128 * 1024 * 1024  #: of one run's copies; what is beyond is left out and said
 INVALIDATED = "zero3-trace-cache-invalidated"
 _CHUNK = 1024 * 1024
 _KEPT = 16  #: runs whose frames are remembered
 
-_Signature = tuple[tuple[str, int, int], ...]
+Row = tuple[int | None, float, float]  # rank, time, value
 
 
 class Rebuilder:
@@ -29,12 +33,12 @@ class Rebuilder:
     def __init__(self, rules: Sequence[Path] = ()) -> None:
         self._rules = tuple(rules)
         self._lock = threading.Lock()
-        self._known: dict[Path, tuple[_Signature, RunFrames]] = {}
+        self._known: dict[Path, tuple[object, RunFrames]] = {}
 
-    def frames(self, folder: Path) -> RunFrames:
-        """The frames of the run in `folder`."""
+    def frames(self, folder: Path, before: float | None = None) -> RunFrames:
+        """The frames of the run in `folder`, or the part `before` a time: that one never changes again."""
         found = copies(folder)
-        signature = tuple(_stamp(copy.path) for copy in found)
+        signature: object = before if before is not None else [_stamp(copy.path) for copy in found]
         with self._lock:
             known = self._known.get(folder)
             if known is None or known[0] != signature:
@@ -46,80 +50,91 @@ class Rebuilder:
 
 def rebuild(found: Sequence[LogCopy], rules: Sequence[Path] = (), most_bytes: int = MOST_BYTES) -> RunFrames:
     """Mine the copies as the agent did, and put what they tell on the time line."""
-    reading = RunReading(load_catalogue(rules))
-    samples: list[Sample] = []
-    matches: list[Match] = []
-    warnings: list[Line] = []
+    catalogue = load_catalogue(rules)
+    matcher = Matcher(catalogue)
+    told = Told()
     left = most_bytes
     for copy in found:
+        reading, tracker = RunReading(catalogue, matcher), ProgressTracker()
         reader = LineReader(copy.path.name, copy.rank)
         for chunk in _chunks(copy.path, left):
             left -= len(chunk)
-            observed = reading.feed(reader.feed(chunk))
-            samples += observed.samples
-            matches += [match for match in observed.matches if match.rule == INVALIDATED]
-            warnings += observed.warnings
-        observed = reading.feed(reader.finish())
-        samples += observed.samples
-        matches += [match for match in observed.matches if match.rule == INVALIDATED]
-        warnings += observed.warnings
-    notes = (f"Only the first {most_bytes // 1024**2} MiB of its log copies were read.",) if left <= 0 else ()
-    return to_frames(samples, matches, warnings, notes)
+            told.take(reader.feed(chunk), reading, tracker)
+        told.take(reader.finish(), reading, tracker)
+        told.total_steps = max(told.total_steps or 0, tracker.total_steps or 0) or None
+    if left <= 0:
+        told.notes.append(f"Only the first {most_bytes // 1024**2} MiB of its log copies were read.")
+    return to_frames(told)
 
 
-def to_frames(
-    samples: Sequence[Sample], matches: Sequence[Match], warnings: Sequence[Line], notes: tuple[str, ...] = ()
-) -> RunFrames:
-    """Samples, invalidations and warnings as the frames that a scraped run has."""
-    timed = [sample for sample in samples if sample.time is not None]
-    steps = _frame((None, s.time, float(s.step)) for s in timed if s.step is not None)
-    steps["v"] = steps["v"].cummax()
-    by_rank = _frame((s.rank, s.time, float(s.step)) for s in timed if s.step is not None)
-    told = _values(timed, "step_seconds")
-    kind, memory = "allocated", _values(timed, "memory_allocated_bytes")
+@dataclass
+class Told:
+    """What the lines of a run told, on its way to frames."""
+
+    samples: list[Sample] = field(default_factory=list)
+    steps: list[Row] = field(default_factory=list)
+    invalidations: list[float] = field(default_factory=list)
+    warnings: list[float] = field(default_factory=list)
+    total_steps: int | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def take(self, lines: Sequence[Line], reading: RunReading, tracker: ProgressTracker) -> None:
+        """Read lines of one source, in their order."""
+        for line in lines:  # the tracker knows a training's step from an evaluation's progress bar
+            if line.time is not None and tracker.add(extract(line), line) and tracker.last_step is not None:
+                self.steps.append((line.rank, line.time, float(tracker.last_step)))
+        observed = reading.feed(lines)
+        self.samples += [sample for sample in observed.samples if sample.values]
+        self.invalidations += [
+            match.line.time for match in observed.matches if match.rule == INVALIDATED and match.line.time
+        ]
+        self.warnings += [line.time for line in observed.warnings if line.time]
+
+
+def to_frames(told: Told) -> RunFrames:
+    """The frames that a scraped run has."""
+    in_time = _frame(told.steps).sort_values("t", kind="stable", ignore_index=True)
+    steps = of_run(in_time["t"], in_time["v"].cummax()).drop_duplicates("v")
+    measured = _values(told.samples, "step_seconds")
+    kind, memory = "allocated", _values(told.samples, "memory_allocated_bytes")
     if memory.empty:
-        kind, memory = "peak", _values(timed, "memory_peak_bytes")
-    invalidations = _counted(match.line.time for match in matches)
-    warned = _counted(line.time for line in warnings)
-    times = [sample.time for sample in timed if sample.time is not None]
+        kind, memory = "peak", _values(told.samples, "memory_peak_bytes")
+    times = [sample.time for sample in told.samples if sample.time is not None] + told.warnings
     return RunFrames(
         steps=thin(steps),
-        loss=thin(_values(timed, "loss")),
-        step_seconds=thin(told if not told.empty else _between(by_rank)),
+        loss=thin(_values(told.samples, "loss")),
+        step_seconds=thin(_between(steps) if len(steps) > 1 else measured),
         memory=thin(memory),
         memory_kind=kind,
-        invalidations=thin(invalidations),
-        warnings=thin(warned),
-        total_steps=max((s.total_steps for s in samples if s.total_steps), default=None),
+        invalidations=thin(_counted(told.invalidations)),
+        warnings=thin(_counted(told.warnings)),
+        total_steps=told.total_steps,
         last_step_at=float(steps["t"].max()) if not steps.empty else None,
         seen=max(times, default=None),
         rebuilt=True,
-        notes=notes,
+        notes=tuple(told.notes),
     )
 
 
 def _values(samples: Sequence[Sample], name: str) -> pd.DataFrame:
-    return _frame((s.rank, s.time, s.values[name]) for s in samples if name in s.values)
+    return _frame([(s.rank, s.time, s.values[name]) for s in samples if s.time and name in s.values])
 
 
 def _between(steps: pd.DataFrame) -> pd.DataFrame:
-    """Seconds a step from the times at which each rank reported its steps."""
-    done = steps.groupby("rank", dropna=False)[["t", "v"]].diff()
+    """Seconds a step from the times at which steps were reported."""
+    done = steps[["t", "v"]].diff()
     fresh = done["v"] > 0
-    out = steps[fresh].assign(v=(done["t"] / done["v"])[fresh])
-    return out.reset_index(drop=True)
+    return steps[fresh].assign(v=(done["t"] / done["v"])[fresh]).reset_index(drop=True)
 
 
-def _counted(times: Iterator[float | None]) -> pd.DataFrame:
-    known = sorted(time for time in times if time is not None)
-    return _frame((None, time, float(count)) for count, time in enumerate(known, 1))
+def _counted(times: Sequence[float]) -> pd.DataFrame:
+    return _frame([(None, time, float(count)) for count, time in enumerate(sorted(times), 1)])
 
 
-def _frame(rows: Iterator[tuple[int | None, float | None, float]]) -> pd.DataFrame:
-    found = list(rows)
-    if not found:
+def _frame(rows: Sequence[Row]) -> pd.DataFrame:
+    if not rows:
         return empty()
-    frame = pd.DataFrame(found, columns=list(COLUMNS)).astype(COLUMNS)
+    frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
     return frame.sort_values(["rank", "t"], kind="stable", ignore_index=True)
 
 

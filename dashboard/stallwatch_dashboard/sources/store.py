@@ -92,7 +92,7 @@ class MetricStore:
         until: float | None = None,
         points: int = POINTS,
     ) -> pd.DataFrame:
-        """One metric of one run with the columns ``rank, labels, t, v``, ordered by them, at most `points` long.
+        """One metric of one run as columns ``rank, labels, t, v``, ordered by them, at most `points` long.
 
         A longer series is cut into equal spans of time; each keeps its lowest and highest value: peaks
         survive. The last value is repeated at the last scrape that showed it: a plateau reaches to now.
@@ -133,6 +133,17 @@ class MetricStore:
                 newest = max(series.seen for series in family.values())
                 seen[run] = max(newest, seen.get(run, -math.inf))
         return seen
+
+    def first_seen(self, run: str) -> float | None:
+        """The time of the run's oldest number."""
+        cursor = self._connection.cursor()
+        try:
+            row = cursor.execute(
+                "SELECT min(t) FROM points JOIN series ON series.id = points.series WHERE run = ?", [run]
+            ).fetchone()
+        finally:
+            cursor.close()
+        return row[0] if row else None
 
     def prune(self, before: float) -> int:
         """Forget everything older than `before`; returns how many points went."""

@@ -1,0 +1,24 @@
+"""Memory per rank, or of all processes where the log tells nothing of the accelerator's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+
+from stallwatch_dashboard.charts.base import Look, Span, figure
+from stallwatch_dashboard.charts.traces import per_rank
+from stallwatch_dashboard.frames import RunFrames
+from stallwatch_dashboard.words import Say
+from stallwatch_exporter.incident import Incident
+
+_GIB = 1024**3
+
+
+def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say) -> go.Figure:
+    """The chart."""
+    chart = figure(look, span, incidents)
+    in_gib = found.memory.assign(v=found.memory["v"] / _GIB)
+    per_rank(chart, in_gib, look, say, "%{y:.3g} GiB", name=say(found.memory_kind or "allocated"))
+    chart.update_yaxes(ticksuffix=" GiB")
+    return chart

@@ -1,0 +1,41 @@
+"""The picture of a stall under trace-cache invalidations: one line climbs while the other stops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+
+from stallwatch_dashboard.charts.base import Look, Span, figure
+from stallwatch_dashboard.charts.traces import line
+from stallwatch_dashboard.frames import RunFrames
+from stallwatch_dashboard.words import Say
+from stallwatch_exporter.incident import Incident
+
+
+def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say) -> go.Figure:
+    """The chart: steps on the left axis, invalidations on the right, told apart by colour and by dashes."""
+    chart = figure(look, span, incidents)
+    line(chart, found.steps, look, say("steps_reached"), look.blue, "%{y:,}", stepped=True, width=3)
+    name = say("invalidations_so_far")
+    line(chart, found.invalidations, look, name, look.red, "%{y:,}", stepped=True, dash="dot", axis="y2")
+    right = {
+        "overlaying": "y",
+        "side": "right",
+        "showgrid": False,
+        "zeroline": False,
+        "rangemode": "tozero",
+        "nticks": 5,
+        "tickmode": "auto",
+        "automargin": False,
+    }
+    chart.update_layout(
+        margin={**chart.layout.margin.to_plotly_json(), "r": 62},
+        yaxis=_in(look.blue, say("step")),
+        yaxis2={**right, **_in(look.red, say("invalidations"))},
+    )
+    return chart
+
+
+def _in(colour: str, title: str) -> dict[str, object]:
+    return {"title": {"text": title, "font": {"color": colour}}, "tickfont": {"color": colour}}

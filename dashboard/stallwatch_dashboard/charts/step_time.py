@@ -1,0 +1,41 @@
+"""Seconds of each step against the threshold of a stall; while a run waits, how long the open step takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from stallwatch_dashboard.charts.base import Look, Span, figure
+from stallwatch_dashboard.charts.traces import line, per_rank
+from stallwatch_dashboard.frames import RunFrames
+from stallwatch_dashboard.words import Say
+from stallwatch_exporter.incident import Incident
+
+_HOVER = "%{y:.3g} s"
+
+
+def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say) -> go.Figure:
+    """The chart."""
+    chart = figure(look, span, incidents)
+    per_rank(chart, found.step_seconds, look, say, _HOVER, name=say("step_time"))
+    line(chart, found.threshold, look, say("stall_threshold"), look.grey, _HOVER, dash="dash", stepped=True)
+    waited = _waited(found, span)
+    if waited:
+        open_step = pd.DataFrame({"t": [span.end - waited, span.end], "v": [0.0, waited]})
+        line(chart, open_step, look, say("since_last_step"), look.red, _HOVER, dash="dot")
+    chart.update_yaxes(ticksuffix=" s", range=[0, top(found, waited)])
+    return chart
+
+
+def top(found: RunFrames, waited: float) -> float:
+    """High enough for the steps and today's threshold; the generous one of the start goes off the top."""
+    slowest = float(found.step_seconds["v"].max()) if not found.step_seconds.empty else 0.0
+    limit = float(found.threshold["v"].iloc[-1]) if not found.threshold.empty else 0.0
+    shown = max(slowest, waited)
+    return 1.1 * (max(shown, limit) if limit <= 20 * shown else shown) or 1.0
+
+
+def _waited(found: RunFrames, span: Span) -> float:
+    return max(0.0, span.end - found.last_step_at) if span.live and found.last_step_at else 0.0

@@ -1,0 +1,49 @@
+"""Lines in a chart: one, or one a rank."""
+
+from __future__ import annotations
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from stallwatch_dashboard.charts.base import Look
+from stallwatch_dashboard.frames import limit_ranks
+from stallwatch_dashboard.words import Say
+
+
+def per_rank(chart: go.Figure, frame: pd.DataFrame, look: Look, say: Say, hover: str, *, name: str) -> None:
+    """One line a rank; with many ranks the lowest, the median and the highest."""
+    groups = list(limit_ranks(frame).groupby("rank", dropna=False, sort=True))
+    for index, (rank, rows) in enumerate(groups):
+        title = name if len(groups) == 1 or pd.isna(rank) else say("rank", rank)
+        line(chart, rows, look, title, look.cycle[index % len(look.cycle)], hover)
+
+
+def line(
+    chart: go.Figure,
+    rows: pd.DataFrame,
+    look: Look,
+    name: str,
+    colour: str,
+    hover: str,
+    *,
+    dash: str = "solid",
+    stepped: bool = False,
+    width: float = 2,
+    axis: str = "y",
+) -> None:
+    """One line; `stepped` for what keeps its value until it changes."""
+    if rows.empty:
+        return
+    chart.add_trace(
+        go.Scatter(
+            x=look.times(rows["t"]),
+            y=rows["v"].astype("float64"),
+            name=name,
+            mode="lines" if len(rows) > 1 else "markers",
+            line={"color": colour, "width": width, "dash": dash, "shape": "hv" if stepped else "linear"},
+            marker={"color": colour},
+            hovertemplate=hover,
+            connectgaps=False,
+            yaxis=axis,
+        )
+    )
