@@ -60,7 +60,10 @@ def conclude(
 ) -> Diagnosis:
     """The diagnosis of these streams."""
     language = question.language
-    clock = read_clock(streams, tracker, question.now, question.threshold)
+    found = collect(streams, catalogue, conditional)
+    exceptions = read_exceptions(streams, {one.rule: set(one.hits) for one in found})
+    by_hand = _by_hand(found, exceptions, question)
+    clock = read_clock(streams, tracker, question.now, question.threshold, by_hand=by_hand)
     lead = leading({key: stream.timelines for key, stream in streams.items()})
     facts = RunFacts(
         advances=lead.advances if lead is not None else 0,
@@ -70,10 +73,8 @@ def conclude(
         stalled=question.stalled or (clock.silent and question.failed is not False),
         language=language,
     )
-    found = collect(streams, catalogue, conditional)
     judge_recoveries(found, facts)
-    exceptions = read_exceptions(streams, {one.rule: set(one.hits) for one in found})
-    _excuse(found, exceptions, question)
+    _excuse(found, exceptions, question, by_hand)
     _ended_as_told(found, catalogue, question)
     facts = _with_end(facts, found, exceptions)
     judge_by_progress(found, streams, facts)
@@ -96,14 +97,18 @@ def conclude(
     diagnosis.progress = tracker.summary()
     if verdict == "stalled" or (chosen is not None and chosen[0].rule in (TRACE_CACHE, SILENT_HANG)):
         diagnosis.progress.stalled_after_step = tracker.last_step
-    diagnosis.notes = _notes(diagnosis, found, exceptions, streams, question)
+    diagnosis.notes = _notes(diagnosis, found, exceptions, streams, question, by_hand)
     return diagnosis
 
 
-def _excuse(found: list[Found], exceptions: Exceptions, question: Question) -> None:
+def _by_hand(found: list[Found], exceptions: Exceptions, question: Question) -> bool:
+    """Whether somebody stopped the run."""
+    told = question.ending.startswith("interrupted") or exceptions.interrupted
+    return told or any(one.rule == INTERRUPTED for one in found)
+
+
+def _excuse(found: list[Found], exceptions: Exceptions, question: Question, by_hand: bool) -> None:
     """Take the harm from what follows when a run is stopped by hand, or when the command ended well."""
-    by_hand = question.ending.startswith("interrupted") or exceptions.interrupted
-    by_hand = by_hand or any(one.rule == INTERRUPTED for one in found)
     for one in found:
         if one.harm != "fatal":
             continue
@@ -152,7 +157,7 @@ def _conclude_rules(
     """The rules that no line shows: a silent hang, steps that became slower."""
     slow = catalogue.pages.get(STEP_TIME)
     if slow is not None and slow.judged:
-        judgement = judge_step_time(tracker.step_seconds(), language=facts.language)
+        judgement = judge_step_time(tracker.step_seconds(), facts)
         if judgement is not None:
             one = _concluded(slow, judgement)
             one.where, one.step = clock.last_advance, tracker.last_step
@@ -165,7 +170,7 @@ def _conclude_rules(
     judgement = judge_silence(facts)
     if judgement is not None:
         one = _concluded(hang, judgement)
-        one.where, one.step = clock.last_advance or clock.last_line, tracker.last_step
+        one.where, one.step = clock.last_advance, tracker.last_step
         found.append(one)
 
 
@@ -260,7 +265,12 @@ def _title(page: RulePage, language: str) -> str:
 
 
 def _notes(
-    diagnosis: Diagnosis, found: list[Found], exceptions: Exceptions, streams: Streams, question: Question
+    diagnosis: Diagnosis,
+    found: list[Found],
+    exceptions: Exceptions,
+    streams: Streams,
+    question: Question,
+    by_hand: bool,
 ) -> list[str]:
     language = question.language
     notes = []
@@ -279,8 +289,7 @@ def _notes(
         notes.append(say("no-rule", language))
         if progress.finished:
             notes.append(say("training-was-complete", language))
-    interrupted = exceptions.interrupted or any(one.rule == INTERRUPTED for one in found)
-    if interrupted and diagnosis.verdict in ("healthy", "degraded"):
+    if by_hand and diagnosis.verdict in ("healthy", "degraded"):
         notes.append(say("interrupted", language))
     elif (
         diagnosis.verdict in ("healthy", "degraded")

@@ -106,7 +106,7 @@ def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
             "degrading",
             say("slower-with", language, before=short_duration(before), now=short_duration(now)),
         )
-    if trace.after_first >= 2 or (trace.after_first >= 1 and facts.complete):
+    if trace.after_first >= 2 or (trace.after_first and not trace.tail):
         return Judgement("harmless", _advancing(trace, language))
     if facts.complete and not trace.steps:
         return Judgement("harmless", say("advancing", language, steps=facts.advances))
@@ -268,22 +268,24 @@ def judge_silence(facts: RunFacts) -> Judgement | None:
     )
 
 
-def judge_step_time(paces: Sequence[float], *, language: str = "en") -> Judgement | None:
+def judge_step_time(paces: Sequence[float], facts: RunFacts) -> Judgement | None:
     """Steps that became slower by more than half and stayed so; ``paces`` are seconds a step."""
     slowed = slowdown(paces)
     if slowed is None:
         return None
     usual, now, count = slowed
+    reached = say("reached-the-end", facts.language) if facts.complete else ""
     return Judgement(
-        "degrading",
+        "harmless" if facts.complete else "degrading",
         say(
             "slower",
-            language,
+            facts.language,
             before=short_duration(usual),
             now=short_duration(now),
             percent=f"{now / usual - 1:.0%}",
             count=count,
-        ),
+        )
+        + reached,
     )
 
 

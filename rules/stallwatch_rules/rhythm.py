@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stallwatch_rules.findings import Streams
@@ -11,7 +13,8 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.reported import latest
 from stallwatch_rules.stream import ACTIVITY_SECONDS
 
-ALIVE = 10  #: signs of life after a silence that show that it was none
+ALIVE = 5  #: lines after a silence that show that the run only did something without a word
+USUAL = 1.5  #: a silence is no news if the run got over one nearly as long before
 
 
 @dataclass(frozen=True)
@@ -22,15 +25,20 @@ class RunClock:
     silence: float | None  #: seconds from the last step to the end of the log, or to now
     silent: bool  #: the log falls silent after the last step for longer than the threshold
     last_advance: Line | None
-    last_line: Line | None = None
 
 
 def read_clock(
-    streams: Streams, tracker: ProgressTracker, now: float | None, threshold: float | None
+    streams: Streams,
+    tracker: ProgressTracker,
+    now: float | None = None,
+    threshold: float | None = None,
+    *,
+    by_hand: bool = False,
 ) -> RunClock:
     """The clock of these streams. ``now`` is given by who watches live; else the log's end counts."""
     if threshold is None:
-        threshold = stall_threshold(tracker.durations(tracker.phase))
+        durations = tracker.durations(tracker.phase)
+        threshold = max(stall_threshold(durations), USUAL * max(durations, default=0.0))
     advanced = [stream for stream in streams.values() if stream.last_advance is not None]
     lines = [stream.last_advance for stream in advanced if stream.last_advance is not None]
     last_advance = latest(lines) if lines else None
@@ -42,13 +50,24 @@ def read_clock(
     silence = max(0.0, end - max(times))
     if silence <= threshold:
         return RunClock(threshold, silence, False, last_advance)
-    signs = {sign for stream in streams.values() for sign in stream.activity}
-    return RunClock(threshold, silence, _falls_silent(max(times), end, signs, threshold), last_advance)
+    signs: Counter[int] = Counter()
+    for stream in streams.values():
+        signs.update(stream.activity)
+    alive = sys.maxsize if by_hand else ALIVE
+    silent = _falls_silent(max(times), end, signs, threshold, alive)
+    return RunClock(threshold, silence, silent, last_advance)
 
 
-def _falls_silent(start: float, end: float, signs: Iterable[int], threshold: float) -> bool:
-    """Whether there is a gap longer than the threshold, and hardly any life after it."""
-    times = sorted(time for sign in signs if start < (time := (sign + 1) * ACTIVITY_SECONDS) < end)
-    marks = [start, *times, end]
+def _falls_silent(start: float, end: float, signs: Mapping[int, int], threshold: float, alive: int) -> bool:
+    """Whether there is a gap longer than the threshold, and hardly a line after it.
+
+    Lines come after a silent evaluation or a slow save, too; after a hang there are few, unless somebody
+    ended it.
+    """
+    moments = {sign * ACTIVITY_SECONDS: count for sign, count in signs.items()}
+    marks = [start, *sorted(moment for moment in moments if start < moment < end), end]
     gaps = [index for index in range(1, len(marks)) if marks[index] - marks[index - 1] > threshold]
-    return bool(gaps) and len(marks) - 1 - gaps[-1] < ALIVE
+    if not gaps:
+        return False
+    resumed = marks[gaps[-1]] - ACTIVITY_SECONDS
+    return sum(count for moment, count in moments.items() if moment >= resumed) < alive

@@ -81,6 +81,10 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         "A step took {before} at first and {now} in the last {count}: {percent} more.",
         "起初每步 {before}，最近 {count} 步每步 {now}：慢了 {percent}。",
     ),
+    "reached-the-end": (
+        " The run reached its end all the same.",
+        "训练仍然跑到了终点。",
+    ),
     "recovered": (
         "Not the end of the run: {steps} steps followed.",
         "训练没有因此结束：之后又完成了 {steps} 步。",

@@ -62,7 +62,7 @@ class StreamReading:
         self.summary = LauncherSummary()
         self.last_time: float | None = None
         self.last_advance: Line | None = None
-        self.activity: set[int] = set()  #: when there were lines since the last step, in ACTIVITY_SECONDS
+        self.activity: dict[int, int] = {}  #: lines since the last step, by time in ACTIVITY_SECONDS
         self.timed = False  #: whether every line's time is its own, given from outside the text
         self.sampled = False  #: whether any line held numbers of a training
         self.lowest_scale: float | None = None  #: lowest loss scale that a step overflowed at
@@ -73,8 +73,6 @@ class StreamReading:
         if line.time is not None and line.time != self.last_time:
             self.timed = self.timed or own_time(line.text) is None
             self.last_time = line.time
-            if len(self.activity) < MAX_ACTIVITY:
-                self.activity.add(int(line.time // ACTIVITY_SECONDS))
 
     def when(self, line: Line | None) -> float | None:
         """The line's time, unless it is only that of some line before it."""
@@ -85,9 +83,6 @@ class StreamReading:
     def read(self, line: Line, sample: Sample | None, progressed: bool) -> None:
         """Take the next line, without its matches."""
         self.clock(line)
-        if progressed:
-            self.last_advance = line
-            self.activity.clear()
         if sample is not None:
             self.sampled = True
             self.timelines.see(sample)
@@ -96,6 +91,13 @@ class StreamReading:
                 self.lowest_scale = scale if self.lowest_scale is None else min(scale, self.lowest_scale)
             if "skipped_steps" in sample.values and sample.step is not None:
                 self.skipped = (sample.values["skipped_steps"], sample.step)
+        if progressed:
+            self.last_advance = line
+            self.activity.clear()
+        elif self.last_time is not None:
+            sign = int(self.last_time // ACTIVITY_SECONDS)
+            if sign in self.activity or len(self.activity) < MAX_ACTIVITY:
+                self.activity[sign] = self.activity.get(sign, 0) + 1
         text = line.text
         if self.index < VERSION_LINES:
             for name, version in versions_in(text).items():

@@ -1,0 +1,196 @@
+"""Cutting a log into other portions, or interleaving its ranks differently, never changes the diagnosis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stallwatch_rules.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.lines import LineReader
+from stallwatch_rules.matcher import Matcher
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis
+
+CLOCK = "[2026-05-02 09:{minute:02}:{second:02},000] [INFO] "
+
+
+def timed(index: int, text: str) -> str:
+    return CLOCK.format(minute=index // 6 % 60, second=index * 10 % 60) + text
+
+
+def step(rank: int, index: int) -> list[str]:
+    return [timed(index, f"step {index}/90 loss 1.5")]
+
+
+def bare_step(rank: int, index: int) -> list[str]:
+    return [f"step {index} loss 1.5"]
+
+
+def trace(rank: int, index: int) -> list[str]:
+    return ["Invalidate trace cache @ step 3: expected module 1, but got module 2"]
+
+
+def overflow(rank: int, index: int) -> list[str]:
+    return [
+        timed(index, "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 4, reducing to 2")
+    ]
+
+
+def unknown(rank: int, index: int) -> list[str]:
+    return [
+        "Traceback (most recent call last):",
+        f'  File "/home/ada/part{index % 2}.py", line 3, in f',
+        "    g()",
+        f"ValueError: bad number {index}",
+    ]
+
+
+def oom(rank: int, index: int) -> list[str]:
+    return [
+        "Traceback (most recent call last):",
+        '  File "/home/ada/train.py", line 9, in main',
+        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU {rank} has a total "
+        "capacity of 79.15 GiB of which 1.06 GiB is free.",
+    ]
+
+
+def disk(rank: int, index: int) -> list[str]:
+    return [timed(index, "OSError: [Errno 28] No space left on device: 'checkpoint-100/optimizer.pt'")]
+
+
+def closed(rank: int, index: int) -> list[str]:
+    return [
+        "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer "
+        "[10.1.2.3]:4567"
+    ]
+
+
+def timeout(rank: int, index: int) -> list[str]:
+    return [
+        f"[E ProcessGroupNCCL.cpp:828] [Rank {rank}] Watchdog caught collective operation timeout: "
+        f"WorkNCCL(SeqNum={index}, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1800123 milliseconds"
+    ]
+
+
+def interrupt(rank: int, index: int) -> list[str]:
+    return [
+        "Traceback (most recent call last):",
+        '  File "train.py", line 1, in <module>',
+        "KeyboardInterrupt",
+    ]
+
+
+def wrapper(rank: int, index: int) -> list[str]:
+    return ["torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"]
+
+
+EVENTS: list[Callable[[int, int], list[str]]] = [
+    step,
+    step,
+    bare_step,
+    trace,
+    overflow,
+    unknown,
+    oom,
+    disk,
+    closed,
+    timeout,
+    interrupt,
+    wrapper,
+]
+
+
+class Outcome(NamedTuple):
+    verdict: str
+    primary: str | None
+    findings: frozenset[tuple[str, str]]
+    unknown: frozenset[tuple[str, tuple[int, ...]]]
+
+
+def outcome(diagnosis: Diagnosis) -> Outcome:
+    return Outcome(
+        diagnosis.verdict,
+        diagnosis.primary.rule if diagnosis.primary else None,
+        frozenset((one.rule, one.harm) for one in diagnosis.findings),
+        frozenset((one.exception, tuple(one.ranks)) for one in diagnosis.unknown),
+    )
+
+
+@st.composite
+def rank_logs(draw: st.DrawFn) -> list[list[str]]:
+    """The lines of two to four ranks, each in its own order."""
+    logs = []
+    for rank in range(draw(st.integers(2, 4))):
+        events = draw(st.lists(st.sampled_from(EVENTS), max_size=14))
+        logs.append([line for index, event in enumerate(events, 1) for line in event(rank, index)])
+    return logs
+
+
+@pytest.fixture(scope="module")
+def engine() -> tuple[Catalogue, Matcher]:
+    catalogue = load_catalogue()
+    return catalogue, Matcher(catalogue)
+
+
+def read(
+    engine: tuple[Catalogue, Matcher], text: bytes, cuts: Iterable[int] = (), source: str = "run.log"
+) -> Diagnosis:
+    reading, reader = RunReading(*engine), LineReader(source)
+    marks = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
+    for start, end in pairwise(marks):
+        reading.feed(reader.feed(text[start:end]))
+    reading.feed(reader.finish())
+    return reading.diagnose()
+
+
+def interleaved(logs: list[list[str]], choices: Iterable[int]) -> bytes:
+    """One file, the ranks prefixed; ``choices`` say whose line is next."""
+    waiting = [[f"[default{rank}]:{line}\n" for line in log] for rank, log in enumerate(logs)]
+    lines = []
+    for choice in choices:
+        left = [queue for queue in waiting if queue]
+        if left:
+            lines.append(left[choice % len(left)].pop(0))
+    return "".join(lines + [line for queue in waiting for line in queue]).encode()
+
+
+quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@quick
+@given(logs=rank_logs(), choices=st.lists(st.integers(0, 3), max_size=80), other=st.lists(st.integers(0, 3)))
+def test_interleaving_does_not_matter(
+    engine: tuple[Catalogue, Matcher], logs: list[list[str]], choices: list[int], other: list[int]
+) -> None:
+    one = read(engine, interleaved(logs, choices))
+    assert outcome(read(engine, interleaved(logs, other))) == outcome(one)
+
+
+@quick
+@given(logs=rank_logs(), cuts=st.lists(st.integers(0, 100_000), max_size=6))
+def test_portions_do_not_matter(
+    engine: tuple[Catalogue, Matcher], logs: list[list[str]], cuts: list[int]
+) -> None:
+    text = interleaved(logs, [])
+    assert read(engine, text, cuts) == read(engine, text)
+
+
+@quick
+@given(logs=rank_logs(), order=st.permutations(range(4)))
+def test_the_order_of_files_does_not_matter(
+    engine: tuple[Catalogue, Matcher], logs: list[list[str]], order: list[int]
+) -> None:
+    def together(ranks: Iterable[int]) -> Outcome:
+        reading = RunReading(*engine)
+        for rank in ranks:
+            if rank < len(logs):
+                reader = LineReader(f"rank{rank}.log", rank)
+                reading.feed([*reader.feed("\n".join(logs[rank]).encode()), *reader.finish()])
+        return outcome(reading.diagnose())
+
+    assert together(order) == together(range(4))
