@@ -23,6 +23,7 @@ _CRI = re.compile(
 # Where one line holds what two writers wrote: after a progress bar's end, before another rank's prefix.
 _GLUED = re.compile(r"(?<=\])(?<=it\]|/s\])(?=[^\s\]),])|(?<=[^\s:\]])(?=\[rank\d+\]:)")
 
+_PREFIX_STARTS = frozenset("[(rRg0123456789")  # what a prefix or a timestamp may begin with
 _Record = tuple[float | None, str, bool]  # time, stream, partial
 _Partial = tuple[str, int, float | None]  # text, number, time
 
@@ -109,9 +110,11 @@ class LineReader:
                 *redrawn, physical = physical.split(b"\r")
                 for raw in redrawn:
                     segment(raw, False, time, out)
-            if physical:
+            if physical and not (self._line_start and self._plain(physical, time, out)):
                 segment(physical, True, time, out)
-            self._next_line()
+            self._number += 1
+            self._line_start = True
+            self._record = None
         for raw in last.split(b"\r")[:-1]:
             segment(raw, False, time, out)
         return out
@@ -120,6 +123,25 @@ class LineReader:
         self._number += 1
         self._line_start = True
         self._record = None
+
+    def _plain(self, raw: bytes, time: float | None, out: list[Line]) -> bool:
+        """The short way for most lines: those in which nothing has to be taken off, split or parsed."""
+        if len(raw) > MAX_LINE or raw[10:11] == b"T":
+            return False
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError:
+            return False
+        if text[0] in _PREFIX_STARTS or "]" in text or "|" in text or "ank " in text or "\x1b" in text:
+            return False
+        rank = self.rank
+        if time is not None:
+            self._times[rank] = time
+        else:
+            time = self._times.get(rank)
+        if not text.isspace():
+            out.append(Line(text, self.source, self._number, rank, time))
+        return True
 
     def _segment(self, raw: bytes, ends_line: bool, time: float | None, out: list[Line]) -> None:
         if len(raw) > MAX_LINE:
