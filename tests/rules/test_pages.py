@@ -6,19 +6,20 @@ That each page's own samples hold is tested in ``test_checking.py``.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from stallwatch_rules.catalogue import load_catalogue
+from stallwatch_rules.checking import check_page
 from stallwatch_rules.matcher import Matcher
-from stallwatch_rules.page import RulePage
+from stallwatch_rules.page import RulePage, parse_page
 
 CATALOGUE = load_catalogue()
 MATCHER = Matcher(CATALOGUE)
 RULES = sorted(CATALOGUE.pages)
-MATCHED = [
-    rule for rule in RULES if not CATALOGUE.page(rule).judged
-]  # a judged rule's samples are whole runs
+# A judged rule's samples are whole runs.
+MATCHED = [rule for rule in RULES if not CATALOGUE.page(rule).judged]
 
 ROLES = {
     "cause": """
@@ -237,3 +238,17 @@ def test_explanations_do_not_go_round_in_circles() -> None:
 
     for rule in RULES:
         visit(CATALOGUE.page(rule), ())
+
+
+def test_the_example_of_the_documentation_is_a_sound_page() -> None:
+    text = (Path(__file__).parents[2] / "docs/rules.md").read_text(encoding="utf-8")
+    example = re.search(r"^````markdown\n(.*?)\n````$", text, re.DOTALL | re.MULTILINE)
+    assert example
+    page = parse_page(example[1], "collectives/nccl-duplicate-gpu.md")
+    assert check_page(page) == []
+    assert page.id not in CATALOGUE.pages or page.patterns == CATALOGUE.page(page.id).patterns
+
+
+def test_every_family_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs/rules.md").read_text(encoding="utf-8")
+    assert {page.family for page in CATALOGUE.pages.values()} <= set(re.findall(r"`([a-z0-9-]+)`", text))
