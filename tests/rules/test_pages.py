@@ -63,8 +63,8 @@ UserWarning: The AccumulateGrad node's stream does not match the stream of the n
 Warning: The HCCL execution timeout was set to 0(never timeout), so it is bigger than watchdog timeout 1800000ms which is set by init_process_group!
 wandb: Network error (ReadTimeout), entering retry loop.
 huggingface/tokenizers: The current process just got forked, after parallelism has already been used. Disabling parallelism to avoid deadlocks...
-[rank0]:[W227 10:54:51.986111855 ProcessGroupNCCL.cpp:1374] Warning: WARNING: process group has NOT been destroyed before we destruct ProcessGroupNCCL.
-[W reducer.cpp:1300] Warning: find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters in the forward pass.
+[rank0]:[W318 06:12:40.200118734 ProcessGroupNCCL.cpp:1374] Warning: WARNING: process group has NOT been destroyed before we destruct ProcessGroupNCCL.
+[W reducer.cpp:1389] Warning: find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters in the forward pass.
 UserWarning: torch.utils.checkpoint: please pass in use_reentrant=True or use_reentrant=False explicitly.
 UserWarning: None of the inputs have requires_grad=True. Gradients will be None
 `use_cache=True` is incompatible with gradient checkpointing. Setting `use_cache=False`.
@@ -73,7 +73,7 @@ ninja: no work to do.
 [2026-01-07 09:00:01,202] [INFO] [utils.py:782:see_memory_usage] MA 71.9 GB         Max_MA 78.2 GB         CA 79.0 GB         Max_CA 79 GB
 [2026-01-07 09:00:01,203] [INFO] [launch.py:351:main] Process 4171 exits successfully.
 [2026-01-07 09:00:01,203] [INFO] [launch.py:319:sigkill_handler] Killing subprocess 4171
- iteration 36534/457042 | lm loss: 2.827552E+00 | loss scale: 32768.0 | grad norm: 0.000 | number of skipped iterations: 0 | number of nan iterations: 0 |
+ iteration 4120/90000 | lm loss: 2.613070E+00 | loss scale: 65536.0 | grad norm: 0.000 | number of skipped iterations: 0 | number of nan iterations: 0 |
 {"current_steps": 10, "total_steps": 438, "loss": 0.42, "eval_loss": null, "reward": null, "percentage": 2.28}
 {'loss': 0.0, 'grad_norm': 0.41, 'learning_rate': 1e-06, 'rewards/accuracy_reward': 0.0}
   [Error] <think> appears 2 times (expected 1)
