@@ -85,15 +85,16 @@ def test_the_stall_shows_all_three_phases() -> None:
     folder = RECORDINGS / "zero3-stall"
     assert {path.name for path in recorded_files(folder)} == {"rank0.log", "rank1.log", "output.log"}
     records = list(merged_records(folder))
-    steps = [record for record in records if b"rank 0 step " in record.text]
-    first, last = steps[0].time_ns, steps[-1].time_ns
-    thirds = [0, 0, 0]
+    by_step: list[int] = [0]
     for record in records:
-        if b"Invalidate trace cache @ step" in record.text:
-            thirds[min(2, 3 * (record.time_ns - first) // (last - first))] += 1
-    assert thirds[0] <= 5
-    assert thirds[0] < thirds[1] < thirds[2]
+        by_step[-1] += b"Invalidate trace cache @ step" in record.text
+        if b"rank 0 step " in record.text:
+            by_step.append(0)
+    third = len(by_step) // 3
+    healthy, more, most = sum(by_step[:third]), sum(by_step[third : 2 * third]), sum(by_step[2 * third :])
+    assert healthy == 0
+    assert 10 < more < most
     silence = max(b.time_ns - a.time_ns for a, b in itertools.pairwise(records)) / 1e9
     assert silence > 80
-    assert b"rank 1 step" in b"".join(record.text for record in records if record.time_ns <= last)
+    assert any(b"rank 1 step" in record.text for record in records)
     assert any(b"Timed out waiting 90000ms" in record.text for record in records)
