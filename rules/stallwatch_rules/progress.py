@@ -73,6 +73,8 @@ class _Stream:
             # The training's bar is drawn first; what is drawn inside it, or is shorter and comes after it,
             # is an evaluation's.
             if main is None or (main.complete and (sample.total_steps or 0) > (main.total or 0)):
+                if main is not None:
+                    main.nested = True
                 self.main_bar = counter
                 counter.nested = False
             else:
@@ -184,7 +186,7 @@ class ProgressTracker:
             last = stream.last
             if last is not None:
                 found[stream.rank] = max(last, found.get(stream.rank, last))
-        return found
+        return dict(sorted(found.items(), key=lambda item: (item[0] is None, item[0] or 0)))
 
     @property
     def last_loss(self) -> float | None:

@@ -1,0 +1,337 @@
+"""How far a run came: steps, durations, phases, attempts and its end, from the lines of all ranks."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stallwatch_rules.progress import ProgressTracker, stall_threshold
+from stallwatch_rules.records import Line
+from stallwatch_rules.samples import extract
+
+
+def track(lines: Iterable[Line], tracker: ProgressTracker | None = None) -> ProgressTracker:
+    tracker = tracker or ProgressTracker()
+    for line in lines:
+        tracker.add(extract(line), line)
+    return tracker
+
+
+def log(
+    *texts: str, rank: int | None = None, source: str = "a.log", times: Iterable[float] = ()
+) -> list[Line]:
+    clock = iter(times)
+    return [Line(text, source, number, rank, next(clock, None)) for number, text in enumerate(texts, 1)]
+
+
+def bar(done: int, total: int, seconds: int = 0) -> str:
+    elapsed = f"{seconds // 60:02}:{seconds % 60:02}"
+    return f"{done / total:4.0%}|##        | {done}/{total} [{elapsed}<00:09,  1.00s/it]"
+
+
+# ---- the threshold
+
+
+def test_the_threshold_is_generous_until_enough_is_known() -> None:
+    assert stall_threshold([]) == 1800
+    assert stall_threshold([100.0] * 4) == 1800
+    assert stall_threshold([100.0] * 5) == 300
+
+
+def test_the_threshold_has_a_floor() -> None:
+    assert stall_threshold([0.1] * 50) == 30
+    assert stall_threshold([0.1] * 50, floor=5) == 5
+
+
+def test_the_threshold_takes_the_99th_percentile_by_nearest_rank() -> None:
+    durations = [float(n) for n in range(1, 201)]
+    random.Random(0).shuffle(durations)
+    assert stall_threshold(durations) == 3 * 198
+    assert stall_threshold([10.0] * 99 + [900.0]) == 30
+    assert stall_threshold([10.0] * 98 + [900.0] * 2) == 2700
+
+
+def test_a_rollout_of_an_hour_is_no_stall_where_rollouts_take_an_hour() -> None:
+    assert stall_threshold([4140.0] * 5) > 3 * 3600
+
+
+# ---- steps
+
+
+def test_nothing_is_known_of_nothing() -> None:
+    tracker = track(log("hello", "world"))
+    assert (tracker.first_step, tracker.last_step, tracker.total_steps, tracker.last_loss) == (None,) * 4
+    assert (tracker.phase, tracker.finished, tracker.progressed) == ("init", False, False)
+    assert (tracker.durations(), tracker.step_seconds(), tracker.steps) == ([], [], {})
+
+
+def test_steps_losses_and_times_of_a_plain_loop() -> None:
+    lines = log(*(f"step {n}/50 loss {1 / n}" for n in (1, 2, 4, 8)), times=[10, 11, 15, 23])
+    tracker = track(lines)
+    assert (tracker.first_step, tracker.last_step, tracker.total_steps) == (1, 8, 50)
+    assert tracker.last_loss == 1 / 8
+    assert tracker.durations() == [1, 4, 8]  # what one waits for the next sign of life
+    assert tracker.step_seconds() == [1, 2, 2]
+    assert tracker.last_progress_time == 23
+    assert tracker.phase == "train"
+    assert not tracker.finished
+
+
+def test_add_tells_what_is_progress() -> None:
+    tracker = ProgressTracker()
+    lines = log("step 1 loss 2", "step 1 loss 2", "words", "step 2 loss 2", "step 1 loss 2")
+    assert [tracker.add(extract(line), line) for line in lines] == [True, False, False, True, False]
+
+
+def test_losses_without_steps_are_progress() -> None:
+    lines = log("{'loss': 1.0, 'epoch': 0.1}", "{'loss': 0.5, 'epoch': 0.2}", times=[5, 25])
+    tracker = track(lines)
+    assert (tracker.last_step, tracker.last_loss, tracker.durations()) == (None, 0.5, [20])
+    assert tracker.step_seconds() == []
+
+
+def test_lines_that_share_a_time_are_measured_over_the_steps_between() -> None:
+    """Most lines of such a log have no time of their own and repeat an earlier line's."""
+    lines = log(*(f"step {n} loss 1" for n in range(1, 7)), times=[10, 10, 10, 16, 16, 22])
+    assert track(lines).step_seconds() == [2, 3]
+
+
+def test_the_bars_own_clock_measures_where_lines_have_no_time() -> None:
+    tracker = track(log(*(bar(n, 10, 5 * n) for n in range(4))))
+    assert tracker.step_seconds() == [5, 5, 5]
+    assert tracker.durations() == [5, 5, 5]
+
+
+def test_the_bars_own_clock_wins_over_a_stale_time() -> None:
+    lines = log(*(bar(n, 10, 5 * n) for n in range(4)), times=[0, 0, 900, 900])
+    assert track(lines).step_seconds() == [5, 5, 5]
+
+
+def test_told_step_times_serve_where_nothing_can_be_measured() -> None:
+    lines = log(*(f"step {n} loss 1 step time: 1.5s" for n in range(3)))
+    tracker = track(lines)
+    assert (tracker.step_seconds(), tracker.durations()) == ([1.5, 1.5], [])
+
+
+def test_the_last_loss_may_be_nan_but_never_in_the_record() -> None:
+    tracker = track(log("step 1 loss 1", "step 2 loss nan"))
+    assert tracker.last_loss is not None and math.isnan(tracker.last_loss)
+    assert tracker.summary().last_loss is None
+    assert tracker.summary().last_step == 2
+
+
+# ---- bars
+
+
+def test_an_evaluations_bar_is_not_the_runs_progress() -> None:
+    texts = [bar(0, 100), bar(1, 100, 1), bar(2, 100, 2)]
+    texts += [bar(n, 1000, n) for n in (0, 400, 999, 1000)]
+    tracker = track(log(*texts))
+    assert (tracker.last_step, tracker.total_steps, tracker.phase) == (2, 100, "eval")
+    assert not tracker.finished
+    tracker = track(log(*texts, bar(3, 100, 60)))
+    assert (tracker.last_step, tracker.total_steps, tracker.phase, tracker.attempt) == (3, 100, "train", 1)
+
+
+def test_an_advancing_evaluation_is_a_sign_of_life() -> None:
+    tracker = track(log(bar(1, 9), bar(0, 5), times=[1, 2]))
+    (line,) = log(bar(1, 5), times=[3])
+    assert tracker.add(extract(line), line)
+    assert tracker.last_progress_time == 3
+
+
+def test_a_short_bar_before_training_is_left_behind() -> None:
+    tracker = track(log(bar(0, 3), bar(3, 3), bar(0, 100), bar(7, 100)))
+    assert (tracker.last_step, tracker.total_steps, tracker.finished) == (7, 100, False)
+
+
+def test_an_evaluation_after_training_does_not_undo_its_end() -> None:
+    tracker = track(log(bar(99, 100), bar(100, 100), bar(0, 40), bar(20, 40)))
+    assert (tracker.last_step, tracker.total_steps, tracker.finished) == (100, 100, True)
+
+
+def test_steps_counted_per_epoch_are_added_up() -> None:
+    texts = [f"Epoch [{epoch}/3], Step [{step}/100], Loss: 0.5" for epoch in (1, 2, 3) for step in (50, 100)]
+    tracker = track(log(*texts))
+    assert (tracker.first_step, tracker.last_step, tracker.attempt) == (50, 300, 1)
+    assert not tracker.finished  # an epoch's end is not the run's
+
+
+# ---- attempts
+
+
+def test_a_resumed_run_goes_on_from_its_checkpoint() -> None:
+    texts = [f"step {n} loss 1" for n in [*range(0, 105, 5), *range(60, 75, 5)]]
+    tracker = track(log(*texts))
+    assert (tracker.attempt, tracker.first_step, tracker.last_step) == (2, 0, 70)
+
+
+def test_a_small_resume_needs_some_steps_to_be_sure() -> None:
+    texts = [f"step {n} loss 1" for n in range(11)]
+    resumed = [f"step {n} loss 1" for n in (8, 9, 9, 10)]
+    assert track(log(*texts, *resumed[:2])).attempt == 1
+    tracker = track(log(*texts, *(f"step {n} loss 1" for n in (6, 7, 8))))
+    assert (tracker.attempt, tracker.last_step) == (2, 8)
+
+
+def test_a_restart_is_no_long_step() -> None:
+    texts = [f"step {n} loss 1" for n in (*range(100), *range(50, 53))]
+    times = [float(n) for n in range(100)] + [5000.0, 5001.0, 5002.0]
+    tracker = track(log(*texts, times=times))
+    assert max(tracker.durations()) == 1
+
+
+def test_ranks_without_prefixes_do_not_look_like_restarts() -> None:
+    steps = [0, 0, 1, 1, 2, 3, 2, 3, 4, 5, 4, 5, 6, 6]
+    tracker = track(log(*(f"step {n} loss 1" for n in steps)))
+    assert (tracker.attempt, tracker.last_step) == (1, 6)
+
+
+def test_two_counters_in_one_log_do_not_look_like_restarts() -> None:
+    texts: list[str] = []
+    for n in range(10, 60):
+        texts.append(f"epoch: 0|step: {n}|act_loss: 0.5")
+        if n % 10 == 9:
+            texts.append(f"[x] [INFO] [logging.py:96:log_dist] [Rank 0] step={n // 4}, skipped=0, lr=[1e-05]")
+    tracker = track(log(*texts))
+    assert (tracker.attempt, tracker.last_step) == (1, 59)
+
+
+def test_torchruns_attempt_folders_are_attempts() -> None:
+    first = log("step 500 loss 1", source="logs/attempt_0/0/stdout.log", rank=0)
+    second = log("step 401 loss 1", source="logs/attempt_1/0/stdout.log", rank=0)
+    for lines in (first + second, second + first):
+        tracker = track(lines)
+        assert (tracker.attempt, tracker.last_step) == (2, 401)
+
+
+def test_a_new_bar_after_a_restart_is_the_runs() -> None:
+    texts = [bar(0, 100), bar(40, 100), "[x] will restart worker group", bar(0, 200), bar(5, 200)]
+    assert track(log(*texts)).total_steps in (100, 200)
+    texts += [bar(n, 200) for n in (41, 60)]
+    tracker = track(log(*texts))
+    assert (tracker.last_step, tracker.total_steps) == (60, 200)
+
+
+# ---- phases
+
+
+@pytest.mark.parametrize(
+    ("text", "phase"),
+    [
+        ("***** Running Evaluation *****", "eval"),
+        ("***** Running Prediction *****", "eval"),
+        ("Validation DataLoader 0:  10%|#         | 1/10 [00:01<00:09,  1.00it/s]", "eval"),
+        ("Evaluating:  10%|#         | 1/10 [00:01<00:09,  1.00it/s]", "eval"),
+        ("Saving model checkpoint to out/checkpoint-10", "save"),
+        ("[x] [INFO] [engine.py:1] [Rank 0] Saving model checkpoint: out/global_step10/a.pt", "save"),
+        ("saving checkpoint at iteration      10 to out", "save"),
+        ("Processed prompts:  10%|#         | 1/10 [00:01<00:09,  1.00it/s]", "rollout"),
+        ("the model is evaluated later", "train"),
+    ],
+)  # fmt: skip
+def test_phases_are_announced_and_end_with_the_next_step(text: str, phase: str) -> None:
+    tracker = track(log("step 1 loss 1", text, times=[1, 2]))
+    assert tracker.phase == phase
+    (line,) = log("step 2 loss 1", times=[9])
+    tracker.add(extract(line), line)
+    assert tracker.phase == "train"
+    assert tracker.durations(phase) == [8]  # type: ignore[arg-type]
+
+
+def test_an_evaluation_is_no_long_step() -> None:
+    texts = [
+        "step 1 loss 1",
+        "step 2 loss 1",
+        "***** Running Evaluation *****",
+        "step 3 loss 1",
+        "step 4 loss 1",
+    ]
+    tracker = track(log(*texts, times=[1, 2, 3, 903, 904]))
+    assert (tracker.durations("train"), tracker.durations("eval")) == ([1, 1], [901])
+    assert tracker.step_seconds() == [1, 1]
+
+
+def test_another_ranks_late_line_does_not_end_a_phase() -> None:
+    first = log("step 1 loss 1", "***** Running Evaluation *****", rank=0, times=[1, 2])
+    late = log("step 1 loss 1", rank=1, source="b.log", times=[3])
+    tracker = track([*first, *late])
+    assert tracker.phase == "eval"
+    tracker = track(log("step 2 loss 1", rank=1, source="b.log", times=[4]), tracker)
+    assert tracker.phase == "train"
+
+
+def test_a_bars_first_drawing_is_no_step_yet() -> None:
+    tracker = track(log(bar(0, 10)))
+    assert tracker.progressed and tracker.last_step == 0
+
+
+# ---- the end
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'train_runtime': '10.5', 'train_samples_per_second': '1.2', 'train_loss': '5.1', 'epoch': '1'}",
+        '{"train_runtime": 10.5, "train_samples_per_second": 1.2}',
+        "Training completed. Do not forget to share your model on huggingface.co/models =)",
+        "[x] [INFO] [launch.py:351:main] Process 4711 exits successfully.",
+        "Final eval_acc: 0.5602",
+        "step 10/10 loss 1",
+    ],
+)
+def test_the_end_of_training_is_seen(text: str) -> None:
+    assert not track(log("step 9/10 loss 1")).finished
+    assert track(log("step 9/10 loss 1", text)).finished
+
+
+def test_a_run_that_goes_on_has_not_finished() -> None:
+    tracker = track(log("step 9 loss 1", "Training completed", *(f"step {n} loss 1" for n in (10, 11))))
+    assert not tracker.finished
+
+
+# ---- order
+
+
+EVAL = "***** Running Evaluation *****"
+RANKS = [
+    log("step 1 loss 4", EVAL, "step 2 loss 3", "step 3 loss nan", rank=0, times=[1, 2, 5, 6]),
+    log("step 1 loss 4", "step 2 loss 2", rank=1, times=[1.5, 5.5]),
+    log(
+        bar(0, 9), bar(1, 9, 1), bar(0, 4), bar(4, 4, 2), bar(2, 9, 5), rank=0, source="b.log", times=range(9)
+    ),
+    log(*(f"step {n} loss 1" for n in (*range(30), 3, 4)), source="c.log", times=range(7, 70)),
+]
+
+
+def answers(tracker: ProgressTracker) -> object:
+    told = [
+        getattr(tracker, name) for name in ("attempt", "last_progress_time", "phase", "steps", "last_loss")
+    ]
+    return repr(
+        (told, tracker.summary(), tracker.durations(), tracker.durations("eval"), tracker.step_seconds())
+    )
+
+
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_the_order_of_the_ranks_does_not_matter(order: random.Random) -> None:
+    queues = [list(lines) for lines in RANKS]
+    mixed: list[Line] = []
+    while queues:
+        queue = order.choice(queues)
+        mixed.append(queue.pop(0))
+        if not queue:
+            queues.remove(queue)
+    assert answers(track(mixed)) == answers(track(line for lines in RANKS for line in lines))
+
+
+def test_hostile_text_does_not_grow_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stallwatch_rules.progress._MAX_COUNTERS", 20)
+    tracker = track(Line(bar(1, n), "a.log", n) for n in range(2, 500))
+    assert sum(len(stream.counters) for stream in tracker._streams.values()) == 20

@@ -1,0 +1,218 @@
+"""Numbers from the metric lines of common trainers, and none from what is no metric line."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from stallwatch_rules.records import Line, Sample
+from stallwatch_rules.samples import extract
+
+GIB = 1024**3
+NAN, INF = math.nan, math.inf
+
+
+def sample(text: str) -> Sample | None:
+    return extract(Line(text, "train.log", 1, rank=2, time=5.0))
+
+
+METRICS = [
+    # transformers: numbers until version 4, strings since version 5
+    ("{'loss': 0.5, 'grad_norm': 1.5, 'learning_rate': 1e-05, 'epoch': 0.01}", None, None,
+     {"loss": 0.5, "grad_norm": 1.5, "learning_rate": 1e-5, "epoch": 0.01}),
+    ("{'loss': '5.436', 'grad_norm': 'nan', 'learning_rate': '1e-05', 'epoch': '0.01'}", None, None,
+     {"loss": 5.436, "grad_norm": NAN, "learning_rate": 1e-5, "epoch": 0.01}),
+    ("{'loss': inf, 'grad_norm': nan, 'epoch': 1.0}", None, None,
+     {"loss": INF, "grad_norm": NAN, "epoch": 1.0}),
+    ("{'eval_loss': '5.4', 'eval_runtime': '0.5', 'epoch': '1'}", None, None,
+     {"eval_loss": 5.4, "epoch": 1.0}),
+    ("{'train_runtime': 10.5, 'train_steps_per_second': 1.2, 'train_loss': 5.1, 'epoch': 1.0}", None, None,
+     {"train_runtime": 10.5, "epoch": 1.0}),
+    # LLaMA-Factory
+    ("[INFO|2025-03-01 10:00:00] llamafactory.train.callbacks:157 >> {'loss': 1.1, 'learning_rate': 2e-5}",
+     None, None, {"loss": 1.1, "learning_rate": 2e-5}),
+    ('{"current_steps": 30, "total_steps": 900, "loss": 1.2, "eval_loss": null, "lr": 9e-05, '
+     '"elapsed_time": "1 day, 0:00:45", "remaining_time": "5:01:44"}', 30, 900,
+     {"loss": 1.2, "learning_rate": 9e-5, "elapsed_seconds": 86445.0}),
+    ('{"current_steps": 900, "total_steps": 900, "loss": null, "percentage": 100.0, "epoch": 3.0}',
+     900, 900, {"epoch": 3.0}),
+    # ms-swift
+    ("{'loss': 1.0, 'memory(GiB)': 1.5, 'global_step/max_steps': '1/438', 'elapsed_time': '1m 5s'}",
+     1, 438, {"loss": 1.0, "memory_peak_bytes": 1.5 * GIB, "elapsed_seconds": 65.0}),
+    ('{"step": 5, "loss": NaN}', 5, None, {"loss": NAN}),
+    ('{"loss": -Infinity, "step": 7}', 7, None, {"loss": -INF}),
+    # DeepSpeed
+    ("[2026-11-20 23:56:32,534] [INFO] [logging.py:96:log_dist] [Rank 0] step=5, skipped=2, lr=[3.5e-7], "
+     "mom=[(0.9, 0.95)]", 5, None, {"skipped_steps": 2.0, "learning_rate": 3.5e-7}),
+    ("[2026-11-20 23:56:32,534] [INFO] [timer.py:199:stop] epoch=0/micro_step=70/global_step=35, "
+     "RunningAvgSamplesPerSec=84.8, CurrSamplesPerSec=82.0, MemAllocated=10.5GB, MaxMemAllocated=20.25GB",
+     35, None, {"memory_allocated_bytes": 10.5 * GIB, "memory_peak_bytes": 20.25 * GIB}),
+    ("[2026-11-20 23:56:32,534] [INFO] [utils.py:782:see_memory_usage] MA 0.5 GB         Max_MA 1.5 GB"
+     "         CA 2.0 GB         Max_CA 2 GB ", None, None,
+     {"memory_allocated_bytes": 0.5 * GIB, "memory_peak_bytes": 1.5 * GIB}),
+    ("steps: 10 loss: 2.9 iter time (s): 0.5 samples/sec: 9", 10, None, {"loss": 2.9, "step_seconds": 0.5}),
+    # DeepSpeed-Chat
+    ("epoch: 0|step: 12|ppo_ep: 1|act_loss: -0.25|cri_loss: 0.5|unsuper_loss: 0.0", 12, None,
+     {"loss": -0.25, "epoch": 0.0}),
+    # Megatron-LM
+    (" [2026-11-20 23:56:32] iteration      100/  500000 | consumed samples:    1600 | "
+     "elapsed time per iteration (ms): 900.5 | learning rate: 1.500000E-04 | global batch size:    16 | "
+     "lm loss: 6.9E+00 | loss scale: 1.0 | grad norm: 1.250 | number of skipped iterations:   0 |",
+     100, 500000,
+     {"loss": 6.9, "learning_rate": 1.5e-4, "loss_scale": 1.0, "grad_norm": 1.25, "step_seconds": 0.9005}),
+    # torchtitan, llm.c, modded-nanogpt, nanoGPT, NeMo, verl
+    ("[titan] 2026-11-20 10:00:00,000 - root - INFO - step: 1,010  loss:  7.9  tps: 5,000  mfu: 30%",
+     1010, None, {"loss": 7.9}),
+    ("step    1/19560 | loss 10.98 (+nanz)| norm 15.2 (+nanz)| lr 0.00e+00 | 3000 ms", 1, 19560,
+     {"loss": 10.98, "grad_norm": 15.2, "learning_rate": 0.0}),
+    ("s:4960 trl:3.42 lr:0.001 norm:0.25", 4960, None,
+     {"loss": 3.42, "learning_rate": 0.001, "grad_norm": 0.25}),
+    ("step:160/1490 train_time:5200ms step_avg:32.50ms", 160, 1490, {"elapsed_seconds": 5.2}),
+    ("step:0/1490 val_loss:10.83 train_time:0ms", 0, 1490, {"elapsed_seconds": 0.0}),
+    ("iter 100: loss 2.5, time 23.5ms, mfu 3%", 100, None, {"loss": 2.5}),
+    ("Training epoch 0, iteration 9/99 | lr: 1e-05 | reduced_train_loss: 9.5 | train_step_timing in s: 1.5",
+     9, None, {"learning_rate": 1e-5, "loss": 9.5, "step_seconds": 1.5, "epoch": 0.0}),
+    ("step:12 - global_seqlen/min:1 - actor/entropy_loss:0.3 - actor/pg_loss:-0.01 - actor/grad_norm:0.2"
+     " - timing_s/step:33.5", 12, None, {"loss": -0.01, "grad_norm": 0.2, "step_seconds": 33.5}),
+    # hand-made loops
+    ("step 3 loss 0.63", 3, None, {"loss": 0.63}),
+    ("rank 1 step 3 loss 0.63 extra=2", 3, None, {"loss": 0.63}),
+    ("  12.5s rank 1 step 3 loss 0.63", 3, None, {"loss": 0.63}),
+    ("step: 3, loss: nan", 3, None, {"loss": NAN}),
+    ("Epoch [1/3], Step [10/200], Loss: 0.5", 10, None, {"loss": 0.5, "epoch": 1.0}),
+    ("2026-11-20 23:56:32 [INFO] [rank0] step 5/300 loss=0.25 grad_norm=0.5 lr=1.0e-04 time_per_step=12.5ms",
+     5, 300, {"loss": 0.25, "grad_norm": 0.5, "learning_rate": 1e-4, "step_seconds": 0.0125}),
+    ("2026-11-20 23:56:32,534 - train - INFO - rl_loss: 0.5, time: 123.0", None, None, {"loss": 0.5}),
+    ("step：5，loss：0.5", 5, None, {"loss": 0.5}),
+    ("step 7/100", 7, 100, {}),
+    ("step 7 val loss 3.5 train loss 2.5", 7, None, {"loss": 2.5}),
+    ("Epoch: [3]  [  10/700]  eta: 5:00:00  lr: 0.0002  loss: 40.5 (45.2)  time: 2.4", 2110, None,
+     {"loss": 40.5, "learning_rate": 0.0002, "epoch": 3.0}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "step", "total", "values"), METRICS, ids=[m[0][:60] for m in METRICS])
+def test_metric_lines(text: str, step: int | None, total: int | None, values: dict[str, float]) -> None:
+    found = sample(text)
+    assert found is not None
+    assert (found.step, found.total_steps) == (step, total)
+    assert found.values == pytest.approx(values, nan_ok=True)
+    assert (found.rank, found.time) == (2, 5.0)
+    assert not found.from_bar
+
+
+LOSS_SCALES = [
+    ("[x] [INFO] [loss_scaler.py:188:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping "
+     "step. Attempted loss scale: 65536, but hysteresis is 2. Reducing hysteresis to 1", 65536.0, True),
+    ("[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 32, reducing to 16", 16.0, True),
+    ("[deepspeed] OVERFLOW! Rank 0 Skipping step.", None, True),
+    ("Grad overflow on iteration 5", None, True),
+    # the same overflow in other words: not counted again
+    ("[x] [fused_optimizer.py:363] Reducing dynamic loss scale from 65536 to 32768.0", 32768.0, False),
+    ("[x] [fused_optimizer.py:371] Increasing dynamic loss scale from 128.0 to 256.0", 256.0, False),
+    ("[deepspeed] fp16 dynamic loss scale overflow! Skipping step. Attempted loss scale: 8, reducing to 4",
+     4.0, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "scale", "overflow"), LOSS_SCALES)
+def test_loss_scales_and_skipped_steps(text: str, scale: float | None, overflow: bool) -> None:
+    found = sample(text)
+    assert found is not None
+    assert found.values.get("loss_scale") == scale
+    assert ("overflow" in found.values) is overflow
+    assert found.step is None
+
+
+@pytest.mark.parametrize(
+    ("text", "step", "total", "values"),
+    [
+        ("  6%|▌         | 4/68 [00:05<01:36,  1.5s/it]", 4, 68, {"step_seconds": 1.5, "elapsed_seconds": 5}),
+        ("  0%|          | 0/68 [00:00<?, ?it/s]", 0, 68, {"elapsed_seconds": 0}),
+        (" 50%|█████     | 5/10 [1:00:05<1:00:05,  2.00it/s]", 5, 10,
+         {"step_seconds": 0.5, "elapsed_seconds": 3605}),
+        ("12/100 [00:10<01:00, 1.2s/it]", 12, 100, {"step_seconds": 1.2, "elapsed_seconds": 10}),
+        ("Training:  12%|█▏        | 12/100 [00:10<01:00, 1.20s/step]", 12, 100,
+         {"step_seconds": 1.2, "elapsed_seconds": 10}),
+        ("Epoch 3:  12%|█▏        | 12/100 [00:10<01:00,  2.00it/s, loss=0.5, v_num=0]", 12, None,
+         {"step_seconds": 0.5, "elapsed_seconds": 10, "loss": 0.5, "epoch": 3}),
+    ],
+)  # fmt: skip
+def test_training_bars(text: str, step: int, total: int | None, values: dict[str, float]) -> None:
+    found = sample(text)
+    assert found is not None
+    assert (found.step, found.total_steps, found.values) == (step, total, values)
+    assert found.from_bar
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # bars of something else
+        "Loading checkpoint shards:  50%|█████     | 2/4 [00:36<00:36, 18.06s/it]",
+        "Map:  12%|█▏        | 100/1000 [00:01<00:02, 500.00 examples/s]",
+        "Map (num_proc=8):  12%|█▏        | 100/1000 [00:01<00:02, 500.00it/s]",
+        "Evaluating: 100%|██████████| 10/10 [00:01<00:00, 10.0it/s]",
+        "Filter: 10%|█         | 1/10 [00:01<00:09,  1.00it/s]",
+        "model.safetensors:  10%|█         | 1.00G/10.0G [00:10<01:00, 100MB/s]",
+        " 10%|█         | 100/1000 [00:10<01:00, 100MB/s]",
+        "352it [00:00, 625.91it/s]",
+        # source code, as some scripts and all tracebacks print it
+        '    print(f"step {step} loss {loss}")',
+        '    logger.info("step 3 loss 0.5")',
+        "    if step == 100: loss = 0.5",
+        "loss = torch.tensor(0.0)",
+        "    loss=((eng(x)-y)**2).mean(); eng.backward(loss); eng.step()",
+        "# step 3 loss 0.5",
+        # configuration
+        '{"fp16": {"enabled": true, "loss_scale": 0, "initial_scale_power": 16}, "train_batch_size": 2}',
+        "{'learning_rate': 1e-5, 'max_steps': 100, 'num_train_epochs': 3}",
+        '  "aux_loss_alpha": 0.001,',
+        '    "loss": 0.5',
+        "[x] [INFO] [config.py:999:print]   loss_scale ................... 0",
+        "  max_steps = 100",
+        # prose and other numbers
+        "Invalidate trace cache @ step 10: expected module 19, but got module 11",
+        "max_steps is given, it will override any value given in num_train_epochs",
+        "Step 3/10 : RUN pip install torch==2.0",
+        "[Rank 0] time (ms) | fwd: 1.5 | bwd: 2.0 | step: 0.5",
+        "[x] [INFO] [logging.py:96:log_dist] [Rank 0] time (ms) | optimizer_step: 3.5",
+        "No Grad overflow for 1000 iterations",
+        "reward: {'format_reward': 1.0, 'answer_reward': 0.0, 'reward': 0.0}",
+        "the loss of the step before was 0.5",
+        "In step 1, we compute the loss 3 of the house",
+    ],
+)
+def test_other_lines_hold_no_sample(text: str) -> None:
+    assert sample(text) is None
+
+
+def test_null_is_not_measured() -> None:
+    found = sample('{"loss": 1.5, "grad_norm": null, "step": 3}')
+    assert found is not None and found.values == {"loss": 1.5}
+
+
+def test_counters_of_one_log_are_told_apart() -> None:
+    lines = [
+        "[x] [INFO] [logging.py:96:log_dist] [Rank 0] step=5, skipped=0, lr=[1e-05]",
+        "epoch: 0|step: 5|act_loss: 0.5",
+        " 50%|█████     | 5/10 [00:05<00:05,  1.00it/s]",
+        " 50%|█████     | 50/100 [00:05<00:05,  1.00it/s]",
+        '{"step": 5, "loss": 0.5}',
+    ]
+    series = [found.series for line in lines if (found := sample(line))]
+    assert len(set(series)) == len(lines)
+    later = sample(lines[0].replace("step=5", "step=6").replace("1e-05", "nan"))
+    assert later is not None and later.series == series[0]
+
+
+def test_a_long_line_of_brackets_takes_no_long() -> None:
+    """Linear work on hostile text: a quadratic pattern would take minutes here."""
+    for text in (
+        "[" * 60_000 + "/s]<",
+        "step " * 12_000 + "loss",
+        "{'a': 1, " * 6_000 + "loss}",
+        "1," * 30_000 + "step 1 loss",
+    ):
+        sample(text)
