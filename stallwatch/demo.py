@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 import webbrowser
@@ -79,11 +80,11 @@ def demo(
             page = _start_dashboard(children, env, home, port, show)
             what = "A training run" if live else f"A recorded real run, {speed:g} times as fast"
             show.say(
-                f"{what}: two ranks, DeepSpeed ZeRO-3. It trains well, then rebuilds its trace cache",
-                "ever more often, then one rank hangs.",
+                f"{what}: two ranks, DeepSpeed ZeRO-3. It trains well, then rebuilds its trace cache ever "
+                "more often, then one rank hangs.",
                 f"For the demo a stall is called after {floor:g} s at the least, not after {_FLOOR:g} s: "
                 f"STALLWATCH_STALL_FLOOR_SECONDS={floor:g}",
-                f"$ stallwatch run --name {RUN} -- {shlex.join(command)}",
+                f"$ stallwatch run --name {RUN} -- {_short(command)}",
             )
             run = children.start([*_stallwatch(), "run", "--name", RUN, "--", *command], env)
             code = _watch(run, home / "runs" / RUN, show)
@@ -110,9 +111,17 @@ class _Screen:
             sys.stdout.write(text + "\n")
             sys.stdout.flush()
 
-    def say(self, *lines: str) -> None:
-        since = f"{time.monotonic() - self._began:3.0f} s"
-        self.block("\n".join(f"demo │ {since} │ {line}" for line in lines))
+    def say(self, *paragraphs: str) -> None:
+        prefix = f"demo │ {time.monotonic() - self._began:3.0f} s │ "
+        width = shutil.get_terminal_size((110, 24)).columns - len(prefix)
+        lines = [
+            line
+            for paragraph in paragraphs
+            for line in textwrap.wrap(
+                paragraph, max(width, 40), break_long_words=False, break_on_hyphens=False
+            )
+        ]
+        self.block("\n".join(prefix + line for line in lines))
 
 
 def _replay_command(recording: Path | None, speed: float) -> tuple[list[str], int | None]:
@@ -152,6 +161,13 @@ def _stallwatch() -> list[str]:
         if script.exists()
         else [sys.executable, "-c", "from stallwatch.cli import main; main()"]
     )
+
+
+def _short(command: list[str]) -> str:
+    """The command as one would type it here."""
+    here = f"{Path.cwd()}{os.sep}"
+    words = ["stallwatch" if Path(word).name == "stallwatch" else word.removeprefix(here) for word in command]
+    return shlex.join(["python", *words[1:]] if words[0] == sys.executable else words)
 
 
 def _environment(home: Path, chat: str, floor: float) -> dict[str, str]:
