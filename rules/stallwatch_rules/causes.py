@@ -64,17 +64,24 @@ def causal_order(candidates: Sequence[Candidate]) -> list[Candidate]:
             return
         order.append(candidate)
         below = [by_rule[rule] for rule, causes in under.items() if candidate.rule in causes]
-        for consequence in _sorted(below):
+        for consequence in _by_weight(below):
             put(consequence)
 
-    for harm in _HARMS:
-        for role in _ROLES:
-            group = [c for c in candidates if c.harm == harm and c.role == role and c.rule not in under]
-            for candidate in _sorted(group):
-                put(candidate)
-    for candidate in _sorted([c for c in candidates if c not in order]):
+    for candidate in _by_weight([c for c in candidates if c.rule not in under]):
+        put(candidate)
+    for candidate in _by_weight(candidates):
         put(candidate)
     return order
+
+
+def _by_weight(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Worst first, causes before symptoms before wrappers before notices, then the earliest."""
+    return [
+        candidate
+        for harm in _HARMS
+        for role in _ROLES
+        for candidate in _sorted([c for c in candidates if c.harm == harm and c.role == role])
+    ]
 
 
 def explained(candidates: Sequence[Candidate]) -> Mapping[str, set[str]]:

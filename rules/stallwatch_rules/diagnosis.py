@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.causes import Candidate, causal_order, primary
@@ -61,7 +61,8 @@ def conclude(
     """The diagnosis of these streams."""
     language = question.language
     found = collect(streams, catalogue, conditional)
-    exceptions = read_exceptions(streams, {one.rule: set(one.hits) for one in found})
+    died = bool(question.failed) or any(one.role == "wrapper" and one.harm == "fatal" for one in found)
+    exceptions = read_exceptions(streams, {one.rule: set(one.hits) for one in found}, died)
     by_hand = _by_hand(found, exceptions, question)
     clock = read_clock(streams, tracker, question.now, question.threshold, by_hand=by_hand)
     lead = leading({key: stream.timelines for key, stream in streams.items()})
@@ -71,6 +72,7 @@ def conclude(
         silence=clock.silence,
         threshold=clock.threshold,
         stalled=question.stalled or (clock.silent and question.failed is not False),
+        died=died,
         language=language,
     )
     judge_recoveries(found, facts)
@@ -134,16 +136,7 @@ def _with_end(facts: RunFacts, found: list[Found], exceptions: Exceptions) -> Ru
     causes = [one for one in found if one.harm == "fatal" and one.role == "cause"]
     timed_out = ends_in_timeout(found) or exceptions.timed_out
     other = any(not seen.timed_out for seen in exceptions.fatal)
-    return RunFacts(
-        facts.advances,
-        facts.complete,
-        facts.silence,
-        facts.threshold,
-        facts.stalled,
-        timed_out,
-        bool(causes) or (other and not timed_out),
-        facts.language,
-    )
+    return replace(facts, timed_out=timed_out, failed_otherwise=bool(causes) or (other and not timed_out))
 
 
 def _conclude_rules(
@@ -229,7 +222,7 @@ def _primary(
     one: Found, confidence: float, environment: dict[str, str], streams: Streams, language: str
 ) -> Primary:
     chinese = language.startswith("zh")
-    first = one.first
+    first = one.shown_match
     line = first.line if first is not None else one.where
     fixes = fixes_for(one.page, environment, language)
     if one.role == "wrapper":

@@ -14,6 +14,7 @@ from stallwatch_rules.tracebacks import Raised
 from stallwatch_rules.unknown import Seen, fold, unknown_in
 
 SURVIVED = 2  #: so many further steps show that an exception did not end the run
+SURVIVED_BUT_DIED = 10  #: the same where the run is known to have failed: its output may be out of order
 
 _TIMED_OUT = re.compile(r"Timed out waiting|timed out after \d|before timing out")
 
@@ -88,8 +89,11 @@ def _step(raised: Raised) -> int | None:
     return raised.mark.step
 
 
-def read_exceptions(streams: Mapping[Stream, StreamReading], known: Mapping[str, set[Stream]]) -> Exceptions:
+def read_exceptions(
+    streams: Mapping[Stream, StreamReading], known: Mapping[str, set[Stream]], died: bool = False
+) -> Exceptions:
     """The exceptions of these streams; ``known`` are the rules that fired, with their streams."""
+    enough = SURVIVED_BUT_DIED if died else SURVIVED
     mains = [stream.timelines.main for stream in streams.values()]
     timelines = [main for main in mains if main is not None]
     found = Exceptions()
@@ -110,7 +114,7 @@ def read_exceptions(streams: Mapping[Stream, StreamReading], known: Mapping[str,
                     key,
                     seen.raised.mark.index,
                     stream.when(seen.raised.line),
-                    followed < SURVIVED,
+                    followed < enough,
                     bool(interrupts) and min(interrupts) < seen.raised.mark.index,
                 )
             )

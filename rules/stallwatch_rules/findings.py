@@ -73,6 +73,11 @@ class Found:
         matches = {id(hits.last.line): hits.last for hits in self.hits.values()}
         return matches[id(latest(m.line for m in matches.values()))] if matches else None
 
+    @property
+    def shown_match(self) -> Match | None:
+        """The match to point to: the first, but the last of what counts by the steps that follow."""
+        return self.last if self.judged and self.harm == "fatal" else self.first
+
     def set(self, judgement: Judgement) -> None:
         """Take a judgement of the harm."""
         self.harm, self.note, self.judged = judgement.harm, judgement.note, True
@@ -93,12 +98,12 @@ class Found:
         )
 
     def evidence(self) -> list[str]:
-        """The matched lines: the earliest, then different ones, redacted."""
-        first = self.first
-        if first is None:
+        """The matched lines: the one to point to, then different ones, redacted."""
+        match = self.shown_match
+        if match is None:
             return [shown(self.where.text)] if self.where is not None else []
         others = [t for _, hits in sorted(self.hits.items(), key=_stream_order) for t in hits.exemplars]
-        return [shown(text) for text in dict.fromkeys([first.line.text, *others])][:MAX_EVIDENCE]
+        return [shown(text) for text in dict.fromkeys([match.line.text, *others])][:MAX_EVIDENCE]
 
     def record(self, title: str) -> Finding:
         """The finding of the diagnosis."""

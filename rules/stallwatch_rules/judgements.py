@@ -21,6 +21,7 @@ RECENT = 5  #: the least number of steps that a recent pace is taken from
 BASELINE = 10  #: and a baseline
 WARM_UP = 2  #: steps at the start that compile, allocate and record
 RECOVERED = 3  #: so many further steps show that something did not end the run
+RECOVERED_BUT_DIED = 10  #: the same where the run is known to have failed: its output may be out of order
 CALIBRATION = 20  #: steps at the start in which dynamic loss scaling finds its scale
 OVERFLOWS_IN_A_ROW = 4
 
@@ -36,6 +37,7 @@ class RunFacts:
     stalled: bool = False  #: it stands: told by who watches it live, or by the silence
     timed_out: bool = False  #: its log ends in a timeout of a collective, or an abort, before the last step
     failed_otherwise: bool = False  #: something else is known to have ended it
+    died: bool = False  #: its launcher or its exit code says that it failed
     language: str = "en"
 
 
@@ -157,15 +159,15 @@ def slowdown(paces: Sequence[float]) -> tuple[float, float, int] | None:
 
 def _standstill(trace: Trace, facts: RunFacts) -> str:
     steps = 0 if trace.tail else max(trace.after_last - 1, 0)
+    last = say("last-came-before" if steps else "last-came-then", facts.language, steps=steps)
+    third = len(trace.intervals) // 3
+    before, now = trace.rate(0, third), trace.rate(len(trace.intervals) - third, len(trace.intervals))
+    if now > 1.5 * before:
+        last += say("came-more-often", facts.language, before=f"{10 * before:.2g}", now=f"{10 * now:.2g}")
     if facts.silence is not None and facts.stalled:
-        return say(
-            "stands",
-            facts.language,
-            silence=short_duration(facts.silence),
-            threshold=short_duration(facts.threshold),
-            steps=steps,
-        )
-    return say("stands-by-timeout" if facts.timed_out else "stands-by-watch", facts.language, steps=steps)
+        silence, threshold = short_duration(facts.silence), short_duration(facts.threshold)
+        return say("stands", facts.language, silence=silence, threshold=threshold) + last
+    return say("stands-by-timeout" if facts.timed_out else "stands-by-watch", facts.language) + last
 
 
 def _advancing(trace: Trace, language: str) -> str:
@@ -291,7 +293,7 @@ def judge_step_time(paces: Sequence[float], facts: RunFacts) -> Judgement | None
 
 def judge_recovery(followed: int, still_there: bool, facts: RunFacts) -> Judgement | None:
     """Whether a failure that a line names was not the end: training went on after its last match."""
-    if followed < RECOVERED:
+    if followed < (RECOVERED_BUT_DIED if facts.died else RECOVERED):
         return None
     harm: Harm = "degrading" if still_there else "harmless"
     return Judgement(harm, say("recovered", facts.language, steps=followed))

@@ -24,18 +24,28 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         "它出现得越多，每步越慢：起初 {before}，现在 {now}。",
     ),
     "stands": (
-        "No step for {silence} (this run's threshold is {threshold}); the last of these messages came {steps}"
-        " steps before.",
-        "已有 {silence} 没有新的 step（本次训练的阈值为 {threshold}）；最后一条消息出现在 {steps} 步之前。",
+        "No step for {silence}; this run's threshold is {threshold}.",
+        "已有 {silence} 没有新的 step，本次训练的阈值为 {threshold}。",
     ),
     "stands-by-timeout": (
-        "No step followed until a timeout ended the run; the last of these messages came {steps} steps"
-        " before.",
-        "之后再没有新的 step，直到超时结束训练；最后一条消息出现在 {steps} 步之前。",
+        "No step followed until a timeout ended the run.",
+        "之后再没有新的 step，直到超时结束训练。",
     ),
     "stands-by-watch": (
-        "No step follows any more; the last of these messages came {steps} steps before.",
-        "之后再没有新的 step；最后一条消息出现在 {steps} 步之前。",
+        "No step follows any more.",
+        "之后再没有新的 step。",
+    ),
+    "last-came-then": (
+        " The messages went on up to that point.",
+        "这些消息一直出现到那时。",
+    ),
+    "last-came-before": (
+        " The last of these messages came {steps} steps before, no longer than usual between them.",
+        "最后一条这样的消息出现在 {steps} 步之前，间隔与往常相当。",
+    ),
+    "came-more-often": (
+        " They became more: {before} in ten steps at first, {now} at the end.",
+        "并且越来越多：起初每十步 {before} 条，最后每十步 {now} 条。",
     ),
     "long-before-stall": (
         "The run stands, but {steps} steps went well after the last of these messages.",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from stallwatch_rules.records import Diagnosis, Finding, Primary, UnknownException, Verdict
@@ -27,8 +28,13 @@ MAX_UNKNOWN = 5
 
 
 def print_report(diagnosis: Diagnosis, console: Console, language: str = "en") -> None:
-    """Print the report."""
-    console.print(render(diagnosis, language), highlight=False, emoji=False)
+    """Print the report; without blanks at the lines' ends where it goes into a file or a pipe."""
+    if console.is_terminal:
+        console.print(render(diagnosis, language), highlight=False, emoji=False)
+        return
+    with console.capture() as captured:
+        console.print(render(diagnosis, language), highlight=False, emoji=False)
+    console.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
 def render(diagnosis: Diagnosis, language: str = "en") -> RenderableType:
@@ -76,10 +82,9 @@ def _primary(diagnosis: Diagnosis, primary: Primary, language: str) -> list[Rend
 
 def _numbered(number: int, text: str) -> RenderableType:
     """A hanging indent: the text's further lines stand under its first."""
-    label = f"{number}. "
-    first, *rest = text.splitlines() or [""]
-    lines = [Text(f"{label}{first}")] + [Text(" " * len(label) + line) for line in rest]
-    return Group(*lines)
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row(Text(f"{number}."), Text(text))
+    return grid
 
 
 def _findings(findings: list[Finding], primary: Primary | None, language: str) -> list[RenderableType]:
@@ -113,4 +118,4 @@ def _section(key: str, rows: list[RenderableType], language: str) -> list[Render
 
 
 def _indent(row: RenderableType) -> RenderableType:
-    return Padding(row, (0, 0, 0, 2))
+    return Padding(row, (0, 0, 0, 2), expand=False)
