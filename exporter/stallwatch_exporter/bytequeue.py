@@ -7,6 +7,7 @@ from collections import deque
 from typing import NamedTuple
 
 MAX_BYTES = 64 * 1024 * 1024
+GATHER_SECONDS = 0.05
 
 
 class Chunk(NamedTuple):
@@ -48,6 +49,9 @@ class ByteQueue:
         with self._change:
             if not self._chunks and not self._closed:
                 self._change.wait(timeout)
+            if self._chunks and not self._closed:
+                # What comes in small pieces is mined in larger ones.
+                self._change.wait_for(lambda: self._closed, GATHER_SECONDS)
             chunks = list(self._chunks)
             self._chunks.clear()
             self._bytes = 0

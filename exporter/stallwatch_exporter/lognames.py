@@ -55,4 +55,4 @@ def may_be_log(name: str) -> bool:
 
 def enters_folder(name: str) -> bool:
     """Whether a folder is searched: not hidden ones, checkpoints and installed packages."""
-    return not name.startswith(".") and _NO_FOLDER.fullmatch(name) is None
+    return (name in (".", "..") or not name.startswith(".")) and _NO_FOLDER.fullmatch(name) is None

@@ -11,6 +11,7 @@ from stallwatch_exporter.runfolder import agent_alive, read_info, runs_home
 
 KEEP = "KEEP"  #: a file of this name in a run's folder keeps it for good
 _DAY = 86400.0
+_TRASH = ".removed-"
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,15 @@ def prune(
         too_old = now - run.ended_at > keep_days * _DAY
         if run.kept or not (too_old or total > keep_gb * 1e9):
             continue
-        shutil.rmtree(run.path, ignore_errors=True)
-        if not run.path.exists():
-            total -= run.bytes
-            removed.append(run.path.name)
+        try:
+            # Out of sight at once: removing takes a while, and may be cut short.
+            run.path.rename(run.path.with_name(_TRASH + run.path.name))
+        except OSError:
+            continue
+        total -= run.bytes
+        removed.append(run.path.name)
+    for trash in runs_home(home).glob(_TRASH + "*"):
+        shutil.rmtree(trash, ignore_errors=True)
     if removed:
         names = ", ".join(removed[:3]) + (", …" if len(removed) > 3 else "")
         notice(
@@ -51,6 +57,8 @@ def _runs(home: Path) -> Iterator[_Old]:
     except OSError:
         return
     for path in folders:
+        if path.name.startswith("."):
+            continue
         # A folder without a record is not ours to remove, nor is what a link points to.
         info = None if path.is_symlink() else read_info(path)
         if info is not None:

@@ -17,6 +17,7 @@ import psutil
 
 from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_exporter.settings import state_home
+from stallwatch_rules.redact import redact
 
 __all__ = [
     "AgentInfo",
@@ -118,7 +119,7 @@ class RunFolder:
             run=run,
             pid=os.getpid(),
             host=socket.gethostname(),
-            command=list(command),
+            command=_redacted(command),
             cwd=_cwd(),
             started_at=now,
             updated_at=now,
@@ -168,7 +169,7 @@ def list_runs(home: Path | None = None) -> list[AgentInfo]:
     """Every run that left a readable ``agent.json``, newest first."""
     parent = runs_home(home or state_home())
     try:
-        folders = [entry for entry in parent.iterdir() if entry.is_dir()]
+        folders = [entry for entry in parent.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
     except OSError:
         return []
     infos = [info for folder in folders if (info := read_info(folder)) is not None]
@@ -209,6 +210,18 @@ def _claim(parent: Path, base: str, reuse: bool) -> Path:
         else:
             return path
     raise FileExistsError(17, "too many runs of this name", str(parent / base))
+
+
+def _redacted(command: Sequence[str]) -> list[str]:
+    """The command without its secrets; an option and its value only make sense together."""
+    line = shlex.join(command)
+    masked = redact(line)
+    if masked == line:
+        return list(command)
+    try:
+        return shlex.split(masked)
+    except ValueError:
+        return [masked]
 
 
 def _cwd() -> str:

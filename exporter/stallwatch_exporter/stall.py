@@ -6,6 +6,7 @@ A pure clockwork: it is told of every sign of progress, and knows the threshold 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stallwatch_exporter.settings import ExporterSettings
@@ -72,9 +73,12 @@ class StallWatch:
         """The watch itself stood still (a suspended machine, Ctrl-Z): that time tells nothing of the run."""
         self._last += seconds
 
-    def begin_at(self, time: float) -> None:
-        """Count from `time`, for a run that was up before the watch: the last sign of life it left."""
-        self._last = time
+    def take_over(self, durations: Mapping[Phase, Sequence[float]], last_sign: float) -> None:
+        """Begin with a run that was up before: the rhythm in its log, and its last sign of life."""
+        for phase, seconds in durations.items():
+            self._durations.setdefault(phase, deque(maxlen=_REMEMBERED)).extend(seconds)
+            self._to_learn.add(phase)
+        self._last = last_sign
         self._stalled = False
 
     @property

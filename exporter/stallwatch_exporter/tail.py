@@ -38,9 +38,9 @@ class Position(msgspec.Struct, frozen=True):
 class FileTailer:
     """Reads what is appended to `path`; `position` is where an earlier tailer stopped.
 
-    Hazards and answers: renamed and created anew (the old file is read to its end, and left only when the new
-    one holds something); copied and truncated, even if it grew past the old place in between (the bytes before
-    that place are compared); gone and back; a hole left by truncation (skipped).
+    Hazards and answers: renamed and created anew (the old file is read to its end, and left only when the
+    new one holds something); copied and truncated, even if it grew past the old place in between (the bytes
+    before that place are compared); gone and back; a hole left by truncation (skipped).
     """
 
     def __init__(self, path: Path, position: Position | None = None) -> None:
@@ -76,6 +76,19 @@ class FileTailer:
         if skipped:
             self._move_to(start)
         return skipped
+
+    def before(self, size: int) -> Iterator[bytes]:
+        """What an earlier tailer has read: the last `size` bytes before the place where this one goes on."""
+        if self._fd is None and not self._open():
+            return
+        assert self._fd is not None
+        place, end = max(0, self._offset - size), self._offset
+        while place < end:
+            data = _read_at(self._fd, place, min(_PORTION, end - place))
+            if not data:
+                return
+            place += len(data)
+            yield data
 
     @property
     def position(self) -> Position | None:

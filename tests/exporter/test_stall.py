@@ -105,10 +105,12 @@ def test_a_watch_that_stood_still_blames_nobody() -> None:
 
 
 def test_a_run_that_was_up_before_is_judged_by_the_last_sign_it_left() -> None:
-    watch, now = training(1.0)
-    watch.begin_at(now + 500.0)
-    assert not watch.check(now + 520.0).stalled
-    assert watch.check(now + 531.0).stalled
+    watch = StallWatch(SETTINGS, started=5000.0)
+    watch.observe(5000.0, "train", 77)
+    watch.take_over({"train": [20.0] * 9, "eval": [9.0]}, last_sign=4000.0)
+    assert not watch.check(4060.0).stalled
+    state = watch.check(4061.0)
+    assert state.stalled and state.step == 77 and state.threshold == 60.0
 
 
 @given(

@@ -1,0 +1,225 @@
+"""What deserves an incident: a stall, a finding that is fatal or does harm by the run's progress, a bad end.
+
+Decides only; it neither reads logs nor clocks. Low noise is the aim: notices, harmless findings, launchers'
+summaries and other ranks' echoes raise nothing while the run is up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stallwatch_exporter.incident import Ending, Incident, Resolution, Severity
+from stallwatch_exporter.incidents import IncidentBook
+from stallwatch_exporter.stall import StallState
+from stallwatch_rules.catalogue import Catalogue
+from stallwatch_rules.records import Diagnosis, Finding, Match, Primary, Progress, UnknownException
+
+SILENT_HANG = "silent-hang-no-error"
+UNKNOWN_FAILURE = "unknown-failure"  #: the rule of an ending that no rule explains
+BAD_ENDINGS = ("failed", "oom-killed", "killed", "time-limit")
+#: Time for the other lines of a failure to come; a run that ends meanwhile sends one message, not three.
+GATHER_SECONDS = 1.0
+_DEGRADING_AFTER = 2  # judgements in a row: one slow step is no news
+_FINE_AFTER = 6
+
+
+class Alarms:
+    """Opens and resolves the incidents of one run in its `book`."""
+
+    def __init__(self, book: IncidentBook, catalogue: Catalogue) -> None:
+        self._book = book
+        self._catalogue = catalogue
+        self._pending: dict[str, tuple[float, Match]] = {}
+        self._harmful: dict[str, int] = {}  # judgements in a row, by rule
+        self._fine: dict[str, int] = {}
+        self._known_past: dict[str, int] = {}  # matches by rule
+
+    def matched(self, matches: Sequence[Match], now: float) -> None:
+        """Rules fired: fatal causes are raised as soon as their lines are in."""
+        for match in matches:
+            page = self._catalogue.pages.get(match.rule)
+            if page is None or page.role != "cause" or page.harm != "fatal" or match.rule in self._pending:
+                continue
+            if self._book.get("finding", match.rule) is None:
+                self._pending[match.rule] = (now, match)
+
+    def due(self, now: float) -> bool:
+        """Whether a fatal finding waits to be raised."""
+        return any(now - since >= GATHER_SECONDS for since, _ in self._pending.values())
+
+    def forgive(self, diagnosis: Diagnosis) -> None:
+        """What was found in the past of a run that was up before is known, and no news."""
+        self._pending.clear()
+        self._known_past = {finding.rule: finding.count for finding in diagnosis.findings}
+
+    def judged(self, diagnosis: Diagnosis, now: float) -> None:
+        """A fresh diagnosis of the running run."""
+        findings = {finding.rule: finding for finding in diagnosis.findings}
+        for rule, (since, match) in list(self._pending.items()):
+            if now - since < GATHER_SECONDS:
+                continue
+            del self._pending[rule]
+            finding = findings.get(rule)
+            if finding is None or finding.harm == "fatal":
+                self._raise(rule, "critical", diagnosis, finding, now, match)
+        for rule, finding in findings.items():
+            if self._by_progress(rule):
+                self._weigh(rule, finding, diagnosis, now)
+        for incident in self._book.of_kind("finding"):
+            self._follow(incident, findings.get(incident.rule), diagnosis, now)
+
+    def stalled(self, state: StallState, diagnosis: Diagnosis, last_lines: Sequence[str], now: float) -> None:
+        """The run stands: open the incident of this stall, or bring it up to date."""
+        about: dict[str, Any] = {
+            **_progress(diagnosis.progress),
+            "stalled_seconds": round(state.seconds, 1),
+            "threshold_seconds": round(state.threshold, 1),
+            "primary": diagnosis.primary,
+        }
+        open_stalls = self._book.of_kind("stall")
+        if open_stalls:
+            self._book.update(open_stalls[0], now, **about)
+            return
+        primary = diagnosis.primary
+        rule = primary.rule if primary is not None and primary.harm == "fatal" else SILENT_HANG
+        finding = next((one for one in diagnosis.findings if one.rule == rule), None)
+        self._book.open(
+            "stall",
+            rule,
+            "critical",
+            now,
+            phase=state.phase,
+            rank=primary.rank if primary is not None and rule == primary.rule else None,
+            evidence=_evidence(primary, None, last_lines),
+            note=finding.note if finding else "",
+            count=finding.count if finding else 1,
+            **about,
+        )
+
+    def recovered(self, seconds: float, now: float) -> None:
+        """The run goes on, after so many seconds without progress."""
+        for incident in self._book.of_kind("stall"):
+            self._book.resolve(incident, now, "recovered", stalled_seconds=round(seconds, 1))
+
+    def ended(
+        self,
+        ending: Ending,
+        diagnosis: Diagnosis,
+        last_lines: Sequence[str],
+        quiet: float | None,
+        now: float,
+    ) -> None:
+        """The command ended, after `quiet` seconds of a stall. Only a bad end is an incident: nobody need be
+        told of one's own Ctrl-C."""
+        if ending.kind == "unknown":
+            return  # we stopped looking; what is open stays open
+        self._pending.clear()
+        resolution: Resolution = "run-finished" if ending.kind == "finished" else "run-failed"
+        for incident in self._book.of_kind("stall"):
+            stalled = incident.stalled_seconds if quiet is None else round(quiet, 1)
+            self._book.resolve(incident, now, resolution, stalled_seconds=stalled)
+        self._book.resolve_all(now, resolution)
+        if ending.kind not in BAD_ENDINGS:
+            return
+        primary = diagnosis.primary
+        unknown = diagnosis.unknown[0] if diagnosis.unknown else None
+        finding = next((one for one in diagnosis.findings if primary and one.rule == primary.rule), None)
+        self._book.open(
+            "ended",
+            primary.rule if primary else UNKNOWN_FAILURE,
+            "critical",
+            now,
+            rank=primary.rank if primary else unknown.first.rank if unknown else None,
+            evidence=_evidence(primary, unknown, last_lines),
+            note=finding.note if finding else "",
+            count=finding.count if finding else 1,
+            primary=primary,
+            ending=ending,
+            **_progress(diagnosis.progress),
+        )
+
+    def _by_progress(self, rule: str) -> bool:
+        """Whether only the run's progress tells what this rule means."""
+        page = self._catalogue.pages.get(rule)
+        return page is not None and rule != SILENT_HANG and (page.harm == "by-progress" or not page.patterns)
+
+    def _weigh(self, rule: str, finding: Finding, diagnosis: Diagnosis, now: float) -> None:
+        if finding.harm not in ("fatal", "degrading"):
+            self._harmful.pop(rule, None)
+            return
+        if finding.count <= self._known_past.get(rule, 0):
+            return
+        self._harmful[rule] = self._harmful.get(rule, 0) + 1
+        if any(incident.rule == rule for incident in self._book.of_kind("stall")):
+            return  # told already, as what it led to
+        if finding.harm == "fatal" or self._harmful[rule] >= _DEGRADING_AFTER:
+            self._raise(rule, "critical" if finding.harm == "fatal" else "warning", diagnosis, finding, now)
+
+    def _raise(
+        self,
+        rule: str,
+        severity: Severity,
+        diagnosis: Diagnosis,
+        finding: Finding | None,
+        now: float,
+        match: Match | None = None,
+    ) -> None:
+        primary = diagnosis.primary if diagnosis.primary and diagnosis.primary.rule == rule else None
+        place = finding.first if finding else None
+        line = match.line if match else None
+        self._book.open(
+            "finding",
+            rule,
+            severity,
+            now,
+            rank=line.rank if line else place.rank if place else None,
+            harm=finding.harm if finding else "fatal",
+            count=finding.count if finding else 1,
+            evidence=list(primary.evidence)
+            if primary
+            else [line.text]
+            if line
+            else [place.text]
+            if place
+            else [],
+            note=finding.note if finding else "",
+            primary=primary,
+            **_progress(diagnosis.progress),
+        )
+
+    def _follow(self, incident: Incident, finding: Finding | None, diagnosis: Diagnosis, now: float) -> None:
+        """Keep an open finding up to date; resolve it when the run proved that it does no harm."""
+        if finding is not None and finding.harm in ("fatal", "degrading"):
+            self._fine.pop(incident.rule, None)
+            self._book.update(
+                incident,
+                now,
+                harm=finding.harm,
+                count=finding.count,
+                note=finding.note,
+            )
+            return
+        self._fine[incident.rule] = self._fine.get(incident.rule, 0) + 1
+        if self._fine[incident.rule] >= _FINE_AFTER:
+            del self._fine[incident.rule]
+            note = finding.note if finding else incident.note
+            self._book.resolve(incident, now, "recovered", note=note, **_progress(diagnosis.progress))
+
+
+def _evidence(
+    primary: Primary | None, unknown: UnknownException | None, last_lines: Sequence[str]
+) -> list[str]:
+    if primary is not None and primary.evidence:
+        return list(primary.evidence)
+    if unknown is not None:
+        return [*unknown.frames[-1:], f"{unknown.exception}: {unknown.message}"]
+    return list(last_lines)
+
+
+def _progress(progress: Progress) -> dict[str, Any]:
+    return {
+        "step": progress.last_step,
+        "total_steps": progress.total_steps,
+        "last_loss": progress.last_loss,
+    }

@@ -1,0 +1,55 @@
+"""What ``run`` and ``tail`` begin with: the run's folder, its agent and its metrics endpoint."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+
+from stallwatch_exporter.agent import Agent
+from stallwatch_exporter.incident import Ending, Sink
+from stallwatch_exporter.prune import prune
+from stallwatch_exporter.runfolder import RunFolder, sanitise
+from stallwatch_exporter.server import MetricsServer, serve
+from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_rules.catalogue import Catalogue
+from stallwatch_rules.records import Diagnosis
+
+Notice = Callable[[str], None]
+OnEnd = Callable[[Diagnosis, Ending, RunFolder], None]
+
+
+def to_stderr(text: str) -> None:
+    """Tell the user something that is no incident."""
+    print(f"stallwatch: {text}", file=sys.stderr, flush=True)
+
+
+def open_agent(
+    command: Sequence[str],
+    settings: ExporterSettings,
+    sinks: Sequence[Sink],
+    catalogue: Catalogue,
+    *,
+    name: str | None,
+    metrics: bool,
+    notice: Notice,
+    started: float,
+    reuse: bool = False,
+) -> tuple[Agent, MetricsServer | None]:
+    """Make them. What cannot be made is told and done without; old runs make room in the background."""
+    folder = RunFolder.create(name, command, home=settings.home, now=started, reuse=reuse)
+    if folder.problem is not None:
+        notice(f"no log copies are kept ({folder.problem}); the run goes on")
+    elif name is not None and folder.run != sanitise(name):
+        notice(f"the name {name} is taken: this run is called {folder.run}")
+    threading.Thread(
+        target=prune,
+        args=(settings.home, settings.keep_days, settings.keep_gb, started, notice),
+        name="stallwatch prune",
+        daemon=True,
+    ).start()
+    agent = Agent(folder, settings, catalogue, sinks, notice=notice)
+    server = serve(agent.metrics.registry, settings, notice) if metrics else None
+    if server is not None:
+        folder.write_info(endpoint=server.url)
+    return agent, server

@@ -1,0 +1,175 @@
+"""``stallwatch tail``: a run that is already up, watched by the files it writes."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from stallwatch_exporter.agent import Agent
+from stallwatch_exporter.history import read_history, stream_of, summary
+from stallwatch_exporter.incident import Ending, Sink
+from stallwatch_exporter.opening import Notice, OnEnd, open_agent, to_stderr
+from stallwatch_exporter.runfolder import agent_alive, read_info, runs_home, sanitise
+from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_exporter.tailset import TailSet, load_positions
+from stallwatch_exporter.waker import Waker
+from stallwatch_rules.catalogue import Catalogue
+from stallwatch_rules.lines import rank_of_path
+
+TICK_SECONDS = 1.0
+_SAVE_SECONDS = 5.0
+POSITIONS = "positions.json"  #: in the run's folder: how far each file was read
+
+
+def tail_files(
+    globs: Sequence[str],
+    settings: ExporterSettings,
+    sinks: Sequence[Sink],
+    catalogue: Catalogue,
+    *,
+    name: str | None = None,
+    once: bool = False,
+    until_idle: float | None = None,
+    metrics: bool = True,
+    notice: Notice = to_stderr,
+    on_end: OnEnd | None = None,
+    stopped: Callable[[], bool] | None = None,
+) -> int:
+    """Watch files until Ctrl-C, until none grew for `until_idle` seconds, or (`once`) until all was read.
+
+    What they hold already is history: it teaches the rhythm and is told in one line, but raises no incident,
+    unless the run stands still right now. A second tail of the same `name` goes on where the first stopped.
+    """
+    started = time.time()
+    folder = runs_home(settings.home) / sanitise(name) if name else None
+    known = read_info(folder) if folder else None
+    reuse = folder is not None and not (known is not None and agent_alive(known))
+    positions = load_positions(folder / POSITIONS) if folder and reuse else {}
+    files = TailSet(globs, positions, notice)
+    files.discover()
+    if not files.tailers:
+        if once:
+            notice(f"no file matches {' '.join(globs)}; name an existing file, folder or pattern")
+            return 2
+        notice(f"no file matches {' '.join(globs)} yet; waiting for one")
+    agent, server = open_agent(
+        ["stallwatch", "tail", *globs],
+        settings,
+        sinks,
+        catalogue,
+        name=name if name else _name_of(globs, started),
+        metrics=metrics,
+        notice=notice,
+        started=started,
+        reuse=reuse,
+    )
+    with _stoppable() as asked:
+        if files.tailers:
+            diagnosis, left_out = read_history(agent, files)
+            notice(summary(agent, diagnosis, len(files.tailers), left_out))
+        agent.tick(time.time())
+        follower = Follower(agent, files)
+        if not once:
+            follower.follow(lambda: asked.is_set() or (stopped is not None and stopped()), until_idle)
+        follower.close()
+    now = time.time()
+    ending = Ending(
+        kind="unknown",
+        exit_code=None,
+        detail="The log files do not tell how the command ended." if once else "The watching was stopped.",
+        seconds=now - started,
+    )
+    diagnosis = agent.end(ending, now)
+    if server is not None:
+        server.close()
+    if on_end is not None:
+        on_end(diagnosis, ending, agent.folder)
+    return 0
+
+
+class Follower:
+    """Feeds an agent what the files get. ``step`` is one round, for tests; ``follow`` goes on."""
+
+    def __init__(self, agent: Agent, files: TailSet, waker: Waker | None = None) -> None:
+        self._agent = agent
+        self._files = files
+        self._waker = waker or Waker()
+        self._waker.watch(files.folders)
+        self._ticked = self._saved = self._grown = 0.0
+
+    def follow(self, stopped: Callable[[], bool], until_idle: float | None) -> None:
+        """Go on until `stopped`, or until nothing came for `until_idle` seconds."""
+        self._grown = time.time()
+        while not stopped():
+            changed = set(self._files.more) or self._waker.wait(TICK_SECONDS)
+            now = time.time()
+            self.step(now, changed)
+            if until_idle is not None and now - self._grown >= until_idle:
+                return
+
+    def step(self, now: float, changed: set[Path]) -> None:
+        """One round: the files that changed, and about once a second all of them and the clock."""
+        due = not 0 <= now - self._ticked < TICK_SECONDS
+        if due:
+            if self._files.discover():
+                self._waker.watch(self._files.folders)
+            self._ticked = now
+        for path, portion in self._files.poll(None if due else changed):
+            self._grown = now
+            self._agent.feed(
+                str(path),
+                portion.data,
+                now,
+                stream=stream_of(path),
+                rank=rank_of_path(str(path)),
+                fresh=portion.fresh,
+            )
+        if due:
+            self._agent.tick(now)
+            if now - self._saved >= _SAVE_SECONDS:
+                self.save()
+                self._saved = now
+
+    def save(self) -> None:
+        """Remember how far the files were read."""
+        self._agent.folder.write_json(POSITIONS, self._files.positions)
+
+    def close(self) -> None:
+        """Remember, and let go."""
+        self.save()
+        self._waker.close()
+        self._files.close()
+
+
+def _name_of(globs: Sequence[str], started: float) -> str:
+    """After the file, or the folder that the pattern is in, and the time."""
+    first = Path(globs[0]).absolute()
+    plain = not any(char in first.name for char in "*?[")
+    word = (first.stem if first.suffix else first.name) if plain else first.parent.name
+    return f"{word or 'tail'}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(started))}"
+
+
+@contextmanager
+def _stoppable() -> Iterator[threading.Event]:
+    """An event that Ctrl-C, SIGTERM and SIGHUP set; a second Ctrl-C interrupts."""
+    asked = threading.Event()
+    before: dict[signal.Signals, Any] = {}
+
+    def stop(*_: object) -> None:
+        asked.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, stop)
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,116 @@
+"""An agent with a clock that the tests turn, and everything it told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from stallwatch_exporter.agent import Agent
+from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.runfolder import RunFolder
+from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_rules.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.records import Diagnosis
+
+BEGIN = 1_795_000_000.0
+
+
+@pytest.fixture(scope="session")
+def catalogue() -> Catalogue:
+    """The packaged rule pages."""
+    return load_catalogue()
+
+
+@dataclass
+class Watched:
+    """A run under watch, in a time of its own."""
+
+    home: Path
+    catalogue: Catalogue
+    settings: ExporterSettings
+    now: float = BEGIN
+    told: list[Incident] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.folder = RunFolder.create("sft", ["python", "sft.py"], home=self.home, now=self.now)
+        self.agent = Agent(
+            self.folder,
+            self.settings,
+            self.catalogue,
+            [self.told.append],
+            clock=lambda: self.now,
+            notice=self.notices.append,
+        )
+
+    def say(self, *lines: str, stream: str = "stdout") -> None:
+        """The command prints lines now."""
+        self.agent.feed(stream, "".join(f"{line}\n" for line in lines).encode(), self.now, stream=stream)
+
+    def wait(self, seconds: float) -> None:
+        """Time passes, with a look at the clock every second."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(self.now + 1.0, end)
+            self.agent.tick(self.now)
+
+    def steps(self, first: int, last: int, seconds: float = 2.0, total: int = 1000) -> None:
+        """Steps of so many seconds each."""
+        for step in range(first, last + 1):
+            self.wait(seconds)
+            self.say(f"step {step}/{total} loss {2.0 / step:.4f}")
+
+    def end(self, kind: str = "failed", exit_code: int | None = 1) -> Diagnosis:
+        """The command ends."""
+        return self.agent.end(
+            Ending(kind=kind, exit_code=exit_code, detail="It ended."),  # type: ignore[arg-type]
+            self.now,
+        )
+
+    @property
+    def changes(self) -> list[tuple[str, str, str]]:
+        """What sinks were told: kind/rule/episode, status and resolution, updates left out."""
+        found = [(incident.id.split("/", 1)[1], incident.status, incident.resolution) for incident in self.told]
+        return list(dict.fromkeys(found))
+
+    def metric(self, name: str) -> float | None:
+        """One number of the metrics page, labels other than the run's written as on the page."""
+        for family in text_string_to_metric_families(generate_latest(self.agent.metrics.registry).decode()):
+            for sample in family.samples:
+                labels = ",".join(f"{k}={v}" for k, v in sorted(sample.labels.items()) if k != "run" and v)
+                if name == (f"{sample.name}{{{labels}}}" if labels else sample.name):
+                    return sample.value
+        return None
+
+    def kept(self, name: str) -> object:
+        """A JSON file of the run's folder."""
+        return json.loads((self.folder.path / name).read_text())
+
+    @property
+    def kept_incidents(self) -> list[Incident]:
+        """What ``incidents.jsonl`` holds."""
+        lines = (self.folder.path / "incidents.jsonl").read_bytes().splitlines()
+        return [msgspec.json.decode(line, type=Incident) for line in lines]
+
+
+@pytest.fixture
+def watch(tmp_path: Path, catalogue: Catalogue) -> Callable[..., Watched]:
+    """Makes a run under watch."""
+
+    def make(**settings: object) -> Watched:
+        return Watched(tmp_path / "home", catalogue, ExporterSettings(home=tmp_path / "home", **settings))  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+def run(watch: Callable[..., Watched]) -> Watched:
+    """A run under watch, with the default settings."""
+    return watch()
