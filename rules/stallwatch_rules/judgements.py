@@ -99,7 +99,7 @@ def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
         if recurs_to_the_end(trace):
             return Judgement("fatal", _standstill(trace, facts))
         if trace.after_first:
-            return Judgement("harmless", say("long-before-stall", language, steps=trace.after_last))
+            return Judgement("harmless", say("long-before-stall", language, steps=trace.after_last - 1))
         return Judgement("by-progress", say("no-steps", language))
     slowing = slower_with(trace)
     if slowing is not None:

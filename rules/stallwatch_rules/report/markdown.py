@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from stallwatch_rules.records import Diagnosis, Primary, UnknownException
 from stallwatch_rules.report import phrases
+from stallwatch_rules.report.clean import clean_diagnosis
 from stallwatch_rules.report.words import word
 
 _BACKTICKS = re.compile(r"`+")
@@ -15,6 +16,7 @@ _MARKUP = re.compile(r"([\\`*_\[\]<>|#~@])")
 
 def to_markdown(diagnosis: Diagnosis, language: str = "en") -> str:
     """The diagnosis as Markdown."""
+    diagnosis = clean_diagnosis(diagnosis)
     blocks = [f"## {word(diagnosis.verdict, language)}: {phrases.headline(diagnosis, language)}"]
     if diagnosis.primary is not None:
         blocks += _primary(diagnosis, diagnosis.primary, language)

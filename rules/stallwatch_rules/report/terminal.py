@@ -12,6 +12,7 @@ from rich.text import Text
 
 from stallwatch_rules.records import Diagnosis, Finding, Primary, UnknownException, Verdict
 from stallwatch_rules.report import phrases
+from stallwatch_rules.report.clean import clean_diagnosis
 from stallwatch_rules.report.words import word
 
 _STYLES: dict[Verdict, str] = {
@@ -39,6 +40,7 @@ def print_report(diagnosis: Diagnosis, console: Console, language: str = "en") -
 
 def render(diagnosis: Diagnosis, language: str = "en") -> RenderableType:
     """The report as something rich can print."""
+    diagnosis = clean_diagnosis(diagnosis)
     parts: list[RenderableType] = [_verdict(diagnosis, language)]
     if diagnosis.primary is not None:
         parts += _primary(diagnosis, diagnosis.primary, language)

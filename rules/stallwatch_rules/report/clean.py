@@ -1,0 +1,37 @@
+"""The last wall before a report: whatever a diagnosis holds, no secret, control character or NaN gets out."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import msgspec
+
+from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.redact import redact
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def cleaned(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The diagnosis as plain data that may be shown anywhere."""
+    clean: dict[str, Any] = _clean(msgspec.to_builtins(diagnosis))
+    return clean
+
+
+def clean_diagnosis(diagnosis: Diagnosis) -> Diagnosis:
+    """The same as a diagnosis."""
+    return msgspec.convert(cleaned(diagnosis), Diagnosis)
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return _CONTROL.sub("", redact(value))
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _clean(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    return value

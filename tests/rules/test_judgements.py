@@ -1,0 +1,236 @@
+"""Harm judged by progress: pure functions over intervals."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallwatch_rules.judgements import (
+    RunFacts,
+    ScaleFacts,
+    Trace,
+    cost_per_step,
+    judge_overflow,
+    judge_recovery,
+    judge_silence,
+    judge_step_time,
+    judge_trace_cache,
+    slowdown,
+)
+from stallwatch_rules.records import Line, Sample
+from stallwatch_rules.timeline import Interval, StreamTimelines, between
+
+
+def trace(*intervals: tuple[float | None, int], tail: int = 0, first_step: int = 1) -> Trace:
+    """One interval per step: its seconds and the matches in it."""
+    return Trace(
+        [(Interval(1, first_step + i, None, seconds), hits) for i, (seconds, hits) in enumerate(intervals)],
+        tail,
+    )
+
+
+STANDS = RunFacts(advances=50, stalled=True, silence=300.0, threshold=40.0)
+TIMED_OUT = RunFacts(advances=50, timed_out=True)
+GOES_ON = RunFacts(advances=50)
+
+
+def test_messages_with_steps_after_them_are_harmless() -> None:
+    quiet = [(1.0, 0)] * 5
+    assert judge_trace_cache(trace(*quiet, (1.0, 3), *quiet), GOES_ON).harm == "harmless"
+    assert judge_trace_cache(trace(*[(None, 2)] * 20), GOES_ON).harm == "harmless"
+
+
+def test_a_message_after_the_last_step_tells_nothing_yet() -> None:
+    assert judge_trace_cache(trace((1.0, 0), tail=1), GOES_ON).harm == "by-progress"
+    assert judge_trace_cache(trace(tail=1), GOES_ON).harm == "by-progress"
+
+
+def test_the_cost_is_the_difference_of_the_medians() -> None:
+    costly = trace((9.0, 0), *[(0.4, 0), (0.6, 1)] * 10)
+    assert cost_per_step(costly) == (0.6, 0.4, 10, 10)
+    assert "0.2 s each" in judge_trace_cache(costly, GOES_ON).note
+    free = judge_trace_cache(trace(*[(0.4, 0), (0.4, 1)] * 10), GOES_ON)
+    assert "no measurable time" in free.note
+    assert cost_per_step(trace((0.4, 0), (0.6, 1), (0.4, 0))) is None
+
+
+def test_steps_that_became_slower_with_ever_more_messages_degrade() -> None:
+    judgement = judge_trace_cache(trace(*[(1.0, 0)] * 30, *[(2.0, 2)] * 20), GOES_ON)
+    assert judgement.harm == "degrading"
+    assert "1.0 s" in judgement.note
+    assert "2.0 s" in judgement.note
+
+
+def test_slower_steps_with_as_many_messages_as_ever_are_not_its_fault() -> None:
+    assert judge_trace_cache(trace(*[(1.0, 1)] * 30, *[(2.0, 1)] * 20), GOES_ON).harm == "harmless"
+
+
+@pytest.mark.parametrize("facts", [STANDS, TIMED_OUT])
+def test_messages_up_to_a_standstill_are_fatal(facts: RunFacts) -> None:
+    assert judge_trace_cache(trace(*[(1.0, 1)] * 20), facts).harm == "fatal"
+    assert judge_trace_cache(trace(*[(1.0, 0)] * 20, tail=1), facts).harm == "fatal"
+    assert judge_trace_cache(trace(*[(1.0, 1), (1.0, 0), (1.0, 0)] * 6), facts).harm == "fatal"
+
+
+def test_messages_that_had_stopped_before_are_not() -> None:
+    stopped = trace(*[(1.0, 1)] * 10, *[(1.0, 0)] * 40)
+    judgement = judge_trace_cache(stopped, STANDS)
+    assert judgement.harm == "harmless"
+    assert "40" in judgement.note
+    assert judge_trace_cache(trace(*[(1.0, 0)] * 10), STANDS).harm == "by-progress"
+
+
+def test_something_else_that_ended_the_run_or_a_run_that_ended_well_takes_the_blame() -> None:
+    messages = trace(*[(1.0, 1)] * 20)
+    other = RunFacts(advances=20, timed_out=True, failed_otherwise=True)
+    assert judge_trace_cache(messages, other).harm == "harmless"
+    assert judge_trace_cache(messages, RunFacts(stalled=True, complete=True)).harm == "harmless"
+
+
+def test_a_slowdown_must_be_large_and_last() -> None:
+    assert slowdown([1.0] * 40 + [1.6] * 10) == (1.0, 1.6, 5)
+    assert slowdown([1.0] * 40 + [1.4] * 10) is None
+    assert slowdown([1.0] * 40 + [3.0] * 3) is None, "three slow steps may be an evaluation"
+    assert slowdown([1.0] * 40 + [3.0] * 20 + [1.0] * 6) is None, "it recovered"
+    assert slowdown([9.0, 9.0] + [1.0] * 8) is None, "too few steps for a baseline"
+    assert slowdown([5.0, 5.0] + [1.0] * 40) is None, "the warm-up is no baseline"
+
+
+def test_steps_that_vary_by_nature_are_not_slow() -> None:
+    rollouts = [1.0, 1.2, 4.0, 1.1, 3.8] * 8
+    assert slowdown([*rollouts, 3.0, 3.5, 4.0, 3.2, 3.9, 3.3]) is None
+
+
+def test_step_time_says_by_how_much() -> None:
+    judgement = judge_step_time([1.0] * 40 + [2.0] * 10, GOES_ON)
+    assert judgement is not None
+    assert (judgement.harm, "100%" in judgement.note) == ("degrading", True)
+    assert judge_step_time([1.0] * 50, GOES_ON) is None
+
+
+def test_silence() -> None:
+    told = judge_silence(STANDS)
+    assert told is not None
+    assert told.harm == "fatal"
+    assert "300 s" in told.note
+    assert "40 s" in told.note
+    assert judge_silence(RunFacts(stalled=True, complete=True)) is None
+    assert judge_silence(RunFacts(silence=300.0)) is None
+
+
+def test_recovery_needs_more_where_the_run_is_known_to_have_died() -> None:
+    assert judge_recovery(2, False, GOES_ON) is None
+    some, often = judge_recovery(3, False, GOES_ON), judge_recovery(3, True, GOES_ON)
+    assert (some and some.harm, often and often.harm) == ("harmless", "degrading")
+    died = RunFacts(died=True)
+    assert judge_recovery(9, False, died) is None
+    assert judge_recovery(10, False, died) is not None
+
+
+@pytest.mark.parametrize(
+    ("overflows", "scale", "harm"),
+    [
+        (trace((1.0, 1), (1.0, 1), (1.0, 1), tail=1), ScaleFacts(4096.0), "harmless"),
+        (trace(*[(1.0, 1)] * 6, *[(1.0, 0)] * 200), ScaleFacts(512.0), "harmless"),
+        (trace(*[(1.0, 0)] * 200, *[(1.0, 1)] * 4), ScaleFacts(8.0), "fatal"),
+        (trace(*[(1.0, 0)] * 3, *[(1.0, 1)] * 4, first_step=374), ScaleFacts(8.0), "fatal"),
+        (trace(*[(1.0, 0)] * 5, tail=1), ScaleFacts(1.0), "fatal"),
+        (trace(*[(1.0, 1), (1.0, 1), (1.0, 0)] * 40), ScaleFacts(64.0), "fatal"),
+        (trace(*[(1.0, 1), *[(1.0, 0)] * 4] * 40), ScaleFacts(64.0), "degrading"),
+        (trace(*[(1.0, 1), *[(1.0, 0)] * 400]), ScaleFacts(1.0), "harmless"),
+        (trace(tail=8), ScaleFacts(512.0, skipped=8, steps=510), "harmless"),
+    ],
+    ids=[
+        "start",
+        "start, then long good",
+        "row at the end",
+        "excerpt",
+        "minimum",
+        "mostly",
+        "often",
+        "once at minimum, long ago",
+        "by the trainer's count",
+    ],
+)
+def test_overflows(overflows: Trace, scale: ScaleFacts, harm: str) -> None:
+    assert judge_overflow(overflows, scale, GOES_ON).harm == harm
+
+
+def test_every_judgement_can_be_said_in_chinese() -> None:
+    chinese = RunFacts(advances=50, stalled=True, silence=300.0, threshold=40.0, language="zh")
+    assert "没有新的 step" in judge_trace_cache(trace(*[(1.0, 1)] * 20), chinese).note
+
+
+# ---- timelines
+
+
+def sample(step: int | None, time: float | None = None, **values: float) -> Sample:
+    bar = values.pop("bar", None)
+    total = int(bar) if bar is not None else None
+    series = f"bar {total}" if total else "text step"
+    return Sample(None, time, step, total, values, from_bar=total is not None, series=series)
+
+
+def line(time: float | None = None) -> Line:
+    return Line("x", "run.log", 1, None, time)
+
+
+def test_matches_belong_to_the_step_that_follows_them() -> None:
+    stream = StreamTimelines()
+    stream.hit("r", line())
+    stream.see(sample(1))
+    stream.see(sample(2))
+    stream.hit("r", line())
+    stream.hit("r", line())
+    stream.see(sample(3))
+    stream.hit("r", line())
+    main = stream.main
+    assert main is not None
+    assert [interval.hits.get("r", 0) for interval in main.intervals] == [1, 0, 2]
+    assert main.open_hits == {"r": 1}
+
+
+def test_a_repeated_step_is_no_advance_and_a_restart_is_one() -> None:
+    stream = StreamTimelines()
+    for step in (1, 2, 2, 3, 10, 1, 2):
+        stream.see(sample(step))
+    assert stream.advances == 12  # 1, 2, 3, on to 10, 1, 2
+
+
+def test_an_evaluation_bar_is_not_the_training() -> None:
+    stream = StreamTimelines()
+    for step in range(4):
+        stream.see(sample(step, bar=100))
+        for batch in range(10):
+            stream.see(sample(batch, bar=10))
+    main = stream.main
+    assert main is not None
+    assert main.last_step == 3
+
+
+def test_lines_without_a_time_of_their_own_share_the_next_ones() -> None:
+    stream = StreamTimelines()
+    for step, time in ((1, 10.0), (2, 10.0), (3, 10.0), (4, 16.0)):
+        stream.see(sample(step, time))
+    main = stream.main
+    assert main is not None
+    assert [interval.pace for interval in main.intervals] == [None, None, None, 2.0]
+
+
+def test_many_steps_stay_bounded_and_lose_no_match() -> None:
+    stream = StreamTimelines()
+    for step in range(1, 5001):
+        if step % 5 == 0:
+            stream.hit("r", line())
+        stream.see(sample(step, float(step)))
+    main = stream.main
+    assert main is not None
+    assert len(main.intervals) <= 1000
+    assert sum(interval.span for interval in main.intervals) == 5000
+    assert sum(interval.hits.get("r", 0) for interval in main.intervals) == 1000
+    assert {interval.pace for interval in main.intervals[1:]} == {1.0}
+
+
+def test_moments_fall_into_the_steps_of_another_stream() -> None:
+    intervals = [Interval(1, n, float(n), 1.0) for n in (1, 2, 3)]
+    assert between(intervals, [0.5, 1.5, 1.6, 3.5]) == [1, 2, 0, 1]
+    assert between([Interval(1, 1, None, None)], [0.5]) is None

@@ -1,0 +1,205 @@
+"""The reports: terminal, Markdown, JSON. Log text stays literal and secrets stay out."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+
+import pytest
+from rich.console import Console
+
+from stallwatch_rules.records import (
+    Diagnosis,
+    Finding,
+    Place,
+    Primary,
+    Progress,
+    Stats,
+    UnknownException,
+)
+from stallwatch_rules.report import print_report, to_json, to_markdown
+
+HOSTILE = "[bold red]x[/bold red] <script>alert(1)</script> ```` @everyone ![](http://x/y.png) :smile:"
+
+
+def diagnosis(**changes: object) -> Diagnosis:
+    oom = Place(7, "logs/rank7.log", 1204, "2026-05-02T09:00:00.000Z", 100, "out of memory")
+    later = Place(0, "logs/rank0.log", 1300, "2026-05-02T09:06:52.000Z", 100, "timed out")
+    primary = Primary(
+        rule="cuda-oom",
+        title="The GPU ran out of memory",
+        role="cause",
+        harm="fatal",
+        confidence=0.95,
+        rank=7,
+        file=oom.file,
+        line=oom.line,
+        time=oom.time,
+        step=oom.step,
+        evidence=[HOSTILE],
+        captures={"tried": "2.00 GiB"},
+        why="More was asked for than there is.",
+        fixes=["Halve the micro batch.", "Export:\n```bash\nexport A=1\n```", "Offload. " * 20],
+    )
+    fields: dict[str, object] = {
+        "verdict": "failed",
+        "primary": primary,
+        "findings": [
+            Finding("cuda-oom", "The GPU ran out of memory", "cause", "fatal", 1, [7], oom, oom),
+            Finding("collective-timeout", "A timeout", "symptom", "fatal", 8, [*range(7), 8], later, later),
+        ],
+        "unknown": [
+            UnknownException("ValueError", HOSTILE, [3], 2, later, ["train.py:12 in main"], "KeyError: 'x'")
+        ],
+        "progress": Progress(0, 100, 900, 0.8125),
+        "environment": {"torch": "2.6.0", "deepspeed": "0.16.4"},
+        "stats": Stats(8, 1_500_000, 12_345, 0.31),
+        "notes": ["rank 2 is missing"],
+        **changes,
+    }
+    return Diagnosis(**fields)  # type: ignore[arg-type]
+
+
+def printed(found: Diagnosis, language: str = "en", width: int = 80) -> str:
+    out = io.StringIO()
+    print_report(found, Console(file=out, width=width), language)
+    return out.getvalue()
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+# ---- terminal
+
+
+def test_the_verdict_comes_first_and_everything_is_there() -> None:
+    text = printed(diagnosis())
+    assert text.split()[0] == "FAILED"
+    for part in (
+        "The GPU ran out of memory",
+        "rule cuda-oom · cause, fatal, confidence 95%",
+        "rank 7 · logs/rank7.log:1204 · step 100 · 2026-05-02 09:00:00 UTC",
+        "1. Halve the micro batch.",
+        "symptom, fatal; 8 times; ranks 0–6, 8; step 100; 412 s later",
+        "train.py:12 in main",
+        "began with: KeyError: 'x'",
+        "step 0 – 100 of 900, last loss 0.8125",
+        "torch 2.6.0, deepspeed 0.16.4",
+        "rank 2 is missing",
+        "8 files, 12,345 lines, 1.4 MiB, 0.3 s",
+    ):
+        assert part in flat(text), part
+
+
+def test_it_fits_80_columns_without_blanks_at_the_ends() -> None:
+    for line in printed(diagnosis()).splitlines():
+        assert len(line) <= 80
+        assert line == line.rstrip()
+
+
+def test_log_text_is_no_markup() -> None:
+    assert flat(HOSTILE) in flat(printed(diagnosis(), width=200))
+
+
+def test_a_hanging_indent_for_long_fixes() -> None:
+    lines = printed(diagnosis()).splitlines()
+    start = next(index for index, line in enumerate(lines) if line.startswith("  3. "))
+    assert lines[start + 1].startswith("     Offload.")
+
+
+def test_escape_codes_reach_no_terminal() -> None:
+    found = diagnosis(notes=["\x1b[31mred\x1b]0;title\x07"])
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", printed(found))
+    assert "red]0;title" in printed(found)
+
+
+def test_healthy_and_unknown_have_words_too() -> None:
+    healthy = printed(diagnosis(verdict="healthy", primary=None, findings=[], unknown=[], notes=[]))
+    assert healthy.startswith(" HEALTHY")
+    assert "Cause" not in healthy
+    unknown = printed(diagnosis(verdict="unknown-failure", primary=None, findings=[]))
+    assert unknown.index("Exceptions that no rule knows") < unknown.index("Progress")
+    cut = UnknownException("", "", [], 1, Place(None, "a.log", 3, None, None, ""), [])
+    assert "ends before the exception" in flat(printed(diagnosis(unknown=[cut])))
+
+
+def test_chinese() -> None:
+    text = printed(diagnosis(), "zh")
+    assert text.split()[0] == "失败"
+    assert "置信度 95%" in text
+    assert "confidence" not in text
+
+
+# ---- Markdown
+
+
+def test_markdown_has_every_section() -> None:
+    text = to_markdown(diagnosis())
+    assert text.startswith("## FAILED: The GPU ran out of memory\n")
+    for part in ("### Evidence", "### Why", "### What to change", "### Other findings", "`cuda-oom`"):
+        assert part in text
+    assert "2. Export:\n   ```bash\n   export A=1\n   ```" in text
+
+
+def outside_fences(text: str) -> str:
+    """The Markdown without its code blocks, as a renderer would cut them."""
+    out, fence = [], ""
+    for line in text.splitlines():
+        ticks = re.match(r"\s*(`{3,})", line)
+        if not fence and ticks:
+            fence = ticks[1]
+        elif fence and ticks and line.strip().strip("`") == "" and len(ticks[1]) >= len(fence):
+            fence = ""
+        elif not fence:
+            out.append(line)
+    assert not fence, "a fence is left open"
+    return "\n".join(out)
+
+
+def test_log_text_cannot_leave_its_fence() -> None:
+    text = to_markdown(diagnosis(notes=[HOSTILE]))
+    assert HOSTILE in text
+    plain = outside_fences(text)
+    assert "<script>" not in plain
+    assert "![](" not in plain
+    assert not re.search(r"(?<!\\)@everyone", plain)
+
+
+@pytest.mark.parametrize("line", ["`", "```", "a ````` b", "~~~", "    indented"])
+def test_any_line_survives_the_fence(line: str) -> None:
+    found = diagnosis()
+    assert found.primary is not None
+    found.primary.evidence = [line, "behind"]
+    assert "behind" not in outside_fences(to_markdown(found))
+
+
+# ---- JSON
+
+
+def test_json_is_the_contract() -> None:
+    found = json.loads(to_json(diagnosis()))
+    assert found["schema"] == 1
+    assert found["primary"]["rule"] == "cuda-oom"
+    assert found["findings"][1]["ranks"] == [0, 1, 2, 3, 4, 5, 6, 8]
+    assert set(found["progress"]) >= {"first_step", "last_step", "total_steps", "last_loss"}
+    assert found["stats"] == {"files": 8, "bytes": 1_500_000, "lines": 12_345, "seconds": 0.31}
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), float("-inf")])
+def test_json_has_no_number_that_is_none(loss: float) -> None:
+    text = to_json(diagnosis(progress=Progress(0, 1, 2, loss)))
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    assert json.loads(text, parse_constant=refuse)["progress"]["last_loss"] is None
+
+
+def test_json_holds_no_secret() -> None:
+    token = "hf_" + "Ab3" * 12
+    found = diagnosis(notes=[f"token {token}"], environment={"torch": token})
+    assert token.encode() not in to_json(found)
+    assert token[4:] not in to_markdown(found)
+    assert token not in printed(found, width=300)
