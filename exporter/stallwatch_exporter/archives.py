@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, cast
@@ -27,6 +28,7 @@ class Member:
 
 def zip_members(open_archive: Callable[[], BinaryIO], size: int, limits: Limits) -> list[Member]:
     """The files of a zip archive; ``size`` is the archive's own."""
+    import lzma
     import zipfile
 
     try:
@@ -45,7 +47,7 @@ def zip_members(open_archive: Callable[[], BinaryIO], size: int, limits: Limits)
                 raise InputError(
                     f"cannot be read ({error})", "unpack the archive with its password"
                 ) from error
-            except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError) as error:
+            except (zipfile.BadZipFile, OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
                 raise InputError(f"is broken ({error})", "pack or copy the archive again") from error
 
         return read

@@ -159,11 +159,11 @@ class _Expansion:
         if kind == "zip":
             self._zip(name, reopen, size)
         elif kind == "tar" or (kind != "plain" and self._holds_tar(reopen, kind)):
-            archive = TarFile(reopen, kind, self.limits)
-            members, error = archive.members()
-            self._members(name, [(m.name, m.size, m.chunks) for m in members])
+            members, error = TarFile(reopen, kind, self.limits).members()
             if error:
                 self.problems.append(error.problem(name))
+            if members or not error:
+                self._members(name, [(m.name, m.size, m.chunks) for m in members])
         else:
             self._log(name, size, asked_for, lambda: self._read(reopen, kind))
 
