@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -56,6 +57,9 @@ class Watched:
         """Note who is there; what dies later must be gone, and not merely out of the tree."""
         self.family |= set(psutil.Process(self.child.pid).children(recursive=True))
 
+    def own(self) -> list[psutil.Process]:
+        return [psutil.Process(self.child.pid)] if self.child.poll() is None else []
+
     def end(self, seconds: float) -> int:
         code = self.child.wait(seconds)
         self._reader.join(5)
@@ -81,10 +85,14 @@ def is_zombie(process: psutil.Process) -> bool:
 def watched(tmp_path: Path) -> Iterator[list[Watched]]:
     started: list[Watched] = []
     yield started
-    for demo in started:
-        for process in [*demo.family, psutil.Process(demo.child.pid) if demo.child.poll() is None else None]:
-            if process is not None and process.is_running():
-                process.kill()
+    for demo in started:  # after a failure, too, nothing may stay
+        if demo.child.poll() is None:
+            demo.look()
+            demo.child.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                demo.end(20)
+        for process in running({*demo.family, *demo.own()}):
+            process.kill()
 
 
 def test_the_stall_is_in_the_terminal_and_in_the_chat(watched: list[Watched], tmp_path: Path) -> None:
