@@ -1,0 +1,175 @@
+"""A dead run's logs, from paths or uploads to a diagnosis."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import run
+
+import pytest
+
+from stallwatch_exporter.incident import Ending
+from stallwatch_exporter.postmortem import diagnose_paths, diagnose_streams
+from stallwatch_exporter.runfolder import RunFolder
+from stallwatch_rules.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.records import Diagnosis
+
+OOM = (
+    "[rank{rank}]: Traceback (most recent call last):\n"
+    '[rank{rank}]:   File "/srv/job/train.py", line 40, in <module>\n'
+    "[rank{rank}]:     engine.backward(loss)\n"
+    "[rank{rank}]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU {rank} has a "
+    "total capacity of 79.11 GiB of which 1.32 GiB is free. Process 4711 has 77.78 GiB memory in use.\n"
+)
+STEPS = "".join(f"step {n}/100 loss {2 / n:.4f}\n" for n in range(1, 41))
+BAR = "".join(f"\r{n}%|#         | {n}/100 [00:{n:02}<01:00,  1.00s/it]" for n in range(1, 41)) + "\n"
+
+
+@pytest.fixture(scope="module")
+def catalogue() -> Catalogue:
+    return load_catalogue()
+
+
+def essence(diagnosis: Diagnosis) -> object:
+    """What does not depend on how the log came in: not the file's name, nor the time it took."""
+    findings = [(f.rule, f.harm, f.count, f.ranks) for f in diagnosis.findings]
+    primary = diagnosis.primary
+    return (diagnosis.verdict, primary and (primary.rule, primary.rank), findings, diagnosis.progress)
+
+
+def test_a_folder_of_per_rank_files(tmp_path: Path, catalogue: Catalogue) -> None:
+    (tmp_path / "rank0.stdout.log").write_text(STEPS)
+    (tmp_path / "rank0.stderr.log").write_text(BAR)
+    (tmp_path / "rank7.stderr.log").write_text(OOM.replace("[rank{rank}]: ", "").format(rank=7))
+    told: list[tuple[int, int]] = []
+    diagnosis, problems = diagnose_paths(
+        [tmp_path], catalogue=catalogue, progress=lambda done, total: told.append((done, total))
+    )
+    assert problems == []
+    assert diagnosis.verdict == "failed"
+    assert diagnosis.primary is not None
+    assert (diagnosis.primary.rule, diagnosis.primary.rank) == ("cuda-oom", 7)
+    assert diagnosis.primary.file == str(tmp_path / "rank7.stderr.log")
+    assert diagnosis.primary.line == 4
+    progress = diagnosis.progress
+    assert (progress.first_step, progress.last_step, progress.total_steps) == (1, 40, 100)
+    assert progress.last_loss == 0.05
+    size = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert (diagnosis.stats.files, diagnosis.stats.bytes, diagnosis.stats.lines) == (3, size, 40 + 1 + 4)
+    assert diagnosis.stats.seconds > 0
+    assert told[-1] == (size, size) and told == sorted(told)
+
+
+def test_one_interleaved_file_says_the_same_as_per_rank_files(tmp_path: Path, catalogue: Catalogue) -> None:
+    crashed = OOM.format(rank=1).splitlines(keepends=True)
+    healthy = [f"[rank0]: {line}" for line in STEPS.splitlines(keepends=True)]
+    mixed = (
+        healthy[:20]
+        + [line for pair in zip(healthy[20:], crashed, strict=False) for line in pair]
+        + healthy[24:]
+    )
+    (tmp_path / "mixed.log").write_text("".join(mixed))
+    ranks = tmp_path / "ranks"
+    ranks.mkdir()
+    (ranks / "rank0.log").write_text(STEPS)
+    (ranks / "rank1.log").write_text("".join(crashed))
+    one, _ = diagnose_paths([tmp_path / "mixed.log"], catalogue=catalogue)
+    many, _ = diagnose_paths([ranks], catalogue=catalogue)
+    assert one.verdict == "failed"
+    assert essence(one) == essence(many)
+
+
+def test_uploads_say_the_same_as_paths(tmp_path: Path, catalogue: Catalogue) -> None:
+    text = (STEPS + OOM.format(rank=3)).encode()
+    (tmp_path / "train.log.gz").write_bytes(gzip.compress(text))
+    by_path, _ = diagnose_paths([tmp_path / "train.log.gz"], catalogue=catalogue)
+    by_stream, problems = diagnose_streams([("train.log", io.BytesIO(text))], catalogue=catalogue)
+    assert problems == []
+    assert essence(by_stream) == essence(by_path)
+    assert by_stream.primary is not None and by_stream.primary.file == "train.log"
+    assert by_stream.stats.bytes == by_path.stats.bytes == len(text)
+
+
+def test_what_cannot_be_read_is_told_and_the_rest_diagnosed(tmp_path: Path, catalogue: Catalogue) -> None:
+    (tmp_path / "good.log").write_text(OOM.format(rank=0))
+    (tmp_path / "cut.log.gz").write_bytes(gzip.compress(STEPS.encode())[:-20])
+    (tmp_path / "binary.log").write_bytes(b"\x7fELF" + bytes(4096))
+    names = ["good.log", "cut.log.gz", "binary.log", "gone.log"]
+    diagnosis, problems = diagnose_paths([tmp_path / name for name in names], catalogue=catalogue)
+    assert {Path(problem.path).name for problem in problems} == {"cut.log.gz", "binary.log", "gone.log"}
+    assert diagnosis.verdict == "failed"
+    assert diagnosis.progress.last_step is not None  # from what the broken file still held
+    assert {str(problem) for problem in problems} <= set(diagnosis.notes)
+    assert diagnosis.stats.files == 2
+
+
+def test_a_text_without_training_gets_no_guess(tmp_path: Path, catalogue: Catalogue) -> None:
+    (tmp_path / "poem.txt").write_text("The woods are lovely, dark and deep,\nBut I have promises to keep.\n")
+    diagnosis, problems = diagnose_paths([tmp_path / "poem.txt"], catalogue=catalogue)
+    assert (diagnosis.verdict, diagnosis.primary, problems) == ("no-training-log", None, [])
+
+
+def test_lines_that_were_cut_are_noted(tmp_path: Path, catalogue: Catalogue) -> None:
+    (tmp_path / "a.log").write_text(STEPS + "x" * 200_000 + "\n")
+    diagnosis, _ = diagnose_paths([tmp_path / "a.log"], catalogue=catalogue)
+    assert any("longer than 64 KiB" in note for note in diagnosis.notes)
+
+
+Record = Callable[[Ending | None], Path]
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Record:
+    def make(ending: Ending | None) -> Path:
+        folder = RunFolder.create("job", ["python", "train.py"], home=tmp_path, now=1.0)
+        lines = "".join(f"2026-11-20T23:56:{n:02}Z stdout F step {n} loss 1.5\n" for n in range(10, 30))
+        (folder.path / "ranks" / "rank0.log").write_text(lines)
+        folder.write_info(ending=ending)
+        return folder.path
+
+    return make
+
+
+def test_a_run_folder_tells_how_the_run_ended(recorded: Record, catalogue: Catalogue) -> None:
+    path = recorded(
+        Ending(kind="oom-killed", exit_code=137, signal="SIGKILL", detail="The kernel killed it.")
+    )
+    diagnosis, problems = diagnose_paths([path], catalogue=catalogue)
+    assert problems == []
+    assert diagnosis.ending == "The kernel killed it."
+    assert diagnosis.verdict in ("failed", "unknown-failure")
+    assert diagnosis.progress.last_step == 29
+
+
+def test_a_finished_run_folder_is_healthy(recorded: Record, catalogue: Catalogue) -> None:
+    path = recorded(Ending(kind="finished", exit_code=0, detail="The command exited with 0."))
+    diagnosis, _ = diagnose_paths([path], catalogue=catalogue)
+    assert diagnosis.verdict == "healthy"
+
+
+def test_a_run_folder_without_an_ending_is_read_as_logs(recorded: Record, catalogue: Catalogue) -> None:
+    path = recorded(None)
+    assert diagnose_paths([path], catalogue=catalogue)[0].ending == ""
+    (path / "agent.json").write_text("{broken")
+    diagnosis, problems = diagnose_paths([path], catalogue=catalogue)
+    assert (diagnosis.ending, diagnosis.progress.last_step, problems) == ("", 29, [])
+
+
+def test_reading_plain_logs_does_not_load_the_decompressors() -> None:
+    """They cost start-up time that most diagnoses need not pay."""
+    lazy = ("zstandard", "tarfile", "lzma", "stallwatch_exporter.runfolder")
+    code = (
+        "import sys; from stallwatch_exporter.logfiles import expand; expand(['.']); "
+        f"print([name for name in {lazy} if name in sys.modules])"
+    )
+    done = run(
+        [sys.executable, "-S", "-c", code], capture_output=True, text=True, check=False, env=_environment()
+    )
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+def _environment() -> dict[str, str]:
+    return {"PYTHONPATH": ":".join(path for path in sys.path if path)}
