@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from stallwatch_alerts.store import IncidentStore
     from stallwatch_alerts.store_sink import StoreSink
     from stallwatch_exporter.incident import Ending, Sink
+    from stallwatch_exporter.runfolder import RunFolder
     from stallwatch_rules.catalogue import Catalogue
     from stallwatch_rules.records import Diagnosis
 
@@ -67,11 +68,24 @@ def open_store(config: Config) -> IncidentStore:
     return IncidentStore(url) if url else IncidentStore.at_home(config["run.home"])
 
 
-def print_end(ending: Ending, diagnosis: Diagnosis, language: str) -> None:
-    """How the command ended and, unless it simply finished, what the diagnosis is; on stderr."""
-    tell(ending_line(ending, language))
-    if ending.kind == "finished" and diagnosis.verdict in ("healthy", "no-training-log"):
+_KEPT = {
+    "en": "the copies of its output and this diagnosis are in {path}",
+    "zh": "输出副本和这份诊断保存在 {path}",
+}
+
+
+def print_end(language: str, diagnosis: Diagnosis, ending: Ending, folder: RunFolder) -> None:
+    """How the command ended and, unless all went well, what the diagnosis is; on stderr."""
+    # Whoever only stops looking does not learn how the command ends.
+    tell(ending.detail if ending.kind == "unknown" else ending_line(ending, language))
+    if ending.kind in ("finished", "unknown") and diagnosis.verdict in ("healthy", "no-training-log"):
         return
+    _print_report(diagnosis, language)
+    if folder.problem is None:
+        tell(_KEPT[language].format(path=folder.path))
+
+
+def _print_report(diagnosis: Diagnosis, language: str) -> None:
     import io
 
     from rich.console import Console

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import click
@@ -54,7 +55,7 @@ def run(
             catalogue,
             name=name,
             metrics=not no_metrics,
-            on_end=lambda ending, diagnosis: print_end(ending, diagnosis, config["ui.language"]),
+            on_end=functools.partial(print_end, config["ui.language"]),
         )
     finally:
         listeners.close()

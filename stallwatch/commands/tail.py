@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import click
@@ -12,6 +13,10 @@ from stallwatch.commands.watch_options import watch_options
 
 @click.command()
 @click.argument("globs", nargs=-1, required=True, metavar="GLOB…")
+@click.option("--once", is_flag=True, help="Read what is there, say what it tells, and end.")
+@click.option(
+    "--until-idle", type=float, metavar="SECONDS", help="End when nothing was written for this long."
+)
 @watch_options
 @language_option
 @rules_option
@@ -19,6 +24,8 @@ from stallwatch.commands.watch_options import watch_options
 def tail(
     app: App,
     globs: tuple[str, ...],
+    once: bool,
+    until_idle: float | None,
     name: str | None,
     host: str | None,
     port: int | None,
@@ -32,7 +39,9 @@ def tail(
     stallwatch tail 'logs/*.log'
     stallwatch tail --name sft-7b slurm-1234.out
 
-    GLOB is a file, a folder or a quoted pattern; files that appear later are picked up.
+    GLOB is a file, a folder or a quoted pattern; files that appear later are picked up. What the files hold
+    already teaches the rhythm and raises no incident. With --name, a second tail goes on where the first
+    ended.
     """
     from stallwatch.handover import exporter_settings
     from stallwatch.watching import Listeners, print_end
@@ -50,8 +59,10 @@ def tail(
             listeners.sinks,
             catalogue,
             name=name,
+            once=once,
+            until_idle=until_idle,
             metrics=not no_metrics,
-            on_end=lambda ending, diagnosis: print_end(ending, diagnosis, config["ui.language"]),
+            on_end=functools.partial(print_end, config["ui.language"]),
         )
     finally:
         listeners.close()

@@ -39,11 +39,10 @@ def process(tmp_path: Path) -> Process:
         return subprocess.run(
             [sys.executable, "-c", code, *arguments],
             capture_output=True,
-            text=True,
             timeout=60,
             cwd=tmp_path,
             env=env,
-            **options,
+            **{"text": True, **options},
         )
 
     return call

@@ -216,9 +216,11 @@ def _where(incident: Incident, words: Words) -> str:
 
 def _how_it_ended(ending: Ending, words: Words) -> str:
     facts = [_ending_title(ending, words)]
+    if ending.kind == "finished":
+        return words.ended.format(ending=facts[0])
     if ending.exit_code is not None:
         facts.append(words.exit_code.format(code=ending.exit_code))
-    if ending.seconds and ending.kind != "finished":
+    if ending.seconds:
         facts.append(words.ran_for.format(duration=words.duration(ending.seconds)))
     line = words.ended.format(ending=words.comma.join(facts))
     return _lines(line, neutralise(ending.detail, 250))

@@ -1,0 +1,184 @@
+"""``stallwatch run`` and ``stallwatch tail`` as processes, with a real chat endpoint beside them."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stallwatch.config import load
+from stallwatch.watching import Listeners
+from stallwatch_alerts.store import IncidentStore
+from stallwatch_exporter.runfolder import list_runs
+from stallwatch_rules.catalogue import Catalogue
+
+Process = Callable[..., subprocess.CompletedProcess[str]]
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+STEPS = """
+import time
+for n in range(1, {steps} + 1):
+    print({{'loss': 1 / n, 'epoch': n / 100}}, flush=True)
+    time.sleep({pause})
+"""
+
+
+class Chat:
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self.came = threading.Condition()
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                with outer.came:
+                    outer.bodies.append(body)
+                    outer.came.notify_all()
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"json://127.0.0.1:{self.server.server_port}/s3cr3t-hook"
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def wait_for(self, **fields: str) -> dict[str, Any]:
+        def found() -> dict[str, Any] | None:
+            return next((body for body in self.bodies if fields.items() <= body.items()), None)
+
+        with self.came:
+            assert self.came.wait_for(found, timeout=30), self.bodies
+            return found() or {}
+
+
+@pytest.fixture
+def chat(monkeypatch: pytest.MonkeyPatch) -> Iterator[Chat]:
+    chat = Chat()
+    monkeypatch.setenv("STALLWATCH_ALERTS_URLS", chat.url)
+    yield chat
+    chat.server.shutdown()
+    chat.server.server_close()
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_output_and_exit_code_are_the_commands_own(process: Process, code: int) -> None:
+    script = f"print('a\\rb  \\n\\n é'); raise SystemExit({code})"
+    result = process("run", "--no-metrics", "--", *python(script), text=False)
+    assert (result.returncode, result.stdout) == (code, "a\rb  \n\n é\n".encode())  # type: ignore[comparison-overlap]
+    lines = result.stderr.decode().splitlines()  # type: ignore[attr-defined]
+    assert all(line.startswith("stallwatch:") for line in lines)
+    assert any("How it ended:" in line for line in lines)
+
+
+def test_a_finished_run_gets_a_short_line(process: Process) -> None:
+    result = process("run", "--port", "0", "--", *python(STEPS.format(steps=3, pause=0)))
+    assert result.returncode == 0
+    assert "How it ended: finished after" in result.stderr
+    assert "Evidence" not in result.stderr
+
+
+def test_options_of_the_command_stay_its_own_without_dashes(process: Process) -> None:
+    result = process("run", "--no-metrics", "echo", "--name", "x", "-h")
+    assert (result.returncode, result.stdout) == (0, "--name x -h\n")
+
+
+def test_a_command_that_is_not_there(process: Process) -> None:
+    result = process("run", "--", "no-such-command-anywhere")
+    assert result.returncode == 127
+    assert "no-such-command-anywhere" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_a_wrong_configuration_does_not_keep_a_run_from_starting(process: Process, tmp_path: Path) -> None:
+    (tmp_path / "stallwatch.toml").write_text("[exporter]\nport = 'x'\n")
+    result = process("run", "--no-metrics", "--", *python("print('trained')"))
+    assert (result.returncode, result.stdout) == (0, "trained\n")
+    assert "stallwatch.toml:2: exporter.port must be" in result.stderr
+
+
+def test_a_failure_is_in_the_chat_in_the_database_and_on_the_terminal(process: Process, chat: Chat) -> None:
+    code = f"import sys\nprint({OOM!r}, file=sys.stderr)\nraise SystemExit(1)"
+    result = process("run", "--no-metrics", "--name", "oom", "--", *python(code))
+    assert result.returncode == 1
+    body = chat.wait_for(kind="ended", status="open")
+    assert (body["run"], body["rule"], body["severity"]) == ("oom", "cuda-oom", "critical")
+    assert body["title"].startswith("[oom] failed: ")
+    assert "exit code 1" in body["text"]
+    home = Path(os.environ["STALLWATCH_HOME"])
+    (incident,) = [one for one in IncidentStore.at_home(home).list(run="oom") if one.kind == "ended"]
+    assert incident.rule == "cuda-oom"
+    assert "cuda-oom" in result.stderr and "failed, exit code 1" in result.stderr
+    assert "s3cr3t" not in result.stderr
+    (info,) = list_runs(home)
+    assert (info.run, info.state) == ("oom", "failed")
+
+
+def test_a_stall_is_told_while_it_lasts_and_when_it_is_over(process: Process, chat: Chat) -> None:
+    chat_env = {
+        "STALLWATCH_STALL_FLOOR_SECONDS": "1",
+        "STALLWATCH_STALL_START_SECONDS": "1",
+        "STALLWATCH_ALERTS_LANGUAGE": "zh",
+    }
+    code = f"import time\ntime.sleep(4)\n{STEPS.format(steps=3, pause=0.1)}"
+    result = process("run", "--no-metrics", "--name", "s", "--", *python(code), env=chat_env)
+    assert result.returncode == 0
+    opened = chat.wait_for(kind="stall", status="open")
+    over = chat.wait_for(kind="stall", status="resolved")
+    assert opened["id"] == over["id"]
+    assert opened["title"].startswith("[s] 停滞") and over["title"].startswith("[s] 已恢复")
+    assert "stallwatch: [s] stalled: no " in result.stderr
+    assert "stallwatch: [s] recovered after " in result.stderr
+
+
+def test_tail_reads_what_is_there_and_ends_with_ctrl_c(tmp_path: Path, chat: Chat) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("".join(f"{{'loss': {1 / n}, 'epoch': {n / 100}}}\n" for n in range(1, 9)))
+    code = "from stallwatch.cli import main; main()"
+    options = ["--no-metrics", "--name", "t"]
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "tail", *options, str(log)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    ) as child:
+        home = Path(os.environ["STALLWATCH_HOME"])
+        deadline = time.monotonic() + 30
+        while not any(info.state == "training" for info in list_runs(home)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        with log.open("a") as out:
+            out.write(OOM + "\n")
+        body = chat.wait_for(kind="finding", status="open")
+        child.send_signal(signal.SIGINT)
+        _, err = child.communicate(timeout=30)
+    assert (body["run"], body["rule"]) == ("t", "cuda-oom")
+    assert "Traceback (most" not in err
+    assert child.returncode in (0, 1, 130)
+
+
+def test_chats_without_the_extra_are_told_of_not_crashed_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("stallwatch.watching.find_spec", lambda name: None)
+    config = load(environ={"STALLWATCH_ALERTS_URLS": "slack://s3cr3t"}, cwd=tmp_path)
+    listeners = Listeners(config, Catalogue.of([]))
+    assert len(listeners.sinks) == 1  # the terminal is always there
+    listeners.close()
+    err = capsys.readouterr().err
+    assert "pip install 'stallwatch[alerts]'" in err and "s3cr3t" not in err
