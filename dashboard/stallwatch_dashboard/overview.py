@@ -101,12 +101,11 @@ def numbers_from_store(store: Series, run: str) -> Numbers:
     def newest_of(name: str) -> list[float]:
         return list(store.latest(run, f"stallwatch_{name}").values())
 
-    recent, baseline = recent_and_baseline(
-        durations(
-            store.series(run, "stallwatch_step_duration_seconds_sum"),
-            store.series(run, "stallwatch_step_duration_seconds_count"),
-        )
-    )
+    sums = store.series(run, "stallwatch_step_duration_seconds_sum")
+    counts = store.series(run, "stallwatch_step_duration_seconds_count")
+    recent, baseline = recent_and_baseline(durations(sums, counts))
+    if recent is None and not counts.empty and counts["v"].iloc[-1]:
+        recent = float(sums["v"].iloc[-1] / counts["v"].iloc[-1])  # the first scrape: the mean of all steps
     loss = store.latest(run, "stallwatch_loss")
     return Numbers(
         step=max(newest_of("step"), default=None),

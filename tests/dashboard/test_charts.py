@@ -1,0 +1,111 @@
+"""What is drawn, and that nothing in it can act."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+
+import pandas as pd
+import pytest
+
+from stallwatch_dashboard.charts import BOARD
+from stallwatch_dashboard.charts.base import Look, Span
+from stallwatch_dashboard.charts.step_time import top
+from stallwatch_dashboard.frames import COLUMNS, RunFrames
+from stallwatch_dashboard.words import speaker
+from stallwatch_exporter.incident import Incident
+
+NOW = 1_795_000_000.0
+LOOK = Look(timezone.utc)
+CHARTS = {chart.key: chart for chart in BOARD}
+
+
+def frame(*values: float, rank: int | None = None, every: float = 10.0) -> pd.DataFrame:
+    rows = [(rank, NOW - 100 + every * n, value) for n, value in enumerate(values)]
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
+
+
+@pytest.fixture
+def stalled() -> RunFrames:
+    return RunFrames(
+        steps=frame(1, 2, 3, 3, 3, 3),
+        loss=pd.concat([frame(2.0, 1.9, rank=0), frame(2.1, float("nan"), 1.8, rank=1)]),
+        step_seconds=frame(10, 11, 12),
+        threshold=frame(1800, 30),
+        memory=frame(3 * 1024**3, rank=0),
+        memory_kind="allocated",
+        invalidations=frame(0, 1, 5, 20, 50, 90),
+        warnings=frame(1, 2),
+        last_step_at=NOW - 50,
+    )
+
+
+def draw(key: str, found: RunFrames, *incidents: Incident, live: bool = True, look: Look = LOOK):  # type: ignore[no-untyped-def]
+    return CHARTS[key].draw(found, incidents, Span(NOW - 100, NOW, live), look, speaker("en"))
+
+
+@pytest.mark.parametrize("key", CHARTS)
+@pytest.mark.parametrize("dark", [False, True])
+def test_every_chart_keeps_its_zoom_and_spans_the_same_time(key: str, dark: bool, stalled: RunFrames) -> None:
+    chart = draw(key, stalled, look=Look(timezone.utc, dark))
+    assert chart.layout.uirevision == "keep"
+    assert chart.layout.transition.duration == 0
+    assert list(chart.layout.xaxis.range) == [LOOK.time(NOW - 100), LOOK.time(NOW)]
+    assert chart.data
+
+
+@pytest.mark.parametrize("key", CHARTS)
+def test_no_chart_minds_that_there_is_nothing(key: str) -> None:
+    assert not CHARTS[key].drawable(RunFrames())
+    assert not draw(key, RunFrames()).data
+
+
+def test_the_picture_of_the_failure(stalled: RunFrames) -> None:
+    """Two lines on two axes, told apart by more than colour."""
+    steps, invalidations = draw("progress", stalled).data
+    assert (steps.yaxis, invalidations.yaxis) == ("y", "y2")
+    assert steps.line.dash != invalidations.line.dash and steps.line.color != invalidations.line.color
+    assert list(steps.y)[-1] == 3 and list(invalidations.y)[-1] == 90
+
+
+def test_while_a_run_waits_the_open_step_grows_past_the_threshold(stalled: RunFrames) -> None:
+    traces = {trace.name: trace for trace in draw("step_time", stalled).data}
+    assert list(traces["since the last step"].y) == [0, 50]
+    assert "since the last step" not in {t.name for t in draw("step_time", stalled, live=False).data}
+
+
+def test_the_generous_first_threshold_does_not_flatten_the_steps(stalled: RunFrames) -> None:
+    assert top(stalled, 0.0) == pytest.approx(33.0)
+    beginning = RunFrames(step_seconds=frame(1.0), threshold=frame(1800.0))
+    assert top(beginning, 0.0) == pytest.approx(1.1)
+
+
+def test_ranks_are_lines_of_their_own_and_a_nan_is_a_gap(stalled: RunFrames) -> None:
+    zero, one = draw("loss", stalled).data
+    assert (zero.name, one.name) == ("rank 0", "rank 1")
+    assert pd.isna(list(one.y)[1]) and not one.connectgaps
+
+
+def test_incidents_are_bands_on_every_chart(
+    stalled: RunFrames, make_incident: Callable[..., Incident]
+) -> None:
+    still_open = make_incident(opened_at=NOW - 20)
+    over = make_incident(
+        kind="finding",
+        rule="<b>odd</b>",
+        severity="warning",
+        opened_at=NOW - 80,
+        resolved_at=NOW - 60,
+        episode=2,
+    )
+    for key in CHARTS:
+        layout = draw(key, stalled, still_open, over).layout
+        assert [(shape.x0, shape.x1) for shape in layout.shapes] == [
+            (LOOK.time(NOW - 20), LOOK.time(NOW)),
+            (LOOK.time(NOW - 80), LOOK.time(NOW - 60)),
+        ]
+        assert [note.text for note in layout.annotations] == ["stall", "&lt;b&gt;odd&lt;/b&gt;"]
+
+
+def test_times_are_the_readers() -> None:
+    assert Look(timezone.utc).time(0.0) == datetime(1970, 1, 1)

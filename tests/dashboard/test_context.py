@@ -1,0 +1,53 @@
+"""The lines around a place in an upload."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zipfile
+
+from stallwatch_dashboard.context import around
+
+TEXT = "".join(f"line {number}\n" for number in range(1, 101)).encode()
+
+
+def test_lines_around_with_the_place_marked() -> None:
+    shown = around(
+        [("a.log", io.BytesIO(b"x\n")), ("b.log", io.BytesIO(TEXT))], "b.log", 50, before=2, after=1
+    )
+    assert [line.split() for line in shown.splitlines()] == [
+        ["48", "line", "48"],
+        ["49", "line", "49"],
+        ["▶", "50", "line", "50"],
+        ["51", "line", "51"],
+    ]
+
+
+def test_at_the_edges_of_the_file() -> None:
+    assert around([("a", io.BytesIO(TEXT))], "a", 1, after=0).count("\n") == 0
+    assert around([("a", io.BytesIO(TEXT + b"no end"))], "a", 101, before=0) == "▶     101  no end"
+
+
+def test_inside_archives_as_the_diagnosis_names_them() -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("logs/rank0.log", TEXT)
+    from stallwatch_exporter.logfiles import from_stream
+
+    name = from_stream("logs.zip", packed)[0][0].name
+    assert "▶      50  line 50" in around([("logs.zip", packed)], name, 50)
+    zipped = io.BytesIO(gzip.compress(TEXT))
+    name = from_stream("a.log.gz", zipped)[0][0].name
+    assert "▶      50  line 50" in around([("a.log.gz", zipped)], name, 50)
+
+
+def test_secrets_are_masked_and_endless_lines_cut() -> None:
+    token = "hf_" + "a1B2c3D4e5" * 3 + "f6G7"
+    text = f"login {token}\n{'x' * 5000}\n".encode()
+    shown = around([("a", io.BytesIO(text))], "a", 1)
+    assert token not in shown and len(shown) < 1000
+
+
+def test_a_place_that_is_not_there() -> None:
+    assert around([("a", io.BytesIO(TEXT))], "other", 1) == ""
+    assert around([("a", io.BytesIO(b""))], "a", 1) == ""

@@ -1,0 +1,161 @@
+"""Runs, numbers and incidents of this host put together."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stallwatch_alerts.store import IncidentStore
+from stallwatch_dashboard.settings import DashboardSettings
+from stallwatch_dashboard.sources.embedded import Embedded, journal, shared
+from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.metrics import RunMetrics
+from stallwatch_exporter.runfolder import RunFolder
+from stallwatch_rules.records import Diagnosis, Progress
+
+NOW = 1_795_000_000.0
+MakeRun = Callable[..., RunFolder]
+MakeIncident = Callable[..., Incident]
+
+
+@pytest.fixture
+def source(home: Path) -> Iterator[Embedded]:
+    made = Embedded(DashboardSettings(home=home), clock=lambda: NOW)
+    yield made
+    made.close()
+
+
+def test_nothing_at_all(source: Embedded) -> None:
+    assert source.rows() == [] and source.run_names() == []
+    assert source.row("x") is None and source.incidents("x") == [] and source.frames("x").nothing
+
+
+def test_a_stalled_run_from_agent_json_to_its_row(
+    source: Embedded,
+    home: Path,
+    make_run: MakeRun,
+    make_incident: MakeIncident,
+    serve_metrics: Callable[..., str],
+) -> None:
+    metrics = RunMetrics("stuck")
+    metrics.progress(57, 900)
+    metrics.stepped(0, NOW - 30)
+    make_run("stuck", state="stalled", endpoint=serve_metrics(metrics))
+    store = IncidentStore.at_home(home)
+    store.upsert(make_incident())
+    store.close()
+    source.scraper.scrape_once()
+    (row,) = source.rows()
+    assert (row.run, row.state, row.step, row.total_steps) == ("stuck", "stalled", 57, 900)
+    assert [incident.rule for incident in row.open_incidents] == ["silent-hang-no-error"]
+    assert source.row("stuck") == row
+    assert source.frames("stuck").last_step_at == NOW - 30
+
+
+def test_an_agent_that_died_without_a_word_is_stale(source: Embedded, make_run: MakeRun) -> None:
+    make_run("lost", pid=2**22 + 1)
+    make_run("quiet", updated_at=NOW - 60)
+    assert {row.run: row.state for row in source.rows()} == {"lost": "stale", "quiet": "stale"}
+
+
+def test_a_run_that_ended_unseen_is_told_by_its_diagnosis(source: Embedded, make_run: MakeRun) -> None:
+    ending = Ending(kind="failed", exit_code=1, detail="exit code 1")
+    folder = make_run("done", state="failed", ended_at=NOW - 60, ending=ending)
+    folder.write_json("diagnosis.json", Diagnosis("failed", progress=Progress(1, 400, 800, 0.5)))
+    (row,) = source.rows()
+    assert (row.state, row.step, row.total_steps, row.loss, row.exit) == (
+        "failed",
+        400,
+        800,
+        0.5,
+        "exit code 1",
+    )
+
+
+def test_its_page_has_charts_from_the_log_copies(source: Embedded, make_run: MakeRun) -> None:
+    make_run(
+        "done", state="finished", ended_at=NOW - 60, lines={0: [f"step {n} loss 1.5" for n in range(1, 9)]}
+    )
+    found = source.frames("done")
+    assert found.rebuilt and found.steps["v"].iloc[-1] == 8
+    row = source.row("done")
+    assert row is not None and (row.step, row.loss, row.step_seconds) == (8, 1.5, 1.0)
+
+
+def test_a_dashboard_opened_in_mid_run_shows_the_run_from_its_start(
+    source: Embedded, make_run: MakeRun, serve_metrics: Callable[..., str]
+) -> None:
+    metrics = RunMetrics("late")
+    metrics.progress(60, 900)
+    make_run("late", endpoint=serve_metrics(metrics), lines={0: [f"step {n} loss 1.5" for n in range(1, 51)]})
+    source.scraper.scrape_once()
+    steps = source.frames("late").steps
+    assert steps["v"].iloc[0] == 1 and steps["v"].iloc[-1] == 60
+    assert steps["t"].is_monotonic_increasing
+
+
+def test_incidents_come_from_the_journal_where_no_database_has_them(
+    source: Embedded, make_run: MakeRun, make_incident: MakeIncident
+) -> None:
+    folder = make_run("stuck")
+    folder.append_incident(make_incident())
+    folder.append_incident(make_incident(status="resolved", resolution="recovered", resolved_at=NOW))
+    folder.append_incident(make_incident(episode=2, opened_at=NOW - 1))
+    with (folder.path / "incidents.jsonl").open("ab") as out:
+        out.write(b'{"half a li')
+    assert [(i.episode, i.status) for i in source.incidents("stuck")] == [(2, "open"), (1, "resolved")]
+    assert journal(folder.path / "nowhere") == []
+
+
+def test_a_broken_database_of_incidents_breaks_no_page(
+    source: Embedded, home: Path, make_run: MakeRun, make_incident: MakeIncident
+) -> None:
+    make_run("stuck").append_incident(make_incident())
+    (home / "incidents.db").write_bytes(b"this is no database" * 100)
+    with pytest.raises(sqlite3.DatabaseError):
+        sqlite3.connect(home / "incidents.db").execute("select 1 from sqlite_master")
+    assert len(source.incidents("stuck")) == 1
+    assert [row.run for row in source.rows()] == ["stuck"]
+
+
+def test_a_broken_agent_file_hides_only_its_own_run(source: Embedded, make_run: MakeRun) -> None:
+    make_run("fine")
+    (make_run("odd").path / "agent.json").write_bytes(b"{")
+    assert [row.run for row in source.rows()] == ["fine"]
+
+
+def test_runs_of_other_hosts_are_rows_too(home: Path, serve_metrics: Callable[..., str]) -> None:
+    metrics = RunMetrics("far")
+    metrics.progress(3, None)
+    target = serve_metrics(metrics)
+    source = Embedded(DashboardSettings(home=home, targets=(target,)), clock=lambda: NOW)
+    try:
+        source.scraper.scrape_once()
+        assert [(row.run, row.state, row.step) for row in source.rows()] == [("far", "training", 3)]
+        assert source.run_names() == ["far"]
+    finally:
+        source.close()
+
+
+def test_settings_reach_the_serving_process(
+    page_settings: DashboardSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert shared().settings == page_settings
+    assert shared() is shared()
+
+
+def test_settings_survive_the_environment(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from stallwatch_dashboard.settings import from_environment, to_environment
+
+    settings = replace(
+        DashboardSettings(home=home), targets=("a:1", "b:2"), rules=("/r",), port=9, insecure=True
+    )
+    for name, value in to_environment(settings).items():
+        monkeypatch.setenv(name, value)
+    assert from_environment() == settings
+    assert msgspec.json.decode(next(iter(to_environment(settings).values())))["targets"] == ["a:1", "b:2"]

@@ -1,0 +1,116 @@
+"""From stored series to the frames that charts draw."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from stallwatch_dashboard import frames
+from stallwatch_dashboard.frames import (
+    COLUMNS,
+    RunFrames,
+    durations,
+    highest,
+    joined,
+    limit_ranks,
+    thin,
+    total,
+)
+from stallwatch_dashboard.sources.exposition import Reading
+from stallwatch_dashboard.sources.store import MetricStore
+
+
+def frame(*rows: tuple[int | None, float, float]) -> pd.DataFrame:
+    return pd.DataFrame(list(rows), columns=list(COLUMNS)).astype(COLUMNS)
+
+
+def labelled(*rows: tuple[int | None, float, float]) -> pd.DataFrame:
+    return frame(*rows).assign(labels="")
+
+
+def pairs(found: pd.DataFrame) -> list[tuple[float, float]]:
+    return list(zip(found["t"], found["v"], strict=True))
+
+
+def test_totals_add_ranks_that_are_scraped_at_other_times() -> None:
+    found = total(labelled((0, 0, 1), (0, 2, 3), (1, 1, 10), (1, 3, 20)))
+    assert pairs(found) == [(0, 1), (1, 11), (2, 13), (3, 23)]
+
+
+def test_progress_is_that_of_the_furthest_rank() -> None:
+    assert pairs(highest(labelled((0, 0, 1), (1, 0, 2), (0, 1, 3)))) == [(0, 2), (1, 3)]
+
+
+def test_step_time_is_what_the_counted_steps_took() -> None:
+    sums = labelled((None, 0, 2.0), (None, 4, 2.0), (None, 5, 8.0), (None, 9, 8.0), (None, 10, 9.0))
+    counts = labelled((None, 0, 1), (None, 4, 1), (None, 5, 3), (None, 9, 3), (None, 10, 4))
+    assert pairs(durations(sums, counts)) == [(5, 3.0), (10, 1.0)]
+
+
+def test_step_time_of_a_run_without_steps() -> None:
+    assert durations(labelled(), labelled()).empty
+
+
+def test_thinning_keeps_lowest_highest_and_last() -> None:
+    rows = [(0, float(t), 5.0) for t in range(1000)]
+    rows[500] = (0, 500.0, 50.0)
+    rows[700] = (0, 700.0, -5.0)
+    found = thin(frame(*rows), 100)
+    assert len(found) <= 103
+    assert (found["v"].max(), found["v"].min(), found["t"].iloc[-1]) == (50, -5, 999)
+
+
+@pytest.mark.parametrize("ranks", [8, 64])
+def test_many_ranks_are_shown_by_three(ranks: int) -> None:
+    shown = limit_ranks(frame(*((rank, 0.0, float(rank)) for rank in range(ranks))))
+    assert set(shown["rank"]) == (set(range(8)) if ranks == 8 else {0, 32, 63})
+
+
+def test_everything_of_a_run_from_the_store() -> None:
+    store = MetricStore()
+    for second in range(4):
+        store.write(
+            [
+                Reading("r", "stallwatch_step", None, "", float(second)),
+                Reading("r", "stallwatch_target_steps", None, "", 900.0),
+                Reading("r", "stallwatch_loss", 0, "", 2.0 - second / 10),
+                Reading("r", "stallwatch_step_duration_seconds_sum", None, "", second * 1.5),
+                Reading("r", "stallwatch_step_duration_seconds_count", None, "", float(second)),
+                Reading("r", "stallwatch_stall_threshold_seconds", None, '{"phase": "train"}', 30.0),
+                Reading("r", "stallwatch_stall_threshold_seconds", None, '{"phase": "init"}', 1800.0),
+                Reading("r", "stallwatch_last_step_timestamp_seconds", 0, "", 1000.0 + second),
+                Reading("r", "stallwatch_trace_cache_invalidations_total", 0, "", second * 2.0),
+                Reading("r", "stallwatch_trace_cache_invalidations_total", 1, "", second * 3.0),
+                Reading("r", "stallwatch_host_memory_bytes", None, "", 1e9),
+            ],
+            1000.0 + second,
+        )
+    found = frames.from_store(store, "r")
+    assert pairs(found.steps)[-1] == (1003, 3)
+    assert [v for _, v in pairs(found.step_seconds)] == [1.5, 1.5, 1.5]
+    assert set(found.threshold["v"]) == {30.0}
+    assert pairs(found.invalidations)[-1] == (1003, 15)
+    assert (found.memory_kind, found.last_step_at, found.total_steps) == ("host_rss", 1003, 900)
+    assert found.seen == 1003
+    assert not found.nothing and frames.from_store(store, "other").nothing
+
+
+def test_a_loss_that_nobody_repeated_is_not_drawn_on_through_a_stall() -> None:
+    store = MetricStore()
+    for second in range(100):
+        store.write(
+            [
+                Reading("r", "stallwatch_loss", 0, "", 2.0),
+                Reading("r", "stallwatch_last_step_timestamp_seconds", 0, "", 1005.0),
+            ],
+            1000.0 + second,
+        )
+    assert frames.from_store(store, "r").loss["t"].max() <= 1008
+
+
+def test_what_was_before_the_page_was_opened_is_put_in_front() -> None:
+    early = RunFrames(steps=frame((None, 0, 1), (None, 5, 2), (None, 20, 9)), notes=("cut",), rebuilt=True)
+    late = RunFrames(steps=frame((None, 10, 3)), last_step_at=10.0)
+    found = joined(early, late, 10.0)
+    assert pairs(found.steps) == [(0, 1), (5, 2), (10, 3)]
+    assert found.notes == ("cut",) and not found.rebuilt and found.last_step_at == 10.0

@@ -1,0 +1,68 @@
+"""The end of a run's log copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timezone
+from pathlib import Path
+
+from stallwatch_dashboard import logtail
+from stallwatch_exporter.cri import CriRecord, format_record
+from stallwatch_exporter.runfolder import RunFolder
+
+SECOND = 1_000_000_000
+
+
+def write(path: Path, *records: tuple[int, bool, str]) -> Path:
+    path.write_bytes(
+        b"".join(format_record(CriRecord(t * SECOND, "stdout", f, x.encode())) for t, f, x in records)
+    )
+    return path
+
+
+def tail(path: Path, lines: int = 200) -> list[str]:
+    return logtail.tail(path, lines, timezone.utc).splitlines()
+
+
+def test_copies_come_in_the_order_of_ranks(make_run: Callable[..., RunFolder]) -> None:
+    folder = make_run("r", lines={10: ["a"], 2: ["b"], None: ["c"]}).path
+    assert [copy.rank for copy in logtail.copies(folder)] == [2, 10, None]
+    assert logtail.copies(folder / "nowhere") == []
+
+
+def test_last_lines_with_the_time_of_day(tmp_path: Path) -> None:
+    path = write(tmp_path / "rank0.log", (0, True, "one"), (1, True, "two"), (3661, True, "three"))
+    assert tail(path, 2) == ["00:00:01  two", "01:01:01  three"]
+
+
+def test_of_a_progress_bar_the_last_picture_is_shown(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "r.log", (0, False, " 1%|\r"), (1, False, " 2%|\r"), (2, True, " 3%|"), (3, False, " 4%")
+    )
+    assert tail(path) == ["00:00:02   3%|", "       …   4%"]
+
+
+def test_secrets_and_control_characters_are_not_shown(tmp_path: Path) -> None:
+    token = "hf_" + "a1B2c3D4e5" * 3 + "f6G7"
+    path = write(tmp_path / "r.log", (0, True, f"\x1b[31mtoken={token}\x1b[0m\x07"))
+    (line,) = tail(path)
+    assert token not in line and "\x1b" not in line and "\x07" not in line
+
+
+def test_of_a_huge_copy_only_the_end_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "r.log"
+    line = format_record(CriRecord(SECOND, "stdout", True, b"x" * 1000))
+    path.write_bytes(line * 5000 + format_record(CriRecord(2 * SECOND, "stdout", True, b"end")))
+    found = tail(path, 100_000)
+    assert found[-1] == "00:00:02  end" and len(found) < 300
+
+
+def test_a_line_without_end_is_cut(tmp_path: Path) -> None:
+    path = write(tmp_path / "r.log", (0, True, "x" * 100_000))
+    assert len(tail(path)[0]) < 2100
+
+
+def test_a_copy_that_is_gone_or_none(tmp_path: Path) -> None:
+    assert logtail.tail(tmp_path / "nowhere.log") == ""
+    (tmp_path / "odd.log").write_bytes(b"not a record\n\xff\xfe\n")
+    assert logtail.tail(tmp_path / "odd.log") == ""

@@ -1,0 +1,116 @@
+"""The state and the row of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from stallwatch_dashboard.overview import (
+    Numbers,
+    RunRow,
+    in_order,
+    make_row,
+    newest,
+    recent_and_baseline,
+    state_of,
+)
+from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.runfolder import AgentInfo
+
+NOW = 1_795_000_000.0
+
+
+def info(**changes: Any) -> AgentInfo:
+    fields: dict[str, Any] = {
+        "run": "r",
+        "pid": 1,
+        "host": "node",
+        "command": ["torchrun", "train.py"],
+        "cwd": "/",
+        "started_at": NOW - 100,
+        "updated_at": NOW,
+        "state": "training",
+        **changes,
+    }
+    return AgentInfo(**fields)
+
+
+def state(told: AgentInfo | None, incidents: list[Incident] | None = None, **changes: Any) -> str:
+    options: dict[str, Any] = {"alive": True, "seen": NOW, "now": NOW, "step": 5.0, **changes}
+    return state_of(told, incidents=incidents or [], **options)
+
+
+def test_plain_states() -> None:
+    assert state(info()) == "training"
+    assert state(info(), step=None) == "starting"
+    assert state(info(), step=0.0) == "starting"
+    assert state(info(state="stalled")) == "stalled"
+    assert state(info(state="finished", ended_at=NOW)) == "finished"
+    assert state(info(state="failed", ended_at=NOW)) == "failed"
+
+
+def test_an_open_stall_is_a_stall_also_where_only_the_incident_tells(
+    make_incident: Callable[..., Incident],
+) -> None:
+    assert state(None, [make_incident()]) == "stalled"
+    assert state(info(), [make_incident(status="resolved")]) == "training"
+
+
+def test_a_degrading_finding_degrades(make_incident: Callable[..., Incident]) -> None:
+    slower = make_incident(kind="finding", harm="degrading", severity="warning")
+    assert state(info(), [slower]) == "degraded"
+    assert state(info(), [make_incident(kind="finding", harm="harmless", severity="info")]) == "training"
+
+
+@pytest.mark.parametrize("changes", [{"seen": NOW - 11}, {"seen": None}, {"alive": False}])
+def test_an_agent_not_heard_of_is_stale_whatever_it_said_last(changes: dict[str, Any]) -> None:
+    assert state(info(state="stalled"), **changes) == "stale"
+    assert state(info(state="failed", ended_at=NOW - 500), **changes) == "failed"
+
+
+def test_ten_seconds_without_word_are_not_stale_yet() -> None:
+    assert state(info(), seen=NOW - 9.9) == "training"
+
+
+def test_baseline_is_the_runs_own_early_pace() -> None:
+    times = [30.0] + [1.0] * 20 + [2.0] * 10
+    frame = pd.DataFrame({"rank": pd.NA, "t": range(len(times)), "v": times})
+    assert recent_and_baseline(frame) == (2.0, 1.0)
+    assert recent_and_baseline(frame.head(3)) == (1.0, None)
+    assert recent_and_baseline(frame.head(0)) == (None, None)
+
+
+def test_the_incident_to_see_first_is_the_stall(make_incident: Callable[..., Incident]) -> None:
+    stall = make_incident(opened_at=NOW - 50)
+    warning = make_incident(kind="finding", severity="warning", opened_at=NOW)
+    assert newest([warning, stall]) is stall
+    assert newest([make_incident(status="resolved")]) is None
+
+
+def test_a_row_takes_the_total_from_the_incident_where_numbers_do_not_tell(
+    make_incident: Callable[..., Incident],
+) -> None:
+    row = make_row("r", info(), Numbers(step=57.0), [make_incident()], alive=True, seen=NOW, now=NOW)
+    assert (row.step, row.total_steps, row.state) == (57.0, 900, "stalled")
+    assert len(row.open_incidents) == 1
+
+
+def test_how_it_ended_and_how_long_it_took() -> None:
+    ending = Ending(kind="oom-killed", exit_code=137, signal="SIGKILL", detail="the kernel killed it")
+    told = info(state="failed", ended_at=NOW - 40, ending=ending)
+    row = make_row("r", told, Numbers(), [], alive=False, seen=NOW - 40, now=NOW)
+    assert (row.exit, row.seconds(NOW)) == ("the kernel killed it", 60)
+
+
+def test_those_that_need_someone_come_first() -> None:
+    rows = [
+        RunRow("old", "failed", started_at=1.0, ended_at=2.0),
+        RunRow("fine", "training", started_at=5.0),
+        RunRow("stuck", "stalled", started_at=3.0),
+        RunRow("recent", "finished", started_at=3.0, ended_at=9.0),
+        RunRow("lost", "stale", started_at=4.0),
+    ]
+    assert [row.run for row in in_order(rows)] == ["stuck", "lost", "fine", "recent", "old"]

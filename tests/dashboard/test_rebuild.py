@@ -1,0 +1,71 @@
+"""The numbers of a run that nobody scraped, from a real run's log copies."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stallwatch_dashboard.frames import RunFrames
+from stallwatch_dashboard.logtail import copies
+from stallwatch_dashboard.sources import rebuild as module
+from stallwatch_dashboard.sources.rebuild import Rebuilder, rebuild
+from stallwatch_exporter.runfolder import RunFolder
+
+
+@pytest.fixture(scope="module")
+def recorded(root: Path) -> RunFrames:
+    return rebuild(copies(root / "tests" / "recordings" / "zero3-stall"))
+
+
+def test_the_recorded_stall_has_the_shape_of_the_failure(recorded: RunFrames) -> None:
+    """Invalidations are there, come ever faster, and the steps end before the log does."""
+    steps, invalidations = recorded.steps, recorded.invalidations
+    assert recorded.rebuilt and not recorded.nothing
+    assert recorded.total_steps == 800
+    assert steps["v"].is_monotonic_increasing and steps["v"].iloc[-1] == 400
+    assert invalidations["v"].iloc[-1] == len(invalidations) > 100
+    middle = (steps["t"].min() + steps["t"].max()) / 2
+    assert (invalidations["t"] < middle).sum() < (invalidations["t"] >= middle).sum()
+    assert recorded.last_step_at is not None and recorded.last_step_at < invalidations["t"].max() + 60
+
+
+def test_the_recorded_numbers_are_plausible(recorded: RunFrames) -> None:
+    assert 0 < recorded.step_seconds["v"].median() < 10
+    assert set(recorded.loss["rank"].dropna()) <= {0, 1} and recorded.loss["v"].between(0, 20).all()
+
+
+def test_an_evaluations_progress_bar_is_no_step(make_run: Callable[..., RunFolder]) -> None:
+    lines = [f"step {step} loss {9 - step}.5" for step in range(1, 6)]
+    lines += [f"Evaluating: {n}/50 [00:0{n}<00:10,  1.0it/s]" for n in range(9)] + ["step 6 loss 0.4"]
+    found = rebuild(copies(make_run("r", lines={0: lines}).path))
+    assert list(found.steps["v"]) == [1, 2, 3, 4, 5, 6]
+    assert found.step_seconds["v"].iloc[-1] == 10.0
+
+
+def test_only_so_much_is_read_and_that_is_said(root: Path) -> None:
+    found = rebuild(copies(root / "tests" / "recordings" / "zero3-stall"), most_bytes=20_000)
+    assert found.notes and not found.steps.empty
+
+
+def test_files_are_read_again_only_when_they_changed(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(root / "tests" / "recordings" / "healthy" / "attempt_0", folder / "ranks")
+    shutil.copytree(root / "tests" / "recordings" / "zero3-stall", folder, dirs_exist_ok=True)
+    reads: list[int] = []
+    real = module.rebuild
+    monkeypatch.setattr(module, "rebuild", lambda *args: reads.append(1) or real(*args))
+    rebuilder = Rebuilder()
+    first = rebuilder.frames(folder)
+    assert rebuilder.frames(folder) is first and len(reads) == 1
+    with (folder / "output.log").open("ab") as out:
+        out.write(b"2026-11-21T00:37:12.000000000Z stdout F one more\n")
+    assert rebuilder.frames(folder) is not first
+    past = rebuilder.frames(folder, before=5.0)
+    with (folder / "output.log").open("ab") as out:
+        out.write(b"2026-11-21T00:37:13.000000000Z stdout F and another\n")
+    assert rebuilder.frames(folder, before=5.0) is past

@@ -1,0 +1,213 @@
+"""A round of scraping, against real endpoints and with a clock of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from stallwatch_dashboard.sources.fetching import FetchError
+from stallwatch_dashboard.sources.scraper import Scraper
+from stallwatch_dashboard.sources.store import MetricStore
+from stallwatch_exporter.metrics import RunMetrics
+from stallwatch_exporter.runfolder import RunFolder
+
+NOW = 1_795_000_000.0
+MakeRun = Callable[..., RunFolder]
+Serve = Callable[[RunMetrics], str]
+
+
+class Clock:
+    """Time that passes when told to."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store() -> MetricStore:
+    return MetricStore()
+
+
+@pytest.fixture
+def make_scraper(store: MetricStore, home: Path, clock: Clock) -> Iterator[Callable[..., Scraper]]:
+    made: list[Scraper] = []
+
+    def make(**options: object) -> Scraper:
+        made.append(Scraper(store, home, clock=clock, **options))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for scraper in made:
+        scraper.close()
+
+
+def test_the_numbers_of_a_run_are_followed(
+    make_run: MakeRun,
+    serve_metrics: Serve,
+    make_scraper: Callable[..., Scraper],
+    store: MetricStore,
+    clock: Clock,
+) -> None:
+    metrics = RunMetrics("grpo")
+    make_run("grpo", endpoint=serve_metrics(metrics))
+    scraper = make_scraper()
+    for step in (1, 2, 2, 3):
+        metrics.progress(step, 900)
+        scraper.scrape_once()
+        clock.now += 1
+    frame = store.series("grpo", "stallwatch_step")
+    assert list(frame["v"]) == [1, 2, 2, 3]
+    assert list(frame["t"] - NOW) == [0, 1, 2, 3]
+    assert scraper.answered("grpo") == NOW + 3
+
+
+def test_a_broken_endpoint_is_counted_and_hurts_no_other(
+    make_run: MakeRun, serve_metrics: Serve, make_scraper: Callable[..., Scraper], store: MetricStore
+) -> None:
+    metrics = RunMetrics("good")
+    metrics.progress(5, None)
+    make_run("good", endpoint=serve_metrics(metrics))
+    make_run("gone", endpoint="http://127.0.0.1:9/metrics")
+    make_run("evil", endpoint="file:///etc/passwd")
+    scraper = make_scraper()
+    scraper.scrape_once()
+    scraper.scrape_once()
+    assert store.latest("good", "stallwatch_step") == {(None, ""): 5.0}
+    by_run = {status.run: status for status in scraper.status()}
+    assert (by_run["gone"].scrapes, by_run["gone"].failures) == (2, 2)
+    assert by_run["gone"].error and "does not answer" in by_run["gone"].error
+    assert by_run["evil"].failures == 2
+    assert by_run["good"].failures == 0 and by_run["good"].error is None
+
+
+def test_an_endpoint_that_recovers_is_well_again(
+    make_run: MakeRun, make_scraper: Callable[..., Scraper], store: MetricStore
+) -> None:
+    make_run("grpo", endpoint="http://127.0.0.1:1/metrics")
+    answers = ["<html>", 'stallwatch_step{run="grpo"} 7\n']
+    scraper = make_scraper(get=lambda url: answers.pop(0))
+    scraper.scrape_once()
+    assert scraper.status()[0].error and scraper.answered("grpo") is None
+    scraper.scrape_once()
+    assert scraper.status()[0].error is None and scraper.answered("grpo") == NOW
+
+
+def test_a_port_that_now_serves_another_run_is_not_taken_for_this_one(
+    make_run: MakeRun, serve_metrics: Serve, make_scraper: Callable[..., Scraper], store: MetricStore
+) -> None:
+    metrics = RunMetrics("new")
+    metrics.progress(5, None)
+    make_run("old", endpoint=serve_metrics(metrics))
+    scraper = make_scraper()
+    scraper.scrape_once()
+    assert scraper.answered("old") is None
+    assert store.last_seen() == {}
+
+
+def test_a_run_that_ended_is_left_alone(
+    make_run: MakeRun, make_scraper: Callable[..., Scraper], clock: Clock
+) -> None:
+    asked: list[str] = []
+    make_run("done", endpoint="http://127.0.0.1:1/metrics", ended_at=NOW - 1, state="finished")
+
+    def get(url: str) -> str:
+        asked.append(url)
+        raise FetchError("gone")
+
+    scraper = make_scraper(get=get)
+    scraper.scrape_once()  # its last numbers may still be served
+    clock.now += 60
+    scraper.scrape_once()
+    assert len(asked) == 1
+
+
+def test_targets_of_other_hosts_bring_their_runs(
+    serve_metrics: Serve, make_scraper: Callable[..., Scraper], store: MetricStore
+) -> None:
+    metrics = RunMetrics("far")
+    metrics.progress(3, None)
+    target = serve_metrics(metrics).removeprefix("http://").removesuffix("/metrics")
+    scraper = make_scraper(targets=(target, "ssh://nonsense"))
+    scraper.scrape_once()
+    assert store.latest("far", "stallwatch_step") == {(None, ""): 3.0}
+    assert [status.error for status in scraper.status() if "nonsense" in status.url] == [
+        "ssh://nonsense: not an http address"
+    ]
+
+
+def test_an_endpoint_that_hangs_delays_no_other(
+    make_run: MakeRun, make_scraper: Callable[..., Scraper], store: MetricStore, clock: Clock
+) -> None:
+    """It is not asked again while it is still being asked, and the others are asked in every round."""
+    release = threading.Event()
+    asked: list[str] = []
+
+    def get(url: str) -> str:
+        asked.append(url)
+        if "slow" in url:
+            release.wait(20)
+            raise FetchError("gone")
+        return f'stallwatch_step{{run="quick"}} {len(asked)}\n'
+
+    make_run("slow", endpoint="http://slow/metrics")
+    make_run("quick", endpoint="http://quick/metrics")
+    scraper = make_scraper(get=get, every=0.05)
+    try:
+        scraper.scrape_once()
+        clock.now += 1
+        scraper.scrape_once()
+        assert asked.count("http://slow/metrics") == 1
+        assert asked.count("http://quick/metrics") == 2
+        assert len(store.series("quick", "stallwatch_step")) == 2
+    finally:
+        release.set()
+
+
+def test_old_numbers_are_pruned(
+    make_run: MakeRun, make_scraper: Callable[..., Scraper], store: MetricStore, clock: Clock
+) -> None:
+    make_run("grpo", endpoint="http://x/metrics")
+    scraper = make_scraper(get=lambda url: f'stallwatch_step{{run="grpo"}} {clock.now}\n', keep_days=1)
+    scraper.scrape_once()
+    clock.now += 2 * 86400
+    scraper.scrape_once()
+    assert list(store.series("grpo", "stallwatch_step")["t"]) == [clock.now]
+
+
+def test_a_store_that_cannot_write_is_told_and_scraping_goes_on(
+    make_run: MakeRun, make_scraper: Callable[..., Scraper], store: MetricStore
+) -> None:
+    make_run("grpo", endpoint="http://x/metrics")
+    scraper = make_scraper(get=lambda url: 'stallwatch_step{run="grpo"} 1\n')
+    store.close()
+    scraper.scrape_once()
+    assert store.problem and "cannot be kept" in store.problem
+
+
+def test_the_thread_scrapes_until_it_is_closed(
+    make_run: MakeRun, make_scraper: Callable[..., Scraper]
+) -> None:
+    make_run("grpo", endpoint="http://x/metrics")
+    rounds = threading.Semaphore(0)
+
+    def get(url: str) -> str:
+        rounds.release()
+        raise FetchError("gone")
+
+    scraper = make_scraper(get=get, every=0.01)
+    scraper.start()
+    for _ in range(3):
+        assert rounds.acquire(timeout=20)
+    scraper.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "scraper"]

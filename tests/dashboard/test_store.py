@@ -1,0 +1,144 @@
+"""The DuckDB store: small, exact at changes, readable after restarts, and never a reason to stop."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from stallwatch_dashboard.sources.exposition import Reading
+from stallwatch_dashboard.sources.store import MetricStore
+
+STEP = "stallwatch_step"
+
+
+def reading(value: float, metric: str = STEP, rank: int | None = 0, labels: str = "") -> Reading:
+    return Reading("run", metric, rank, labels, value)
+
+
+def points(store: MetricStore, metric: str = STEP, **options: object) -> list[tuple[float, float]]:
+    frame = store.series("run", metric, **options)  # type: ignore[arg-type]
+    return list(zip(frame["t"], frame["v"], strict=True))
+
+
+def test_a_constant_number_costs_one_point_a_heartbeat() -> None:
+    store = MetricStore(heartbeat=60)
+    written = sum(store.write([reading(1.0)], float(second)) for second in range(180))
+    assert written == 3
+
+
+def test_a_plateau_ends_where_it_ended() -> None:
+    store = MetricStore()
+    for second in range(11):
+        store.write([reading(5.0 if second < 10 else 6.0)], float(second))
+    assert points(store) == [(0, 5), (9, 5), (10, 6)]
+
+
+def test_the_last_value_reaches_to_the_last_scrape() -> None:
+    store = MetricStore()
+    store.write([reading(5.0)], 0.0)
+    store.write([reading(5.0)], 7.0)
+    assert points(store) == [(0, 5), (7, 5)]
+
+
+def test_nan_and_infinity_are_kept() -> None:
+    store = MetricStore()
+    for second, value in enumerate((1.0, math.nan, math.nan, math.inf, 2.0)):
+        store.write([reading(value)], float(second))
+    values = [value for _, value in points(store)]
+    assert values[0] == 1.0 and math.isnan(values[1]) and math.inf in values and values[-1] == 2.0
+
+
+def test_a_long_series_is_thinned_and_keeps_its_peaks() -> None:
+    store = MetricStore()
+    for second in range(600):
+        store.write([reading(99.0 if second == 234 else second % 7)], float(second))
+    found = points(store, points=100)
+    assert len(found) <= 102
+    assert max(value for _, value in found) == 99.0
+    assert found[0][0] == 0 and found[-1][0] == 599
+
+
+def test_a_part_of_the_time_can_be_asked_for() -> None:
+    store = MetricStore()
+    for second in range(20):
+        store.write([reading(float(second))], float(second))
+    assert [t for t, _ in points(store, since=5.0, until=8.0)] == [5, 6, 7, 8]
+
+
+def test_ranks_and_labels_are_series_of_their_own() -> None:
+    store = MetricStore()
+    store.write(
+        [reading(1.0, rank=0), reading(2.0, rank=1), reading(3.0, rank=None, labels='{"a": "b"}')], 0.0
+    )
+    assert store.latest("run", STEP) == {(0, ""): 1.0, (1, ""): 2.0, (None, '{"a": "b"}'): 3.0}
+    assert store.series("run", STEP)["rank"].isna().sum() == 1
+    assert store.series("another run", STEP).empty
+
+
+def test_a_restart_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.duckdb"
+    store = MetricStore(path)
+    store.write([reading(1.0)], 0.0)
+    store.write([reading(1.0)], 8.0)
+    store.close()
+    store = MetricStore(path)
+    assert store.latest("run", STEP) == {(0, ""): 1.0}
+    assert store.last_seen() == {"run": 8.0}
+    assert store.first_seen("run") == 0.0
+    store.write([reading(2.0), reading(7.0, "stallwatch_loss")], 20.0)
+    assert points(store) == [(0, 1), (8, 1), (20, 2)]
+    assert points(store, "stallwatch_loss") == [(20, 7)]
+
+
+def test_a_file_that_another_process_holds_leaves_a_store_in_memory_that_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.duckdb"
+    program = (
+        f"import duckdb, sys; c = duckdb.connect({str(path)!r}); print('held', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout and holder.stdout.readline() == b"held\n"
+        store = MetricStore.open(path)
+        assert store.path is None
+        assert store.problem and "Another dashboard" in store.problem and str(path) in store.problem
+        store.write([reading(1.0)], 0.0)
+        assert points(store) == [(0, 1)]
+    finally:
+        holder.communicate()
+
+
+def test_a_broken_file_leaves_a_store_in_memory_that_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.duckdb"
+    path.write_bytes(b"not a database " * 1000)
+    store = MetricStore.open(path)
+    assert store.problem and str(path) in store.problem and "Move the file away" in store.problem
+    assert path.read_bytes().startswith(b"not a database")
+
+
+def test_old_points_are_forgotten_and_series_without_any_go() -> None:
+    store = MetricStore()
+    store.write([reading(1.0, "stallwatch_old")], 0.0)
+    for second in range(10):
+        store.write([reading(float(second))], float(second))
+    store.prune(5.0)
+    assert points(store)[0] == (5, 5)
+    assert store.latest("run", "stallwatch_old") == {}
+
+
+def test_a_failed_write_is_taken_back_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MetricStore()
+
+    def full(*_: object) -> None:
+        raise duckdb.IOException("No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(store, "_insert", full)
+        with pytest.raises(duckdb.Error):
+            store.write([reading(1.0)], 0.0)
+    store.write([reading(1.0)], 1.0)
+    assert points(store) == [(1, 1)]

@@ -1,0 +1,147 @@
+"""The sentence at the head of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timezone
+from typing import Any
+
+import pytest
+
+from stallwatch_dashboard.overview import RunRow
+from stallwatch_dashboard.verdict import Verdict, of_diagnosis, of_run
+from stallwatch_dashboard.words import speaker
+from stallwatch_exporter.incident import Incident
+from stallwatch_rules.catalogue import load_catalogue
+from stallwatch_rules.records import Diagnosis, Finding, Place, Primary
+
+NOW = 1_795_000_000.0
+RULE = "zero3-trace-cache-invalidated"
+
+
+def row(state: str, **changes: Any) -> RunRow:
+    fields: dict[str, Any] = {
+        "step": 57.0,
+        "total_steps": 900.0,
+        "seen": NOW,
+        "started_at": NOW - 100,
+        **changes,
+    }
+    return RunRow("stuck", state, **fields)  # type: ignore[arg-type]
+
+
+def told(found: RunRow, *incidents: Incident, language: str = "en", last: float | None = NOW - 31) -> Verdict:
+    return of_run(
+        found,
+        incidents,
+        load_catalogue().pages,
+        now=NOW,
+        last_step_at=last,
+        zone=timezone.utc,
+        language=language,
+        say=speaker(language),
+    )
+
+
+def primary(**changes: Any) -> Primary:
+    fields: dict[str, Any] = {
+        "rule": RULE,
+        "title": "ZeRO-3 threw away its recorded order of modules",
+        "role": "cause",
+        "harm": "fatal",
+        "confidence": 0.6,
+        "rank": 0,
+        "file": "rank0.log",
+        "line": 168,
+        "time": None,
+        "step": 57,
+        "evidence": ["Invalidate trace cache @ step 10: expected module 20, but got module 28"],
+        "captures": {},
+        "why": "Because of the order.",
+        "fixes": ["First `this`.", "Then that.", "Or this."],
+        **changes,
+    }
+    return Primary(**fields)
+
+
+def test_a_stall_says_how_long_why_and_what_to_change(make_incident: Callable[..., Incident]) -> None:
+    incident = make_incident(rule=RULE, primary=primary(), note="82 times in 57 steps.", rank=0)
+    found = told(row("stalled"), incident)
+    assert found.level == "critical"
+    assert found.headline == "Stalled: no step for 31 s"
+    assert found.cause == "ZeRO-3 threw away its recorded order of modules"
+    assert (found.note, found.why) == ("82 times in 57 steps.", "Because of the order.")
+    assert found.fixes[0] == "First `this`."
+    assert "at step 57 / 900" in found.facts and "rank 0" in found.facts and "stall at 30 s" in found.facts
+    assert found.evidence == tuple(primary().evidence)
+
+
+def test_in_chinese_the_rule_page_speaks(make_incident: Callable[..., Incident]) -> None:
+    found = told(row("stalled"), make_incident(rule=RULE, primary=primary()), language="zh")
+    page = load_catalogue().pages[RULE]
+    assert (found.cause, found.why) == (page.title_zh, page.sections.zh_why)
+    assert found.headline.startswith("停滞")
+    assert found.fixes and found.fixes[0] == page.sections.zh_fixes[0]
+
+
+def test_an_incident_of_a_rule_unknown_here_is_still_told(make_incident: Callable[..., Incident]) -> None:
+    found = told(row("stalled"), make_incident(rule="somebodys-own-rule"))
+    assert found.cause == "somebodys-own-rule" and found.page is None
+
+
+def test_a_healthy_run_says_when_the_last_step_was() -> None:
+    found = told(row("training"), last=NOW - 2)
+    assert (found.level, found.headline) == ("good", "Training: step 57 / 900 was 2.00 s ago")
+    assert not found.cause
+
+
+def test_silence_of_the_agent_comes_before_all_it_said(make_incident: Callable[..., Incident]) -> None:
+    found = told(row("stale", seen=NOW - 95), make_incident(primary=primary()))
+    assert found.headline == "No word from the agent for 1 min 35 s"
+    assert not found.cause
+
+
+@pytest.mark.parametrize(
+    ("state", "level", "headline"),
+    [
+        ("finished", "good", "Finished at step 57 / 900"),
+        ("failed", "critical", "Failed at step 57 / 900"),
+        ("starting", "quiet", "Starting: no step yet"),
+        ("degraded", "warning", "Slower than it was"),
+    ],
+)
+def test_other_states(state: str, level: str, headline: str) -> None:
+    ended = NOW if state in ("finished", "failed") else None
+    found = told(row(state, ended_at=ended))
+    assert (found.level, found.headline) == (level, headline)
+
+
+def test_a_failed_run_is_explained_by_the_incident_of_its_end(make_incident: Callable[..., Incident]) -> None:
+    stall = make_incident(status="resolved", resolution="run-failed", opened_at=NOW - 90)
+    end = make_incident(
+        kind="ended", rule="cuda-oom", opened_at=NOW - 5, primary=primary(title="Out of memory")
+    )
+    found = told(row("failed", ended_at=NOW, exit="exit code 1"), stall, end)
+    assert found.rule == "cuda-oom" and found.facts[0] == "exit code 1"
+
+
+def test_a_finished_run_is_not_blamed_for_a_stall_it_got_over(make_incident: Callable[..., Incident]) -> None:
+    got_over = make_incident(status="resolved", resolution="recovered")
+    found = told(row("finished", ended_at=NOW), got_over)
+    assert found.level == "good" and not found.cause
+
+
+def test_a_diagnosis_as_a_verdict() -> None:
+    place = Place(0, "rank0.log", 168, None, 57, "")
+    finding = Finding(RULE, "t", "cause", "fatal", 3, [0], place, place, note="No step followed.")
+    diagnosis = Diagnosis("failed", primary(), [finding], ending="exit code 1")
+    found = of_diagnosis(diagnosis, load_catalogue().pages, language="en", say=speaker("en"))
+    assert (found.level, found.headline, found.note) == ("critical", "Failed", "No step followed.")
+    assert any("rank0.log:168" in fact for fact in found.facts) and found.page is not None
+
+
+@pytest.mark.parametrize(
+    "verdict", ["failed", "stalled", "degraded", "healthy", "unknown-failure", "no-training-log"]
+)
+def test_every_verdict_has_words(verdict: Any) -> None:
+    assert of_diagnosis(Diagnosis(verdict), {}, language="zh", say=speaker("zh")).headline
