@@ -7,7 +7,7 @@ import re
 from stallwatch_rules.numbers import NUMBER, duration, number
 
 _BAR = re.compile(
-    r"(?P<label>[^|]{0,80}?)(?:\d{1,3}%\|[^|]*\|)? ?\b(?P<done>\d+)/(?P<total>\d+) "
+    r"(?P<label>[^|]{0,80}?)(?:\d{1,3}%\|[^|]*\|)? ?\b(?P<done>\d{1,15})/(?P<total>\d{1,15}) "
     r"\[(?P<elapsed>[\d:]+)<(?P<left>[\d:]+|\?)(?:, *(?:(?P<rate>"
     + NUMBER
     + r"|\?) ?(?P<unit>[^\s,\]]{1,12})))?"
@@ -18,7 +18,7 @@ _TRAINING = re.compile(
     r"|epochs?)[\s\d\[\]/:,.=-]*",
     re.IGNORECASE,
 )
-_EPOCH = re.compile(r"epochs?\s*\[?(\d+)", re.IGNORECASE)
+_EPOCH = re.compile(r"epochs?\s*\[?(\d{1,9})", re.IGNORECASE)
 _STEPS_A_SECOND = ("it/s", "step/s", "steps/s", "batch/s", "iter/s")
 _SECONDS_A_STEP = ("s/it", "s/step", "s/steps", "s/batch", "s/iter")
 

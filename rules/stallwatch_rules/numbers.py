@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 NUMBER = (
-    r"[-+]?(?:\d[\d_]*(?:,\d{3})*(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
+    r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
     r"|[nN]a[nN]|[iI]nf(?:inity)?)"
 )
 """A regular expression without groups: integers, decimals, thousands separators, NaN and infinity."""

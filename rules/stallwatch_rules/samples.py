@@ -133,17 +133,20 @@ def _from_dict(text: str) -> _Found | None:
     return step, total, values, "dict" if "loss" in values or step is not None else ""
 
 
+_COUNT = re.compile(r"\d{1,15}")
+
+
 def _step_of(numbers: dict[str, float], words: dict[str, str]) -> tuple[int | None, int | None]:
     step = total = None
     for key in _STEP_KEYS:
-        if key in numbers and numbers[key] >= 0 and numbers[key].is_integer():
+        if 0 <= numbers.get(key, -1) < 1e15 and numbers[key].is_integer():
             step = int(numbers[key])
             break
         done, slash, of = words.get(key, "").partition("/")
-        if slash and done.isdigit() and of.isdigit():
+        if slash and _COUNT.fullmatch(done) and _COUNT.fullmatch(of):
             return int(done), int(of)
     for key in _TOTAL_KEYS:
-        if key in numbers and numbers[key] > 0 and numbers[key].is_integer():
+        if 0 < numbers.get(key, 0) < 1e15 and numbers[key].is_integer():
             total = int(numbers[key])
             break
     return step, total
@@ -176,7 +179,7 @@ def _from_loss_scaler(text: str) -> _Found | None:
 
 # ---- plain text: "step 3/100 loss 0.63", DeepSpeed, Megatron, torchtitan, llm.c, verl, …
 
-_INTEGER = r"\d+(?:,\d{3})*"
+_INTEGER = r"\d{1,15}(?:,\d{3}){0,4}"
 _STEP = re.compile(
     r"(?<![\w/.-])(?:(?:global|train(?:ing)?|optimi[sz]er)[ _]?steps?|steps?|iterations?|iters?|num_updates)"
     r"\s{0,4}[:=：#]?\s{0,9}\[?\s{0,9}("
@@ -186,11 +189,11 @@ _STEP = re.compile(
     + r"))?(?![\w%]|[.:]\d)",
     re.IGNORECASE,
 )
-_DEEPSPEED_TIMER = re.compile(r"epoch=\d+/micro_step=\d+/global_step=(\d+)")
+_DEEPSPEED_TIMER = re.compile(r"epoch=\d+/micro_step=\d+/global_step=(\d{1,15})")
 _ITEM_OF_EPOCH = re.compile(
-    r"(Epoch(?:\(train\))?:? {1,2}\[(\d+)\]\s{1,4})\[\s*(\d+)/(\d+)\]"
+    r"(Epoch(?:\(train\))?:? {1,2}\[(\d{1,9})\]\s{1,4})\[\s*(\d{1,15})/(\d{1,15})\]"
 )  # mmengine, DETR
-_SHORT = re.compile(r"s:(\d+) (?:trl:(" + NUMBER + r")|tel:)")  # llm.c's log file
+_SHORT = re.compile(r"s:(\d{1,15}) (?:trl:(" + NUMBER + r")|tel:)")  # llm.c's log file
 _LOSS_FIRST = re.compile(r"(?:train(?:ing)?[ _])?(?:\w{1,12}_)?loss\s?[:=：]", re.IGNORECASE)
 # What may stand before a metric in its line: a logger's lead, and words such as "epoch 3, rank 0".
 _LEAD = re.compile(
