@@ -58,24 +58,10 @@ _BY_KEY = (
     ("cuda", re.compile(rf"(?:torch cuda version|CUDA used to build PyTorch|nvcc version)[ .:]+{_VERSION}")),
     ("python", re.compile(r"[/\\](?:lib[/\\])?python(?P<version>3\.\d{1,2})[/\\]")),
 )
-_HINTS = (
-    "ersion",
-    "==",
-    "eepspeed",
-    "eepSpeed",
-    "python3.",
-    "torch=",
-    "dist-info",
-    "Python ",
-    "transformers",
-    " info ",
-)
 
 
 def versions_in(text: str) -> dict[str, str]:
     """The versions that one line names."""
-    if not any(hint in text for hint in _HINTS):
-        return {}
     text = text[:2000]
     found: dict[str, str] = {}
     for key, pattern in _BY_KEY:

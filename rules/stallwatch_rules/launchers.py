@@ -24,7 +24,7 @@ class LauncherSummary:
         """Take the next line."""
         if _ROOT in text:
             self._root = True
-        elif "rank" in text:
+        elif "local_rank" in text:
             found = _RANK.match(text)
             if found and len(self.codes) < MAX_RANKS:
                 self._rank = int(found[1])

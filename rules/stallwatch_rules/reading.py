@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.diagnosis import Question, conclude
+from stallwatch_rules.hints import TRACEBACK, WARNING, Hints, may_hold
 from stallwatch_rules.matcher import Matcher
 from stallwatch_rules.progress import ProgressTracker
 from stallwatch_rules.records import Diagnosis, Line, Match, Sample
@@ -18,8 +19,6 @@ from stallwatch_rules.samples import extract
 from stallwatch_rules.stream import StreamReading
 
 MAX_STREAMS = 4096  #: sources times ranks; a text that names more ranks than that is no log
-
-_WARNING_WORDS = ("arning", "WARN", "[W")
 
 
 @dataclass
@@ -60,12 +59,13 @@ class RunReading:
         contexts: dict[int, list[str]] = {}
         for index, rule in scan.contexts:
             contexts.setdefault(index, []).append(rule)
+        hints = Hints.of(lines)
         for index, line in enumerate(lines):
             stream = self._stream(line)
             if stream is None:
                 continue
             stream.contexts.update(contexts.get(index, ()))
-            self._read(stream, line, hits.get(index, ()), observed)
+            self._read(stream, line, hits.get(index, ()), hints, observed)
         return observed
 
     def diagnose(
@@ -98,22 +98,23 @@ class RunReading:
         stream: StreamReading,
         line: Line,
         hits: Sequence[tuple[str, dict[str, str]]],
+        hints: Hints,
         observed: Observed,
     ) -> None:
         sample = extract(line)
         progressed = self.tracker.add(sample, line)
         if sample is not None:
             observed.samples.append(sample)
-        stream.read(line, sample, progressed)
+        stream.read(line, sample, progressed, hints)
         for rule, captures in hits:
             match = Match(rule, line, captures, self.tracker.last_step)
             stream.match(match, rule in self._by_progress)
             if rule not in self.matcher.conditional or rule in stream.contexts:
                 observed.matches.append(match)
-        if hits or stream.tracebacks.wants(line.text):
+        if hits or stream.tracebacks.busy or (hints.traceback and may_hold(line.text, TRACEBACK)):
             rules = [rule for rule, _ in hits]
             raised = stream.tracebacks.feed(line, rules, stream.mark(self.tracker.last_step))
             if raised is not None:
                 stream.exceptions.add(raised)
-        if any(word in line.text for word in _WARNING_WORDS):
+        if hints.warning and may_hold(line.text, WARNING):
             observed.warnings.append(line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from stallwatch_rules.environment import versions_in
+from stallwatch_rules.hints import LAUNCHER, VERSION, Hints, may_hold
 from stallwatch_rules.launchers import LauncherSummary
 from stallwatch_rules.prefixes import own_time
 from stallwatch_rules.records import Line, Match, Sample
@@ -80,7 +81,7 @@ class StreamReading:
             return None
         return line.time if self.timed or own_time(line.text) is not None else None
 
-    def read(self, line: Line, sample: Sample | None, progressed: bool) -> None:
+    def read(self, line: Line, sample: Sample | None, progressed: bool, hints: Hints) -> None:
         """Take the next line, without its matches."""
         self.clock(line)
         if sample is not None:
@@ -98,11 +99,11 @@ class StreamReading:
             sign = int(self.last_time // ACTIVITY_SECONDS)
             if sign in self.activity or len(self.activity) < MAX_ACTIVITY:
                 self.activity[sign] = self.activity.get(sign, 0) + 1
-        text = line.text
-        if self.index < VERSION_LINES:
-            for name, version in versions_in(text).items():
+        if hints.version and self.index < VERSION_LINES and may_hold(line.text, VERSION):
+            for name, version in versions_in(line.text).items():
                 self.versions.setdefault(name, version)
-        self.summary.see(text)
+        if hints.launcher and may_hold(line.text, LAUNCHER):
+            self.summary.see(line.text)
         self.index += 1
 
     def match(self, match: Match, by_progress: bool) -> None:

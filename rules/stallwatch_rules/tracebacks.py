@@ -48,8 +48,6 @@ _OTHER_MESSAGE = re.compile(
     r"\[[EWIF]\d{0,4} |\[20\d\d-\d\d-\d\d|[EWIF]\d{4} \d\d:|20\d\d-\d\d-\d\d|(?:WARNING|INFO|ERROR):\w"
     r"|terminate called|Killing subprocess|Exception ignored|Fatal Python error|wandb: |\{'|\{\""
 )
-# One of these stands in every line with which something begins here.
-_WORDS = ("call last", 'File "', "Error", "Exception", "Interrupt", "Exit", "Timeout", "error ---")
 _LAUNCHER_NAMES = ("ChildFailedError", "SignalException", "ProcessExitedException")
 _LAUNCHER_FRAMES = re.compile(
     r"torch/distributed/(?:run|launch|launcher/)|accelerate/commands/|deepspeed/launcher/|bin/(?:torchrun|deepspeed|accelerate)$"
@@ -130,11 +128,10 @@ class TracebackReader:
         self._bare: Raised | None = None
         self._bare_after = 0
 
-    def wants(self, text: str) -> bool:
-        """Whether a line without a match can matter here; most cannot, and need not be fed."""
-        if self._open is not None or self._raised is not None or self._bare is not None or self._aside:
-            return True
-        return any(word in text for word in _WORDS)
+    @property
+    def busy(self) -> bool:
+        """Whether the next line matters whatever it says, not only with a word of ``hints.TRACEBACK``."""
+        return self._open is not None or self._raised is not None or self._bare is not None or self._aside > 0
 
     def feed(self, line: Line, rules: Collection[str] = (), mark: Mark = _START) -> Raised | None:
         """Take the next line and the rules that matched it; gives the chain that has ended, if one has."""
