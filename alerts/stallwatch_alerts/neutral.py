@@ -13,7 +13,6 @@ from stallwatch_rules.redact import redact
 # Look-alikes instead of escapes: every chat has other escapes, none reads meaning into these.
 _LOOK_ALIKES = str.maketrans(
     {
-        "@": "＠",  # @here, @everyone, @all, <@U123>
         "<": "‹",  # <!channel>, <at id=all>, HTML
         ">": "›",
         "`": "'",
@@ -21,6 +20,7 @@ _LOOK_ALIKES = str.maketrans(
         "~": "∼",
     }
 )
+_MENTION = re.compile(r"@(?=\S)")  # @here, @everyone, @all, <@U123>; not the one in "cache @ step 10"
 _ENTITY = re.compile(r"&(?=#?\w{1,10};)")
 _LINK = re.compile(r"\](?=\s*[(\[])|(?<=[A-Za-z]):(?=//)|:\|\||\|\|")
 _BREAKS = re.compile(r"[\r\n\t\v\f\x85\u2028\u2029]+")
@@ -33,7 +33,7 @@ def neutralise(text: str, limit: int = 0) -> str:
     text = _BREAKS.sub(" ", redact(text))
     # Cc, Cf: control characters, zero-width and right-to-left marks, which hide or turn text around.
     text = "".join(char for char in text if unicodedata.category(char) not in ("Cc", "Cf"))
-    text = _ENTITY.sub("＆", text.translate(_LOOK_ALIKES))
+    text = _ENTITY.sub("＆", _MENTION.sub("＠", text.translate(_LOOK_ALIKES)))
     text = _LINK.sub(_break_link, text).strip()
     return shorten(text, limit) if limit else text
 

@@ -70,7 +70,7 @@ def catalogue_of(config: Config) -> Catalogue:
 def tell(text: str) -> None:
     """Say something on stderr, apart from what a command prints."""
     for line in text.splitlines() or [""]:
-        click.echo(f"stallwatch: {line}", err=True)
+        click.echo(f"stallwatch: {line}".rstrip(), err=True)
 
 
 def tell_all(problems: Iterable[object]) -> None:

@@ -110,6 +110,23 @@ def test_the_same_in_chinese_comes_from_the_page(
     assert "allocation" not in message.text.replace("allocate", "")
 
 
+def test_long_texts_end_with_a_sentence_and_fixes_are_whole(
+    stall: Stall, oom_primary: Primary, oom_page: RulePage
+) -> None:
+    oom_primary.why = "The *first* sentence says it all. " * 20
+    oom_primary.fixes = [f"Fix {number}: " + "do this and that; " * 14 + "then done." for number in range(4)]
+    incident = failed(stall, oom_primary, evidence=["e" * 400] * 5, note="n" * 400)
+    message = render(incident, "en", oom_page)
+    assert "The first sentence says it all.\n" in message.text
+    assert message.text.endswith((";", "."))
+    assert "1. Fix 0" in message.text and "3. Fix 2" not in message.text
+    assert len(message.text) <= 1500
+
+
+def test_an_at_sign_that_mentions_nobody_stays(stall: Stall) -> None:
+    assert "cache @ step 10" in render(stall(evidence=["Invalidate trace cache @ step 10"]), "en", None).text
+
+
 def test_a_stall_is_not_blamed_on_something_else_that_was_found(stall: Stall, oom_primary: Primary) -> None:
     message = render(stall(primary=oom_primary, rank=None), "en", None)
     assert "CUDA out of memory" not in message.title + message.text.replace(oom_primary.evidence[0], "")

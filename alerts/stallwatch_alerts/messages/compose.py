@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from stallwatch_alerts.messages import en, zh
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 TITLE_LIMIT = 200
 TEXT_LIMIT = 1500
 _LINE_LIMIT = 150
-_WHY_LIMIT = 250
+_WHY_LIMIT = 280
 _EVIDENCE_LINES = 3
 _FIXES = 3
-_FIX_LIMIT = 180
+_FIX_LIMIT = 280
 _CHINESE = re.compile(r"[\u4e00-\u9fff]")
 
 
@@ -45,12 +45,10 @@ def render(incident: Incident, language: str, page: RulePage | None) -> Message:
     cause = _cause(incident, language, page)
     run = neutralise(incident.run, 80)
     title = f"[{run}] {_title(incident, words, cause.title)}"
-    blocks = (
-        _resolved(incident, words, cause)
-        if incident.status == "resolved"
-        else _opened(incident, words, cause)
-    )
-    text = "\n\n".join(block for block in blocks if block)
+    text = _text(incident, words, cause)
+    while len(text) > TEXT_LIMIT and cause.fixes:  # one whole fix is worth more than two halves
+        cause = replace(cause, fixes=cause.fixes[:-1])
+        text = _text(incident, words, cause)
     return Message(shorten(title, TITLE_LIMIT), shorten(text, TEXT_LIMIT))
 
 
@@ -156,6 +154,11 @@ def _ending_title(ending: Ending | None, words: Words) -> str:
 
 
 # ---------------------------------------------------------------- text
+
+
+def _text(incident: Incident, words: Words, cause: _Cause) -> str:
+    tell = _resolved if incident.status == "resolved" else _opened
+    return "\n\n".join(block for block in tell(incident, words, cause) if block)
 
 
 def _opened(incident: Incident, words: Words, cause: _Cause) -> Iterator[str]:

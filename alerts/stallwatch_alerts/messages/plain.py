@@ -8,13 +8,21 @@ from stallwatch_alerts.neutral import shorten
 
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)|<https?://[^>\s]*>")
 _BARE_LINK = re.compile(r"\s*\(?https?://[^\s)]+\)?")
-_STRONG = re.compile(r"(\*\*|__)(?=\S)(.+?)(?<=\S)\1")
+_CODE = re.compile(r"(`[^`]*`)")
+_EMPHASIS = re.compile(r"(\*\*|(?<!\w)\*)(?=\S)(.+?)(?<=\S)\1")
+_SENTENCE_END = re.compile(r"[.;:!?](?=\s)|[。；！？]")
 
 
 def plain(markdown: str, limit: int) -> str:
-    """The first paragraph, its links replaced by their words and its marks taken off, cut at `limit`."""
+    """The first paragraph, links replaced by their words and marks taken off; at most `limit` long."""
     text = " ".join(markdown.strip().split("\n\n")[0].split())
     text = _LINK.sub(lambda found: found[1] or "", text)
     text = _BARE_LINK.sub("", text)
-    text = _STRONG.sub(r"\2", text).replace("`", "")
-    return shorten(text, limit)
+    text = "".join(
+        part[1:-1] if part.startswith("`") else _EMPHASIS.sub(r"\2", part) for part in _CODE.split(text)
+    )
+    if len(text) <= limit:
+        return text
+    ends = [found.end() for found in _SENTENCE_END.finditer(text, 0, limit)]
+    # Whole sentences, unless they would leave next to nothing.
+    return text[: ends[-1]] if ends and ends[-1] >= limit // 3 else shorten(text, limit)
