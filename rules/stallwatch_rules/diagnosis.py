@@ -20,7 +20,13 @@ from stallwatch_rules.findings import (
     judge_recoveries,
 )
 from stallwatch_rules.fixes import fixes_for
-from stallwatch_rules.judgements import Judgement, RunFacts, judge_silence, judge_step_time
+from stallwatch_rules.judgements import (
+    RECOVERED_BUT_DIED,
+    Judgement,
+    RunFacts,
+    judge_silence,
+    judge_step_time,
+)
 from stallwatch_rules.page import RulePage
 from stallwatch_rules.progress import ProgressTracker
 from stallwatch_rules.records import Diagnosis, Primary, Verdict
@@ -32,6 +38,7 @@ from stallwatch_rules.timeline import leading
 
 SILENT_HANG = "silent-hang-no-error"
 STEP_TIME = "step-time-degraded"
+SIGTERM = "secondary-sigterm-cascade"
 INTERRUPTED = "keyboard-interrupt"
 SCHEDULER = "scheduler-and-process"  #: the family of what follows when somebody ends a run
 NUMERICS = "numerics"  #: the family of failures that no exit code shows
@@ -61,8 +68,11 @@ def conclude(
     """The diagnosis of these streams."""
     language = question.language
     found = collect(streams, catalogue, conditional)
-    died = bool(question.failed) or any(one.role == "wrapper" and one.harm == "fatal" for one in found)
-    exceptions = read_exceptions(streams, {one.rule: set(one.hits) for one in found}, died)
+    died = bool(question.failed) or any(
+        one.role == "wrapper" and one.followed < RECOVERED_BUT_DIED for one in found
+    )
+    known = {one.rule: set(one.hits) for one in found}
+    exceptions = read_exceptions(streams, known, died=died, complete=tracker.finished)
     by_hand = _by_hand(found, exceptions, question)
     clock = read_clock(streams, tracker, question.now, question.threshold, by_hand=by_hand)
     lead = leading({key: stream.timelines for key, stream in streams.items()})
@@ -81,7 +91,7 @@ def conclude(
     facts = _with_end(facts, found, exceptions)
     judge_by_progress(found, streams, facts)
     _conclude_rules(found, catalogue, tracker, clock, facts, exceptions)
-    candidates = _candidates(found)
+    candidates = _candidates(found, streams)
     beside = bool(exceptions.fatal)
     exceptions.decide(candidates)
     chosen = None if exceptions.are_the_cause else primary(candidates, unknown_beside=beside)
@@ -173,10 +183,13 @@ def _concluded(page: RulePage, judgement: Judgement) -> Found:
     return one
 
 
-def _candidates(found: list[Found]) -> list[Candidate]:
-    """With what a judged standstill or slowdown explains by its nature."""
+def _candidates(found: list[Found], streams: Streams) -> list[Candidate]:
+    """With what a judged standstill, a slowdown or a process that failed by itself explains by its nature."""
+    by_itself = any(stream.summary.failed_by_itself for stream in streams.values())
     symptoms = [one.rule for one in found if one.role in ("symptom", "wrapper")]
     for one in found:
+        if one.role == "wrapper" and by_itself:
+            one.explains = [SIGTERM]
         if one.rule == TRACE_CACHE and one.judged:
             if one.harm == "fatal":
                 one.explains = [*symptoms, STEP_TIME]

@@ -14,6 +14,7 @@ from stallwatch_rules.tracebacks import Raised
 from stallwatch_rules.unknown import Seen, fold, unknown_in
 
 SURVIVED = 2  #: so many further steps show that an exception did not end the run
+SURVIVED_LINES = 1000  #: the same, for logs whose steps are not understood
 SURVIVED_BUT_DIED = 10  #: the same where the run is known to have failed: its output may be out of order
 
 _TIMED_OUT = re.compile(r"Timed out waiting|timed out after \d|before timing out")
@@ -90,9 +91,16 @@ def _step(raised: Raised) -> int | None:
 
 
 def read_exceptions(
-    streams: Mapping[Stream, StreamReading], known: Mapping[str, set[Stream]], died: bool = False
+    streams: Mapping[Stream, StreamReading],
+    known: Mapping[str, set[Stream]],
+    *,
+    died: bool = False,
+    complete: bool = False,
 ) -> Exceptions:
-    """The exceptions of these streams; ``known`` are the rules that fired, with their streams."""
+    """The exceptions of these streams; ``known`` are the rules that fired, with their streams.
+
+    ``died`` and ``complete``: the run is known to have failed, or to have reached its end.
+    """
     enough = SURVIVED_BUT_DIED if died else SURVIVED
     mains = [stream.timelines.main for stream in streams.values()]
     timelines = [main for main in mains if main is not None]
@@ -114,7 +122,9 @@ def read_exceptions(
                     key,
                     seen.raised.mark.index,
                     stream.when(seen.raised.line),
-                    followed < enough,
+                    followed < enough
+                    and stream.plain - seen.last.mark.plain < SURVIVED_LINES
+                    and not (complete and seen.last.thread),
                     bool(interrupts) and min(interrupts) < seen.raised.mark.index,
                 )
             )

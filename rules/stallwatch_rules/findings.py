@@ -176,7 +176,7 @@ def collect(streams: Streams, catalogue: Catalogue, conditional: Collection[str]
 def judge_recoveries(found: Iterable[Found], facts: RunFacts) -> None:
     """Failures that a line names, but that training survived."""
     for one in found:
-        if one.harm != "fatal" or one.role == "notice":
+        if one.harm not in ("fatal", "degrading") or one.role == "notice":
             continue
         often = facts.advances > 0 and one.count >= 3 and one.count / facts.advances > OFTEN
         judgement = judge_recovery(one.followed, often, facts)

@@ -14,7 +14,7 @@ from stallwatch_rules.records import Line
 # A line of each kind holds one of its words.
 TRACEBACK = ("call last", 'File "', "Error", "Exception", "Interrupt", "Exit", "Timeout", "error ---")
 VERSION = ("ersion", "==", "eepspeed", "python3.", "torch", "dist-info", "Python ", "transformers", " info ")
-LAUNCHER = ("Root Cause", "exitcode", "local_rank")
+LAUNCHER = ("Root Cause", "exitcode", "local_rank", "return code")
 WARNING = ("arning", "WARN", "[W")
 
 

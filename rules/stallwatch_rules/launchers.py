@@ -7,22 +7,28 @@ from dataclasses import dataclass, field
 
 _RANK = re.compile(r"^\s*rank\s*: (\d{1,6}) \(local_rank: \d+\)")
 _EXIT = re.compile(r"^\s*exitcode\s*: (-?\d{1,4})\b")
+_STATUS = re.compile(r"failed \(exitcode: (-?\d{1,4})\) local_rank|exits with return code = (-?\d{1,4})\b")
+_BY_SIGTERM = (-15, 143)
 _ROOT = "Root Cause (first observed failure)"
 MAX_RANKS = 4096
 
 
 @dataclass
 class LauncherSummary:
-    """Reads torchrun's list of failures, line by line of one stream."""
+    """Reads torchrun's list of failures and DeepSpeed's exit codes, line by line of one stream."""
 
     codes: dict[int, int | None] = field(default_factory=dict)  #: failed rank → exit code
     first: int | None = None  #: the rank that torchrun saw fail first
+    failed_by_itself: bool = False  #: some process failed that no SIGTERM ended
     _rank: int | None = None
     _root: bool = False
 
     def see(self, text: str) -> None:
         """Take the next line."""
-        if _ROOT in text:
+        status = _STATUS.search(text)
+        if status is not None:
+            self._ended(int(status[1] or status[2]))
+        elif _ROOT in text:
             self._root = True
         elif "local_rank" in text:
             found = _RANK.match(text)
@@ -35,9 +41,13 @@ class LauncherSummary:
             found = _EXIT.match(text)
             if found:
                 self.codes[self._rank] = int(found[1])
+                self._ended(int(found[1]))
+
+    def _ended(self, code: int) -> None:
+        self.failed_by_itself = self.failed_by_itself or (code != 0 and code not in _BY_SIGTERM)
 
     @property
     def culprits(self) -> list[int]:
         """The ranks to look at: those that were not merely ended by the launcher's SIGTERM."""
-        own = [rank for rank, code in self.codes.items() if code != -15]
+        own = [rank for rank, code in self.codes.items() if code not in _BY_SIGTERM]
         return sorted(own) or ([self.first] if self.first is not None else [])

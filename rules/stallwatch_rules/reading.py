@@ -50,6 +50,8 @@ class RunReading:
     def feed(self, lines: Sequence[Line]) -> Observed:
         """Read further lines. Lines of one source and rank must come in their order."""
         observed = Observed()
+        # A scheduler's log holds our own words too, which quote the run's; they are no evidence.
+        lines = [line for line in lines if not line.text.startswith("stallwatch:")]
         if not lines:
             return observed
         scan = self.matcher.scan(lines)
@@ -116,5 +118,6 @@ class RunReading:
             raised = stream.tracebacks.feed(line, rules, stream.mark(self.tracker.last_step))
             if raised is not None:
                 stream.exceptions.add(raised)
+        stream.plain += not stream.tracebacks.busy
         if hints.warning and may_hold(line.text, WARNING):
             observed.warnings.append(line)

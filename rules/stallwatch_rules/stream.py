@@ -54,6 +54,7 @@ class StreamReading:
         self.source = source
         self.rank = rank
         self.index = 0  #: lines read
+        self.plain = 0  #: lines read outside of tracebacks
         self.timelines = StreamTimelines()
         self.tracebacks = TracebackReader(failures)
         self.exceptions = ExceptionTable()
@@ -123,4 +124,4 @@ class StreamReading:
 
     def mark(self, step: int | None) -> Mark:
         """Where the stream is; ``step`` is that of the run."""
-        return Mark(self.index - 1, self.timelines.advances, step)
+        return Mark(self.index - 1, self.timelines.advances, step, self.plain)

@@ -43,6 +43,8 @@ _ASIDE = re.compile(
     r"^(?:Exception ignored (?:in|on|while)\b|Error in atexit\.|Error in sys\.excepthook"
     r"|--- Logging error ---)"
 )
+_THREAD = re.compile(r"^Exception in thread ")
+_SNIPPETS = ("<string>", "<stdin>")
 # Lines with which another message begins, so that an exception's own text has ended.
 _OTHER_MESSAGE = re.compile(
     r"\[[EWIF]\d{0,4} |\[20\d\d-\d\d-\d\d|[EWIF]\d{4} \d\d:|20\d\d-\d\d-\d\d|(?:WARNING|INFO|ERROR):\w"
@@ -81,6 +83,7 @@ class Mark:
     index: int = 0  #: lines before it
     advances: int = 0  #: steps that the stream had seen
     step: int | None = None  #: the last step of the run
+    plain: int = 0  #: lines outside of tracebacks before it
 
 
 @dataclass
@@ -95,6 +98,7 @@ class Raised:
     root: str = ""  #: the chain's first exception with its message, where there is a chain
     kind: Kind = "failure"
     rules: set[str] = field(default_factory=set)  #: rules that matched in the chain
+    thread: bool = False  #: raised in a thread beside the main one, which goes on
 
 
 @dataclass
@@ -110,6 +114,7 @@ class _Open:
     rules: set[str] = field(default_factory=set)
     foreign: int = 0
     adjoining: bool = False  #: whether the line before belonged to it
+    thread: bool = False
 
 
 _START = Mark()
@@ -125,13 +130,19 @@ class TracebackReader:
         self._after = 0  # lines since its first line
         self._chained = False  # a chain marker came after it
         self._aside = 0  # lines for which a traceback that begins is an aside
+        self._thread = 0  # the same for one of another thread
         self._bare: Raised | None = None
         self._bare_after = 0
 
     @property
     def busy(self) -> bool:
         """Whether the next line matters whatever it says, not only with a word of ``hints.TRACEBACK``."""
-        return self._open is not None or self._raised is not None or self._bare is not None or self._aside > 0
+        return (
+            self._open is not None
+            or self._raised is not None
+            or self._bare is not None
+            or self._aside + self._thread > 0
+        )
 
     def feed(self, line: Line, rules: Collection[str] = (), mark: Mark = _START) -> Raised | None:
         """Take the next line and the rules that matched it; gives the chain that has ended, if one has."""
@@ -170,7 +181,8 @@ class TracebackReader:
         aside = self._aside > 0 or (inner and previous is not None and previous.kind == "ignored")
         self._open = _Open(line, prefix, aside, previous if inner else None, header=True, adjoining=True)
         self._open.rules.update(self._failures & set(rules))
-        self._chained, self._aside = False, 0
+        self._open.thread = self._thread > 0 or (inner and previous is not None and previous.thread)
+        self._chained, self._aside, self._thread = False, 0, 0
         return None if inner else previous
 
     def _inside(self, begun: _Open, line: Line, rules: Collection[str], mark: Mark) -> Raised | None:
@@ -205,6 +217,7 @@ class TracebackReader:
             raised.root = begun.chain.root or f"{begun.chain.exception}: {begun.chain.message}".rstrip(": ")
             raised.rules |= begun.chain.rules
         raised.kind = "ignored" if begun.aside else _kind(raised)
+        raised.thread = begun.thread
         self._open, self._raised, self._after, self._chained = None, raised, 0, False
 
     def _continues(self, text: str, rules: Collection[str]) -> bool:
@@ -216,7 +229,12 @@ class TracebackReader:
             self._after = 0
             return True
         self._after += 1
-        if self._after > MESSAGE_LINES or _OTHER_MESSAGE.match(text) or _ASIDE.match(text):
+        if (
+            self._after > MESSAGE_LINES
+            or _OTHER_MESSAGE.match(text)
+            or _ASIDE.match(text)
+            or _THREAD.match(text)
+        ):
             return False
         if not self._chained and _frame(text) is not None:
             return False
@@ -229,8 +247,13 @@ class TracebackReader:
         text = line.text
         if self._aside:
             self._aside -= 1
+        if self._thread:
+            self._thread -= 1
         if _ASIDE.match(text):
             self._aside = 3
+            return
+        if _THREAD.match(text):
+            self._thread = 3
             return
         frame = _frame(text) if 'File "' in text else None
         if frame is not None and frame.name:
@@ -278,6 +301,8 @@ _DIGITS = re.compile(r"\d")
 
 def _kind(raised: Raised) -> Kind:
     last = raised.exception.rpartition(".")[2]
+    if raised.frames and all(frame.path in _SNIPPETS for frame in raised.frames):
+        return "ignored"  # a piece of code that the program ran, such as a model's answer
     if last in ("KeyboardInterrupt", "SystemExit", "GeneratorExit"):
         return "interrupt"
     if last in _LAUNCHER_NAMES:

@@ -41,7 +41,13 @@ def catalogue(page_text: Callable[..., str]) -> Catalogue:
         page("network-retry", patterns=["entering retry loop"], harm="harmless", role="notice"),
         page("collective-timeout", "collectives", patterns=["collective operation timeout"], role="symptom"),
         page("child-failed", "scheduler-and-process", patterns=["ChildFailedError"], role="wrapper"),
-        page("ended-outside", "scheduler-and-process", patterns=["closing signal SIGTERM"], role="symptom"),
+        page(
+            "secondary-sigterm-cascade",
+            "scheduler-and-process",
+            patterns=["closing signal SIGTERM"],
+            role="symptom",
+        ),
+        page("grad-norm-nan", "numerics", patterns=["'grad_norm': nan"], harm="degrading"),
         page(
             "keyboard-interrupt",
             "scheduler-and-process",
@@ -152,6 +158,19 @@ def test_an_unknown_exception_that_training_survived(diagnose: Diagnose) -> None
     assert diagnosis.unknown[0].exception == "ValueError"
 
 
+def test_an_unknown_exception_long_before_the_end_of_a_log_without_steps(diagnose: Diagnose) -> None:
+    text = "DeepSpeed info: version=0.16.3\n" + raised("ValueError: optional part is missing")
+    assert diagnose(text + "working\n" * 900).verdict == "unknown-failure"
+    assert diagnose(text + "working\n" * 1100).verdict == "healthy"
+
+
+def test_a_thread_that_fails_does_not_end_a_run_that_reached_its_end(diagnose: Diagnose) -> None:
+    thread = "Exception in thread Uploader:\n" + raised("ConnectionError: no route")
+    assert diagnose(steps(1, 90, total=90) + thread).verdict == "healthy"
+    assert diagnose(steps(1, 30, total=90) + thread).verdict == "unknown-failure"
+    assert diagnose(steps(1, 90, total=90) + raised("ConnectionError: no route")).verdict == "unknown-failure"
+
+
 def test_a_failed_command_without_a_reason(diagnose: Diagnose) -> None:
     diagnosis = diagnose(steps(1, 30), failed=True, ending="failed: exit code 3")
     assert (diagnosis.verdict, diagnosis.primary) == ("unknown-failure", None)
@@ -233,6 +252,14 @@ Root Cause (first observed failure):
     assert "5" not in diagnosis.primary.fixes[0]
 
 
+def test_a_launcher_ends_the_others_after_a_failure(diagnose: Diagnose) -> None:
+    failed = "failed (exitcode: 1) local_rank: 0 (pid: 90) of binary: /usr/bin/python3\n"
+    assert primary(diagnose(f"{SIGTERM}\n{failed}{WRAPPER}\n")) == "child-failed"
+    assert primary(diagnose(f"{SIGTERM}\n{WRAPPER}\n")) == "secondary-sigterm-cascade"
+    by_sigterm = failed.replace("exitcode: 1)", "exitcode: -15)")
+    assert primary(diagnose(f"{SIGTERM}\n{by_sigterm}{WRAPPER}\n")) == "secondary-sigterm-cascade"
+
+
 def test_of_two_causes_the_earlier_by_time(diagnose: Diagnose) -> None:
     logs = {
         "rank0.log": stamped([(1, "step 1 loss 1.5"), (900, OOM)]),
@@ -263,6 +290,12 @@ def test_nan_that_stays_is_the_end(diagnose: Diagnose) -> None:
     assert primary(diagnose(good + nan)) == "loss-nan"
     recovered = diagnose(good + "{'loss': nan, 'step': 6}\n" + steps(7, 60))
     assert recovered.verdict == "healthy"
+
+
+def test_a_gradient_that_was_nan_once_degrades_nothing(diagnose: Diagnose) -> None:
+    once = "{'loss': 1.5, 'grad_norm': nan, 'step': 1}\n"
+    assert diagnose(once + steps(2, 60)).verdict == "healthy"
+    assert diagnose(steps(1, 60) + once.replace("1}", "61}")).verdict == "degraded"
 
 
 def test_a_rule_that_needs_a_context(diagnose: Diagnose) -> None:

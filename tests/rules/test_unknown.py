@@ -153,10 +153,15 @@ KeyboardInterrupt
     assert [one.kind for one in read(text)] == ["ignored", "interrupt"]
 
 
+def test_code_that_the_program_ran_is_not_the_program() -> None:
+    text = 'Traceback (most recent call last):\n  File "<string>", line 3, in <module>\nNameError: x\n'
+    assert [one.kind for one in read(text)] == ["ignored"]
+
+
 @pytest.mark.parametrize(
     "tail",
     [
-        '  File "/e/lib/python3.11/site-packages/torch/distributed/launcher/api.py", line 383, in launch_agent\n'
+        '  File "/e/lib/python3.11/site-packages/torch/distributed/launcher/api.py", line 383, in launch\n'
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n=====\ntrain.py FAILED\n",
         '  File "/e/lib/python3.11/site-packages/accelerate/commands/launch.py", line 9, in simple_launcher\n'
         "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.\n",
