@@ -81,6 +81,12 @@ def test_the_other_forms_and_a_file(stallwatch: Stallwatch, tmp_path: Path) -> N
     assert "stallwatch: missing/report.md: cannot be written" in unwritable.stderr
 
 
+def test_what_stallwatch_itself_said_in_a_schedulers_log_is_no_evidence(stallwatch: Stallwatch) -> None:
+    said = "stallwatch:       torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    result = stallwatch("diagnose", "-", "--json", stdin=HEALTHY + said + HEALTHY)
+    assert (json.loads(result.stdout)["verdict"], result.exit_code) == ("healthy", 0)
+
+
 def test_what_cannot_be_read_is_told_and_the_rest_is_diagnosed(
     stallwatch: Stallwatch, tmp_path: Path
 ) -> None:
