@@ -15,7 +15,7 @@ class Advance:
         self._tracker = tracker
         self._watch = watch
         self._metrics = metrics
-        self._shown: float | None = None  # time of the last line that showed progress
+        self._shown: tuple[object, ...] = (None, None, 1)  # what told of progress until now
         self._attempt = 1
         self._step: int | None = None
         self._step_at: float | None = None  # None where the time before the next step is not a step's alone
@@ -31,10 +31,11 @@ class Advance:
         """Take over what changed; whether there was progress."""
         tracker = self._tracker
         phase: Phase = "idle" if tracker.finished else tracker.phase
-        progressed = tracker.last_progress_time != self._shown
+        shown = (tracker.last_progress_time, tracker.last_step, tracker.attempt)
+        progressed = shown != self._shown
         if not progressed and phase == self._phase:
             return False
-        self._shown = tracker.last_progress_time
+        self._shown = shown
         self._watch.observe(now, phase, tracker.last_step)
         if phase != "train":
             self._step_at = None

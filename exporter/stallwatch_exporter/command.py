@@ -38,11 +38,6 @@ def run_command(
     anything else is set up, and goes on whatever happens to the watching.
     """
     queue, endings, started = ByteQueue(), EndingWatch(), time.time()
-    try:
-        capture = Capture(command, queue)
-    except CommandProblem as problem:
-        notice(str(problem))
-        return problem.exit_code
     opening = functools.partial(
         open_agent,
         command,
@@ -54,7 +49,13 @@ def run_command(
         notice=notice,
         started=started,
     )
-    with SignalRelay(capture.send, capture.resize) as relay:
+    with SignalRelay() as relay:
+        try:
+            capture = Capture(command, queue)
+        except CommandProblem as problem:
+            notice(str(problem))
+            return problem.exit_code
+        relay.attach(capture.send, capture.resize)
         miner = Miner(opening, queue, capture.pid, notice)
         returncode = capture.wait()
         ended = time.time()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,7 +53,7 @@ class RankCopies:
 
     def __post_init__(self) -> None:
         self._streams: dict[str, _Stream] = {}
-        self._buffers: dict[str, list[bytes]] = {}
+        self._buffers: defaultdict[str, list[bytes]] = defaultdict(list)
         self._buffered = 0
         self._last_ns = 0
         self._told: set[str] = set()
@@ -65,9 +66,13 @@ class RankCopies:
             state.held_ns = self._stamp(time)
         text = state.held + data
         pieces, start = [], 0
-        for found in _PIECE_END.finditer(text):
-            pieces.append(text[start : found.end()])
-            start = found.end()
+        if b"\r" in text:
+            for found in _PIECE_END.finditer(text):
+                pieces.append(text[start : found.end()])
+                start = found.end()
+        else:
+            start = text.rfind(b"\n") + 1
+            pieces = text[:start].splitlines(keepends=True)
         while len(text) - start > MAX_PIECE:
             pieces.append(text[start : start + MAX_PIECE])
             start += MAX_PIECE
@@ -90,18 +95,17 @@ class RankCopies:
         return self._last_ns
 
     def _keep(self, state: _Stream, pieces: list[bytes], time: float, rank: int | None) -> None:
-        first_ns = state.held_ns
         for piece in pieces:
             file = state.file or _file_of(rank, piece)
             full = piece.endswith(b"\n")
-            record = CriRecord(first_ns or self._stamp(time), state.name, full, piece[:-1] if full else piece)
-            first_ns = 0
-            self._buffers.setdefault(file, []).append(format_record(record))
+            record = CriRecord(
+                state.held_ns or self._stamp(time), state.name, full, piece[:-1] if full else piece
+            )
+            state.held_ns = 0
+            self._buffers[file].append(format_record(record))
             self._buffered += len(piece) + _HEADER
             # After a carriage return another rank may go on; what a flush tore apart stays together.
-            state.file = None if piece.endswith((b"\n", b"\r")) else file
-        if pieces:
-            state.held_ns = 0
+            state.file = None if full or piece.endswith(b"\r") else file
         if self._buffered > _BUFFERED:
             self._to_disk()
 
@@ -117,7 +121,8 @@ class RankCopies:
         ]
 
     def _to_disk(self) -> None:
-        buffers, self._buffers, size, self._buffered = self._buffers, {}, self._buffered, 0
+        buffers, self._buffers = self._buffers, defaultdict(list)
+        size, self._buffered = self._buffered, 0
         if not buffers:
             return
         count = sum(map(len, buffers.values()))
@@ -146,6 +151,7 @@ class RankCopies:
 
 
 def _file_of(rank: int | None, piece: bytes) -> str:
-    named, _ = take_rank(piece[:400].decode("utf-8", "replace"))
-    rank = rank if named is None else named
+    if b"]" in piece or b"ank" in piece or b"ANK" in piece:  # else no prefix can name a rank
+        named, _ = take_rank(piece[:400].decode("utf-8", "replace"))
+        rank = rank if named is None else named
     return "output.log" if rank is None or rank >= _MOST_RANKS else f"ranks/rank{rank}.log"

@@ -7,6 +7,7 @@ stays in the text, so text + (newline if F) over all records of a stream is what
 from __future__ import annotations
 
 import calendar
+import functools
 import re
 import time
 from typing import NamedTuple
@@ -34,13 +35,19 @@ class CriRecord(NamedTuple):
 def format_time(time_ns: int) -> str:
     """RFC 3339 in UTC with nine decimals."""
     seconds, nanos = divmod(time_ns, 1_000_000_000)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{nanos:09d}Z"
+    return f"{_second(seconds).decode()}.{nanos:09d}Z"
+
+
+@functools.lru_cache(maxsize=16)
+def _second(seconds: int) -> bytes:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)).encode()
 
 
 def format_record(record: CriRecord) -> bytes:
     """One line of a log copy, newline included. The text must hold no newline."""
-    flag = "F" if record.full else "P"
-    return f"{format_time(record.time_ns)} {record.stream} {flag} ".encode() + record.text + b"\n"
+    seconds, nanos = divmod(record.time_ns, 1_000_000_000)
+    flag = b"F" if record.full else b"P"
+    return b"%b.%09dZ %b %b %b\n" % (_second(seconds), nanos, record.stream.encode(), flag, record.text)
 
 
 def parse_record(line: bytes) -> CriRecord | None:

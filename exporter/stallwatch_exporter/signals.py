@@ -14,15 +14,18 @@ _FROM_KEYBOARD = (signal.SIGINT, signal.SIGQUIT)
 
 
 class SignalRelay:
-    """While entered, `send` passes signals on to the command and `resize` tells of a new window size.
+    """While entered, signals go to the command (`attach`), and a new window size to its terminal.
+
+    It is entered before the command starts, so that no signal falls between the two.
 
     Ctrl-C reaches the command by itself, because it is in the terminal's foreground group as we are; a second
     copy from us could cut its clean-up short. Without such a terminal it is passed on.
     """
 
-    def __init__(self, send: Callable[[signal.Signals], None], resize: Callable[[], None]) -> None:
-        self._send = send
-        self._resize = resize
+    def __init__(self) -> None:
+        self._send: Callable[[signal.Signals], None] | None = None
+        self._resize: Callable[[], None] | None = None
+        self._early: list[signal.Signals] = []
         self._before: dict[signal.Signals, Any] = {}
         self.interrupted = False
         self.passed_on: signal.Signals | None = None
@@ -35,6 +38,13 @@ class SignalRelay:
                     self._before[number] = signal.signal(number, self._handle)
         return self
 
+    def attach(self, send: Callable[[signal.Signals], None], resize: Callable[[], None]) -> None:
+        """The command is there: pass signals on by `send`; the early ones too."""
+        self._send, self._resize = send, resize
+        early, self._early = self._early, []
+        for number in early:
+            send(number)
+
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -43,15 +53,22 @@ class SignalRelay:
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         came = signal.Signals(number)
         if came == signal.SIGWINCH:
-            self._resize()
+            if self._resize is not None:
+                self._resize()
         elif came in _FROM_KEYBOARD:
             self.interrupted = True
             if not in_foreground():
-                self._send(came)
+                self._pass_on(came)
         else:
             if came in (signal.SIGTERM, signal.SIGHUP):
                 self.passed_on = came
-            self._send(came)
+            self._pass_on(came)
+
+    def _pass_on(self, number: signal.Signals) -> None:
+        if self._send is None:
+            self._early.append(number)
+        else:
+            self._send(number)
 
 
 def in_foreground() -> bool:

@@ -227,7 +227,8 @@ def test_a_new_window_size_reaches_the_command() -> None:
     capture = Capture([sys.executable, "-c", RESIZED], queue, stdout=terminal.slave, stderr=terminal.slave)
     assert queue.take(60)[0].data == b"ready\n"
     set_size(terminal.slave, 20, 77)
-    with SignalRelay(capture.send, capture.resize):
+    with SignalRelay() as relay:
+        relay.attach(capture.send, capture.resize)
         os.kill(os.getpid(), signal.SIGWINCH)
         assert capture.wait() == 0
     capture.drain()
@@ -253,7 +254,8 @@ def test_signals_to_us_reach_the_command(number: signal.Signals, tmp_path: Path)
     queue = ByteQueue()
     with (tmp_path / "out").open("wb") as out:
         capture = Capture([sys.executable, "-c", CATCHES], queue, stdout=out.fileno(), stderr=2)
-        with SignalRelay(capture.send, capture.resize) as relay:
+        with SignalRelay() as relay:
+            relay.attach(capture.send, capture.resize)
             assert queue.take(60)[0].data == b"ready\n"
             os.kill(os.getpid(), number)
             assert capture.wait() == 5
@@ -268,7 +270,8 @@ def test_ctrl_c_is_passed_on_only_where_the_terminal_does_not(
 ) -> None:
     monkeypatch.setattr("stallwatch_exporter.signals.in_foreground", lambda: foreground)
     got: list[signal.Signals] = []
-    with SignalRelay(got.append, lambda: None) as relay:
+    with SignalRelay() as relay:
+        relay.attach(got.append, lambda: None)
         os.kill(os.getpid(), signal.SIGINT)
     assert got == sent and relay.interrupted and relay.passed_on is None
 
@@ -276,10 +279,20 @@ def test_ctrl_c_is_passed_on_only_where_the_terminal_does_not(
 def test_what_nohup_ignores_stays_ignored_and_handlers_come_back() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with SignalRelay(lambda number: pytest.fail(str(number)), lambda: None):
+        with SignalRelay() as relay:
+            relay.attach(lambda number: pytest.fail(str(number)), lambda: None)
             os.kill(os.getpid(), signal.SIGHUP)
             assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_signal_that_comes_before_the_command_is_there_is_not_lost() -> None:
+    got: list[signal.Signals] = []
+    with SignalRelay() as relay:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGWINCH)
+        relay.attach(got.append, lambda: None)
+    assert got == [signal.SIGTERM] and relay.passed_on == signal.SIGTERM

@@ -1,0 +1,296 @@
+"""`stallwatch run` from end to end, on small real commands."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stallwatch_exporter.bytequeue import ByteQueue, Chunk
+from stallwatch_exporter.command import run_command
+from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.mining import Miner, joined
+from stallwatch_exporter.replay import replay
+from stallwatch_exporter.runfolder import RunFolder, list_runs
+from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_rules.catalogue import Catalogue
+from stallwatch_rules.records import Diagnosis
+
+
+class Outcome:
+    """What a run left behind."""
+
+    def __init__(self) -> None:
+        self.code: int | None = None
+        self.told: list[Incident] = []
+        self.notices: list[str] = []
+        self.ends: list[tuple[Diagnosis, Ending, RunFolder]] = []
+
+    @property
+    def diagnosis(self) -> Diagnosis:
+        return self.ends[0][0]
+
+    @property
+    def ending(self) -> Ending:
+        return self.ends[0][1]
+
+    @property
+    def folder(self) -> RunFolder:
+        return self.ends[0][2]
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(tmp_path: Path, catalogue: Catalogue) -> Run:
+    """Runs Python code under watch, in this process."""
+
+    def start(code: str, *, on_incident: Callable[[Incident], None] | None = None, **more: Any) -> Outcome:
+        outcome = Outcome()
+        command = more.pop("command", [sys.executable, "-c", code])
+        name = more.pop("name", None)
+        settings = ExporterSettings(**{"home": tmp_path / "home", "port": 0, **more})
+        outcome.code = run_command(
+            command,
+            settings,
+            [outcome.told.append, on_incident or (lambda _: None)],
+            catalogue,
+            name=name,
+            notice=outcome.notices.append,
+            on_end=lambda *told: outcome.ends.append(told),
+        )
+        return outcome
+
+    return start
+
+
+STEPS = "for step in range(1, 9): print(f'step {step}/100 loss {1 / step:.3f}')\n"
+
+
+def test_output_passes_through_and_the_exit_code_is_the_commands(
+    run: Run, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    outcome = run("import os; os.write(1, b'a\\r\\xff\\n'); os.write(2, b'b'); raise SystemExit(5)")
+    assert capfdbinary.readouterr() == (b"a\r\xff\n", b"b")
+    assert outcome.code == 5
+    assert (outcome.ending.kind, outcome.ending.exit_code) == ("failed", 5)
+    assert outcome.notices == []
+
+
+def test_a_flood_is_passed_through_mined_and_copied_whole(
+    run: Run, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    outcome = run("import sys; sys.stdout.write(''.join(f'line number {i}\\n' for i in range(60_000)))")
+    expected = "".join(f"line number {i}\n" for i in range(60_000)).encode()
+    assert capfdbinary.readouterr().out == expected
+    assert outcome.diagnosis.stats.lines == 60_000
+    out = io.BytesIO()
+    replay(outcome.folder.path, 1e9, out=out, err=io.BytesIO(), sleep=lambda _: None)
+    assert out.getvalue() == expected
+
+
+def test_a_stall_is_raised_while_it_lasts_and_the_kill_is_told(run: Run, tmp_path: Path) -> None:
+    """The hanging command is killed by whoever hears of the stall; the page shows it meanwhile."""
+    pages: list[str] = []
+    pid_file = tmp_path / "pid"
+    code = f"import os, signal; open({str(pid_file)!r}, 'w').write(str(os.getpid()))\n"
+    code += "import time\nfor step in range(1, 9): print(f'step {step}/100 loss 0.5'); time.sleep(0.15)\n"
+    code += "signal.pause()"
+
+    def heard(incident: Incident) -> None:
+        if incident.kind == "stall" and incident.status == "open":
+            (info,) = list_runs(tmp_path / "home")
+            assert info.endpoint is not None
+            with urllib.request.urlopen(info.endpoint, timeout=10) as answer:
+                pages.append(answer.read().decode())
+            os.kill(int(pid_file.read_text()), signal.SIGKILL)
+
+    outcome = run(code, on_incident=heard, stall_floor_seconds=1.0)
+    assert outcome.code == 137
+    stall, resolved, ended = outcome.told
+    assert (stall.kind, stall.step, stall.total_steps) == ("stall", 8, 100)
+    assert (resolved.id, resolved.resolution) == (stall.id, "run-failed")
+    assert ended.kind == "ended" and ended.ending is not None
+    assert ended.ending.signal == "SIGKILL" and ended.ending.kind in ("killed", "oom-killed")
+    assert 'stallwatch_step{run="' in pages[0] and "} 8.0" in pages[0]
+    (info,) = list_runs(tmp_path / "home")
+    assert info.state == "failed" and info.ended_at is not None
+
+
+def test_a_failure_is_diagnosed(run: Run) -> None:
+    outcome = run(STEPS + "raise ValueError('deepspeed.initialize requires a model')")
+    assert outcome.code == 1
+    assert outcome.diagnosis.verdict in ("failed", "unknown-failure")
+    assert outcome.diagnosis.progress.last_step == 8
+    assert [incident.kind for incident in outcome.told] == ["ended"]
+
+
+def test_a_good_end_is_no_incident(run: Run) -> None:
+    outcome = run(STEPS)
+    assert outcome.code == 0 and outcome.told == []
+    assert outcome.diagnosis.verdict == "healthy"
+    assert outcome.ending.kind == "finished"
+
+
+def test_a_command_that_is_not_there_makes_no_run(run: Run, tmp_path: Path) -> None:
+    outcome = run("", command=["no-such-command"])
+    assert outcome.code == 127 and outcome.ends == []
+    assert outcome.notices == ["no-such-command: command not found"]
+    assert list_runs(tmp_path / "home") == []
+
+
+def test_a_home_that_cannot_be_written_does_not_stop_the_run(
+    run: Run, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    (tmp_path / "file").write_text("")
+    outcome = run(STEPS, home=tmp_path / "file")
+    assert outcome.code == 0 and capfdbinary.readouterr().out.count(b"\n") == 8
+    assert len(outcome.notices) == 1 and "no log copies are kept" in outcome.notices[0]
+    assert outcome.diagnosis.progress.last_step == 8
+
+
+def test_a_taken_name_is_told(run: Run) -> None:
+    assert run(STEPS, name="sft 7b").folder.run == "sft-7b"
+    outcome = run(STEPS, name="sft 7b")
+    assert outcome.folder.run == "sft-7b-2"
+    assert outcome.notices == ["the name sft 7b is taken: this run is called sft-7b-2"]
+
+
+def test_a_watcher_that_breaks_leaves_the_command_alone(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr("stallwatch_exporter.command.open_agent", broken)
+    outcome = run(STEPS + "raise SystemExit(4)")
+    assert outcome.code == 4 and outcome.ends == []
+    assert capfdbinary.readouterr().out.count(b"\n") == 8
+    assert outcome.notices == ["the watching failed (MemoryError: no room); the command goes on"]
+
+
+def test_secrets_in_the_command_are_not_kept(run: Run) -> None:
+    token = "hf_" + "A1b2" * 9
+    outcome = run("", command=[sys.executable, "-c", "pass", "--hf_token", token])
+    assert token not in (outcome.folder.path / "agent.json").read_text()
+    assert outcome.folder.info.command[:3] == [sys.executable, "-c", "pass"]
+
+
+# --- as its own process: signals and terminals
+
+DRIVER = """
+import sys
+from pathlib import Path
+from stallwatch_exporter.command import run_command
+from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_rules.catalogue import load_catalogue
+settings = ExporterSettings(home=Path(sys.argv[1]), port=0)
+def end(diagnosis, ending, folder):
+    print(ending.kind, ending.signal, ending.exit_code, file=sys.stderr, flush=True)
+sys.exit(run_command(sys.argv[2:], settings, [], load_catalogue(), on_end=end))
+"""
+SLOW_EXIT = """
+import os, signal, sys
+def caught(number, frame):
+    os.write(1, b"saving " + signal.Signals(number).name.encode() + b"\\n")
+    sys.exit(9)
+signal.signal(signal.SIGTERM, caught)
+signal.signal(signal.SIGINT, caught)
+os.write(1, b"ready\\n")
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(signal.SIGTERM, "killed"), (signal.SIGINT, "interrupted")], ids=["term", "int"]
+)
+def test_a_signal_reaches_the_command_which_may_still_save(
+    number: signal.Signals, kind: str, tmp_path: Path
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(tmp_path), sys.executable, "-c", SLOW_EXIT],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,  # no terminal: Ctrl-C does not reach the command by itself
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert out == b"saving " + number.name.encode() + b"\n"
+    assert process.returncode == 9
+    assert err.decode().splitlines()[-1] == f"{kind} None 9"
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_command_once(tmp_path: Path) -> None:
+    """The terminal sends it to both; we stay, report, and pass the exit code on."""
+    pid, terminal = os.forkpty()
+    if pid == 0:
+        os.execv(
+            sys.executable, [sys.executable, "-c", DRIVER, str(tmp_path), sys.executable, "-c", SLOW_EXIT]
+        )
+    seen = b""
+    pressed = False
+    while True:
+        try:
+            data = os.read(terminal, 4096)
+        except OSError:
+            break
+        if not data:
+            break
+        seen += data
+        if b"ready" in seen and not pressed:
+            pressed = True
+            os.write(terminal, b"\x03")
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 9
+    assert seen.count(b"saving SIGINT\r\n") == 1
+    assert b"interrupted None 9" in seen
+
+
+# --- the miner
+
+
+def test_pieces_of_one_moment_are_joined() -> None:
+    chunks = [
+        Chunk("stdout", b"a", 1.0, False),
+        Chunk("stdout", b"\n", 1.001, False),
+        Chunk("stderr", b"b", 1.002, False),
+        Chunk("stdout", b"c", 1.003, False),
+        Chunk("stdout", b"d", 2.0, False),
+        Chunk("stdout", b"e", 2.0, True),
+    ]
+    found = [(chunk.stream, chunk.data, chunk.gap) for chunk in joined(chunks)]
+    assert found == [
+        ("stdout", b"a\n", False),
+        ("stderr", b"b", False),
+        ("stdout", b"c", False),
+        ("stdout", b"d", False),
+        ("stdout", b"e", True),
+    ]
+
+
+def test_a_report_that_takes_too_long_is_left_out() -> None:
+    told: list[str] = []
+    release = threading.Event()
+
+    def never() -> Any:
+        release.wait()
+        raise RuntimeError
+
+    miner = Miner(never, ByteQueue(), os.getpid(), told.append)
+    assert miner.finish(lambda _: pytest.fail("no agent"), patience=0.05) is None
+    assert "left out" in told[0]
+    release.set()

@@ -1,0 +1,234 @@
+"""`stallwatch tail`: history is not news, what comes now is; a restart counts nothing twice."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stallwatch_exporter.history import clock_shift, read_history, summary
+from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.runfolder import RunFolder, list_runs
+from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_exporter.tail import FileTailer
+from stallwatch_exporter.tailing import POSITIONS, Follower, tail_files
+from stallwatch_exporter.tailset import TailSet, load_positions
+from stallwatch_rules.catalogue import Catalogue
+from stallwatch_rules.records import Diagnosis
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+OOM += "79.11 GiB of which 1.02 GiB is free."
+
+
+def stamped(start: float, first: int, last: int, seconds: float) -> str:
+    """Steps whose lines carry their own time."""
+    lines = []
+    for step in range(first, last + 1):
+        moment = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(start + step * seconds))
+        lines.append(f"{moment},000 - INFO - step {step}/500 loss {1 / step:.3f}\n")
+    return "".join(lines)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    (tmp_path / "logs").mkdir()
+    return tmp_path / "logs" / "rank0.log"
+
+
+def begin(run: Any, log: Path) -> tuple[TailSet, Follower, Diagnosis]:
+    """Take over the run that writes `log`, in the time of the test."""
+    files = TailSet([str(log.parent / "*.log")])
+    files.discover()
+    diagnosis, _ = read_history(run.agent, files)
+    run.agent.tick(run.now)
+    return files, Follower(run.agent, files), diagnosis
+
+
+def append(log: Path, text: str) -> None:
+    with log.open("a") as out:
+        out.write(text)
+
+
+def test_history_teaches_the_rhythm_and_raises_nothing(run: Any, log: Path) -> None:
+    start = run.now - 170
+    append(log, stamped(start, 1, 30, 4.0) + OOM + "\n" + stamped(start, 31, 42, 4.0))
+    os.utime(log, (run.now - 2, run.now - 2))
+    files, follower, diagnosis = begin(run, log)
+    assert run.told == []
+    assert (diagnosis.progress.last_step, diagnosis.progress.total_steps) == (42, 500)
+    assert run.metric("stallwatch_stall_threshold_seconds{phase=train}") == 30.0
+    assert run.metric("stallwatch_log_lines_total") == 43
+    assert "at step 42 of 500" in summary(run.agent, diagnosis, len(files.tailers), 0)
+
+    run.wait(2)
+    append(log, "step 43/500 loss 0.02\n")
+    follower.step(run.now, {log})
+    run.wait(29)
+    assert run.told == []
+    run.wait(3)
+    assert [incident.id for incident in run.told] == ["sft/stall/silent-hang-no-error/1"]
+
+
+def test_a_run_that_stands_still_already_is_told_at_once(run: Any, log: Path) -> None:
+    append(log, stamped(run.now - 1000, 1, 20, 4.0))
+    os.utime(log, (run.now - 900, run.now - 900))
+    begin(run, log)
+    (stall,) = run.told
+    assert (stall.kind, stall.step) == ("stall", 20)
+    assert stall.stalled_seconds == pytest.approx(900, abs=2)
+
+
+def test_without_timestamps_the_age_is_the_files(run: Any, log: Path) -> None:
+    append(log, "".join(f"step {step}/500 loss 0.5\n" for step in range(1, 20)))
+    os.utime(log, (run.now - 1700, run.now - 1700))
+    begin(run, log)
+    assert run.told == []  # the rhythm is not known: the generous start holds
+    run.wait(101)
+    assert [incident.kind for incident in run.told] == ["stall"]
+
+
+def test_a_clock_of_another_time_zone_is_set_right(run: Any, log: Path) -> None:
+    eight_hours = 8 * 3600
+    append(log, stamped(run.now + eight_hours - 80, 1, 20, 4.0))
+    os.utime(log, (run.now, run.now))
+    tailer = FileTailer(log)
+    assert clock_shift(tailer) == pytest.approx(-eight_hours, abs=1)
+    _, follower, _ = begin(run, log)
+    run.wait(10)
+    append(log, "step 21/500 loss 0.02\n")
+    follower.step(run.now, {log})
+    assert run.metric("stallwatch_step") == 21
+    run.wait(29)
+    assert run.told == []
+    run.wait(2)
+    assert len(run.told) == 1
+
+
+def test_a_small_difference_of_clocks_is_left_alone(run: Any, log: Path) -> None:
+    append(log, stamped(run.now - 80, 1, 20, 4.0))
+    os.utime(log, (run.now + 20, run.now + 20))
+    assert clock_shift(FileTailer(log)) == 0.0
+
+
+def test_what_comes_now_is_news(run: Any, log: Path) -> None:
+    append(log, stamped(run.now - 80, 1, 20, 4.0))
+    os.utime(log, (run.now, run.now))
+    _, follower, _ = begin(run, log)
+    append(log, f"[rank0]: {OOM}\n")
+    follower.step(run.now, {log})
+    run.wait(2)
+    assert [(incident.kind, incident.rule) for incident in run.told] == [("finding", "cuda-oom")]
+
+
+def test_files_that_appear_later_join_with_their_rank(run: Any, log: Path) -> None:
+    append(log, stamped(run.now - 80, 1, 20, 4.0))
+    _, follower, _ = begin(run, log)
+    append(log.with_name("rank5.log"), "step 21/500 loss 0.75\n")
+    run.now += 2.0
+    follower.step(run.now, set())
+    assert run.metric("stallwatch_loss{rank=5}") == 0.75
+    assert (run.folder.path / "ranks" / "rank5.log").exists()
+
+
+def test_rotation_while_following_loses_nothing(run: Any, log: Path) -> None:
+    append(log, "step 1/500 loss 1.0\n")
+    _, follower, _ = begin(run, log)
+    append(log, "step 2/500 lo")
+    follower.step(run.now, {log})
+    append(log, "ss 0.5\n")
+    log.rename(log.with_suffix(".old"))
+    append(log, "step 3/500 loss 0.25\n")
+    follower.step(run.now, {log})
+    assert run.metric("stallwatch_step") == 3
+    assert run.metric("stallwatch_loss{rank=0}") == 0.25
+    assert run.metric("stallwatch_log_lines_total") == 3
+
+
+def test_a_restart_goes_on_where_it_stopped(watch: Callable[..., Any], log: Path) -> None:
+    first = watch()
+    append(log, "".join(f"step {step}/500 loss 0.5\n" for step in range(1, 11)))
+    files, follower, _ = begin(first, log)
+    assert first.metric("stallwatch_log_lines_total") == 10
+    follower.close()
+    append(log, "step 11/500 loss 0.5\nstep 12/500 loss 0.5\n")
+
+    second = watch()
+    files = TailSet([str(log)], load_positions(first.folder.path / POSITIONS))
+    files.discover()
+    diagnosis, _ = read_history(second.agent, files)
+    assert second.metric("stallwatch_log_lines_total") == 2  # counted once, over both
+    assert diagnosis.stats.lines == 12  # but all of it is known
+    assert diagnosis.progress.first_step == 1 and diagnosis.progress.last_step == 12
+
+
+# --- the command
+
+
+def tail(home: Path, catalogue: Catalogue, globs: list[str], **more: Any) -> tuple[int, list[Any], list[str]]:
+    ends: list[tuple[Diagnosis, Ending, RunFolder]] = []
+    notices: list[str] = []
+    code = tail_files(
+        globs,
+        ExporterSettings(home=home, port=0),
+        more.pop("sinks", []),
+        catalogue,
+        notice=notices.append,
+        on_end=lambda *told: ends.append(told),
+        **more,
+    )
+    return code, ends, notices
+
+
+def test_once_reads_what_is_there_and_ends(tmp_path: Path, log: Path, catalogue: Catalogue) -> None:
+    append(log, stamped(time.time() - 80, 1, 20, 4.0))
+    code, ends, notices = tail(tmp_path / "home", catalogue, [str(log)], once=True, name="sft")
+    ((diagnosis, ending, folder),) = ends
+    assert code == 0 and ending.kind == "unknown" and folder.run == "sft"
+    assert diagnosis.progress.last_step == 20
+    assert len(notices) == 1 and notices[0].startswith(
+        "sft: read 1 file as history (20 lines); at step 20 of 500"
+    )
+    (info,) = list_runs(tmp_path / "home")
+    assert info.command[:2] == ["stallwatch", "tail"] and info.ended_at is not None
+
+
+def test_once_without_a_file_is_an_error(tmp_path: Path, catalogue: Catalogue) -> None:
+    code, ends, notices = tail(tmp_path / "home", catalogue, [str(tmp_path / "*.log")], once=True)
+    assert code == 2 and ends == [] and "no file matches" in notices[0]
+
+
+def test_it_follows_until_it_is_stopped(tmp_path: Path, log: Path, catalogue: Catalogue) -> None:
+    """A writer in a thread appends a failure; the sink that hears of it stops the watching."""
+    append(log, stamped(time.time() - 80, 1, 20, 4.0))
+    heard: list[Incident] = []
+    done = threading.Event()
+
+    def hear(incident: Incident) -> None:
+        heard.append(incident)
+        done.set()
+
+    writer = threading.Timer(0.3, append, (log, f"{OOM}\n"))
+    writer.start()
+    _, ends, _ = tail(tmp_path / "home", catalogue, [str(log)], sinks=[hear], stopped=done.is_set)
+    writer.join()
+    assert [(incident.kind, incident.rule) for incident in heard] == [("finding", "cuda-oom")]
+    assert ends[0][2].run.startswith("rank0-")
+
+
+def test_it_ends_when_the_files_are_idle(tmp_path: Path, log: Path, catalogue: Catalogue) -> None:
+    append(log, "step 1/5 loss 1.0\n")
+    code, ends, _ = tail(tmp_path / "home", catalogue, [str(log.parent)], until_idle=0.5)
+    assert code == 0 and ends[0][1].detail == "The watching was stopped."
+
+
+def test_the_name_of_a_live_run_is_not_taken_over(tmp_path: Path, log: Path, catalogue: Catalogue) -> None:
+    append(log, "step 1/5 loss 1.0\n")
+    live = RunFolder.create("sft", ["x"], home=tmp_path / "home")
+    _, ends, notices = tail(tmp_path / "home", catalogue, [str(log)], once=True, name="sft")
+    assert ends[0][2].run == "sft-2" != live.run
+    assert any("is taken" in text for text in notices)
