@@ -80,7 +80,10 @@ def print_end(language: str, diagnosis: Diagnosis, ending: Ending, folder: RunFo
     tell(ending.detail if ending.kind == "unknown" else ending_line(ending, language))
     if ending.kind in ("finished", "unknown") and diagnosis.verdict in ("healthy", "no-training-log"):
         return
-    _print_report(diagnosis, language)
+    try:
+        _print_report(diagnosis, language)
+    except Exception as error:  # whatever a log made of it: the exit code must still be the command's own
+        tell(f"the report failed ({type(error).__name__}: {error}); try stallwatch diagnose {folder.path}")
     if folder.problem is None:
         tell(_KEPT[language].format(path=folder.path))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from stallwatch.commands.context import App, catalogue_of, language_option, rules_option
+from stallwatch.commands.context import App, catalogue_of, language_option, rules_option, tell
 from stallwatch.commands.watch_options import watch_options
 
 
@@ -40,12 +40,17 @@ def run(
     from stallwatch.handover import exporter_settings
     from stallwatch.watching import Listeners, print_end
     from stallwatch_exporter.command import run_command
+    from stallwatch_rules.catalogue import Catalogue
 
     # A mistake in the configuration is told; the training starts all the same.
     config = app.config(
         exporter__host=host, exporter__port=port, ui__language=language, rules__dirs=rule_dirs
     )
-    catalogue = catalogue_of(config)
+    try:
+        catalogue = catalogue_of(config)
+    except Exception as error:
+        tell(f"the rules cannot be read ({type(error).__name__}: {error}); the run goes on without them")
+        catalogue = Catalogue.of([])
     listeners = Listeners(config, catalogue)
     try:
         code = run_command(

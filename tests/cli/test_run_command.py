@@ -112,6 +112,20 @@ def test_a_wrong_configuration_does_not_keep_a_run_from_starting(process: Proces
     assert "stallwatch.toml:2: exporter.port must be" in result.stderr
 
 
+def test_the_exit_code_is_passed_on_even_if_the_watching_breaks(
+    stallwatch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr("stallwatch_rules.report.terminal.print_report", broken)
+    monkeypatch.setattr("stallwatch_rules.catalogue.load_catalogue", broken)
+    result = stallwatch("run", "--no-metrics", "--", *python("raise SystemExit(5)"))
+    assert result.exit_code == 5
+    assert "the run goes on without them" in result.stderr
+    assert "the report failed (RuntimeError: boom)" in result.stderr
+
+
 def test_a_failure_is_in_the_chat_in_the_database_and_on_the_terminal(process: Process, chat: Chat) -> None:
     code = f"import sys\nprint({OOM!r}, file=sys.stderr)\nraise SystemExit(1)"
     result = process("run", "--no-metrics", "--name", "oom", "--", *python(code))
