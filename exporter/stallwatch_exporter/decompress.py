@@ -103,8 +103,8 @@ class _Gzip:
 def _up_to_the_break(inner: Any, data: bytes) -> bytes:
     out = []
     try:
-        for at in range(0, len(data), 64):
-            out.append(inner.decompress(data[at : at + 64]))
+        for byte in data:  # an error takes the whole call's output with it
+            out.append(inner.decompress(bytes((byte,))))
     except zlib.error:
         pass
     return b"".join(out)

@@ -112,9 +112,7 @@ class LineReader:
                     segment(raw, False, time, out)
             if physical and not (self._line_start and self._plain(physical, time, out)):
                 segment(physical, True, time, out)
-            self._number += 1
-            self._line_start = True
-            self._record = None
+            self._next_line()
         for raw in last.split(b"\r")[:-1]:
             segment(raw, False, time, out)
         return out
@@ -126,7 +124,7 @@ class LineReader:
 
     def _plain(self, raw: bytes, time: float | None, out: list[Line]) -> bool:
         """The short way for most lines: those in which nothing has to be taken off, split or parsed."""
-        if len(raw) > MAX_LINE or raw[10:11] == b"T":
+        if len(raw) > MAX_LINE:
             return False
         try:
             text = raw.decode()

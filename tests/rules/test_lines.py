@@ -77,6 +77,13 @@ def test_a_long_line_is_cut_the_same_way_however_it_comes(excess: int, step: int
     assert reader.cut == (1 if excess > 0 else 0)
 
 
+def test_a_long_line_that_begins_in_a_portion_of_others_is_cut_too() -> None:
+    reader = LineReader("train.log")
+    assert len(reader.feed(b"short\n" + b"a" * (MAX_LINE + 5))) == 1
+    assert [len(line.text) for line in reader.feed(b"\n")] == [MAX_LINE]
+    assert reader.cut == 1
+
+
 def test_a_gigabyte_line_does_not_grow_in_memory() -> None:
     reader = LineReader("train.log")
     for _ in range(64):
@@ -217,6 +224,11 @@ def test_an_unfinished_record_is_joined_with_the_next_of_its_stream() -> None:
         ("err", 2, NOV_20 + 1.5),
         ("hallo", 1, NOV_20 + 0.5),
     ]
+
+
+def test_a_line_that_is_no_record_has_nothing_of_the_record_before() -> None:
+    data = cri("stdout", "P", "hal") + b"[x] plain\n" + cri("stdout", "F", "lo", 34)
+    assert [(line.text, line.time) for line in read(data)] == [("[x] plain", None), ("hallo", NOV_20 + 0.5)]
 
 
 def test_redrawn_records_are_lines_of_their_own() -> None:
