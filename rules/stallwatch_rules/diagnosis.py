@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.causes import Candidate, causal_order, primary
@@ -29,14 +29,14 @@ from stallwatch_rules.judgements import (
 )
 from stallwatch_rules.page import RulePage
 from stallwatch_rules.progress import ProgressTracker
-from stallwatch_rules.records import Diagnosis, Primary, Verdict
+from stallwatch_rules.records import Diagnosis, Primary
 from stallwatch_rules.redact import redact
 from stallwatch_rules.reported import iso, shown
 from stallwatch_rules.rhythm import RunClock, read_clock
 from stallwatch_rules.sentences import say
-from stallwatch_rules.timeline import leading
+from stallwatch_rules.timeline import StepClock, leading
+from stallwatch_rules.verdict import SILENT_HANG, Question, notes_of, verdict_of
 
-SILENT_HANG = "silent-hang-no-error"
 STEP_TIME = "step-time-degraded"
 SIGTERM = "secondary-sigterm-cascade"
 INTERRUPTED = "keyboard-interrupt"
@@ -44,18 +44,6 @@ SCHEDULER = "scheduler-and-process"  #: the family of what follows when somebody
 NUMERICS = "numerics"  #: the family of failures that no exit code shows
 #: Endings, known to who started the command, that a rule stands for.
 ENDINGS = {"oom-killed": "host-oom-sigkill", "time-limit": "slurm-time-limit"}
-
-
-@dataclass(frozen=True)
-class Question:
-    """What the asker knows beside the log; see ``RunReading.diagnose``."""
-
-    ending: str = ""
-    failed: bool | None = None
-    now: float | None = None
-    threshold: float | None = None
-    stalled: bool = False
-    language: str = "en"
 
 
 def conclude(
@@ -67,15 +55,16 @@ def conclude(
 ) -> Diagnosis:
     """The diagnosis of these streams."""
     language = question.language
-    found = collect(streams, catalogue, conditional)
+    lead = leading({key: stream.timelines for key, stream in streams.items()})
+    steps = StepClock(lead)
+    found = collect(streams, catalogue, conditional, steps)
     died = bool(question.failed) or any(
         one.role == "wrapper" and one.followed < RECOVERED_BUT_DIED for one in found
     )
     known = {one.rule: set(one.hits) for one in found}
-    exceptions = read_exceptions(streams, known, died=died, complete=tracker.finished)
+    exceptions = read_exceptions(streams, known, steps, died=died, complete=tracker.finished)
     by_hand = _by_hand(found, exceptions, question)
     clock = read_clock(streams, tracker, question.now, question.threshold, by_hand=by_hand)
-    lead = leading({key: stream.timelines for key, stream in streams.items()})
     facts = RunFacts(
         advances=lead.advances if lead is not None else 0,
         complete=tracker.finished,
@@ -95,7 +84,7 @@ def conclude(
     beside = bool(exceptions.fatal)
     exceptions.decide(candidates)
     chosen = None if exceptions.are_the_cause else primary(candidates, unknown_beside=beside)
-    verdict = _verdict(chosen, exceptions, found, streams, tracker, question, facts)
+    verdict = verdict_of(chosen, exceptions, found, streams, tracker, question, facts)
     environment = agreed(stream.versions for stream in streams.values())
     by_rule = {one.rule: one for one in found}
     diagnosis = Diagnosis(verdict=verdict, environment=environment, ending=redact(question.ending))
@@ -109,7 +98,7 @@ def conclude(
     diagnosis.progress = tracker.summary()
     if verdict == "stalled" or (chosen is not None and chosen[0].rule in (TRACE_CACHE, SILENT_HANG)):
         diagnosis.progress.stalled_after_step = tracker.last_step
-    diagnosis.notes = _notes(diagnosis, found, exceptions, streams, question, by_hand)
+    diagnosis.notes = notes_of(diagnosis, found, exceptions, streams, question, by_hand)
     return diagnosis
 
 
@@ -198,39 +187,6 @@ def _candidates(found: list[Found], streams: Streams) -> list[Candidate]:
     return [one.candidate() for one in found]
 
 
-def _verdict(
-    chosen: tuple[Candidate, float] | None,
-    exceptions: Exceptions,
-    found: list[Found],
-    streams: Streams,
-    tracker: ProgressTracker,
-    question: Question,
-    facts: RunFacts,
-) -> Verdict:
-    if chosen is not None and chosen[0].harm == "fatal":
-        standing = chosen[0].rule in (TRACE_CACHE, SILENT_HANG) and not facts.timed_out
-        if (standing or question.stalled) and question.failed is not True:
-            return "stalled"
-        return "failed"
-    if exceptions.fatal:
-        return "unknown-failure"
-    if question.stalled and question.failed is None:
-        return "stalled"
-    if question.failed and not question.ending.startswith("interrupted"):
-        return "unknown-failure"
-    if chosen is not None:
-        return "degraded"
-    recognised = (
-        found
-        or exceptions.any
-        or tracker.progressed
-        or tracker.last_loss is not None
-        or tracker.finished
-        or any(stream.versions or stream.summary.codes or stream.sampled for stream in streams.values())
-    )
-    return "healthy" if recognised else "no-training-log"
-
-
 def _primary(
     one: Found, confidence: float, environment: dict[str, str], streams: Streams, language: str
 ) -> Primary:
@@ -268,54 +224,3 @@ def _culprits(streams: Streams) -> list[int]:
 
 def _title(page: RulePage, language: str) -> str:
     return page.title_zh if language.startswith("zh") else page.title
-
-
-def _notes(
-    diagnosis: Diagnosis,
-    found: list[Found],
-    exceptions: Exceptions,
-    streams: Streams,
-    question: Question,
-    by_hand: bool,
-) -> list[str]:
-    language = question.language
-    notes = []
-    progress = diagnosis.progress
-    chosen = diagnosis.primary
-    if exceptions.fatal and chosen is not None:
-        text = exceptions.records()[0]
-        name = f"{text.exception}: {text.message}".removesuffix(": ") or "Traceback"
-        notes.append(say("unknown-may-be-cause", language, exception=shown(name)))
-    if chosen is not None and chosen.role == "symptom":
-        reported = {rank for one in found if one.rule == chosen.rule for _, rank in one.hits}
-        absent = _absent({rank for rank in reported if rank is not None}, streams)
-        if absent:
-            notes.append(say("absent-ranks", language, ranks=f"rank {fold_ranks(absent)}"))
-    if diagnosis.verdict == "unknown-failure" and not exceptions.fatal:
-        notes.append(say("no-rule", language))
-        if progress.finished:
-            notes.append(say("training-was-complete", language))
-    if by_hand and diagnosis.verdict in ("healthy", "degraded"):
-        notes.append(say("interrupted", language))
-    elif (
-        diagnosis.verdict in ("healthy", "degraded")
-        and not question.ending
-        and question.failed is None
-        and question.now is None
-        and progress.last_step is not None
-        and progress.total_steps
-        and progress.last_step < progress.total_steps
-        and not progress.finished
-    ):
-        total = progress.total_steps
-        notes.append(say("just-ends", language, step=progress.last_step, total=total))
-    return notes
-
-
-def _absent(reported: set[int], streams: Streams) -> list[int]:
-    """The ranks that did not report what all others did, if they are few."""
-    known = {rank for _, rank in streams if rank is not None}
-    if len(reported) < 2:
-        return []
-    absent = set(range(max(known) + 1)) - reported
-    return sorted(absent) if 0 < len(absent) <= len(reported) / 2 else []

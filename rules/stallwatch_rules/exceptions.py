@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stallwatch_rules.causes import Candidate, Stream
+from stallwatch_rules.raised import Raised
 from stallwatch_rules.records import UnknownException
 from stallwatch_rules.stream import StreamReading
-from stallwatch_rules.timeline import advances_after
-from stallwatch_rules.tracebacks import Raised
+from stallwatch_rules.timeline import StepClock
 from stallwatch_rules.unknown import Seen, fold, unknown_in
 
 SURVIVED = 2  #: so many further steps show that an exception did not end the run
@@ -93,6 +93,7 @@ def _step(raised: Raised) -> int | None:
 def read_exceptions(
     streams: Mapping[Stream, StreamReading],
     known: Mapping[str, set[Stream]],
+    clock: StepClock,
     *,
     died: bool = False,
     complete: bool = False,
@@ -102,8 +103,6 @@ def read_exceptions(
     ``died`` and ``complete``: the run is known to have failed, or to have reached its end.
     """
     enough = SURVIVED_BUT_DIED if died else SURVIVED
-    mains = [stream.timelines.main for stream in streams.values()]
-    timelines = [main for main in mains if main is not None]
     found = Exceptions()
     for key, stream in streams.items():
         table = stream.exceptions_now()
@@ -112,10 +111,8 @@ def read_exceptions(
         found.interrupted = found.interrupted or bool(interrupts)
         rules = {rule for rule, where in known.items() if key in where}
         for seen in unknown_in(table, rules):
-            followed = max(0, stream.timelines.advances - seen.last.mark.advances)
-            when = stream.when(seen.last.line)
-            if when is not None:
-                followed = max(followed, advances_after(timelines, when))
+            own = max(0, stream.timelines.advances - seen.last.mark.advances)
+            followed = max(own, clock.after(stream.when(seen.last.line)))
             found.unknown.append(
                 Unknown(
                     seen,

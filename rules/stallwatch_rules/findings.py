@@ -26,7 +26,7 @@ from stallwatch_rules.records import Finding, Harm, Line, Match, Place, Role
 from stallwatch_rules.reported import earliest, latest, place, shown
 from stallwatch_rules.sentences import say
 from stallwatch_rules.stream import RuleHits, StreamReading
-from stallwatch_rules.timeline import advances_after, between, leading
+from stallwatch_rules.timeline import StepClock, between, leading
 
 TRACE_CACHE = "zero3-trace-cache-invalidated"
 OVERFLOW = "fp16-overflow-every-step"
@@ -134,15 +134,15 @@ def _stream_order(item: tuple[Stream, RuleHits]) -> tuple[bool, int, str]:
     return rank is None, rank or 0, source
 
 
-def collect(streams: Streams, catalogue: Catalogue, conditional: Collection[str]) -> list[Found]:
+def collect(
+    streams: Streams, catalogue: Catalogue, conditional: Collection[str], clock: StepClock
+) -> list[Found]:
     """The rules that fired, in the catalogue's order, each with the harm that its page says."""
     by_rule: dict[str, dict[Stream, RuleHits]] = {}
     for key, stream in streams.items():
         for rule, hits in stream.hits.items():
             if rule not in conditional or rule in stream.contexts:
                 by_rule.setdefault(rule, {})[key] = hits
-    mains = [s.timelines.main for s in streams.values()]
-    timelines = [main for main in mains if main is not None]
     found = []
     for rule, page in catalogue.pages.items():
         if rule not in by_rule:
@@ -152,11 +152,8 @@ def collect(streams: Streams, catalogue: Catalogue, conditional: Collection[str]
         for key, hits in hits_of.items():
             stream = streams[key]
             occurrences.append(Occurrence(key, hits.first_index, stream.when(hits.first.line), hits.own_step))
-            after = max(0, stream.timelines.advances - hits.mark)
-            when = stream.when(hits.last.line)
-            if when is not None:
-                after = max(after, advances_after(timelines, when))
-            followed.append(after)
+            own = max(0, stream.timelines.advances - hits.mark)
+            followed.append(max(own, clock.after(stream.when(hits.last.line))))
         count = sum(hits.count for hits in hits_of.values())
         found.append(
             Found(

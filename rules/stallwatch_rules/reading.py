@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stallwatch_rules.catalogue import Catalogue
-from stallwatch_rules.diagnosis import Question, conclude
+from stallwatch_rules.diagnosis import conclude
 from stallwatch_rules.hints import TRACEBACK, WARNING, Hints, may_hold
 from stallwatch_rules.matcher import Matcher
 from stallwatch_rules.progress import ProgressTracker
 from stallwatch_rules.records import Diagnosis, Line, Match, Sample
 from stallwatch_rules.samples import extract
 from stallwatch_rules.stream import StreamReading
+from stallwatch_rules.verdict import Question
 
 MAX_STREAMS = 4096  #: sources times ranks; a text that names more ranks than that is no log
 

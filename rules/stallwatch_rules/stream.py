@@ -8,9 +8,10 @@ from stallwatch_rules.environment import versions_in
 from stallwatch_rules.hints import LAUNCHER, VERSION, Hints, may_hold
 from stallwatch_rules.launchers import LauncherSummary
 from stallwatch_rules.prefixes import own_time
+from stallwatch_rules.raised import Mark
 from stallwatch_rules.records import Line, Match, Sample
 from stallwatch_rules.timeline import StreamTimelines
-from stallwatch_rules.tracebacks import Mark, TracebackReader
+from stallwatch_rules.tracebacks import TracebackReader
 from stallwatch_rules.unknown import ExceptionTable
 
 MAX_EXEMPLARS = 3

@@ -5,9 +5,10 @@ Bounded: when a stream has many steps, neighbouring intervals are put together, 
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from stallwatch_rules.records import Line, Sample
 
@@ -176,15 +177,20 @@ def leading(streams: Mapping[tuple[str, int | None], StreamTimelines]) -> Timeli
     return ordered[0][1].main if ordered else None
 
 
-def advances_after(timelines: Iterable[Timeline], time: float) -> int:
-    """How many steps some stream shows after a moment."""
-    return max(
-        (
-            sum(i.span for i in timeline.intervals if i.time is not None and i.time > time)
-            for timeline in timelines
-        ),
-        default=0,
-    )
+class StepClock:
+    """When the steps of a timeline were done."""
+
+    def __init__(self, timeline: Timeline | None) -> None:
+        intervals = timeline.intervals if timeline is not None else []
+        timed = sorted((i.time, i.span) for i in intervals if i.time is not None)
+        self._times = [time for time, _ in timed]
+        self._done = list(accumulate((span for _, span in timed), initial=0))
+
+    def after(self, time: float | None) -> int:
+        """How many steps were done after a moment; none where the moment is not known."""
+        if time is None:
+            return 0
+        return self._done[-1] - self._done[bisect_right(self._times, time)]
 
 
 def between(intervals: Sequence[Interval], times: Sequence[float]) -> list[int] | None:

@@ -9,11 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Literal
 
+from stallwatch_rules.raised import Frame, Mark, Raised, kind_of
 from stallwatch_rules.records import Line
-
-Kind = Literal["failure", "ignored", "interrupt", "wrapper"]
 
 MAX_FRAMES = 60
 MAX_MESSAGE = 1000
@@ -44,61 +42,11 @@ _ASIDE = re.compile(
     r"|--- Logging error ---)"
 )
 _THREAD = re.compile(r"^Exception in thread ")
-_SNIPPETS = ("<string>", "<stdin>")
 # Lines with which another message begins, so that an exception's own text has ended.
 _OTHER_MESSAGE = re.compile(
     r"\[[EWIF]\d{0,4} |\[20\d\d-\d\d-\d\d|[EWIF]\d{4} \d\d:|20\d\d-\d\d-\d\d|(?:WARNING|INFO|ERROR):\w"
     r"|terminate called|Killing subprocess|Exception ignored|Fatal Python error|wandb: |\{'|\{\""
 )
-_LAUNCHER_NAMES = ("ChildFailedError", "SignalException", "ProcessExitedException")
-_LAUNCHER_FRAMES = re.compile(
-    r"torch/distributed/(?:run|launch|launcher/)|accelerate/commands/|deepspeed/launcher/|bin/(?:torchrun|deepspeed|accelerate)$"
-)
-
-
-@dataclass(frozen=True)
-class Frame:
-    """One call of a traceback."""
-
-    path: str
-    line: int
-    name: str
-
-    @property
-    def library(self) -> bool:
-        """Whether it is installed code rather than the user's own."""
-        return bool(_LIBRARY.search(self.path))
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line} in {self.name}" if self.name else f"{self.path}:{self.line}"
-
-
-_LIBRARY = re.compile(r"[/\\](?:site-packages|dist-packages)[/\\]|[/\\]lib[/\\]python3|^<frozen|^<string>$")
-
-
-@dataclass(frozen=True)
-class Mark:
-    """Where a stream was when a line came."""
-
-    index: int = 0  #: lines before it
-    advances: int = 0  #: steps that the stream had seen
-    step: int | None = None  #: the last step of the run
-    plain: int = 0  #: lines outside of tracebacks before it
-
-
-@dataclass
-class Raised:
-    """A chain of exceptions that a traceback (or a bare line) told; the last one is what ended the call."""
-
-    exception: str  #: as printed, such as ``torch.OutOfMemoryError``; empty where the text ends before it
-    message: str
-    line: Line  #: the line with the final exception
-    mark: Mark  #: where the stream was at that line
-    frames: list[Frame] = field(default_factory=list)
-    root: str = ""  #: the chain's first exception with its message, where there is a chain
-    kind: Kind = "failure"
-    rules: set[str] = field(default_factory=set)  #: rules that matched in the chain
-    thread: bool = False  #: raised in a thread beside the main one, which goes on
 
 
 @dataclass
@@ -166,7 +114,7 @@ class TracebackReader:
             chain = self._open.chain
             cut = Raised("", "", self._open.start, mark, list(self._open.frames), chain.root if chain else "")
             cut.rules = self._open.rules | (chain.rules if chain else set())
-            cut.kind = "ignored" if self._open.aside else _kind(cut)
+            cut.kind = "ignored" if self._open.aside else kind_of(cut)
             return [cut]
         return [self._bare] if self._bare is not None else []
 
@@ -216,7 +164,7 @@ class TracebackReader:
         if begun.chain is not None:
             raised.root = begun.chain.root or f"{begun.chain.exception}: {begun.chain.message}".rstrip(": ")
             raised.rules |= begun.chain.rules
-        raised.kind = "ignored" if begun.aside else _kind(raised)
+        raised.kind = "ignored" if begun.aside else kind_of(raised)
         raised.thread = begun.thread
         self._open, self._raised, self._after, self._chained = None, raised, 0, False
 
@@ -273,7 +221,7 @@ class TracebackReader:
                 name = final["inner"] or final["name"]
                 self._bare = Raised(name, (final["message"] or "")[:MAX_MESSAGE], line, mark)
                 self._bare.rules.update(rules)
-                self._bare.kind = _kind(self._bare)
+                self._bare.kind = kind_of(self._bare)
                 self._bare_after = 0
 
 
@@ -297,20 +245,3 @@ def _without(prefix: str, text: str) -> str:
 
 
 _DIGITS = re.compile(r"\d")
-
-
-def _kind(raised: Raised) -> Kind:
-    last = raised.exception.rpartition(".")[2]
-    if raised.frames and all(frame.path in _SNIPPETS for frame in raised.frames):
-        return "ignored"  # a piece of code that the program ran, such as a model's answer
-    if last in ("KeyboardInterrupt", "SystemExit", "GeneratorExit"):
-        return "interrupt"
-    if last in _LAUNCHER_NAMES:
-        return "wrapper"
-    launched = any(_LAUNCHER_FRAMES.search(frame.path) for frame in raised.frames)
-    started_python = "python" in raised.message and ".py" in raised.message
-    if last == "CalledProcessError" and (launched or started_python):
-        return "wrapper"
-    if not last and launched:  # cut off, and what ends a launcher's traceback is its summary
-        return "wrapper"
-    return "failure"

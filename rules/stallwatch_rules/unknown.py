@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
+from stallwatch_rules.raised import Frame, Raised
 from stallwatch_rules.records import Line, UnknownException
 from stallwatch_rules.redact import redact
 from stallwatch_rules.reported import earliest, place
-from stallwatch_rules.tracebacks import Frame, Raised
 
 MAX_KINDS = 200  #: different exceptions kept per stream; a log may hold millions of tracebacks
 USER_FRAMES, LIBRARY_FRAMES = 8, 4

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
+from stallwatch_rules.raised import Raised
 from stallwatch_rules.records import Line
-from stallwatch_rules.tracebacks import Raised, TracebackReader
+from stallwatch_rules.tracebacks import TracebackReader
 from stallwatch_rules.unknown import ExceptionTable, fold, unknown_in
 
 

@@ -1,0 +1,80 @@
+"""An exception that a log tells of: its message, its calls, and what kind of end it was."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+from stallwatch_rules.records import Line
+
+Kind = Literal["failure", "ignored", "interrupt", "wrapper"]
+
+_LAUNCHER_NAMES = ("ChildFailedError", "SignalException", "ProcessExitedException")
+_LAUNCHER_FRAMES = re.compile(
+    r"torch/distributed/(?:run|launch|launcher/)|accelerate/commands/|deepspeed/launcher/|bin/(?:torchrun|deepspeed|accelerate)$"
+)
+_SNIPPETS = ("<string>", "<stdin>")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One call of a traceback."""
+
+    path: str
+    line: int
+    name: str
+
+    @property
+    def library(self) -> bool:
+        """Whether it is installed code rather than the user's own."""
+        return bool(_LIBRARY.search(self.path))
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line} in {self.name}" if self.name else f"{self.path}:{self.line}"
+
+
+_LIBRARY = re.compile(r"[/\\](?:site-packages|dist-packages)[/\\]|[/\\]lib[/\\]python3|^<frozen|^<string>$")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Where a stream was when a line came."""
+
+    index: int = 0  #: lines before it
+    advances: int = 0  #: steps that the stream had seen
+    step: int | None = None  #: the last step of the run
+    plain: int = 0  #: lines outside of tracebacks before it
+
+
+@dataclass
+class Raised:
+    """A chain of exceptions that a traceback (or a bare line) told; the last one is what ended the call."""
+
+    exception: str  #: as printed, such as ``torch.OutOfMemoryError``; empty where the text ends before it
+    message: str
+    line: Line  #: the line with the final exception
+    mark: Mark  #: where the stream was at that line
+    frames: list[Frame] = field(default_factory=list)
+    root: str = ""  #: the chain's first exception with its message, where there is a chain
+    kind: Kind = "failure"
+    rules: set[str] = field(default_factory=set)  #: rules that matched in the chain
+    thread: bool = False  #: raised in a thread beside the main one, which goes on
+
+
+def kind_of(raised: Raised) -> Kind:
+    """Whether it is a failure, the launcher's summary of one, or a stop by hand."""
+    last = raised.exception.rpartition(".")[2]
+    if raised.frames and all(frame.path in _SNIPPETS for frame in raised.frames):
+        return "ignored"  # a piece of code that the program ran, such as a model's answer
+    if last in ("KeyboardInterrupt", "SystemExit", "GeneratorExit"):
+        return "interrupt"
+    if last in _LAUNCHER_NAMES:
+        return "wrapper"
+    launched = any(_LAUNCHER_FRAMES.search(frame.path) for frame in raised.frames)
+    started_python = "python" in raised.message and ".py" in raised.message
+    if last == "CalledProcessError" and (launched or started_python):
+        return "wrapper"
+    if not last and launched:  # cut off, and what ends a launcher's traceback is its summary
+        return "wrapper"
+    return "failure"
