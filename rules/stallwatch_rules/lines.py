@@ -10,7 +10,7 @@ import codecs
 import re
 from pathlib import PurePath
 
-from stallwatch_rules.prefixes import own_time, take_rank, unix_time
+from stallwatch_rules.prefixes import TaskLabels, own_time, take_rank, unix_time
 from stallwatch_rules.records import Line
 
 MAX_LINE = 64 * 1024  #: bytes kept of a line
@@ -48,6 +48,7 @@ class LineReader:
         self._record: _Record | None = None  # the container record that this physical line is
         self._partials: dict[str, _Partial] = {}
         self._times: dict[int | None, float] = {}
+        self._labels = TaskLabels()
 
     @property
     def lines(self) -> int:
@@ -104,13 +105,18 @@ class LineReader:
         complete = bytes(self._held) + data[:end]
         self._held = bytearray(data[end : end + MAX_LINE + 1])
         segment = self._segment
+        labels = self._labels
         *ended, last = complete.split(b"\n")
         for physical in ended:
             if b"\r" in physical:
                 *redrawn, physical = physical.split(b"\r")
                 for raw in redrawn:
                     segment(raw, False, time, out)
-            if physical and not (self._line_start and self._plain(physical, time, out)):
+            if physical and not (
+                self._line_start
+                and not (labels.searching or labels.found)
+                and self._plain(physical, time, out)
+            ):
                 segment(physical, True, time, out)
             self._next_line()
         for raw in last.split(b"\r")[:-1]:
@@ -184,11 +190,14 @@ class LineReader:
             text = _ANSI.sub("", text)
         pieces = _GLUED.split(text) if "it]" in text or "/s]" in text or "[rank" in text else (text,)
         for piece in pieces:
+            label = None
+            if self._labels.searching or self._labels.found:
+                label, piece = self._labels.take(piece)
             rank, piece = take_rank(piece)
             if not piece or piece.isspace():
                 continue
             if rank is None:
-                rank = self.rank
+                rank = self.rank if label is None else label
             when = stamp if stamp is not None else time
             if when is None:
                 when = own_time(piece)

@@ -75,6 +75,44 @@ def take_rank(text: str) -> tuple[int | None, str]:
     return rank, text
 
 
+_LABEL = re.compile(r" {0,5}(\d{1,5}): ?")
+_SURE_LABELS = 12  # so many labelled lines in a row, by far fewer tasks, are no numbered list
+_FIRST_LINES = 1000  # srun labels all lines or none
+
+
+class TaskLabels:
+    """``srun --label`` puts the bare task number before every line.
+
+    As much else looks so, it counts once many lines in a row have it and the numbers come again; the few
+    lines before that stay without a rank.
+    """
+
+    def __init__(self) -> None:
+        self.found = False
+        self.searching = True
+        self._lines = 0
+        self._row: list[str] = []
+
+    def take(self, text: str) -> tuple[int | None, str]:
+        """The task that a label names, and the line without it."""
+        label = _LABEL.match(text)
+        if self.searching:
+            self._search(label)
+        if label is None or not self.found:
+            return None, text
+        return int(label[1]), text[label.end() :]
+
+    def _search(self, label: re.Match[str] | None) -> None:
+        self._lines += 1
+        if label is None:
+            self._row.clear()
+        else:
+            self._row.append(label[1])
+            many = len(self._row) >= _SURE_LABELS
+            self.found = many and 2 * len(set(self._row)) <= len(self._row)
+        self.searching = not self.found and self._lines < _FIRST_LINES
+
+
 _STAMP = re.compile(
     r"(?:\[?|\[[A-Z]+\|(?:[\w./-]+:\d+\] )?)"  # "[", "[INFO|", "[INFO|trainer.py:803] "
     r"(20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?"

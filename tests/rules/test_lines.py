@@ -42,6 +42,7 @@ PIECES = [
     b"worker-1: [rank2]: x",
     b" ",
     b"x" * 300,
+    b"1: labelled\n0: labelled\n" * 7,
 ]
 
 
@@ -162,6 +163,28 @@ def test_a_bar_with_a_postfix_stays_whole() -> None:
 )  # fmt: skip
 def test_prefixes_are_taken_off_and_ranks_understood(raw: str, rank: int | None, text: str) -> None:
     assert [(line.rank, line.text) for line in read(raw.encode())] == [(rank, text)]
+
+
+def test_srun_labels_are_ranks_once_they_are_sure() -> None:
+    data = "".join(f"{n % 4}: line {n}\n" for n in range(20)) + "srun: error\n10: [rank11]: x\n"
+    lines = read(data.encode())
+    assert [(line.rank, line.text) for line in lines[11:14]] == [
+        (3, "line 11"),
+        (0, "line 12"),
+        (1, "line 13"),
+    ]
+    assert [(line.rank, line.text) for line in lines[-2:]] == [(None, "srun: error"), (11, "x")]
+    padded = "".join(f"{n % 3:2d}: line\n" for n in range(20)).encode()
+    assert [line.rank for line in read(padded)[-3:]] == [2, 0, 1]
+
+
+def test_numbered_lists_are_no_labels() -> None:
+    listed = "".join(f"{n}: item\n" for n in range(100)).encode()
+    assert {line.rank for line in read(listed)} == {None}
+    sparse = "".join(f"{n % 2}: item\nprose\n" for n in range(100)).encode()
+    assert {line.rank for line in read(sparse)} == {None}
+    late = b"prose\n" * 1000 + b"".join(b"%d: item\n" % (n % 2) for n in range(100))
+    assert {line.rank for line in read(late)} == {None}
 
 
 def test_the_file_tells_the_rank_and_a_prefix_inside_wins() -> None:
