@@ -168,9 +168,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     option = parser.add_argument
-    option("--steps", type=int, default=640, help="optimizer steps planned (default: %(default)s)")
+    option("--steps", type=int, default=480, help="optimizer steps planned (default: %(default)s)")
     option(
-        "--hang-at", type=int, default=320, help="last step that rank 1 has data for (default: %(default)s)"
+        "--hang-at", type=int, default=240, help="last step that rank 1 has data for (default: %(default)s)"
     )
     option("--pace", type=float, default=0.3, help="seconds the feeder sleeps a step (default: %(default)s)")
     option("--timeout", type=float, default=90, help="seconds until gloo gives up (default: %(default)s)")
