@@ -123,4 +123,4 @@ def _recorded_ending(paths: Sequence[str | os.PathLike[str]]) -> tuple[str, bool
         return "", None
     kind = info.ending.kind
     failed = None if kind in ("unknown", "interrupted") else kind != "finished"
-    return info.ending.detail or kind, failed
+    return f"{kind}: {info.ending.detail}", failed

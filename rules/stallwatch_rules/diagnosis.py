@@ -87,7 +87,7 @@ def conclude(
     verdict = verdict_of(chosen, exceptions, found, streams, tracker, question, facts)
     environment = agreed(stream.versions for stream in streams.values())
     by_rule = {one.rule: one for one in found}
-    diagnosis = Diagnosis(verdict=verdict, environment=environment, ending=redact(question.ending))
+    diagnosis = Diagnosis(verdict=verdict, environment=environment, ending=redact(question.told))
     if chosen is not None and verdict in ("failed", "stalled", "degraded"):
         one = by_rule[chosen[0].rule]
         diagnosis.primary = _primary(one, chosen[1], environment, streams, language)
@@ -104,7 +104,7 @@ def conclude(
 
 def _by_hand(found: list[Found], exceptions: Exceptions, question: Question) -> bool:
     """Whether somebody stopped the run."""
-    told = question.ending.startswith("interrupted") or exceptions.interrupted
+    told = question.kind == "interrupted" or exceptions.interrupted
     return told or any(one.rule == INTERRUPTED for one in found)
 
 
@@ -125,10 +125,10 @@ def _excuse(found: list[Found], exceptions: Exceptions, question: Question, by_h
 
 def _ended_as_told(found: list[Found], catalogue: Catalogue, question: Question) -> None:
     """The rule that the known ending stands for, where the log itself does not show it."""
-    rule = ENDINGS.get(question.ending.partition(":")[0].strip(), "")
+    rule = ENDINGS.get(question.kind, "")
     if rule in catalogue.pages and question.failed is not False and not any(o.rule == rule for o in found):
         page = catalogue.pages[rule]
-        found.append(_concluded(page, Judgement("fatal", redact(question.ending))))
+        found.append(_concluded(page, Judgement("fatal", redact(question.told))))
 
 
 def _with_end(facts: RunFacts, found: list[Found], exceptions: Exceptions) -> RunFacts:

@@ -14,6 +14,7 @@ from stallwatch_rules.records import Diagnosis, Verdict
 from stallwatch_rules.reported import shown
 from stallwatch_rules.sentences import say
 
+ENDING_KINDS = ("finished", "failed", "oom-killed", "killed", "time-limit", "interrupted", "unknown")
 SILENT_HANG = "silent-hang-no-error"
 
 
@@ -21,12 +22,23 @@ SILENT_HANG = "silent-hang-no-error"
 class Question:
     """What the asker knows beside the log; see ``RunReading.diagnose``."""
 
-    ending: str = ""
+    ending: str = ""  #: "<kind>: <sentence>", either part alone will do; kinds as in ``ENDING_KINDS``
     failed: bool | None = None
     now: float | None = None
     threshold: float | None = None
     stalled: bool = False
     language: str = "en"
+
+    @property
+    def kind(self) -> str:
+        """The kind of the ending, or nothing."""
+        kind = self.ending.partition(":")[0].strip()
+        return kind if kind in ENDING_KINDS else ""
+
+    @property
+    def told(self) -> str:
+        """The ending for people: its sentence, or its kind where there is none."""
+        return (self.ending.partition(":")[2].strip() or self.kind) if self.kind else self.ending
 
 
 def verdict_of(
@@ -47,7 +59,7 @@ def verdict_of(
         return "unknown-failure"
     if question.stalled and question.failed is None:
         return "stalled"
-    if question.failed and not question.ending.startswith("interrupted"):
+    if question.failed and question.kind != "interrupted":
         return "unknown-failure"
     if chosen is not None:
         return "degraded"
