@@ -96,7 +96,10 @@ _WORDS: dict[str, tuple[str, str]] = {
     "looked_in": ("Looked in {0}", "查找目录：{0}"),
     "open_run": ("Choose a row to open the run.", "点击一行打开任务。"),
     "choose_run": ("Choose a run", "选择任务"),
-    "no_such_run": ("No run of that name is known here.", "此处没有这个名字的任务。"),
+    "not_yet": (
+        "No run of this name yet: it comes up here when it starts",
+        "还没有这个名字的任务：启动后会显示在这里",
+    ),
     "targets_failing": ("Endpoints that do not answer", "无响应的端点"),
     # post-mortem page
     "upload": (

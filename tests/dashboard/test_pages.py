@@ -105,10 +105,32 @@ def test_log_text_is_shown_as_text(stuck: RunFolder) -> None:
     assert all("alert" not in str(element.value) for element in app.get("html"))
 
 
-def test_a_run_that_nobody_knows(stuck: RunFolder) -> None:
-    app = page("run", run="<b>nobody</b>")
+def test_a_run_that_is_not_there_yet_is_waited_for(make_run: Callable[..., RunFolder]) -> None:
+    make_run("other", now=time.time())
+    app = page("run", run="soon")
+    assert not app.exception and not app.metric
+    assert "soon" in texts(app, "text") and "soon" not in texts(app, "markdown")
+    make_run("soon", now=time.time())
+    app.run()
+    assert not app.exception and app.metric
+    assert app.selectbox(key="chosen_run").value == "soon"
+
+
+def test_another_run_can_be_chosen(stuck: RunFolder, make_run: Callable[..., RunFolder]) -> None:
+    make_run("other", now=time.time())
+    app = page("run", run="stuck")
+    app.selectbox(key="chosen_run").select("other").run()
     assert not app.exception
-    assert "<b>nobody</b>" in texts(app, "text") and "nobody" not in texts(app, "markdown")
+    assert app.query_params["run"] in ("other", ["other"])
+    app.query_params["run"] = "stuck"  # the browser's back button
+    app.run()
+    assert app.selectbox(key="chosen_run").value == "stuck"
+
+
+def test_without_a_name_in_the_address_the_newest_run_is_shown(make_run: Callable[..., RunFolder]) -> None:
+    make_run("first", now=time.time() - 50)
+    make_run("second", now=time.time())
+    assert page("run").selectbox(key="chosen_run").value == "second"
 
 
 def test_chinese(stuck: RunFolder) -> None:
@@ -138,7 +160,8 @@ def test_uploaded_logs_are_diagnosed_and_a_bad_file_is_named(root: Path) -> None
 
 
 def test_a_traceback_that_no_rule_knows_is_shown_as_text() -> None:
-    log = f'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    f()\nOddError: {HOSTILE}\n'
+    frames = '  File "train.py", line 3, in <module>\n    f()\n'
+    log = f"Traceback (most recent call last):\n{frames}OddError: {HOSTILE}\n"
     app = upload(page("postmortem"), ("a.log", log.encode()))
     assert not app.exception
     assert HOSTILE in texts(app, "code")

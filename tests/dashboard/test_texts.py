@@ -40,8 +40,17 @@ def test_durations(value: float | None, shown: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(None, "–"), (0.63149, "0.6315"), (0, "0"), (12.5, "12.5"), (3.2e-7, "3.200e-07"), (1e9, "1.000e+09")]
-    + [(math.nan, "NaN"), (math.inf, "∞"), (-math.inf, "−∞")],
+    [
+        (None, "–"),
+        (0.63149, "0.6315"),
+        (0, "0"),
+        (12.5, "12.5"),
+        (3.2e-7, "3.200e-07"),
+        (1e9, "1.000e+09"),
+        (math.nan, "NaN"),
+        (math.inf, "∞"),
+        (-math.inf, "−∞"),
+    ],
 )
 def test_numbers(value: float | None, shown: str) -> None:
     assert formats.number(value) == shown

@@ -20,22 +20,40 @@ _FEW_LINES, _MANY_LINES = 15, 1000
 
 
 def _choose() -> str | None:
-    """The run in the address, else the one the reader came from, else the newest."""
+    """The run that the reader chose, the address names or came last; None while there is no such run."""
     names = shared().run_names()
-    told = st.session_state.pop("open_run", None) or st.query_params.get("run")
-    if told and told not in names:
-        st.warning(say("no_such_run"))
-        st.text(told)
-        told = None
-    if not names:
-        return None
-    if (told and st.session_state.get("chosen_run") not in names) or (
-        told and told != st.query_params.get("run")
-    ):
-        st.session_state["chosen_run"] = told
-    chosen = st.selectbox(say("choose_run"), names, key="chosen_run", label_visibility="collapsed")
-    st.query_params["run"] = chosen
-    return str(chosen)
+    state, told = st.session_state, st.session_state.pop("open_run", None)
+    in_address = st.query_params.get("run")
+    if told is None and in_address != state.get("address_run"):  # a link, or the browser's back button
+        told = in_address
+    if told is not None or state.get("chosen_run") not in names:
+        wanted = told or in_address or (names[0] if names else None)
+        state["chosen_run"] = wanted if wanted in names else None
+    chosen = st.selectbox(
+        say("choose_run"),
+        names,
+        index=None,
+        key="chosen_run",
+        label_visibility="collapsed",
+        placeholder=say("choose_run"),
+    )
+    if chosen:
+        st.query_params["run"] = chosen
+    state["address_run"] = chosen or in_address
+    return chosen
+
+
+@st.fragment(run_every="2s")
+def _awaited(run: str | None) -> None:
+    """Nothing to show yet; when the run appears, so does its page."""
+    names = shared().run_names()
+    if run in names or (names and run is None):
+        st.rerun()
+    st.markdown(f"### {say('not_yet' if run else 'no_runs')}")
+    if run:
+        st.text(run)
+    st.write(say("no_runs_next"))
+    st.code("stallwatch run -- torchrun --nproc-per-node 8 train.py", language=None)
 
 
 def _about(row: RunRow, now: float) -> list[str]:
@@ -113,12 +131,11 @@ def _incidents(incidents: list[Incident], now: float) -> None:
 
 
 @st.fragment(run_every="2s")
-def _live(run: str) -> None:
+def _live(run: str, known: int) -> None:
     source = shared()
     row, now = source.row(run), source.clock()
-    if row is None:
-        st.warning(say("no_such_run"))
-        return
+    if row is None or len(source.run_names()) != known:
+        st.rerun()  # a run came or went: the list of runs at the top is another
     found, incidents = source.frames(run), source.incidents(run)
     pages = catalogue(source.settings.rules).pages
     told = verdict.of_run(
@@ -166,9 +183,7 @@ def _log(run: str) -> None:
 
 _run = head(say("run"), _choose)
 if _run is None:
-    st.markdown(f"### {say('no_runs')}")
-    st.write(say("no_runs_next"))
-    st.code("stallwatch run -- torchrun --nproc-per-node 8 train.py", language=None)
+    _awaited(st.query_params.get("run"))
 else:
-    _live(_run)
+    _live(_run, len(shared().run_names()))
     _log(_run)

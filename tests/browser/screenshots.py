@@ -1,0 +1,59 @@
+"""Take the pictures in docs/images again, from a replay of the recorded run: ``make screenshots``."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from stage import RECORDING, ROOT, SIZE, Stage, chromium, drawn, replayed
+
+IMAGES = ROOT / "docs" / "images"
+SPEED = 6.0
+FLOOR = 5.0
+_SETTLE_MS = 1500  # a chart's fonts and the last redraw
+
+
+def take(images: Path, speed: float = SPEED) -> list[Path]:
+    """Write run.png, runs.png and postmortem.png into `images`."""
+    images.mkdir(parents=True, exist_ok=True)
+    taken = [images / "run.png", images / "runs.png", images / "postmortem.png"]
+    with tempfile.TemporaryDirectory(prefix="stallwatch-screenshots-") as home, chromium() as browser:
+        stage = Stage(Path(home))
+        try:
+            stage.dashboard()
+            stage.run("llama-3b-grpo", replayed(speed), floor=FLOOR)
+            healthy = [sys.executable, "-u", "-c", _HEALTHY]
+            stage.run("qwen-7b-sft", healthy, floor=FLOOR)
+            page = browser.new_page(viewport=SIZE, color_scheme="light", timezone_id="UTC")  # type: ignore[arg-type]
+            page.goto(f"{stage.url}/run?run=llama-3b-grpo")
+            page.get_by_role("heading", name="Stalled").wait_for(timeout=180_000)
+            drawn(page)
+            page.wait_for_timeout(6000)  # let the open step grow past the threshold
+            page.screenshot(path=taken[0])
+            page.goto(f"{stage.url}/runs")
+            page.get_by_test_id("stDataFrame").wait_for()
+            page.wait_for_timeout(_SETTLE_MS)
+            page.screenshot(path=taken[1])
+            page.goto(f"{stage.url}/postmortem")
+            logs = sorted((RECORDING / "ranks").glob("*.log"))
+            page.locator("input[type=file]").set_input_files(logs)
+            page.get_by_role("heading", name="Failed").wait_for(timeout=60_000)
+            page.wait_for_timeout(_SETTLE_MS)
+            page.screenshot(path=taken[2])
+        finally:
+            stage.close()
+    return taken
+
+
+_HEALTHY = """
+import random, time
+for step in range(1, 2000):
+    time.sleep(0.5 + random.random() / 20)
+    loss, memory = 0.4 + 1.6 / (1 + step / 12) + random.random() / 25, 22.5 + random.random()
+    print(f"step {step}/1200 loss {loss:.4f} MemAllocated={memory:.2f}GB, MaxMemAllocated={memory + 1.5:.2f}GB")
+"""
+
+if __name__ == "__main__":
+    for path in take(IMAGES):
+        print(path)

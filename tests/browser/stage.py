@@ -1,0 +1,118 @@
+"""A run under the real ``stallwatch run``, the real dashboard beside it, and Chromium in front of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDING = ROOT / "tests" / "recordings" / "zero3-stall"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+SIZE = {"width": 1280, "height": 800}
+_STALLWATCH = [sys.executable, "-c", "from stallwatch.cli import main; main()"]
+_CHROMIUM_OPTIONS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--hide-scrollbars",
+)
+
+
+def replayed(speed: float, folder: Path = RECORDING) -> list[str]:
+    """The command that prints the recorded run again."""
+    return [*_STALLWATCH, "replay", str(folder), "--speed", str(speed)]
+
+
+class Stage:
+    """Starts real processes that share one state folder, and ends them."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.port = _free_port()
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def url(self) -> str:
+        """Where the pages are."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def dashboard(self) -> subprocess.Popen[bytes]:
+        """Start ``stallwatch dashboard`` and wait until it answers."""
+        child = self._start([*_STALLWATCH, "dashboard", "--port", str(self.port)], stderr=subprocess.PIPE)
+        assert child.stderr is not None
+        line = child.stderr.readline().decode()
+        assert "dashboard on" in line, line
+        return child
+
+    def run(self, name: str, command: Sequence[str], *, floor: float) -> subprocess.Popen[bytes]:
+        """Start ``stallwatch run -- command``; a stall is called after `floor` seconds at the earliest."""
+        words = [*_STALLWATCH, "run", "--name", name, "--port", "0", "--", *command]
+        return self._start(words, {"STALLWATCH_STALL_FLOOR_SECONDS": str(floor)})
+
+    def close(self) -> None:
+        """End what still runs, the way a person would."""
+        for child in self._children:
+            if child.poll() is None:
+                child.send_signal(signal.SIGINT)
+        for child in self._children:
+            try:
+                child.communicate(timeout=15)
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+                child.communicate()
+
+    def _start(
+        self, words: Sequence[str], extra: dict[str, str] | None = None, stderr: int = subprocess.DEVNULL
+    ) -> subprocess.Popen[bytes]:
+        env = {name: value for name, value in os.environ.items() if not name.startswith("STALLWATCH_")}
+        env |= {"STALLWATCH_HOME": str(self.home), "STALLWATCH_CONFIG": os.devnull, **(extra or {})}
+        child = subprocess.Popen(
+            list(words),
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            start_new_session=True,
+        )
+        self._children.append(child)
+        return child
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Browser]:
+    """Debian's Chromium under Playwright."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(_CHROMIUM_OPTIONS))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def drawn(page: Page, charts: int = 2) -> None:
+    """Wait until the first charts are drawn: Plotly comes as a piece of its own."""
+    page.wait_for_function(
+        "n => document.querySelectorAll('.js-plotly-plot .xtick').length && "
+        "document.querySelectorAll('.js-plotly-plot').length >= n",
+        arg=charts,
+        timeout=90_000,
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

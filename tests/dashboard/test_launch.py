@@ -1,0 +1,132 @@
+"""Starting and ending the real server: nothing left behind, nothing let out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stallwatch_dashboard.launch import serve, streamlit_options, url
+from stallwatch_dashboard.settings import DashboardSettings
+
+_STARTER = """
+import sys
+from pathlib import Path
+from stallwatch_dashboard.launch import serve
+from stallwatch_dashboard.settings import DashboardSettings
+sys.exit(serve(DashboardSettings(home=Path(sys.argv[1]), port=int(sys.argv[2]))))
+"""
+WaitFor = Callable[..., None]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def started(home: Path) -> Iterator[tuple[subprocess.Popen[bytes], int, list[psutil.Process]]]:
+    """The dashboard up and answering as the command line starts it; its port and its processes."""
+    port = free_port()
+    starter = subprocess.Popen([sys.executable, "-c", _STARTER, str(home), str(port)], stderr=subprocess.PIPE)
+    family: list[psutil.Process] = []
+    try:
+        assert starter.stderr is not None
+        line = starter.stderr.readline().decode()
+        assert line == f"stallwatch: dashboard on http://127.0.0.1:{port} (Ctrl-C ends it)\n"
+        family = psutil.Process(starter.pid).children(recursive=True)
+        yield starter, port, family
+    finally:
+        starter.kill()
+        starter.communicate()
+        for process in family:
+            if process.is_running():
+                process.kill()
+
+
+def test_it_serves_scrapes_without_a_reader_and_ends_with_ctrl_c(
+    started: tuple[subprocess.Popen[bytes], int, list[psutil.Process]], home: Path
+) -> None:
+    starter, port, family = started
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10) as answer:
+        assert b"<title>" in answer.read()
+    assert (home / "metrics.duckdb").exists()
+    listening = [
+        connection.laddr.ip
+        for process in family
+        for connection in process.net_connections()
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert listening and set(listening) == {"127.0.0.1"}
+    starter.send_signal(signal.SIGINT)
+    assert starter.wait(20) == 0
+    assert not [process for process in family if process.is_running()]
+
+
+def test_it_ends_when_its_starter_is_killed(
+    started: tuple[subprocess.Popen[bytes], int, list[psutil.Process]],
+) -> None:
+    starter, _, family = started
+    assert family
+    starter.kill()
+    starter.wait()
+    _, left = psutil.wait_procs(family, timeout=20)
+    assert not left
+
+
+def test_a_port_that_is_taken_is_told(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        assert serve(DashboardSettings(home=home, port=port)) == 2
+    assert f"port {port} on 127.0.0.1 is taken; choose another with --port" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "example.org"])
+def test_other_addresses_are_refused(host: str, home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert serve(DashboardSettings(home=home, host=host)) == 2
+    assert "no login" in capfd.readouterr().err
+
+
+def test_streamlit_is_told_to_stay_at_home(home: Path) -> None:
+    options = streamlit_options(DashboardSettings(home=home, port=8599, max_upload_mb=7))
+    assert options["STREAMLIT_BROWSER_GATHER_USAGE_STATS"] == "false"
+    assert options["STREAMLIT_SERVER_ADDRESS"] == "127.0.0.1"
+    assert options["STREAMLIT_SERVER_MAX_UPLOAD_SIZE"] == "7"
+    assert options["STREAMLIT_THEME_DARK_PRIMARY_COLOR"].startswith("#")
+
+
+def test_streamlit_knows_every_option(home: Path) -> None:
+    """A misspelt environment variable would be passed over in silence."""
+    from streamlit import config
+
+    known = {option.env_var for option in config.get_config_options().values()}
+    assert set(streamlit_options(DashboardSettings(home=home))) <= known
+
+
+def test_addresses_for_people(home: Path) -> None:
+    assert url(DashboardSettings(home=home)) == "http://127.0.0.1:8501"
+    assert url(DashboardSettings(home=home, host="::1")) == "http://[::1]:8501"
+    assert url(DashboardSettings(home=home, host="0.0.0.0")) == "http://127.0.0.1:8501"
+
+
+def test_streamlit_is_imported_by_pages_alone() -> None:
+    """The rest can be tested, and started, without it."""
+    program = (
+        "import sys, pkgutil, importlib, stallwatch_dashboard as d\n"
+        "skip = ('pages', 'app', 'entry')\n"
+        "for m in pkgutil.walk_packages(d.__path__, d.__name__ + '.'):\n"
+        "    if not any(part in m.name.split('.') for part in skip): importlib.import_module(m.name)\n"
+        "sys.exit('streamlit' in sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], env=os.environ).returncode == 0
