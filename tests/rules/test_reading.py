@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 
@@ -370,6 +371,18 @@ def test_trace_cache_messages_while_steps_advance(diagnose: Diagnose) -> None:
     assert (found.harm, found.count) == ("harmless", 20)
     assert "0.1 s" in found.note
     assert "0.5 s" in found.note
+
+
+def test_messages_and_steps_in_different_files_meet_by_time(diagnose: Diagnose) -> None:
+    steps_of = [(float(step), f"step {step}/500 loss 1.5") for step in range(1, 41)]
+    messages = [(step - 0.5, TRACE) for step in range(2, 41, 2)]
+    logs = {"rank0.stdout.log": stamped(messages), "rank0.stderr.log": stamped(steps_of)}
+    found = finding(diagnose(logs), "zero3-trace-cache-invalidated")
+    assert (found.harm, "39 followed" in found.note) == ("harmless", True)
+    logs["rank1.stderr.log"] = stamped([(1800, STAND)])
+    assert primary(diagnose(logs)) == "zero3-trace-cache-invalidated"
+    untimed = {name: re.sub(r"(?m)^.* stdout F ", "", text) for name, text in logs.items()}
+    assert finding(diagnose(untimed), "zero3-trace-cache-invalidated").harm == "by-progress"
 
 
 def slowing(count: int = 60) -> list[tuple[float, str]]:
