@@ -60,6 +60,37 @@ _BY_KEY = (
 )
 
 
+# What launchers, DeepSpeed, NCCL and trainers print around a training.
+_RUN = re.compile(
+    r"DeepSpeed info: version=|Setting ds_accelerator to |Initializing TorchBackend|:see_memory_usage\]"
+    r"|\[launch(?:er)?\.py:\d+:|\bNCCL (?:INFO|version) |Setting OMP_NUM_THREADS environment variable"
+    r"|torch/distributed/(?:run|elastic/\S+)\.py:\d+\]|\*{5} Running training \*{5}"
+    r"|Total optimization steps = |trainable params: [\d,]+ \|\||Loading checkpoint shards: +\d+%"
+    r"|Loading extension module \w+"
+)
+RUN_WORDS: tuple[str, ...] = (
+    "DeepSpeed",
+    "ds_accel",
+    "TorchBackend",
+    "see_memory",
+    "[launch",
+    "NCCL ",
+    "OMP_NUM_",
+    "elastic/",
+    "/run.py",
+    "unning training",
+    "optimization steps",
+    "trainable params",
+    "shards:",
+    "extension module",
+)
+
+
+def tells_of_a_run(text: str) -> bool:
+    """Whether the line is one that belongs to a training, though it holds no step."""
+    return _RUN.search(text[:2000]) is not None
+
+
 def versions_in(text: str) -> dict[str, str]:
     """The versions that one line names."""
     text = text[:2000]

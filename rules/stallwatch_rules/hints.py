@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stallwatch_rules.environment import RUN_WORDS
 from stallwatch_rules.records import Line
 
 # A line of each kind holds one of its words.
@@ -26,6 +27,7 @@ class Hints:
     version: bool
     launcher: bool
     warning: bool
+    run: bool
 
     @classmethod
     def of(cls, lines: Sequence[Line]) -> Hints:
@@ -36,6 +38,7 @@ class Hints:
             may_hold(text, VERSION),
             may_hold(text, LAUNCHER),
             may_hold(text, WARNING),
+            may_hold(text, RUN_WORDS),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stallwatch_rules.environment import versions_in
+from stallwatch_rules.environment import tells_of_a_run, versions_in
 from stallwatch_rules.hints import LAUNCHER, VERSION, Hints, may_hold
 from stallwatch_rules.launchers import LauncherSummary
 from stallwatch_rules.prefixes import own_time
@@ -67,6 +67,7 @@ class StreamReading:
         self.last_advance: Line | None = None
         self.activity: dict[int, int] = {}  #: lines since the last step, by time in ACTIVITY_SECONDS
         self.timed = False  #: whether every line's time is its own, given from outside the text
+        self.of_a_run = False  #: whether a line belonged to a training, though it held no step
         self.sampled = False  #: whether any line held numbers of a training
         self.lowest_scale: float | None = None  #: lowest loss scale that a step overflowed at
         self.skipped: tuple[float, int] | None = None  #: the trainer's count of skipped steps, and the step
@@ -104,6 +105,8 @@ class StreamReading:
         if hints.version and self.index < VERSION_LINES and may_hold(line.text, VERSION):
             for name, version in versions_in(line.text).items():
                 self.versions.setdefault(name, version)
+        if hints.run and not self.of_a_run:
+            self.of_a_run = tells_of_a_run(line.text)
         if hints.launcher and may_hold(line.text, LAUNCHER):
             self.summary.see(line.text)
         self.index += 1

@@ -69,7 +69,7 @@ def verdict_of(
         or tracker.progressed
         or tracker.last_loss is not None
         or tracker.finished
-        or any(stream.versions or stream.summary.codes or stream.sampled for stream in streams.values())
+        or any(stream.of_a_run or stream.summary.codes or stream.sampled for stream in streams.values())
     )
     return "healthy" if recognised else "no-training-log"
 

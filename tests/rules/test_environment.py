@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_rules.environment import agreed, versions_in
+from stallwatch_rules.environment import agreed, tells_of_a_run, versions_in
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,19 @@ def test_versions_are_found(text: str, versions: dict[str, str]) -> None:
 def test_streams_agree_whatever_their_order() -> None:
     rough, exact = {"python": "3.11"}, {"python": "3.11.7", "torch": "2.6.0"}
     assert agreed([rough, exact]) == agreed([exact, rough]) == {"torch": "2.6.0", "python": "3.11.7"}
+
+
+@pytest.mark.parametrize(
+    ("text", "of_a_run"),
+    [
+        ("[2026-05-02 09:00:00,123] [INFO] [real_accelerator.py:222] Setting ds_accelerator to cuda", True),
+        ("node1:812:900 [0] NCCL INFO Connected all rings", True),
+        ("***** Running training *****", True),
+        ("trainable params: 4,128,768 || all params: 7,619,745,280 || trainable%: 0.0541", True),
+        ("torch==2.6.0", False),
+        ("import torch.distributed as dist", False),
+        ("pip install deepspeed", False),
+    ],
+)
+def test_lines_that_only_a_run_prints(text: str, of_a_run: bool) -> None:
+    assert tells_of_a_run(text) is of_a_run

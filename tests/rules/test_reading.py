@@ -112,6 +112,8 @@ def test_a_text_without_training_is_not_guessed_at(diagnose: Diagnose) -> None:
     diagnosis = diagnose("Dear Ada,\nthe meeting is at ten.\n")
     assert (diagnosis.verdict, diagnosis.primary, diagnosis.notes) == ("no-training-log", None, [])
     assert diagnose("").verdict == "no-training-log"
+    assert diagnose("torch==2.6.0\ndeepspeed==0.16.4\n").verdict == "no-training-log"
+    assert diagnose("***** Running training *****\n").verdict == "healthy"
 
 
 def test_steps_alone_are_healthy(diagnose: Diagnose) -> None:
