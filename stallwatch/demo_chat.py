@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
-_MARKS = {"open": "🔴", "resolved": "🟢"}
+_MARKS = {"critical": "🔴", "warning": "🟠", "info": "🔵"}
 
 
 class ChatEndpoint:
@@ -61,7 +61,8 @@ def render(message: dict[str, Any], width: int = 96) -> str:
     """One message as a block of lines, told from the training's own output by its prefix."""
     status = str(message.get("status", "?"))
     facts = [str(message[key]) for key in ("severity", "run", "rule") if message.get(key)]
-    lines = [f"{_MARKS.get(status, '⚪')} {' · '.join([status, *facts])}", str(message.get("title", ""))]
+    mark = "🟢" if status == "resolved" else _MARKS.get(str(message.get("severity")), "⚪")
+    lines = [f"{mark} {' · '.join([status, *facts])}", str(message.get("title", ""))]
     for paragraph in str(message.get("text") or message.get("message") or "").splitlines():
         lines += textwrap.wrap(paragraph, width, subsequent_indent="  ") or [""]
     return "\n".join(f"chat │ {line}".rstrip() for line in ["", *lines, ""])

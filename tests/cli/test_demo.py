@@ -15,6 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from stallwatch.config import load
+from stallwatch.demo import _environment
 from stallwatch.demo_chat import ChatEndpoint, render
 from stallwatch.demo_children import Children
 
@@ -129,6 +131,23 @@ def test_ending_it_in_the_middle_leaves_no_process(
     assert demo.end(25) == (0 if sign == signal.SIGINT else 128 + sign)
     assert demo.survivors() == []
     assert list(tmp_path.glob("stallwatch-demo-*")) == []
+
+
+def test_no_real_chat_is_told_of_a_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STALLWATCH_ALERTS_URLS", "slack://a/b/c")
+    monkeypatch.setenv("STALLWATCH_ALERTS_INCIDENTS_URL", "postgresql://team/incidents")
+    monkeypatch.setenv("STALLWATCH_ALERTS_LANGUAGE", "zh")
+    (tmp_path / "stallwatch.toml").write_text(
+        '[alerts]\nurls = ["slack://a/b/c"]\nmin_severity = "critical"\n'
+    )
+    config = load(environ=_environment(tmp_path / "home", "json://127.0.0.1:1/", 7.5), cwd=tmp_path)
+    assert config.problems == []
+    assert config["alerts.urls"] == ("json://127.0.0.1:1/",)
+    assert config["alerts.incidents_url"] == ""
+    assert config["alerts.min_severity"] == "warning"
+    assert config["alerts.language"] == "zh"
+    assert config["stall.floor_seconds"] == 7.5
+    assert config["run.home"] == tmp_path / "home"
 
 
 def test_a_folder_without_a_recording_is_named(tmp_path: Path) -> None:
