@@ -32,7 +32,7 @@ $(VENV)/.dev: $(VENV)/.base
 $(VENV)/.repro: $(VENV)/.base
 	@echo "Installing $(TORCH) and $(DEEPSPEED) into $(VENV) (some minutes) …"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(DEEPSPEED) accelerate
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(DEEPSPEED) accelerate transformers
 	@touch $@
 
 install: $(VENV)/.base ## install Stallwatch with the dashboard and chat into .venv
