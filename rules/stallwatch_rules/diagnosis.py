@@ -62,7 +62,9 @@ def conclude(
         one.role == "wrapper" and one.followed < RECOVERED_BUT_DIED for one in found
     )
     known = {one.rule: set(one.hits) for one in found}
-    exceptions = read_exceptions(streams, known, steps, died=died, complete=tracker.finished)
+    exceptions = read_exceptions(
+        streams, known, steps, died=died, complete=tracker.finished, last_step=tracker.last_step
+    )
     by_hand = _by_hand(found, exceptions, question)
     clock = read_clock(streams, tracker, question.now, question.threshold, by_hand=by_hand)
     facts = RunFacts(
@@ -90,10 +92,10 @@ def conclude(
     diagnosis = Diagnosis(verdict=verdict, environment=environment, ending=redact(question.told))
     if chosen is not None and verdict in ("failed", "stalled", "degraded"):
         one = by_rule[chosen[0].rule]
-        diagnosis.primary = _primary(one, chosen[1], environment, streams, language)
+        diagnosis.primary = _primary(one, chosen[1], environment, streams, tracker.last_step, language)
     for candidate in causal_order(candidates):
         one = by_rule[candidate.rule]
-        diagnosis.findings.append(one.record(_title(one.page, language)))
+        diagnosis.findings.append(one.record(_title(one.page, language), tracker.last_step))
     diagnosis.unknown = exceptions.records()
     diagnosis.progress = tracker.summary()
     if verdict == "stalled" or (chosen is not None and chosen[0].rule in (TRACE_CACHE, SILENT_HANG)):
@@ -188,7 +190,12 @@ def _candidates(found: list[Found], streams: Streams) -> list[Candidate]:
 
 
 def _primary(
-    one: Found, confidence: float, environment: dict[str, str], streams: Streams, language: str
+    one: Found,
+    confidence: float,
+    environment: dict[str, str],
+    streams: Streams,
+    last_step: int | None,
+    language: str,
 ) -> Primary:
     chinese = language.startswith("zh")
     first = one.shown_match
@@ -210,7 +217,7 @@ def _primary(
         file=line.source if line is not None else "",
         line=line.number if line is not None else 0,
         time=iso(line.time) if line is not None else None,
-        step=first.step if first is not None else one.step,
+        step=one.step_of(first, last_step) if first is not None else one.step,
         evidence=one.evidence(),
         captures={name: shown(value) for name, value in (first.captures if first else {}).items()},
         why=one.page.sections.zh_why if chinese else one.page.sections.why,

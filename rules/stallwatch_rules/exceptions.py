@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stallwatch_rules.causes import Candidate, Stream
-from stallwatch_rules.raised import Raised
 from stallwatch_rules.records import UnknownException
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.timeline import StepClock
@@ -82,12 +81,8 @@ class Exceptions:
 
     def records(self) -> list[UnknownException]:
         """For the diagnosis: the fatal ones first."""
-        fatal = fold((one.seen for one in self.fatal), _step)
-        return fatal + fold((one.seen for one in self.unknown if not one.fatal), _step)
-
-
-def _step(raised: Raised) -> int | None:
-    return raised.mark.step
+        fatal = fold(one.seen for one in self.fatal)
+        return fatal + fold(one.seen for one in self.unknown if not one.fatal)
 
 
 def read_exceptions(
@@ -97,6 +92,7 @@ def read_exceptions(
     *,
     died: bool = False,
     complete: bool = False,
+    last_step: int | None = None,
 ) -> Exceptions:
     """The exceptions of these streams; ``known`` are the rules that fired, with their streams.
 
@@ -113,18 +109,14 @@ def read_exceptions(
         for seen in unknown_in(table, rules):
             own = max(0, stream.timelines.advances - seen.last.mark.advances)
             followed = max(own, clock.after(stream.when(seen.last.line)))
-            found.unknown.append(
-                Unknown(
-                    seen,
-                    key,
-                    seen.raised.mark.index,
-                    stream.when(seen.raised.line),
-                    followed < enough
-                    and stream.plain - seen.last.mark.plain < SURVIVED_LINES
-                    and not (complete and seen.last.thread),
-                    bool(interrupts) and min(interrupts) < seen.raised.mark.index,
-                )
-            )
+            fatal = followed < enough and stream.plain - seen.last.mark.plain < SURVIVED_LINES
+            fatal = fatal and not (complete and seen.last.thread)
+            first, time = seen.raised, stream.when(seen.raised.line)
+            first.step = first.mark.step if first.mark.step is not None else clock.at(time)
+            if first.step is None and fatal:
+                first.step = last_step
+            late = bool(interrupts) and min(interrupts) < first.mark.index
+            found.unknown.append(Unknown(seen, key, first.mark.index, time, fatal, late))
     return found
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.causes import Candidate, Occurrence, Stream
@@ -84,6 +86,10 @@ class Found:
         if self.harm == "fatal" and self.role == "notice":
             self.role = "cause"
 
+    def step_of(self, match: Match, last_step: int | None) -> int | None:
+        """The step of a match."""
+        return last_step if match.step is None and self.harm == "fatal" else match.step
+
     def candidate(self) -> Candidate:
         """What the causal order needs."""
         return Candidate(
@@ -105,8 +111,8 @@ class Found:
         others = [t for _, hits in sorted(self.hits.items(), key=_stream_order) for t in hits.exemplars]
         return [shown(text) for text in dict.fromkeys([match.line.text, *others])][:MAX_EVIDENCE]
 
-    def record(self, title: str) -> Finding:
-        """The finding of the diagnosis."""
+    def record(self, title: str, last_step: int | None) -> Finding:
+        """The finding of the diagnosis; what ended the run came at its last step, unless told otherwise."""
         first, last = self.first, self.last
         if first is None or last is None:
             nowhere = Place(None, "", 0, None, self.step, self.note)
@@ -120,8 +126,8 @@ class Found:
             self.harm,
             self.count,
             sorted(rank for rank in ranks if rank is not None),
-            place(first.line, first.step),
-            place(last.line, last.step),
+            place(first.line, self.step_of(first, last_step)),
+            place(last.line, self.step_of(last, last_step)),
             self.note,
         )
 
@@ -151,6 +157,7 @@ def collect(
         occurrences, followed = [], []
         for key, hits in hits_of.items():
             stream = streams[key]
+            hits_of[key] = _with_steps(hits, stream, clock)
             occurrences.append(Occurrence(key, hits.first_index, stream.when(hits.first.line), hits.own_step))
             own = max(0, stream.timelines.advances - hits.mark)
             followed.append(max(own, clock.after(stream.when(hits.last.line))))
@@ -168,6 +175,17 @@ def collect(
             )
         )
     return found
+
+
+def _with_steps(hits: RuleHits, stream: StreamReading, clock: StepClock) -> RuleHits:
+    """The hits with the steps at which they came, whatever other streams were read before."""
+
+    def placed(match: Match, own_step: int | None) -> Match:
+        step = own_step if own_step is not None else clock.at(stream.when(match.line))
+        return msgspec.structs.replace(match, step=step)
+
+    first, last = placed(hits.first, hits.own_step), placed(hits.last, hits.last_own_step)
+    return replace(hits, first=first, last=last)
 
 
 def judge_recoveries(found: Iterable[Found], facts: RunFacts) -> None:

@@ -43,7 +43,7 @@ class Mark:
 
     index: int = 0  #: lines before it
     advances: int = 0  #: steps that the stream had seen
-    step: int | None = None  #: the last step of the run
+    step: int | None = None  #: the last step that the stream itself had shown
     plain: int = 0  #: lines outside of tracebacks before it
 
 
@@ -60,6 +60,7 @@ class Raised:
     kind: Kind = "failure"
     rules: set[str] = field(default_factory=set)  #: rules that matched in the chain
     thread: bool = False  #: raised in a thread beside the main one, which goes on
+    step: int | None = None  #: the run's step then, as far as the diagnosis could tell
 
 
 def kind_of(raised: Raised) -> Kind:

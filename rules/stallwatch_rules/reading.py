@@ -116,7 +116,7 @@ class RunReading:
                 observed.matches.append(match)
         if hits or stream.tracebacks.busy or (hints.traceback and may_hold(line.text, TRACEBACK)):
             rules = [rule for rule, _ in hits]
-            raised = stream.tracebacks.feed(line, rules, stream.mark(self.tracker.last_step))
+            raised = stream.tracebacks.feed(line, rules, stream.mark)
             if raised is not None:
                 stream.exceptions.add(raised)
         stream.plain += not stream.tracebacks.busy

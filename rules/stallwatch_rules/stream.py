@@ -29,14 +29,15 @@ class RuleHits:
     last: Match
     mark: int  #: steps that the stream had seen at the last match
     own_step: int | None = None  #: the step that this stream itself had reached at the first match
+    last_own_step: int | None = None  #: and at the last
     count: int = 0
     exemplars: list[str] = field(default_factory=list)
     lowest: dict[str, float] = field(default_factory=dict)  #: the lowest number that a capture held
 
-    def add(self, match: Match, mark: int) -> None:
+    def add(self, match: Match, mark: int, own_step: int | None) -> None:
         """Count one more."""
         self.count += 1
-        self.last, self.mark = match, mark
+        self.last, self.mark, self.last_own_step = match, mark, own_step
         text = match.line.text
         if len(self.exemplars) < MAX_EXEMPLARS and text not in self.exemplars:
             self.exemplars.append(text)
@@ -113,19 +114,24 @@ class StreamReading:
 
     def match(self, match: Match, by_progress: bool) -> None:
         """Take a match of the line that was just read."""
-        hits = self.hits.get(match.rule)
+        hits, own_step = self.hits.get(match.rule), self.own_step
         if hits is None:
-            main = self.timelines.main
-            own_step = main.last_step if main is not None else None
             hits = self.hits[match.rule] = RuleHits(match, self.index - 1, match, 0, own_step)
-        hits.add(match, self.timelines.advances)
+        hits.add(match, self.timelines.advances, own_step)
         if by_progress:
             self.timelines.hit(match.rule, match.line)
 
     def exceptions_now(self) -> ExceptionTable:
         """The exceptions so far, with what stands unfinished at this moment."""
-        return self.exceptions.with_left(self.tracebacks.left(self.mark(None)))
+        return self.exceptions.with_left(self.tracebacks.left(self.mark))
 
-    def mark(self, step: int | None) -> Mark:
-        """Where the stream is; ``step`` is that of the run."""
-        return Mark(self.index - 1, self.timelines.advances, step, self.plain)
+    @property
+    def own_step(self) -> int | None:
+        """The step that this stream itself shows."""
+        main = self.timelines.main
+        return main.last_step if main is not None else None
+
+    @property
+    def mark(self) -> Mark:
+        """Where the stream is."""
+        return Mark(self.index - 1, self.timelines.advances, self.own_step, self.plain)

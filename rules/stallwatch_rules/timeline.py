@@ -182,15 +182,21 @@ class StepClock:
 
     def __init__(self, timeline: Timeline | None) -> None:
         intervals = timeline.intervals if timeline is not None else []
-        timed = sorted((i.time, i.span) for i in intervals if i.time is not None)
-        self._times = [time for time, _ in timed]
-        self._done = list(accumulate((span for _, span in timed), initial=0))
+        timed = sorted((i.time, i.span, i.step or 0) for i in intervals if i.time is not None)
+        self._times = [time for time, _, _ in timed]
+        self._steps = [step for _, _, step in timed]
+        self._done = list(accumulate((span for _, span, _ in timed), initial=0))
 
     def after(self, time: float | None) -> int:
         """How many steps were done after a moment; none where the moment is not known."""
         if time is None:
             return 0
         return self._done[-1] - self._done[bisect_right(self._times, time)]
+
+    def at(self, time: float | None) -> int | None:
+        """The last step that was done at a moment; ``None`` before the first, and where that is not known."""
+        index = bisect_right(self._times, time) if time is not None else 0
+        return self._steps[index - 1] if index else None
 
 
 def between(intervals: Sequence[Interval], times: Sequence[float]) -> list[int] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from stallwatch_rules.raised import Frame, Raised
@@ -62,16 +62,16 @@ def unknown_in(table: ExceptionTable, known: Collection[str]) -> list[Seen]:
     ]
 
 
-def fold(seen: Iterable[Seen], step_of: Callable[[Raised], int | None]) -> list[UnknownException]:
+def fold(seen: Iterable[Seen]) -> list[UnknownException]:
     """The same exception on many ranks as one record, the earliest first."""
     groups: dict[Key, list[Seen]] = {}
     for one in seen:
         groups.setdefault(_key(one.raised), []).append(one)
     ordered = sorted(groups.values(), key=lambda group: _order(earliest(s.raised.line for s in group)))
-    return [_record(group, step_of) for group in ordered]
+    return [_record(group) for group in ordered]
 
 
-def _record(group: list[Seen], step_of: Callable[[Raised], int | None]) -> UnknownException:
+def _record(group: list[Seen]) -> UnknownException:
     line = earliest(one.raised.line for one in group)
     first = next(one.raised for one in group if one.raised.line is line)
     return UnknownException(
@@ -79,7 +79,7 @@ def _record(group: list[Seen], step_of: Callable[[Raised], int | None]) -> Unkno
         message=redact(first.message),
         ranks=sorted({one.raised.line.rank for one in group if one.raised.line.rank is not None}),
         count=sum(one.count for one in group),
-        first=place(line, step_of(first)),
+        first=place(line, first.step),
         frames=[redact(frame) for frame in shown_frames(first.frames)],
         root=redact(first.root),
     )

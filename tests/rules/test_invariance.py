@@ -107,7 +107,7 @@ EVENTS: list[Callable[[int, int], list[str]]] = [
 
 class Outcome(NamedTuple):
     verdict: str
-    primary: str | None
+    primary: tuple[str, int | None, int | None] | None
     findings: frozenset[tuple[str, str]]
     unknown: frozenset[tuple[str, tuple[int, ...]]]
 
@@ -115,7 +115,9 @@ class Outcome(NamedTuple):
 def outcome(diagnosis: Diagnosis) -> Outcome:
     return Outcome(
         diagnosis.verdict,
-        diagnosis.primary.rule if diagnosis.primary else None,
+        (diagnosis.primary.rule, diagnosis.primary.rank, diagnosis.primary.step)
+        if diagnosis.primary
+        else None,
         frozenset((one.rule, one.harm) for one in diagnosis.findings),
         frozenset((one.exception, tuple(one.ranks)) for one in diagnosis.unknown),
     )

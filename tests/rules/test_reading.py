@@ -194,6 +194,22 @@ def test_an_ending_that_a_rule_stands_for(diagnose: Diagnose) -> None:
     assert finding(diagnosis, "host-oom-sigkill").note == "the kernel ended process 812"
 
 
+def test_a_step_is_that_of_the_rank_itself(diagnose: Diagnose) -> None:
+    """Not the one that the files read before had reached."""
+    logs = {"rank0.log": steps(1, 90), "rank1.log": steps(1, 12) + raised(OOM)}
+    diagnosis = diagnose(logs)
+    assert diagnosis.primary is not None
+    assert (diagnosis.primary.step, diagnosis.findings[0].first.step) == (12, 12)
+    without = diagnose({"rank0.log": steps(1, 90), "rank1.log": raised(OOM)})
+    assert without.primary is not None
+    assert without.primary.step == 90, "what ended the run came at its end"
+    timed = {
+        "rank0.log": stamped([(float(step), f"step {step} loss 1.5") for step in range(1, 20)]),
+        "rank1.log": stamped([(7.5, OOM)]),
+    }
+    assert diagnose(timed).findings[0].first.step == 7
+
+
 # ---- cause, symptom, wrapper
 
 
