@@ -77,7 +77,7 @@ class Watched:
     @property
     def changes(self) -> list[tuple[str, str, str]]:
         """What sinks were told: kind/rule/episode, status and resolution, updates left out."""
-        found = [(incident.id.split("/", 1)[1], incident.status, incident.resolution) for incident in self.told]
+        found = [(each.id.split("/", 1)[1], each.status, each.resolution) for each in self.told]
         return list(dict.fromkeys(found))
 
     def metric(self, name: str) -> float | None:
