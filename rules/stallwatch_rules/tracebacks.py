@@ -125,7 +125,8 @@ class TracebackReader:
         )
         if self._open is not None and _QUOTES_INNER.search(prefix):
             inner, previous = True, self._open.chain
-        prefix = "" if _QUOTES_INNER.search(prefix) or prefix.strip(_BOX + " ") == "" else prefix
+        if _QUOTES_INNER.search(prefix) or (prefix.strip() and not prefix.strip(_BOX + " ")):
+            prefix = ""
         aside = self._aside > 0 or (inner and previous is not None and previous.kind == "ignored")
         self._open = _Open(line, prefix, aside, previous if inner else None, header=True, adjoining=True)
         self._open.rules.update(self._failures & set(rules))

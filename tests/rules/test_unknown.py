@@ -108,6 +108,13 @@ def test_what_stands_before_the_header_does_not_matter(header: str) -> None:
     assert summary(text) == [("failure", "OSError", "[Errno 5] Input/output error")]
 
 
+def test_an_excerpt_that_was_indented_as_a_whole() -> None:
+    text = "".join(f"    {line}\n" for line in PLAIN.splitlines())
+    (raised,) = read(text)
+    assert (raised.exception, raised.message) == ("ValueError", "expected 3 channels, got 4")
+    assert len(raised.frames) == 4
+
+
 def test_a_logger_that_prefixes_every_line() -> None:
     lead = "ERROR 10-25 13:08:43 [core.py:708] "
     text = "".join(
