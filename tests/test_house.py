@@ -1,0 +1,56 @@
+"""What the house promises about itself: images that build, one test command, links that lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+try:
+    import tomllib
+except ImportError:  # Python 3.10
+    import tomli as tomllib  # type: ignore[no-redef]
+
+
+def packaged(root: Path) -> list[str]:
+    """What the wheel is built from."""
+    wheel = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    return [*wheel["packages"], *wheel["force-include"]]
+
+
+@pytest.mark.parametrize("dockerfile", ["exporter/Dockerfile", "dashboard/Dockerfile"])
+def test_an_image_copies_all_that_the_wheel_is_built_from(root: Path, dockerfile: str) -> None:
+    copied = re.findall(r"^COPY (.+) \S+$", (root / dockerfile).read_text(), flags=re.MULTILINE)
+    sources = {word for line in copied for word in line.split()}
+    assert set(packaged(root)) <= sources
+
+
+def test_ci_runs_the_commands_of_the_readme(root: Path) -> None:
+    commands = [line for line in (root / ".ci/run").read_text().splitlines() if line.startswith("make ")]
+    readme = (root / "README.md").read_text()
+    assert commands == ["make lint", "make test"]
+    assert all(command in readme for command in commands)
+
+
+def test_the_compose_file_mounts_what_exists(root: Path) -> None:
+    services = yaml.safe_load((root / "docker-compose.yml").read_text())["services"]
+    mounts = [mount.split(":")[0] for service in services.values() for mount in service.get("volumes", [])]
+    assert [mount for mount in mounts if mount.startswith("./") and not (root / mount).exists()] == []
+
+
+def pages(root: Path) -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=root, capture_output=True, text=True, check=True)
+    return [root / name for name in listed.stdout.splitlines() if "/catalogue/" not in name]
+
+
+def test_every_link_between_pages_leads_somewhere(root: Path) -> None:
+    broken = [
+        f"{page.relative_to(root)}: {target}"
+        for page in pages(root)
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
+        if not target.startswith(("http:", "https:", "mailto:")) and not (page.parent / target).exists()
+    ]
+    assert broken == []
