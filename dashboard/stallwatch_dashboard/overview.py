@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -114,8 +114,14 @@ def numbers_from_store(store: Series, run: str) -> Numbers:
         step_seconds=recent,
         baseline_seconds=baseline,
         invalidations=sum(newest_of("trace_cache_invalidations_total")),
-        memory_bytes=max(newest_of("memory_allocated_bytes") or newest_of("memory_peak_bytes"), default=None),
+        memory_bytes=max(_memory(newest_of), default=None),
     )
+
+
+def _memory(newest_of: Callable[[str], list[float]]) -> list[float]:
+    """Of the accelerators where the log tells, else of all processes."""
+    kinds = ("memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes", "host_memory_bytes")
+    return next((found for kind in kinds if (found := newest_of(kind))), [])
 
 
 def numbers_from_progress(told: Progress) -> Numbers:

@@ -15,6 +15,8 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\
 # GFM links bare addresses after it has undone the escapes; a word joiner inside keeps them text.
 _ADDRESS = re.compile(r"(?i)(https?|ftp|mailto|xmpp|www)([.:])|(@)")
 _CONDITION = re.compile(r"^\{[^{}]*\}\s*|^With [\w.<>=!~, -]+: |^[\w.<>=!~, -]+ 时：")
+_SENTENCE = re.compile(r"[.!?](?=\s+[A-Z`\u201c(]|\s*$)|。")
+_CODE_WHOLE = re.compile(r"(`[^`\n]+`)")
 _CODE = re.compile(r"`([^`\n]+)`")
 
 
@@ -48,6 +50,16 @@ def prose(text: str, page: RulePage | None) -> str:
         if any(written == known.strip() or _bare(written) == _bare(known) for known in texts if known):
             return written
     return advice(text)
+
+
+def first_sentence(text: str) -> str:
+    """The beginning of a fix up to its first full stop outside code: what to do, without how exactly."""
+    position = 0
+    for index, part in enumerate(_CODE_WHOLE.split(text)):
+        if index % 2 == 0 and (end := _SENTENCE.search(part)):
+            return text[: position + end.end()].strip()
+        position += len(part)
+    return text.strip()
 
 
 def _bare(fix: str) -> str:

@@ -133,14 +133,17 @@ def _with_incident(
     if page is not None and (chinese or not fixes):
         fixes = fixes_for(page, {}, language) or fixes
     facts = [row.exit] if row.exit else []
-    lasted = (incident.resolved_at or now) - incident.opened_at
-    told = say("open_for" if incident.status == "open" else "lasted", formats.seconds(lasted))
-    facts.append(say("since", formats.clock(incident.opened_at, zone, now), told))
+    if row.ended_at is None:
+        lasted = formats.seconds((incident.resolved_at or now) - incident.opened_at)
+        told = say("open_for" if incident.status == "open" else "lasted", lasted)
+        facts.append(say("since", formats.clock(incident.opened_at, zone, now), told))
+    else:
+        facts.append(say("ended_at", formats.clock(row.ended_at, zone, now)))
     if incident.step is not None:
         facts.append(say("at_step", formats.steps(incident.step, incident.total_steps)))
     if incident.rank is not None:
         facts.append(say("rank", incident.rank))
-    if incident.threshold_seconds is not None:
+    if incident.threshold_seconds is not None and row.ended_at is None:
         facts.append(say("threshold_is", formats.seconds(incident.threshold_seconds)))
     return Verdict(
         level=level,

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from stage import RECORDING, ROOT, SIZE, Stage, chromium, drawn, replayed
+from stage import RECORDING, ROOT, SIZE, Stage, board, chromium, replayed
 
 IMAGES = ROOT / "docs" / "images"
 SPEED = 6.0
@@ -25,13 +25,13 @@ def take(images: Path, speed: float = SPEED) -> list[Path]:
             stage.run("llama-3b-grpo", replayed(speed), floor=FLOOR)
             healthy = [sys.executable, "-u", "-c", _HEALTHY]
             stage.run("qwen-7b-sft", healthy, floor=FLOOR)
-            page = browser.new_page(viewport=SIZE, color_scheme="light", timezone_id="UTC")  # type: ignore[arg-type]
+            page = browser.new_page(viewport=SIZE, color_scheme="light", timezone_id="UTC")
             page.goto(f"{stage.url}/run?run=llama-3b-grpo")
             page.get_by_role("heading", name="Stalled").wait_for(timeout=180_000)
-            drawn(page)
+            board(page)
             page.wait_for_timeout(6000)  # let the open step grow past the threshold
             page.screenshot(path=taken[0])
-            page.goto(f"{stage.url}/runs")
+            page.goto(f"{stage.url}/")
             page.get_by_test_id("stDataFrame").wait_for()
             page.wait_for_timeout(_SETTLE_MS)
             page.screenshot(path=taken[1])
@@ -50,8 +50,8 @@ _HEALTHY = """
 import random, time
 for step in range(1, 2000):
     time.sleep(0.5 + random.random() / 20)
-    loss, memory = 0.4 + 1.6 / (1 + step / 12) + random.random() / 25, 22.5 + random.random()
-    print(f"step {step}/1200 loss {loss:.4f} MemAllocated={memory:.2f}GB, MaxMemAllocated={memory + 1.5:.2f}GB")
+    loss = 0.4 + 1.6 / (1 + step / 12) + random.random() / 25
+    print(f"step {step}/1200 loss {loss:.4f}")
 """
 
 if __name__ == "__main__":

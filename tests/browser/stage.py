@@ -12,12 +12,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Frame, Page, ViewportSize, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDING = ROOT / "tests" / "recordings" / "zero3-stall"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-SIZE = {"width": 1280, "height": 800}
+SIZE: ViewportSize = {"width": 1280, "height": 800}
 _STALLWATCH = [sys.executable, "-c", "from stallwatch.cli import main; main()"]
 _CHROMIUM_OPTIONS = (
     "--no-sandbox",
@@ -102,14 +102,17 @@ def chromium() -> Iterator[Browser]:
             browser.close()
 
 
-def drawn(page: Page, charts: int = 2) -> None:
-    """Wait until the first charts are drawn: Plotly comes as a piece of its own."""
-    page.wait_for_function(
+def board(page: Page, charts: int = 2) -> Frame:
+    """The frame that holds the charts, once so many are drawn."""
+    page.locator("iframe[title*='board']").wait_for()
+    frame = next(frame for frame in page.frames if "pages.board.board" in frame.url)
+    frame.wait_for_function(
         "n => document.querySelectorAll('.js-plotly-plot .xtick').length && "
         "document.querySelectorAll('.js-plotly-plot').length >= n",
         arg=charts,
         timeout=90_000,
     )
+    return frame
 
 
 def _free_port() -> int:

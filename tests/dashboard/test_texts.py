@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from stallwatch_dashboard import formats, words
-from stallwatch_dashboard.safetext import advice, label, markdown, plain, prose
+from stallwatch_dashboard.safetext import advice, first_sentence, label, markdown, plain, prose
 from stallwatch_rules.catalogue import load_catalogue
 from stallwatch_rules.fixes import fixes_for
 
@@ -151,3 +151,17 @@ def test_all_words_are_there_in_both_languages() -> None:
 def test_an_unknown_language_is_english() -> None:
     assert words.speaker("fr")("stalled") == "stalled"
     assert words.speaker("zh")("stalled") == "停滞"
+
+
+@pytest.mark.parametrize(
+    ("fix", "first"),
+    [
+        ("Upgrade. Then restart.", "Upgrade."),
+        ("Set `a. B` to 1.5 or more. Else not.", "Set `a. B` to 1.5 or more."),
+        ("No full stop", "No full stop"),
+        ("See e.g. the log; it tells. And so on.", "See e.g. the log; it tells."),
+        ("找出缺席的 rank。对每个 rank 执行 `x`。", "找出缺席的 rank。"),
+    ],
+)
+def test_the_first_sentence_of_a_fix(fix: str, first: str) -> None:
+    assert first_sentence(fix) == first

@@ -6,22 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from numpy.typing import NDArray
 
 from stallwatch_dashboard import theme
 from stallwatch_dashboard.safetext import label
 from stallwatch_exporter.incident import Incident
 
 HEIGHT = 232
-#: For ``st.plotly_chart``: no logo, no link to a cloud, only the buttons that are of use on a time line.
-CONFIG = {
-    "displaylogo": False,
-    "showEditInChartStudio": False,
-    "plotlyServerURL": "",
-    "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"],
-    "responsive": True,
-}
 
 
 @dataclass(frozen=True)
@@ -66,13 +60,15 @@ class Look:
         """Axes and grid."""
         return (theme.DARK if self.dark else theme.LIGHT)["borderColor"]
 
-    def times(self, seconds: pd.Series) -> list[datetime]:
-        """Unix seconds as wall-clock times of the reader; Plotly shows them as they stand."""
-        return [self.time(second) for second in seconds]
+    def times(self, seconds: pd.Series) -> NDArray[np.float64]:
+        """Unix seconds as the reader's wall clock, in the milliseconds that Plotly takes for UTC."""
+        moments = pd.to_datetime(seconds.astype("float64"), unit="s", utc=True)
+        wall = moments.dt.tz_convert(self.zone or datetime.now().astimezone().tzinfo).dt.tz_localize(None)
+        return (wall.to_numpy("datetime64[us]").astype(np.int64) / 1000.0).astype(np.float64)
 
-    def time(self, second: float) -> datetime:
+    def time(self, second: float) -> float:
         """One such time."""
-        return datetime.fromtimestamp(second, self.zone).replace(tzinfo=None)
+        return float(self.times(pd.Series([second]))[0])
 
 
 @dataclass(frozen=True)
@@ -87,6 +83,7 @@ class Span:
 def figure(look: Look, span: Span, incidents: Sequence[Incident]) -> go.Figure:
     """An empty chart over `span` with the incidents in it."""
     chart = go.Figure()
+    incidents = [incident for incident in incidents if incident.kind != "ended"]  # no band has room after it
     chart.update_layout(
         height=HEIGHT,
         margin={"l": 62, "r": 14, "t": 40, "b": 24},
@@ -94,12 +91,11 @@ def figure(look: Look, span: Span, incidents: Sequence[Incident]) -> go.Figure:
         plot_bgcolor="rgba(0,0,0,0)",
         font={"family": '"Source Sans", "Noto Sans CJK SC", sans-serif', "size": 13, "color": look.text},
         hoverlabel={"bgcolor": look.page, "font": {"color": look.text}},
-        modebar={"bgcolor": "rgba(0,0,0,0)", "color": look.grey, "activecolor": look.text},
-        uirevision="keep",  # zoom and hidden lines outlive every update
+        uirevision="keep",  # lines that the reader hid stay hidden through every update
+        dragmode="zoom",
         hovermode="x unified",
         showlegend=True,
         legend={"orientation": "h", "x": 0, "y": 1.1, "xanchor": "left", "yanchor": "bottom"},
-        transition={"duration": 0},
         shapes=[_band(look, incident, span) for incident in incidents],
         annotations=_names(look, incidents),
     )
@@ -113,7 +109,13 @@ def figure(look: Look, span: Span, incidents: Sequence[Incident]) -> go.Figure:
         nticks=6,
     )
     chart.update_yaxes(
-        rangemode="tozero", automargin=False, nticks=5, gridcolor=look.line, zeroline=False, title_standoff=4
+        rangemode="tozero",
+        automargin=False,
+        fixedrange=True,
+        nticks=5,
+        gridcolor=look.line,
+        zeroline=False,
+        title_standoff=4,
     )
     return chart
 

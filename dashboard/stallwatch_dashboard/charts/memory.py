@@ -12,13 +12,14 @@ from stallwatch_dashboard.frames import RunFrames
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
 
-_GIB = 1024**3
+_MIB, _GIB = 1024**2, 1024**3
 
 
 def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say) -> go.Figure:
     """The chart."""
     chart = figure(look, span, incidents)
-    in_gib = found.memory.assign(v=found.memory["v"] / _GIB)
-    per_rank(chart, in_gib, look, say, "%{y:.3g} GiB", name=say(found.memory_kind or "allocated"))
-    chart.update_yaxes(ticksuffix=" GiB")
+    unit, size = ("GiB", _GIB) if found.memory["v"].max() >= _GIB else ("MiB", _MIB)
+    scaled = found.memory.assign(v=found.memory["v"] / size)
+    per_rank(chart, scaled, look, say, f"%{{y:.3g}} {unit}", name=say(found.memory_kind or "allocated"))
+    chart.update_yaxes(ticksuffix=f" {unit}")
     return chart

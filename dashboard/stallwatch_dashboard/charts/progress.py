@@ -24,10 +24,12 @@ def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look
         "side": "right",
         "showgrid": False,
         "zeroline": False,
-        "rangemode": "tozero",
+        # Headroom of its own, so that the two lines never lie on each other when both stand still.
+        "range": [0, 1.35 * _highest(found)],
         "nticks": 5,
         "tickmode": "auto",
         "automargin": False,
+        "fixedrange": True,
     }
     chart.update_layout(
         margin={**chart.layout.margin.to_plotly_json(), "r": 62},
@@ -35,6 +37,10 @@ def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look
         yaxis2={**right, **_in(look.red, say("invalidations"))},
     )
     return chart
+
+
+def _highest(found: RunFrames) -> float:
+    return 1.0 if found.invalidations.empty else float(found.invalidations["v"].max()) or 1.0
 
 
 def _in(colour: str, title: str) -> dict[str, object]:

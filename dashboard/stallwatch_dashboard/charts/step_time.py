@@ -20,12 +20,15 @@ def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look
     """The chart."""
     chart = figure(look, span, incidents)
     per_rank(chart, found.step_seconds, look, say, _HOVER, name=say("step_time"))
-    line(chart, found.threshold, look, say("stall_threshold"), look.grey, _HOVER, dash="dash", stepped=True)
     waited = _waited(found, span)
+    highest = top(found, waited)
+    # The generous threshold of the start would be a line that falls from out of the picture.
+    limits = found.threshold.assign(v=found.threshold["v"].where(found.threshold["v"] <= highest))
+    line(chart, limits, look, say("stall_threshold"), look.grey, _HOVER, dash="dash", stepped=True)
     if waited:
         open_step = pd.DataFrame({"t": [span.end - waited, span.end], "v": [0.0, waited]})
         line(chart, open_step, look, say("since_last_step"), look.red, _HOVER, dash="dot")
-    chart.update_yaxes(ticksuffix=" s", range=[0, top(found, waited)])
+    chart.update_yaxes(ticksuffix=" s", range=[0, highest])
     return chart
 
 

@@ -37,7 +37,7 @@ def line(
     chart.add_trace(
         go.Scatter(
             x=look.times(rows["t"]),
-            y=rows["v"].astype("float64"),
+            y=rows["v"].to_numpy("float64"),
             name=name,
             mode="lines" if len(rows) > 1 else "markers",
             line={"color": colour, "width": width, "dash": dash, "shape": "hv" if stepped else "linear"},

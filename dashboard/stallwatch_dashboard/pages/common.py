@@ -35,7 +35,8 @@ PAGES = {"runs": ":material/list:", "run": ":material/monitoring:", "postmortem"
 def page(name: str, *, default: bool = False) -> StreamlitPage:
     """The page of that name, for the navigation and for links to it."""
     path = Path(__file__).with_name(f"{name}.py")
-    return st.Page(path, title=say(name), icon=PAGES[name], url_path=name, default=default)
+    address = None if default else name  # the first page is at the bare address, and only there
+    return st.Page(path, title=say(name), icon=PAGES[name], url_path=address, default=default)
 
 
 def language() -> str:

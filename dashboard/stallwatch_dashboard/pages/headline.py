@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import streamlit as st
 
 from stallwatch_dashboard.pages.common import say
-from stallwatch_dashboard.safetext import advice, markdown, prose
+from stallwatch_dashboard.safetext import advice, first_sentence, markdown, prose
 from stallwatch_dashboard.verdict import Verdict
 
 _EVIDENCE = 3
-_FEW_FIXES = 2
+_FEW_FIXES = 3
 
 
 def draw_verdict(found: Verdict, *, icon: str = "", facts: Sequence[str] = ()) -> None:
@@ -22,6 +22,7 @@ def draw_verdict(found: Verdict, *, icon: str = "", facts: Sequence[str] = ()) -
             st.caption(told)
         if not found.cause:
             return
+        first = found.fixes[:_FEW_FIXES]
         left, right = st.columns(2, gap="medium")
         with left:
             st.markdown(f"**{say('cause')}:** {advice(found.cause)}")
@@ -30,15 +31,14 @@ def draw_verdict(found: Verdict, *, icon: str = "", facts: Sequence[str] = ()) -
             if found.evidence:
                 st.code("\n".join(found.evidence[-_EVIDENCE:]), language=None, wrap_lines=True)
         with right:
-            if found.fixes:
+            if first:
                 st.markdown(f"**{say('fixes')}**")
-                st.markdown(_numbered(found, 0, _FEW_FIXES))
-        if found.why or len(found.fixes) > _FEW_FIXES:
+                st.markdown(_numbered(first_sentence(prose(fix, found.page)) for fix in first))
+        if found.why or found.fixes:
             with st.expander(say("why_and_more")):
                 st.markdown(prose(found.why, found.page))
-                st.markdown(_numbered(found, _FEW_FIXES, None))
+                st.markdown(_numbered(prose(fix, found.page) for fix in found.fixes))
 
 
-def _numbered(found: Verdict, first: int, last: int | None) -> str:
-    fixes = found.fixes[first:last]
-    return "\n".join(f"{number}. {prose(fix, found.page)}" for number, fix in enumerate(fixes, first + 1))
+def _numbered(fixes: Iterable[str]) -> str:
+    return "\n".join(f"{number}. {fix}" for number, fix in enumerate(fixes, 1))

@@ -9,6 +9,7 @@ from stallwatch_dashboard import charts, formats, logtail, verdict
 from stallwatch_dashboard.charts import base
 from stallwatch_dashboard.frames import RunFrames
 from stallwatch_dashboard.overview import RunRow
+from stallwatch_dashboard.pages.board import draw_board
 from stallwatch_dashboard.pages.common import ICONS, catalogue, head, language, look, say, zone
 from stallwatch_dashboard.pages.headline import draw_verdict
 from stallwatch_dashboard.safetext import markdown
@@ -32,7 +33,7 @@ def _choose() -> str | None:
     chosen = st.selectbox(
         say("choose_run"),
         names,
-        index=None,
+        index=0 if state["chosen_run"] else None,  # a clear button is of no use while a run is shown
         key="chosen_run",
         label_visibility="collapsed",
         placeholder=say("choose_run"),
@@ -79,7 +80,8 @@ def _figures(row: RunRow, found: RunFrames, now: float) -> None:
     cells[3].metric(say("no_step_for"), formats.seconds(waiting), limit, delta_color="off")
     rate = say("per_step", f"{row.invalidations / row.step:.2g}") if row.step and row.invalidations else None
     cells[4].metric(say("invalidations"), formats.integer(row.invalidations), rate, delta_color="off")
-    cells[5].metric(say("memory_peak_rank"), formats.byte_size(row.memory_bytes))
+    kind = say(found.memory_kind) if row.memory_bytes else None
+    cells[5].metric(say("memory"), formats.byte_size(row.memory_bytes), kind, delta_color="off")
 
 
 def _left(row: RunRow) -> str | None:
@@ -90,18 +92,13 @@ def _left(row: RunRow) -> str | None:
 
 def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) -> None:
     eye, span = look(), _span(row, found, incidents, now)
-    cells = [cell for _ in range(len(charts.BOARD) // 2 + 1) for cell in st.columns(2, gap="medium")]
-    for cell, chart in zip(cells, charts.BOARD, strict=False):
-        with cell:
-            st.markdown(f"###### {say(chart.title)}")
-            if not chart.drawable(found):
-                st.caption(say("no_numbers_of_this", say(chart.title)))
-                continue
-            drawn = chart.draw(found, incidents, span, eye, say)
-            st.plotly_chart(drawn, theme=None, key=f"chart-{row.run}-{chart.key}", config=base.CONFIG)
-    with cells[len(charts.BOARD)]:
-        st.markdown(f"###### {say('incidents')}")
-        _incidents(incidents, now)
+    ready = [chart for chart in charts.BOARD if chart.drawable(found)]
+    drawn = [(one.key, say(one.title), one.draw(found, incidents, span, eye, say)) for one in ready]
+    if drawn:
+        draw_board(drawn, key=f"board-{row.run}", say=say)
+    missing = [say(chart.title) for chart in charts.BOARD if chart not in ready]
+    if missing:
+        st.caption(say("no_numbers_of_this", say("list_comma").join(missing)))
 
 
 def _span(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) -> base.Span:
@@ -113,9 +110,7 @@ def _span(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) 
 
 
 def _incidents(incidents: list[Incident], now: float) -> None:
-    if not incidents:
-        st.caption(formats.NOTHING)
-        return
+    st.markdown(f"###### {say('incidents')}")
     st.dataframe(
         pd.DataFrame(
             {
@@ -158,6 +153,9 @@ def _live(run: str, known: int) -> None:
             st.caption(markdown(" ".join((say("from_copies"), *found.notes))))
     with st.container():
         _charts(row, found, incidents, now)
+    with st.container():
+        if incidents:
+            _incidents(incidents, now)
 
 
 @st.fragment(run_every="2s")

@@ -69,7 +69,7 @@ def _live() -> None:
         key="runs_table",
         on_select=lambda: _open(rows),
         selection_mode="single-row",
-        column_config={say("run"): st.column_config.TextColumn(width="medium", pinned=True)},
+        column_config={say("run"): st.column_config.TextColumn(width="medium")},
     )
     st.caption(say("open_run"))
     if "open_run" in st.session_state:

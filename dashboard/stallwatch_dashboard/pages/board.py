@@ -1,0 +1,26 @@
+"""All charts of a run in one frame of its own, updated in place.
+
+``st.plotly_chart`` makes a new chart of every new number: the old one is thrown away with its zoom, and the
+page flickers (docs/decisions). This component keeps the charts and gives them new data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+import plotly.graph_objects as go
+import streamlit.components.v1 as components
+
+from stallwatch_dashboard.words import Say
+
+# The second component is never drawn: it serves plotly.min.js out of the Python package, for the first one.
+_board = components.declare_component("board", path=Path(__file__).with_name("board_frontend"))
+_plotly = components.declare_component("plotly", path=Path(str(files("plotly"))) / "package_data")
+
+
+def draw_board(charts: Sequence[tuple[str, str, go.Figure]], *, key: str, say: Say) -> None:
+    """Draw (key, title, figure) two in a row; with the same `key` they stay the same charts."""
+    told = [{"key": name, "title": title, "figure": figure.to_json()} for name, title, figure in charts]
+    _board(charts=told, words={"undo_zoom": say("undo_zoom")}, key=key)

@@ -1,0 +1,115 @@
+// Draws the charts it is told, and again whenever it is told new ones, in place: the nodes stay, so nothing
+// flickers. A zoom (drag) holds for all charts and through every update until it is undone.
+"use strict";
+
+const board = document.getElementById("board");
+const drawn = new Map(); // key → {figure, plot, title, undo, told, live}
+let zoom = null;
+let following = false; // while one chart's zoom is carried over to the others
+
+const CONFIG = { displayModeBar: false, doubleClick: false, responsive: true, scrollZoom: false };
+
+function tell(type, message) {
+  window.parent.postMessage({ isStreamlitMessage: true, type, ...message }, "*");
+}
+
+function fit() {
+  tell("streamlit:setFrameHeight", { height: Math.ceil(board.getBoundingClientRect().height) + 4 });
+}
+
+function add(key) {
+  const figure = document.createElement("figure");
+  const caption = document.createElement("figcaption");
+  const title = document.createElement("span");
+  const undo = document.createElement("button");
+  const plot = document.createElement("div");
+  undo.type = "button";
+  undo.hidden = true;
+  undo.addEventListener("click", () => setZoom(null));
+  caption.append(title, undo);
+  figure.append(caption, plot);
+  figure.dataset.chart = key;
+  board.append(figure);
+  const chart = { figure, title, undo, plot, told: null, live: null };
+  drawn.set(key, chart);
+  return chart;
+}
+
+async function draw(chart, told, words) {
+  chart.title.textContent = told.title;
+  chart.figure.setAttribute("aria-label", told.title);
+  chart.undo.textContent = words.undo_zoom;
+  if (chart.told === told.figure) return;
+  const isNew = chart.told === null;
+  chart.told = told.figure;
+  const { data, layout } = JSON.parse(told.figure);
+  chart.live = layout.xaxis.range;
+  if (zoom) layout.xaxis.range = zoom.slice();
+  await Plotly.react(chart.plot, data, layout, CONFIG);
+  if (isNew) {
+    chart.plot.on("plotly_relayout", (change) => {
+      const from = change["xaxis.range[0]"];
+      if (!following && from !== undefined) setZoom([from, change["xaxis.range[1]"]]);
+    });
+    chart.plot.on("plotly_doubleclick", () => setZoom(null));
+  }
+}
+
+async function setZoom(range) {
+  zoom = range;
+  following = true;
+  try {
+    for (const chart of drawn.values()) {
+      chart.undo.hidden = zoom === null;
+      await Plotly.relayout(chart.plot, { "xaxis.range": (zoom || chart.live).slice() });
+    }
+  } finally {
+    following = false;
+  }
+}
+
+async function render(charts, words, theme) {
+  if (theme && theme.textColor) document.documentElement.style.setProperty("--text", theme.textColor);
+  const keys = new Set(charts.map((chart) => chart.key));
+  for (const [key, chart] of drawn) {
+    if (keys.has(key)) continue;
+    Plotly.purge(chart.plot);
+    chart.figure.remove();
+    drawn.delete(key);
+  }
+  for (const told of charts) {
+    await draw(drawn.get(told.key) || add(told.key), told, words);
+  }
+  // A chart whose first number came late takes its place; moving nothing where all are in order.
+  charts.forEach(({ key }, index) => {
+    const { figure } = drawn.get(key);
+    if (board.children[index] !== figure) board.insertBefore(figure, board.children[index]);
+  });
+  fit();
+}
+
+// One drawing after the other: an update that comes while one is drawn waits, and only the newest waits.
+let next = null;
+let drawing = false;
+async function update(args, theme) {
+  next = [args.charts, args.words, theme];
+  if (drawing) return;
+  drawing = true;
+  try {
+    while (next) {
+      const [charts, words, look] = next;
+      next = null;
+      await render(charts, words, look);
+    }
+  } finally {
+    drawing = false;
+  }
+}
+
+window.addEventListener("message", (event) => {
+  if (event.source === window.parent && event.data.type === "streamlit:render") {
+    update(event.data.args, event.data.theme);
+  }
+});
+window.addEventListener("resize", fit);
+tell("streamlit:componentReady", { apiVersion: 1 });

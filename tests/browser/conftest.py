@@ -1,0 +1,62 @@
+"""A stage for each test and one Chromium for all; without Chromium the tests say so and are skipped."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# The stage is shared with screenshots.py, which is a program of its own.
+sys.path.insert(0, str(Path(__file__).parent))
+
+stage_module = pytest.importorskip("stage", reason="playwright is not installed", exc_type=ImportError)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test of this folder."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.browser)
+
+
+@pytest.fixture(scope="session")
+def browser():  # type: ignore[no-untyped-def]
+    """Chromium, started once."""
+    if stage_module.CHROMIUM is None:
+        pytest.skip("no chromium on this machine: apt-get install chromium")
+    with stage_module.chromium() as running:
+        yield running
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[object]:
+    """A state folder, with a dashboard and runs as the test starts them."""
+    made = stage_module.Stage(tmp_path / "home")
+    yield made
+    made.close()
+
+
+class Watched:
+    """A page that notes where it asked, what it said and whether somebody made it speak."""
+
+    def __init__(self, page) -> None:  # type: ignore[no-untyped-def]
+        self.page = page
+        self.hosts: set[str] = set()
+        self.dialogs: list[str] = []
+        page.on("request", lambda request: self.hosts.add(request.url.partition("://")[2].partition("/")[0]))
+        page.on("dialog", lambda dialog: (self.dialogs.append(dialog.message), dialog.dismiss()))
+
+    def outside(self, address: str) -> set[str]:
+        """Hosts that are not the dashboard."""
+        return {host for host in self.hosts if host and host != address.partition("://")[2]}
+
+
+@pytest.fixture
+def watched(browser) -> Iterator[Watched]:  # type: ignore[no-untyped-def]
+    """A new page of the size of the pictures in the documentation."""
+    context = browser.new_context(viewport=stage_module.SIZE, accept_downloads=True)
+    context.set_default_timeout(60_000)
+    yield Watched(context.new_page())
+    context.close()

@@ -1,0 +1,162 @@
+"""A run that hangs, watched on the page from its first step to its incident, without a reload."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from stage import board, replayed
+
+# Steps, trace-cache messages that grow in number, then silence; hostile words in between.
+_HANGS = """
+import time
+def say(text):
+    print(text, flush=True)
+say("<script>alert('log')</script> <img src=x onerror=alert('img')> **bold** [x](javascript:alert(1))")
+for step in range(1, 41):
+    time.sleep(0.15)
+    say(f"step {step}/400 loss {3 / step:.4f}")
+    for n in range(step // 10):
+        say(f"Invalidate trace cache @ step {n}: expected module 19, but got module 11")
+time.sleep(600)
+"""
+HANGS = [sys.executable, "-c", _HANGS]
+_STEADY = """
+import time
+for step in range(1, 4000):
+    print(f"step {step}/4000 loss {3 / step:.4f}", flush=True)
+    time.sleep(0.2)
+"""
+STEADY = [sys.executable, "-c", _STEADY]
+
+
+def step_shown(page) -> int:  # type: ignore[no-untyped-def]
+    """The step in the page's first figure; 0 while there is none."""
+    metric = page.get_by_test_id("stMetric").filter(has_text=re.compile("^Step"))
+    if not metric.count():
+        return 0
+    found = re.search(r"(\d+) / 400", metric.first.inner_text())
+    return int(found[1]) if found else 0
+
+
+def test_the_incident_appears_without_a_reload(stage, watched, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """Opened before the run exists: the page waits, follows the steps and then says that they stopped."""
+    page = watched.page
+    dashboard = stage.dashboard()
+    page.goto(f"{stage.url}/run?run=hangs")
+    page.get_by_role("heading", name="No run of this name yet").wait_for()
+    page.evaluate("window.sameDocument = true")
+    stage.run("hangs", HANGS, floor=4.0)
+
+    page.get_by_role("heading", name="Training").wait_for()
+    page.wait_for_function("() => /[1-9]\\d* \\/ 400/.test(document.body.innerText)")
+    first = step_shown(page)
+    page.get_by_role("heading", name="Stalled").wait_for()
+    assert 0 < first <= step_shown(page) == 40
+    page.get_by_text("What to change").wait_for()
+    page.get_by_text("ZeRO-3 threw away its recorded order of modules").first.wait_for()
+    assert page.evaluate("window.sameDocument") is True
+    bands = board(page).evaluate(
+        "() => [...document.querySelectorAll('.js-plotly-plot')].map(p => (p.layout.shapes || []).length)"
+    )
+    assert bands and all(bands)
+
+    # What the log said is there as text, and nothing of it acted.
+    page.get_by_text("More lines").click()
+    page.get_by_text("<script>alert('log')</script>").first.wait_for()
+    assert watched.dialogs == []
+    assert page.locator("img[src='x']").count() == 0 and page.get_by_role("link", name="x").count() == 0
+    # Nobody outside was asked for anything, by the page or by the server.
+    assert watched.outside(stage.url) == set()
+    remotes = {
+        connection.raddr.ip
+        for process in psutil.Process(dashboard.pid).children(recursive=True)
+        for connection in process.net_connections()
+        if connection.raddr
+    }
+    assert remotes <= {"127.0.0.1"}
+    page.screenshot(path=tmp_path / "run.png")
+
+
+def test_charts_are_updated_in_place_and_keep_their_zoom(stage, watched) -> None:  # type: ignore[no-untyped-def]
+    """Nothing flickers: the same nodes stay, none fades, and a zoom outlives the refreshes."""
+    page = watched.page
+    stage.dashboard()
+    stage.run("steady", STEADY, floor=600.0)
+    page.goto(f"{stage.url}/run?run=steady")
+    frame = board(page, 3)
+    frame.evaluate(
+        """() => {
+            window.plots = [...document.querySelectorAll('.js-plotly-plot')];
+            window.faded = 0;
+            const nodes = window.plots.flatMap(plot => {
+                const above = [];
+                for (let node = plot; node; node = node.parentElement) above.push(node);
+                for (let node = window.frameElement; node; node = node.parentElement) above.push(node);
+                return above;
+            });
+            const look = () => {
+                window.faded += nodes.some(node => getComputedStyle(node).opacity < 1) ? 1 : 0;
+                requestAnimationFrame(look);
+            };
+            look();
+        }"""
+    )
+    ranges = (  # Plotly writes a zoom as dates
+        "() => window.plots.map(plot => plot.layout.xaxis.range.map("
+        "t => typeof t === 'number' ? t : Date.parse(t.replace(' ', 'T') + 'Z')))"
+    )
+    follows = frame.evaluate(ranges)
+    frame.wait_for_function(f"before => ({ranges})()[0][1] > before", arg=follows[0][1])
+    area = frame.locator(".nsewdrag").first.bounding_box()
+    page.mouse.move(area["x"] + area["width"] * 0.3, area["y"] + area["height"] * 0.5)
+    page.mouse.down()
+    page.mouse.move(area["x"] + area["width"] * 0.6, area["y"] + area["height"] * 0.5, steps=5)
+    page.mouse.up()
+    undo = frame.get_by_role("button", name="show all")
+    undo.first.wait_for()
+    zoomed = frame.evaluate(ranges)
+    assert zoomed[0] != follows[0] and all(one == pytest.approx(zoomed[0]) for one in zoomed)
+    points = frame.evaluate("() => window.plots[0]._fullData[0].x.length")
+    frame.wait_for_function("points => window.plots[0]._fullData[0].x.length > points + 3", arg=points)
+    assert frame.evaluate(ranges)[0] == pytest.approx(zoomed[0])
+    assert frame.evaluate("() => window.plots.every(plot => plot.isConnected)")
+    assert frame.evaluate("() => window.faded") == 0
+    undo.first.click()
+    frame.wait_for_function(f"until => ({ranges})().every(range => range[1] > until)", arg=zoomed[0][1])
+    assert undo.count() == 0 or not undo.first.is_visible()
+
+
+def test_the_recorded_run_stalls_and_then_fails_on_the_page(stage, watched) -> None:  # type: ignore[no-untyped-def]
+    """The real recording: two ranks under ZeRO-3, replayed faster."""
+    page = watched.page
+    stage.dashboard()
+    stage.run("recorded", replayed(12.0), floor=3.0)
+    page.goto(f"{stage.url}/run?run=recorded")
+    page.get_by_role("heading", name="Stalled").wait_for(timeout=120_000)
+    page.get_by_text("ZeRO-3 threw away its recorded order of modules").first.wait_for()
+    page.get_by_role("heading", name="Failed").wait_for(timeout=120_000)
+    names = board(page).evaluate(
+        "() => [...document.querySelectorAll('.js-plotly-plot')].map(p => p.data.map(t => t.name))[0]"
+    )
+    assert names == ["Step reached", "Invalidations so far"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_runs_page_leads_to_the_run(stage, watched, scheme: str) -> None:  # type: ignore[no-untyped-def]
+    page = watched.page
+    page.emulate_media(color_scheme=scheme)
+    stage.dashboard()
+    page.goto(stage.url)
+    page.get_by_role("heading", name="No runs yet").wait_for()
+    stage.run("hangs", HANGS, floor=600.0)
+    table = page.get_by_test_id("stDataFrame")
+    table.wait_for()
+    box = table.bounding_box()
+    page.mouse.click(box["x"] + 16, box["y"] + 52)
+    page.wait_for_url("**/run?run=hangs")
+    page.get_by_role("heading", name="Training").wait_for()
+    assert watched.outside(stage.url) == set()
