@@ -7,8 +7,10 @@ configuration dumps and prose that mention a loss or a step are left alone.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from stallwatch_rules.bars import read_bar
+from stallwatch_rules.hints import may_hold
 from stallwatch_rules.numbers import NUMBER, duration, number
 from stallwatch_rules.pairs import GIB, keyed, memory
 from stallwatch_rules.records import Line, Sample
@@ -99,13 +101,14 @@ _STEP_KEYS = (
     "iter",
 )
 _TOTAL_KEYS = ("total_steps", "max_steps", "train/total_steps")
-_TELLING = ("loss", "eval_loss", "train_runtime")
+_COUNTS = frozenset((*_STEP_KEYS, *_TOTAL_KEYS))
+_TELLING = frozenset(("loss", "eval_loss", "train_runtime"))
 _CONFIGURATION = ("batch_size", "zero_optimization", "per_device", "hidden_size", "num_train_epochs")
 
 
 def _from_dict(text: str) -> _Found | None:
     start = text.find("{")
-    if any(word in text for word in _CONFIGURATION) or not _leads(text[:start]):
+    if may_hold(text, _CONFIGURATION) or not _leads(text[:start]):
         return None
     numbers: dict[str, float] = {}
     words: dict[str, str] = {}
@@ -115,17 +118,14 @@ def _from_dict(text: str) -> _Found | None:
         else:
             words.setdefault(key, word or other)
     values: dict[str, float] = {}
-    for key, metric in _DICT_KEYS.items():
-        if key in numbers:
-            values.setdefault(metric, numbers[key])
+    for key in [key for key in _DICT_KEYS if key in numbers]:
+        values.setdefault(_DICT_KEYS[key], numbers[key])
     if "train_runtime" in values:  # the summary: its loss is the mean over the run
         values.pop("loss", None)
     step, total = _step_of(numbers, words)
-    if not any(metric in values for metric in _TELLING) and not (
-        step is not None and len(numbers) > 1 and values
-    ):
+    if _TELLING.isdisjoint(values) and not (step is not None and len(numbers) > 1 and values):
         return None
-    elapsed = duration(words.get("elapsed_time", "-"))
+    elapsed = duration(words["elapsed_time"]) if "elapsed_time" in words else None
     if elapsed is not None:
         values["elapsed_seconds"] = elapsed
     if "memory(GiB)" in numbers:
@@ -137,6 +137,8 @@ _COUNT = re.compile(r"\d{1,15}")
 
 
 def _step_of(numbers: dict[str, float], words: dict[str, str]) -> tuple[int | None, int | None]:
+    if _COUNTS.isdisjoint(numbers) and _COUNTS.isdisjoint(words):
+        return None, None
     step = total = None
     for key in _STEP_KEYS:
         if 0 <= numbers.get(key, -1) < 1e15 and numbers[key].is_integer():
@@ -180,6 +182,7 @@ def _from_loss_scaler(text: str) -> _Found | None:
 # ---- plain text: "step 3/100 loss 0.63", DeepSpeed, Megatron, torchtitan, llm.c, verl, …
 
 _INTEGER = r"\d{1,15}(?:,\d{3}){0,4}"
+_STEP_WORDS = ("step", "iter", "num_updates")  # each counter's name holds one of them
 _STEP = re.compile(
     r"(?<![\w/.-])(?:(?:global|train(?:ing)?|optimi[sz]er)[ _]?steps?|steps?|iterations?|iters?|num_updates)"
     r"\s{0,4}[:=：#]?\s{0,9}\[?\s{0,9}("
@@ -206,19 +209,28 @@ _CODE = re.compile(r"""["'`{};#\\]|\((?!\d|train\))|\b(?:return|def|for|if|self)
 _FIGURE = re.compile(r"[A-Za-z_)]\s?[:=]\s?" + NUMBER)
 
 
+_ZEROED = str.maketrans("123456789", "0" * 9)
+
+
 def _leads(before: str) -> bool:
-    return not before or (
-        len(before) <= 200 and _CODE.search(before) is None and _LEAD.fullmatch(before) is not None
-    )
+    """Whether this may stand before a metric. Which digits it holds does not matter."""
+    return not before or (len(before) <= 200 and _leads_zeroed(before.translate(_ZEROED)))
+
+
+@lru_cache(maxsize=1024)  # loggers' leads differ in their digits only
+def _leads_zeroed(before: str) -> bool:
+    return _CODE.search(before) is None and _LEAD.fullmatch(before) is not None
 
 
 def _from_text(text: str) -> _Found | None:
-    timer = _DEEPSPEED_TIMER.search(text)
+    timer = _DEEPSPEED_TIMER.search(text) if "/micro_step=" in text else None
     if timer:
         return int(timer[1]), None, memory(text), "timer"
-    found = _STEP.search(text)
+    lowered = text.lower()
+    found = _STEP.search(text) if may_hold(lowered, _STEP_WORDS) else None
     if found is None or not _leads(text[: found.start()]):
-        return _from_epoch_item(text) or _from_loss_first(text)
+        item = _from_epoch_item(text) if "Epoch" in text else None
+        return item or (_from_loss_first(text) if "loss" in lowered else None)
     step = int(found[1].replace(",", ""))
     total = int(found[2].replace(",", "")) if found[2] else None
     rest = text[found.end() :]
@@ -227,14 +239,20 @@ def _from_text(text: str) -> _Found | None:
         bare = not rest.strip(" ]:.,|") and total is not None
         if not bare and not (total is not None and _FIGURE.search(rest)):
             return None
-    epoch = _EPOCH_BEFORE.search(text, 0, found.start())
+    epoch = _EPOCH_BEFORE.search(text, 0, found.start()) if "epoch" in lowered else None
     if epoch:  # perhaps counted within the epoch: then its total is not the run's
         values.setdefault("epoch", float(epoch[1]))
         total = None
-    return step, total or None, values, "text " + "".join(_WORD.findall(text, 0, found.start(1)))[-24:]
+    return step, total or None, values, _series(text[: found.start(1)].translate(_ZEROED))
 
 
 _WORD = re.compile(r"[A-Za-z]+")
+
+
+@lru_cache(maxsize=1024)
+def _series(before: str) -> str:
+    """A name for the counter that this stands before."""
+    return "text " + "".join(_WORD.findall(before))[-24:]
 
 
 _EPOCH_BEFORE = re.compile(r"\bepochs?[\s:=\[]{0,4}(\d+(?:\.\d+)?)", re.IGNORECASE)
