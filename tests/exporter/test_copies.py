@@ -9,9 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stallwatch_exporter.copies import RankCopies
+from stallwatch_exporter.copies import MAX_PIECE, RankCopies
 from stallwatch_exporter.replay import merged_records, read_records
 from stallwatch_exporter.runfolder import RunFolder
+from stallwatch_rules.redact import redact
 
 
 def nothing_secret(text: str) -> str:
@@ -77,8 +78,8 @@ def test_what_has_no_end_is_written_after_a_second_and_stays_in_its_file(folder:
     writer.flush(12.0)
     records = list(read_records(folder / "ranks" / "rank2.log"))
     assert [(record.full, record.text) for record in records] == [
-        (False, b"[rank2]: saving ..."),
-        (True, b" done"),
+        (False, b"[rank2]: saving "),
+        (True, b"... done"),
     ]
 
 
@@ -121,6 +122,61 @@ def test_secrets_do_not_reach_the_disk(folder: Path) -> None:
     writer.write("out", "stdout", b"bc\n", 1.1)
     writer.flush(1.1)
     assert texts(folder / "output.log") == [b"fine \xff", b"token ***"]
+
+
+TOKEN = b"hf_" + b"A1b2" * 9
+HALVES = [
+    (b"logging in with " + TOKEN[:20], TOKEN[20:] + b" now\n"),
+    (b"password: hun", b"ter2abc\n"),
+    (b"export API_KEY=", b"abcdef0123456789\n"),
+    (b'secret="one two th', b'ree four"\n'),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), HALVES)
+def test_a_secret_that_a_flush_would_cut_does_not_reach_the_disk(
+    folder: Path, before: bytes, after: bytes
+) -> None:
+    writer = RankCopies(folder, redact, notice=pytest.fail)
+    writer.write("out", "stdout", before, 1.0)
+    writer.flush(3.0)
+    writer.write("out", "stdout", after, 4.0)
+    writer.flush(4.0)
+    kept = b"".join(texts(folder / "output.log"))
+    assert b"***" in kept
+    assert not any(word in kept for word in (TOKEN[-8:], b"ter2", b"0123456789", b"ree four"))
+
+
+@pytest.mark.parametrize("filler", [b"x ", b'"k":1,'], ids=["words", "dense"])
+def test_a_secret_at_the_longest_piece_s_end_does_not_reach_the_disk(folder: Path, filler: bytes) -> None:
+    writer = RankCopies(folder, redact, notice=pytest.fail)
+    start = filler * ((MAX_PIECE - 10) // len(filler))
+    writer.write("out", "stdout", start + TOKEN + b" end of it " * 3 + b"\n", 1.0)
+    writer.write("out", "stdout", start + TOKEN, 2.0)
+    writer.write("out", "stdout", b" end\n", 2.0)
+    writer.flush(4.0)
+    kept = b"".join(texts(folder / "output.log"))
+    assert kept.count(b"***") == 2 and b"A1b2" not in kept
+
+
+def test_the_part_before_a_gap_is_not_glued_to_the_part_behind_it(folder: Path) -> None:
+    writer = copies(folder)
+    writer.write("out", "stdout", b"step 12", 1.0)
+    writer.write("out", "stdout", b"7 loss 0.5\n", 2.0, fresh=True)
+    writer.write("out", "stdout", b"[rank1]: half of ", 3.0)
+    writer.flush(9.0)  # written already
+    writer.write("out", "stdout", b"other\n", 10.0, fresh=True)
+    writer.flush(10.0)
+    assert texts(folder / "output.log") == [b"step 12", b"7 loss 0.5", b"other"]
+    records = [(record.full, record.text) for record in read_records(folder / "ranks/rank1.log")]
+    assert records == [(False, b"[rank1]: half of "), (True, b"")]
+
+
+def test_a_clock_that_is_set_back_does_not_keep_an_unfinished_piece_from_the_disk(folder: Path) -> None:
+    writer = copies(folder)
+    writer.write("out", "stdout", b"saving ...", 5000.0)
+    writer.flush(1000.0)
+    assert texts(folder / "output.log") == [b"saving "]
 
 
 def test_a_folder_that_cannot_be_written_is_told_once_and_counted(folder: Path) -> None:
