@@ -6,22 +6,23 @@ import re
 from functools import lru_cache
 
 from stallwatch_rules.hints import may_hold
-from stallwatch_rules.numbers import NUMBER, number
+from stallwatch_rules.numbers import NUMBER, lowered, number
 
 GIB = 1024.0**3
 
 _WORDS = ("loss", "norm", "lr", "learning", "skipped")  # each name holds one of them
+# All three look at lower case. A pattern that begins with letters is quick; what stands before them is
+# looked at where one is found.
 _KEYED = re.compile(
-    r"(?<![\w/.])"
-    r"((?:[\w/]{0,20}?loss|[\w/]{0,12}grad[ _]?norm|gnorm|norm|learning[ _]rate|lr|skipped|loss[ _]scale)\b)"
-    r"\s{0,4}(?:[:=：]\s{0,4})?\[?(" + NUMBER + r")(?![\w])",
-    re.IGNORECASE,
+    r"(loss|norm|lr|learning[ _]rate|skipped|loss[ _]scale)\b"
+    r"\s{0,4}(?:[:=：]\s{0,4})?\[?(" + NUMBER + r")(?![\w])"
 )
-_WORD_BEFORE = re.compile(r"(?<![\w/])[A-Za-z]{2,12} \Z")  # "val" of "val loss"
+_NAME_BEFORE = re.compile(r"(?<![\w/.])[\w/]{0,20}\Z")  # "train/policy_" of "train/policy_loss"
+_NORM_BEFORE = re.compile(r"g|[\w/]{0,12}grad_?")
+_WORD_BEFORE = re.compile(r"(?<![\w/])[a-z]{2,12} \Z")  # "val" of "val loss"
 _TIMED = re.compile(
     r"(?:elapsed time per iteration|iter time|train_step_timing|time_per_step|step[_ ]time|timing_s/step)"
-    r"(?: in s| ?\((ms|s)\))?\s{0,3}[:=]\s{0,3}(" + NUMBER + r")\s?(ms|s)?",
-    re.IGNORECASE,
+    r"(?: in s| ?\((ms|s)\))?\s{0,3}[:=]\s{0,3}(" + NUMBER + r")\s?(ms|s)?"
 )
 _SINCE_START = re.compile(r"\btrain_time[:=]\s?(" + NUMBER + r")(ms|s)\b")
 # Losses that are not the training's: "val loss", "aux_loss", …
@@ -32,17 +33,29 @@ _OTHER_LOSS = re.compile(
 )
 
 
+_METRICS = {
+    "loss": "loss",
+    "norm": "grad_norm",
+    "lr": "learning_rate",
+    "learning rate": "learning_rate",
+    "learning_rate": "learning_rate",
+    "skipped": "skipped_steps",
+    "loss scale": "loss_scale",
+    "loss_scale": "loss_scale",
+}
+
+
 def keyed(text: str) -> dict[str, float]:
     """The metrics that the text names, by our names; the first of each counts."""
     values: dict[str, float] = {}
-    lowered = text.lower()
-    if may_hold(lowered, _WORDS):
-        for found in _KEYED.finditer(text):
-            metric = _metric(found[1])
-            if metric == "loss" and _is_other(text, found):
+    lower = lowered(text)
+    if may_hold(lower, _WORDS):
+        for found in _KEYED.finditer(lower):
+            before = _name_before(lower, found)
+            if before is None or (found[1] == "loss" and _is_other(lower, found.start(), before)):
                 continue
-            values.setdefault(metric, number(found[2]))
-    timed = _TIMED.search(text) if "tim" in lowered else None
+            values.setdefault(_METRICS[found[1]], number(found[2]))
+    timed = _TIMED.search(lower) if "tim" in lower else None
     if timed:
         seconds = number(timed[2])
         values["step_seconds"] = seconds / 1000 if "ms" in (timed[1], timed[3]) else seconds
@@ -54,28 +67,30 @@ def keyed(text: str) -> dict[str, float]:
     return values
 
 
-@lru_cache(maxsize=1024)  # a log has few names and prints them again and again
-def _metric(name: str) -> str:
-    key = name.lower().replace(" ", "_")
-    if key.endswith("loss"):
-        return "loss"
-    if key.endswith("norm"):
-        return "grad_norm"
-    if key in ("lr", "learning_rate"):
-        return "learning_rate"
-    return "skipped_steps" if key == "skipped" else "loss_scale"
-
-
-def _is_other(text: str, found: re.Match[str]) -> bool:
-    """Whether the loss is another than the training's, by its name or by the word before it."""
+def _name_before(lower: str, found: re.Match[str]) -> str | None:
+    """What of the metric's name stands before the word that was found; ``None`` if it is no such name."""
     start = found.start()
-    before = None
-    if start and text[start - 1] == " ":
-        before = _WORD_BEFORE.search(text, max(0, start - 13), start)
-    return _names_other(before[0] if before else "", found[1])
+    last = lower[start - 1] if start else " "
+    if not (last.isalnum() or last in "_/."):
+        return ""
+    before = _NAME_BEFORE.search(lower, max(0, start - 20), start)
+    if before is None or not before[0]:
+        return None
+    if found[1] == "loss" or (found[1] == "norm" and _NORM_BEFORE.fullmatch(before[0])):
+        return before[0]
+    return None
 
 
-@lru_cache(maxsize=1024)
+def _is_other(lower: str, start: int, before: str) -> bool:
+    """Whether the loss is another than the training's, by its name or by the word before it."""
+    start -= len(before)
+    word = None
+    if start and lower[start - 1] == " ":
+        word = _WORD_BEFORE.search(lower, max(0, start - 13), start)
+    return _names_other(word[0] if word else "", before + "loss")
+
+
+@lru_cache(maxsize=1024)  # a log has few names and prints them again and again
 def _names_other(word: str, name: str) -> bool:
     return _OTHER_LOSS.search(f"{word} {name}".replace("_", " ").replace("/", " ")) is not None
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from stallwatch_rules.bars import read_bar
 from stallwatch_rules.hints import may_hold
-from stallwatch_rules.numbers import NUMBER, duration, number
+from stallwatch_rules.numbers import NUMBER, duration, lowered, number
 from stallwatch_rules.pairs import GIB, keyed, memory
 from stallwatch_rules.records import Line, Sample
 
@@ -184,20 +184,21 @@ def _from_loss_scaler(text: str) -> _Found | None:
 _INTEGER = r"\d{1,15}(?:,\d{3}){0,4}"
 _STEP_WORDS = ("step", "iter", "num_updates")  # each counter's name holds one of them
 _STEP = re.compile(
-    r"(?<![\w/.-])(?:(?:global|train(?:ing)?|optimi[sz]er)[ _]?steps?|steps?|iterations?|iters?|num_updates)"
+    r"(?:(?:global|train(?:ing)?|optimi[sz]er)[ _]?steps?|steps?|iterations?|iters?|num_updates)"
     r"\s{0,4}[:=：#]?\s{0,9}\[?\s{0,9}("
     + _INTEGER
     + r")(?:\s{0,4}/\s{0,9}("
     + _INTEGER
-    + r"))?(?![\w%]|[.:]\d)",
-    re.IGNORECASE,
-)
+    + r"))?(?![\w%]|[.:]\d)"
+)  # in lower case, and no part of a longer name
 _DEEPSPEED_TIMER = re.compile(r"epoch=\d+/micro_step=\d+/global_step=(\d{1,15})")
 _ITEM_OF_EPOCH = re.compile(
     r"(Epoch(?:\(train\))?:? {1,2}\[(\d{1,9})\]\s{1,4})\[\s*(\d{1,15})/(\d{1,15})\]"
 )  # mmengine, DETR
 _SHORT = re.compile(r"s:(\d{1,15}) (?:trl:(" + NUMBER + r")|tel:)")  # llm.c's log file
-_LOSS_FIRST = re.compile(r"(?:train(?:ing)?[ _])?(?:\w{1,12}_)?loss\s?[:=：]", re.IGNORECASE)
+_LOSS = re.compile(r"loss\s?[:=：]")
+_LOSS_FIRST = re.compile(r"(?:train(?:ing)?[ _])?(?:\w{1,12}_)?loss\s?[:=：]")
+_LOSS_NAME = 22  # characters that this may begin before its last word
 # What may stand before a metric in its line: a logger's lead, and words such as "epoch 3, rank 0".
 _LEAD = re.compile(
     r"(?:.{0,160}(?: - |>> ?|\| |\][: ]\s*|: |, |\t))?"
@@ -222,15 +223,24 @@ def _leads_zeroed(before: str) -> bool:
     return _CODE.search(before) is None and _LEAD.fullmatch(before) is not None
 
 
+def _find_step(lower: str) -> re.Match[str] | None:
+    found = _STEP.search(lower)
+    while found is not None and (before := lower[found.start() - 1 : found.start()]):
+        if not (before.isalnum() or before in "_/.-"):
+            break
+        found = _STEP.search(lower, found.start() + 1)
+    return found
+
+
 def _from_text(text: str) -> _Found | None:
     timer = _DEEPSPEED_TIMER.search(text) if "/micro_step=" in text else None
     if timer:
         return int(timer[1]), None, memory(text), "timer"
-    lowered = text.lower()
-    found = _STEP.search(text) if may_hold(lowered, _STEP_WORDS) else None
+    lower = lowered(text)
+    found = _find_step(lower) if may_hold(lower, _STEP_WORDS) else None
     if found is None or not _leads(text[: found.start()]):
         item = _from_epoch_item(text) if "Epoch" in text else None
-        return item or (_from_loss_first(text) if "loss" in lowered else None)
+        return item or _from_loss_first(text, lower)
     step = int(found[1].replace(",", ""))
     total = int(found[2].replace(",", "")) if found[2] else None
     rest = text[found.end() :]
@@ -239,7 +249,7 @@ def _from_text(text: str) -> _Found | None:
         bare = not rest.strip(" ]:.,|") and total is not None
         if not bare and not (total is not None and _FIGURE.search(rest)):
             return None
-    epoch = _EPOCH_BEFORE.search(text, 0, found.start()) if "epoch" in lowered else None
+    epoch = _EPOCH_BEFORE.search(text, 0, found.start()) if "epoch" in lower else None
     if epoch:  # perhaps counted within the epoch: then its total is not the run's
         values.setdefault("epoch", float(epoch[1]))
         total = None
@@ -281,8 +291,11 @@ def _from_epoch_item(text: str) -> _Found | None:
     return epoch * length + done, None, values, "epoch items"
 
 
-def _from_loss_first(text: str) -> _Found | None:
-    found = _LOSS_FIRST.search(text)
+def _from_loss_first(text: str, lower: str) -> _Found | None:
+    loss = _LOSS.search(lower)
+    if loss is None:
+        return None
+    found = _LOSS_FIRST.search(lower, max(0, loss.start() - _LOSS_NAME))
     if found is None or not _leads(text[: found.start()]):
         return None
     values = keyed(text[found.start() :])
