@@ -175,7 +175,7 @@ def _told(frame: pd.DataFrame, last_step_at: float | None) -> pd.DataFrame:
     if last_step_at is None or frame.empty:
         return frame
     told = frame[frame["t"] <= last_step_at + _LATE_SECONDS]
-    return (told if not told.empty else frame.groupby("rank", dropna=False).head(1)).reset_index(drop=True)
+    return (told if not told.empty else frame.drop_duplicates("rank")).reset_index(drop=True)
 
 
 def _of_phase(frame: pd.DataFrame, phase: str) -> pd.DataFrame:

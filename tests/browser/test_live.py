@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
+from datetime import datetime, timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import psutil
 import pytest
@@ -143,6 +145,25 @@ def test_the_recorded_run_stalls_and_then_fails_on_the_page(stage, watched) -> N
         "() => [...document.querySelectorAll('.js-plotly-plot')].map(p => p.data.map(t => t.name))[0]"
     )
     assert names == ["Step reached", "Invalidations so far"]
+
+
+def test_times_are_those_of_the_readers_clock(stage, browser) -> None:  # type: ignore[no-untyped-def]
+    """In the words of the page and on the axes of the charts alike."""
+    stage.dashboard()
+    stage.run("hangs", HANGS, floor=3.0)
+    context = browser.new_context(timezone_id="Asia/Kolkata")  # half an hour beside all others
+    try:
+        page = context.new_page()
+        page.goto(f"{stage.url}/run?run=hangs")
+        page.get_by_role("heading", name="Stalled").wait_for(timeout=60_000)
+        since = re.search(r"since (\d\d:\d\d)", page.locator("[class*=st-key-verdict]").inner_text())
+        ticks = board(page).locator(".xtick").all_text_contents()
+        hours = {datetime.now(ZoneInfo("Asia/Kolkata")) + timedelta(minutes=m) for m in range(-3, 2)}
+        minutes = {f"{hour:%H:%M}" for hour in hours}
+        assert since and since[1] in minutes
+        assert {tick[:5] for tick in ticks if ":" in tick} & minutes
+    finally:
+        context.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

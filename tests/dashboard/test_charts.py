@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import timezone
-from zoneinfo import ZoneInfo
 
 import pandas as pd
 import pytest
@@ -18,7 +16,7 @@ from stallwatch_dashboard.words import speaker
 from stallwatch_exporter.incident import Incident
 
 NOW = 1_795_000_000.0
-LOOK = Look(timezone.utc)
+LOOK = Look()
 CHARTS = {chart.key: chart for chart in BOARD}
 
 
@@ -49,7 +47,7 @@ def draw(key: str, found: RunFrames, *incidents: Incident, live: bool = True, lo
 @pytest.mark.parametrize("key", CHARTS)
 @pytest.mark.parametrize("dark", [False, True])
 def test_every_chart_keeps_its_zoom_and_spans_the_same_time(key: str, dark: bool, stalled: RunFrames) -> None:
-    chart = draw(key, stalled, look=Look(timezone.utc, dark))
+    chart = draw(key, stalled, look=Look(dark))
     assert chart.layout.uirevision == "keep"
     assert chart.layout.transition.duration is None  # Plotly stumbles when axes come and go in a transition
     assert all(axis.fixedrange for axis in chart.select_yaxes())
@@ -108,13 +106,6 @@ def test_incidents_are_bands_on_every_chart(
             (LOOK.time(NOW - 80), LOOK.time(NOW - 60)),
         ]
         assert [note.text for note in layout.annotations] == ["stall", "&lt;b&gt;odd&lt;/b&gt;"]
-
-
-def test_times_are_the_readers() -> None:
-    assert LOOK.time(0.0) == 0
-    assert Look(ZoneInfo("Asia/Shanghai")).time(0.0) == 8 * 3600 * 1000
-    berlin = Look(ZoneInfo("Europe/Berlin"))
-    assert [berlin.time(t) / 3_600_000 - t / 3600 for t in (1767225600.0, 1782864000.0)] == [1, 2]
 
 
 def test_figures_travel_as_json(stalled: RunFrames) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
 
 import numpy as np
 import pandas as pd
@@ -22,7 +21,6 @@ HEIGHT = 232
 class Look:
     """How the reader sees the page."""
 
-    zone: tzinfo | None = None
     dark: bool = False
 
     @property
@@ -61,14 +59,12 @@ class Look:
         return (theme.DARK if self.dark else theme.LIGHT)["borderColor"]
 
     def times(self, seconds: pd.Series) -> NDArray[np.float64]:
-        """Unix seconds as the reader's wall clock, in the milliseconds that Plotly takes for UTC."""
-        moments = pd.to_datetime(seconds.astype("float64"), unit="s", utc=True)
-        wall = moments.dt.tz_convert(self.zone or datetime.now().astimezone().tzinfo).dt.tz_localize(None)
-        return (wall.to_numpy("datetime64[us]").astype(np.int64) / 1000.0).astype(np.float64)
+        """Unix seconds as Plotly takes them: milliseconds, which it shows in the browser's own time zone."""
+        return seconds.to_numpy("float64") * 1000.0
 
     def time(self, second: float) -> float:
         """One such time."""
-        return float(self.times(pd.Series([second]))[0])
+        return second * 1000.0
 
 
 @dataclass(frozen=True)

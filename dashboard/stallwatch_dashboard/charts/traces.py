@@ -12,10 +12,14 @@ from stallwatch_dashboard.words import Say
 
 def per_rank(chart: go.Figure, frame: pd.DataFrame, look: Look, say: Say, hover: str, *, name: str) -> None:
     """One line a rank; with many ranks the lowest, the median and the highest."""
-    groups = list(limit_ranks(frame).groupby("rank", dropna=False, sort=True))
-    for index, (rank, rows) in enumerate(groups):
-        title = name if len(groups) == 1 or pd.isna(rank) else say("rank", rank)
-        line(chart, rows, look, title, look.cycle[index % len(look.cycle)], hover)
+    shown = limit_ranks(frame)
+    ranks = sorted(shown["rank"].dropna().unique())
+    groups = [(say("rank", rank), shown[shown["rank"].eq(rank).fillna(False)]) for rank in ranks]
+    if (rest := shown["rank"].isna()).any():
+        groups.append((name, shown[rest]))
+    for index, (title, rows) in enumerate(groups):
+        only = name if len(groups) == 1 else title
+        line(chart, rows, look, only, look.cycle[index % len(look.cycle)], hover)
 
 
 def line(

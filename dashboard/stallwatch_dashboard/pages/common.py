@@ -60,7 +60,7 @@ def zone() -> tzinfo | None:
 
 def look() -> Look:
     """How charts should look for this reader."""
-    return Look(zone(), getattr(st.context.theme, "type", None) == "dark")
+    return Look(getattr(st.context.theme, "type", None) == "dark")
 
 
 @st.cache_resource(show_spinner=False)
