@@ -1,0 +1,40 @@
+"""What we say to the user on stderr: every line marked as ours, and never in the way of the watching."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Callable
+
+# Control characters but for tab and line feed, and those that turn the direction of writing.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """The text without what a terminal would obey: names of files and logs may hold escape sequences."""
+    return _UNSAFE.sub("?", text)
+
+
+def tell(text: str) -> None:
+    """Say something on stderr, apart from what a command prints.
+
+    Nobody may be there to hear it (a closed connection, a dead pipe, a full disk): then it goes unsaid, and
+    whoever called goes on.
+    """
+    lines = printable(text.replace("\r\n", "\n")).rstrip("\n").split("\n")
+    try:
+        sys.stderr.write("".join(f"stallwatch: {line}".rstrip() + "\n" for line in lines))
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):  # AttributeError: no stderr at all
+        pass
+
+
+def surviving(notice: Callable[[str], None]) -> Callable[[str], None]:
+    """The same, for who goes on whether it could be said or not."""
+
+    def say(text: str) -> None:
+        with contextlib.suppress(Exception):
+            notice(text)
+
+    return say

@@ -1,0 +1,46 @@
+"""What we say is ours, harmless to a terminal, and never in the way."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from stallwatch_exporter.notices import printable, surviving, tell
+
+
+def test_every_line_is_marked_as_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    tell("one\n\n  two \r\n")
+    tell("")
+    assert capsys.readouterr().err == "stallwatch: one\nstallwatch:\nstallwatch:   two\nstallwatch:\n"
+
+
+def test_nothing_that_a_terminal_obeys_gets_there(capsys: pytest.CaptureFixture[str]) -> None:
+    tell("\x1b[2J\x07\r\x9b1m\u202egnp.log \t 损失 é")
+    assert capsys.readouterr().err == "stallwatch: ?[2J???1m?gnp.log \t 损失 é\n"
+    assert printable("plain\n") == "plain\n"
+
+
+def closed() -> io.TextIOBase:
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+def full() -> io.TextIOBase:
+    return Path("/dev/full").open("w")
+
+
+@pytest.mark.parametrize("stderr", [closed, full, lambda: None])
+def test_nobody_there_to_hear_it(monkeypatch: pytest.MonkeyPatch, stderr: object) -> None:
+    monkeypatch.setattr(sys, "stderr", stderr())  # type: ignore[operator]
+    tell("lost")
+
+
+def test_a_notice_that_breaks_is_survived() -> None:
+    def broken(text: str) -> None:
+        raise OSError(text)
+
+    surviving(broken)("lost")
