@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from stallwatch_exporter.advance import Advance
-from stallwatch_exporter.alarms import BAD_ENDINGS, Alarms
+from stallwatch_exporter.alarms import Alarms
 from stallwatch_exporter.copies import RankCopies
 from stallwatch_exporter.incident import Ending, Incident, Sink
-from stallwatch_exporter.incidents import IncidentBook, redacted
+from stallwatch_exporter.incidents import IncidentBook, read_incidents, redacted
 from stallwatch_exporter.metrics import RunMetrics
+from stallwatch_exporter.notices import surviving
 from stallwatch_exporter.runfolder import RunFolder, State
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.stall import StallState, StallWatch
@@ -30,6 +31,7 @@ from stallwatch_rules.redact import redact
 
 JUDGE_SECONDS = 5.0  #: how often a run in which something happens is diagnosed anew
 _JUDGE_SHARE = 20  # at most this part (1/20) of the time goes into diagnosing
+_QUIET_SECONDS = 30.0  #: after this long without a line, an exception that no rule knows was the last word
 _LAST_LINES = 200
 _SHOWN_LINES = 3
 
@@ -54,12 +56,12 @@ class Agent:
         self._settings = settings
         self._sinks = tuple(sinks)
         self._clock = clock
-        self._notice = notice
+        self._notice = notice = surviving(notice)
         self._reading = RunReading(catalogue)
         self._readers: dict[str, LineReader] = {}
         self._watch = StallWatch(settings, folder.info.started_at)
         self._advance = Advance(self._reading.tracker, self._watch, self.metrics)
-        self._book = IncidentBook(folder.run, folder.info.host, self._tell)
+        self._book = IncidentBook(folder.run, folder.info.host, self._tell, read_incidents(folder.path))
         self._alarms = Alarms(self._book, catalogue)
         self._copies = (
             RankCopies(folder.path, redact, notice, settings.keep_gb * 1e9)
@@ -68,12 +70,17 @@ class Agent:
         )
         self._told: set[str] = set()
         self._news = False  # something came since the last diagnosis
-        self._judge_at = 0.0
+        self._judged_at = 0.0
+        self._judge_wait = 0.0
+        self._line_at: float | None = None  # when the last line came, until its silence was looked into
         self._stall: StallState | None = None  # as it was at the last look
         self._looked_at = 0.0
         self._size = Stats()
         self._started = time.monotonic()
         self._dropped = 0
+        self._unread = 0
+        for adopted in self._book.all_open:
+            self.metrics.incident(adopted.rule, adopted.severity, True)
         self.metrics.thresholds(self._watch.thresholds)
         self._show_versions({})
 
@@ -92,9 +99,27 @@ class Agent:
         """Bytes that `source` printed at `now`. With `fresh` they do not continue what came before."""
         with self._guarded("the log copies"):
             if self._copies is not None:
-                self._copies.write(source, stream, data, now, rank)
+                self._copies.write(source, stream, data, now, rank, fresh=fresh)
         with self._guarded("reading the log"):
             self._take(self._lines(source, data, now, rank, fresh), len(data), now)
+
+    def copy(
+        self,
+        source: str,
+        data: bytes,
+        now: float,
+        *,
+        stream: str = "stdout",
+        rank: int | None = None,
+        fresh: bool = False,
+    ) -> int:
+        """Bytes that there is no time to read: they only go into the copies. How many lines were dropped."""
+        with self._guarded("the log copies"):
+            if self._copies is not None:
+                self._copies.write(source, stream, data, now, rank, fresh=fresh)
+        lines = data.count(b"\n")
+        self._unread += lines
+        return lines
 
     def history(
         self, source: str, data: bytes, rank: int | None, *, counted: bool, shift: float = 0.0
@@ -110,7 +135,7 @@ class Agent:
         """All that was there is read; the files were last written to at `last_sign`. What is known so far."""
         with self._guarded("taking over the run"):
             self._advance.history(last_sign)
-            found = self._diagnose(last_sign)
+            found, _ = self._diagnosis(last_sign)
             self._alarms.forgive(found)
             return found
         return Diagnosis("no-training-log")
@@ -143,23 +168,30 @@ class Agent:
             for line in seen.warnings:
                 self.metrics.warning(line.rank)
         if now is not None:
+            self._line_at = now
             progressed = self._advance.seen(now)
             self._alarms.matched(seen.matches, now)
             self._news = self._news or progressed or bool(seen.matches)
 
     # ---- time
 
-    def tick(self, now: float | None = None) -> None:
-        """Look at the clock: about once a second, whether lines come or not."""
+    def tick(self, now: float | None = None, *, read_until: float | None = None) -> None:
+        """Look at the clock: about once a second, whether lines come or not.
+
+        While more lines wait to be read, `read_until` is the time of the last one fed. The run is judged as
+        it was then: its silence since is ours.
+        """
         now = self._clock() if now is None else now
+        present = now if read_until is None else read_until
         with self._guarded("the log copies"):
             if self._copies is not None:
-                self._copies.flush(now)
+                self._copies.flush(present)
         with self._guarded("watching the run"):
-            self._look(now)
+            self._watch.set_back(now)
+            self._look(present, now)
         with self._guarded("the metrics"):
             self.metrics.thresholds(self._watch.thresholds)
-            self.metrics.dropped(self._dropped + self._lost())
+            self.metrics.dropped(self._dropped + self._unread + self._lost())
         with self._guarded("the run's record"):
             self._write_info(now)
 
@@ -171,18 +203,35 @@ class Agent:
         """How many lines were passed through unseen until now."""
         self._dropped = total
 
-    def _look(self, now: float) -> None:
+    def _look(self, now: float, clock: float) -> None:
         state, continues = self._check_stall(now)
         if state.stalled:
             since = self._looked_at if continues else state.since + state.threshold
             self.metrics.stalled(max(0.0, now - since))
         self._looked_at = now
+        if not state.stalled:
+            self._alarms.stepped(self._reading.tracker.last_step, now)
         begins = state.stalled and not continues
-        if begins or self._alarms.due(now) or (now >= self._judge_at and (self._news or state.stalled)):
-            diagnosis = self._diagnose(now)
+        line_at = min(self._line_at or now, clock)
+        falls_silent = self._line_at is not None and now - line_at >= _QUIET_SECONDS
+        if (
+            begins
+            or falls_silent
+            or self._alarms.due(max(now, line_at))
+            or (self._may_judge() and (self._news or state.stalled))
+        ):
+            diagnosis, sure = self._diagnosis(now)
             if state.stalled:  # first: what a stall names as its cause is not told a second time
                 self._alarms.stalled(state, diagnosis, self._shown_lines(), now)
-            self._alarms.judged(diagnosis, now)
+            self._alarms.raise_due(diagnosis, max(now, line_at))
+            if sure:
+                self._alarms.judged(diagnosis, now)
+            if falls_silent:
+                self._line_at = None
+                self._alarms.fell_silent(diagnosis, now)
+
+    def _may_judge(self) -> bool:
+        return not 0 <= self._clock() - self._judged_at < self._judge_wait
 
     def _check_stall(self, now: float) -> tuple[StallState, bool]:
         """The state, and whether it is the stall of the last look; a recovery in between is told."""
@@ -194,14 +243,30 @@ class Agent:
             self._alarms.recovered(max(0.0, state.since - before.since), now)
         return state, continues
 
+    def _diagnosis(self, now: float, ending: Ending | None = None) -> tuple[Diagnosis, bool]:
+        """What is known, and whether it could be found out: an incident must not wait for a diagnosis."""
+        start = time.perf_counter()
+        try:
+            with self._guarded("the diagnosis"):
+                return self._diagnose(now, ending), True
+        finally:
+            self._news = False
+            self._judged_at = self._clock()
+            self._judge_wait = max(JUDGE_SECONDS, _JUDGE_SHARE * (time.perf_counter() - start))
+        bare = Diagnosis("stalled" if self._stall is not None else "no-training-log")
+        if ending is not None:
+            bare.verdict = "unknown-failure" if ending.failed else "no-training-log"
+        bare.notes.append("The diagnosis itself failed; the log copies are in the run's folder.")
+        with self._guarded("the progress"):
+            bare.progress = self._reading.tracker.summary()
+        return bare, False
+
     def _diagnose(self, now: float, ending: Ending | None = None) -> Diagnosis:
         state = self._watch.check(now)
-        start = time.perf_counter()
-        failed = {"finished": False, "unknown": None, "interrupted": None}
         diagnosis = redacted(
             self._reading.diagnose(
                 ending=f"{ending.kind}: {ending.detail}" if ending else "",
-                failed=failed.get(ending.kind, True) if ending else None,
+                failed=ending.failed if ending else None,
                 now=now,
                 threshold=state.threshold,
                 stalled=state.stalled,
@@ -211,8 +276,8 @@ class Agent:
         diagnosis.stats = Stats(
             len(self._readers), self._size.bytes, self._size.lines, time.monotonic() - self._started
         )
-        self._news = False
-        self._judge_at = now + max(JUDGE_SECONDS, _JUDGE_SHARE * (time.perf_counter() - start))
+        if self._unread:
+            diagnosis.notes.append(f"The last {self._unread:,} lines were not read in time.")
         self._show_versions(diagnosis.environment)
         return diagnosis
 
@@ -221,15 +286,14 @@ class Agent:
     def end(self, ending: Ending, now: float | None = None) -> Diagnosis:
         """The command ended, or we stop looking: raise or resolve what is left, and keep the diagnosis."""
         now = self._clock() if now is None else now
-        diagnosis = Diagnosis("unknown-failure" if ending.kind in BAD_ENDINGS else "no-training-log")
-        diagnosis.notes.append("The diagnosis itself failed; the log copies are in the run's folder.")
         with self._guarded("reading the log"):
             self._take([line for reader in self._readers.values() for line in reader.finish(now)], 0, now)
-        with self._guarded("the diagnosis"):
-            was_stalled = self._stall is not None
+        was_stalled, quiet = self._stall is not None, None
+        with self._guarded("watching the run"):
             state, continues = self._check_stall(now)
-            diagnosis = self._diagnose(now, ending)
             quiet = state.seconds if was_stalled and continues else None
+        diagnosis, _ = self._diagnosis(now, ending)
+        with self._guarded("the incidents"):
             self._alarms.ended(ending, diagnosis, self._shown_lines(), quiet, now)
         with self._guarded("the log copies"):
             if self._copies is not None:
@@ -263,7 +327,7 @@ class Agent:
             changes["state"] = "stalled" if self._stall is not None else running
         if self._copies is not None:
             changes["rank_logs"] = sorted(self._copies.files)
-        if "ended_at" in changes or changes["state"] != info.state or now - info.updated_at >= 1.0:
+        if "ended_at" in changes or changes["state"] != info.state or not 0 <= now - info.updated_at < 1.0:
             self.folder.write_info(updated_at=now, **changes)
 
     def _show_versions(self, environment: dict[str, str]) -> None:

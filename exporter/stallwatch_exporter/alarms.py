@@ -13,11 +13,12 @@ from stallwatch_exporter.incident import Ending, Incident, Resolution, Severity
 from stallwatch_exporter.incidents import IncidentBook
 from stallwatch_exporter.stall import StallState
 from stallwatch_rules.catalogue import Catalogue
+from stallwatch_rules.diagnosis import STEP_TIME
+from stallwatch_rules.findings import TRACE_CACHE
 from stallwatch_rules.records import Diagnosis, Finding, Match, Primary, Progress, UnknownException
+from stallwatch_rules.verdict import SILENT_HANG
 
-SILENT_HANG = "silent-hang-no-error"
 UNKNOWN_FAILURE = "unknown-failure"  #: the rule of an ending that no rule explains
-BAD_ENDINGS = ("failed", "oom-killed", "killed", "time-limit")
 #: Time for the other lines of a failure to come; a run that ends meanwhile sends one message, not three.
 GATHER_SECONDS = 1.0
 _DEGRADING_AFTER = 2  # judgements in a row: one slow step is no news
@@ -34,6 +35,7 @@ class Alarms:
         self._harmful: dict[str, int] = {}  # judgements in a row, by rule
         self._fine: dict[str, int] = {}
         self._known_past: dict[str, int] = {}  # matches by rule
+        self._unknown_past = 0  # exceptions that no rule knows
 
     def matched(self, matches: Sequence[Match], now: float) -> None:
         """Rules fired: fatal causes are raised as soon as their lines are in."""
@@ -46,28 +48,52 @@ class Alarms:
 
     def due(self, now: float) -> bool:
         """Whether a fatal finding waits to be raised."""
-        return any(now - since >= GATHER_SECONDS for since, _ in self._pending.values())
+        return any(_gathered(since, now) for since, _ in self._pending.values())
 
     def forgive(self, diagnosis: Diagnosis) -> None:
         """What was found in the past of a run that was up before is known, and no news."""
         self._pending.clear()
         self._known_past = {finding.rule: finding.count for finding in diagnosis.findings}
+        self._unknown_past = _unknown_count(diagnosis)
 
-    def judged(self, diagnosis: Diagnosis, now: float) -> None:
-        """A fresh diagnosis of the running run."""
+    def raise_due(self, diagnosis: Diagnosis, now: float, *, everything: bool = False) -> None:
+        """Raise the fatal findings that waited long enough (or all), unless the diagnosis takes them back."""
         findings = {finding.rule: finding for finding in diagnosis.findings}
         for rule, (since, match) in list(self._pending.items()):
-            if now - since < GATHER_SECONDS:
+            if not everything and not _gathered(since, now):
                 continue
             del self._pending[rule]
             finding = findings.get(rule)
             if finding is None or finding.harm == "fatal":
                 self._raise(rule, "critical", diagnosis, finding, now, match)
+
+    def judged(self, diagnosis: Diagnosis, now: float) -> None:
+        """A fresh diagnosis of the running run."""
+        findings = {finding.rule: finding for finding in diagnosis.findings}
         for rule, finding in findings.items():
             if self._by_progress(rule):
                 self._weigh(rule, finding, diagnosis, now)
         for incident in self._book.of_kind("finding"):
-            self._follow(incident, findings.get(incident.rule), diagnosis, now)
+            if incident.rule == UNKNOWN_FAILURE:
+                self._settle(incident, None, diagnosis, now, harmful=diagnosis.verdict == UNKNOWN_FAILURE)
+            else:
+                self._follow(incident, findings.get(incident.rule), diagnosis, now)
+
+    def fell_silent(self, diagnosis: Diagnosis, now: float) -> None:
+        """No line came for a while: an exception that no rule knows, and that nothing survived, is news."""
+        if diagnosis.verdict != UNKNOWN_FAILURE or _unknown_count(diagnosis) <= self._unknown_past:
+            return
+        unknown = diagnosis.unknown[0]
+        self._book.open(
+            "finding",
+            UNKNOWN_FAILURE,
+            "critical",
+            now,
+            rank=unknown.first.rank,
+            count=unknown.count,
+            evidence=_evidence(None, unknown, ()),
+            **_progress(diagnosis.progress),
+        )
 
     def stalled(self, state: StallState, diagnosis: Diagnosis, last_lines: Sequence[str], now: float) -> None:
         """The run stands: open the incident of this stall, or bring it up to date."""
@@ -102,6 +128,12 @@ class Alarms:
         for incident in self._book.of_kind("stall"):
             self._book.resolve(incident, now, "recovered", stalled_seconds=round(seconds, 1))
 
+    def stepped(self, step: int | None, now: float) -> None:
+        """The run is at this step: a stall at another, that an earlier agent left open, is over."""
+        for incident in self._book.of_kind("stall"):
+            if step is not None and step != incident.step:
+                self._book.resolve(incident, now, "recovered")
+
     def ended(
         self,
         ending: Ending,
@@ -112,15 +144,17 @@ class Alarms:
     ) -> None:
         """The command ended, after `quiet` seconds of a stall. Only a bad end is an incident: nobody need be
         told of one's own Ctrl-C."""
-        if ending.kind == "unknown":
-            return  # we stopped looking; what is open stays open
+        if ending.kind == "unknown":  # we stopped looking; what is open stays open
+            self.raise_due(diagnosis, now, everything=True)
+            self.fell_silent(diagnosis, now)
+            return
         self._pending.clear()
         resolution: Resolution = "run-finished" if ending.kind == "finished" else "run-failed"
         for incident in self._book.of_kind("stall"):
             stalled = incident.stalled_seconds if quiet is None else round(quiet, 1)
             self._book.resolve(incident, now, resolution, stalled_seconds=stalled)
         self._book.resolve_all(now, resolution)
-        if ending.kind not in BAD_ENDINGS:
+        if not ending.failed:
             return
         primary = diagnosis.primary
         unknown = diagnosis.unknown[0] if diagnosis.unknown else None
@@ -145,7 +179,7 @@ class Alarms:
         return page is not None and rule != SILENT_HANG and (page.harm == "by-progress" or not page.patterns)
 
     def _weigh(self, rule: str, finding: Finding, diagnosis: Diagnosis, now: float) -> None:
-        if finding.harm not in ("fatal", "degrading"):
+        if finding.harm not in ("fatal", "degrading") or self._explained(rule, diagnosis):
             self._harmful.pop(rule, None)
             return
         if finding.count <= self._known_past.get(rule, 0):
@@ -155,6 +189,15 @@ class Alarms:
             return  # told already, as what it led to
         if finding.harm == "fatal" or self._harmful[rule] >= _DEGRADING_AFTER:
             self._raise(rule, "critical" if finding.harm == "fatal" else "warning", diagnosis, finding, now)
+
+    def _explained(self, rule: str, diagnosis: Diagnosis) -> bool:
+        """Whether it only says again what another finding says with its cause."""
+        if rule != STEP_TIME:
+            return False
+        slowing = any(
+            one.rule == TRACE_CACHE and one.harm in ("fatal", "degrading") for one in diagnosis.findings
+        )
+        return slowing or self._book.get("finding", TRACE_CACHE) is not None
 
     def _raise(
         self,
@@ -190,8 +233,9 @@ class Alarms:
 
     def _follow(self, incident: Incident, finding: Finding | None, diagnosis: Diagnosis, now: float) -> None:
         """Keep an open finding up to date; resolve it when the run proved that it does no harm."""
-        if finding is not None and finding.harm in ("fatal", "degrading"):
-            self._fine.pop(incident.rule, None)
+        harmful = finding is not None and finding.harm in ("fatal", "degrading")
+        self._settle(incident, finding, diagnosis, now, harmful=harmful)
+        if finding is not None and harmful:
             self._book.update(
                 incident,
                 now,
@@ -199,12 +243,33 @@ class Alarms:
                 count=finding.count,
                 note=finding.note,
             )
+
+    def _settle(
+        self,
+        incident: Incident,
+        finding: Finding | None,
+        diagnosis: Diagnosis,
+        now: float,
+        *,
+        harmful: bool,
+    ) -> None:
+        """Resolve an open finding once it did no harm for some judgements in a row."""
+        if harmful:
+            self._fine.pop(incident.rule, None)
             return
         self._fine[incident.rule] = self._fine.get(incident.rule, 0) + 1
         if self._fine[incident.rule] >= _FINE_AFTER:
             del self._fine[incident.rule]
             note = finding.note if finding else incident.note
             self._book.resolve(incident, now, "recovered", note=note, **_progress(diagnosis.progress))
+
+
+def _gathered(since: float, now: float) -> bool:
+    return not 0 <= now - since < GATHER_SECONDS  # a clock that was set back is no reason to wait
+
+
+def _unknown_count(diagnosis: Diagnosis) -> int:
+    return sum(one.count for one in diagnosis.unknown)
 
 
 def _evidence(

@@ -44,17 +44,24 @@ class ByteQueue:
             if len(self._chunks) == 1:
                 self._change.notify()
 
-    def take(self, timeout: float) -> list[Chunk]:
-        """All that is there, waiting up to `timeout` seconds for the first; may be empty."""
+    def take(self, timeout: float, most: int | None = None) -> list[Chunk]:
+        """What is there, waiting up to `timeout` seconds for the first; may be empty.
+
+        With `most`, no further chunk once that many bytes were taken.
+        """
+        enough = self._max if most is None else most
         with self._change:
             if not self._chunks and not self._closed:
                 self._change.wait(timeout)
-            if self._chunks and not self._closed:
+            if self._chunks and not self._closed and self._bytes < enough:
                 # What comes in small pieces is mined in larger ones.
                 self._change.wait_for(lambda: self._closed, GATHER_SECONDS)
-            chunks = list(self._chunks)
-            self._chunks.clear()
-            self._bytes = 0
+            chunks: list[Chunk] = []
+            size = 0
+            while self._chunks and size < enough:
+                chunks.append(self._chunks.popleft())
+                size += len(chunks[-1].data)
+            self._bytes -= size
             return chunks
 
     def close(self) -> None:
@@ -62,6 +69,12 @@ class ByteQueue:
         with self._change:
             self._closed = True
             self._change.notify()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something is there to be taken."""
+        with self._change:
+            return bool(self._chunks)
 
     @property
     def ended(self) -> bool:

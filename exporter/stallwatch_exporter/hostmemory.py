@@ -10,12 +10,12 @@ def resident_bytes(pid: int) -> int:
     try:
         root = psutil.Process(pid)
         family = [root, *root.children(recursive=True)]
-    except psutil.Error:
+    except (psutil.Error, OSError):  # no descriptors or no memory left: psutil passes those on as they are
         return 0
     total = 0
     for process in family:
         try:
             total += int(process.memory_info().rss)
-        except psutil.Error:
+        except (psutil.Error, OSError):
             continue  # ended meanwhile
     return total

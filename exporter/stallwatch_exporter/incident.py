@@ -24,6 +24,11 @@ class Ending(msgspec.Struct, frozen=True):
     detail: str = ""  #: the evidence, one English sentence
     seconds: float = 0.0  #: how long the command ran
 
+    @property
+    def failed(self) -> bool | None:
+        """Whether the run failed; ``None`` where the ending does not tell."""
+        return None if self.kind in ("unknown", "interrupted") else self.kind != "finished"
+
 
 class Incident(msgspec.Struct, kw_only=True):
     """One episode of one rule in one run. Sinks get it as it opens, changes and resolves."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -31,15 +32,42 @@ def _masked(value: Any) -> Any:
     return value
 
 
-class IncidentBook:
-    """One incident per kind, rule and episode. `tell` gets a copy of it at every change."""
+def read_incidents(folder: Path) -> list[Incident]:
+    """The last state of each incident that earlier agents of this run's folder told of."""
+    last: dict[str, Incident] = {}
+    try:
+        with (folder / "incidents.jsonl").open("rb") as lines:
+            for line in lines:
+                try:
+                    incident = msgspec.json.decode(line, type=Incident)
+                except (msgspec.MsgspecError, UnicodeDecodeError):
+                    continue  # such as a last line that a full disk cut short
+                last[incident.id] = incident
+    except OSError:
+        pass
+    return list(last.values())
 
-    def __init__(self, run: str, host: str, tell: Callable[[Incident], None]) -> None:
+
+class IncidentBook:
+    """One incident per kind, rule and episode. `tell` gets a copy of it at every change.
+
+    `past` is what earlier agents of the same run told: episodes count on, and what they left open is ours to
+    resolve, but for the ends, which have nothing after them.
+    """
+
+    def __init__(
+        self, run: str, host: str, tell: Callable[[Incident], None], past: Iterable[Incident] = ()
+    ) -> None:
         self._run = run
         self._host = host
         self._tell = tell
         self._open: dict[tuple[Kind, str], Incident] = {}
         self._episodes: dict[tuple[Kind, str], int] = {}
+        for incident in past:
+            key = (incident.kind, incident.rule)
+            self._episodes[key] = max(incident.episode, self._episodes.get(key, 0))
+            if incident.status == "open" and incident.kind != "ended":
+                self._open[key] = incident
 
     def open(self, kind: Kind, rule: str, severity: Severity, now: float, **facts: Any) -> Incident:
         """Open an episode; the open one, where there is one."""
@@ -74,7 +102,7 @@ class IncidentBook:
             return
         for name in changed:
             setattr(incident, name, getattr(fresh, name))
-        if changed - _DRIFTING or now - incident.updated_at >= _UPDATE_SECONDS:
+        if changed - _DRIFTING or not 0 <= now - incident.updated_at < _UPDATE_SECONDS:
             incident.updated_at = now
             self._tell(msgspec.structs.replace(incident))
 
@@ -101,6 +129,11 @@ class IncidentBook:
     def has_open(self, rule: str, severity: Severity) -> bool:
         """Whether any incident of this rule and severity is open."""
         return any((one.rule, one.severity) == (rule, severity) for one in self._open.values())
+
+    @property
+    def all_open(self) -> list[Incident]:
+        """All open incidents."""
+        return list(self._open.values())
 
     def of_kind(self, kind: Kind) -> list[Incident]:
         """The open incidents of this kind."""

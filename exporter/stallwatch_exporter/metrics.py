@@ -15,9 +15,9 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from stallwatch_rules.findings import TRACE_CACHE
 from stallwatch_rules.records import Match, Phase, Sample
 
-TRACE_CACHE_RULE = "zero3-trace-cache-invalidated"
 _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200)
 _MOST_RANKS = 100_000
 # Numbers that samples carry, by the gauge that shows the last one.
@@ -132,7 +132,7 @@ class RunMetrics:
     def match(self, match: Match) -> None:
         """A rule fired."""
         self._matches.labels(self.run, match.rule).inc()
-        if match.rule == TRACE_CACHE_RULE:
+        if match.rule == TRACE_CACHE:
             self._invalidations.labels(self.run, _rank(match.line.rank)).inc()
 
     def warning(self, rank: int | None) -> None:

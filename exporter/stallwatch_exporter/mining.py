@@ -10,18 +10,75 @@ from stallwatch_exporter.agent import Agent
 from stallwatch_exporter.bytequeue import ByteQueue, Chunk
 from stallwatch_exporter.hostmemory import resident_bytes
 from stallwatch_exporter.incident import Ending
+from stallwatch_exporter.notices import surviving
 from stallwatch_exporter.opening import Notice
 from stallwatch_exporter.server import MetricsServer
 from stallwatch_rules.records import Diagnosis
 
 TICK_SECONDS = 1.0
-FINISH_SECONDS = 120.0  #: how long the report may take after the command ended
+FINISH_SECONDS = 10.0  #: how long the rest may be mined after the command ended; what is left is only copied
+REPORT_SECONDS = 10.0  #: and how long copying that and concluding may take
+SLICE_BYTES = 512 * 1024  #: mined in one go: the clock is looked at in between
 _MEMORY_SECONDS = 5.0
 _SAME_MOMENT = 0.01
 _STOOD_STILL = 10.0  # a wait of a second that took longer than this: we were stopped, or the machine slept
+_AFTER_A_FAULT = 0.1
 
 Opened = tuple[Agent, MetricsServer | None]
 Judge = Callable[[Sequence[str]], Ending]  # from the last lines to how the command ended
+
+
+class Mining:
+    """One round after the other: a slice of the queue to the agent, and about once a second the clock."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        queue: ByteQueue,
+        pid: int,
+        *,
+        clock: Callable[[], float] = time.time,
+        weigh: Callable[[int], int] = resident_bytes,
+    ) -> None:
+        self._agent = agent
+        self._queue = queue
+        self._pid = pid
+        self._clock = clock
+        self._weigh = weigh
+        self._ticked = self._weighed = 0.0
+        self.ended = False  #: the command did: its silence from here on tells nothing
+
+    def round(self) -> None:
+        """Wait up to a second for output, mine a slice of it, and look at the clock."""
+        before = self._clock()
+        timeout = max(0.0, min(TICK_SECONDS, self._ticked + TICK_SECONDS - before))
+        chunks = self._queue.take(timeout, SLICE_BYTES)
+        waited = self._clock() - before
+        if waited > _STOOD_STILL:
+            self._agent.paused(waited - TICK_SECONDS)
+        for chunk in joined(chunks):
+            self._agent.feed(chunk.stream, chunk.data, chunk.time, stream=chunk.stream, fresh=chunk.gap)
+        # The clock before the queue: what is put after this moment was printed after it, too.
+        now = self._clock()
+        behind = self.ended or self._queue.waiting
+        if (chunks or not behind) and not 0 <= now - self._ticked < TICK_SECONDS:
+            self._ticked = now
+            self._agent.dropped(self._queue.dropped)
+            # While lines wait unread, nobody knows that the run is silent: it is as far as the log was read.
+            self._agent.tick(now, read_until=chunks[-1].time if behind else None)
+        if not 0 <= now - self._weighed < _MEMORY_SECONDS:
+            self._weighed = now
+            self._agent.metrics.host_memory(self._weigh(self._pid))
+
+    def leave(self) -> int:
+        """Only copy what is left in the queue; how many lines that were."""
+        lines = 0
+        while chunks := self._queue.take(0.0, SLICE_BYTES):
+            for chunk in joined(chunks):
+                lines += self._agent.copy(
+                    chunk.stream, chunk.data, chunk.time, stream=chunk.stream, fresh=chunk.gap
+                )
+        return lines
 
 
 class Miner:
@@ -31,31 +88,45 @@ class Miner:
         self._open_agent = open_agent
         self._queue = queue
         self._pid = pid
-        self._notice = notice
+        self._notice = surviving(notice)
         self._judge: Judge | None = None
+        self._ended_at: float | None = None
+        self._deadline = float("inf")
+        self._faults = 0
         self._result: tuple[Agent, Ending, Diagnosis] | None = None
         self._thread = threading.Thread(target=self._run, name="stallwatch agent", daemon=True)
         self._thread.start()
 
     def finish(
-        self, judge: Judge, patience: float = FINISH_SECONDS
+        self,
+        judge: Judge,
+        patience: float = FINISH_SECONDS,
+        *,
+        ended: float | None = None,
+        report: float = REPORT_SECONDS,
     ) -> tuple[Agent, Ending, Diagnosis] | None:
-        """The command ended: mine the rest and conclude. ``None`` where that failed or took too long."""
+        """The command ended at `ended`: mine the rest and conclude. ``None`` where that failed.
+
+        What is not mined after `patience` seconds goes into the copies only; then the conclusion has `report`
+        seconds: whoever waits for the exit code must not wait for us.
+        """
+        self._ended_at = ended
+        self._deadline = time.monotonic() + patience
         self._judge = judge
         self._queue.close()
-        self._thread.join(patience)
+        self._thread.join(patience + report)
         if self._thread.is_alive():
-            self._notice(f"the report is not ready after {patience:.0f} s and is left out")
+            self._notice(f"the report is not ready after {patience + report:.0f} s and is left out")
             return None
         return self._result
 
     def _run(self) -> None:
         try:
             agent, server = self._open_agent()
-            self._mine(agent)
+            self._mine(Mining(agent, self._queue, self._pid))
             if self._judge is not None:
                 ending = self._judge(list(agent.last_lines))
-                self._result = (agent, ending, agent.end(ending))
+                self._result = (agent, ending, agent.end(ending, self._ended_at))
             if server is not None:
                 server.close()
         except Exception as error:  # whatever it is, the command must not be affected
@@ -63,24 +134,27 @@ class Miner:
             while not self._queue.ended:
                 self._queue.take(TICK_SECONDS)
 
-    def _mine(self, agent: Agent) -> None:
-        ticked = weighed = 0.0
+    def _mine(self, mining: Mining) -> None:
         while not self._queue.ended:
-            before = time.time()
-            chunks = self._queue.take(max(0.0, min(TICK_SECONDS, ticked + TICK_SECONDS - before)))
-            waited = time.time() - before
-            if waited > _STOOD_STILL:
-                agent.paused(waited - TICK_SECONDS)
-            for chunk in joined(chunks):
-                agent.feed(chunk.stream, chunk.data, chunk.time, stream=chunk.stream, fresh=chunk.gap)
-            now = time.time()
-            if not 0 <= now - ticked < TICK_SECONDS:
-                ticked = now
-                agent.dropped(self._queue.dropped)
-                agent.tick(now)
-            if not 0 <= now - weighed < _MEMORY_SECONDS:
-                weighed = now
-                agent.metrics.host_memory(resident_bytes(self._pid))
+            mining.ended = self._judge is not None
+            try:
+                if time.monotonic() < self._deadline:
+                    mining.round()
+                    continue
+                lines = mining.leave()
+            except Exception as error:  # such as no memory left for a moment: the watching must outlive it
+                self._faulted(error)
+            else:
+                if lines:
+                    self._notice(
+                        f"the last {lines:,} lines were not read in time: they are in the copies only"
+                    )
+
+    def _faulted(self, error: Exception) -> None:
+        self._faults += 1
+        if self._faults == 1:
+            self._notice(f"the watching stumbled ({type(error).__name__}: {error}) and goes on")
+        time.sleep(_AFTER_A_FAULT)  # no busy loop, whatever it was
 
 
 def joined(chunks: Sequence[Chunk]) -> Iterator[Chunk]:

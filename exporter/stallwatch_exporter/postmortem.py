@@ -121,6 +121,4 @@ def _recorded_ending(paths: Sequence[str | os.PathLike[str]]) -> tuple[str, bool
     info = read_info(Path(paths[0]))
     if info is None or info.ending is None:
         return "", None
-    kind = info.ending.kind
-    failed = None if kind in ("unknown", "interrupted") else kind != "finished"
-    return f"{kind}: {info.ending.detail}", failed
+    return f"{info.ending.kind}: {info.ending.detail}", info.ending.failed

@@ -53,7 +53,7 @@ class StallWatch:
         waited = time - self._last
         if waited > 0:
             self._add(self._phase, waited)
-            self._last = time
+        self._last = time  # also back: a clock that was set back must not blind the watch until it caught up
         self._stalled = False
         self._phase = phase
         self._step = step if step is not None else self._step
@@ -68,6 +68,10 @@ class StallWatch:
             self._stalled = True
             self._episode += 1
         return StallState(self._stalled, self._phase, self._step, self._last, quiet, threshold, self._episode)
+
+    def set_back(self, now: float) -> None:
+        """It is `now`, at most: after a clock was set back no sign of progress lies in the future."""
+        self._last = min(self._last, now)
 
     def pause(self, seconds: float) -> None:
         """The watch itself stood still (a suspended machine, Ctrl-Z): that time tells nothing of the run."""

@@ -9,6 +9,7 @@ import pytest
 
 from stallwatch_exporter.agent import Agent
 from stallwatch_exporter.cri import parse_record
+from stallwatch_exporter.runfolder import RunFolder
 
 Make = Callable[..., Any]
 OOM = [
@@ -119,7 +120,15 @@ def test_invalidations_that_slow_the_run_down_are_a_warning(run: Any) -> None:
         run.steps(step, step, seconds=4.0)
     opened = [incident for incident in run.told if incident.status == "open"]
     assert [(one.rule, one.severity) for one in opened][:1] == [("zero3-trace-cache-invalidated", "warning")]
-    assert all(one.kind == "finding" for one in opened)
+    assert [one.rule for one in opened if one.status == "open"].count("step-time-degraded") == 0
+    run.end("finished", 0)
+    assert {change[0] for change in run.changes} == {"finding/zero3-trace-cache-invalidated/1"}
+
+
+def test_steps_that_become_slower_by_themselves_are_a_warning(run: Any) -> None:
+    run.steps(1, 40, seconds=1.0)
+    run.steps(41, 90, seconds=4.0)
+    assert [(one.rule, one.severity) for one in run.told][:1] == [("step-time-degraded", "warning")]
 
 
 def test_a_fatal_cause_is_raised_while_the_launcher_still_waits(run: Any) -> None:
@@ -291,7 +300,170 @@ def test_secrets_reach_neither_disk_nor_sinks(run: Any) -> None:
         assert path.is_dir() or token not in path.read_text()
 
 
+# --- exceptions that no rule knows, while it is not known whether the command ended
+
+UNKNOWN = [
+    "Traceback (most recent call last):",
+    '  File "/w/train.py", line 7, in <module>',
+    "    main()",
+    "ValueError: the tokenizer has no chat template",
+]
+
+
+def test_an_unknown_exception_that_was_the_last_word_is_told(run: Any) -> None:
+    """Such as of a tailed run: nobody sees its end."""
+    run.steps(1, 3)
+    run.say(*UNKNOWN)
+    run.wait(29)
+    assert run.told == []
+    run.wait(2)
+    (finding,) = run.told
+    assert (finding.kind, finding.rule, finding.severity) == ("finding", "unknown-failure", "critical")
+    assert finding.evidence[-1] == "ValueError: the tokenizer has no chat template"
+    run.wait(100)
+    assert len(run.changes) == 1
+    run.end("unknown", None)
+    assert len(run.changes) == 1
+
+
+def test_an_unknown_exception_that_training_survives_is_no_news(run: Any) -> None:
+    run.steps(1, 3)
+    run.say(*UNKNOWN)
+    run.steps(4, 60)
+    run.wait(25)
+    assert [each.rule for each in run.told] == []
+
+
+def test_an_unknown_exception_is_taken_back_when_training_goes_on(run: Any) -> None:
+    run.steps(1, 3)
+    run.say(*UNKNOWN)
+    run.wait(31)
+    run.steps(4, 60)
+    assert run.changes == [
+        ("finding/unknown-failure/1", "open", ""),
+        ("finding/unknown-failure/1", "resolved", "recovered"),
+    ]
+
+
+def test_an_unknown_exception_of_the_past_is_no_news(run: Any) -> None:
+    run.agent.history(
+        "stdout", "".join(f"{line}\n" for line in ["step 1/9 loss 1", *UNKNOWN]).encode(), None, counted=True
+    )
+    run.agent.history_ends(run.now)
+    run.wait(10)
+    run.say("a word")
+    run.wait(60)
+    assert run.told == []
+
+
+@pytest.mark.parametrize(("lines", "rule"), [(OOM, "cuda-oom"), (UNKNOWN, "unknown-failure")])
+def test_what_waits_to_be_told_is_told_when_the_watching_stops(run: Any, lines: list[str], rule: str) -> None:
+    run.steps(1, 3)
+    run.say(*lines)
+    run.end("unknown", None)
+    assert run.changes == [(f"finding/{rule}/1", "open", "")]
+
+
+# --- a second agent in the same folder
+
+
+def again(run: Any) -> None:
+    """The agent is gone, and another goes on in its folder."""
+    run.folder = RunFolder.create("sft", ["python", "sft.py"], home=run.home, now=run.now, reuse=True)
+    run.told.clear()
+    run.agent = Agent(run.folder, run.settings, run.catalogue, [run.told.append], clock=lambda: run.now)
+
+
+def test_episodes_count_on_and_what_was_left_open_is_resolved(run: Any) -> None:
+    run.steps(1, 10)
+    run.wait(40)
+    run.end("unknown", None)
+    again(run)
+    assert run.metric("stallwatch_incident_open{rule=silent-hang-no-error,severity=critical}") == 1
+    run.steps(11, 20)
+    assert run.changes == [(HANG + "/1", "resolved", "recovered")]
+    run.wait(40)
+    assert run.changes[1:] == [(HANG + "/2", "open", "")]
+
+
+def test_a_stall_that_still_lasts_is_gone_on_with(run: Any) -> None:
+    log = "".join(f"step {step}/1000 loss 0.5\n" for step in range(1, 11)).encode()
+    run.steps(1, 10)
+    last = run.now
+    run.wait(40)
+    run.end("unknown", None)
+    again(run)
+    run.agent.history("stdout", log, None, counted=False)
+    run.agent.history_ends(last)
+    run.wait(1800)
+    assert {each.id for each in run.told} == {"sft/" + HANG + "/1"}
+    assert {each.status for each in run.told} == {"open"}
+
+
+def test_a_torn_record_of_incidents_is_passed_over(run: Any) -> None:
+    run.steps(1, 10)
+    run.wait(40)
+    with (run.folder.path / "incidents.jsonl").open("ab") as out:
+        out.write(b'{"id": "sft/st\n\xff\n')
+    again(run)
+    run.steps(11, 12)
+    assert run.changes == [(HANG + "/1", "resolved", "recovered")]
+
+
 # --- what may not happen
+
+
+def test_a_diagnosis_that_fails_does_not_keep_an_incident_back(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.steps(1, 10)
+    monkeypatch.setattr(run.agent._reading, "diagnose", lambda **_: 1 / 0)
+    run.say(*OOM)
+    run.wait(40)
+    assert run.changes == [("finding/cuda-oom/1", "open", ""), (HANG + "/1", "open", "")]
+    assert run.told[1].step == 10 and run.told[1].evidence
+    run.end("killed", 137)
+    assert run.changes[-1] == ("ended/unknown-failure/1", "open", "")
+    assert run.kept("diagnosis.json")["verdict"] == "unknown-failure"
+    assert len(run.notices) == 1
+
+
+def test_a_user_who_cannot_be_told_costs_nothing_else(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(text: str) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    run.agent = Agent(
+        run.folder, run.settings, run.catalogue, [run.told.append], clock=lambda: run.now, notice=gone
+    )
+    run.steps(1, 10)
+    monkeypatch.setattr(run.agent._reading, "feed", lambda lines: 1 / 0)
+    run.say("a line that cannot be read")
+    run.wait(40)
+    assert run.changes == [(HANG + "/1", "open", "")]
+
+
+def test_a_run_that_is_read_late_is_judged_as_of_what_was_read(run: Any) -> None:
+    """Files tell no times: what is read late came some time before, and there may be more."""
+    run.steps(1, 10)
+    read = run.now
+    run.now += 100.0
+    run.agent.feed("stdout", b"step 11/1000 loss 0.5\n", run.now)
+    run.say(*OOM)
+    run.agent.tick(run.now, read_until=read)
+    assert run.told == []  # the other lines of the failure may still come
+    run.now += 2.0
+    run.agent.tick(run.now)
+    assert run.changes == [("finding/cuda-oom/1", "open", "")]
+
+
+def test_a_clock_that_is_set_back_does_not_blind_the_agent(run: Any) -> None:
+    run.steps(1, 10)
+    run.say(*OOM)
+    run.now -= 3600.0
+    run.wait(40)
+    assert ("finding/cuda-oom/1", "open", "") in run.changes
+    assert any(change[0].startswith("stall/") for change in run.changes)
+    assert run.kept("agent.json")["updated_at"] == pytest.approx(run.now, abs=1.5)
 
 
 def test_a_sink_that_fails_is_told_once_and_the_others_still_hear(run: Any, catalogue: Any) -> None:

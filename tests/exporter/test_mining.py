@@ -1,0 +1,156 @@
+"""Mining that falls behind, stumbles, or runs out of time."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+
+from stallwatch_exporter.bytequeue import ByteQueue
+from stallwatch_exporter.hostmemory import resident_bytes
+from stallwatch_exporter.incident import Ending
+from stallwatch_exporter.mining import SLICE_BYTES, Miner, Mining
+
+Make = Callable[..., Any]
+FILLER = b"".join(b"chatter of a healthy run, number %d\n" % number for number in range(2000))
+
+
+def ended(_: object) -> Ending:
+    return Ending(kind="finished", exit_code=0, detail="The command exited with 0.")
+
+
+def mining(run: Any, queue: ByteQueue, cost: float = 0.0) -> Mining:
+    """Mining by the run's clock, where reading a piece takes `cost` seconds."""
+    feed = run.agent.feed
+
+    def slow(*args: Any, **more: Any) -> None:
+        run.now += cost
+        feed(*args, **more)
+
+    run.agent.feed = slow
+    return Mining(run.agent, queue, os.getpid(), clock=lambda: run.now, weigh=lambda _: 1)
+
+
+def test_a_run_whose_lines_wait_unread_is_not_called_stalled(run: Any) -> None:
+    """Reading falls minutes behind a run that makes a step every two seconds."""
+    run.steps(1, 10)
+    queue = ByteQueue()
+    begin = run.now
+    for number in range(11, 111):
+        at = begin + 2.0 * (number - 10)
+        queue.put("stdout", FILLER + b"step %d/1000 loss 0.5\n" % number, at)
+    run.now = at
+    work = mining(run, queue, cost=20.0)
+    while queue.waiting:
+        assert run.told == []
+        work.round()
+        assert run.kept("agent.json")["updated_at"] == run.now  # who watches the agent sees it alive
+    assert run.metric("stallwatch_step") == 110
+
+
+def test_a_run_that_falls_silent_behind_its_backlog_is_called_stalled_once_it_is_read(run: Any) -> None:
+    run.steps(1, 10)
+    queue = ByteQueue()
+    for number in range(11, 31):
+        queue.put("stdout", FILLER + b"step %d/1000 loss 0.5\n" % number, run.now + 2.0 * (number - 10))
+    work = mining(run, queue, cost=20.0)
+    while queue.waiting:
+        work.round()
+    run.now += 31.0
+    work.round()
+    (stall,) = run.told
+    assert stall.kind == "stall" and stall.step == 30
+
+
+def test_the_silence_after_the_command_ended_is_no_stall(run: Any) -> None:
+    run.steps(1, 10)
+    queue = ByteQueue()
+    queue.put("stdout", b"step 11/1000 loss 0.5\n", run.now + 2.0)
+    queue.close()
+    work = mining(run, queue, cost=500.0)
+    work.ended = True
+    work.round()
+    diagnosis = run.agent.end(ended(None), run.folder.info.started_at + 30.0)
+    assert run.told == [] and diagnosis.verdict == "healthy"
+
+
+def test_a_backlog_is_taken_in_slices() -> None:
+    queue = ByteQueue()
+    for number in range(4):
+        queue.put("stdout", b"x" * SLICE_BYTES, float(number))
+    assert [len(chunk.data) for chunk in queue.take(0.0, SLICE_BYTES)] == [SLICE_BYTES]
+    assert queue.waiting
+    assert len(queue.take(0.0)) == 3
+    assert not queue.waiting
+
+
+def test_what_was_taken_makes_room() -> None:
+    queue = ByteQueue(max_bytes=10)
+    queue.put("stdout", b"12345678", 0.0)
+    queue.take(0.0, 1)
+    queue.put("stdout", b"12345678", 1.0)
+    assert queue.dropped == 0
+
+
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), OSError(12, "Cannot allocate memory")])
+def test_memory_that_cannot_be_measured_is_none(error: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> Any:
+        raise error
+
+    monkeypatch.setattr(psutil.Process, "children", refuse)
+    assert resident_bytes(os.getpid()) == 0
+    monkeypatch.undo()
+    monkeypatch.setattr(psutil.Process, "memory_info", refuse)
+    assert resident_bytes(os.getpid()) == 0
+
+
+def test_a_stumble_does_not_end_the_watching(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The notice that tells of it fails too: whoever read stderr is gone."""
+    queue = ByteQueue()
+    stumbled = threading.Event()
+
+    def gone(text: str) -> None:
+        stumbled.set()
+        raise BrokenPipeError(32, "Broken pipe")
+
+    real = Mining.round
+    left = [MemoryError("no room"), OSError(24, "Too many open files")]
+
+    def stumbling(self: Mining) -> None:
+        if left:
+            raise left.pop()
+        real(self)
+
+    monkeypatch.setattr(Mining, "round", stumbling)
+    miner = Miner(lambda: (run.agent, None), queue, os.getpid(), gone)
+    assert stumbled.wait(10)
+    queue.put("stdout", b"step 1/10 loss 0.5\n", run.now)
+    result = miner.finish(ended, ended=run.now)
+    assert result is not None and left == []
+    assert result[2].progress.last_step == 1
+
+
+def test_what_cannot_be_read_in_time_is_in_the_copies_and_told(run: Any) -> None:
+    told: list[str] = []
+    go = threading.Event()
+    queue = ByteQueue()
+    queue.put("stdout", b"step 1/10 loss 0.5\nstep 2/10 loss 0.4\n", run.now)
+
+    def late() -> Any:
+        go.wait()
+        return run.agent, None
+
+    miner = Miner(late, queue, os.getpid(), told.append)
+    threading.Timer(0.05, go.set).start()
+    result = miner.finish(ended, patience=0.0, ended=run.now, report=30.0)
+    assert result is not None
+    assert result[2].progress.last_step is None
+    assert any("2 lines were not read" in note for note in result[2].notes)
+    assert told == ["the last 2 lines were not read in time: they are in the copies only"]
+    assert b"step 2/10" in (run.folder.path / "output.log").read_bytes()
+    run.agent.tick(run.now)
+    assert run.metric("stallwatch_dropped_records_total") == 2
