@@ -4,21 +4,46 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from stallwatch_exporter.bytequeue import ByteQueue
 from stallwatch_exporter.capture import Capture, CommandProblem
 from stallwatch_exporter.ending import EndingWatch
 from stallwatch_exporter.incident import Ending, Sink
 from stallwatch_exporter.mining import Miner
+from stallwatch_exporter.notices import surviving
 from stallwatch_exporter.opening import Notice, OnEnd, open_agent, to_stderr
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.signals import SignalRelay
 from stallwatch_exporter.tailing import tail_files
 from stallwatch_rules.catalogue import Catalogue
 
-__all__ = ["OnEnd", "run_command", "tail_files"]
+__all__ = ["OnEnd", "reporting", "run_command", "tail_files"]
+
+
+@contextmanager
+def reporting() -> Iterator[None]:
+    """While entered, SIGTERM and SIGHUP end nobody who has something left to tell.
+
+    A scheduler that ends a job sends them to all of it. What the command is for them while it runs, this is
+    for the report, and for the messages that leave after it: each has its own bounded time. Ctrl-C still
+    interrupts.
+    """
+    before: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # that the command would inherit
+                before[number] = signal.signal(number, lambda *_: None)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def run_command(
@@ -37,6 +62,20 @@ def run_command(
     127 and 126 mean that it could not be started. `on_end` is told when it ended. The command starts before
     anything else is set up, and goes on whatever happens to the watching.
     """
+    with reporting():
+        return _run_command(command, settings, sinks, catalogue, name, metrics, surviving(notice), on_end)
+
+
+def _run_command(
+    command: Sequence[str],
+    settings: ExporterSettings,
+    sinks: Sequence[Sink],
+    catalogue: Catalogue,
+    name: str | None,
+    metrics: bool,
+    notice: Notice,
+    on_end: OnEnd | None,
+) -> int:
     queue, endings, started = ByteQueue(), EndingWatch(), time.time()
     opening = functools.partial(
         open_agent,
@@ -59,6 +98,8 @@ def run_command(
         miner = Miner(opening, queue, capture.pid, notice)
         returncode = capture.wait()
         ended = time.time()
+        # What comes from here on is too late to have ended the command.
+        passed_on, interrupted = relay.passed_on, relay.interrupted
         capture.drain()
 
     def judge(last_lines: Sequence[str]) -> Ending:
@@ -66,14 +107,14 @@ def run_command(
             returncode,
             seconds=ended - started,
             now=ended,
-            passed_on=relay.passed_on,
-            interrupted=relay.interrupted,
+            passed_on=passed_on,
+            interrupted=interrupted,
             last_lines=last_lines,
             environ=os.environ,
         )
 
     try:
-        result = miner.finish(judge)
+        result = miner.finish(judge, ended=ended)
     except KeyboardInterrupt:
         result = None  # the command is gone, and nobody wants to wait for the report
     if result is not None and on_end is not None:
