@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -36,10 +37,12 @@ class StallwatchGroup(click.Group):
         kwargs["standalone_mode"] = False
         try:
             result = super().main(*args, **kwargs)
-            sys.stdout.flush()
+            if sys.stdout is not None:  # None: it was closed before we began
+                sys.stdout.flush()
         except click.UsageError as error:
             if error.ctx is not None:
-                click.echo(error.ctx.get_usage(), err=True)
+                with contextlib.suppress(OSError):  # nobody may be there to read it
+                    click.echo(error.ctx.get_usage(), err=True)
             tell(error.format_message())
             sys.exit(error.exit_code)
         except click.ClickException as error:

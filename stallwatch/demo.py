@@ -27,6 +27,7 @@ from typing import NoReturn
 
 from stallwatch.demo_chat import ChatEndpoint
 from stallwatch.demo_children import Children
+from stallwatch_exporter.notices import tell
 from stallwatch_exporter.runfolder import read_info
 
 RUN = "demo-zero3-stall"
@@ -70,7 +71,7 @@ def demo(
     try:
         command, expected = _live_command() if live else _replay_command(recording, speed)
     except CannotStart as error:
-        print(f"stallwatch: {error}", file=sys.stderr)
+        tell(str(error))
         return 2
     floor = _LIVE_FLOOR if live else _FLOOR / speed
     home = Path(tempfile.mkdtemp(prefix="stallwatch-demo-"))

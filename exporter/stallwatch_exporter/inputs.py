@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stallwatch_exporter.notices import printable
+
 CHUNK = 256 * 1024  #: bytes read at once
 
 
@@ -18,7 +20,7 @@ class InputProblem:
 
     def __str__(self) -> str:
         place = self.path if self.line is None else f"{self.path}:{self.line}"
-        return f"{place}: {self.message}; {self.remedy}"
+        return printable(f"{place}: {self.message}; {self.remedy}".replace("\n", " "))
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from stallwatch_exporter.archives import TarFile, zip_members
 from stallwatch_exporter.decompress import Kind, expanded, kind_of
 from stallwatch_exporter.inputs import InputError, InputProblem, Limits, Meter
 from stallwatch_exporter.lognames import enters_folder, may_be_log, takes_name
+from stallwatch_exporter.notices import printable
 from stallwatch_exporter.trainer_state import trainer_state_lines
 from stallwatch_rules.lines import looks_binary, rank_of_path
 
@@ -60,10 +61,7 @@ def expand(
     for path in paths:
         found.add(os.fspath(path))
     if not found.files and not found.problems and found.empty:
-        found.problems.extend(
-            InputProblem(name, None, "the file is empty", "give a file with some output in it")
-            for name in found.empty
-        )
+        found.problems.extend(_empty(name) for name in found.empty)
     return found.files, found.problems
 
 
@@ -74,7 +72,7 @@ def from_stream(
     found = _Expansion(limits or Limits())
     size = stream.seek(0, io.SEEK_END)
     if not size:
-        return [], [InputProblem(name, None, "the file is empty", "give a file with some output in it")]
+        return [], [_empty(name)]
 
     def reopen() -> BinaryIO:
         stream.seek(0)
@@ -92,7 +90,8 @@ class _Expansion:
         self.empty: list[str] = []
         self._known: set[tuple[int, int]] = set()  # one file by two ways is read once
 
-    def add(self, path: str) -> None:
+    def add(self, path: str, named: bool = True) -> None:
+        """What a path means; one that is not `named` was found by a pattern."""
         if path == "-":
             self._once(STDIN, sys.stdin.buffer)
             return
@@ -104,14 +103,14 @@ class _Expansion:
         except (OSError, ValueError) as error:
             matched = sorted(glob.glob(path, recursive=True), key=natural) if glob.has_magic(path) else []  # noqa: PTH207
             for match in matched:
-                self.add(match)
+                self.add(match, named=False)
             if not matched:
                 self.problems.append(_missing(path, error))
             return
         if stat.S_ISDIR(mode):
             self._folder(path)
         elif stat.S_ISREG(mode):
-            self._file(path, asked_for=True)
+            self._file(path, asked_for=True, may_be_empty=not named)
         elif stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
             try:
                 self._once(path, Path(path).open("rb"))  # noqa: SIM115
@@ -139,14 +138,17 @@ class _Expansion:
                 InputProblem(path, None, "the folder holds no log files", "name the log files themselves")
             )
 
-    def _file(self, path: str, asked_for: bool) -> None:
+    def _file(self, path: str, asked_for: bool, may_be_empty: bool = True) -> None:
         try:
             status = os.stat(path)  # noqa: PTH116
             if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) in self._known:
                 return
             self._known.add((status.st_dev, status.st_ino))
             if not status.st_size:
-                self.empty.append(path)
+                if may_be_empty:
+                    self.empty.append(path)
+                else:
+                    self.problems.append(_empty(path))
                 return
             self.take(path, lambda: Path(path).open("rb"), status.st_size, asked_for)  # noqa: SIM115
         except OSError as error:
@@ -230,7 +232,7 @@ class _Expansion:
         if name.endswith("trainer_state.json"):
             lines = chunks
             chunks = lambda: trainer_state_lines(lines())  # noqa: E731
-        self.files.append(LogFile(name, rank_of_path(name), asked_for, size, chunks))
+        self.files.append(LogFile(printable(name), rank_of_path(name), asked_for, size, chunks))
 
 
 class _Preceded:
@@ -292,6 +294,10 @@ def _missing(path: str, error: OSError | ValueError) -> InputProblem:
 def _unreadable(path: str, error: OSError) -> InputProblem:
     remedy = "check who may read it" if isinstance(error, PermissionError) else "check the disk and the path"
     return InputProblem(path, None, f"cannot be read ({error.strerror or error})", remedy)
+
+
+def _empty(name: str) -> InputProblem:
+    return InputProblem(name, None, "the file is empty", "give a file with some output in it")
 
 
 def _binary(name: str) -> InputProblem:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Sequence
 
 from stallwatch_exporter.agent import Agent
 from stallwatch_exporter.incident import Ending, Sink
+from stallwatch_exporter.notices import tell
 from stallwatch_exporter.prune import prune
 from stallwatch_exporter.runfolder import RunFolder, sanitise
 from stallwatch_exporter.server import MetricsServer, serve
@@ -19,9 +19,7 @@ Notice = Callable[[str], None]
 OnEnd = Callable[[Diagnosis, Ending, RunFolder], None]
 
 
-def to_stderr(text: str) -> None:
-    """Tell the user something that is no incident."""
-    print(f"stallwatch: {text}", file=sys.stderr, flush=True)
+to_stderr = tell  #: tells the user something that is no incident
 
 
 def open_agent(

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from stallwatch.config import Config, Setting, load
+from stallwatch_exporter.notices import tell
 
 if TYPE_CHECKING:
     from stallwatch_rules.catalogue import Catalogue
+
+__all__ = ["CONTEXT", "App", "catalogue_of", "language_option", "rules_option", "tell", "tell_all"]
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -67,13 +70,7 @@ def catalogue_of(config: Config) -> Catalogue:
     return catalogue
 
 
-def tell(text: str) -> None:
-    """Say something on stderr, apart from what a command prints."""
-    for line in text.splitlines() or [""]:
-        click.echo(f"stallwatch: {line}".rstrip(), err=True)
-
-
 def tell_all(problems: Iterable[object]) -> None:
     """One line per problem."""
     for problem in problems:
-        tell(str(problem))
+        tell(" ".join(str(problem).splitlines()))

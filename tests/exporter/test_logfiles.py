@@ -137,7 +137,7 @@ def test_empty_files_are_passed_over_where_others_are_not() -> None:
     write("logs/rank0.err", b"")
     write("logs/rank0.out")
     assert read("logs") == ({"logs/rank0.out": b"hello\n"}, [])
-    assert read("logs/rank0.err", "logs/rank0.out") == ({"logs/rank0.out": b"hello\n"}, [])
+    assert read("logs/*") == ({"logs/rank0.out": b"hello\n"}, [])
 
 
 def test_one_file_by_two_ways_is_read_once() -> None:
@@ -181,10 +181,17 @@ def test_one_clear_message_and_the_rest_is_still_read(path: str, message: str) -
     assert not any(read_alone.values())
     assert [(problem.path, problem.message) for problem in problems] == [(path or "''", message)]
     assert problems[0].remedy and "\n" not in str(problems[0])
-    if path != "empty.log":  # passed over beside others
-        write("good.log")
-        found, problems = read(path, "good.log")
-        assert found["good.log"] == b"hello\n" and len(problems) == 1
+    write("good.log")
+    found, problems = read(path, "good.log")
+    assert found["good.log"] == b"hello\n" and len(problems) == 1
+
+
+def test_names_cannot_command_the_terminal() -> None:
+    write("a\x1b[2J\n.log", b"")
+    _, problems = read("a\x1b[2J\n.log")
+    assert str(problems[0]).startswith("a?[2J .log: ")
+    make_zip("b.zip", {"c\x1b]0;x\x07.log": TEXT})
+    assert list(read("b.zip")[0]) == ["b.zip!c?]0;x?.log"]
 
 
 def test_a_file_that_may_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
