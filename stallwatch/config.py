@@ -74,23 +74,22 @@ def load(
     cwd: Path | None = None,
 ) -> Config:
     """Put the configuration together; what is wrong is in ``problems``."""
+    from stallwatch_exporter.settings import current_folder, state_home
+
     environ = os.environ if environ is None else environ
-    cwd = cwd or Path.cwd()
+    cwd = current_folder() if cwd is None else cwd
     config = Config({key.full_name: Setting(key.default, "default") for key in KEYS})
-    config.file = _find_file(explicit, environ, cwd)
+    try:
+        config.file = _find_file(explicit, environ, cwd)
+    except ValueError as error:
+        config.problems.append(ConfigError("STALLWATCH_CONFIG", None, str(error), "name a file"))
     if config.file is not None:
         _read_file(config, config.file)
     _read_environment(config, environ, cwd)
     config.settings.update(flags or {})
     if config["run.home"] is None:
-        config.settings["run.home"] = Setting(_default_home(), "default")
+        config.settings["run.home"] = Setting(state_home({}), "default")
     return config
-
-
-def _default_home() -> Path:
-    import platformdirs
-
-    return Path(platformdirs.user_state_dir("stallwatch"))
 
 
 def _find_file(explicit: Path | None, environ: Mapping[str, str], cwd: Path) -> Path | None:
@@ -98,13 +97,22 @@ def _find_file(explicit: Path | None, environ: Mapping[str, str], cwd: Path) -> 
     if explicit is not None:
         return explicit
     if environ.get("STALLWATCH_CONFIG"):
-        return cwd / Path(environ["STALLWATCH_CONFIG"]).expanduser()
-    if (cwd / FILE_NAME).is_file():
+        from stallwatch_exporter.settings import user_path
+
+        return user_path(environ["STALLWATCH_CONFIG"], cwd)
+    if _is_file(cwd / FILE_NAME):
         return cwd / FILE_NAME
     import platformdirs
 
     of_user = platformdirs.user_config_path("stallwatch") / FILE_NAME
-    return of_user if of_user.is_file() else None
+    return of_user if _is_file(of_user) else None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # such as a folder that may not be entered
+        return False
 
 
 # ---------------------------------------------------------------- the file
@@ -184,8 +192,14 @@ def _line_of(lines: list[str], section: str, name: str | None = None) -> int | N
 
 def _read_environment(config: Config, environ: Mapping[str, str], cwd: Path) -> None:
     if environ.get("STALLWATCH_HOME"):
-        home = cwd / Path(environ["STALLWATCH_HOME"]).expanduser()
-        config.settings["run.home"] = Setting(home, "STALLWATCH_HOME")
+        from stallwatch_exporter.settings import state_home
+
+        try:
+            config.settings["run.home"] = Setting(state_home(environ, cwd), "STALLWATCH_HOME")
+        except ValueError as error:
+            config.problems.append(
+                ConfigError("STALLWATCH_HOME", None, str(error), _remedy(BY_NAME["run.home"]))
+            )
     for key in KEYS:
         text = environ.get(key.variable)
         if text is None:

@@ -71,13 +71,22 @@ def _checked(key: Key, value: Any, folder: Path) -> Any:
             raise BadValue(f"must be {_range(low, high)}, not {value}")
         return float(value) if key.kind == "number" else value
     if key.kind == "path":
-        return folder / Path(value).expanduser() if value else None
+        return _path(value, folder) if value else None
     if key.kind in ("texts", "paths", "urls"):
         items = [item.strip() for item in value if item.strip()]
         if key.kind == "paths":
-            return tuple(folder / Path(item).expanduser() for item in items)
+            return tuple(_path(item, folder) for item in items)
         return tuple(items)
     return value
+
+
+def _path(text: str, folder: Path) -> Path:
+    from stallwatch_exporter.settings import user_path
+
+    try:
+        return user_path(text, folder)
+    except ValueError as error:
+        raise BadValue(str(error)) from None
 
 
 def _range(low: float | None, high: float | None) -> str:

@@ -46,27 +46,32 @@ class Capture:
         clock: Callable[[], float] = time.time,
     ) -> None:
         environment = dict(os.environ if environ is None else environ)
+        self.problem: str | None = None  #: why the output is not carried through us, or None
+        self._pumps: list[Pump] = []
         self._terminals: list[tuple[int, int]] = []  # (pseudo-terminal, the real one it stands for)
-        if not os.isatty(stdout):
+        channels: list[int] = []  # what the command writes to, of those that we made
+        out, err = stdout, stderr
+        try:
+            # Before the command starts: what cannot be made is done without while that is still possible.
+            out = err = self._carry("stdout", stdout, queue, clock, channels)
+            if not _same_terminal(stdout, stderr):
+                err = self._carry("stderr", stderr, queue, clock, channels)
+        except (OSError, RuntimeError) as error:  # no descriptor, or no thread, to be had
+            self.problem = f"{type(error).__name__}: {error}"
+            self._let_go(channels)
+            self._terminals.clear()
+            out, err = stdout, stderr
+        if not os.isatty(out):
             # Python keeps back up to 8 KiB of what it prints into a pipe: at a hang, the lines that matter.
             environment.setdefault("PYTHONUNBUFFERED", "1")
-        out_read, out_write = self._channel(stdout)
-        shared = _same_terminal(stdout, stderr)
-        err_read, err_write = (None, out_write) if shared else self._channel(stderr)
-        ours, theirs = {out_read, err_read} - {None}, {out_write, err_write}
         try:
-            self._child = subprocess.Popen(command, stdout=out_write, stderr=err_write, env=environment)
+            self._child = subprocess.Popen(command, stdout=out, stderr=err, env=environment)
         except OSError as error:
-            for fd in ours:
-                os.close(fd)  # type: ignore[arg-type]
-            raise _problem(command[0], error) from error
-        finally:
-            for fd in theirs:
-                os.close(fd)
+            self._let_go(channels)
+            raise start_problem(command[0], error) from error
+        for fd in channels:
+            os.close(fd)
         self.pid = self._child.pid
-        self._pumps = [Pump("stdout", out_read, stdout, queue, clock)]
-        if err_read is not None:
-            self._pumps.append(Pump("stderr", err_read, stderr, queue, clock))
 
     def wait(self) -> int:
         """Wait for the command; its exit status as `subprocess` gives it."""
@@ -90,15 +95,46 @@ class Capture:
         if self._terminals:
             self.send(signal.SIGWINCH)
 
+    def _carry(
+        self, name: str, ours: int, queue: ByteQueue, clock: Callable[[], float], channels: list[int]
+    ) -> int:
+        """Begin to carry what the command will write to the descriptor that this returns."""
+        source, its = self._channel(ours)
+        channels.append(its)
+        try:
+            self._pumps.append(Pump(name, source, ours, queue, clock))
+        except (OSError, RuntimeError):
+            os.close(source)
+            raise
+        return its
+
     def _channel(self, ours: int) -> tuple[int, int]:
         """(what we read, what the command writes to)."""
-        if not os.isatty(ours):
-            return os.pipe()
+        if os.isatty(ours):
+            with contextlib.suppress(OSError, termios.error):  # no pseudo-terminal left: a pipe will do
+                return self._terminal(ours)
+        return os.pipe()
+
+    def _terminal(self, ours: int) -> tuple[int, int]:
         pseudo, its = os.openpty()
-        tty.setraw(its)
+        try:
+            tty.setraw(its)
+        except termios.error:
+            os.close(pseudo)
+            os.close(its)
+            raise
         _copy_size(ours, pseudo)
         self._terminals.append((pseudo, ours))
         return pseudo, its
+
+    def _let_go(self, channels: list[int]) -> None:
+        """Nothing will be written: end the pumps."""
+        for fd in channels:
+            os.close(fd)
+        channels.clear()
+        for pump in self._pumps:
+            pump.finish(GRACE_SECONDS)
+        self._pumps.clear()
 
 
 def _same_terminal(one: int, other: int) -> bool:
@@ -110,7 +146,8 @@ def _copy_size(source: int, target: int) -> None:
         fcntl.ioctl(target, termios.TIOCSWINSZ, fcntl.ioctl(source, termios.TIOCGWINSZ, b"\0" * 8))
 
 
-def _problem(name: str, error: OSError) -> CommandProblem:
+def start_problem(name: str, error: OSError) -> CommandProblem:
+    """Why the command could not be started, in words."""
     if error.errno == errno.ENOENT:
         return CommandProblem(f"{name}: command not found", 127)
     if error.errno == errno.ENOEXEC:

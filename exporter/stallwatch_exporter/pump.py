@@ -33,7 +33,12 @@ class Pump:
         self._clock = clock
         self._wake_read, self._wake_write = os.pipe()
         self._thread = threading.Thread(target=self._run, name=f"pump {name}", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # no thread to be had
+            os.close(self._wake_write)
+            os.close(self._wake_read)
+            raise
 
     def finish(self, grace: float) -> None:
         """Wait for the end of the stream for `grace` seconds, then carry only what is there and end."""

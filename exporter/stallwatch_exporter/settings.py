@@ -3,16 +3,40 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import platformdirs
 
 
-def state_home() -> Path:
+def state_home(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Path:
     """The folder that holds all state: ``$STALLWATCH_HOME``, else the platform's user state folder."""
-    told = os.environ.get("STALLWATCH_HOME")
-    return Path(told).expanduser() if told else Path(platformdirs.user_state_dir("stallwatch"))
+    told = (os.environ if environ is None else environ).get("STALLWATCH_HOME")
+    if not told:
+        return Path(platformdirs.user_state_dir("stallwatch"))
+    return user_path(told, current_folder() if cwd is None else cwd)
+
+
+def user_path(text: str, folder: Path) -> Path:
+    """The path that a person wrote: ``~`` is a home folder, and a relative one begins at `folder`.
+
+    A `ValueError` tells why it can be none.
+    """
+    if "\0" in text:
+        raise ValueError("must not hold a null character")
+    try:
+        return folder / Path(text).expanduser()
+    except RuntimeError:
+        raise ValueError(f"names the home folder of a user who is not known: {text}") from None
+
+
+def current_folder() -> Path:
+    """The working directory; where somebody has deleted it, a path that finds nothing."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return Path()
 
 
 @dataclass(frozen=True)

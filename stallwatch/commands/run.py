@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from stallwatch.commands.context import App, catalogue_of, language_option, rules_option, tell
 from stallwatch.commands.watch_options import watch_options
+
+if TYPE_CHECKING:
+    from stallwatch.config import Config
+    from stallwatch.watching import Listeners
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -37,31 +43,57 @@ def run(
     at the end it says how the command ended, with the diagnosis under it. /metrics is on
     http://127.0.0.1:19400/metrics. The exit code is the command's own.
     """
+    try:
+        # A mistake in the configuration is told; the training starts all the same.
+        config = app.config(
+            exporter__host=host, exporter__port=port, ui__language=language, rules__dirs=rule_dirs
+        )
+        watched, listeners = _watched(config, command, name, not no_metrics)
+    except Exception as error:
+        tell(f"the run cannot be watched ({type(error).__name__}: {error}); the command runs without")
+        raise click.exceptions.Exit(_unwatched(command)) from None
+    try:
+        code = watched()
+    finally:
+        listeners.close()
+    raise click.exceptions.Exit(code)
+
+
+def _watched(
+    config: Config, command: Sequence[str], name: str | None, metrics: bool
+) -> tuple[Callable[[], int], Listeners]:
+    """All that the watching needs, made before the command starts."""
     from stallwatch.handover import exporter_settings
     from stallwatch.watching import Listeners, print_end
     from stallwatch_exporter.command import run_command
     from stallwatch_rules.catalogue import Catalogue
 
-    # A mistake in the configuration is told; the training starts all the same.
-    config = app.config(
-        exporter__host=host, exporter__port=port, ui__language=language, rules__dirs=rule_dirs
-    )
     try:
         catalogue = catalogue_of(config)
     except Exception as error:
         tell(f"the rules cannot be read ({type(error).__name__}: {error}); the run goes on without them")
         catalogue = Catalogue.of([])
+    settings = exporter_settings(config)
     listeners = Listeners(config, catalogue)
+    watched = functools.partial(
+        run_command,
+        list(command),
+        settings,
+        listeners.sinks,
+        catalogue,
+        name=name,
+        metrics=metrics,
+        on_end=functools.partial(print_end, config["ui.language"]),
+    )
+    return watched, listeners
+
+
+def _unwatched(command: Sequence[str]) -> int:
+    from stallwatch_exporter.capture import CommandProblem
+    from stallwatch_exporter.unwatched import run_unwatched
+
     try:
-        code = run_command(
-            list(command),
-            exporter_settings(config),
-            listeners.sinks,
-            catalogue,
-            name=name,
-            metrics=not no_metrics,
-            on_end=functools.partial(print_end, config["ui.language"]),
-        )
-    finally:
-        listeners.close()
-    raise click.exceptions.Exit(code)
+        return run_unwatched(command)
+    except CommandProblem as problem:
+        tell(str(problem))
+        return problem.exit_code

@@ -204,3 +204,49 @@ language = "zh"
     dashboard = dashboard_settings(config, insecure=True)
     assert (dashboard.targets, dashboard.language, dashboard.insecure) == (("n1:1",), "zh", True)
     assert (dashboard.rules, dashboard.incidents_url) == ((str(tmp_path / "mine"),), "postgresql://h/db")
+
+
+def test_a_home_folder_of_nobody_is_told_not_died_of(tmp_path: Path) -> None:
+    environ = {
+        "STALLWATCH_HOME": "~no-such-user/x",
+        "STALLWATCH_CONFIG": "~no-such-user/y.toml",
+        "STALLWATCH_RULES_DIRS": "good,~no-such-user/z",
+        "STALLWATCH_EXPORTER_TLS_KEY": "~no-such-user/k.pem",
+    }
+    config = load(environ=environ, cwd=tmp_path)
+    assert sorted(problem.file for problem in config.problems) == sorted(environ)
+    assert all("no-such-user" in str(problem) for problem in config.problems)
+    assert config["run.home"].name == "stallwatch" and config["rules.dirs"] == ()
+    config = load_text(
+        tmp_path,
+        "[run]\nhome = '~no-such-user/x'\n[rules]\ndirs = ['a\\u0000b']\n".replace("'a", '"a').replace(
+            "b'", 'b"'
+        ),
+    )
+    assert [problem.line for problem in config.problems] == [2, 4]
+
+
+def test_the_short_variable_means_the_same_everywhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from stallwatch_exporter.settings import state_home
+
+    monkeypatch.chdir(tmp_path)
+    for told, meant in (("here", tmp_path / "here"), ("/there", Path("/there")), ("~/x", Path.home() / "x")):
+        monkeypatch.setenv("STALLWATCH_HOME", told)
+        assert state_home() == load()["run.home"] == meant
+    monkeypatch.delenv("STALLWATCH_HOME")
+    assert state_home() == load()["run.home"]
+
+
+def test_a_working_directory_that_is_gone_or_shut(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert load(environ={}).problems == []
+
+    def refused(_: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_file", refused)
+    assert load(environ={}, cwd=tmp_path).problems == []

@@ -126,6 +126,50 @@ def test_the_exit_code_is_passed_on_even_if_the_watching_breaks(
     assert "the report failed (RuntimeError: boom)" in result.stderr
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "stallwatch.commands.context.load",
+        "stallwatch.handover.exporter_settings",
+        "stallwatch.watching.Listeners",
+    ],
+)
+def test_a_watching_that_cannot_begin_leaves_the_command_to_itself(
+    stallwatch: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    broken: str,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(broken, fail)
+    result = stallwatch("run", "--", *python("print('trained'); raise SystemExit(5)"))
+    assert result.exit_code == 5
+    assert "cannot be watched (RuntimeError: can't start new thread)" in result.stderr
+    assert capfd.readouterr().out == "trained\n"
+    result = stallwatch("run", "--", "no-such-command-anywhere")
+    assert result.exit_code == 127 and "command not found" in result.stderr
+
+
+def test_nothing_around_it_keeps_a_run_from_starting(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    environ = {**os.environ, "STALLWATCH_HOME": "~no-such-user/x", "STALLWATCH_EXPORTER_PORT": "x"}
+    command = [sys.executable, "-c", "from stallwatch.cli import main; main()", "run", "--no-metrics", "--"]
+    leave = f"import os; os.chdir({str(gone)!r}); os.rmdir({str(gone)!r}); os.execv({sys.executable!r}, {{}})"
+    inner = [*command, *python("print('trained'); raise SystemExit(5)")]
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            python(leave.format(inner)),
+            stdout=subprocess.PIPE,
+            stderr=full,
+            env={**environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")},
+            timeout=60,
+        )
+    assert (result.returncode, result.stdout) == (5, b"trained\n")
+
+
 def test_a_failure_is_in_the_chat_in_the_database_and_on_the_terminal(process: Process, chat: Chat) -> None:
     code = f"import sys\nprint({OOM!r}, file=sys.stderr)\nraise SystemExit(1)"
     result = process("run", "--no-metrics", "--name", "oom", "--", *python(code))

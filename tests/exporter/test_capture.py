@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
@@ -233,6 +234,46 @@ def test_a_new_window_size_reaches_the_command() -> None:
         assert capture.wait() == 0
     capture.drain()
     assert terminal.close().endswith(b"77\r\n")
+
+
+def test_without_pseudo_terminals_a_pipe_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left() -> None:
+        raise OSError(errno.ENOSPC, "out of pty devices")
+
+    terminal, queue = Terminal(), ByteQueue()
+    monkeypatch.setattr(os, "openpty", none_left)
+    code = "import os; os.write(1, b'%d' % os.isatty(1) + os.environ['PYTHONUNBUFFERED'].encode())"
+    capture = Capture([sys.executable, "-c", code], queue, stdout=terminal.slave, stderr=terminal.slave)
+    assert capture.wait() == 0
+    capture.drain()
+    assert terminal.close() == b"01"
+    assert capture.problem is None
+
+
+@pytest.mark.parametrize("started", [0, 1])
+def test_without_threads_the_command_still_gets_its_output_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: int
+) -> None:
+    real, count = threading.Thread.start, 0
+
+    def start(thread: threading.Thread) -> None:
+        nonlocal count
+        count += 1
+        if count > started:
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    before = open_files()
+    monkeypatch.setattr(threading.Thread, "start", start)
+    out, queue = tmp_path / "out", ByteQueue()
+    with out.open("wb") as stdout:
+        fd = stdout.fileno()
+        capture = Capture([sys.executable, "-c", "print('trained'); exit(4)"], queue, stdout=fd, stderr=fd)
+        assert capture.wait() == 4
+        capture.drain()
+    assert out.read_bytes() == b"trained\n"
+    assert capture.problem == "RuntimeError: can't start new thread"
+    assert open_files() == before
 
 
 # --- signals
