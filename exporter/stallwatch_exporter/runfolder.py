@@ -34,6 +34,8 @@ State = Literal["starting", "training", "stalled", "finished", "failed"]
 _LAUNCHERS = re.compile(
     r"(python[\d.]*|uv|bash|sh|env|nohup|time|timeout|srun|torchrun|deepspeed|accelerate)"
 )
+_ASSIGNMENT = re.compile(r"(?s)(-{0,2}[\w.-]+=)(.+)")
+_SOME_SECRET = "x1234567"  # is masked behind a name that tells of a secret
 
 
 class AgentInfo(msgspec.Struct, kw_only=True):
@@ -55,10 +57,14 @@ class AgentInfo(msgspec.Struct, kw_only=True):
 
 def run_name(command: Sequence[str], now: float) -> str:
     """A name for a run nobody named: the script's stem and the local time it started."""
-    return sanitise(f"{_stem(command)}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}")
+    return sanitise(
+        f"{redact(_stem(_redacted(command)))}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}"
+    )
 
 
 def _stem(command: Sequence[str]) -> str:
+    # Variables set for the command (env NAME=value …), and what was masked, are nobody's name.
+    command = [word for word in command if not re.match(r"\w+=", word) and "***" not in word]
     scripts = [Path(word).stem for word in command if word.endswith((".py", ".sh"))]
     if scripts:
         return scripts[0]
@@ -69,7 +75,8 @@ def _stem(command: Sequence[str]) -> str:
             break
         if not word.startswith("-") and not _LAUNCHERS.fullmatch(Path(word).name):
             return Path(word).name
-    return Path(command[0]).name if command else "run"
+    named = [word for word in command if word != "env"]
+    return Path(named[0]).name if named else "run"
 
 
 def sanitise(name: str) -> str:
@@ -213,15 +220,23 @@ def _claim(parent: Path, base: str, reuse: bool) -> Path:
 
 
 def _redacted(command: Sequence[str]) -> list[str]:
-    """The command without its secrets; an option and its value only make sense together."""
-    line = shlex.join(command)
-    masked = redact(line)
-    if masked == line:
-        return list(command)
-    try:
-        return shlex.split(masked)
-    except ValueError:
-        return [masked]
+    """The command without its secrets: those within a word, and words that are one as a whole."""
+    return [_redacted_word(before, word) for before, word in zip(("", *command), command, strict=False)]
+
+
+def _redacted_word(before: str, word: str) -> str:
+    # What the shell took for one word may hold a blank or a comma, which would end a secret in a log.
+    assigned = _ASSIGNMENT.fullmatch(word)
+    if assigned and before != "-c" and _is_secret(assigned[1]):
+        return assigned[1] + "***"
+    if before.startswith("--") and not word.startswith("-") and _is_secret(f"{before} "):
+        return "***"
+    return redact(word)
+
+
+def _is_secret(name: str) -> bool:
+    """Whether what follows this name is one."""
+    return _SOME_SECRET not in redact(name + _SOME_SECRET)
 
 
 def _cwd() -> str:

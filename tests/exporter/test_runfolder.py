@@ -21,11 +21,34 @@ from stallwatch_exporter.runfolder import RunFolder, agent_alive, list_runs, rea
         (["python", "-c", "print(1)"], "python"),
         (["python", "-m", "swift.cli.main"], "swift.cli.main"),
         ([], "run"),
+        (["env", "HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz0123456789", "sh", "-c", "x"], "sh"),
+        (["env", "A=b", "C=d/e.py", "my-train", "x"], "my-train"),
+        (["launch", "--password", "hunter22", "x"], "launch"),
+        (["srun", "--api-key", "s3cr3t-key", "prog"], "prog"),
+        (["sk-proj-abcdefghijklmnopqrstuvwxyz0123456789"], "run"),
+        (["env"], "run"),
     ],
 )
 def test_an_unnamed_run_is_called_after_its_script(command: list[str], stem: str) -> None:
     name = run_name(command, 1_795_221_432.0)
     assert re.fullmatch(rf"{re.escape(stem)}-202611\d\d-\d{{6}}", name)
+
+
+@pytest.mark.parametrize(
+    ("command", "kept"),
+    [
+        (["env", "HF_TOKEN=hf_x", "sh"], ["env", "HF_TOKEN=***", "sh"]),
+        (["env", "MY_PASSWORD=a b,c'd", "sh"], ["env", "MY_PASSWORD=***", "sh"]),
+        (["x", "--password", "a b c", "y"], ["x", "--password", "***", "y"]),
+        (["x", "--api-key=a,b;c", "--lr", "1e-4"], ["x", "--api-key=***", "--lr", "1e-4"]),
+        (["sh", "-c", "WANDB_API_KEY='s3 cr' python x.py"], ["sh", "-c", "WANDB_API_KEY='***' python x.py"]),
+        (["x", "it's", "a b"], ["x", "it's", "a b"]),
+    ],
+)
+def test_the_command_is_kept_without_its_secrets(tmp_path: Path, command: list[str], kept: list[str]) -> None:
+    folder = RunFolder.create(None, command, home=tmp_path)
+    info = read_info(folder.path)
+    assert info is not None and info.command == kept
 
 
 @pytest.mark.parametrize(
