@@ -42,8 +42,8 @@ KEYS: tuple[Key, ...] = (
     Key("run", "keep_gb", "number", 10.0, "the oldest ended runs beyond this size are removed", lowest=0),
     Key("exporter", "host", "text", "127.0.0.1", "the address that /metrics is bound to"),
     Key("exporter", "port", "int", 19400, "the port of /metrics", **_PORT),
-    Key("exporter", "tls_certificate", "path", None, "PEM file; with tls_key, /metrics speaks HTTPS"),
-    Key("exporter", "tls_key", "path", None, "PEM file of the certificate's key"),
+    Key("exporter", "tls_certificate", "path", None, "PEM file; with it, /metrics speaks HTTPS"),
+    Key("exporter", "tls_key", "path", None, "PEM file of its key, where it is not in the certificate's"),
     Key("exporter", "tls_client_ca", "path", None, "scrapers must show a certificate of this authority"),
     Key("stall", "floor_seconds", "number", 30.0, "a stall is never called sooner than this", lowest=0.1),
     Key(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from threading import Thread
+from typing import Any
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -33,17 +34,18 @@ def serve(
     """Serve the registry; ``None``, with a notice, where no port can be had."""
     first = settings.port
     last = min(first + settings.port_tries, 65535) if first else 0
-    secure = settings.tls_certificate is not None and settings.tls_key is not None
+    try:
+        tls = _tls(settings)
+    except ValueError as error:
+        notice(f"/metrics is not served: {error}")
+        return None
     for port in range(first, last + 1):
         try:
             server, thread = start_http_server(
                 port,
                 settings.host,
                 registry,
-                certfile=str(settings.tls_certificate) if secure else None,
-                keyfile=str(settings.tls_key) if secure else None,
-                client_cafile=str(settings.tls_client_ca) if settings.tls_client_ca else None,
-                client_auth_required=settings.tls_client_ca is not None,
+                **tls,
             )
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
@@ -53,10 +55,29 @@ def serve(
         bound = server.server_port
         if first and bound != first:
             notice(f"port {first} is taken: /metrics is on port {bound}")
-        scheme = "https" if secure else "http"
+        scheme = "https" if tls else "http"
         return MetricsServer(f"{scheme}://{_address(settings.host)}:{bound}/metrics", server, thread)
     notice(f"ports {first} to {last} are all taken; /metrics is not served")
     return None
+
+
+def _tls(settings: ExporterSettings) -> dict[str, Any]:
+    """What the server needs for TLS; nothing where none is asked for.
+
+    Whoever asks for a part of it means to be protected: what is incomplete must not end in plain HTTP.
+    """
+    certificate, key, authority = settings.tls_certificate, settings.tls_key, settings.tls_client_ca
+    if certificate is None:
+        if key is None and authority is None:
+            return {}
+        told = " and ".join(name for name, path in (("tls_key", key), ("tls_client_ca", authority)) if path)
+        raise ValueError(f"{told} without tls_certificate; name that file too, or leave all of them out")
+    return {
+        "certfile": str(certificate),
+        "keyfile": str(key or certificate),  # one PEM file may hold both
+        "client_cafile": str(authority) if authority else None,
+        "client_auth_required": authority is not None,
+    }
 
 
 def _address(host: str) -> str:

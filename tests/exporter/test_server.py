@@ -1,0 +1,84 @@
+"""/metrics over TLS, and never in the clear when somebody asked for TLS."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import subprocess
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, Gauge
+
+from stallwatch_exporter.server import serve
+from stallwatch_exporter.settings import ExporterSettings
+
+
+def registry() -> CollectorRegistry:
+    made = CollectorRegistry()
+    Gauge("answer", "One number.", registry=made).set(42)
+    return made
+
+
+@pytest.fixture(scope="module")
+def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate for 127.0.0.1 and its key, in one file."""
+    openssl = shutil.which("openssl")
+    assert openssl, "openssl is needed"
+    folder = tmp_path_factory.mktemp("tls")
+    key, certificate, both = folder / "key.pem", folder / "cert.pem", folder / "both.pem"
+    subprocess.run(
+        f"{openssl} req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+        f" -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1 -keyout {key} -out {certificate}".split(),
+        check=True,
+        capture_output=True,
+    )
+    both.write_text(certificate.read_text() + key.read_text())
+    return both
+
+
+def test_one_pem_file_may_hold_certificate_and_key(pem: Path) -> None:
+    server = serve(registry(), ExporterSettings(port=0, tls_certificate=pem), pytest.fail)
+    assert server is not None and server.url.startswith("https://127.0.0.1:")
+    trusting = ssl.create_default_context(cafile=str(pem))
+    with urllib.request.urlopen(server.url, timeout=10, context=trusting) as answer:
+        assert b"answer 42.0" in answer.read()
+    server.close()
+
+
+def test_with_a_client_authority_nobody_else_gets_in(pem: Path) -> None:
+    settings = ExporterSettings(port=0, tls_certificate=pem, tls_client_ca=pem)
+    server = serve(registry(), settings, pytest.fail)
+    assert server is not None and server.url.startswith("https://")
+    stranger = ssl.create_default_context(cafile=str(pem))
+    with pytest.raises(OSError):
+        urllib.request.urlopen(server.url, timeout=10, context=stranger).read()
+    known = ssl.create_default_context(cafile=str(pem))
+    known.load_cert_chain(pem)
+    with urllib.request.urlopen(server.url, timeout=10, context=known) as answer:
+        assert answer.status == 200
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["tls_key"], "tls_key without tls_certificate"),
+        (["tls_client_ca"], "tls_client_ca without tls_certificate"),
+        (["tls_key", "tls_client_ca"], "tls_key and tls_client_ca without tls_certificate"),
+    ],
+)
+def test_half_of_tls_is_never_plain_http(pem: Path, given: list[str], words: str) -> None:
+    told: list[str] = []
+    settings = ExporterSettings(port=0, **dict.fromkeys(given, pem))  # type: ignore[arg-type]
+    assert serve(registry(), settings, told.append) is None
+    assert len(told) == 1 and words in told[0]
+
+
+def test_a_certificate_without_its_key_is_never_plain_http(pem: Path) -> None:
+    told: list[str] = []
+    alone = pem.with_name("cert.pem")
+    settings = ExporterSettings(port=0, tls_certificate=alone, tls_client_ca=alone)
+    assert serve(registry(), settings, told.append) is None
+    assert len(told) == 1 and "cert.pem" in told[0]
