@@ -37,7 +37,9 @@ class Listeners:
         if find_spec("sqlalchemy") is not None:
             from stallwatch_alerts.store_sink import StoreSink
 
-            self._store = StoreSink(lambda: open_store(config), report=tell)
+            self._store = StoreSink(
+                lambda: open_store(config), report=tell, url=config["alerts.incidents_url"]
+            )
         if config["alerts.urls"]:
             if find_spec("apprise") is None:
                 tell("[alerts] urls are set, but no message can leave: pip install 'stallwatch[alerts]'")
@@ -56,8 +58,10 @@ class Listeners:
         self._terminal.close(_TERMINAL_SECONDS)
         if self._store is not None:
             self._store.close(_STORE_SECONDS)
-        if self._chat is not None and not self._chat.close(_CHAT_SECONDS):
-            tell(f"{self._chat.failed} messages could not be delivered to chat")
+        if self._chat is not None:
+            self._chat.close(_CHAT_SECONDS)
+            if lost := self._chat.failed:
+                tell(f"{lost} message{'' if lost == 1 else 's'} could not be delivered to chat")
 
 
 def open_store(config: Config) -> IncidentStore:

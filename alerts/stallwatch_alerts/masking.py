@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import unquote
 
 # In these the host is an address; elsewhere (slack://TokenA/…) the place of the host may hold a token.
 _HOST_IS_NO_SECRET = {"http", "https", "json", "jsons", "xml", "xmls", "form", "forms"}
@@ -25,6 +26,7 @@ def hide_secrets(text: str, url: str) -> str:
     """The text without the URL or any longer piece of it, for what a library says about a failure."""
     _, _, rest = url.partition("://")
     pieces = [url, rest, *re.split(r"[/?#@&=:,]+", rest)]
+    pieces += [unquote(piece) for piece in pieces]
     masked = mask_url(url)
     for piece in sorted(pieces, key=len, reverse=True):
         if len(piece) >= _SHORTEST_SECRET and piece not in masked:

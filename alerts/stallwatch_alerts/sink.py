@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
@@ -124,9 +125,10 @@ class _Courier:
         self._connect = connect
         self._channel: Channel | None = None
         self._retry = retry
-        self._report = report
-        self._worker: Worker[Notice | None] = Worker(f"stallwatch-chat {mask_url(url)}", self._handle)
-        self._worker.put(None)
+        self._tell = report
+        self._worker: Worker[Notice] = Worker(
+            f"stallwatch-chat {mask_url(url)}", self._deliver, begin=self._open
+        )
 
     @property
     def failed(self) -> int:
@@ -138,10 +140,11 @@ class _Courier:
     def close(self, timeout: float) -> bool:
         return self._worker.close(timeout) and self.failed == 0
 
-    def _handle(self, notice: Notice | None, give_up: threading.Event) -> None:
-        if notice is not None:
-            self._deliver(notice, give_up)
-            return
+    def _report(self, text: str) -> None:
+        with contextlib.suppress(Exception):  # whoever cannot be told must not cost a message its next try
+            self._tell(text)
+
+    def _open(self) -> None:
         try:
             self._channel = self._connect(self._url)
         except Exception as error:

@@ -101,7 +101,12 @@ class IncidentStore:
 
 def _engine(url: str) -> Engine:
     # Payloads are plain data; msgspec turns NaN into null, which every database's JSON takes.
-    engine = create_engine(url, json_serializer=lambda value: msgspec.json.encode(value).decode())
+    # What an incident holds is nobody's business in an error message.
+    engine = create_engine(
+        url,
+        json_serializer=lambda value: msgspec.json.encode(value).decode(),
+        hide_parameters=True,
+    )
     if make_url(url).get_backend_name() == "sqlite":
         event.listen(engine, "connect", _sqlite_for_several_processes)
     return engine

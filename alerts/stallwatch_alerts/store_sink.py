@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from stallwatch_alerts.masking import hide_secrets
 from stallwatch_alerts.worker import Worker
 from stallwatch_exporter.incident import Incident
 
@@ -19,15 +21,19 @@ class StoreSink:
     """Writes every change of an incident from a thread of its own: a slow disk must not hold up the agent.
 
     The store is opened there too, on the first incident: most runs have none, and SQLAlchemy takes a second
-    to import.
+    to import. `report` is told of the first failure, without the secrets of the database's `url`.
     """
 
     def __init__(
-        self, open_store: Callable[[], IncidentStore], report: Callable[[str], None] = lambda _: None
+        self,
+        open_store: Callable[[], IncidentStore],
+        report: Callable[[str], None] = lambda _: None,
+        url: str = "",
     ) -> None:
         self._open_store = open_store
         self._store: IncidentStore | None = None
         self._report = report
+        self._url = url
         self._worker: Worker[Incident] = Worker("stallwatch-incidents", self._write)
 
     def __call__(self, incident: Incident) -> None:
@@ -53,5 +59,11 @@ class StoreSink:
             self._store.upsert(incident)
         except Exception as error:
             if self._worker.failed == 0:
-                self._report(f"an incident could not be stored: {error}")
+                with contextlib.suppress(Exception):
+                    self._report(f"an incident could not be stored ({self._reason(error)})")
             raise
+
+    def _reason(self, error: Exception) -> str:
+        """Its first line: below it, SQLAlchemy shows the statement."""
+        said = hide_secrets(str(error), self._url).strip().splitlines()
+        return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__

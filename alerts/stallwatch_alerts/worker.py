@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -19,15 +20,23 @@ class Worker(Generic[Item]):
     """Hands items to `handle` one after the other, in the order they came.
 
     `handle` gets an event that is set once ``close`` has waited long enough; it should then give up soon.
-    What it raises is counted in ``failed``; items that find the queue full are counted in ``dropped``.
+    What it raises is counted in ``failed``; items that find the queue full, and those that ``close`` has to
+    leave, are counted in ``dropped``. `begin` is called in the thread before the first item.
     """
 
     def __init__(
-        self, name: str, handle: Callable[[Item, threading.Event], None], capacity: int = 1000
+        self,
+        name: str,
+        handle: Callable[[Item, threading.Event], None],
+        capacity: int = 1000,
+        begin: Callable[[], None] = lambda: None,
     ) -> None:
         self.failed = 0
         self.dropped = 0
         self._handle = handle
+        self._begin = begin
+        self._busy = self._abandoned = False
+        self._left = 0
         self._queue: queue.Queue[Item | _End] = queue.Queue(capacity)
         self._closing = threading.Event()
         self._give_up = threading.Event()
@@ -58,14 +67,32 @@ class Worker(Generic[Item]):
         self._thread.join(max(0.0, deadline - time.monotonic()))
         self._give_up.set()
         self._thread.join(0.2)
-        return not self._thread.is_alive() and self._queue.empty()
+        self._leave()
+        return not self._thread.is_alive() and not self._left
+
+    def _leave(self) -> None:
+        """Take what is still queued out of it, and count it; also what the thread does not get done."""
+        left = 0
+        with contextlib.suppress(queue.Empty):
+            while True:
+                left += not isinstance(self._queue.get_nowait(), _End)
+        if self._busy and not self._abandoned:
+            self._abandoned = True
+            left += 1
+        self._left += left
+        self.dropped += left
 
     def _run(self) -> None:
+        with contextlib.suppress(Exception):
+            self._begin()
         while not self._give_up.is_set():
             item = self._queue.get()
             if isinstance(item, _End):
                 return
+            self._busy = True
             try:
                 self._handle(item, self._give_up)
             except Exception:
-                self.failed += 1
+                if not self._abandoned:
+                    self.failed += 1
+            self._busy = False

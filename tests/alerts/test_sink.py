@@ -96,6 +96,30 @@ def test_it_gives_up_after_bounded_tries_and_says_so(
     assert "gave up" in said[-1] and "s3cr3t" not in " ".join(said)
 
 
+def test_who_cannot_be_told_of_a_refusal_costs_no_message(
+    chat_server: Any, stall: Stall, catalogue: Catalogue
+) -> None:
+    def dead(_: str) -> None:
+        raise OSError("stderr is gone")
+
+    chat_server.answers = [500]
+    sink = ChatSink(AlertSettings(urls=(chat_server.url, "nonsense://x")), catalogue, retry=FAST, report=dead)
+    sink(stall())
+    sink.close(20)
+    assert len(chat_server.bodies) == 1
+    assert (sink.sent, sink.failed) == (1, 1)  # the second URL is none
+
+
+def test_what_is_still_queued_at_the_end_is_counted(stall: Stall, catalogue: Catalogue) -> None:
+    sink, channel = in_memory(catalogue)
+    channel.open.clear()
+    for episode in range(3):
+        sink(stall(id=f"myrun/stall/x/{episode}"))
+    assert not sink.close(0)
+    assert sink.failed == 3
+    channel.open.set()
+
+
 def test_a_dead_chat_does_not_delay_another(chat_server: Any, stall: Stall, catalogue: Catalogue) -> None:
     # Port 1 refuses; with an hour between tries it would hold up anyone who waited for it.
     urls = ("json://127.0.0.1:1/x", chat_server.url)

@@ -79,3 +79,41 @@ def test_a_database_that_fails_is_counted_not_raised(store: IncidentStore, stall
     assert sink.failed == 2
     assert len(said) == 1
     assert len(store.list()) == 1
+
+
+def test_a_refusal_shows_neither_the_database_nor_what_was_to_be_stored(tmp_path: Path, stall: Stall) -> None:
+    said: list[str] = []
+    url = "postgresql://watcher:s3cr3t%2Fpw@db.example:5432/incidents"
+
+    def refuse() -> IncidentStore:
+        raise RuntimeError(f"no connection to {url} with password s3cr3t/pw")
+
+    sink = StoreSink(refuse, said.append, url)
+    sink(stall())
+    assert not sink.close(10)
+    (line,) = said
+    assert line.startswith("an incident could not be stored (RuntimeError: no connection to ****")
+    assert "s3cr3t" not in line and "watcher" not in line
+
+    said.clear()
+    store = IncidentStore(f"sqlite:///{tmp_path / 'i.db'}")
+    with store._engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE incidents")
+    sink = StoreSink(lambda: store, said.append)
+    sink(stall(run="a-private-name"))
+    assert not sink.close(10)
+    reason = "OperationalError: (sqlite3.OperationalError) no such table: incidents"
+    assert said == [f"an incident could not be stored ({reason})"]
+    with pytest.raises(Exception, match="hidden due to hide_parameters") as error:
+        store.upsert(stall(run="a-private-name"))
+    assert "a-private-name" not in str(error.value)
+
+
+def test_a_report_that_breaks_does_not_count_twice(stall: Stall) -> None:
+    def broken(*_: object) -> None:
+        raise OSError("gone")
+
+    sink = StoreSink(broken, broken)  # type: ignore[arg-type]
+    sink(stall())
+    assert not sink.close(10)
+    assert sink.failed == 1

@@ -51,4 +51,39 @@ def test_close_gives_up_on_a_handler_that_waits() -> None:
     worker: Worker[int] = Worker("w", lambda _, give_up: give_up.wait(60) and None)
     worker.put(0)
     worker.put(1)
-    assert not worker.close(0.05)  # the second item was never handled
+    worker.put(2)
+    assert not worker.close(0.05)
+    assert worker.dropped == 2  # the first was told to give up; the others were never handled
+
+
+def test_what_is_in_hand_when_close_gives_up_is_counted_once() -> None:
+    entered, release, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def handle(item: int, _: threading.Event) -> None:
+        entered.set()
+        release.wait(10)
+        ended.set()
+        raise RuntimeError("no")
+
+    worker: Worker[int] = Worker("w", handle)
+    worker.put(0)
+    assert entered.wait(10)
+    assert not worker.close(0)
+    assert (worker.dropped, worker.failed) == (1, 0)
+    release.set()
+    assert ended.wait(10)
+    assert not worker.close(0)
+    assert (worker.dropped, worker.failed) == (1, 0)
+
+
+def test_it_begins_before_the_first_item_even_if_that_breaks() -> None:
+    seen: list[object] = []
+
+    def begin() -> None:
+        seen.append("begun")
+        raise RuntimeError("no")
+
+    worker: Worker[int] = Worker("w", lambda item, _: seen.append(item), begin=begin)
+    worker.put(1)
+    assert worker.close(10)
+    assert seen == ["begun", 1]
