@@ -20,6 +20,9 @@ class SignalRelay:
 
     Ctrl-C reaches the command by itself, because it is in the terminal's foreground group as we are; a second
     copy from us could cut its clean-up short. Without such a terminal it is passed on.
+
+    A signal that somebody sends to the whole process group (``kill -- -PGID``) reaches the command twice,
+    once by itself and once from us: whom it was sent to cannot be told from a signal. Send it to us alone.
     """
 
     def __init__(self) -> None:
