@@ -1,7 +1,7 @@
-"""What a portion of lines may hold, told by a look at all of them at once: most portions hold nothing.
+"""What a portion of lines may hold, told by a look at all of them at once: most portions hold little.
 
-Reading is one Python step per line and reader; a word that stands nowhere in a portion saves the step for all
-its lines. What a hint lets through is then looked at line by line, so portions decide about time only.
+Reading is one Python step per line and word; a word that stands nowhere in a portion saves the step for all
+its lines. The words that do are then looked for line by line, so portions decide about time only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stallwatch_rules.environment import RUN_WORDS
-from stallwatch_rules.records import Line
+from stallwatch_rules.phases import SIGN_WORDS
 
 # A line of each kind holds one of its words.
 TRACEBACK = ("call last", 'File "', "Error", "Exception", "Interrupt", "Exit", "Timeout", "error ---")
@@ -21,25 +21,31 @@ WARNING = ("arning", "WARN", "[W")
 
 @dataclass(frozen=True)
 class Hints:
-    """Which kinds of lines a portion may hold."""
+    """The words of each kind of line that a portion holds."""
 
-    traceback: bool
-    version: bool
-    launcher: bool
-    warning: bool
+    traceback: tuple[str, ...]
+    version: tuple[str, ...]
+    launcher: tuple[str, ...]
+    warning: tuple[str, ...]
     run: bool
+    sign: bool
 
     @classmethod
-    def of(cls, lines: Sequence[Line]) -> Hints:
-        """Look at these lines."""
-        text = "\n".join([line.text for line in lines])
+    def of(cls, text: str) -> Hints:
+        """Look at a portion's text."""
         return cls(
-            may_hold(text, TRACEBACK),
-            may_hold(text, VERSION),
-            may_hold(text, LAUNCHER),
-            may_hold(text, WARNING),
+            held(text, TRACEBACK),
+            held(text, VERSION),
+            held(text, LAUNCHER),
+            held(text, WARNING),
             may_hold(text, RUN_WORDS),
+            may_hold(text, SIGN_WORDS),
         )
+
+
+def held(text: str, words: Sequence[str]) -> tuple[str, ...]:
+    """Which of the words stand in the text."""
+    return tuple([word for word in words if word in text])
 
 
 def may_hold(text: str, words: Sequence[str]) -> bool:

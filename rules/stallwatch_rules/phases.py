@@ -36,6 +36,9 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
 )
 
 
+SIGN_WORDS: tuple[str, ...] = tuple(word for word, _, _ in _SIGNS)
+
+
 def sign_of(text: str) -> Sign | None:
     """What the line tells about the run, if anything."""
     if len(text) > 2000:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.diagnosis import conclude
-from stallwatch_rules.hints import TRACEBACK, WARNING, Hints, may_hold
+from stallwatch_rules.hints import Hints, may_hold
 from stallwatch_rules.matcher import Matcher
 from stallwatch_rules.progress import ProgressTracker
 from stallwatch_rules.records import Diagnosis, Line, Match, Sample
@@ -52,7 +52,9 @@ class RunReading:
         """Read further lines. Lines of one source and rank must come in their order."""
         observed = Observed()
         # A scheduler's log holds our own words too, which quote the run's; they are no evidence.
-        lines = [line for line in lines if not line.text.startswith("stallwatch:")]
+        text = "\n".join([line.text for line in lines])
+        if "stallwatch:" in text:
+            lines = [line for line in lines if not line.text.startswith("stallwatch:")]
         if not lines:
             return observed
         scan = self.matcher.scan(lines)
@@ -62,12 +64,15 @@ class RunReading:
         contexts: dict[int, list[str]] = {}
         for index, rule in scan.contexts:
             contexts.setdefault(index, []).append(rule)
-        hints = Hints.of(lines)
+        hints = Hints.of(text)
+        stream: StreamReading | None = None
         for index, line in enumerate(lines):
-            stream = self._stream(line)
-            if stream is None:
-                continue
-            stream.contexts.update(contexts.get(index, ()))
+            if stream is None or line.rank != stream.rank or line.source != stream.source:
+                stream = self._stream(line)
+                if stream is None:
+                    continue
+            if index in contexts:
+                stream.contexts.update(contexts[index])
             self._read(stream, line, hits.get(index, ()), hints, observed)
         return observed
 
@@ -105,7 +110,7 @@ class RunReading:
         observed: Observed,
     ) -> None:
         sample = extract(line)
-        progressed = self.tracker.add(sample, line)
+        progressed = (sample is not None or hints.sign) and self.tracker.add(sample, line)
         if sample is not None:
             observed.samples.append(sample)
         stream.read(line, sample, progressed, hints)
@@ -114,11 +119,13 @@ class RunReading:
             stream.match(match, rule in self._by_progress)
             if rule not in self.matcher.conditional or rule in stream.contexts:
                 observed.matches.append(match)
-        if hits or stream.tracebacks.busy or (hints.traceback and may_hold(line.text, TRACEBACK)):
+        busy = stream.tracebacks.busy
+        if hits or busy or (hints.traceback and may_hold(line.text, hints.traceback)):
             rules = [rule for rule, _ in hits]
             raised = stream.tracebacks.feed(line, rules, stream.mark)
             if raised is not None:
                 stream.exceptions.add(raised)
-        stream.plain += not stream.tracebacks.busy
-        if hints.warning and may_hold(line.text, WARNING):
+            busy = stream.tracebacks.busy
+        stream.plain += not busy
+        if hints.warning and may_hold(line.text, hints.warning):
             observed.warnings.append(line)

@@ -37,15 +37,7 @@ def extract(line: Line) -> Sample | None:
     if found is None:
         return None
     step, total, values, series = found
-    return Sample(
-        rank=line.rank,
-        time=line.time,
-        step=step,
-        total_steps=total,
-        values=values,
-        from_bar=series.startswith("bar"),
-        series=series,
-    )
+    return Sample(line.rank, line.time, step, total, values, series.startswith("bar"), series)
 
 
 _Found = tuple[int | None, int | None, dict[str, float], str]  # step, total, values, series

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from stallwatch_rules.environment import tells_of_a_run, versions_in
-from stallwatch_rules.hints import LAUNCHER, VERSION, Hints, may_hold
+from stallwatch_rules.hints import Hints, may_hold
 from stallwatch_rules.launchers import LauncherSummary
 from stallwatch_rules.prefixes import own_time
 from stallwatch_rules.raised import Mark
@@ -103,12 +103,12 @@ class StreamReading:
             sign = int(self.last_time // ACTIVITY_SECONDS)
             if sign in self.activity or len(self.activity) < MAX_ACTIVITY:
                 self.activity[sign] = self.activity.get(sign, 0) + 1
-        if hints.version and self.index < VERSION_LINES and may_hold(line.text, VERSION):
+        if hints.version and self.index < VERSION_LINES and may_hold(line.text, hints.version):
             for name, version in versions_in(line.text).items():
                 self.versions.setdefault(name, version)
         if hints.run and not self.of_a_run:
             self.of_a_run = tells_of_a_run(line.text)
-        if hints.launcher and may_hold(line.text, LAUNCHER):
+        if hints.launcher and may_hold(line.text, hints.launcher):
             self.summary.see(line.text)
         self.index += 1
 
@@ -134,4 +134,7 @@ class StreamReading:
     @property
     def mark(self) -> Mark:
         """Where the stream is."""
-        return Mark(self.index - 1, self.timelines.advances, self.own_step, self.plain)
+        main = self.timelines.main
+        if main is None:
+            return Mark(self.index - 1, 0, None, self.plain)
+        return Mark(self.index - 1, main.advances, main.last_step, self.plain)

@@ -17,7 +17,7 @@ MAX_TIMES = 1000
 MAX_SERIES = 8
 
 
-@dataclass
+@dataclass(slots=True)
 class Interval:
     """From one step (or a few neighbouring ones) to the next."""
 
@@ -35,7 +35,9 @@ class Interval:
     def joined(self, later: Interval) -> Interval:
         """This and the following interval as one."""
         seconds = None if self.seconds is None or later.seconds is None else self.seconds + later.seconds
-        hits = {rule: self.hits.get(rule, 0) + later.hits.get(rule, 0) for rule in {*self.hits, *later.hits}}
+        hits = later.hits
+        if self.hits:
+            hits = {rule: self.hits.get(rule, 0) + hits.get(rule, 0) for rule in {*self.hits, *hits}}
         return Interval(self.span + later.span, later.step, later.time, seconds, hits)
 
 
