@@ -6,6 +6,7 @@ need no waiting. Bytes are handed on as they are: the line reader holds back an 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator
@@ -40,13 +41,16 @@ class FileTailer:
 
     Hazards and answers: renamed and created anew (the old file is read to its end, and left only when the
     new one holds something); copied and truncated, even if it grew past the old place in between (the bytes
-    before that place are compared); gone and back; a hole left by truncation (skipped).
+    before that place are compared); gone and back; a hole left by truncation (skipped); a handle that went
+    stale on a network file system (opened again at the next poll). What cannot be read is in `problem`.
     """
 
     def __init__(self, path: Path, position: Position | None = None) -> None:
         self.path = path
         self.more = False  #: whether the last poll left something unread
+        self.problem: OSError | None = None  #: why the last look failed, other than that no file is there
         self._fd: int | None = None
+        self._identity = (0, 0)  # device and inode of what is open
         self._offset = 0
         self._line_end = 0
         self._mark = b""
@@ -58,46 +62,59 @@ class FileTailer:
         self.more = False
         if self._fd is None and not self._open():
             return
-        successor = self._successor()  # before reading: its first byte says that the old file is finished
-        yield from self._grown()
-        if successor and not self.more:
-            self.close()
-            if self._open():
-                self._fresh = True
-                yield from self._grown()
+        try:
+            successor = self._successor()  # before reading: its first byte says that the old file is finished
+            yield from self._grown()
+            if successor and not self.more:
+                self.close()
+                if self._open():
+                    self._fresh = True
+                    yield from self._grown()
+        except OSError as error:
+            self._fail(error)
 
     def skip_to_last(self, size: int) -> int:
         """Leave out all but the last `size` bytes of a file not yet read; returns how many were left out."""
         if self._fd is None and not self._open():
             return 0
         assert self._fd is not None
-        start = max(self._offset, os.fstat(self._fd).st_size - size)
-        skipped = start - self._offset
-        if skipped:
-            self._move_to(start)
+        try:
+            start = max(self._offset, os.fstat(self._fd).st_size - size)
+            skipped = start - self._offset
+            if skipped:
+                self._move_to(start)
+        except OSError as error:
+            self._fail(error)
+            return 0
         return skipped
 
     def before(self, size: int) -> Iterator[bytes]:
         """What an earlier tailer has read: the last `size` bytes before the place where this one goes on."""
         if self._fd is None and not self._open():
-            return
+            return None
         assert self._fd is not None
         place, end = max(0, self._offset - size), self._offset
         while place < end:
-            data = _read_at(self._fd, place, min(_PORTION, end - place))
+            try:
+                data = os.pread(self._fd, min(_PORTION, end - place), place)
+            except OSError as error:
+                return self._fail(error)
             if not data:
-                return
+                return None
             place += len(data)
             yield data
+        return None
 
     @property
     def position(self) -> Position | None:
         """Where to go on after a restart: behind the last complete line."""
         if self._fd is None:
             return self._saved
-        about = os.fstat(self._fd)
-        mark = _read_at(self._fd, max(0, self._line_end - _MARK), min(_MARK, self._line_end))
-        return Position(about.st_dev, about.st_ino, self._line_end, mark)
+        try:
+            mark = _read_at(self._fd, max(0, self._line_end - _MARK), min(_MARK, self._line_end))
+        except OSError:  # a stale handle; what is known of the file has to do
+            mark = b""
+        return Position(*self._identity, self._line_end, mark)
 
     @property
     def modified(self) -> float | None:
@@ -111,30 +128,47 @@ class FileTailer:
         """Let go of the file."""
         if self._fd is not None:
             self._saved = self.position
-            os.close(self._fd)
+            with contextlib.suppress(OSError):  # a stale handle may not even close
+                os.close(self._fd)
             self._fd = None
 
     def _open(self) -> bool:
         try:
             # O_NONBLOCK: a named pipe must not block us before it is refused.
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
+            self.problem = None
             return False
-        about = os.fstat(fd)
-        if not stat.S_ISREG(about.st_mode):
+        except OSError as error:  # no descriptor left, no permission
+            self.problem = error
+            return False
+        saved = self._saved
+        try:
+            about = os.fstat(fd)
+            if not stat.S_ISREG(about.st_mode):
+                os.close(fd)
+                return False
+            known = (
+                saved is not None
+                and (saved.device, saved.inode) == (about.st_dev, about.st_ino)
+                and saved.offset <= about.st_size
+                and _read_at(fd, saved.offset - len(saved.mark), len(saved.mark)) == saved.mark
+            )
+            self._fd = fd
+            self._move_to(saved.offset if known and saved is not None else _first_data(fd))
+        except OSError as error:
+            self._fd, self.problem = None, error
             os.close(fd)
             return False
-        self._fd = fd
-        saved, self._saved = self._saved, None
-        known = (
-            saved is not None
-            and (saved.device, saved.inode) == (about.st_dev, about.st_ino)
-            and saved.offset <= about.st_size
-            and _read_at(fd, saved.offset - len(saved.mark), len(saved.mark)) == saved.mark
-        )
-        self._move_to(saved.offset if known and saved is not None else _first_data(fd))
+        self._identity = about.st_dev, about.st_ino
+        self._saved = self.problem = None
         self._fresh = not known and saved is not None
         return True
+
+    def _fail(self, error: OSError) -> None:
+        """The file cannot be read just now: let go of it, so that the path is opened again."""
+        self.problem = error
+        self.close()
 
     def _successor(self) -> bool:
         """Whether the path leads to another file by now, one that has been written to."""
@@ -143,8 +177,7 @@ class FileTailer:
             there = self.path.stat()
         except OSError:
             return False
-        here = os.fstat(self._fd)
-        return (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino) and there.st_size > 0
+        return (there.st_dev, there.st_ino) != self._identity and there.st_size > 0
 
     def _grown(self) -> Iterator[Portion]:
         assert self._fd is not None
@@ -180,10 +213,7 @@ class FileTailer:
 def _read_at(fd: int, offset: int, size: int) -> bytes:
     if size <= 0 or offset < 0:
         return b""
-    try:
-        return os.pread(fd, size, offset)
-    except OSError:
-        return b""  # a stale handle of a network file system: the path is tried again later
+    return os.pread(fd, size, offset)
 
 
 def _first_data(fd: int) -> int:

@@ -95,32 +95,44 @@ def tail_files(
 class Follower:
     """Feeds an agent what the files get. ``step`` is one round, for tests; ``follow`` goes on."""
 
-    def __init__(self, agent: Agent, files: TailSet, waker: Waker | None = None) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        files: TailSet,
+        waker: Waker | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._agent = agent
+        self._clock = clock
         self._files = files
         self._waker = waker or Waker()
         self._waker.watch(files.folders)
-        self._ticked = self._saved = self._grown = 0.0
+        self._looked = self._ticked = self._saved = self._grown = 0.0
+        self._all_read = clock()  # the last moment at which nothing was left unread
 
     def follow(self, stopped: Callable[[], bool], until_idle: float | None) -> None:
         """Go on until `stopped`, or until nothing came for `until_idle` seconds."""
-        self._grown = time.time()
+        self._grown = self._clock()
         while not stopped():
             changed = set(self._files.more) or self._waker.wait(TICK_SECONDS)
-            now = time.time()
-            self.step(now, changed)
+            now = self.step(changed)
             if until_idle is not None and now - self._grown >= until_idle:
                 return
 
-    def step(self, now: float, changed: set[Path]) -> None:
-        """One round: the files that changed, and about once a second all of them and the clock."""
-        due = not 0 <= now - self._ticked < TICK_SECONDS
-        if due:
+    def step(self, changed: set[Path]) -> float:
+        """One round: the files that changed, and about once a second all of them and the clock.
+
+        Much may have been written meanwhile, so the clock is looked at within a round too. The time it is
+        then is returned.
+        """
+        began = now = self._clock()
+        everything = _is_due(now, self._looked)
+        if everything:
             if self._files.discover():
                 self._waker.watch(self._files.folders)
-            self._ticked = now
-        for path, portion in self._files.poll(None if due else changed):
-            self._grown = now
+            self._looked = now
+        for path, portion in self._files.poll(None if everything else changed):
+            self._grown = now = max(now, self._clock())
             self._agent.feed(
                 str(path),
                 portion.data,
@@ -129,11 +141,22 @@ class Follower:
                 rank=rank_of_path(str(path)),
                 fresh=portion.fresh,
             )
-        if due:
-            self._agent.tick(now)
-            if now - self._saved >= _SAVE_SECONDS:
-                self.save()
-                self._saved = now
+            if now - began >= TICK_SECONDS and _is_due(now, self._ticked):
+                self._tick(now, behind=True)
+        behind = bool(self._files.more)
+        if not behind:
+            self._all_read = now
+        if everything or _is_due(now, self._ticked):
+            self._tick(now, behind)
+        return now
+
+    def _tick(self, now: float, behind: bool) -> None:
+        """While something is left unread, the run is judged as it was when nothing was."""
+        self._ticked = now
+        self._agent.tick(now, read_until=min(now, self._all_read) if behind else None)
+        if _is_due(now, self._saved, _SAVE_SECONDS):
+            self.save()
+            self._saved = now
 
     def save(self) -> None:
         """Remember how far the files were read."""
@@ -144,6 +167,10 @@ class Follower:
         self.save()
         self._waker.close()
         self._files.close()
+
+
+def _is_due(now: float, last: float, after: float = TICK_SECONDS) -> bool:
+    return not 0 <= now - last < after  # a clock that was set back does not hold it up
 
 
 def _name_of(globs: Sequence[str], started: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -27,13 +28,20 @@ class TailSet:
         self._known = positions or {}
         self._notice = notice
         self._refused: set[Path] = set()
+        self._told: set[object] = set()
         self.tailers: dict[Path, FileTailer] = {}
 
     def discover(self) -> list[Path]:
         """Look for files that joined since the last call."""
         new = []
-        for path in sorted({path for pattern in self._patterns for path in _matches(pattern)}):
-            if path in self.tailers or path in self._refused or not path.is_file():
+        found: set[Path] = set()
+        for pattern in self._patterns:
+            try:
+                found.update(_matches(pattern))
+            except OSError as error:  # such as a folder that may not be entered
+                self._cannot_look(Path(pattern), error)
+        for path in sorted(found):
+            if path in self.tailers or path in self._refused or not self._is_file(path):
                 continue
             if _is_binary(path):
                 self._refused.add(path)
@@ -50,6 +58,8 @@ class TailSet:
             if tailer is not None:
                 for portion in tailer.poll():
                     yield path, portion
+                if tailer.problem is not None:
+                    self._cannot_look(path, tailer.problem)
 
     @property
     def more(self) -> list[Path]:
@@ -60,7 +70,7 @@ class TailSet:
     def folders(self) -> set[Path]:
         """The folders to watch: those of the files, and those in which new ones may appear."""
         roots = {_root(pattern) for pattern in self._patterns}
-        return {path.parent for path in self.tailers} | {root for root in roots if root.is_dir()}
+        return {path.parent for path in self.tailers} | {root for root in roots if _is_dir(root)}
 
     @property
     def modified(self) -> float | None:
@@ -78,6 +88,21 @@ class TailSet:
         """Let go of all files."""
         for tailer in self.tailers.values():
             tailer.close()
+
+    def _is_file(self, path: Path) -> bool:
+        try:
+            return path.is_file()
+        except OSError as error:
+            self._cannot_look(path, error)
+            return False
+
+    def _cannot_look(self, path: Path, error: OSError) -> None:
+        """Once per file and reason: it is tried again, and again."""
+        ours = error.errno in (errno.EMFILE, errno.ENFILE)  # about us, not about one of a thousand files
+        key = error.errno if ours else (path, error.errno)
+        if key not in self._told:
+            self._told.add(key)
+            self._notice(f"{path} cannot be read just now ({error.strerror or error}); trying again")
 
 
 def load_positions(path: Path) -> dict[str, Position]:
@@ -101,7 +126,7 @@ def _matches(pattern: str) -> Iterator[Path]:
 def _root(pattern: str) -> Path:
     """The folder in which a pattern's matches begin."""
     path = Path(pattern)
-    if path.is_dir():
+    if _is_dir(path):
         return path
     fixed = []
     for part in path.parts[:-1]:
@@ -109,6 +134,13 @@ def _root(pattern: str) -> Path:
             break
         fixed.append(part)
     return Path(*fixed) if fixed else Path()
+
+
+def _is_dir(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
 
 
 def _is_binary(path: Path) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -233,3 +236,90 @@ def test_a_folder_that_goes_and_comes_back_is_watched_again(tmp_path: Path) -> N
         shutil.rmtree(folder)
         waker.wait(60)
     waker.close()
+
+
+# --- what a network file system, a full table and others' folders do
+
+
+def failing(function: Any, error: OSError, when: Callable[[], bool]) -> Any:
+    def call(*arguments: Any, **more: Any) -> Any:
+        if when():
+            raise error
+        return function(*arguments, **more)
+
+    return call
+
+
+@pytest.mark.parametrize("name", ["fstat", "pread"])
+def test_a_handle_that_goes_stale_is_opened_again(
+    log: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    told: list[str] = []
+    files = TailSet([str(log)], notice=told.append)
+    files.discover()
+    assert everything(files) == [("rank0.log", b"one\n")]
+    stale = True
+    error = OSError(errno.ESTALE, "Stale file handle")
+    monkeypatch.setattr(os, name, failing(getattr(os, name), error, lambda: stale))
+    append(log, b"two\n")
+    assert everything(files) == [] == everything(files)
+    assert files.positions  # can be saved meanwhile
+    assert told == [f"{log} cannot be read just now (Stale file handle); trying again"]
+    stale = False
+    assert everything(files) == [("rank0.log", b"two\n")]
+    files.close()
+
+
+def test_a_stale_file_does_not_keep_others_from_being_read(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = log.with_name("zz.log")
+    append(other, b"one\n")
+    files = TailSet([str(log.parent)])
+    files.discover()
+    everything(files)
+    append(log, b"two\n")
+    append(other, b"two\n")
+    tailer = files.tailers[log]
+    monkeypatch.setattr(
+        tailer, "_grown", failing(tailer._grown, OSError(errno.EIO, "Input/output error"), lambda: True)
+    )
+    assert everything(files) == [("zz.log", b"two\n")]
+
+
+def test_too_many_open_files_are_told_once_and_tried_again(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    full = True
+    append(log.with_name("other.log"), b"one\n")
+    files = TailSet([str(log.parent)], notice=told.append)
+    files.discover()
+    error = OSError(errno.EMFILE, "Too many open files")
+    monkeypatch.setattr(os, "open", failing(os.open, error, lambda: full))
+    assert everything(files) == []
+    assert len(told) == 1 and "Too many open files" in told[0]
+    full = False
+    assert len(everything(files)) == 2
+
+
+def test_a_folder_that_may_not_be_entered_hides_no_other(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests may run as root, who may enter everything."""
+    told: list[str] = []
+    shut = log.parent / "shut"
+    refused = PermissionError(errno.EACCES, "Permission denied")
+    for name in ("is_file", "is_dir", "exists"):
+        real = getattr(Path, name)
+
+        def look(path: Path, real: Any = real) -> Any:
+            if path.parent == shut:
+                raise refused
+            return real(path)
+
+        monkeypatch.setattr(Path, name, look)
+    files = TailSet([str(shut / "a.log"), str(shut / "*.log"), str(log)], notice=told.append)
+    for _ in range(2):
+        files.discover()
+    assert list(files.tailers) == [log]
+    assert files.folders
+    assert [text.split(" cannot")[0] for text in told] == [str(shut / "a.log"), str(shut / "*.log")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from stallwatch_exporter.history import clock_shift, read_history, summary
 from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_exporter.runfolder import RunFolder, list_runs
 from stallwatch_exporter.settings import ExporterSettings
-from stallwatch_exporter.tail import FileTailer
+from stallwatch_exporter.tail import FileTailer, Portion
 from stallwatch_exporter.tailing import POSITIONS, Follower, tail_files
 from stallwatch_exporter.tailset import TailSet, load_positions
 from stallwatch_rules.catalogue import Catalogue
@@ -46,7 +46,7 @@ def begin(run: Any, log: Path) -> tuple[TailSet, Follower, Diagnosis]:
     files.discover()
     diagnosis, _ = read_history(run.agent, files)
     run.agent.tick(run.now)
-    return files, Follower(run.agent, files), diagnosis
+    return files, Follower(run.agent, files, clock=lambda: run.now), diagnosis
 
 
 def append(log: Path, text: str) -> None:
@@ -67,7 +67,7 @@ def test_history_teaches_the_rhythm_and_raises_nothing(run: Any, log: Path) -> N
 
     run.wait(2)
     append(log, "step 43/500 loss 0.02\n")
-    follower.step(run.now, {log})
+    follower.step({log})
     run.wait(29)
     assert run.told == []
     run.wait(3)
@@ -101,7 +101,7 @@ def test_a_clock_of_another_time_zone_is_set_right(run: Any, log: Path) -> None:
     _, follower, _ = begin(run, log)
     run.wait(10)
     append(log, "step 21/500 loss 0.02\n")
-    follower.step(run.now, {log})
+    follower.step({log})
     assert run.metric("stallwatch_step") == 21
     run.wait(29)
     assert run.told == []
@@ -120,7 +120,7 @@ def test_what_comes_now_is_news(run: Any, log: Path) -> None:
     os.utime(log, (run.now, run.now))
     _, follower, _ = begin(run, log)
     append(log, f"[rank0]: {OOM}\n")
-    follower.step(run.now, {log})
+    follower.step({log})
     run.wait(2)
     assert [(incident.kind, incident.rule) for incident in run.told] == [("finding", "cuda-oom")]
 
@@ -130,7 +130,7 @@ def test_files_that_appear_later_join_with_their_rank(run: Any, log: Path) -> No
     _, follower, _ = begin(run, log)
     append(log.with_name("rank5.log"), "step 21/500 loss 0.75\n")
     run.now += 2.0
-    follower.step(run.now, set())
+    follower.step(set())
     assert run.metric("stallwatch_loss{rank=5}") == 0.75
     assert (run.folder.path / "ranks" / "rank5.log").exists()
 
@@ -139,11 +139,11 @@ def test_rotation_while_following_loses_nothing(run: Any, log: Path) -> None:
     append(log, "step 1/500 loss 1.0\n")
     _, follower, _ = begin(run, log)
     append(log, "step 2/500 lo")
-    follower.step(run.now, {log})
+    follower.step({log})
     append(log, "ss 0.5\n")
     log.rename(log.with_suffix(".old"))
     append(log, "step 3/500 loss 0.25\n")
-    follower.step(run.now, {log})
+    follower.step({log})
     assert run.metric("stallwatch_step") == 3
     assert run.metric("stallwatch_loss{rank=0}") == 0.25
     assert run.metric("stallwatch_log_lines_total") == 3
@@ -164,6 +164,56 @@ def test_a_restart_goes_on_where_it_stopped(watch: Callable[..., Any], log: Path
     assert second.metric("stallwatch_log_lines_total") == 2  # counted once, over both
     assert diagnosis.stats.lines == 12  # but all of it is known
     assert diagnosis.progress.first_step == 1 and diagnosis.progress.last_step == 12
+
+
+class Waiting:
+    """A file with portions that take `seconds` each to read."""
+
+    def __init__(self, run: Any, log: Path, seconds: float) -> None:
+        self.tailer = FileTailer(log)
+        self.run, self.seconds = run, seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tailer, name)
+
+    def poll(self) -> Iterator[Portion]:
+        for portion in self.tailer.poll():
+            self.run.now += self.seconds
+            yield portion
+
+
+def test_a_run_is_not_stalled_while_its_files_are_still_read(run: Any, log: Path) -> None:
+    append(log, stamped(run.now - 160, 1, 40, 4.0))
+    os.utime(log, (run.now, run.now))
+    files, follower, _ = begin(run, log)
+    run.wait(28)
+    follower.step(set())
+    append(log, ("it is only a warning\n" * 250_000) + "step 41/500 loss 0.02\n")  # 5 MB: two polls
+    slow: Any = Waiting(run, log, 2.0)
+    slow.tailer, files.tailers[log] = files.tailers[log], slow
+    ticks: list[float] = []
+    tick = run.agent.tick
+    run.agent.tick = lambda now, **more: (ticks.append(now), tick(now, **more))
+    fed = run.now
+    follower.step({log})
+    assert slow.more
+    assert len(ticks) >= 15 and ticks == sorted(ticks) and ticks[-1] == run.now > fed + 30
+    assert run.told == []
+    follower.step({log})
+    assert not slow.more and run.metric("stallwatch_step") == 41
+    assert run.told == []
+
+
+def test_a_run_that_only_chats_is_stalled_once_all_is_read(run: Any, log: Path) -> None:
+    append(log, stamped(run.now - 160, 1, 40, 4.0))
+    os.utime(log, (run.now, run.now))
+    files, follower, _ = begin(run, log)
+    slow: Any = Waiting(run, log, 4.0)
+    slow.tailer, files.tailers[log] = files.tailers[log], slow
+    append(log, "it is only a warning\n" * 120_000)
+    follower.step({log})
+    assert not slow.more
+    assert [incident.kind for incident in run.told] == ["stall"]
 
 
 # --- the command
