@@ -1,7 +1,7 @@
 """All charts of a run in one frame of its own, updated in place.
 
 ``st.plotly_chart`` makes a new chart of every new number: the old one is thrown away with its zoom, and the
-page flickers (docs/decisions). This component keeps the charts and gives them new data.
+page flickers (docs/decisions/0008). This component keeps the charts and gives them new data.
 """
 
 from __future__ import annotations

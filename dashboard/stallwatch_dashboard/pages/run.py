@@ -17,6 +17,7 @@ from stallwatch_dashboard.sources.embedded import shared
 from stallwatch_exporter.incident import Incident
 
 _FRESH_SECONDS = 4.0  #: younger numbers need no word about their age
+_LAST_WORDS_SECONDS = 15.0  #: after its end a run's last numbers, lines and incidents still come in
 _FEW_LINES, _MANY_LINES = 15, 1000
 
 
@@ -125,7 +126,6 @@ def _incidents(incidents: list[Incident], now: float) -> None:
     )
 
 
-@st.fragment(run_every="2s")
 def _live(run: str, known: int) -> None:
     source = shared()
     row, now = source.row(run), source.clock()
@@ -158,7 +158,6 @@ def _live(run: str, known: int) -> None:
             _incidents(incidents, now)
 
 
-@st.fragment(run_every="2s")
 def _log(run: str) -> None:
     found = logtail.copies(shared().folder(run))
     left, middle, right = st.columns([6, 1.2, 1.2], vertical_alignment="center")
@@ -179,9 +178,16 @@ def _log(run: str) -> None:
     st.code(text or " ", language=None, height=600 if more else "content")
 
 
+def _over(run: str) -> bool:
+    info = shared().info(run)
+    return bool(info and info.ended_at and shared().clock() - info.ended_at > _LAST_WORDS_SECONDS)
+
+
 _run = head(say("run"), _choose)
 if _run is None:
     _awaited(st.query_params.get("run"))
 else:
-    _live(_run, len(shared().run_names()))
-    _log(_run)
+    # A run that is over is drawn once.
+    _every = None if _over(_run) else "2s"
+    st.fragment(_live, run_every=_every)(_run, len(shared().run_names()))
+    st.fragment(_log, run_every=_every)(_run)

@@ -14,7 +14,7 @@ import pandas as pd
 from stallwatch_dashboard.sources.exposition import Reading
 
 HEARTBEAT_SECONDS = 60.0  #: a number that does not change is written this often all the same
-POINTS = 2000  #: of one query: what a chart can show
+POINTS = 1200  #: of one query: two a pixel of a chart
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS series (
