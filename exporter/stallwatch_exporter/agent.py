@@ -277,7 +277,7 @@ class Agent:
             len(self._readers), self._size.bytes, self._size.lines, time.monotonic() - self._started
         )
         if self._unread:
-            diagnosis.notes.append(f"The last {self._unread:,} lines were not read in time.")
+            diagnosis.notes.append(f"{self._unread:,} lines at the end were not read in time.")
         self._show_versions(diagnosis.environment)
         return diagnosis
 

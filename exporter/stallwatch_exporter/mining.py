@@ -17,7 +17,7 @@ from stallwatch_rules.records import Diagnosis
 
 TICK_SECONDS = 1.0
 FINISH_SECONDS = 10.0  #: how long the rest may be mined after the command ended; what is left is only copied
-REPORT_SECONDS = 10.0  #: and how long copying that and concluding may take
+REPORT_SECONDS = 10.0  #: and how long copying that (half of it at most) and concluding may take
 SLICE_BYTES = 512 * 1024  #: mined in one go: the clock is looked at in between
 _MEMORY_SECONDS = 5.0
 _SAME_MOMENT = 0.01
@@ -70,15 +70,18 @@ class Mining:
             self._weighed = now
             self._agent.metrics.host_memory(self._weigh(self._pid))
 
-    def leave(self) -> int:
-        """Only copy what is left in the queue; how many lines that were."""
-        lines = 0
+    def leave(self, in_time: Callable[[], bool]) -> tuple[int, int]:
+        """Only copy what is left in the queue, while there is time: the lines copied, and those dropped."""
+        copied = dropped = 0
         while chunks := self._queue.take(0.0, SLICE_BYTES):
-            for chunk in joined(chunks):
-                lines += self._agent.copy(
-                    chunk.stream, chunk.data, chunk.time, stream=chunk.stream, fresh=chunk.gap
-                )
-        return lines
+            for name, data, at, gap in joined(chunks):
+                if in_time():
+                    copied += self._agent.copy(name, data, at, stream=name, fresh=gap)
+                else:
+                    dropped += data.count(b"\n")
+        self._queue.dropped += dropped
+        self._agent.dropped(self._queue.dropped)
+        return copied, dropped
 
 
 class Miner:
@@ -91,7 +94,7 @@ class Miner:
         self._notice = surviving(notice)
         self._judge: Judge | None = None
         self._ended_at: float | None = None
-        self._deadline = float("inf")
+        self._read_until = self._copy_until = float("inf")
         self._faults = 0
         self._result: tuple[Agent, Ending, Diagnosis] | None = None
         self._thread = threading.Thread(target=self._run, name="stallwatch agent", daemon=True)
@@ -111,7 +114,8 @@ class Miner:
         seconds: whoever waits for the exit code must not wait for us.
         """
         self._ended_at = ended
-        self._deadline = time.monotonic() + patience
+        self._read_until = time.monotonic() + patience
+        self._copy_until = self._read_until + report / 2
         self._judge = judge
         self._queue.close()
         self._thread.join(patience + report)
@@ -138,17 +142,19 @@ class Miner:
         while not self._queue.ended:
             mining.ended = self._judge is not None
             try:
-                if time.monotonic() < self._deadline:
+                if time.monotonic() < self._read_until:
                     mining.round()
-                    continue
-                lines = mining.leave()
+                else:
+                    self._leave(mining)
             except Exception as error:  # such as no memory left for a moment: the watching must outlive it
                 self._faulted(error)
-            else:
-                if lines:
-                    self._notice(
-                        f"the last {lines:,} lines were not read in time: they are in the copies only"
-                    )
+
+    def _leave(self, mining: Mining) -> None:
+        copied, dropped = mining.leave(lambda: time.monotonic() < self._copy_until)
+        if copied:
+            self._notice(f"the last {copied:,} lines were not read in time: they are in the copies only")
+        if dropped:
+            self._notice(f"{dropped:,} more lines were neither read nor copied in time")
 
     def _faulted(self, error: Exception) -> None:
         self._faults += 1

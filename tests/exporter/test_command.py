@@ -233,6 +233,25 @@ def test_a_signal_reaches_the_command_which_may_still_save(
     assert err.decode().splitlines()[-1] == f"{kind} None 9"
 
 
+def test_sigterm_after_the_command_ended_does_not_take_the_report_away(tmp_path: Path) -> None:
+    """A scheduler ends the whole job: the command went first, and the report is under way."""
+    waiting = "    print('reporting', file=sys.stderr, flush=True)\n    sys.stdin.readline()\n"
+    driver = DRIVER.replace("    print(ending", waiting + "    print(ending")
+    with subprocess.Popen(
+        [sys.executable, "-c", driver, str(tmp_path), "true"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == b"reporting\n"
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGHUP)
+        _, err = process.communicate(b"go on\n", timeout=60)
+    assert process.returncode == 0
+    assert err == b"finished None 0\n"
+
+
 def test_ctrl_c_in_a_terminal_reaches_the_command_once(tmp_path: Path) -> None:
     """The terminal sends it to both; we stay, report, and pass the exit code on."""
     pid, terminal = os.forkpty()

@@ -149,8 +149,21 @@ def test_what_cannot_be_read_in_time_is_in_the_copies_and_told(run: Any) -> None
     result = miner.finish(ended, patience=0.0, ended=run.now, report=30.0)
     assert result is not None
     assert result[2].progress.last_step is None
-    assert any("2 lines were not read" in note for note in result[2].notes)
+    assert any("2 lines at the end were not read" in note for note in result[2].notes)
     assert told == ["the last 2 lines were not read in time: they are in the copies only"]
     assert b"step 2/10" in (run.folder.path / "output.log").read_bytes()
     run.agent.tick(run.now)
     assert run.metric("stallwatch_dropped_records_total") == 2
+
+
+def test_copying_what_is_left_ends_in_time_too(run: Any) -> None:
+    queue = ByteQueue()
+    lines = SLICE_BYTES // 7 + 1
+    for number in range(3):
+        queue.put("stdout", b"a line\n" * lines, float(number))
+    queue.close()
+    time = iter([True, False, False])
+    assert mining(run, queue).leave(lambda: next(time)) == (lines, 2 * lines)
+    assert queue.ended
+    run.agent.tick(run.now)
+    assert run.metric("stallwatch_dropped_records_total") == 3 * lines
