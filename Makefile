@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 # The CPU build is enough for tests and demo-live. Another one: make test TORCH='torch==2.8.0 --index-url …'
 TORCH     ?= torch==2.13.0
 DEEPSPEED ?= deepspeed==0.19.8
-DEBIAN_PACKAGES := prometheus chromium fonts-noto-cjk
+DEBIAN_PACKAGES := prometheus chromium fonts-noto-cjk openssl
 DIRS := stallwatch exporter rules alerts dashboard tests bench
 
 .DEFAULT_GOAL := help
