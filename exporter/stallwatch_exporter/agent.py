@@ -79,6 +79,7 @@ class Agent:
         self._started = time.monotonic()
         self._dropped = 0
         self._unread = 0
+        self._fed_at = folder.info.started_at
         for adopted in self._book.all_open:
             self.metrics.incident(adopted.rule, adopted.severity, True)
         self.metrics.thresholds(self._watch.thresholds)
@@ -168,7 +169,7 @@ class Agent:
             for line in seen.warnings:
                 self.metrics.warning(line.rank)
         if now is not None:
-            self._line_at = now
+            self._line_at = self._fed_at = now
             progressed = self._advance.seen(now)
             self._alarms.matched(seen.matches, now)
             self._news = self._news or progressed or bool(seen.matches)
@@ -288,11 +289,12 @@ class Agent:
         now = self._clock() if now is None else now
         with self._guarded("reading the log"):
             self._take([line for reader in self._readers.values() for line in reader.finish(now)], 0, now)
+        present = min(now, self._fed_at) if self._unread else now  # what was not read may tell of steps
         was_stalled, quiet = self._stall is not None, None
         with self._guarded("watching the run"):
-            state, continues = self._check_stall(now)
+            state, continues = self._check_stall(present)
             quiet = state.seconds if was_stalled and continues else None
-        diagnosis, _ = self._diagnosis(now, ending)
+        diagnosis, _ = self._diagnosis(present, ending)
         with self._guarded("the incidents"):
             self._alarms.ended(ending, diagnosis, self._shown_lines(), quiet, now)
         with self._guarded("the log copies"):

@@ -156,6 +156,13 @@ def test_what_cannot_be_read_in_time_is_in_the_copies_and_told(run: Any) -> None
     assert run.metric("stallwatch_dropped_records_total") == 2
 
 
+def test_what_was_not_read_in_time_is_no_silence(run: Any) -> None:
+    run.steps(1, 10)
+    run.now += 300.0
+    run.agent.copy("stdout", b"step 11/1000 loss 0.5\n", run.now)
+    assert run.agent.end(ended(None), run.now).verdict == "healthy"
+
+
 def test_copying_what_is_left_ends_in_time_too(run: Any) -> None:
     queue = ByteQueue()
     lines = SLICE_BYTES // 7 + 1
