@@ -28,7 +28,7 @@ class Hints:
     launcher: tuple[str, ...]
     warning: tuple[str, ...]
     run: bool
-    sign: bool
+    sign: tuple[str, ...]
 
     @classmethod
     def of(cls, text: str) -> Hints:
@@ -39,7 +39,7 @@ class Hints:
             held(text, LAUNCHER),
             held(text, WARNING),
             may_hold(text, RUN_WORDS),
-            may_hold(text, SIGN_WORDS),
+            held(text, SIGN_WORDS),
         )
 
 

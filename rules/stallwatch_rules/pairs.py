@@ -48,6 +48,8 @@ _METRICS = {
 def keyed(text: str) -> dict[str, float]:
     """The metrics that the text names, by our names; the first of each counts."""
     values: dict[str, float] = {}
+    if not text:
+        return values
     lower = lowered(text)
     if may_hold(lower, _WORDS):
         for found in _KEYED.finditer(lower):

@@ -20,7 +20,7 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
     ("prompts", re.compile(r"^Processed prompts: +\d+%\|"), "rollout"),
     ("ollout", re.compile(r"^(?:[Rr]ollouts?|Making experiences?)\b.{0,40}\d+%\|"), "rollout"),
     (
-        "rain",
+        "raining ",
         re.compile(r"\bTraining completed\b|\b[Tt]raining (?:has |is )?(?:finished|complete)\b"),
         "finished",
     ),

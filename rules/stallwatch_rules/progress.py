@@ -100,7 +100,7 @@ class ProgressTracker:
     def add(self, sample: Sample | None, line: Line) -> bool:
         """Take in a line and the sample that it holds, if any; whether it showed progress.
 
-        Call it for lines without a sample too, if they hold one of ``phases.SIGN_WORDS``: they tell the phase.
+        Lines without a sample tell the phase, if they hold one of ``phases.SIGN_WORDS``.
         """
         if sample is None:
             sign = sign_of(line.text)

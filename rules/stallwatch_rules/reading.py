@@ -110,9 +110,12 @@ class RunReading:
         observed: Observed,
     ) -> None:
         sample = extract(line)
-        progressed = (sample is not None or hints.sign) and self.tracker.add(sample, line)
+        progressed = False
         if sample is not None:
+            progressed = self.tracker.add(sample, line)
             observed.samples.append(sample)
+        elif hints.sign and may_hold(line.text, hints.sign):
+            self.tracker.add(None, line)
         stream.read(line, sample, progressed, hints)
         for rule, captures in hits:
             match = Match(rule, line, captures, self.tracker.last_step)

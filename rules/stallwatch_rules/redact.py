@@ -23,28 +23,14 @@ def redact(text: str) -> str:
     data = text.encode(
         "utf-8", "surrogatepass"
     )  # lone surrogates (undecodable bytes of a log) come back as is
-    pieces: list[bytes] = []
-    done = 0
-    while (hint := _HINTS.search(data, done)) is not None:
-        start = max(data.rfind(b"\n", done, hint.start()) + 1, done)
-        end = data.find(b"\n", hint.end())
-        end = len(data) if end < 0 else end
-        pieces += data[done:start], _redact_line(data[start:end])
-        done = end
-        if done == len(data):
-            break
-    if not pieces:
+    if _HINTS.search(data) is None:
         return text
-    pieces.append(data[done:])
-    return b"".join(pieces).decode("utf-8", "surrogatepass")
-
-
-def _redact_line(line: bytes) -> bytes:
+    # No rule reaches over a line's end, so all lines are done at once: a call costs more than a line.
     # The set fails open when it runs out of memory; then every rule is tried.
-    for index in sorted(_WHICH.Match(line) or range(len(_RULES))):
+    for index in sorted(_WHICH.Match(data) or range(len(_RULES))):
         expression, replace = _RULES[index]
-        line = expression.sub(replace, line)
-    return line
+        data = expression.sub(replace, data)
+    return data.decode("utf-8", "surrogatepass")
 
 
 def _keep_prefix(match: Any) -> bytes:

@@ -249,15 +249,13 @@ def _from_text(text: str) -> _Found | None:
 
 
 _WORD = re.compile(r"[A-Za-z]+")
+_EPOCH_BEFORE = re.compile(r"\bepochs?[\s:=\[]{0,4}(\d+(?:\.\d+)?)", re.IGNORECASE)
 
 
 @lru_cache(maxsize=1024)
 def _series(before: str) -> str:
     """A name for the counter that this stands before."""
     return "text " + "".join(_WORD.findall(before))[-24:]
-
-
-_EPOCH_BEFORE = re.compile(r"\bepochs?[\s:=\[]{0,4}(\d+(?:\.\d+)?)", re.IGNORECASE)
 
 
 def _from_short(text: str) -> _Found | None:
@@ -285,9 +283,7 @@ def _from_epoch_item(text: str) -> _Found | None:
 
 def _from_loss_first(text: str, lower: str) -> _Found | None:
     loss = _LOSS.search(lower)
-    if loss is None:
-        return None
-    found = _LOSS_FIRST.search(lower, max(0, loss.start() - _LOSS_NAME))
+    found = _LOSS_FIRST.search(lower, max(0, loss.start() - _LOSS_NAME)) if loss else None
     if found is None or not _leads(text[: found.start()]):
         return None
     values = keyed(text[found.start() :])
