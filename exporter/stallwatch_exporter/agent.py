@@ -287,9 +287,10 @@ class Agent:
     def end(self, ending: Ending, now: float | None = None) -> Diagnosis:
         """The command ended, or we stop looking: raise or resolve what is left, and keep the diagnosis."""
         now = self._clock() if now is None else now
-        with self._guarded("reading the log"):
-            self._take([line for reader in self._readers.values() for line in reader.finish(now)], 0, now)
         present = min(now, self._fed_at) if self._unread else now  # what was not read may tell of steps
+        with self._guarded("reading the log"):
+            left = [line for reader in self._readers.values() for line in reader.finish(present)]
+            self._take(left, 0, present)
         was_stalled, quiet = self._stall is not None, None
         with self._guarded("watching the run"):
             state, continues = self._check_stall(present)

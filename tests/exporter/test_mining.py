@@ -158,8 +158,9 @@ def test_what_cannot_be_read_in_time_is_in_the_copies_and_told(run: Any) -> None
 
 def test_what_was_not_read_in_time_is_no_silence(run: Any) -> None:
     run.steps(1, 10)
+    run.agent.feed("stdout", b"an unfinished li", run.now)
     run.now += 300.0
-    run.agent.copy("stdout", b"step 11/1000 loss 0.5\n", run.now)
+    run.agent.copy("stdout", b"ne\nstep 11/1000 loss 0.5\n", run.now)
     assert run.agent.end(ended(None), run.now).verdict == "healthy"
 
 
