@@ -54,3 +54,10 @@ def test_every_link_between_pages_leads_somewhere(root: Path) -> None:
         if not target.startswith(("http:", "https:", "mailto:")) and not (page.parent / target).exists()
     ]
     assert broken == []
+
+
+def test_no_python_file_outgrows_one_subject(root: Path) -> None:
+    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=root, capture_output=True, text=True, check=True)
+    names = [name for name in listed.stdout.splitlines() if not name.startswith("tests/")]
+    lengths = {name: len((root / name).read_text().splitlines()) for name in names}
+    assert {name: lines for name, lines in lengths.items() if lines > 400} == {}
