@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from stallwatch_exporter.bytequeue import ByteQueue
 from stallwatch_exporter.capture import Capture, CommandProblem
 from stallwatch_exporter.ending import EndingWatch
 from stallwatch_exporter.incident import Ending, Sink
-from stallwatch_exporter.mining import Miner
+from stallwatch_exporter.mining import Miner, Opened
 from stallwatch_exporter.notices import surviving
 from stallwatch_exporter.opening import Notice, OnEnd, open_agent, to_stderr
 from stallwatch_exporter.settings import ExporterSettings
@@ -66,6 +66,15 @@ def run_command(
         return _run_command(command, settings, sinks, catalogue, name, metrics, surviving(notice), on_end)
 
 
+def _miner(opening: Callable[[], Opened], queue: ByteQueue, pid: int, notice: Notice) -> Miner | None:
+    """The thread that watches; none where the system gives no more threads, as the command goes on."""
+    try:
+        return Miner(opening, queue, pid, notice)
+    except RuntimeError as error:
+        notice(f"the run cannot be watched ({error}); the command goes on")
+        return None
+
+
 def _run_command(
     command: Sequence[str],
     settings: ExporterSettings,
@@ -95,7 +104,9 @@ def _run_command(
             notice(str(problem))
             return problem.exit_code
         relay.attach(capture.send, capture.resize)
-        miner = Miner(opening, queue, capture.pid, notice)
+        if capture.problem:
+            notice(f"the output cannot be carried through and read ({capture.problem}); the command goes on")
+        miner = _miner(opening, queue, capture.pid, notice)
         returncode = capture.wait()
         ended = time.time()
         # What comes from here on is too late to have ended the command.
@@ -114,7 +125,7 @@ def _run_command(
         )
 
     try:
-        result = miner.finish(judge, ended=ended)
+        result = miner.finish(judge, ended=ended) if miner is not None else None
     except KeyboardInterrupt:
         result = None  # the command is gone, and nobody wants to wait for the report
     if result is not None and on_end is not None:

@@ -52,10 +52,13 @@ def run(
     except Exception as error:
         tell(f"the run cannot be watched ({type(error).__name__}: {error}); the command runs without")
         raise click.exceptions.Exit(_unwatched(command)) from None
-    try:
-        code = watched()
-    finally:
-        listeners.close()
+    from stallwatch_exporter.command import reporting
+
+    with reporting():  # SIGTERM must not take the last messages with it
+        try:
+            code = watched()
+        finally:
+            listeners.close()
     raise click.exceptions.Exit(code)
 
 

@@ -313,3 +313,17 @@ def test_a_report_that_takes_too_long_is_left_out() -> None:
     assert miner.finish(lambda _: pytest.fail("no agent"), patience=0.05, report=0.0) is None
     assert "left out" in told[0]
     release.set()
+
+
+def test_a_command_goes_on_when_no_thread_is_left_to_watch_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def no_thread(*_: object) -> Miner:
+        raise RuntimeError("can't start new thread")
+
+    told: list[str] = []
+    monkeypatch.setattr("stallwatch_exporter.command.Miner", no_thread)
+    command = [sys.executable, "-c", "raise SystemExit(3)"]
+    settings = ExporterSettings(home=tmp_path)
+    assert run_command(command, settings, [], Catalogue.of([]), metrics=False, notice=told.append) == 3
+    assert any("can't start new thread" in line for line in told)
