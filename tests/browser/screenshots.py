@@ -9,9 +9,15 @@ from pathlib import Path
 from stage import RECORDING, ROOT, SIZE, Stage, board, chromium, replayed
 
 IMAGES = ROOT / "docs" / "images"
-SPEED = 6.0
+SPEED = 4.0  # the recorded hang of a minute and a half is then long enough for two pictures
 FLOOR = 5.0
 _SETTLE_MS = 1500  # a chart's fonts and the last redraw
+
+
+def _printed(recording: str, code: int) -> list[str]:
+    """A command that prints what a recorded run had printed, and ends like it."""
+    logs = sorted(map(str, (RECORDING.parent / recording).rglob("*.log")))
+    return ["sh", "-c", f'cat "$@"; exit {code}', "sh", *logs]
 
 
 def take(images: Path, speed: float = SPEED) -> list[Path]:
@@ -23,8 +29,9 @@ def take(images: Path, speed: float = SPEED) -> list[Path]:
         try:
             stage.dashboard()
             stage.run("llama-3b-grpo", replayed(speed), floor=FLOOR)
-            healthy = [sys.executable, "-u", "-c", _HEALTHY]
-            stage.run("qwen-7b-sft", healthy, floor=FLOOR)
+            stage.run("qwen-7b-sft", [sys.executable, "-u", "-c", _HEALTHY], floor=FLOOR)
+            stage.run("mistral-7b-ppo", _printed("zero3-save-unwrapped-model", 1), floor=FLOOR)
+            stage.run("llama-1b-sft", _printed("healthy", 0), floor=FLOOR)
             page = browser.new_page(viewport=SIZE, color_scheme="light", timezone_id="UTC")
             page.goto(f"{stage.url}/run?run=llama-3b-grpo")
             page.get_by_role("heading", name="Stalled").wait_for(timeout=180_000)
@@ -32,9 +39,12 @@ def take(images: Path, speed: float = SPEED) -> list[Path]:
             page.wait_for_timeout(6000)  # let the open step grow past the threshold
             page.screenshot(path=taken[0])
             page.goto(f"{stage.url}/")
-            page.get_by_test_id("stDataFrame").wait_for()
+            hint = page.get_by_text("Choose a row")
+            hint.wait_for()
             page.wait_for_timeout(_SETTLE_MS)
-            page.screenshot(path=taken[1])
+            box = hint.bounding_box()
+            height = box["y"] + box["height"] + 16 if box else SIZE["height"]
+            page.screenshot(path=taken[1], clip={"x": 0, "y": 0, "width": SIZE["width"], "height": height})
             page.goto(f"{stage.url}/postmortem")
             logs = sorted((RECORDING / "ranks").glob("*.log"))
             page.locator("input[type=file]").set_input_files(logs)

@@ -180,4 +180,12 @@ def test_the_runs_page_leads_to_the_run(stage, watched, scheme: str) -> None:  #
     page.mouse.click(box["x"] + 16, box["y"] + 52)
     page.wait_for_url("**/run?run=hangs")
     page.get_by_role("heading", name="Training").wait_for()
+    page.get_by_text("中文", exact=True).click()
+    page.get_by_role("heading", name="训练中").wait_for()
+    page.get_by_role("link", name="训练任务").click()  # the language goes along, and the row opens again
+    table.wait_for()
+    box = table.bounding_box()
+    page.mouse.click(box["x"] + 16, box["y"] + 52)
+    page.wait_for_url("**/run?run=hangs")
+    page.get_by_role("heading", name="训练中").wait_for()
     assert watched.outside(stage.url) == set()

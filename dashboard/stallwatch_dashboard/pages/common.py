@@ -28,6 +28,8 @@ ICONS = {
 }
 
 
+_CHOSEN = "chosen_language"
+
 #: Pages in the order of the navigation, with their icons.
 PAGES = {"runs": ":material/list:", "run": ":material/monitoring:", "postmortem": ":material/troubleshoot:"}
 
@@ -41,8 +43,13 @@ def page(name: str, *, default: bool = False) -> StreamlitPage:
 
 def language() -> str:
     """What the reader chose, else what the dashboard was started with."""
-    chosen = st.session_state.get("language") or st.query_params.get("lang") or shared().settings.language
+    chosen = st.session_state.get(_CHOSEN) or st.query_params.get("lang") or shared().settings.language
     return chosen if chosen in words.LANGUAGES else "en"
+
+
+def _choose_language() -> None:
+    """Remember the choice: the switch itself is another one on every page, and forgets."""
+    st.session_state[_CHOSEN] = st.session_state["language"] or language()
 
 
 def say(key: str, *values: object) -> str:
@@ -84,6 +91,7 @@ def head(title: str, choose: Callable[[], str | None] | None = None) -> str | No
             format_func=words.LANGUAGES.__getitem__,
             default=language(),
             key="language",
+            on_change=_choose_language,
             label_visibility="collapsed",
         )
     if problem := shared().problem:
