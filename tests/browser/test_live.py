@@ -10,6 +10,8 @@ from zoneinfo import ZoneInfo
 
 import psutil
 import pytest
+
+pytest.importorskip("playwright", reason="playwright is not installed")
 from stage import board, replayed
 
 # Steps, trace-cache messages that grow in number, then silence; hostile words in between.

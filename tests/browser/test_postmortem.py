@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("playwright", reason="playwright is not installed")
 from stage import RECORDING
 
 HOSTILE = "<script>alert('pm')</script><img src=x onerror=alert('img')> **bold** [x](javascript:alert(1))"
