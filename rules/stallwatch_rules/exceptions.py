@@ -16,6 +16,8 @@ SURVIVED = 2  #: so many further steps show that an exception did not end the ru
 SURVIVED_LINES = 1000  #: the same, for logs whose steps are not understood
 SURVIVED_BUT_DIED = 10  #: the same where the run is known to have failed: its output may be out of order
 
+SNIPPET_LINES = 5  #: lines after which the exception of code without a file was not the program's own
+
 _TIMED_OUT = re.compile(r"Timed out waiting|timed out after \d|before timing out")
 
 
@@ -111,6 +113,11 @@ def read_exceptions(
             followed = max(own, clock.after(stream.when(seen.last.line)))
             fatal = followed < enough and stream.plain - seen.last.mark.plain < SURVIVED_LINES
             fatal = fatal and not (complete and seen.last.thread)
+            if seen.raised.kind == "snippet":
+                after = stream.plain - seen.last.mark.plain
+                fatal = fatal and seen.count == 1 and not followed and after <= SNIPPET_LINES
+                if not fatal:
+                    continue
             first, time = seen.raised, stream.when(seen.raised.line)
             first.step = first.mark.step if first.mark.step is not None else clock.at(time)
             if first.step is None and fatal:

@@ -8,13 +8,13 @@ from typing import Literal
 
 from stallwatch_rules.records import Line
 
-Kind = Literal["failure", "ignored", "interrupt", "wrapper"]
+Kind = Literal["failure", "snippet", "ignored", "interrupt", "wrapper"]
 
 _LAUNCHER_NAMES = ("ChildFailedError", "SignalException", "ProcessExitedException")
 _LAUNCHER_FRAMES = re.compile(
     r"torch/distributed/(?:run|launch|launcher/)|accelerate/commands/|deepspeed/launcher/|bin/(?:torchrun|deepspeed|accelerate)$"
 )
-_SNIPPETS = ("<string>", "<stdin>")
+_SNIPPET = re.compile(r"^<(?:string|stdin|frozen [^>]*)>$")
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,6 @@ class Raised:
 def kind_of(raised: Raised) -> Kind:
     """Whether it is a failure, the launcher's summary of one, or a stop by hand."""
     last = raised.exception.rpartition(".")[2]
-    if raised.frames and all(frame.path in _SNIPPETS for frame in raised.frames):
-        return "ignored"  # a piece of code that the program ran, such as a model's answer
     if last in ("KeyboardInterrupt", "SystemExit", "GeneratorExit"):
         return "interrupt"
     if last in _LAUNCHER_NAMES:
@@ -78,4 +76,8 @@ def kind_of(raised: Raised) -> Kind:
         return "wrapper"
     if not last and launched:  # cut off, and what ends a launcher's traceback is its summary
         return "wrapper"
+    if raised.frames and all(_SNIPPET.match(frame.path) for frame in raised.frames):
+        # Code without a file: what the program ran, such as a model's answer, or the program itself
+        # (python -c). Only what follows tells.
+        return "snippet"
     return "failure"

@@ -58,7 +58,7 @@ def unknown_in(table: ExceptionTable, known: Collection[str]) -> list[Seen]:
     return [
         seen
         for seen in table.seen.values()
-        if seen.raised.kind == "failure" and seen.raised.rules.isdisjoint(known)
+        if seen.raised.kind in ("failure", "snippet") and seen.raised.rules.isdisjoint(known)
     ]
 
 

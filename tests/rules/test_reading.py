@@ -524,3 +524,21 @@ def test_many_ranks_and_rules_stay_bounded(catalogue: Catalogue) -> None:
         reading.feed(reader.feed(f"[rank{rank}]: {OOM}\n".encode()))
     assert len(reading.streams) <= 4096
     assert reading.diagnose().verdict == "failed"
+
+
+SNIPPET = "Traceback (most recent call last):\n  File \"<string>\", line 4, in <module>\nKeyError: 'labels'\n"
+
+
+def test_code_without_a_file_may_be_the_program_itself(diagnose: Diagnose) -> None:
+    for failed in (None, True):
+        diagnosis = diagnose(SNIPPET, failed=failed)
+        assert diagnosis.verdict == "unknown-failure"
+        assert [(one.exception, one.message) for one in diagnosis.unknown] == [("KeyError", "'labels'")]
+
+
+def test_an_exception_of_code_without_a_file_that_lines_follow_is_no_failure(
+    diagnose: Diagnose,
+) -> None:
+    for after in (steps(1, 3), "scored an answer\n" * 30):
+        diagnosis = diagnose(steps(0, 1) + SNIPPET + after)
+        assert (diagnosis.verdict, diagnosis.unknown) == ("healthy", [])

@@ -163,7 +163,9 @@ KeyboardInterrupt
 
 def test_code_that_the_program_ran_is_not_the_program() -> None:
     text = 'Traceback (most recent call last):\n  File "<string>", line 3, in <module>\nNameError: x\n'
-    assert [one.kind for one in read(text)] == ["ignored"]
+    assert [one.kind for one in read(text)] == ["snippet"]
+    frozen = text.replace("<string>", "<frozen runpy>")
+    assert [one.kind for one in read(frozen)] == ["snippet"]
 
 
 @pytest.mark.parametrize(
