@@ -18,8 +18,11 @@ MASK = b"***"
 _Replace = Callable[[Any], bytes]
 
 
-def redact(text: str) -> str:
-    """The text with its secrets masked; redacting twice changes nothing more."""
+def redact(text: str, *, homes: bool = True) -> str:
+    """The text with its secrets masked; redacting twice changes nothing more.
+
+    ``homes=False`` leaves the user's name in home paths: a path that its reader should find again.
+    """
     data = text.encode(
         "utf-8", "surrogatepass"
     )  # lone surrogates (undecodable bytes of a log) come back as is
@@ -28,6 +31,8 @@ def redact(text: str) -> str:
     # No rule reaches over a line's end, so all lines are done at once: a call costs more than a line.
     # The set fails open when it runs out of memory; then every rule is tried.
     for index in sorted(_WHICH.Match(data) or range(len(_RULES))):
+        if index == _HOMES and not homes:
+            continue
         expression, replace = _RULES[index]
         data = expression.sub(replace, data)
     return data.decode("utf-8", "surrogatepass")
@@ -168,8 +173,15 @@ _TABLE: tuple[tuple[str, str, _Replace], ...] = (
         rf"(?i)(--({_NAMES})[ \t]+)({_VALUE})",
         _keep_name,
     ),
-    (r"/home/|/Users/", r"""(/home/|/Users/)[^/\s"'`:,;)\]}>]+""", lambda m: bytes(m.group(1)) + b"~"),
+    # Only where a path begins: /data/home/alice is no home, and masked it would be a path that is not there.
+    (
+        r"/home/|/Users/",
+        r"""((?:^|[^\w./~*+@%$}\\-]|file://|(?:^|\s)-[ILB]|\\[nrt]|\x1b\[[\d;]*m)(?:/home/|/Users/))"""
+        r"""[^/\s"'`:,;)\]}>]+""",
+        lambda m: bytes(m.group(1)) + b"~",
+    ),
 )
+_HOMES = len(_TABLE) - 1  #: the last one
 
 
 def _options() -> Any:

@@ -84,7 +84,13 @@ SECRET = [
     ("GET /b?X-Amz-Signature=abcdef0123&x=1", "GET /b?X-Amz-Signature=***&x=1", "abcdef0123"),
     ("saved to /home/alice/out/ckpt-5", "saved to /home/~/out/ckpt-5", "alice"),
     ('File "/Users/bob.lee/train.py", line 3', 'File "/Users/~/train.py", line 3', "bob.lee"),
-    ("ls: /mnt/home/李雷: no such folder", "ls: /mnt/home/~: no such folder", "李雷"),
+    ("ls: /home/李雷: no such folder", "ls: /home/~: no such folder", "李雷"),
+    ("/home/alice/x", "/home/~/x", "alice"),
+    ("PATH=/home/alice/bin:/home/alice/go", "PATH=/home/~/bin:/home/~/go", "alice"),
+    ("read file:///home/alice/x", "read file:///home/~/x", "alice"),
+    ("g++ -I/home/alice/include (/home/alice/a.cc)", "g++ -I/home/~/include (/home/~/a.cc)", "alice"),
+    ("'one\\n/home/alice/x'", "'one\\n/home/~/x'", "alice"),
+    ("文件在/home/alice/x", "文件在/home/~/x", "alice"),
 ]
 
 NOT_SECRET = [
@@ -116,6 +122,7 @@ NOT_SECRET = [
     "ValueError: bearer of bad news",
     "Secrets of the trade: none. Password prompt disabled",
     "/homework/alice /data/home_alice/ at home",
+    "/data/home/alice/logs ./home/alice ../Users/alice ${ROOT}/home/alice s3://bucket/home/alice",
     "显存不足，令牌数 token: 12",
     "",
 ]
@@ -168,3 +175,12 @@ def test_time_grows_with_length_only(unit: str) -> None:
     began = time.perf_counter()
     redact(text)
     assert time.perf_counter() - began < 10  # a quadratic look at 400 kB takes minutes
+
+
+def test_a_home_path_at_the_start_of_any_line_is_masked() -> None:
+    assert redact("one\n/home/alice/x\r\n/home/bob") == "one\n/home/~/x\r\n/home/~"
+
+
+def test_home_paths_may_be_left_and_secrets_are_not() -> None:
+    text = "/home/alice/token=abcdef0123456789abcdef/x"
+    assert redact(text, homes=False).startswith("/home/alice/token=***")

@@ -203,3 +203,13 @@ def test_json_holds_no_secret() -> None:
     assert token.encode() not in to_json(found)
     assert token[4:] not in to_markdown(found)
     assert token not in printed(found, width=300)
+
+
+def test_the_file_stays_the_path_that_its_reader_gave() -> None:
+    place = Place(1, "/home/alice/logs/rank1.log", 2, None, None, "File /home/alice/train.py")
+    found = diagnosis(
+        primary=None, findings=[Finding("no-room", "No room", "cause", "fatal", 1, [1], place, place)]
+    )
+    (finding,) = json.loads(to_json(found))["findings"]
+    assert finding["first"]["file"] == "/home/alice/logs/rank1.log"
+    assert finding["first"]["text"] == "File /home/~/train.py"

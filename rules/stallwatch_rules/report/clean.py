@@ -25,13 +25,18 @@ def clean_diagnosis(diagnosis: Diagnosis) -> Diagnosis:
     return msgspec.convert(cleaned(diagnosis), Diagnosis)
 
 
+def _path(value: Any) -> Any:
+    """A path that the reader gave, and should find again: with the user's name, without secrets."""
+    return _CONTROL.sub("", redact(value, homes=False)) if isinstance(value, str) else _clean(value)
+
+
 def _clean(value: Any) -> Any:
     if isinstance(value, str):
         return _CONTROL.sub("", redact(value))
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _clean(item) for key, item in value.items()}
+        return {key: _path(item) if key == "file" else _clean(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_clean(item) for item in value]
     return value
