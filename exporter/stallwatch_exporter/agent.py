@@ -31,6 +31,7 @@ from stallwatch_rules.redact import redact
 
 JUDGE_SECONDS = 5.0  #: how often a run in which something happens is diagnosed anew
 _JUDGE_SHARE = 20  # at most this part (1/20) of the time goes into diagnosing
+_IDLE_SECONDS = 0.5  #: a progress bar that was not drawn anew for this long is read as it is
 _QUIET_SECONDS = 30.0  #: after this long without a line, an exception that no rule knows was the last word
 _LAST_LINES = 200
 _SHOWN_LINES = 3
@@ -134,6 +135,9 @@ class Agent:
 
     def history_ends(self, last_sign: float) -> Diagnosis:
         """All that was there is read; the files were last written to at `last_sign`. What is known so far."""
+        with self._guarded("reading the log"):
+            for reader in self._readers.values():
+                self._take(reader.idle(last_sign), 0, None)
         with self._guarded("taking over the run"):
             self._advance.history(last_sign)
             found, _ = self._diagnosis(last_sign)
@@ -152,7 +156,9 @@ class Agent:
             reader = self._readers[source] = LineReader(source, rank)
         return lines + reader.feed(data, now)
 
-    def _take(self, lines: list[Line], size: int, now: float | None, counted: bool = True) -> None:
+    def _take(
+        self, lines: list[Line], size: int, now: float | None, *, counted: bool = True, progress: bool = True
+    ) -> None:
         self._size.bytes += size
         self._size.lines += len(lines)
         if counted:
@@ -170,7 +176,7 @@ class Agent:
                 self.metrics.warning(line.rank)
         if now is not None:
             self._line_at = self._fed_at = now
-            progressed = self._advance.seen(now)
+            progressed = progress and self._advance.seen(now)
             self._alarms.matched(seen.matches, now)
             self._news = self._news or progressed or bool(seen.matches)
 
@@ -187,6 +193,10 @@ class Agent:
         with self._guarded("the log copies"):
             if self._copies is not None:
                 self._copies.flush(present)
+        with self._guarded("reading the log"):
+            for reader in self._readers.values():
+                bar = reader.idle(present - _IDLE_SECONDS)
+                self._take(bar, 0, bar[-1].time if bar else None)
         with self._guarded("watching the run"):
             self._watch.set_back(now)
             self._look(present, now)
@@ -289,8 +299,11 @@ class Agent:
         now = self._clock() if now is None else now
         present = min(now, self._fed_at) if self._unread else now  # what was not read may tell of steps
         with self._guarded("reading the log"):
-            left = [line for reader in self._readers.values() for line in reader.finish(present)]
-            self._take(left, 0, present)
+            for reader in self._readers.values():
+                left = reader.finish(present)
+                # It came when it came: that the file ends here is no sign of progress.
+                at = max((line.time for line in left if line.time is not None), default=present)
+                self._take(left, 0, min(at, present), progress=self._stall is None)
         was_stalled, quiet = self._stall is not None, None
         with self._guarded("watching the run"):
             state, continues = self._check_stall(present)

@@ -1,7 +1,8 @@
 """From bytes to lines: ends, progress bars, encodings, ANSI codes, container records, ranks and times.
 
 A ``LineReader`` is fed the bytes of one source in whatever portions they come, and gives the same lines for
-every way of cutting them: nothing in here looks at where a portion begins or ends.
+every way of cutting them: nothing in here looks at where a portion begins or ends. Only whoever asks for what
+has been ``idle`` gets a progress bar's segment that nothing has ended yet.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class LineReader:
         self._head: bytes | None = b""  # the first bytes, until it is clear what the byte order mark says
         self._utf16: codecs.IncrementalDecoder | None = None
         self._held = bytearray()  # the unfinished segment, at most MAX_LINE + 1 bytes of it
+        self._held_at: float | None = None  # when the last of it came, where `feed` was told
+        self._redrawn = False  # it follows a carriage return
         self._number = 1
         self._line_start = True
         self._record: _Record | None = None  # the container record that this physical line is
@@ -62,10 +65,29 @@ class LineReader:
             data = self._begin(data)
         if self._utf16 is not None:
             data = self._utf16.decode(data).encode("utf-8", "replace")
-        return self._feed(data, time)
+        lines = self._feed(data, time)
+        if data:
+            self._held_at = time
+        return lines
+
+    def idle(self, since: float) -> list[Line]:
+        """The unfinished segment of a progress bar to which nothing was added after `since`.
+
+        A bar's carriage return stands before it, so that its last state is ended by the next one: in a run
+        that hangs, never. It is given once; whatever follows it is a segment of its own. An ordinary
+        unfinished line stays held.
+        """
+        at = since if self._held_at is None else self._held_at
+        out: list[Line] = []
+        if self._held and self._redrawn and at <= since:
+            raw, self._held = bytes(self._held), bytearray()
+            self._segment(raw, False, at, out)
+        return out
 
     def finish(self, time: float | None = None) -> list[Line]:
-        """What is left when the source ends: an unfinished last line, unfinished records."""
+        """What is left when the source ends at `time`: an unfinished last line, unfinished records. They have
+        the time at which they came, where that is known."""
+        time = time if self._held_at is None else self._held_at
         data = b""
         if self._head:
             data, self._head = self._head, None
@@ -104,6 +126,7 @@ class LineReader:
             return out
         complete = bytes(self._held) + data[:end]
         self._held = bytearray(data[end : end + MAX_LINE + 1])
+        self._redrawn = data[end - 1 : end] == b"\r"
         segment = self._segment
         labels = self._labels
         *ended, last = complete.split(b"\n")

@@ -269,13 +269,13 @@ def test_progress_bars_and_ranks_are_understood(run: Any) -> None:
         )
         run.say(f"[rank1]: {{'loss': '{1 / step:.3f}', 'grad_norm': 'nan', 'learning_rate': '1e-05'}}")
     run.wait(1)
-    assert run.metric("stallwatch_step") == 10  # the last state of a bar ends with the next one
+    assert run.metric("stallwatch_step") == 11  # no carriage return came after the last state
     assert run.metric("stallwatch_target_steps") == 50
     assert run.metric("stallwatch_loss{rank=1}") == 0.091
     assert run.metric("stallwatch_learning_rate{rank=1}") == 1e-05
     assert str(run.metric("stallwatch_grad_norm{rank=1}")) == "nan"
     assert run.metric("stallwatch_last_step_timestamp_seconds") is not None
-    assert run.metric("stallwatch_step_duration_seconds_count") == 9
+    assert run.metric("stallwatch_step_duration_seconds_count") == 10
     assert run.metric("stallwatch_step_duration_seconds_sum") == pytest.approx(18.0)
     assert run.kept("agent.json")["rank_logs"] == ["output.log", "ranks/rank1.log"]
 
@@ -542,3 +542,52 @@ def test_versions_that_the_log_names_become_labels(run: Any) -> None:
             labels = family.samples[0].labels
     assert labels is not None
     assert (labels["torch"], labels["deepspeed"], labels["flash_attn"]) == ("2.6.0", "0.16.4", "2.7.0")
+
+
+def draw(run: Any, step: int) -> None:
+    """One state of a tqdm bar: the carriage return stands before it."""
+    bar = f"\r {step}%|██        | {step}/100 [00:{step:02}<00:09, 10.0it/s]"
+    run.agent.feed("stderr", bar.encode(), run.now, stream="stderr")
+
+
+@pytest.mark.parametrize("kind", ["killed", "unknown"])
+def test_a_run_that_hangs_behind_its_bar_is_no_recovery_when_it_is_killed(watch: Make, kind: str) -> None:
+    run = watch(stall_floor_seconds=4.0)
+    for step in range(1, 31):
+        run.wait(1)
+        draw(run, step)
+    run.wait(10)
+    (stall,) = {incident.id: incident for incident in run.told}.values()
+    assert (stall.step, stall.status, stall.rule) == (30, "open", "silent-hang-no-error")
+    diagnosis = run.end(kind, 137 if kind == "killed" else None)
+    assert "recovered" not in {incident.resolution for incident in run.told}
+    assert diagnosis.progress.last_step == 30
+    assert diagnosis.verdict in ("stalled", "failed")
+    assert "silent-hang-no-error" in [finding.rule for finding in diagnosis.findings]
+    if kind == "killed":
+        assert run.changes[1:] == [
+            (HANG + "/1", "resolved", "run-failed"),
+            ("ended/silent-hang-no-error/1", "open", ""),
+        ]
+
+
+def test_a_bar_that_goes_on_after_a_stall_is_a_recovery(watch: Make) -> None:
+    run = watch(stall_floor_seconds=4.0)
+    for step in range(1, 31):
+        run.wait(1)
+        draw(run, step)
+    run.wait(10)
+    draw(run, 31)
+    run.wait(2)
+    assert run.changes == [(HANG + "/1", "open", ""), (HANG + "/1", "resolved", "recovered")]
+
+
+def test_an_unfinished_line_at_the_end_of_a_stall_is_no_recovery(watch: Make) -> None:
+    run = watch(stall_floor_seconds=4.0)
+    run.steps(1, 10, seconds=1.0)
+    run.agent.feed("stdout", b"step 11/1000 loss 0.1", run.now)
+    run.wait(10)
+    diagnosis = run.end("killed", 137)
+    assert "recovered" not in {incident.resolution for incident in run.told}
+    assert diagnosis.progress.last_step == 11
+    assert "silent-hang-no-error" in [finding.rule for finding in diagnosis.findings]

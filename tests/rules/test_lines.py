@@ -325,3 +325,25 @@ def test_rank_of_path(path: str, rank: int | None) -> None:
 )
 def test_looks_binary(head: bytes, binary: bool) -> None:
     assert looks_binary(head) is binary
+
+
+def test_a_bar_that_stands_is_read_once_with_the_time_it_came() -> None:
+    reader = LineReader("train.log")
+    assert reader.feed(b"\r 29/100", 10.0) == []
+    assert [line.text for line in reader.feed(b"\r 30/100", 11.0)] == [" 29/100"]
+    assert reader.idle(10.9) == []
+    assert reader.idle(11.5) == [Line(" 30/100", "train.log", 1, None, 11.0)]
+    assert reader.idle(99.0) == []
+    assert [line.text for line in reader.feed(b"\r 31/100\rdone\n", 50.0)] == [" 31/100", "done"]
+    assert reader.feed(b"\r 32/100", 51.0) == []
+    assert len(reader.idle(60.0)) == 1
+    assert [(line.text, line.number) for line in reader.feed(b"Killed\n", 61.0)] == [("Killed", 2)]
+    assert reader.finish(70.0) == []
+
+
+def test_an_unfinished_ordinary_line_waits_for_its_end_and_keeps_its_time() -> None:
+    reader = LineReader("train.log")
+    reader.feed(b"one\nloading", 10.0)
+    assert reader.idle(99.0) == []
+    assert [line.text for line in reader.feed(b" done\nste", 99.0)] == ["loading done"]
+    assert reader.finish(200.0) == [Line("ste", "train.log", 3, None, 99.0)]
