@@ -72,7 +72,7 @@ def conclude(
         complete=tracker.finished,
         silence=clock.silence,
         threshold=clock.threshold,
-        stalled=question.stalled or (clock.silent and question.failed is not False),
+        stalled=(question.stalled or clock.silent) and question.failed is not False,
         died=died,
         language=language,
     )

@@ -7,7 +7,7 @@ and belongs to one source and rank each. ``diagnose`` puts the streams together 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.diagnosis import conclude
@@ -92,6 +92,8 @@ class RunReading:
         ``stalled`` come from who watches the run live.
         """
         question = Question(ending, failed, now, threshold, stalled, language)
+        if failed is None and question.kind == "finished":
+            question = replace(question, failed=False)
         return conclude(self.streams, self.tracker, self.catalogue, self.matcher.conditional, question)
 
     def _stream(self, line: Line) -> StreamReading | None:

@@ -52,7 +52,7 @@ def verdict_of(
 ) -> Verdict:
     if chosen is not None and chosen[0].harm == "fatal":
         standing = chosen[0].rule in (TRACE_CACHE, SILENT_HANG) and not facts.timed_out
-        if (standing or question.stalled) and question.failed is not True:
+        if (standing or question.stalled) and question.failed is None:
             return "stalled"
         return "failed"
     if exceptions.fatal:

@@ -542,3 +542,25 @@ def test_an_exception_of_code_without_a_file_that_lines_follow_is_no_failure(
     for after in (steps(1, 3), "scored an answer\n" * 30):
         diagnosis = diagnose(steps(0, 1) + SNIPPET + after)
         assert (diagnosis.verdict, diagnosis.unknown) == ("healthy", [])
+
+
+def test_a_long_silence_before_a_good_end_is_no_stall(diagnose: Diagnose) -> None:
+    rows = [(float(at), f"step {at} loss 1.5") for at in range(1, 12)]
+    text = stamped([*rows, (7200.0, "saved the weights")])
+    asked: list[dict[str, object]] = [
+        {"ending": "finished: it ended well", "failed": False, "now": 0, "threshold": 30.0, "stalled": True},
+        {"ending": "finished: it ended well", "failed": False},
+        {"ending": "finished: it ended well"},
+        {"failed": False, "stalled": True},
+    ]
+    for question in asked:
+        if "now" in question:
+            question["now"] = START.timestamp() + 7300.0
+        diagnosis = diagnose(text, **question)
+        assert (diagnosis.verdict, diagnosis.primary) == ("healthy", None)
+    assert diagnose(text).verdict == "stalled"
+
+
+def test_a_bad_number_is_a_failure_and_no_stall_where_the_command_ended_well(diagnose: Diagnose) -> None:
+    diagnosis = diagnose("{'loss': nan}\n", failed=False, stalled=True)
+    assert (diagnosis.verdict, primary(diagnosis)) == ("failed", "loss-nan")
