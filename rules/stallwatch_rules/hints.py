@@ -6,6 +6,7 @@ its lines. The words that do are then looked for line by line, so portions decid
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,15 @@ from stallwatch_rules.phases import SIGN_WORDS
 TRACEBACK = ("call last", 'File "', "Error", "Exception", "Interrupt", "Exit", "Timeout", "error ---")
 VERSION = ("ersion", "==", "eepspeed", "python3.", "torch", "dist-info", "Python ", "transformers", " info ")
 LAUNCHER = ("Root Cause", "exitcode", "local_rank", "return code")
-WARNING = ("arning", "WARN", "[W")
+WARNING = ("Warning:", "WARN", "[W", "W0", "W1")
+
+
+# A class of Python's warnings, a logger's level as a word of its own, or the lead of glog's lines (WMMDD, and
+# torch's [WMDD). No "learning_rate", and no "[Worker 3]".
+_WARNING = re.compile(
+    r"Warning:(?!\w)|(?<![A-Za-z0-9_])WARN(?:ING)?(?![A-Za-z0-9_])"
+    r"|(?:^|[\s:])\[?W[01]?\d[0-3]\d \d\d:\d\d:"
+)
 
 
 @dataclass(frozen=True)
@@ -54,3 +63,8 @@ def may_hold(text: str, words: Sequence[str]) -> bool:
         if word in text:
             return True
     return False
+
+
+def is_warning(text: str) -> bool:
+    """Whether the line is a warning of some program."""
+    return _WARNING.search(text) is not None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.diagnosis import conclude
-from stallwatch_rules.hints import Hints, may_hold
+from stallwatch_rules.hints import Hints, is_warning, may_hold
 from stallwatch_rules.matcher import Matcher
 from stallwatch_rules.progress import ProgressTracker
 from stallwatch_rules.records import Diagnosis, Line, Match, Sample
@@ -132,5 +132,5 @@ class RunReading:
                 stream.exceptions.add(raised)
             busy = stream.tracebacks.busy
         stream.plain += not busy
-        if hints.warning and may_hold(line.text, hints.warning):
+        if hints.warning and sample is None and is_warning(line.text):
             observed.warnings.append(line)
