@@ -240,3 +240,25 @@ def test_chats_without_the_extra_are_told_of_not_crashed_on(
     listeners.close()
     err = capsys.readouterr().err
     assert "pip install 'stallwatch[alerts]'" in err and "s3cr3t" not in err
+
+
+SLEEPER = "import signal, time; print('step 1/9 loss 1', flush=True); time.sleep(60)"
+
+
+@pytest.mark.parametrize("pause", [0.02, 0.1, 0.3])
+def test_a_second_sigterm_does_not_take_the_report(tmp_path: Path, pause: float) -> None:
+    code = "from stallwatch.cli import main; main()"
+    command = [sys.executable, "-c", code, "run", "--no-metrics", "--", *python(SLEEPER)]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None and child.stderr is not None
+        child.stdout.readline()  # the command is up
+        child.terminate()
+        time.sleep(pause)
+        child.terminate()
+        told = child.stderr.read()
+    assert child.returncode == 143
+    assert "How it ended: killed by SIGTERM" in told and "FAILED" in told
+    (info,) = list_runs(Path(os.environ["STALLWATCH_HOME"]))
+    assert info.ending is not None and info.ending.signal == "SIGTERM" and info.ended_at is not None
