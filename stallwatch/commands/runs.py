@@ -54,12 +54,17 @@ def _row(info: AgentInfo) -> tuple[str, ...]:
     started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(info.started_at))
     return (
         info.run,
-        info.state if alive or info.ended_at is not None else "agent gone",
+        _state(info) if alive or info.ended_at is not None else "agent gone",
         started,
         duration(end - info.started_at),
         _ending(info),
         (info.endpoint or "-") if alive else "-",
     )
+
+
+def _state(info: AgentInfo) -> str:
+    """Whoever pressed Ctrl-C did not see the run fail."""
+    return "interrupted" if info.ending is not None and info.ending.kind == "interrupted" else info.state
 
 
 def _ending(info: AgentInfo) -> str:

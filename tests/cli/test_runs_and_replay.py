@@ -39,6 +39,13 @@ def test_runs_with_their_states(stallwatch: Stallwatch, home: Path) -> None:
     assert rows[1][3:] == ["1 h 5 min", "killed (SIGKILL, exit code 137)", "-"]
 
 
+def test_a_run_that_was_interrupted_did_not_fail(stallwatch: Stallwatch, home: Path) -> None:
+    folder = RunFolder.create("stopped", ["train.py"], home=home, now=1000.0)
+    folder.write_info(state="failed", ended_at=1060.0, ending=Ending("interrupted", 130, "SIGINT"))
+    row = stallwatch("runs").stdout.splitlines()[0].split("\t")
+    assert (row[1], row[4]) == ("interrupted", "interrupted (SIGINT, exit code 130)")
+
+
 def test_no_runs(stallwatch: Stallwatch, home: Path) -> None:
     result = stallwatch("runs")
     assert (result.exit_code, result.stdout) == (0, "")
