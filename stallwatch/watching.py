@@ -11,6 +11,7 @@ from stallwatch.config import Config
 from stallwatch.handover import alert_settings
 from stallwatch.terminal_sink import TerminalSink
 from stallwatch_alerts.messages import ending_line
+from stallwatch_exporter.ending_words import detail_in
 
 if TYPE_CHECKING:
     from stallwatch_alerts.sink import ChatSink
@@ -81,7 +82,7 @@ _KEPT = {
 def print_end(language: str, diagnosis: Diagnosis, ending: Ending, folder: RunFolder) -> None:
     """How the command ended and, unless all went well, what the diagnosis is; on stderr."""
     # Whoever only stops looking does not learn how the command ends.
-    tell(ending.detail if ending.kind == "unknown" else ending_line(ending, language))
+    tell(detail_in(ending, language) if ending.kind == "unknown" else ending_line(ending, language))
     if ending.kind in ("finished", "unknown") and diagnosis.verdict in ("healthy", "no-training-log"):
         return
     try:

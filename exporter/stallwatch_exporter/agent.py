@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from stallwatch_exporter.advance import Advance
 from stallwatch_exporter.alarms import Alarms
 from stallwatch_exporter.copies import RankCopies
+from stallwatch_exporter.ending_words import detail_in
 from stallwatch_exporter.incident import Ending, Incident, Sink
 from stallwatch_exporter.incidents import IncidentBook, read_incidents, redacted
 from stallwatch_exporter.metrics import RunMetrics
@@ -276,7 +277,7 @@ class Agent:
         state = self._watch.check(now)
         diagnosis = redacted(
             self._reading.diagnose(
-                ending=f"{ending.kind}: {ending.detail}" if ending else "",
+                ending=f"{ending.kind}: {detail_in(ending, self._settings.language)}" if ending else "",
                 failed=ending.failed if ending else None,
                 now=now,
                 threshold=state.threshold,

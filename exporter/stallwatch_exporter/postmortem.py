@@ -35,7 +35,7 @@ def diagnose_paths(
     """
     started = time.monotonic()
     files, problems = expand(paths, limits=limits)
-    ending, failed = _recorded_ending(paths)
+    ending, failed = _recorded_ending(paths, language)
     return _diagnose(files, problems, catalogue, language, progress, started, ending, failed), problems
 
 
@@ -112,13 +112,14 @@ class _Told:
             self._tell(self._before, self._total)
 
 
-def _recorded_ending(paths: Sequence[str | os.PathLike[str]]) -> tuple[str, bool | None]:
+def _recorded_ending(paths: Sequence[str | os.PathLike[str]], language: str) -> tuple[str, bool | None]:
     """How the run ended, if the one path given is the folder that Stallwatch kept of it."""
     if len(paths) != 1 or not (Path(paths[0]) / "agent.json").is_file():
         return "", None
+    from stallwatch_exporter.ending_words import detail_in
     from stallwatch_exporter.runfolder import read_info
 
     info = read_info(Path(paths[0]))
     if info is None or info.ending is None:
         return "", None
-    return f"{info.ending.kind}: {info.ending.detail}", info.ending.failed
+    return f"{info.ending.kind}: {detail_in(info.ending, language)}", info.ending.failed

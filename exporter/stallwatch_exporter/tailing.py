@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stallwatch_exporter.agent import Agent
+from stallwatch_exporter.ending_words import STOPPED_WATCHING
 from stallwatch_exporter.history import read_history, stream_of, summary
 from stallwatch_exporter.incident import Ending, Sink
 from stallwatch_exporter.opening import Notice, OnEnd, open_agent, to_stderr
@@ -81,7 +82,7 @@ def tail_files(
     ending = Ending(
         kind="unknown",
         exit_code=None,
-        detail="The log files do not tell how the command ended." if once else "The watching was stopped.",
+        detail="The log files do not tell how the command ended." if once else STOPPED_WATCHING,
         seconds=now - started,
     )
     diagnosis = agent.end(ending, now)

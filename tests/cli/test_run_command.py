@@ -262,3 +262,13 @@ def test_a_second_sigterm_does_not_take_the_report(tmp_path: Path, pause: float)
     assert "How it ended: killed by SIGTERM" in told and "FAILED" in told
     (info,) = list_runs(Path(os.environ["STALLWATCH_HOME"]))
     assert info.ending is not None and info.ending.signal == "SIGTERM" and info.ended_at is not None
+
+
+def test_the_ending_is_told_in_the_readers_language(process: Process) -> None:
+    command = ["run", "--no-metrics", "--language", "zh", "--name", "k", "--"]
+    result = process(*command, *python("import os; os.kill(os.getpid(), 9)"))
+    assert result.stderr.count("命令被 SIGKILL 终止（退出码 137）。") == 2
+    folder = Path(os.environ["STALLWATCH_HOME"]) / "runs" / "k"
+    report = process("diagnose", "--language", "zh", str(folder)).stdout
+    assert "命令被 SIGKILL 终止（退出码 137）。" in report
+    assert "The command" not in result.stderr + report

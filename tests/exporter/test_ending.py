@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from stallwatch_exporter.ending import EndingWatch, classify, read_oom_kills
+from stallwatch_exporter.ending_words import STOPPED_WATCHING, detail_in
+from stallwatch_exporter.incident import Ending
 
 CGROUP = {"cgroup": 0, "host": 7}
 OOM_HERE = {"oom_before": CGROUP, "oom_after": {"cgroup": 1, "host": 8}}
@@ -107,3 +109,28 @@ def test_a_real_sigkill_is_told() -> None:
     ending = watch.ending(child.wait(), seconds=1.0, now=time.time())
     assert ending.signal == "SIGKILL" and ending.exit_code == 137
     assert ending.kind in ("killed", "oom-killed")  # the machine's own OOM killer may strike meanwhile
+
+
+@pytest.mark.parametrize(
+    ("ending", "told"),
+    [
+        (classify(0), "命令以 0 退出。"),
+        (classify(3), "命令以退出码 3 退出。"),
+        (classify(-9), "命令被 SIGKILL 终止（退出码 137）。"),
+        (
+            classify(-9, passed_on=signal.SIGTERM),
+            "stallwatch 收到 SIGTERM 并转给了命令；命令随之结束（退出码 137）。",
+        ),
+        (classify(124), "timeout(1) 的时间到了（退出码 124）。"),
+        (classify(-2), "命令被中断（Ctrl-C，SIGINT；退出码 130）。"),
+        (
+            classify(-9, oom_before={"cgroup": 0}, oom_after={"cgroup": 1}),
+            "内核的 OOM killer 杀死了进程（退出码 137）。",
+        ),
+        (Ending("unknown", None, detail=STOPPED_WATCHING), "监视已停止。"),
+        (Ending("unknown", None, detail="It is not known."), "命令如何结束，日志文件没有说明。"),
+    ],
+)
+def test_the_sentence_is_in_the_readers_language(ending: Ending, told: str) -> None:
+    assert detail_in(ending, "zh") == told
+    assert detail_in(ending, "en") == ending.detail

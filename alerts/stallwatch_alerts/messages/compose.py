@@ -14,6 +14,7 @@ from stallwatch_alerts.messages import en, zh
 from stallwatch_alerts.messages.plain import plain
 from stallwatch_alerts.messages.words import Words
 from stallwatch_alerts.neutral import neutralise, shorten
+from stallwatch_exporter.ending_words import detail_in
 from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_rules.fixes import fixes_for
 from stallwatch_rules.records import Primary
@@ -226,7 +227,7 @@ def _how_it_ended(ending: Ending, words: Words) -> str:
     if ending.seconds:
         facts.append(words.ran_for.format(duration=words.duration(ending.seconds)))
     line = words.ended.format(ending=words.comma.join(facts))
-    return _lines(line, neutralise(ending.detail, 250))
+    return _lines(line, neutralise(detail_in(ending, words.language), 250))
 
 
 def _lines(*lines: str) -> str:

@@ -16,6 +16,7 @@ def duration(seconds: float) -> str:
 
 
 WORDS = Words(
+    language="en",
     duration=duration,
     rank="rank {rank}",
     step="step {step}",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 class Words:
     """Templates for ``str.format``; the names in braces are given by ``compose``."""
 
+    language: str
     duration: Callable[[float], str]
     rank: str  #: {rank}
     step: str  #: {step}

@@ -17,6 +17,7 @@ def duration(seconds: float) -> str:
 
 
 WORDS = Words(
+    language="zh",
     duration=duration,
     rank="rank {rank}",
     step="第 {step} 步",
