@@ -59,6 +59,7 @@ class Raised:
     root: str = ""  #: the chain's first exception with its message, where there is a chain
     kind: Kind = "failure"
     rules: set[str] = field(default_factory=set)  #: rules that matched in the chain
+    group: bool = False  #: an exception group, whose parts follow behind a margin
     thread: bool = False  #: raised in a thread beside the main one, which goes on
     step: int | None = None  #: the run's step then, as far as the diagnosis could tell
 

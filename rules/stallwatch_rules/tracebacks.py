@@ -22,6 +22,8 @@ BARE_LINES_AFTER = 6  #: a bare "XError: …" counts while no more than this fol
 _HEADER = re.compile(r"(?:Traceback|traceback) \(most recent call last\)(?::| ?─)")
 _FRAME = re.compile(r'\s*(?:[|+] )?\s*File "(?P<path>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$')
 _BOX_FRAME = re.compile(r"[│|] *(?P<path>[^\s:]+\.py):(?P<line>\d+) in (?P<name>[\w<>.]+)")
+_GROUP_HEADER = "Exception Group Traceback"
+_MARGIN = re.compile(r" +(?:\|(?: |$)|\+-)")  # what an exception group and its parts stand behind
 _BOX = "│╭╰─┌└├┃"
 _FINAL = re.compile(
     r"(?:[|+] )?(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?:\((?P<inner>[\w.]+)\))?"
@@ -63,6 +65,7 @@ class _Open:
     foreign: int = 0
     adjoining: bool = False  #: whether the line before belonged to it
     thread: bool = False
+    group: bool = False  #: of an exception group, behind a margin
 
 
 _START = Mark()
@@ -95,6 +98,9 @@ class TracebackReader:
     def feed(self, line: Line, rules: Collection[str] = (), mark: Mark = _START) -> Raised | None:
         """Take the next line and the rules that matched it; gives the chain that has ended, if one has."""
         text = line.text
+        if self._raised is not None and self._raised.group and _MARGIN.match(text):
+            self._part(self._raised, text, rules)
+            return None
         header = _HEADER.search(text) if "call last" in text else None
         if header is not None:
             return self._begin(line, text[: header.start()], rules)
@@ -129,6 +135,7 @@ class TracebackReader:
             prefix = ""
         aside = self._aside > 0 or (inner and previous is not None and previous.kind == "ignored")
         self._open = _Open(line, prefix, aside, previous if inner else None, header=True, adjoining=True)
+        self._open.group = _GROUP_HEADER in line.text
         self._open.rules.update(self._failures & set(rules))
         self._open.thread = self._thread > 0 or (inner and previous is not None and previous.thread)
         self._chained, self._aside, self._thread = False, 0, 0
@@ -136,6 +143,8 @@ class TracebackReader:
 
     def _inside(self, begun: _Open, line: Line, rules: Collection[str], mark: Mark) -> Raised | None:
         text = _without(begun.prefix, line.text)
+        if begun.group:
+            text = _MARGIN.sub("", text, count=1)
         frame = _frame(text)
         if frame is not None:
             if len(begun.frames) == MAX_FRAMES:
@@ -166,8 +175,17 @@ class TracebackReader:
             raised.root = begun.chain.root or f"{begun.chain.exception}: {begun.chain.message}".rstrip(": ")
             raised.rules |= begun.chain.rules
         raised.kind = "ignored" if begun.aside else kind_of(raised)
-        raised.thread = begun.thread
+        raised.thread, raised.group = begun.thread, begun.group
         self._open, self._raised, self._after, self._chained = None, raised, 0, False
+
+    def _part(self, raised: Raised, text: str, rules: Collection[str]) -> None:
+        """A line of one of a group's exceptions: the first that is no group itself is its root."""
+        self._after = 0
+        raised.rules.update(self._failures & set(rules))
+        final = _FINAL.match(_MARGIN.sub("", text, count=1).rstrip()) if not raised.root else None
+        name = final["name"] if final is not None else ""
+        if final is not None and _is_error(name, adjoining=False) and not name.endswith("ExceptionGroup"):
+            raised.root = f"{name}: {final['message'] or ''}"[:MAX_MESSAGE].rstrip(": ")
 
     def _continues(self, text: str, rules: Collection[str]) -> bool:
         """Whether the line still belongs to the exception that was raised last."""

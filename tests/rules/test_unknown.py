@@ -273,3 +273,40 @@ def test_known_rules_and_secrets_stay_out() -> None:
     seen.raised.rules.add("bad-channels")
     assert unknown_in(exceptions, {"bad-channels"}) == []
     assert unknown_in(exceptions, {"another"}) == [seen]
+
+
+GROUP = """\
+  + Exception Group Traceback (most recent call last):
+  |   File "/srv/train.py", line 5, in <module>
+  |     asyncio.run(main())
+  | ExceptionGroup: unhandled errors in a TaskGroup (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | Exception Group Traceback (most recent call last):
+    |   File "/srv/train.py", line 3, in collect
+    | ExceptionGroup: inner (1 sub-exception)
+    +-+---------------- 1 ----------------
+      | Traceback (most recent call last):
+      |   File "/srv/train.py", line 2, in roll_out
+      |     raise ValueError("no answer")
+      | ValueError: no answer
+      +------------------------------------
+    +---------------- 2 ----------------
+    | KeyError: 'k'
+    +------------------------------------
+"""
+
+
+def test_an_exception_group_and_its_first_exception() -> None:
+    (raised,) = read(GROUP + "done\n", {13: {"bad-answer"}}, ["bad-answer"])
+    assert raised.exception == "ExceptionGroup"
+    assert raised.message == "unhandled errors in a TaskGroup (2 sub-exceptions)"
+    assert raised.root == "ValueError: no answer"
+    assert [frame.name for frame in raised.frames] == ["<module>"]
+    assert raised.rules == {"bad-answer"}
+
+
+def test_a_group_after_a_group_is_the_end_of_the_chain() -> None:
+    text = GROUP + "\nDuring handling of the above exception, another exception occurred:\n\n"
+    (raised,) = read(text + GROUP.replace("unhandled errors in a TaskGroup", "several failed"))
+    assert raised.message == "several failed (2 sub-exceptions)"
+    assert raised.root == "ValueError: no answer"
