@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from stallwatch_rules.catalogue import Catalogue
+from stallwatch_rules.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.lines import LineReader
 from stallwatch_rules.page import parse_page
 from stallwatch_rules.reading import RunReading
@@ -564,3 +564,19 @@ def test_a_long_silence_before_a_good_end_is_no_stall(diagnose: Diagnose) -> Non
 def test_a_bad_number_is_a_failure_and_no_stall_where_the_command_ended_well(diagnose: Diagnose) -> None:
     diagnosis = diagnose("{'loss': nan}\n", failed=False, stalled=True)
     assert (diagnosis.verdict, primary(diagnosis)) == ("failed", "loss-nan")
+
+
+def test_no_step_is_told_where_none_was_seen(diagnose: Diagnose) -> None:
+    text = stamped([(float(at), "{'loss': 0.5, 'epoch': 0.1}") for at in range(1, 12)])
+    diagnosis = diagnose(text, stalled=True, now=START.timestamp() + 90, threshold=30.0)
+    assert (diagnosis.verdict, diagnosis.progress.last_step) == ("stalled", None)
+    assert diagnosis.progress.stalled_after_step is None
+    assert diagnosis.primary is not None and diagnosis.primary.step is None
+
+
+def test_a_plain_line_without_a_colon_tells_a_bad_loss() -> None:
+    reading, reader = RunReading(load_catalogue()), LineReader("run.log")
+    reading.feed(reader.feed(b"step 1/100 loss 2.0\nstep 2/100 loss nan\n"))
+    diagnosis = reading.diagnose()
+    assert (diagnosis.verdict, primary(diagnosis)) == ("failed", "loss-nan")
+    assert (diagnosis.progress.last_step, diagnosis.progress.last_loss) == (2, None)
