@@ -52,7 +52,7 @@ def test_it_still_fails_like_this_and_is_told_why(scenario: Scenario, tmp_path: 
     printed = "\n".join(log.read_text() for log in logs)
     assert code == scenario.exit_code, printed + launcher
     assert scenario.message in printed
-    diagnosis, problems = diagnose_paths(logs, catalogue=load_catalogue())
+    diagnosis, problems = diagnose_paths([tmp_path / "logs"], catalogue=load_catalogue())
     assert not problems
     assert diagnosis.verdict == scenario.verdict
     assert (diagnosis.primary and diagnosis.primary.rule) == scenario.primary
