@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stallwatch.commands.context import tell
@@ -74,9 +75,27 @@ def open_store(config: Config) -> IncidentStore:
 
 
 _KEPT = {
-    "en": "the copies of its output and this diagnosis are in {path}",
-    "zh": "输出副本和这份诊断保存在 {path}",
+    "en": {
+        (True, True): "the copies of its output and this diagnosis are in {path}",
+        (True, False): "the copies of its output are in {path}",
+        (False, True): "this diagnosis is in {path}",
+    },
+    "zh": {
+        (True, True): "输出副本和这份诊断保存在 {path}",
+        (True, False): "输出副本保存在 {path}",
+        (False, True): "这份诊断保存在 {path}",
+    },
 }
+
+
+def kept_line(path: Path, language: str) -> str:
+    """What of the run is in its folder, by what is there; empty where nothing is."""
+    try:
+        copies = any(log.stat().st_size for log in (*path.glob("*.log"), *path.glob("ranks/*.log")))
+        diagnosis = (path / "diagnosis.json").is_file()
+    except OSError:
+        return ""
+    return _KEPT[language].get((copies, diagnosis), "").format(path=path)
 
 
 def print_end(language: str, diagnosis: Diagnosis, ending: Ending, folder: RunFolder) -> None:
@@ -89,8 +108,8 @@ def print_end(language: str, diagnosis: Diagnosis, ending: Ending, folder: RunFo
         _print_report(diagnosis, language)
     except Exception as error:  # whatever a log made of it: the exit code must still be the command's own
         tell(f"the report failed ({type(error).__name__}: {error}); try stallwatch diagnose {folder.path}")
-    if folder.problem is None:
-        tell(_KEPT[language].format(path=folder.path))
+    if folder.problem is None and (kept := kept_line(folder.path, language)):
+        tell(kept)
 
 
 def _print_report(diagnosis: Diagnosis, language: str) -> None:

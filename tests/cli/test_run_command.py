@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from stallwatch.config import load
-from stallwatch.watching import Listeners
+from stallwatch.watching import Listeners, kept_line
 from stallwatch_alerts.store import IncidentStore
 from stallwatch_exporter.runfolder import list_runs
 from stallwatch_rules.catalogue import Catalogue
@@ -272,3 +272,15 @@ def test_the_ending_is_told_in_the_readers_language(process: Process) -> None:
     report = process("diagnose", "--language", "zh", str(folder)).stdout
     assert "命令被 SIGKILL 终止（退出码 137）。" in report
     assert "The command" not in result.stderr + report
+
+
+def test_only_what_was_kept_is_said_to_be_there(tmp_path: Path) -> None:
+    assert kept_line(tmp_path, "en") == kept_line(tmp_path / "none", "zh") == ""
+    (tmp_path / "ranks").mkdir()
+    (tmp_path / "ranks" / "rank0.log").write_text("")
+    (tmp_path / "diagnosis.json").write_text("{}")
+    assert kept_line(tmp_path, "en") == f"this diagnosis is in {tmp_path}"
+    (tmp_path / "ranks" / "rank0.log").write_text("x")
+    assert "copies of its output and this diagnosis are in" in kept_line(tmp_path, "en")
+    (tmp_path / "diagnosis.json").unlink()
+    assert kept_line(tmp_path, "en") == f"the copies of its output are in {tmp_path}"
