@@ -14,6 +14,9 @@ from stallwatch_alerts.messages.plain import plain
         ("One line\nand the next.\n\nAnother paragraph.", "One line and the next."),
         ("Short. " + "word " * 30, "Short. word word word word word word wo…"),
         ("A first sentence. A second one that is cut somewhere here.", "A first sentence."),
+        ("All ranks wait there. One is not waiting: it is elsewhere.", "All ranks wait there."),
+        ("All ranks wait. The one to find:\n\n- is elsewhere", "All ranks wait."),
+        ("The rank to find:\n\n- is elsewhere", "The rank to find…"),
         (
             "第一句话到这里为止。第二句话太长所以不要了，不要了，不要了，不要了，不要了，不要了，不要了。",
             "第一句话到这里为止。",

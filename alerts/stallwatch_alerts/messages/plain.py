@@ -10,7 +10,8 @@ _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)|<https?://[^>\s]*>")
 _BARE_LINK = re.compile(r"\s*\(?https?://[^\s)]+\)?")
 _CODE = re.compile(r"(`[^`]*`)")
 _EMPHASIS = re.compile(r"(\*\*|(?<!\w)\*)(?=\S)(.+?)(?<=\S)\1")
-_SENTENCE_END = re.compile(r"[.;:!?](?=\s)|[。；！？]")
+_SENTENCE_END = re.compile(r"[.!?](?=\s)|[。！？]")
+_OPEN_END = (":", "：")  # what it announces is left out
 
 
 def plain(markdown: str, limit: int) -> str:
@@ -21,8 +22,10 @@ def plain(markdown: str, limit: int) -> str:
     text = "".join(
         part[1:-1] if part.startswith("`") else _EMPHASIS.sub(r"\2", part) for part in _CODE.split(text)
     )
-    if len(text) <= limit:
+    if len(text) <= limit and not text.endswith(_OPEN_END):
         return text
     ends = [found.end() for found in _SENTENCE_END.finditer(text, 0, limit)]
     # Whole sentences, unless they would leave next to nothing.
-    return text[: ends[-1]] if ends and ends[-1] >= limit // 3 else shorten(text, limit)
+    if ends and ends[-1] >= min(limit, len(text)) // 3:
+        return text[: ends[-1]]
+    return shorten(text, limit) if len(text) > limit else text[:-1].rstrip() + "…"
