@@ -44,7 +44,8 @@ def tail_files(
     """Watch files until Ctrl-C, until none grew for `until_idle` seconds, or (`once`) until all was read.
 
     What they hold already is history: it teaches the rhythm and is told in one line, but raises no incident,
-    unless the run stands still right now. A second tail of the same `name` goes on where the first stopped.
+    unless the run stands still right now and is to be watched until Ctrl-C. A second tail of the same `name`
+    goes on where the first stopped.
     """
     started = time.time()
     folder = runs_home(settings.home) / sanitise(name) if name else None
@@ -73,6 +74,8 @@ def tail_files(
         if files.tailers:
             diagnosis, left_out = read_history(agent, files)
             notice(summary(agent, diagnosis, len(files.tailers), left_out))
+            if once or until_idle is not None:  # whoever asks so may well ask about a run of long ago
+                agent.paused(max(0.0, time.time() - (files.modified or started)))
         agent.tick(time.time())
         follower = Follower(agent, files)
         if not once:

@@ -282,3 +282,14 @@ def test_the_name_of_a_live_run_is_not_taken_over(tmp_path: Path, log: Path, cat
     _, ends, notices = tail(tmp_path / "home", catalogue, [str(log)], once=True, name="sft")
     assert ends[0][2].run == "sft-2" != live.run
     assert any("is taken" in text for text in notices)
+
+
+@pytest.mark.parametrize("how", [{"once": True}, {"until_idle": 0.2}], ids=["once", "until-idle"])
+def test_a_log_of_long_ago_raises_no_stall_where_it_is_only_read(
+    tmp_path: Path, log: Path, catalogue: Catalogue, how: dict[str, Any]
+) -> None:
+    append(log, stamped(time.time() - 680, 1, 20, 4.0))
+    os.utime(log, (time.time() - 600, time.time() - 600))
+    heard: list[Incident] = []
+    tail(tmp_path / "home", catalogue, [str(log)], sinks=[heard.append], **how)
+    assert heard == []
