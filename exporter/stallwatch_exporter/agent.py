@@ -252,7 +252,8 @@ class Agent:
         continues = before is not None and before.episode == state.episode and state.stalled
         self._stall = state if state.stalled else None
         if before is not None and not continues:
-            self._alarms.recovered(max(0.0, state.since - before.since), now)
+            seconds = max(0.0, state.since - before.since)
+            self._alarms.recovered(seconds, self._reading.tracker.summary(), state.phase, now)
         return state, continues
 
     def _diagnosis(self, now: float, ending: Ending | None = None) -> tuple[Diagnosis, bool]:

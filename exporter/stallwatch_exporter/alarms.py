@@ -15,7 +15,7 @@ from stallwatch_exporter.stall import StallState
 from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.diagnosis import STEP_TIME
 from stallwatch_rules.findings import TRACE_CACHE
-from stallwatch_rules.records import Diagnosis, Finding, Match, Primary, Progress, UnknownException
+from stallwatch_rules.records import Diagnosis, Finding, Match, Phase, Primary, Progress, UnknownException
 from stallwatch_rules.verdict import SILENT_HANG
 
 UNKNOWN_FAILURE = "unknown-failure"  #: the rule of an ending that no rule explains
@@ -123,16 +123,17 @@ class Alarms:
             **about,
         )
 
-    def recovered(self, seconds: float, now: float) -> None:
-        """The run goes on, after so many seconds without progress."""
+    def recovered(self, seconds: float, progress: Progress, phase: Phase, now: float) -> None:
+        """The run goes on in `phase`, after so many seconds without progress."""
+        facts = {"stalled_seconds": round(seconds, 1), "phase": phase, **_progress(progress)}
         for incident in self._book.of_kind("stall"):
-            self._book.resolve(incident, now, "recovered", stalled_seconds=round(seconds, 1))
+            self._book.resolve(incident, now, "recovered", **facts)
 
     def stepped(self, step: int | None, now: float) -> None:
         """The run is at this step: a stall at another, that an earlier agent left open, is over."""
         for incident in self._book.of_kind("stall"):
             if step is not None and step != incident.step:
-                self._book.resolve(incident, now, "recovered")
+                self._book.resolve(incident, now, "recovered", step=step)
 
     def ended(
         self,
@@ -152,7 +153,8 @@ class Alarms:
         resolution: Resolution = "run-finished" if ending.kind == "finished" else "run-failed"
         for incident in self._book.of_kind("stall"):
             stalled = incident.stalled_seconds if quiet is None else round(quiet, 1)
-            self._book.resolve(incident, now, resolution, stalled_seconds=stalled)
+            about = {"stalled_seconds": stalled, **_progress(diagnosis.progress)}
+            self._book.resolve(incident, now, resolution, **about)
         self._book.resolve_all(now, resolution)
         if not ending.failed:
             return

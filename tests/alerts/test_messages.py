@@ -53,6 +53,13 @@ def test_a_stall_before_the_first_step_and_in_another_phase(stall: Stall) -> Non
     assert in_eval.title == "[myrun] stalled: no progress for 42 s in evaluation"
 
 
+def test_a_start_that_stalls_has_no_rhythm_yet(stall: Stall) -> None:
+    incident = stall(phase="init", step=None)
+    english, chinese = (render(incident, language, None).text for language in ("en", "zh"))
+    assert "rhythm" not in english and "The 30 s that a start-up may take are over." in english
+    assert "节奏" not in chinese and "启动阶段的时限（30 秒）已过" in chinese
+
+
 def test_recovery_tells_how_long_it_took(stall: Stall) -> None:
     incident = stall(status="resolved", resolution="recovered", resolved_at=1190.0, updated_at=1190.0)
     message = render(incident, "en", None)

@@ -53,6 +53,7 @@ def test_a_stall_is_raised_within_the_learnt_threshold_and_recovers(run: Any) ->
     run.wait(1)
     assert run.changes == [(HANG + "/1", "open", ""), (HANG + "/1", "resolved", "recovered")]
     assert run.told[-1].stalled_seconds == 100.0
+    assert run.told[-1].step == 11 and run.told[-1].last_loss == 0.18
     assert run.metric("stallwatch_incident_open{rule=silent-hang-no-error,severity=critical}") == 0
     assert run.metric("stallwatch_stalled_seconds_total") == pytest.approx(70, abs=1.5)
     assert run.kept("agent.json")["state"] == "training"
@@ -591,3 +592,13 @@ def test_an_unfinished_line_at_the_end_of_a_stall_is_no_recovery(watch: Make) ->
     assert "recovered" not in {incident.resolution for incident in run.told}
     assert diagnosis.progress.last_step == 11
     assert "silent-hang-no-error" in [finding.rule for finding in diagnosis.findings]
+
+
+def test_a_recovery_from_a_long_start_names_where_the_run_is_now(watch: Make) -> None:
+    run = watch(stall_start_seconds=10.0)
+    run.wait(12)
+    run.say("step 1/1000 loss 0.5")
+    run.wait(1)
+    opened, over = [run.told[0], run.told[-1]]
+    assert (opened.phase, opened.step) == ("init", None)
+    assert (over.resolution, over.phase, over.step) == ("recovered", "train", 1)

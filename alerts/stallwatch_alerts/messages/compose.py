@@ -198,9 +198,9 @@ def _what(incident: Incident, words: Words) -> str:
     duration = words.duration(_stalled_for(incident))
     if incident.threshold_seconds is None:
         return words.stall_sentence_plain.format(duration=duration)
-    return words.stall_sentence.format(
-        duration=duration, threshold=words.duration(incident.threshold_seconds)
-    )
+    # A run that starts has no rhythm yet.
+    sentence = words.stall_sentence_start if incident.phase == "init" else words.stall_sentence
+    return sentence.format(duration=duration, threshold=words.duration(incident.threshold_seconds))
 
 
 def _where(incident: Incident, words: Words) -> str:

@@ -60,6 +60,8 @@ WORDS = Words(
     in_rank="{title} ({rank})",
     closed="closed: {title}",
     stall_sentence="No step has finished for {duration}. This run's own rhythm allows {threshold}.",
+    stall_sentence_start="No step has finished for {duration}. "
+    "The {threshold} that a start-up may take are over.",
     stall_sentence_plain="No step has finished for {duration}.",
     recovered_sentence="Steps are advancing again.",
     over_sentence={

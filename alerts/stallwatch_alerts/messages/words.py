@@ -31,6 +31,7 @@ class Words:
     closed: str  #: {title}
     # Text
     stall_sentence: str  #: {duration}, {threshold}
+    stall_sentence_start: str  #: {duration}, {threshold}
     stall_sentence_plain: str  #: {duration}
     recovered_sentence: str
     over_sentence: Mapping[str, str]  #: by resolution

@@ -52,6 +52,7 @@ WORDS = Words(
     in_rank="{title}（{rank}）",
     closed="已关闭：{title}",
     stall_sentence="已 {duration}没有完成任何一步；按这个任务自己的节奏，上限是 {threshold}。",
+    stall_sentence_start="已 {duration}没有完成任何一步；启动阶段的时限（{threshold}）已过。",
     stall_sentence_plain="已 {duration}没有完成任何一步。",
     recovered_sentence="训练步又在前进。",
     over_sentence={
