@@ -46,6 +46,10 @@ NUMERICS = "numerics"  #: the family of failures that no exit code shows
 ENDINGS = {"oom-killed": "host-oom-sigkill", "time-limit": "slurm-time-limit"}
 
 
+# How sure the ending alone makes: by the kernel's counter or the scheduler; by a signal and nothing else.
+COUNTED, KILLED, TOLD_TO_STOP = 0.9, 0.4, 0.5
+
+
 def conclude(
     streams: Streams,
     tracker: ProgressTracker,
@@ -82,6 +86,7 @@ def conclude(
     facts = _with_end(facts, found, exceptions)
     judge_by_progress(found, streams, facts)
     _conclude_rules(found, catalogue, tracker, clock, facts, exceptions)
+    _killed(found, catalogue, exceptions, question)
     candidates = _candidates(found, streams)
     beside = bool(exceptions.fatal)
     exceptions.decide(candidates)
@@ -92,7 +97,8 @@ def conclude(
     diagnosis = Diagnosis(verdict=verdict, environment=environment, ending=redact(question.told))
     if chosen is not None and verdict in ("failed", "stalled", "degraded"):
         one = by_rule[chosen[0].rule]
-        diagnosis.primary = _primary(one, chosen[1], environment, streams, tracker.last_step, language)
+        confidence = _confidence(one, chosen[1])
+        diagnosis.primary = _primary(one, confidence, environment, streams, tracker.last_step, language)
     for candidate in causal_order(candidates):
         one = by_rule[candidate.rule]
         diagnosis.findings.append(one.record(_title(one.page, language), tracker.last_step))
@@ -130,7 +136,28 @@ def _ended_as_told(found: list[Found], catalogue: Catalogue, question: Question)
     rule = ENDINGS.get(question.kind, "")
     if rule in catalogue.pages and question.failed is not False and not any(o.rule == rule for o in found):
         page = catalogue.pages[rule]
-        found.append(_concluded(page, Judgement("fatal", redact(question.told))))
+        one = _concluded(page, Judgement("fatal", redact(question.told)))
+        one.sure = COUNTED
+        found.append(one)
+
+
+def _killed(found: list[Found], catalogue: Catalogue, exceptions: Exceptions, question: Question) -> None:
+    """What a signal that ended the run stands for, where nothing in the log explains it."""
+    if question.kind != "killed" or question.failed is False or exceptions.fatal:
+        return
+    if any(one.harm == "fatal" and one.role != "wrapper" for one in found):
+        return
+    # A signal that came from elsewhere first: what the command did then is no news of its own.
+    if "SIGTERM" in question.told or "passed it on" in question.told:
+        rule, sure, key = SIGTERM, TOLD_TO_STOP, "told-to-stop"
+    elif "SIGKILL" in question.told:
+        rule, sure, key = ENDINGS["oom-killed"], KILLED, "killed-silently"
+    else:
+        return
+    if rule in catalogue.pages and not any(one.rule == rule for one in found):
+        one = _concluded(catalogue.pages[rule], Judgement("fatal", say(key, question.language)))
+        one.sure = sure
+        found.append(one)
 
 
 def _with_end(facts: RunFacts, found: list[Found], exceptions: Exceptions) -> RunFacts:
@@ -223,6 +250,11 @@ def _primary(
         why=one.page.sections.zh_why if chinese else one.page.sections.why,
         fixes=fixes,
     )
+
+
+def _confidence(one: Found, confidence: float) -> float:
+    """The causal order's, unless the known ending tells how sure this can be."""
+    return one.sure if one.sure < 1.0 and not one.hits else confidence
 
 
 def _culprits(streams: Streams) -> list[int]:

@@ -55,6 +55,7 @@ class Found:
     judged: bool = False  #: the harm was concluded from the run's progress
     explains: list[str] = field(default_factory=list)
     count: int = 0
+    sure: float = 1.0  #: how sure a primary can be of it at most
     where: Line | None = None  #: for what was concluded: the line it is about
     step: int | None = None
 

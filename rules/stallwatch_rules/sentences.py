@@ -113,6 +113,15 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         "An exception that no rule knows may be the cause: {exception}.",
         "规则库未收录的异常可能才是原因：{exception}。",
     ),
+    "killed-silently": (
+        "SIGKILL ended it, and nothing in the log says why. No evidence that memory ran out was found:"
+        " it is the most frequent reason.",
+        "进程被 SIGKILL 结束，日志没有说明原因。没有找到内存耗尽的证据，但这是最常见的原因。",
+    ),
+    "told-to-stop": (
+        "A signal from outside asked it to end, and nothing in the log says why: look for who sent it.",
+        "外部信号要求它结束，日志没有说明原因：请查是谁发的。",
+    ),
     "no-rule": (
         "The command failed, and nothing in its log says why.",
         "命令失败了，但日志没有说明原因。",

@@ -580,3 +580,37 @@ def test_a_plain_line_without_a_colon_tells_a_bad_loss() -> None:
     diagnosis = reading.diagnose()
     assert (diagnosis.verdict, primary(diagnosis)) == ("failed", "loss-nan")
     assert (diagnosis.progress.last_step, diagnosis.progress.last_loss) == (2, None)
+
+
+KILLED = "killed: The command was ended by SIGKILL."
+
+
+def test_a_kill_that_nothing_explains_is_perhaps_for_memory(diagnose: Diagnose) -> None:
+    diagnosis = diagnose(steps(1, 9), failed=True, ending=KILLED)
+    assert (diagnosis.verdict, primary(diagnosis)) == ("failed", "host-oom-sigkill")
+    assert diagnosis.primary is not None and diagnosis.primary.confidence == 0.4
+    assert "No evidence" in finding(diagnosis, "host-oom-sigkill").note
+    counted = diagnose(
+        steps(1, 9), failed=True, ending="oom-killed: The kernel's OOM killer took one process."
+    )
+    assert counted.primary is not None and counted.primary.confidence == 0.9
+
+
+def test_a_run_that_was_told_to_stop_says_so(diagnose: Diagnose) -> None:
+    for ending in (
+        "killed: The command was ended by SIGTERM.",
+        "killed: SIGHUP was sent to stallwatch, which passed it on; the command was ended by SIGHUP.",
+        "killed: SIGTERM was sent to stallwatch, which passed it on; the command was ended by SIGKILL.",
+    ):
+        diagnosis = diagnose(steps(1, 9), failed=True, ending=ending)
+        assert (diagnosis.verdict, primary(diagnosis)) == ("failed", "secondary-sigterm-cascade")
+        assert diagnosis.primary is not None and diagnosis.primary.confidence == 0.5
+
+
+def test_what_the_log_says_comes_before_the_signal(diagnose: Diagnose) -> None:
+    assert primary(diagnose(steps(1, 9) + OOM + "\n", failed=True, ending=KILLED)) == "cuda-oom"
+    unknown = diagnose(steps(1, 9) + raised("ValueError: x"), failed=True, ending=KILLED)
+    assert (unknown.verdict, unknown.primary) == ("unknown-failure", None)
+    assert (
+        diagnose(steps(1, 9), failed=True, ending="killed: The command was ended by SIGSEGV.").primary is None
+    )
