@@ -18,6 +18,7 @@ from types import FrameType
 
 from stallwatch_dashboard import theme
 from stallwatch_dashboard.settings import DashboardSettings, to_environment
+from stallwatch_exporter.notices import tell
 
 _START_SECONDS = 60.0
 _END_SECONDS = 5.0
@@ -27,14 +28,14 @@ def serve(settings: DashboardSettings) -> int:
     """Serve the pages until SIGINT or SIGTERM; returns the exit code for the shell."""
     problem = _problem(settings)
     if problem:
-        _tell(problem)
+        tell(problem)
         return 2
     if settings.port == 0:
         settings = replace(settings, port=_free_port(settings.host))
     with _child(settings) as child, _forwarded_signals(child) as asked_to_end:
         if not _answers(child, settings):
             return _exit_code(child, asked_to_end) if asked_to_end else 1
-        _tell(f"dashboard on {url(settings)} (Ctrl-C ends it)")
+        tell(f"dashboard on {url(settings)} (Ctrl-C ends it)")
         child.wait()
         return _exit_code(child, asked_to_end)
 
@@ -168,7 +169,7 @@ def _answers(child: subprocess.Popen[bytes], settings: DashboardSettings) -> boo
                 return True
         time.sleep(0.1)
     if child.poll() is None:
-        _tell(f"the dashboard did not come up within {_START_SECONDS:.0f} s")
+        tell(f"the dashboard did not come up within {_START_SECONDS:.0f} s")
     return False
 
 
@@ -176,7 +177,3 @@ def _exit_code(child: subprocess.Popen[bytes], asked_to_end: list[int]) -> int:
     """0 after Ctrl-C or SIGTERM: that is how a dashboard ends."""
     code = child.poll()
     return 0 if asked_to_end or code is None else (code if code >= 0 else 128 - code)
-
-
-def _tell(text: str) -> None:
-    print(f"stallwatch: {text}", file=sys.stderr, flush=True)

@@ -12,6 +12,7 @@ import pandas as pd
 from stallwatch_dashboard.frames import COLUMNS, RunFrames, empty, of_run, thin
 from stallwatch_dashboard.logtail import LogCopy, copies
 from stallwatch_rules.catalogue import load_catalogue
+from stallwatch_rules.findings import TRACE_CACHE
 from stallwatch_rules.lines import LineReader
 from stallwatch_rules.matcher import Matcher
 from stallwatch_rules.progress import ProgressTracker
@@ -20,7 +21,6 @@ from stallwatch_rules.records import Line, Sample
 from stallwatch_rules.samples import extract
 
 MOST_BYTES = 128 * 1024 * 1024  #: of one run's copies; what is beyond is left out and said
-INVALIDATED = "zero3-trace-cache-invalidated"
 _CHUNK = 1024 * 1024
 _KEPT = 16  #: runs whose frames are remembered
 
@@ -86,7 +86,7 @@ class Told:
         observed = reading.feed(lines)
         self.samples += [sample for sample in observed.samples if sample.values]
         self.invalidations += [
-            match.line.time for match in observed.matches if match.rule == INVALIDATED and match.line.time
+            match.line.time for match in observed.matches if match.rule == TRACE_CACHE and match.line.time
         ]
         self.warnings += [line.time for line in observed.warnings if line.time]
 
