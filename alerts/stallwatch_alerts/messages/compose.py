@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from stallwatch_alerts.messages import en, zh
 from stallwatch_alerts.messages.plain import plain
 from stallwatch_alerts.messages.words import Words
@@ -18,6 +20,7 @@ from stallwatch_exporter.ending_words import detail_in
 from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_rules.fixes import fixes_for
 from stallwatch_rules.records import Primary
+from stallwatch_rules.sentences import retold
 
 if TYPE_CHECKING:
     from stallwatch_rules.page import RulePage
@@ -43,6 +46,7 @@ class Message:
 def render(incident: Incident, language: str, page: RulePage | None) -> Message:
     """The message of an incident as it opens or resolves; `page` is that of its rule, if there is one."""
     words = _words(language)
+    incident = msgspec.structs.replace(incident, note=retold(incident.note, language))
     cause = _cause(incident, language, page)
     run = neutralise(incident.run, 80)
     title = f"[{run}] {_title(incident, words, cause.title)}"
