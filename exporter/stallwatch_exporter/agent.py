@@ -100,9 +100,7 @@ class Agent:
         fresh: bool = False,
     ) -> None:
         """Bytes that `source` printed at `now`. With `fresh` they do not continue what came before."""
-        with self._guarded("the log copies"):
-            if self._copies is not None:
-                self._copies.write(source, stream, data, now, rank, fresh=fresh)
+        self._keep(source, stream, data, now, rank, fresh)
         with self._guarded("reading the log"):
             self._take(self._lines(source, data, now, rank, fresh), len(data), now)
 
@@ -117,12 +115,16 @@ class Agent:
         fresh: bool = False,
     ) -> int:
         """Bytes that there is no time to read: they only go into the copies. How many lines were dropped."""
-        with self._guarded("the log copies"):
-            if self._copies is not None:
-                self._copies.write(source, stream, data, now, rank, fresh=fresh)
+        self._keep(source, stream, data, now, rank, fresh)
         lines = data.count(b"\n")
         self._unread += lines
         return lines
+
+    def _keep(self, source: str, stream: str, data: bytes, now: float, rank: int | None, fresh: bool) -> None:
+        """Write the bytes into the run's copies, where there are any."""
+        with self._guarded("the log copies"):
+            if self._copies is not None:
+                self._copies.write(source, stream, data, now, rank, fresh=fresh)
 
     def history(
         self, source: str, data: bytes, rank: int | None, *, counted: bool, shift: float = 0.0
