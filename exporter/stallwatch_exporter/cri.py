@@ -32,12 +32,6 @@ class CriRecord(NamedTuple):
         return self.text + b"\n" if self.full else self.text
 
 
-def format_time(time_ns: int) -> str:
-    """RFC 3339 in UTC with nine decimals."""
-    seconds, nanos = divmod(time_ns, 1_000_000_000)
-    return f"{_second(seconds).decode()}.{nanos:09d}Z"
-
-
 @functools.lru_cache(maxsize=16)
 def _second(seconds: int) -> bytes:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)).encode()

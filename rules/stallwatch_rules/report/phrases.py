@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stallwatch_rules.digest import fold_ranks, parse_iso, short_duration
-from stallwatch_rules.records import Diagnosis, Finding, Place, Primary, UnknownException
+from stallwatch_rules.records import Diagnosis, Finding, Primary, UnknownException
 from stallwatch_rules.report.words import word
 
 
@@ -18,24 +18,15 @@ def headline(diagnosis: Diagnosis, language: str) -> str:
 
 def where(primary: Primary, language: str) -> str:
     """Rank, file and line, step and time of the primary, as far as they are known."""
-    return _place(primary.rank, primary.file, primary.line, primary.step, primary.time, language)
-
-
-def where_first(place: Place, language: str) -> str:
-    """The same of a place."""
-    return _place(place.rank, place.file, place.line, place.step, place.time, language)
-
-
-def _place(rank: int | None, file: str, line: int, step: int | None, time: str | None, language: str) -> str:
     parts = []
-    if rank is not None:
-        parts.append(f"{word('rank', language)} {rank}")
-    if file:
-        parts.append(f"{file}:{line}" if line else file)
-    if step is not None:
-        parts.append(f"{word('step', language)} {step}")
-    if time is not None:
-        parts.append(clock(time))
+    if primary.rank is not None:
+        parts.append(f"{word('rank', language)} {primary.rank}")
+    if primary.file:
+        parts.append(f"{primary.file}:{primary.line}" if primary.line else primary.file)
+    if primary.step is not None:
+        parts.append(f"{word('step', language)} {primary.step}")
+    if primary.time is not None:
+        parts.append(clock(primary.time))
     return " · ".join(parts)
 
 
