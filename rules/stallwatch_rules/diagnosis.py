@@ -20,13 +20,10 @@ from stallwatch_rules.findings import (
     judge_recoveries,
 )
 from stallwatch_rules.fixes import fixes_for
-from stallwatch_rules.judgements import (
-    RECOVERED_BUT_DIED,
-    Judgement,
-    RunFacts,
-    judge_silence,
-    judge_step_time,
-)
+from stallwatch_rules.judgements.facts import Judgement, RunFacts
+from stallwatch_rules.judgements.recovery import RECOVERED_BUT_DIED
+from stallwatch_rules.judgements.silence import judge_silence
+from stallwatch_rules.judgements.step_time import judge_step_time
 from stallwatch_rules.page import RulePage
 from stallwatch_rules.progress import ProgressTracker
 from stallwatch_rules.records import Diagnosis, Primary

@@ -14,15 +14,10 @@ import msgspec
 
 from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.causes import Candidate, Occurrence, Stream
-from stallwatch_rules.judgements import (
-    Judgement,
-    RunFacts,
-    ScaleFacts,
-    Trace,
-    judge_overflow,
-    judge_recovery,
-    judge_trace_cache,
-)
+from stallwatch_rules.judgements.facts import Judgement, RunFacts, Trace
+from stallwatch_rules.judgements.loss_scale import ScaleFacts, judge_overflow
+from stallwatch_rules.judgements.recovery import judge_recovery
+from stallwatch_rules.judgements.trace_cache import judge_trace_cache
 from stallwatch_rules.page import RulePage
 from stallwatch_rules.records import Finding, Harm, Line, Match, Place, Role
 from stallwatch_rules.reported import earliest, latest, place, shown

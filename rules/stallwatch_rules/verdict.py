@@ -8,7 +8,7 @@ from stallwatch_rules.causes import Candidate
 from stallwatch_rules.digest import fold_ranks
 from stallwatch_rules.exceptions import Exceptions
 from stallwatch_rules.findings import TRACE_CACHE, Found, Streams
-from stallwatch_rules.judgements import RunFacts
+from stallwatch_rules.judgements.facts import RunFacts
 from stallwatch_rules.progress import ProgressTracker
 from stallwatch_rules.records import Diagnosis, Verdict
 from stallwatch_rules.reported import shown

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_rules.judgements import (
-    RunFacts,
-    ScaleFacts,
-    Trace,
-    cost_per_step,
-    judge_overflow,
-    judge_recovery,
-    judge_silence,
-    judge_step_time,
-    judge_trace_cache,
-    slowdown,
-)
+from stallwatch_rules.judgements.facts import RunFacts, Trace
+from stallwatch_rules.judgements.loss_scale import ScaleFacts, judge_overflow
+from stallwatch_rules.judgements.recovery import judge_recovery
+from stallwatch_rules.judgements.silence import judge_silence
+from stallwatch_rules.judgements.step_time import judge_step_time, slowdown
+from stallwatch_rules.judgements.trace_cache import cost_per_step, judge_trace_cache
 from stallwatch_rules.records import Line, Sample
 from stallwatch_rules.timeline import Interval, StreamTimelines, between
 

@@ -1,0 +1,74 @@
+"""The facts that judgements are made from, and what a judgement says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stallwatch_rules.records import Harm
+from stallwatch_rules.timeline import Interval
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """The run as far as judgements need it."""
+
+    advances: int = 0  #: steps seen
+    complete: bool = False  #: it reached its last step, or says that it finished
+    silence: float | None = None  #: seconds without a step at the end, where times tell
+    threshold: float = 1800.0  #: seconds without a step that count as a stall in this run
+    stalled: bool = False  #: it stands: told by who watches it live, or by the silence
+    timed_out: bool = False  #: its log ends in a timeout of a collective, or an abort, before the last step
+    failed_otherwise: bool = False  #: something else is known to have ended it
+    died: bool = False  #: its launcher or its exit code says that it failed
+    language: str = "en"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A harm, and the evidence behind it in a sentence."""
+
+    harm: Harm
+    note: str
+
+
+@dataclass(frozen=True)
+class Trace:
+    """How often one rule fired between the steps."""
+
+    intervals: Sequence[tuple[Interval, int]]  #: each with the rule's matches in it
+    tail: int  #: matches after the last step
+
+    @property
+    def steps(self) -> int:
+        """Steps seen."""
+        return sum(interval.span for interval, _ in self.intervals)
+
+    @property
+    def first(self) -> int | None:
+        """Index of the first interval with a match."""
+        return next((i for i, (_, hits) in enumerate(self.intervals) if hits), None)
+
+    @property
+    def after_first(self) -> int:
+        """Steps that were done after the first match."""
+        first = self.first
+        return 0 if first is None else sum(interval.span for interval, _ in self.intervals[first:])
+
+    @property
+    def after_last(self) -> int:
+        """Steps that were done after the last match; the step it came in counts."""
+        if self.tail:
+            return 0
+        count = 0
+        for interval, hits in reversed(self.intervals):
+            count += interval.span
+            if hits:
+                return count
+        return count
+
+    def rate(self, start: int, end: int) -> float:
+        """Matches per step in a part of the intervals."""
+        part = self.intervals[start:end]
+        steps = sum(interval.span for interval, _ in part)
+        return sum(hits for _, hits in part) / steps if steps else 0.0

@@ -1,0 +1,66 @@
+"""Dynamic loss scaling: calibration at the start, or the end of training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stallwatch_rules.judgements.facts import Judgement, RunFacts, Trace
+from stallwatch_rules.judgements.recovery import RECOVERED
+from stallwatch_rules.sentences import say
+
+CALIBRATION = 20  #: steps at the start in which dynamic loss scaling finds its scale
+OVERFLOWS_IN_A_ROW = 4
+
+
+@dataclass(frozen=True)
+class ScaleFacts:
+    """Dynamic loss scaling as the log tells it."""
+
+    lowest: float | None = None  #: the lowest scale that a step overflowed at
+    skipped: float | None = None  #: the trainer's own count of skipped steps
+    steps: int | None = None  #: the step that this count was printed at
+
+
+def judge_overflow(trace: Trace, scale: ScaleFacts, facts: RunFacts) -> Judgement:
+    """Harm of fp16 overflows: calibration at the start, or the end of training."""
+    language = facts.language
+    count = sum(hits for _, hits in trace.intervals) + trace.tail
+    good = trace.after_last - 1 if not trace.tail else 0
+    if scale.lowest is not None and scale.lowest <= 1 and good < RECOVERED:
+        return Judgement("fatal", say("scale-at-minimum", language))
+    row = _row_at_end(trace)
+    if row >= OVERFLOWS_IN_A_ROW and _begun_at(trace) > CALIBRATION:
+        return Judgement("fatal", say("overflow-in-a-row", language, row=row))
+    share = count / trace.steps if trace.steps else 0.0
+    if scale.skipped is not None and scale.steps:
+        share = min(share, scale.skipped / scale.steps) if share else scale.skipped / scale.steps
+    if trace.steps > 2 * CALIBRATION and share > 0.5 and good < RECOVERED:
+        return Judgement("fatal", say("overflow-mostly", language, share=f"{share:.0%}"))
+    if trace.steps > 2 * CALIBRATION and share > 0.1:
+        return Judgement("degrading", say("overflow-often", language, share=f"{share:.0%}"))
+    if good >= RECOVERED or (scale.steps or 0) > CALIBRATION or facts.complete:
+        return Judgement("harmless", say("overflow-rare", language, count=count))
+    if _begun_at(trace) <= CALIBRATION and row < CALIBRATION:
+        return Judgement("harmless", say("overflow-start", language, count=count))
+    return Judgement("by-progress", say("no-steps", language))
+
+
+def _row_at_end(trace: Trace) -> int:
+    """Steps in a row with an overflow, up to the last one."""
+    row = 1 if trace.tail else 0
+    for interval, hits in reversed(trace.intervals):
+        if not hits:
+            if row or trace.tail:
+                break
+            if interval is trace.intervals[-1][0]:
+                continue  # the step that is under way
+            break
+        row += min(interval.span, hits)
+    return row
+
+
+def _begun_at(trace: Trace) -> int:
+    """The step at which the overflows up to the end began."""
+    numbered = [interval.step for interval, _ in trace.intervals if interval.step is not None]
+    last = numbered[-1] if numbered else trace.steps
+    return last - _row_at_end(trace)

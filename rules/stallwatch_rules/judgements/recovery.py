@@ -1,0 +1,18 @@
+"""Failures that training survived."""
+
+from __future__ import annotations
+
+from stallwatch_rules.judgements.facts import Judgement, RunFacts
+from stallwatch_rules.records import Harm
+from stallwatch_rules.sentences import say
+
+RECOVERED = 3  #: so many further steps show that something did not end the run
+RECOVERED_BUT_DIED = 10  #: the same where the run is known to have failed: its output may be out of order
+
+
+def judge_recovery(followed: int, still_there: bool, facts: RunFacts) -> Judgement | None:
+    """Whether a failure that a line names was not the end: training went on after its last match."""
+    if followed < (RECOVERED_BUT_DIED if facts.died else RECOVERED):
+        return None
+    harm: Harm = "degrading" if still_there else "harmless"
+    return Judgement(harm, say("recovered", facts.language, steps=followed))

@@ -1,0 +1,100 @@
+"""ZeRO-3's trace-cache invalidations: harmless, slow, or the last thing before a standstill."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from statistics import median
+
+from stallwatch_rules.digest import short_duration
+from stallwatch_rules.judgements.facts import Judgement, RunFacts, Trace
+from stallwatch_rules.judgements.step_time import slowdown
+from stallwatch_rules.sentences import say
+
+
+def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
+    """Harm of ZeRO-3's trace-cache invalidations."""
+    language = facts.language
+    stands = (facts.stalled or facts.timed_out) and not facts.complete and not facts.failed_otherwise
+    if stands:
+        if recurs_to_the_end(trace):
+            return Judgement("fatal", _standstill(trace, facts))
+        if trace.after_first:
+            return Judgement("harmless", say("long-before-stall", language, steps=trace.after_last - 1))
+        return Judgement("by-progress", say("no-steps", language))
+    slowing = slower_with(trace)
+    if slowing is not None:
+        before, now = slowing
+        return Judgement(
+            "degrading",
+            say("slower-with", language, before=short_duration(before), now=short_duration(now)),
+        )
+    if trace.after_first >= 2 or (trace.after_first and not trace.tail):
+        return Judgement("harmless", _advancing(trace, language))
+    if facts.complete and not trace.steps:
+        return Judgement("harmless", say("advancing", language, steps=facts.advances))
+    return Judgement("by-progress", say("no-steps", language))
+
+
+def recurs_to_the_end(trace: Trace) -> bool:
+    """Whether the matches went on as before until the steps ended."""
+    marks = [index for index, (_, hits) in enumerate(trace.intervals) if hits]
+    if trace.tail or not marks:
+        return bool(trace.tail)
+    gaps = [later - earlier for earlier, later in pairwise(marks)]
+    usual = median(gaps) if gaps else 1
+    return len(trace.intervals) - 1 - marks[-1] <= max(2, 3 * usual)
+
+
+def slower_with(trace: Trace) -> tuple[float, float] | None:
+    """The pace before and now, where steps became slower while the matches became more."""
+    paced = [(i, interval.pace) for i, (interval, _) in enumerate(trace.intervals) if interval.pace]
+    slowed = slowdown([pace for _, pace in paced])
+    if slowed is None:
+        return None
+    baseline, recent, count = slowed
+    start = paced[-count][0]
+    if trace.rate(start, len(trace.intervals)) <= max(1.2 * trace.rate(0, start), 0.05):
+        return None
+    return baseline, recent
+
+
+def _standstill(trace: Trace, facts: RunFacts) -> str:
+    steps = 0 if trace.tail else max(trace.after_last - 1, 0)
+    last = say("last-came-before" if steps else "last-came-then", facts.language, steps=steps)
+    third = len(trace.intervals) // 3
+    before, now = trace.rate(0, third), trace.rate(len(trace.intervals) - third, len(trace.intervals))
+    if now > 1.5 * before:
+        last += say("came-more-often", facts.language, before=f"{10 * before:.2g}", now=f"{10 * now:.2g}")
+    if facts.silence is not None and facts.stalled:
+        silence, threshold = short_duration(facts.silence), short_duration(facts.threshold)
+        return say("stands", facts.language, silence=silence, threshold=threshold) + last
+    return say("stands-by-timeout" if facts.timed_out else "stands-by-watch", facts.language) + last
+
+
+def _advancing(trace: Trace, language: str) -> str:
+    told = say("advancing", language, steps=trace.after_first)
+    cost = cost_per_step(trace)
+    if cost is None:
+        return told
+    with_match, without, n_with, n_without = cost
+    extra = with_match - without
+    key = "cost" if extra > 0.02 * without else "no-cost"
+    return told + say(
+        key,
+        language,
+        extra=short_duration(abs(extra)),
+        with_match=short_duration(with_match),
+        without=short_duration(without),
+        n_with=n_with,
+        n_without=n_without,
+    )
+
+
+def cost_per_step(trace: Trace) -> tuple[float, float, int, int] | None:
+    """Median seconds of a step with a match in it and of one without, and how many there were of each."""
+    paced = [(interval.pace, hits) for interval, hits in trace.intervals[1:] if interval.pace]
+    with_match = [pace for pace, hits in paced if hits]
+    without = [pace for pace, hits in paced if not hits]
+    if len(with_match) < 3 or len(without) < 3:
+        return None
+    return median(with_match), median(without), len(with_match), len(without)
