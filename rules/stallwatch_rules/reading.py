@@ -119,6 +119,8 @@ class RunReading:
         elif hints.sign and may_hold(line.text, hints.sign):
             self.tracker.add(None, line)
         stream.read(line, sample, progressed, hints)
+        if hits and stream.tracebacks.quotes(line.text):
+            hits = ()  # source code under a traceback's frame names many failures; none of them happened
         for rule, captures in hits:
             match = Match(rule, line, captures, self.tracker.last_step)
             stream.match(match, rule in self._by_progress)

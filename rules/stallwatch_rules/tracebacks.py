@@ -44,6 +44,9 @@ _ASIDE = re.compile(
     r"|--- Logging error ---)"
 )
 _THREAD = re.compile(r"^Exception in thread ")
+# The statement that raises, as tracebacks, notebooks and dumped files show it: indented, or behind a mark.
+_RAISE = re.compile(r"[\s\d│|❱>-]+raise [\w.]+\(")
+_FLUSH = re.compile(r"(?:raise|assert) ")
 # Lines with which another message begins, so that an exception's own text has ended.
 _OTHER_MESSAGE = re.compile(
     r"\[[EWIF]\d{0,4} |\[20\d\d-\d\d-\d\d|[EWIF]\d{4} \d\d:|20\d\d-\d\d-\d\d|(?:WARNING|INFO|ERROR):\w"
@@ -64,6 +67,7 @@ class _Open:
     rules: set[str] = field(default_factory=set)
     foreign: int = 0
     adjoining: bool = False  #: whether the line before belonged to it
+    bare_frame: bool = False  #: whether the last frame's source line has yet to come
     thread: bool = False
     group: bool = False  #: of an exception group, behind a margin
 
@@ -112,6 +116,27 @@ class TracebackReader:
         self._outside(line, rules, mark)
         return ended
 
+    def quotes(self, text: str) -> bool:
+        """Whether this line, if it comes next, is source code that is shown, not a message.
+
+        ``raise RuntimeError("CUDA out of memory")`` under a frame says what the program may say, and the same
+        words in a box of variables what one of them held.
+        """
+        if self._raised is not None and self._raised.group and _MARGIN.match(text):
+            inner = _MARGIN.sub("", text, count=1)
+            return inner[:1].isspace() and _frame(inner) is None
+        begun = self._open
+        if begun is None or ("call last" in text and _HEADER.search(text)):
+            return "raise " in text and _RAISE.match(text) is not None
+        text = _without(begun.prefix, text)
+        if begun.group:
+            text = _MARGIN.sub("", text, count=1)
+        if _frame(text) is not None:
+            return False
+        if text[:1].isspace() or text[:1] in _BOX:
+            return begun.adjoining or begun.bare_frame or _RAISE.match(text) is not None
+        return begun.bare_frame and _FLUSH.match(text) is not None
+
     def left(self, mark: Mark = _START) -> list[Raised]:
         """What stands unfinished if the stream ended here. Changes nothing: the stream may go on."""
         if self._raised is not None:
@@ -150,10 +175,14 @@ class TracebackReader:
             if len(begun.frames) == MAX_FRAMES:
                 del begun.frames[MAX_FRAMES // 2]
             begun.frames.append(frame)
+            begun.bare_frame = True
         elif not text[:1].isspace() and text[:1] not in _BOX:
             final = _FINAL.match(text.rstrip())
             if final is not None and _is_error(final["name"], begun.adjoining):
                 self._finish(begun, final, line, rules, mark)
+                return None
+            if begun.bare_frame and _FLUSH.match(text):  # an excerpt that lost its indentation
+                begun.bare_frame = False
                 return None
             begun.adjoining = False
             begun.foreign += 1
@@ -161,6 +190,8 @@ class TracebackReader:
                 self._open = None
             begun.rules.update(self._failures & set(rules))
             return None
+        else:
+            begun.bare_frame = False
         begun.adjoining = True
         begun.rules.update(self._failures & set(rules))
         return None
@@ -227,6 +258,7 @@ class TracebackReader:
             self._bare = None
             self._open = _Open(line, "", self._aside > 0, None, header=False, adjoining=True)
             self._open.frames.append(frame)
+            self._open.bare_frame = True
             self._open.rules.update(self._failures & set(rules))
             return
         if self._bare is not None:

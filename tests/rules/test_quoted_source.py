@@ -1,0 +1,69 @@
+"""Source code that a log shows holds messages which nobody printed: no rule fires on it."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallwatch_rules.catalogue import load_catalogue
+from stallwatch_rules.matcher import Matcher, lines_of
+from stallwatch_rules.reading import RunReading
+
+CATALOGUE = load_catalogue()
+MATCHER = Matcher(CATALOGUE)
+
+
+def fired(text: str) -> list[str]:
+    reading = RunReading(CATALOGUE, MATCHER)
+    reading.feed(lines_of(text))
+    return [finding.rule for finding in reading.diagnose().findings]
+
+
+RAISE = 'raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")'
+SHOWN = {
+    "frame": f'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    {RAISE}\nMyError: no\n',
+    "two lines": 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    raise RuntimeError(\n'
+    '        "CUDA out of memory. Tried to allocate 2.00 GiB"\n    )\nMyError: no\n',
+    "folded": 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    raise RuntimeError(\n'
+    '    ...<5 lines>...\n        "CUDA out of memory. Tried to allocate 2.00 GiB"\n    )\nMyError: no\n',
+    "no header": f'  File "a.py", line 3, in f\n    {RAISE}\n    ~~~~~~^^^^^^^\nMyError: no\n',
+    "flush": f'Traceback (most recent call last):\nFile "a.py", line 3, in f\n{RAISE}\nMyError: no\n',
+    "prefixed": f"ERROR 10-25 13:08:43 Traceback (most recent call last):\n"
+    f'ERROR 10-25 13:08:43   File "a.py", line 3, in f\nERROR 10-25 13:08:43     {RAISE}\n',
+    "box": "╭──── Traceback (most recent call last) ────╮\n│ /home/ada/a.py:41 in main  │\n"
+    f"│ ❱ 41 │   {RAISE} │\n│ ╭── locals ──╮ │\n│ │ e = E('CUDA out of memory. Tried to allocate 2') │ │"
+    "\n╰───╯\nTypeError: no\n",
+    "dumped file": f"import torch\n\ndef f():\n    {RAISE}\n",
+    "notebook": f"----> 7     {RAISE}\n",
+    "group": "  + Exception Group Traceback (most recent call last):\n"
+    "  | ExceptionGroup: many (1 sub-exception)\n  +-+---------------- 1 ----------------\n"
+    f'    | Traceback (most recent call last):\n    |   File "a.py", line 2, in f\n    |     {RAISE}\n'
+    "    | ValueError: no\n    +------------------------------------\n",
+    "another writer between": 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n'
+    f"wandb: syncing\n    {RAISE}\nMyError: no\n",
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_source_that_is_shown_fires_nothing(name: str) -> None:
+    assert fired(SHOWN[name]) == []
+
+
+def test_the_message_itself_fires_whatever_the_source_says() -> None:
+    message = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity"
+    )
+    assert fired(SHOWN["frame"].replace("MyError: no", message)) == ["cuda-oom"]
+    group = SHOWN["group"].replace("| ValueError: no", "| " + message)
+    assert fired(group) == ["cuda-oom"]
+
+
+def test_a_message_in_a_traceback_that_another_writer_tore_apart_still_fires() -> None:
+    text = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    run()\nwandb: syncing\n'
+    message = "  OSError: [Errno 28] No space left on device: 'checkpoint-100/optimizer.pt'\n"
+    assert fired(text + message) == ["disk-full-checkpoint"]
+
+
+@pytest.mark.parametrize("rule", [page.id for page in CATALOGUE.pages.values() if page.patterns])
+def test_no_page_needs_source_to_fire(rule: str) -> None:
+    for sample in CATALOGUE.page(rule).fires:
+        assert rule in fired(sample), sample
