@@ -6,11 +6,13 @@ BIN    := $(VENV)/bin
 # The CPU build is enough for tests and demo-live. Another one: make test TORCH='torch==2.8.0 --index-url …'
 TORCH     ?= torch==2.13.0
 DEEPSPEED ?= deepspeed==0.19.8
+# Labelled logs beside the checkout, where there are any; see bench/scoreboard.py for their form.
+CORPUS    ?= $(wildcard ../shared/corpus)
 DEBIAN_PACKAGES := prometheus chromium fonts-noto-cjk openssl
 DIRS := stallwatch exporter rules alerts dashboard tests bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-live record lint format test test-pythons system-packages screenshots bench-scan clean
+.PHONY: help install demo demo-live record lint format test test-pythons system-packages screenshots scoreboard bench-scan clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -67,6 +69,9 @@ test-pythons: ## the training side's tests on every Python from 3.10 to 3.13 tha
 
 screenshots: $(VENV)/.dev system-packages ## take the pictures in docs/images again
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/browser/screenshots.py
+
+scoreboard: $(VENV)/.dev ## how often the diagnosis is right, on every labelled corpus at hand (CORPUS=…)
+	$(BIN)/python bench/scoreboard.py $(CORPUS:%=--corpus %) --wrong --write docs/scoreboard.md
 
 bench-scan: $(VENV)/.dev ## the matcher against grep and Python's re on one generated log
 	$(BIN)/python bench/scan.py

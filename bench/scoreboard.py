@@ -1,0 +1,126 @@
+"""How often is the diagnosis right? Prints it for every labelled corpus at hand.
+
+    make scoreboard                       # the project's own corpus, and ../shared/corpus where there is one
+    python bench/scoreboard.py --corpus DIR --wrong --write docs/scoreboard.md
+
+A corpus is a folder with any of: ``cases.jsonl`` (rows with ``id``, ``signature`` and ``log`` or ``file``),
+``failures.jsonl`` and ``benign.jsonl`` (the same), ``files.jsonl`` (rows with ``file`` and ``kind``: whole
+logs that are ``healthy`` or ``failed``). The tests' recordings (``meta.json``) are read, too.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import track
+from scoring import Outcome, by_family, calibration, confusions, failures, share, wrong_alarms
+
+from stallwatch_exporter.postmortem import diagnose_paths, diagnose_streams
+from stallwatch_rules.catalogue import Catalogue, load_catalogue
+
+ROOT = Path(__file__).resolve().parent.parent
+OWN = (ROOT / "tests" / "corpus", ROOT / "tests" / "recordings")
+
+
+def cases(corpus: Path) -> Iterator[tuple[str, str, Any]]:
+    """(id, label, path or text) of every case in the folder."""
+    for name in ("cases.jsonl", "failures.jsonl", "benign.jsonl", "files.jsonl"):
+        path = corpus / name
+        if not path.exists():
+            continue
+        for number, row in enumerate(map(json.loads, path.read_text().splitlines()), 1):
+            label = row.get("signature") or row["kind"]
+            if name == "benign.jsonl" and not label.startswith("benign"):
+                label = f"benign:{label}"
+            content = row["log"] if "log" in row else corpus / row["file"]
+            yield row.get("id", f"{name}:{number}"), label, content
+    for meta in sorted(corpus.glob("*/meta.json")):
+        expected = json.loads(meta.read_text())["expected"]
+        yield meta.parent.name, expected["primary"] or expected["verdict"], meta.parent
+
+
+def outcome(case: tuple[str, str, Any], catalogue: Catalogue) -> Outcome:
+    """Diagnose one case."""
+    name, label, content = case
+    if isinstance(content, Path):
+        diagnosis, _ = diagnose_paths([content], catalogue=catalogue)
+    else:
+        diagnosis, _ = diagnose_streams([("train.log", io.BytesIO(content.encode()))], catalogue=catalogue)
+    return Outcome.of(name, label, diagnosis)
+
+
+def section(title: str, outcomes: list[Outcome], families: dict[str, str]) -> list[str]:
+    """The scores of one corpus, in Markdown."""
+    quiet = [one for one in outcomes if one.label.startswith("benign")]
+    healthy = [one for one in outcomes if one.label == "healthy"]
+    whole = [one for one in outcomes if one.label == "failed"]
+    lines = [f"## {title}", "", f"{len(outcomes)} cases.", ""]
+    lines += ["| what | score |", "|---|---|"]
+    lines.append(f"| primary cause right, of the failures | {share(failures(outcomes))} |")
+    lines.append(f"| failure seen, of whole logs of failed runs without a label | {share(whole)} |")
+    lines.append(f"| wrong alarms, of the benign cases | {len(wrong_alarms(quiet))}/{len(quiet)} |")
+    lines.append(f"| failure verdicts, of the healthy logs | {len(wrong_alarms(healthy))}/{len(healthy)} |")
+    lines += ["", "| confidence | right |", "|---|---|"]
+    lines += [f"| {one.low:.1f}–{min(one.high, 1):.1f} | {one.score} |" for one in calibration(outcomes)]
+    lines += ["", "| family | precision | recall |", "|---|---|---|"]
+    lines += [f"| {one.family} | {one.precision} | {one.recall} |" for one in by_family(outcomes, families)]
+    wrong = confusions(outcomes)
+    if wrong:
+        lines += ["", "| label | said instead | cases |", "|---|---|---|"]
+        lines += [f"| {label} | {said} | {count} |" for label, said, count in wrong]
+    return [*lines, ""]
+
+
+HEAD = """# Scoreboard
+
+Written by `make scoreboard`, which prints the same. The project's own corpus is what the programs in
+`tests/repro/` printed; the development corpus holds real cases from public issue threads and logs, labelled
+by hand, and is not part of the repository. Neither says how the rules do on logs that nobody has seen while
+writing them: expect less there.
+"""
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--corpus",
+    "more",
+    multiple=True,
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Another labelled corpus; may be given more than once.",
+)
+@click.option("--wrong", is_flag=True, help="List the cases that are wrong.")
+@click.option("--write", type=click.Path(path_type=Path, dir_okay=False), help="Write the tables here, too.")
+def main(more: tuple[Path, ...], wrong: bool, write: Path | None) -> None:
+    """Diagnose every labelled case and print how often that is right."""
+    console, catalogue = Console(stderr=True), load_catalogue()
+    families = {page.id: page.family for page in catalogue.pages.values()}
+    corpora = [("The project's own corpus", list(OWN)), *(("Development corpus", [path]) for path in more)]
+    text = [HEAD]
+    for title, folders in corpora:
+        listed = [case for folder in folders for case in cases(folder)]
+        outcomes = [
+            outcome(case, catalogue) for case in track(listed, title, console=console, transient=True)
+        ]
+        text += section(title, outcomes, families)
+        if wrong:
+            for one in outcomes:
+                if not one.right:
+                    console.print(
+                        f"{one.case}: {one.label}, said {one.verdict}, {one.primary} {one.confidence:.2f}",
+                        style="yellow",
+                        highlight=False,
+                    )
+    sys.stdout.write("\n".join(text[1:]))
+    if write is not None:
+        write.write_text("\n".join(text))
+
+
+if __name__ == "__main__":
+    main()

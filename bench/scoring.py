@@ -1,0 +1,146 @@
+"""How good are diagnoses? Pure counting over labelled cases; ``scoreboard.py`` runs them and prints.
+
+A label is a rule's id, ``unknown`` (a failure that no rule should claim), ``failed`` (a failure, whatever its
+name), ``healthy``, or ``benign:…`` (text that looks like trouble and is none).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from stallwatch_rules.records import Diagnosis
+
+ALARMS = ("failed", "stalled", "unknown-failure")
+BY_PROGRESS = "zero3-trace-cache-invalidated"
+BINS = ((0.9, 1.01), (0.7, 0.9), (0.5, 0.7), (0.0, 0.5))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was said of one case."""
+
+    case: str
+    label: str
+    verdict: str
+    primary: str | None
+    confidence: float
+    found: frozenset[str]
+
+    @classmethod
+    def of(cls, case: str, label: str, diagnosis: Diagnosis) -> Outcome:
+        first = diagnosis.primary
+        return cls(
+            case,
+            label,
+            diagnosis.verdict,
+            first.rule if first else None,
+            first.confidence if first else 0.0,
+            frozenset(finding.rule for finding in diagnosis.findings),
+        )
+
+    @property
+    def quiet(self) -> bool:
+        """Whether the label says that there is nothing to alarm anybody about."""
+        return self.label == "healthy" or self.label.startswith("benign")
+
+    @property
+    def right(self) -> bool:
+        """Whether the diagnosis says what the label says."""
+        if self.quiet:
+            return self.verdict not in ALARMS
+        if self.label == "unknown":
+            return self.verdict == "unknown-failure"
+        if self.label == "failed":
+            return self.verdict in ALARMS
+        if (
+            self.label == BY_PROGRESS
+        ):  # its line alone is no failure: it must be found, and nothing else blamed
+            return self.label in self.found and self.primary in (None, self.label)
+        return self.primary == self.label
+
+    @property
+    def said(self) -> str:
+        """What the diagnosis names: its primary cause, or its verdict where it names none."""
+        return self.primary or self.verdict
+
+
+@dataclass(frozen=True)
+class Share:
+    """So many of so many."""
+
+    right: int
+    all: int
+
+    def __str__(self) -> str:
+        return f"{self.right}/{self.all} ({self.right / self.all:.1%})" if self.all else "none"
+
+
+def share(outcomes: Iterable[Outcome]) -> Share:
+    """How many of them are right."""
+    listed = list(outcomes)
+    return Share(sum(one.right for one in listed), len(listed))
+
+
+def failures(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """The cases in which something failed and a rule should name it."""
+    return [one for one in outcomes if not one.quiet and one.label != "failed"]
+
+
+def wrong_alarms(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Quiet cases with a failure verdict."""
+    return [one for one in outcomes if one.quiet and not one.right]
+
+
+@dataclass(frozen=True)
+class FamilyScore:
+    """One family of rules: of what it claimed, how much was its own; of its own, how much it claimed."""
+
+    family: str
+    precision: Share
+    recall: Share
+
+
+def by_family(outcomes: Sequence[Outcome], families: Mapping[str, str]) -> list[FamilyScore]:
+    """Precision counts every primary of the family, also on quiet cases; recall its labelled failures."""
+    claimed: dict[str, list[bool]] = defaultdict(list)
+    labelled: dict[str, list[bool]] = defaultdict(list)
+    for one in outcomes:
+        if one.label == "failed":
+            continue
+        if one.primary is not None and (one.verdict in ALARMS or not one.quiet):
+            claimed[families.get(one.primary, "?")].append(one.right and not one.quiet)
+        if not one.quiet and one.label in families:
+            labelled[families[one.label]].append(one.right)
+    return [
+        FamilyScore(
+            family,
+            Share(sum(claimed[family]), len(claimed[family])),
+            Share(sum(labelled[family]), len(labelled[family])),
+        )
+        for family in sorted({*claimed, *labelled})
+    ]
+
+
+@dataclass(frozen=True)
+class Bin:
+    """The failure verdicts given with this confidence."""
+
+    low: float
+    high: float
+    score: Share
+
+
+def calibration(outcomes: Iterable[Outcome]) -> list[Bin]:
+    """Of the primaries given with a confidence in each range, how many were right; wrong alarms count."""
+    named = [one for one in outcomes if one.primary is not None and one.verdict in ALARMS]
+    return [Bin(low, high, share(o for o in named if low <= o.confidence < high)) for low, high in BINS]
+
+
+def confusions(outcomes: Iterable[Outcome]) -> list[tuple[str, str, int]]:
+    """(label, what was said instead, how often), most frequent first."""
+    counts = Counter((one.label, one.said) for one in outcomes if not one.right)
+    return [
+        (label, said, count) for (label, said), count in sorted(counts.items(), key=lambda x: (-x[1], x[0]))
+    ]

@@ -1,0 +1,64 @@
+"""The counting behind the scoreboard."""
+
+from __future__ import annotations
+
+from scoring import Outcome, Share, by_family, calibration, confusions, failures, share, wrong_alarms
+
+
+def outcome(label: str, verdict: str, primary: str | None = None, confidence: float = 0.9) -> Outcome:
+    return Outcome("case", label, verdict, primary, confidence, frozenset({primary} - {None}))
+
+
+OOM = outcome("cuda-oom", "failed", "cuda-oom", 0.95)
+WRONG = outcome("cuda-oom", "failed", "nccl-collective-timeout", 0.95)
+MISSED = outcome("cuda-oom", "healthy", None)
+ALARM = outcome("benign:omp-num-threads-notice", "failed", "cuda-oom", 0.6)
+QUIET = outcome("healthy", "healthy")
+FAMILIES = {"cuda-oom": "memory", "nccl-collective-timeout": "collectives"}
+
+
+def test_a_failure_is_right_when_its_rule_is_primary() -> None:
+    assert [one.right for one in (OOM, WRONG, MISSED)] == [True, False, False]
+    assert str(share([OOM, WRONG, MISSED])) == "1/3 (33.3%)"
+    assert str(share([])) == "none"
+
+
+def test_quiet_cases_are_right_without_an_alarm_whatever_is_found() -> None:
+    assert QUIET.right and not ALARM.right
+    assert outcome("benign:loss-scale-warmup", "degraded", "fp16-overflow-every-step").right
+    assert wrong_alarms([OOM, ALARM, QUIET]) == [ALARM]
+    assert failures([OOM, ALARM, QUIET, outcome("failed", "failed")]) == [OOM]
+
+
+def test_labels_without_a_rule() -> None:
+    assert outcome("unknown", "unknown-failure").right
+    assert not outcome("unknown", "failed", "cuda-oom").right
+    assert outcome("failed", "stalled").right and not outcome("failed", "healthy").right
+
+
+def test_a_rule_judged_by_progress_must_be_found_and_nothing_else_blamed() -> None:
+    rule = "zero3-trace-cache-invalidated"
+    assert Outcome("case", rule, "healthy", None, 0.0, frozenset({rule})).right
+    assert outcome(rule, "stalled", rule).right
+    assert not outcome(rule, "healthy").right
+    assert not Outcome("case", rule, "failed", "cuda-oom", 0.9, frozenset({rule, "cuda-oom"})).right
+
+
+def test_precision_counts_what_a_family_claimed_and_recall_what_was_its_own() -> None:
+    scores = {one.family: one for one in by_family([OOM, WRONG, MISSED, ALARM, QUIET], FAMILIES)}
+    assert scores["memory"].precision == Share(1, 2)  # its own, and the wrong alarm
+    assert scores["memory"].recall == Share(1, 3)
+    assert scores["collectives"].precision == Share(0, 1)
+    assert scores["collectives"].recall == Share(0, 0)
+
+
+def test_calibration_puts_wrong_alarms_into_their_bin() -> None:
+    bins = {one.low: one.score for one in calibration([OOM, WRONG, MISSED, ALARM, QUIET])}
+    assert bins == {0.9: Share(1, 2), 0.7: Share(0, 0), 0.5: Share(0, 1), 0.0: Share(0, 0)}
+
+
+def test_confusions_come_most_frequent_first() -> None:
+    assert confusions([OOM, WRONG, MISSED, MISSED]) == [
+        ("cuda-oom", "healthy", 2),
+        ("cuda-oom", "nccl-collective-timeout", 1),
+    ]

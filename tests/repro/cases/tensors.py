@@ -1,0 +1,81 @@
+"""Failures of one process' tensors: precision, gradients, devices, sampling."""
+
+from __future__ import annotations
+
+import torch
+from loop import net, train
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+
+def dtype_mismatch() -> None:
+    """A model in bfloat16 is given float32 input."""
+    train(5)
+    net().to(torch.bfloat16)(torch.randn(4, 16))
+
+
+def loss_does_not_require_grad() -> None:
+    """Everything is frozen, so that nothing is left to learn."""
+    model = net().requires_grad_(False)
+    model(torch.randn(4, 16)).mean().backward()
+
+
+def torch_not_compiled_with_cuda() -> None:
+    """A script that says "cuda" on a CPU build of torch."""
+    net().to("cuda")
+
+
+def sampling_nan_probabilities() -> None:
+    """A poisoned policy: its probabilities are NaN."""
+    train(5)
+    torch.multinomial(torch.full((2, 8), float("nan")), 1)
+
+
+def checkpoint_recompute_mismatch() -> None:
+    """The forward pass takes another way when it is recomputed."""
+    train(5)
+    calls = iter(range(9))
+    layer = nn.Linear(16, 16)
+
+    def block(hidden: torch.Tensor) -> torch.Tensor:
+        hidden = layer(hidden)
+        return hidden if next(calls) else layer(hidden).exp()
+
+    hidden = torch.randn(4, 16, requires_grad=True)
+    checkpoint(block, hidden, use_reentrant=False).sum().backward()
+
+
+def inference_tensor_saved_for_backward() -> None:
+    """A tensor made under inference mode enters the training step."""
+    train(5)
+    with torch.inference_mode():
+        features = torch.randn(4, 16)
+    net()(features).sum().backward()
+
+
+def fp16_unscale_error() -> None:
+    """Weights in fp16 under a gradient scaler."""
+    model = nn.Linear(4, 4).half()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(model(torch.randn(2, 4).half()).float().mean()).backward()
+    scaler.unscale_(optimizer)
+
+
+def loss_nan() -> None:
+    """One bad batch poisons a weight, and nobody stops the run."""
+    model = net()
+    train(40, model=model, at=20, then=lambda: model[0].weight.data.fill_(float("nan")))
+
+
+def loss_divergence() -> None:
+    """The loss falls, then a learning rate that is too high blows it up without ever becoming NaN."""
+    model = train(60, learning_rate=0.5)
+    train(60, model=model, learning_rate=6.0, clip=1.0)
+
+
+def ddp_meta_parameters() -> None:
+    """A model on the meta device that nobody materialised."""
+    with torch.device("meta"):
+        model = net()
+    model(torch.randn(2, 16))
