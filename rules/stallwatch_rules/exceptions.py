@@ -112,7 +112,7 @@ def read_exceptions(
             own = max(0, stream.timelines.advances - seen.last.mark.advances)
             followed = max(own, clock.after(stream.when(seen.last.line)))
             fatal = followed < enough and stream.plain - seen.last.mark.plain < SURVIVED_LINES
-            fatal = fatal and not (complete and seen.last.thread)
+            fatal = fatal and not (complete and (seen.last.thread or seen.last.native))
             if seen.raised.kind == "snippet":
                 after = stream.plain - seen.last.mark.plain
                 fatal = fatal and seen.count == 1 and not followed and after <= SNIPPET_LINES

@@ -28,13 +28,18 @@ class Frame:
     @property
     def library(self) -> bool:
         """Whether it is installed code rather than the user's own."""
-        return bool(_LIBRARY.search(self.path))
+        return not self.line or bool(_LIBRARY.search(self.path))
 
     def __str__(self) -> str:
+        if not self.line:  # compiled code
+            return f"{self.name} ({self.path})"
         return f"{self.path}:{self.line} in {self.name}" if self.name else f"{self.path}:{self.line}"
 
 
-_LIBRARY = re.compile(r"[/\\](?:site-packages|dist-packages)[/\\]|[/\\]lib[/\\]python3|^<frozen|^<string>$")
+_LIBRARY = re.compile(
+    r"[/\\](?:site-packages|dist-packages)[/\\]|[/\\]lib(?:64)?[/\\]python3|[/\\]Lib[/\\]\w+\.py"
+    r"|[/\\]python3\d*\.zip|^<frozen|^<string>$|^python/ray/"
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,7 @@ class Raised:
     rules: set[str] = field(default_factory=set)  #: rules that matched in the chain
     group: bool = False  #: an exception group, whose parts follow behind a margin
     thread: bool = False  #: raised in a thread beside the main one, which goes on
+    native: bool = False  #: a crash of compiled code, which may come after the training's own end
     step: int | None = None  #: the run's step then, as far as the diagnosis could tell
 
 

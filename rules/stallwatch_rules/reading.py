@@ -126,13 +126,8 @@ class RunReading:
             stream.match(match, rule in self._by_progress)
             if rule not in self.matcher.conditional or rule in stream.contexts:
                 observed.matches.append(match)
-        busy = stream.tracebacks.busy
-        if hits or busy or (hints.traceback and may_hold(line.text, hints.traceback)):
-            rules = [rule for rule, _ in hits]
-            raised = stream.tracebacks.feed(line, rules, stream.mark)
-            if raised is not None:
-                stream.exceptions.add(raised)
-            busy = stream.tracebacks.busy
-        stream.plain += not busy
+        if hits or stream.in_exception or (hints.traceback and may_hold(line.text, hints.traceback)):
+            stream.see_exceptions(line, [rule for rule, _ in hits])
+        stream.plain += not stream.in_exception
         if hints.warning and sample is None and is_warning(line.text):
             observed.warnings.append(line)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from stallwatch_rules.crashes import CrashReader
 from stallwatch_rules.environment import tells_of_a_run, versions_in
 from stallwatch_rules.hints import Hints, may_hold
 from stallwatch_rules.launchers import LauncherSummary
@@ -59,6 +61,7 @@ class StreamReading:
         self.plain = 0  #: lines read outside of tracebacks
         self.timelines = StreamTimelines()
         self.tracebacks = TracebackReader(failures)
+        self.crashes = CrashReader()
         self.exceptions = ExceptionTable()
         self.hits: dict[str, RuleHits] = {}
         self.contexts: set[str] = set()  #: rules whose ``requires`` is met in this stream
@@ -121,9 +124,23 @@ class StreamReading:
         if by_progress:
             self.timelines.hit(match.rule, match.line)
 
+    @property
+    def in_exception(self) -> bool:
+        """Whether the next line may belong to a traceback or a crash that is being told."""
+        return self.tracebacks.busy or self.crashes.busy
+
+    def see_exceptions(self, line: Line, rules: Collection[str]) -> None:
+        """Look for exceptions in a line that was just read; ``rules`` matched it."""
+        mark = self.mark
+        ended = self.tracebacks.feed(line, rules, mark)
+        crash = self.crashes.feed(line, rules, mark, in_message=self.tracebacks.busy)
+        for raised in (ended, crash):
+            if raised is not None:
+                self.exceptions.add(raised)
+
     def exceptions_now(self) -> ExceptionTable:
         """The exceptions so far, with what stands unfinished at this moment."""
-        return self.exceptions.with_left(self.tracebacks.left(self.mark))
+        return self.exceptions.with_left([*self.tracebacks.left(self.mark), *self.crashes.left()])
 
     @property
     def own_step(self) -> int | None:

@@ -43,6 +43,7 @@ _ASIDE = re.compile(
     r"^(?:Exception ignored (?:in|on|while)\b|Error in atexit\.|Error in sys\.excepthook"
     r"|--- Logging error ---)"
 )
+_REMOTE = re.compile(r"ray::\S+ \(pid=")  # Ray names the task, and the task's own frames follow
 _THREAD = re.compile(r"^Exception in thread ")
 # The statement that raises, as tracebacks, notebooks and dumped files show it: indented, or behind a mark.
 _RAISE = re.compile(r"[\s\d│|❱>-]+raise [\w.]+\(")
@@ -114,6 +115,10 @@ class TracebackReader:
             return None
         ended, self._raised = self._raised, None
         self._outside(line, rules, mark)
+        if ended is not None and self._open is not None and _REMOTE.match(ended.message):
+            self._open.frames[:0] = ended.frames
+            self._open.rules |= ended.rules
+            return None
         return ended
 
     def quotes(self, text: str) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
+from stallwatch_rules.masking import masked, repeats
 from stallwatch_rules.raised import Frame, Raised
 from stallwatch_rules.records import Line, UnknownException
 from stallwatch_rules.redact import redact
@@ -13,8 +13,6 @@ from stallwatch_rules.reported import earliest, place
 
 MAX_KINDS = 200  #: different exceptions kept per stream; a log may hold millions of tracebacks
 USER_FRAMES, LIBRARY_FRAMES = 8, 4
-
-_VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 Key = tuple[str, str, str]
 
@@ -76,7 +74,7 @@ def _record(group: list[Seen]) -> UnknownException:
     first = next(one.raised for one in group if one.raised.line is line)
     return UnknownException(
         exception=first.exception,
-        message=redact(first.message),
+        message=redact(repeats(first.message)[0]),
         ranks=sorted({one.raised.line.rank for one in group if one.raised.line.rank is not None}),
         count=sum(one.count for one in group),
         first=place(line, first.step),
@@ -94,7 +92,7 @@ def shown_frames(frames: list[Frame]) -> list[str]:
 
 def _key(raised: Raised) -> Key:
     where = next((str(frame) for frame in reversed(raised.frames) if not frame.library), "")
-    return raised.exception, _VARYING.sub("#", raised.message)[:200], where
+    return raised.exception, masked(raised.message)[:200], masked(where.rpartition("/")[2])
 
 
 def _order(line: Line) -> tuple[bool, float, bool, int, str, int]:

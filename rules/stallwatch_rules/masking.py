@@ -1,0 +1,41 @@
+"""What differs between two printings of one message: numbers, addresses, identifiers, paths."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["masked", "repeats", "skeleton"]
+
+_VARYING = re.compile(
+    r"(?P<url>\b[a-z][a-z0-9+]{1,9}://[^\s'\"<>)\]]+)"
+    r"|(?P<path>(?<![\w/.])(?:[A-Za-z]:)?(?:[\\/~.]{1,3}[\w@+%=-][\w.@+%=-]*){2,}[\\/]?"
+    r"|(?<![\w/.])[\w.-]+(?:/[\w.@+%=-]+){2,}/?)"
+    r"|(?P<id>\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"
+    r"|\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{8,}\b|\b(?=[A-F]*\d)(?=\d*[A-F])[0-9A-F]{8,}\b)"
+    r"|(?P<hex>\b0[xX][0-9a-fA-F]+)"
+    r"|(?P<ip>\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b)"
+    r"|(?P<n>\d+(?:[.,:]\d+)*(?:[eE][+-]?\d+)?)"
+)
+_REPEATED = re.compile(r"\s*\[repeated (\d+)x across cluster\].*$")
+#: What a line's key leaves out: the digits, the letters of hexadecimal numbers and what joins them.
+_DROPPED = str.maketrans("", "", "0123456789abcdefABCDEF.,+-:_ \t")
+
+
+def skeleton(text: str) -> str:
+    """A key that lines of one message share, made in one pass over the line; good for no reader's eye."""
+    return text.translate(_DROPPED)
+
+
+def masked(text: str) -> str:
+    """The message with a word in brackets for whatever differs: ``worker <n> lost <path>``."""
+    return _VARYING.sub(_name, _REPEATED.sub("", text))
+
+
+def repeats(text: str) -> tuple[str, int]:
+    """The message without the count that Ray adds when it folds the lines of many workers, and that count."""
+    found = _REPEATED.search(text)
+    return (text[: found.start()], int(found[1])) if found else (text, 1)
+
+
+def _name(found: re.Match[str]) -> str:
+    return f"<{found.lastgroup}>"

@@ -1,0 +1,166 @@
+"""Ends that are no Python traceback, as unknown failures."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from stallwatch_rules.catalogue import Catalogue
+from stallwatch_rules.matcher import Matcher, lines_of
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis, UnknownException
+
+EMPTY = Catalogue.of([])
+
+
+def diagnosed(text: str) -> Diagnosis:
+    reading = RunReading(EMPTY, Matcher(EMPTY))
+    reading.feed(lines_of(text))
+    return reading.diagnose()
+
+
+def only(text: str) -> UnknownException:
+    diagnosis = diagnosed(text)
+    assert diagnosis.verdict == "unknown-failure"
+    (unknown,) = diagnosis.unknown
+    return unknown
+
+
+CPP = """\
+terminate called after throwing an instance of 'c10::Error'
+  what():  the allocator lost block 77
+Exception raised from release at ../c10/core/pool.cpp:12 (most recent call first):
+frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x57 (0x7f12 in /opt/torch/lib/libc10.so)
+frame #1: pool::release(char const*) + 0x64 (0x7f13 in /opt/mine/libpool.so)
+"""
+FAULT = """\
+Fatal Python error: the lock is held by nobody
+Python runtime state: initialized
+
+Current thread 0x00007f12 (most recent call first):
+  File "/opt/env/lib/python3.11/site-packages/ops/run.py", line 88 in run
+  File "/home/ada/train.py", line 12 in main
+
+Thread 0x00007f13 (most recent call first):
+  File "/home/ada/other.py", line 1 in wait
+"""
+
+
+def test_a_cpp_exception_with_its_message_and_stack() -> None:
+    unknown = only(CPP)
+    assert (unknown.exception, unknown.message) == ("c10::Error", "the allocator lost block 77")
+    assert unknown.frames == [
+        "pool::release (/opt/mine/libpool.so)",
+        "c10::Error::Error (/opt/torch/lib/libc10.so)",
+    ]
+
+
+def test_a_fatal_python_error_with_the_failing_threads_frames() -> None:
+    unknown = only(FAULT)
+    assert (unknown.exception, unknown.message) == ("Fatal Python error", "the lock is held by nobody")
+    assert unknown.frames == [
+        "/home/~/train.py:12 in main",
+        "/opt/env/lib/python3.11/site-packages/ops/run.py:88 in run",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "exception", "message"),
+    [
+        ("*** SIGFPE received at time=1763683200 on cpu 3 ***\nPC: @ 0x7f  (unknown)  f()\n", "SIGFPE", ""),
+        ("[n1:32] *** Process received signal ***\n[n1:32] Signal: Hangup (1)\n", "signal", "Hangup (1)"),
+        ("terminate called without an active exception\n", "terminate called", "without an active exception"),
+        (
+            "libc++abi: terminating due to uncaught exception of type std::bad_cast: no cast\n",
+            "std::bad_cast",
+            "no cast",
+        ),
+        (
+            "F0102 10:00:00.123456 77 store.cc:9] Check failed: a == b (1 vs. 2)\n",
+            "Check failed",
+            "a == b (1 vs. 2)",
+        ),
+        (
+            "EK0007: [PID: 4711] 2026-01-02-10:00:00.123.456 The tiling key is not found.\n"
+            "        Solution: Update the package.\n        TraceBack (most recent call last):\n",
+            "EK0007",
+            "The tiling key is not found.",
+        ),
+    ],
+)
+def test_what_else_ends_a_process(text: str, exception: str, message: str) -> None:
+    unknown = only(text)
+    assert (unknown.exception, unknown.message) == (exception, message)
+
+
+def test_an_ascend_block_in_a_python_exception_is_its_message() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "a.py", line 1, in f\nRuntimeError: the call failed\n'
+        "EK0007: [PID: 4711] 2026-01-02-10:00:00.123.456 The tiling key is not found.\n"
+    )
+    assert only(text).exception == "RuntimeError"
+
+
+def test_torchs_error_file() -> None:
+    stack = 'Traceback (most recent call last):\n  File "train.py", line 9, in main\n    run()\nValueError: 3 is odd\n'
+    message = {"message": "ValueError: 3 is odd", "extraInfo": {"py_callstack": stack, "timestamp": "17"}}
+    text = json.dumps({"message": message}) + "\n"
+    unknown = only(text)
+    assert (unknown.exception, unknown.message, unknown.frames) == (
+        "ValueError",
+        "3 is odd",
+        ["train.py:9 in main"],
+    )
+    assert diagnosed(text[:80]).unknown == [], "a cut file is no exception"
+
+
+def test_a_crash_after_the_training_was_complete_is_no_failure() -> None:
+    steps = "".join(f"{{'loss': 0.5, 'epoch': {i / 4}}}\n" for i in range(1, 9))
+    end = "{'train_runtime': 12.5, 'train_samples_per_second': 4.0, 'train_loss': 0.5, 'epoch': 2.0}\n"
+    assert diagnosed(steps + end + CPP).verdict == "healthy"
+    assert diagnosed(steps + CPP).verdict == "unknown-failure"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "WARNING: terminate called early, ignored\n",
+        "the check failed for 3 of 10 files\n",
+        "watching for *** SIG lines\n",
+        "[PID: 4711] started\n",
+    ],
+)
+def test_text_that_only_looks_like_a_crash(text: str) -> None:
+    assert diagnosed("step 1 loss 0.5\n" + text).unknown == []
+
+
+def test_ranks_that_crash_alike_are_one() -> None:
+    text = "".join(
+        f"[rank{rank}]: terminate called after throwing an instance of 'std::logic_error'\n"
+        f"[rank{rank}]:   what():  rank {rank} lost /data/part-{rank}/x.bin at 0x7f{rank}\n"
+        for rank in range(3)
+    )
+    assert (only(text).ranks, only(text).count) == ([0, 1, 2], 3)
+
+
+def test_a_remote_task_of_ray_is_one_failure() -> None:
+    text = """\
+Traceback (most recent call last):
+  File "train.py", line 5, in <module>
+    ray.get(work)
+    ~~~~~~~^^^^^^
+ray.exceptions.RayTaskError(ValueError): ray::Worker.step() (pid=12, ip=10.0.0.1, actor_id=0ab1)
+  File "worker.py", line 12, in step
+    raise ValueError("bad")
+ValueError: sequence 12 has no answer
+"""
+    unknown = only(text)
+    assert (unknown.exception, unknown.message) == ("ValueError", "sequence 12 has no answer")
+    assert unknown.frames == ["train.py:5 in <module>", "worker.py:12 in step"]
+
+
+def test_the_count_of_rays_folded_lines_is_no_part_of_the_message() -> None:
+    end = "ValueError: odd [repeated 7x across cluster]"
+    text = f'Traceback (most recent call last):\n  File "a.py", line 5, in f\n{end}\n'
+    assert only(text).message == "odd"
