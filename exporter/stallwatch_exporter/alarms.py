@@ -13,10 +13,9 @@ from stallwatch_exporter.incident import Ending, Incident, Resolution, Severity
 from stallwatch_exporter.incidents import IncidentBook
 from stallwatch_exporter.stall import StallState
 from stallwatch_rules.catalogue import Catalogue
-from stallwatch_rules.diagnosis import STEP_TIME
+from stallwatch_rules.conclusions import SILENT_HANG, STEP_TIME
 from stallwatch_rules.findings import TRACE_CACHE
 from stallwatch_rules.records import Diagnosis, Finding, Match, Phase, Primary, Progress, UnknownException
-from stallwatch_rules.verdict import SILENT_HANG
 
 UNKNOWN_FAILURE = "unknown-failure"  #: the rule of an ending that no rule explains
 #: Time for the other lines of a failure to come; a run that ends meanwhile sends one message, not three.

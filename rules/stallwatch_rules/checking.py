@@ -18,7 +18,7 @@ def check_page(page: RulePage, catalogue: Catalogue | None = None) -> list[PageE
     A judged rule (no patterns) is concluded from a whole run, with the rest of ``catalogue`` at hand; with
     the packaged one where none is given.
     """
-    if page.judged:
+    if _needs_run(page):
         others = (load_catalogue() if catalogue is None else catalogue).pages.values()
         catalogue = Catalogue.of([*(other for other in others if other.id != page.id), page])
     else:
@@ -61,12 +61,19 @@ def _check(page: RulePage, catalogue: Catalogue, matcher: Matcher) -> Iterator[P
 
 def _fired(page: RulePage, sample: str, catalogue: Catalogue, matcher: Matcher) -> str | None:
     """Where in the sample the rule fired, in words; ``None`` where it did not."""
-    if page.judged:
-        return "" if page.id in _concluded(sample, catalogue, matcher) else None
     for number, rule, _ in matcher.match_text(sample):
         if rule == page.id:
             return f" (its line {number})"
+    if _needs_run(page) and page.id in _concluded(sample, catalogue, matcher):
+        return ""
     return None
+
+
+def _needs_run(page: RulePage) -> bool:
+    """Whether the engine may conclude the rule from a whole run; its page may have patterns as well."""
+    from stallwatch_rules.conclusions import CONCLUDED  # here, as the engine takes its time to load
+
+    return page.judged or page.id in CONCLUDED
 
 
 def _concluded(sample: str, catalogue: Catalogue, matcher: Matcher) -> set[str]:

@@ -7,6 +7,15 @@ from dataclasses import replace
 
 from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.causes import Candidate, causal_order, primary
+from stallwatch_rules.conclusions import (
+    DIVERGENCE,
+    NOT_A_NUMBER,
+    STANDSTILLS,
+    STEP_TIME,
+    Run,
+    conclude_rules,
+    concluded,
+)
 from stallwatch_rules.digest import fold_ranks
 from stallwatch_rules.environment import agreed
 from stallwatch_rules.exceptions import Exceptions, read_exceptions
@@ -22,19 +31,16 @@ from stallwatch_rules.findings import (
 from stallwatch_rules.fixes import fixes_for
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.judgements.recovery import RECOVERED_BUT_DIED
-from stallwatch_rules.judgements.silence import judge_silence
-from stallwatch_rules.judgements.step_time import judge_step_time
 from stallwatch_rules.page import RulePage
 from stallwatch_rules.progress import ProgressTracker
 from stallwatch_rules.records import Diagnosis, Primary
 from stallwatch_rules.redact import redact
 from stallwatch_rules.reported import iso, shown
-from stallwatch_rules.rhythm import RunClock, read_clock
+from stallwatch_rules.rhythm import read_clock
 from stallwatch_rules.sentences import say
 from stallwatch_rules.timeline import StepClock, leading
-from stallwatch_rules.verdict import SILENT_HANG, Question, notes_of, verdict_of
+from stallwatch_rules.verdict import Question, notes_of, verdict_of
 
-STEP_TIME = "step-time-degraded"
 SIGTERM = "secondary-sigterm-cascade"
 INTERRUPTED = "keyboard-interrupt"
 SCHEDULER = "scheduler-and-process"  #: the family of what follows when somebody ends a run
@@ -75,6 +81,7 @@ def conclude(
         threshold=clock.threshold,
         stalled=(question.stalled or clock.silent) and question.failed is not False,
         died=died,
+        phase=tracker.phase,
         language=language,
     )
     judge_recoveries(found, facts)
@@ -82,7 +89,8 @@ def conclude(
     _ended_as_told(found, catalogue, question)
     facts = _with_end(facts, found, exceptions)
     judge_by_progress(found, streams, facts)
-    _conclude_rules(found, catalogue, tracker, clock, facts, exceptions)
+    live = question.now is not None
+    conclude_rules(Run(found, streams, catalogue, tracker, clock, facts, exceptions, live))
     _killed(found, catalogue, exceptions, question)
     candidates = _candidates(found, streams)
     beside = bool(exceptions.fatal)
@@ -101,7 +109,7 @@ def conclude(
         diagnosis.findings.append(one.record(_title(one.page, language), tracker.last_step))
     diagnosis.unknown = exceptions.records()
     diagnosis.progress = tracker.summary()
-    if verdict == "stalled" or (chosen is not None and chosen[0].rule in (TRACE_CACHE, SILENT_HANG)):
+    if verdict == "stalled" or (chosen is not None and chosen[0].rule in STANDSTILLS):
         diagnosis.progress.stalled_after_step = tracker.last_step
     diagnosis.notes = notes_of(diagnosis, found, exceptions, streams, question, by_hand)
     return diagnosis
@@ -133,7 +141,7 @@ def _ended_as_told(found: list[Found], catalogue: Catalogue, question: Question)
     rule = ENDINGS.get(question.kind, "")
     if rule in catalogue.pages and question.failed is not False and not any(o.rule == rule for o in found):
         page = catalogue.pages[rule]
-        one = _concluded(page, Judgement("fatal", redact(question.told)))
+        one = concluded(page, Judgement("fatal", redact(question.told)))
         one.sure = COUNTED
         found.append(one)
 
@@ -152,7 +160,7 @@ def _killed(found: list[Found], catalogue: Catalogue, exceptions: Exceptions, qu
     else:
         return
     if rule in catalogue.pages and not any(one.rule == rule for one in found):
-        one = _concluded(catalogue.pages[rule], Judgement("fatal", say(key, question.language)))
+        one = concluded(catalogue.pages[rule], Judgement("fatal", say(key, question.language)))
         one.sure = sure
         found.append(one)
 
@@ -164,45 +172,15 @@ def _with_end(facts: RunFacts, found: list[Found], exceptions: Exceptions) -> Ru
     return replace(facts, timed_out=timed_out, failed_otherwise=bool(causes) or (other and not timed_out))
 
 
-def _conclude_rules(
-    found: list[Found],
-    catalogue: Catalogue,
-    tracker: ProgressTracker,
-    clock: RunClock,
-    facts: RunFacts,
-    exceptions: Exceptions,
-) -> None:
-    """The rules that no line shows: a silent hang, steps that became slower."""
-    slow = catalogue.pages.get(STEP_TIME)
-    if slow is not None and slow.judged:
-        judgement = judge_step_time(tracker.step_seconds(), facts)
-        if judgement is not None:
-            one = _concluded(slow, judgement)
-            one.where, one.step = clock.last_advance, tracker.last_step
-            found.append(one)
-    hang = catalogue.pages.get(SILENT_HANG)
-    if hang is None or not hang.judged or exceptions.fatal:
-        return
-    if any(one.harm == "fatal" and one.role != "wrapper" for one in found):
-        return
-    judgement = judge_silence(facts)
-    if judgement is not None:
-        one = _concluded(hang, judgement)
-        one.where, one.step = clock.last_advance, tracker.last_step
-        found.append(one)
-
-
-def _concluded(page: RulePage, judgement: Judgement) -> Found:
-    one = Found(page, {}, (), 0, page.harm, page.role, count=1)
-    one.set(judgement)
-    return one
-
-
 def _candidates(found: list[Found], streams: Streams) -> list[Candidate]:
     """With what a judged standstill, a slowdown or a process that failed by itself explains by its nature."""
     by_itself = any(stream.summary.failed_by_itself for stream in streams.values())
     symptoms = [one.rule for one in found if one.role in ("symptom", "wrapper")]
     for one in found:
+        if not one.hits and one.harm == "fatal" and one.rule in STANDSTILLS:
+            one.explains = [*(rule for rule in symptoms if rule != one.rule), STEP_TIME, TRACE_CACHE]
+        if one.rule == DIVERGENCE:
+            one.explains = [*NOT_A_NUMBER]
         if one.role == "wrapper" and by_itself:
             one.explains = [SIGTERM]
         if one.rule == TRACE_CACHE and one.judged:

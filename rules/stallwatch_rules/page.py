@@ -181,10 +181,8 @@ def _front_problems(front: _Front, matter: frontmatter.Matter, path: str, quick:
             fault = pattern_fault(pattern, quick=quick)
             if fault is not None:
                 yield at(f"{key}[{index}] {pattern!r}: {fault.message}", fault.remedy, key, index)
-    if not front.patterns and (front.requires or front.unless):
-        yield at(
-            "requires and unless need patterns", "give patterns, or drop requires and unless", "patterns"
-        )
+    if not front.patterns and front.unless:
+        yield at("unless needs patterns", "give patterns, or drop unless", "patterns")
 
 
 def _fix_problems(body: Body, path: str) -> Iterator[PageError]:

@@ -13,6 +13,7 @@ Sign = Phase | Literal["finished", "restarted"]
 _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
     ("Running ", re.compile(r"\*{3,} ?Running (?:Evaluation|Prediction|[Ii]nference)"), "eval"),
     ("Eval", re.compile(r"^(?:\S* ?- ?)?Evaluating\b|^Evaluation(?: \w+)?: +\d+%\|"), "eval"),
+    ("oss at iteration", re.compile(r"^ ?(?:valid|validation|test) loss at iteration \d+ \|"), "eval"),
     ("Valid", re.compile(r"^Validat(?:ion|ing)\b.{0,40}:? +\d+%\|"), "eval"),
     ("Predict", re.compile(r"^Predicting\b.{0,40}\d+%\|"), "eval"),
     ("aving ", re.compile(r"\b[Ss]aving (?:the )?(?:model|final|check ?point)"), "save"),

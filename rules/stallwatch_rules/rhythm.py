@@ -11,9 +11,11 @@ from stallwatch_rules.findings import Streams
 from stallwatch_rules.progress import ProgressTracker, stall_threshold
 from stallwatch_rules.records import Line
 from stallwatch_rules.reported import latest
-from stallwatch_rules.stream import ACTIVITY_SECONDS
+from stallwatch_rules.stream import ACTIVITY_SECONDS, StreamReading
 
 ALIVE = 5  #: lines after a silence that show that the run only did something without a word
+ENOUGH = 5  #: durations that tell a rhythm
+TOLD = 3.0  #: without them, so many times the step time that the trainer prints is no stall yet
 USUAL = 1.5  #: a silence is no news if the run got over one nearly as long before
 
 
@@ -39,10 +41,12 @@ def read_clock(
     if threshold is None:
         durations = tracker.durations(tracker.phase)
         threshold = max(stall_threshold(durations), USUAL * max(durations, default=0.0))
+        if len(durations) < ENOUGH:
+            threshold = max(threshold, TOLD * max(tracker.step_seconds()[-50:], default=0.0))
     advanced = [stream for stream in streams.values() if stream.last_advance is not None]
     lines = [stream.last_advance for stream in advanced if stream.last_advance is not None]
     last_advance = latest(lines) if lines else None
-    times = [time for stream in advanced if (time := stream.when(stream.last_advance)) is not None]
+    times = [time for stream in advanced if (time := _last_sign(stream)) is not None]
     if not times or len(times) < len(advanced):
         return RunClock(threshold, None, False, last_advance)
     ends = [stream.last_time for stream in streams.values() if stream.last_time is not None]
@@ -56,6 +60,15 @@ def read_clock(
     alive = sys.maxsize if by_hand else ALIVE
     silent = _falls_silent(max(times), end, signs, threshold, alive)
     return RunClock(threshold, silence, silent, last_advance)
+
+
+def _last_sign(stream: StreamReading) -> float | None:
+    """When the stream's last step was done at the latest.
+
+    Where that line has no time of its own, the next line that has one came after it.
+    """
+    done = stream.when(stream.last_advance)
+    return done if done is not None else stream.after_time
 
 
 def _falls_silent(start: float, end: float, signs: Mapping[int, int], threshold: float, alive: int) -> bool:

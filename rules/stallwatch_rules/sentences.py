@@ -97,6 +97,85 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         " The run reached its end all the same.",
         "训练仍然跑到了终点。",
     ),
+    "loss-diverged": (
+        "The loss ran away: {low} at its best, {high} (median) in the last {count} values.",
+        "loss 已发散：最好时为 {low}，最近 {count} 个值的中位数为 {high}。",
+    ),
+    "spike": (
+        "The loss jumped from {usual} to {loss} at step {step}.",
+        "loss 在第 {step} 步从 {usual} 跳到 {loss}。",
+    ),
+    "spike-back": (
+        "The loss jumped from {usual} to {loss} at step {step} and is coming back.",
+        "loss 在第 {step} 步从 {usual} 跳到 {loss}，正在回落。",
+    ),
+    "loss-same": (
+        "The last {count} values of the loss are all exactly {loss}.",
+        "最近 {count} 个 loss 都恰好是 {loss}。",
+    ),
+    "loss-unlogged": (
+        "{count} steps passed since a loss was last printed, many times the usual distance.",
+        "距上次打印 loss 已有 {count} 步，远超平常的间隔。",
+    ),
+    "no-gradient-no-rate": (
+        "The last {count} gradient norms are exactly 0, and so is the learning rate: no parameter changes.",
+        "最近 {count} 个梯度范数恰好为 0，学习率也是 0：没有参数在更新。",
+    ),
+    "no-gradient-no-change": (
+        "The last {count} gradient norms are exactly 0, and the loss does not change.",
+        "最近 {count} 个梯度范数恰好为 0，loss 也没有变化。",
+    ),
+    "straggler": (
+        "Steps that took an even {before} take {now} since the last {count}: {percent} more, all of them.",
+        "原本稳定在 {before} 的每步耗时，最近 {count} 步变为 {now}：每步都慢了 {percent}。",
+    ),
+    "scale-falling": (
+        "The loss scale was halved {count} times in a row, to {scale}: each of these steps was skipped.",
+        "loss scale 连续 {count} 次减半，降到 {scale}：这些 step 都被跳过。",
+    ),
+    "stands-in-evaluation": (
+        "The run stands in an evaluation: no step for {silence}; its threshold is {threshold}.",
+        "训练停在评估中：已有 {silence} 没有新的 step，阈值为 {threshold}。",
+    ),
+    "stands-in-evaluation-by-timeout": (
+        "An evaluation had begun; no step came after it until a collective timed out.",
+        "评估开始之后再没有 step，直到集合通信超时。",
+    ),
+    "stands-in-evaluation-by-watch": (
+        "The run stands in an evaluation.",
+        "训练停在评估中。",
+    ),
+    "moe-stands": (
+        "A mixture-of-experts model under ZeRO-3 stands after trace-cache messages.",
+        "ZeRO-3 下的 MoE 模型在 trace cache 消息之后停住。",
+    ),
+    "p2p-stands": (
+        "The ranks talk over GPU peer-to-peer, and not even the first collectives finished.",
+        "各 rank 通过 GPU P2P 通信，而最初的几次集合通信都没有完成。",
+    ),
+    "flight-behind": (
+        "NCCL's counters point to {ranks}: last enqueued collective {behind}, {others} on the other ranks.",
+        "NCCL 计数器指向 {ranks}：它最后入队的集合通信是 {behind}，其他 rank 是 {others}。",
+    ),
+    "flight-differs": (
+        "The ranks waited in different collectives ({shown}): their code took different paths.",
+        "各 rank 等在不同的集合通信里（{shown}）：代码走了不同的分支。",
+    ),
+    "flight-first": (
+        "It is one of the first collectives ({operation} #{work}): suspect GPU peer-to-peer or the network"
+        " rather than the model.",
+        "超时的是最初几次集合通信之一（{operation} #{work}）：先怀疑 GPU P2P 或网络，而不是模型。",
+    ),
+    "flight-same": (
+        "{ranks} wait in the same collective ({operation} #{work}): look for a rank that is missing from this"
+        " list; if none is, suspect a GPU, its driver or a link.",
+        "{ranks} 都等在同一次集合通信（{operation} #{work}）：找名单里缺少的 rank；"
+        "若都在，怀疑 GPU、驱动或链路。",
+    ),
+    "uneven-end": (
+        "{ranks} ended at step {step}, before the others ({others}): look there first.",
+        "{ranks} 停在第 {step} 步，早于其他 rank（第 {others} 步）：请先查那里。",
+    ),
     "recovered": (
         "Not the end of the run: {steps} steps followed.",
         "训练没有因此结束：之后又完成了 {steps} 步。",

@@ -6,12 +6,15 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from stallwatch_rules.crashes import CrashReader
+from stallwatch_rules.curve import Curves
 from stallwatch_rules.environment import tells_of_a_run, versions_in
+from stallwatch_rules.flight import FlightData
 from stallwatch_rules.hints import Hints, may_hold
 from stallwatch_rules.launchers import LauncherSummary
-from stallwatch_rules.prefixes import own_time
 from stallwatch_rules.raised import Mark
 from stallwatch_rules.records import Line, Match, Sample
+from stallwatch_rules.stamps import own_time
+from stallwatch_rules.templates import TemplateTable
 from stallwatch_rules.timeline import StreamTimelines
 from stallwatch_rules.tracebacks import TracebackReader
 from stallwatch_rules.unknown import ExceptionTable
@@ -19,6 +22,7 @@ from stallwatch_rules.unknown import ExceptionTable
 MAX_EXEMPLARS = 3
 MAX_ACTIVITY = 4096
 ACTIVITY_SECONDS = 15.0  #: lines closer together than this are one sign of life
+TIMEOUTS = frozenset(("nccl-collective-timeout", "hccl-collective-timeout"))  #: rules with flight data
 VERSION_LINES = 20_000  #: programs say their versions when they start
 
 
@@ -60,15 +64,19 @@ class StreamReading:
         self.index = 0  #: lines read
         self.plain = 0  #: lines read outside of tracebacks
         self.timelines = StreamTimelines()
+        self.curves = Curves()
+        self.flight = FlightData()
         self.tracebacks = TracebackReader(failures)
         self.crashes = CrashReader()
         self.exceptions = ExceptionTable()
+        self.templates = TemplateTable()
         self.hits: dict[str, RuleHits] = {}
         self.contexts: set[str] = set()  #: rules whose ``requires`` is met in this stream
         self.versions: dict[str, str] = {}
         self.summary = LauncherSummary()
         self.last_time: float | None = None
         self.last_advance: Line | None = None
+        self.after_time: float | None = None  #: the first time that a line after the last step told
         self.activity: dict[int, int] = {}  #: lines since the last step, by time in ACTIVITY_SECONDS
         self.timed = False  #: whether every line's time is its own, given from outside the text
         self.of_a_run = False  #: whether a line belonged to a training, though it held no step
@@ -79,30 +87,34 @@ class StreamReading:
     def clock(self, line: Line) -> None:
         """Notice the line's time: one that changes without a timestamp in the text came from outside."""
         if line.time is not None and line.time != self.last_time:
-            self.timed = self.timed or own_time(line.text) is None
+            self.timed = self.timed or own_time(line.text, line.time) is None
             self.last_time = line.time
 
     def when(self, line: Line | None) -> float | None:
         """The line's time, unless it is only that of some line before it."""
         if line is None or line.time is None:
             return None
-        return line.time if self.timed or own_time(line.text) is not None else None
+        return line.time if self.timed or own_time(line.text, line.time) is not None else None
 
     def read(self, line: Line, sample: Sample | None, progressed: bool, hints: Hints) -> None:
         """Take the next line, without its matches."""
+        before = self.last_time
         self.clock(line)
         if sample is not None:
             self.sampled = True
             self.timelines.see(sample)
+            self.curves.see(sample, self.timelines.advances)
             if "overflow" in sample.values and "loss_scale" in sample.values:
                 scale = sample.values["loss_scale"]
                 self.lowest_scale = scale if self.lowest_scale is None else min(scale, self.lowest_scale)
             if "skipped_steps" in sample.values and sample.step is not None:
                 self.skipped = (sample.values["skipped_steps"], sample.step)
         if progressed:
-            self.last_advance = line
+            self.last_advance, self.after_time = line, None
             self.activity.clear()
         elif self.last_time is not None:
+            if self.after_time is None and line.time is not None and line.time != before:
+                self.after_time = line.time
             sign = int(self.last_time // ACTIVITY_SECONDS)
             if sign in self.activity or len(self.activity) < MAX_ACTIVITY:
                 self.activity[sign] = self.activity.get(sign, 0) + 1
@@ -121,6 +133,8 @@ class StreamReading:
         if hits is None:
             hits = self.hits[match.rule] = RuleHits(match, self.index - 1, match, 0, own_step)
         hits.add(match, self.timelines.advances, own_step)
+        if match.rule in TIMEOUTS:
+            self.flight.see(match.line.text, match.line.rank)
         if by_progress:
             self.timelines.hit(match.rule, match.line)
 
@@ -137,6 +151,11 @@ class StreamReading:
         for raised in (ended, crash):
             if raised is not None:
                 self.exceptions.add(raised)
+
+    def see_message(self, line: Line) -> None:
+        """Keep the wording of a line that was just read and that nothing else knows."""
+        if not (self.tracebacks.telling or self.crashes.busy or self.templates.again(line, self.index - 1)):
+            self.templates.add(line, self.mark)
 
     def exceptions_now(self) -> ExceptionTable:
         """The exceptions so far, with what stands unfinished at this moment."""

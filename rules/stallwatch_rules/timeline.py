@@ -8,13 +8,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from stallwatch_rules.records import Line, Sample
 
 MAX_INTERVALS = 1000
 MAX_TIMES = 1000
 MAX_SERIES = 8
+CLOCK_STEP = 60.0  #: seconds that a clock may go back without having been set
 
 
 @dataclass(slots=True)
@@ -184,6 +185,9 @@ class StepClock:
 
     def __init__(self, timeline: Timeline | None) -> None:
         intervals = timeline.intervals if timeline is not None else []
+        times = [i.time for i in intervals if i.time is not None]
+        if any(later < earlier - CLOCK_STEP for earlier, later in pairwise(times)):
+            intervals = []  # the clock was set back: which steps came after a moment, nobody knows
         timed = sorted((i.time, i.span, i.step or 0) for i in intervals if i.time is not None)
         self._times = [time for time, _, _ in timed]
         self._steps = [step for _, _, step in timed]

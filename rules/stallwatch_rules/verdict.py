@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stallwatch_rules.causes import Candidate
+from stallwatch_rules.conclusions import STANDSTILLS
 from stallwatch_rules.digest import fold_ranks
 from stallwatch_rules.exceptions import Exceptions
-from stallwatch_rules.findings import TRACE_CACHE, Found, Streams
+from stallwatch_rules.findings import Found, Streams
 from stallwatch_rules.judgements.facts import RunFacts
 from stallwatch_rules.progress import ProgressTracker
 from stallwatch_rules.records import Diagnosis, Verdict
@@ -15,7 +16,6 @@ from stallwatch_rules.reported import shown
 from stallwatch_rules.sentences import say
 
 ENDING_KINDS = ("finished", "failed", "oom-killed", "killed", "time-limit", "interrupted", "unknown")
-SILENT_HANG = "silent-hang-no-error"
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def verdict_of(
     facts: RunFacts,
 ) -> Verdict:
     if chosen is not None and chosen[0].harm == "fatal":
-        standing = chosen[0].rule in (TRACE_CACHE, SILENT_HANG) and not facts.timed_out
+        standing = chosen[0].rule in STANDSTILLS and not facts.timed_out
         if (standing or question.stalled) and question.failed is None:
             return "stalled"
         return "failed"

@@ -75,7 +75,7 @@ def test_windows_line_ends_and_a_byte_order_mark_are_read(page_text: PageText) -
         ({"family": "other"}, "family:", "family 'other' is not the folder's name ('memory')"),
         ({"title_zh": "  "}, "title_zh:", "title_zh is empty"),
         ({"patterns": ["fine", "(open"]}, "patterns:", "patterns[1] '(open': not a linear-time expression"),
-        ({"patterns": [], "unless": ["x"]}, "patterns:", "requires and unless need patterns"),
+        ({"patterns": [], "unless": ["x"]}, "patterns:", "unless needs patterns"),
     ],
 )  # fmt: skip
 def test_a_fault_in_the_front_matter_is_told_with_its_line(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stallwatch_rules.records import Harm
+from stallwatch_rules.records import Harm, Phase
 from stallwatch_rules.timeline import Interval
 
 
@@ -21,6 +21,7 @@ class RunFacts:
     timed_out: bool = False  #: its log ends in a timeout of a collective, or an abort, before the last step
     failed_otherwise: bool = False  #: something else is known to have ended it
     died: bool = False  #: its launcher or its exit code says that it failed
+    phase: Phase = "train"  #: what it was doing last
     language: str = "en"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stallwatch_rules.judgements.facts import Judgement, RunFacts, Trace
@@ -64,3 +65,16 @@ def _begun_at(trace: Trace) -> int:
     numbered = [interval.step for interval, _ in trace.intervals if interval.step is not None]
     last = numbered[-1] if numbered else trace.steps
     return last - _row_at_end(trace)
+
+
+def judge_falling_scale(scales: Sequence[float | None], facts: RunFacts) -> Judgement | None:
+    """A loss scale in free fall, in logs that print it with each step and say nothing of overflows."""
+    known = [scale for scale in scales if scale is not None]
+    row = 0
+    for earlier, later in zip(reversed(known[:-1]), reversed(known[1:]), strict=True):
+        if later > earlier / 2:
+            break
+        row += 1
+    if row < OVERFLOWS_IN_A_ROW or len(known) - row <= CALIBRATION or facts.complete:
+        return None
+    return Judgement("fatal", say("scale-falling", facts.language, count=row, scale=f"{known[-1]:g}"))

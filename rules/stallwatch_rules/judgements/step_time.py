@@ -10,13 +10,36 @@ from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.sentences import say
 
 SLOWER = 1.5  #: a step time above this multiple of the run's own baseline is slow
+STILL_SLOWER = 1.3  #: and above this one it still is, if it was slow shortly before
 RECENT = 5  #: the least number of steps that a recent pace is taken from
 BASELINE = 10  #: and a baseline
+SHIFT = 1.04  #: a rise that a straggler explains …
+EVEN = 0.02  #: … in a run whose steps vary by no more than this share
+EXCERPT = 30  #: fewer steps are an excerpt
+BLOCKS = 400  #: as many paces at most are looked at, each perhaps of several steps
 WARM_UP = 2  #: steps at the start that compile, allocate and record
 
 
 def slowdown(paces: Sequence[float]) -> tuple[float, float, int] | None:
     """Baseline, recent pace and how many recent steps, where the recent ones are slower for good.
+
+    A run that was slow a moment ago and is nearly so now is still slow: else a pace near the limit would be
+    news again and again. What it was is read from its own steps, so that the answer has no memory.
+    """
+    slowed = _slower(paces, SLOWER)
+    if slowed is not None:
+        return slowed
+    still = _slower(paces, STILL_SLOWER)
+    if still is None:
+        return None
+    window = still[2]
+    stride = max(1, window // RECENT)
+    lately = range(stride, 2 * window + 1, stride)
+    return still if any(_slower(paces[:-back], SLOWER) for back in lately) else None
+
+
+def _slower(paces: Sequence[float], factor: float) -> tuple[float, float, int] | None:
+    """The same for one moment.
 
     The baseline is the first third of the run. A run whose steps vary by nature (rollouts of any length) has
     a wide baseline, so the recent median must also be above nearly all of it.
@@ -28,10 +51,53 @@ def slowdown(paces: Sequence[float]) -> tuple[float, float, int] | None:
         return None
     usual, now = median(baseline), median(recent)
     high = sorted(baseline)[int(0.95 * (len(baseline) - 1))]
-    slow = sum(pace > SLOWER * usual for pace in recent)
-    if now > SLOWER * usual and now > high and slow >= 0.8 * len(recent):
+    slow = sum(pace > factor * usual for pace in recent)
+    if now > factor * usual and now > high and slow >= 0.8 * len(recent):
         return usual, now, len(recent)
     return None
+
+
+def steady_shift(paces: Sequence[float], *, excerpt: bool = False) -> tuple[float, float, int] | None:
+    """The pace before and after, and since how many steps, where very even steps became a little slower.
+
+    Synchronous training is as even as its slowest rank: where steps varied by two percent, five percent more
+    that stay are one slower GPU. Runs whose steps vary anyway tell nothing here. ``excerpt``: the steps are
+    some that somebody cut out of the middle of a run, so that few of them must do.
+    """
+    joined = -(-len(paces) // BLOCKS)  # steps that are judged together in a long run
+    paces = [median(paces[i : i + joined]) for i in range(0, len(paces), max(joined, 1))]
+    few = len(paces) < EXCERPT
+    if len(paces) < 5 or (few and not excerpt):
+        return None
+    least = 2 if few else max(BASELINE, len(paces) // 10)
+    for count in range(least, len(paces) - 2):
+        before, after = list(paces[:-count])[-200:], list(paces[-count:])
+        ordered = sorted(before)
+        edge = len(ordered) // 20 if len(ordered) >= EXCERPT else 0
+        low, high = ordered[edge], ordered[-1 - edge]
+        usual, now = median(before), median(after)
+        if usual <= 0 or high - low > EVEN * usual or not SHIFT * usual <= now < SLOWER * usual:
+            continue
+        if min(after) >= high + (high - low) and min(after) > (1 + EVEN) * usual:
+            return usual, now, count * joined
+    return None
+
+
+def judge_straggler(paces: Sequence[float], facts: RunFacts, *, excerpt: bool = False) -> Judgement | None:
+    """Very even steps that became slower by a few percent at once and stayed so."""
+    shift = steady_shift(paces, excerpt=excerpt)
+    if shift is None:
+        return None
+    usual, now, count = shift
+    note = say(
+        "straggler",
+        facts.language,
+        before=f"{usual:.4g} s",
+        now=f"{now:.4g} s",
+        percent=f"{now / usual - 1:.1%}",
+        count=count,
+    )
+    return Judgement("harmless" if facts.complete else "degrading", note)
 
 
 def judge_step_time(paces: Sequence[float], facts: RunFacts) -> Judgement | None:

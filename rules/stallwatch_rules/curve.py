@@ -1,0 +1,113 @@
+"""What a stream of lines tells of its losses and gradient norms over time.
+
+Bounded: the latest points are all kept, and of the older ones an evenly spread share, so that a curve keeps
+its shape however long the run is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from stallwatch_rules.records import Sample
+
+LATEST = 256  #: points kept whole
+OLDER = 1000  #: points kept of what came before
+MAX_SERIES = 8
+
+
+class Point(NamedTuple):
+    """What one metrics line told."""
+
+    step: float | None  #: the step, or the epoch where the line does not number its steps
+    loss: float | None
+    grad_norm: float | None
+    learning_rate: float | None
+    loss_scale: float | None
+    mark: int  #: steps that the stream had shown by then
+
+
+class Curve:
+    """The metrics lines of one series, in their order."""
+
+    def __init__(self, series: str) -> None:
+        self.series = series
+        self.seen = 0
+        self.rewarded = False  #: whether the lines hold rewards: losses of zero are normal there
+        self._older: list[Point] = []
+        self._latest: deque[Point] = deque()
+        self._width = 1  # of the older points, each that its number is a multiple of this
+
+    @property
+    def points(self) -> list[Point]:
+        """The kept points, oldest first."""
+        return [*self._older, *self._latest]
+
+    @property
+    def exact(self) -> bool:
+        """Whether numbers are printed in full: text lines round, and a small rate looks like zero there."""
+        return self.series == "dict"
+
+    def see(self, sample: Sample, mark: int) -> None:
+        """Take a sample of this series; a step that is printed again is no further point."""
+        values = sample.values
+        step = float(sample.step) if sample.step is not None else values.get("epoch")
+        if step is not None and self._latest and self._latest[-1].step == step:
+            return
+        self.rewarded = self.rewarded or "reward" in values
+        self._latest.append(
+            Point(
+                step,
+                values.get("loss"),
+                values.get("grad_norm"),
+                values.get("learning_rate"),
+                values.get("loss_scale"),
+                mark,
+            )
+        )
+        self.seen += 1
+        if len(self._latest) > LATEST:
+            self._retire(self._latest.popleft())
+
+    def _retire(self, point: Point) -> None:
+        if (self.seen - 1 - LATEST) % self._width:
+            return
+        self._older.append(point)
+        if len(self._older) > OLDER:
+            self._older = self._older[::2]
+            self._width *= 2
+
+
+class Curves:
+    """The curves of one source and rank, by series."""
+
+    def __init__(self) -> None:
+        self.by_series: dict[str, Curve] = {}
+
+    def see(self, sample: Sample, mark: int) -> None:
+        """Take a sample; those without a loss or a gradient norm are left aside."""
+        if "loss" not in sample.values and "grad_norm" not in sample.values:
+            return
+        curve = self.by_series.get(sample.series)
+        if curve is None:
+            if len(self.by_series) >= MAX_SERIES:
+                return
+            curve = self.by_series[sample.series] = Curve(sample.series)
+        curve.see(sample, mark)
+
+    @property
+    def main(self) -> Curve | None:
+        """The one with the most points."""
+        return max(self.by_series.values(), key=lambda curve: (curve.seen, curve.series), default=None)
+
+
+def leading_curve(streams: Iterable[tuple[tuple[str, int | None], Curves]]) -> tuple[Curve, int] | None:
+    """The curve with the most points, then of the lowest rank, and its stream's place among these."""
+    found = [
+        (-curve.seen, key[1] is None, key[1] or 0, key[0], place, curve)
+        for place, (key, curves) in enumerate(streams)
+        if (curve := curves.main) is not None
+    ]
+    best = min(found, key=lambda entry: entry[:4], default=None)
+    return (best[5], best[4]) if best is not None else None

@@ -1,0 +1,164 @@
+"""A loss that jumped, ran away or froze, and gradients that are zero: judged from the printed numbers.
+
+All of them compare the run with itself. A run's first values are no baseline (a first loss may be anything),
+and single values of a noisy run are no news: what counts stands out from everything that came shortly before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+
+from stallwatch_rules.curve import Point
+from stallwatch_rules.judgements.facts import Judgement, RunFacts
+from stallwatch_rules.sentences import say
+
+JUMP = 2.0  #: a loss this many times its baseline has jumped …
+JUMP_BY = 1.0  #: … if it also rose by this much: small losses vary by multiples
+RISE, RISE_BY = 1.5, 0.5  #: the same for a loss that stays high
+ABOVE_ALL = 1.3  #: and it must lie so far above all that was printed shortly before
+MID_RUN = 20  #: a first step beyond this many was not the run's first
+SHORT = 30  #: a curve with fewer points is an excerpt
+NEAR_THE_END = 10  #: points; a jump that lies further back and went away is history
+STAYED = 10  #: points for which a loss must stay high to have run away; 3 in an excerpt
+GRADIENT = 5.0  #: a gradient norm this many times the usual confirms a jump that few values show
+BASELINE = 50  #: points before a jump that it is compared with
+ZEROS = 3  #: printed zeros that are no chance
+ZEROS_LATER = 10  #: the same where the gradients were not zero at first
+ZEROS_AFTER_OVERFLOW = 50  #: skipped steps print zeros, too
+UNLOGGED = 20  #: a loss is missing when this many times its usual distance passed without one
+
+
+def finite_losses(points: Sequence[Point]) -> list[Point]:
+    """The points with a loss that is a number."""
+    return [point for point in points if point.loss is not None and math.isfinite(point.loss)]
+
+
+def is_excerpt(points: Sequence[Point]) -> bool:
+    """Whether the points were cut out of the middle of a run, by the number of their first step."""
+    steps = [point.step for point in points[:2] if point.step is not None]
+    return len(steps) == 2 and steps[1] > steps[0] and steps[0] > MID_RUN * (steps[1] - steps[0])
+
+
+def judge_divergence(
+    points: Sequence[Point], facts: RunFacts, *, nan_follows: bool, rewarded: bool
+) -> Judgement | None:
+    """A loss that rose for good: its latest values all lie above its best ones.
+
+    ``nan_follows``: it became NaN in the end, which is then a consequence. ``rewarded``: it is a
+    reinforcement learner's, of which a few values say nothing.
+    """
+    losses = [point.loss for point in finite_losses(points) if point.loss is not None]
+    few = len(losses) < SHORT
+    if few and rewarded:
+        return None
+    width = 3 if few else max(STAYED, len(losses) // 20)
+    if len(losses) < (2 if not few or is_excerpt(points) else 3) * width or min(losses) <= 0:
+        return None
+    recent = losses[-width:]
+    before = losses[:-width]
+    starts = range(len(before) - width + 1)
+    best = min((before[i : i + width] for i in starts), key=lambda part: (median(part), max(part)))
+    low, high = median(best), median(recent)
+    rise, by = (JUMP, JUMP_BY) if few else (RISE, RISE_BY)
+    if high < max(rise * low, low + by) or min(recent) <= ABOVE_ALL * max(best):
+        return None
+    note = say("loss-diverged", facts.language, low=f"{low:.4g}", high=f"{high:.4g}", count=width)
+    return Judgement("fatal" if nan_follows else "degrading", note)
+
+
+def judge_spike(points: Sequence[Point], facts: RunFacts) -> Judgement | None:
+    """A loss that jumped within its last points, whether it is coming back or not."""
+    known = finite_losses(points)
+    for index in range(max(2, len(known) - NEAR_THE_END), len(known)):
+        before, point = known[max(0, index - BASELINE) : index], known[index]
+        losses = [one.loss for one in before if one.loss is not None]
+        usual, loss = median(losses), point.loss
+        if loss is None or usual <= 0 or loss < max(JUMP * usual, usual + JUMP_BY):
+            continue
+        if loss <= ABOVE_ALL * max(losses):
+            continue
+        if len(losses) < STAYED and not (is_excerpt(known) and _gradient_jumped(known, index)):
+            continue
+        key = "spike-back" if _came_back(known[index:], usual) else "spike"
+        note = say(key, facts.language, usual=f"{usual:.4g}", loss=f"{loss:.4g}", step=_step(point))
+        return Judgement("degrading", note)
+    return None
+
+
+def _gradient_jumped(known: Sequence[Point], index: int) -> bool:
+    """Whether the gradient norm left its usual size with the loss, or just before it.
+
+    Without any gradient norms the loss has to say it alone: by a plateau before it, and by its height.
+    """
+    norms = [one.grad_norm for one in known[: index + 1]]
+    real = [norm for norm in norms if norm is not None and math.isfinite(norm) and norm > 0]
+    if len(real) < 3:
+        losses = [one.loss for one in known[:index] if one.loss is not None]
+        flat = len(losses) >= 3 and max(losses) - min(losses) <= 0.2 * median(losses)
+        loss = known[index].loss
+        return flat and loss is not None and loss > JUMP * median(losses)
+    return max(real[-2:]) >= GRADIENT * median(real[:-2] or real[:1])
+
+
+def _came_back(after: Sequence[Point], usual: float) -> bool:
+    last = after[-1].loss
+    return last is not None and len(after) > 1 and last < (1 + (RISE - 1) / 2) * usual
+
+
+def _step(point: Point) -> str:
+    return "?" if point.step is None else f"{point.step:g}"
+
+
+def judge_frozen(points: Sequence[Point], advances: int, facts: RunFacts) -> Judgement | None:
+    """A loss that is the same number again and again, or that is printed no more while steps go on."""
+    known = [point for point in points if point.loss is not None]
+    if not known:
+        return None
+    last = known[-1]
+    same = 0
+    for point in reversed(known):
+        if point.loss != last.loss:
+            break
+        same += 1
+    if last.loss and math.isfinite(last.loss) and same >= _enough_equal(last.loss, known[-same:]):
+        note = say("loss-same", facts.language, loss=f"{last.loss:g}", count=same)
+        return Judgement("degrading", note)
+    gaps = sorted(later.mark - earlier.mark for earlier, later in pairwise(known))
+    missing = advances - last.mark
+    if len(gaps) >= 5 and not facts.complete and missing > max(UNLOGGED * gaps[-1], 2 * UNLOGGED):
+        return Judgement("degrading", say("loss-unlogged", facts.language, count=missing))
+    return None
+
+
+def _enough_equal(loss: float, run: Sequence[Point]) -> int:
+    """How many equal losses are no chance: the fewer digits are printed, the more."""
+    digits = len(f"{loss:.12g}".replace(".", "").replace("-", "").strip("0"))
+    enough = 10 if digits >= 5 else 30 if digits == 4 else 200
+    return enough if run[-1].step is not None else 4 * enough  # several ranks may print each step
+
+
+def judge_zero_gradients(
+    points: Sequence[Point], facts: RunFacts, *, exact: bool, rewarded: bool, overflowed: bool
+) -> Judgement | None:
+    """Gradient norms of exactly zero, with a learning rate of zero or a loss that does not move."""
+    known = [point for point in points if point.grad_norm is not None]
+    zeros = 0
+    for point in reversed(known):
+        if point.grad_norm != 0:
+            break
+        zeros += 1
+    enough = ZEROS_AFTER_OVERFLOW if overflowed else ZEROS if zeros == len(known) else ZEROS_LATER
+    if zeros < enough:
+        return None
+    run = known[-zeros:]
+    rates = [point.learning_rate for point in run if point.learning_rate is not None]
+    losses = {point.loss for point in run}
+    no_rate = exact and bool(rates) and not any(rates)
+    still = len(losses) == 1 and losses != {None} and losses != {0.0}
+    if not no_rate and (rewarded or not still):
+        return None
+    key = "no-gradient-no-rate" if no_rate else "no-gradient-no-change"
+    return Judgement("degrading", say(key, facts.language, count=zeros))
