@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.diagnosis import conclude
@@ -17,7 +18,11 @@ from stallwatch_rules.progress import ProgressTracker
 from stallwatch_rules.records import Diagnosis, Line, Match, Sample
 from stallwatch_rules.samples import extract
 from stallwatch_rules.stream import StreamReading
+from stallwatch_rules.unexplained import complete
 from stallwatch_rules.verdict import Question
+
+if TYPE_CHECKING:
+    from stallwatch_rules.novelty import Baseline
 
 MAX_STREAMS = 4096  #: sources times ranks; a text that names more ranks than that is no log
 
@@ -37,6 +42,7 @@ class RunReading:
     def __init__(self, catalogue: Catalogue, matcher: Matcher | None = None) -> None:
         self.catalogue = catalogue
         self.matcher = matcher if matcher is not None else Matcher(catalogue)
+        self.baseline: Baseline | None = None  #: what a healthy run says, to tell this run's new lines by
         self.tracker = ProgressTracker()
         self.streams: dict[tuple[str, int | None], StreamReading] = {}
         self._failures = frozenset(
@@ -94,7 +100,8 @@ class RunReading:
         question = Question(ending, failed, now, threshold, stalled, language)
         if failed is None and question.kind == "finished":
             question = replace(question, failed=False)
-        return conclude(self.streams, self.tracker, self.catalogue, self.matcher.conditional, question)
+        diagnosis = conclude(self.streams, self.tracker, self.catalogue, self.matcher.conditional, question)
+        return complete(diagnosis, self.streams, self.catalogue, self.baseline)
 
     def _stream(self, line: Line) -> StreamReading | None:
         key = (line.source, line.rank)
@@ -129,5 +136,7 @@ class RunReading:
         if hits or stream.in_exception or (hints.traceback and may_hold(line.text, hints.traceback)):
             stream.see_exceptions(line, [rule for rule, _ in hits])
         stream.plain += not stream.in_exception
+        if sample is None and not hits:
+            stream.see_message(line)
         if hints.warning and sample is None and is_warning(line.text):
             observed.warnings.append(line)

@@ -95,6 +95,14 @@ class Finding(msgspec.Struct):
     note: str = ""  #: the evidence behind the harm, in a sentence
 
 
+class NearPage(msgspec.Struct):
+    """A rule page whose words are like those of an unknown failure: a place to look, no claim."""
+
+    rule: str
+    title: str
+    score: float  #: 0..1
+
+
 class UnknownException(msgspec.Struct):
     """A final exception that no rule knows, folded over the ranks."""
 
@@ -105,6 +113,19 @@ class UnknownException(msgspec.Struct):
     first: Place
     frames: list[str]  #: innermost last, user frames before library frames
     root: str = ""  #: the first exception of the chain, where this one was raised while handling another
+    nearest: list[NearPage] = []  #: the pages that look most like it, the nearest first
+
+
+class NewLines(msgspec.Struct):
+    """Lines of one wording that no rule knows, and that are new before the run's end."""
+
+    template: str  #: what differs stands in brackets: ``worker <n> lost <path>``
+    exemplar: str
+    level: Literal["error", "warning", "info"]
+    count: int
+    ranks: list[int]
+    first: Place
+    last: Place
 
 
 class Progress(msgspec.Struct):
@@ -139,4 +160,5 @@ class Diagnosis(msgspec.Struct):
     stats: Stats = msgspec.field(default_factory=Stats)
     notes: list[str] = []  #: what the reader should know: files that could not be read, a log that just ends
     ending: str = ""  #: how the process ended, where that is known
+    new_lines: list[NewLines] = []  #: new before the end of a run that failed or stands, the most telling first
     schema: int = SCHEMA

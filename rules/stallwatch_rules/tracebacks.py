@@ -100,6 +100,11 @@ class TracebackReader:
             or self._aside + self._thread > 0
         )
 
+    @property
+    def telling(self) -> bool:
+        """Whether a traceback, or the message under it, is being told."""
+        return self._open is not None or self._raised is not None
+
     def feed(self, line: Line, rules: Collection[str] = (), mark: Mark = _START) -> Raised | None:
         """Take the next line and the rules that matched it; gives the chain that has ended, if one has."""
         text = line.text

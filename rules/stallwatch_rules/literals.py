@@ -1,0 +1,86 @@
+"""The literal text inside a rule's regular expression: what a program's source must hold to print it."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import Any
+
+# Python's own parser of expressions: no public name, and another one since 3.11.
+sre: Any = import_module("re._constants" if sys.version_info >= (3, 11) else "sre_constants")
+sre_parse: Any = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
+
+MAX_BRANCHES = 64  #: alternatives of one pattern that are followed
+
+Branch = tuple[str, ...]
+"""One way to match: the pieces of fixed text that must come in this order, with anything between them."""
+
+_GAP = None  # in a sequence of characters: something that is not fixed
+
+
+def branches(pattern: str) -> list[Branch]:
+    """Every alternative of a pattern as its pieces of fixed text, escapes resolved.
+
+    A pattern that Python's ``re`` cannot parse (google-re2 knows a few things more) has none.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            parsed = sre_parse.parse(pattern)
+    except Exception:  # whatever the parser dislikes
+        return []
+    found = []
+    for one in _sequences(parsed):
+        pieces = _pieces(one)
+        if pieces and pieces not in found:
+            found.append(pieces)
+    return found
+
+
+def _sequences(parsed: Iterable[Any]) -> list[list[str | None]]:
+    """All ways through a parsed expression, as characters and gaps."""
+    ways: list[list[str | None]] = [[]]
+    for operation, argument in parsed:
+        options = _options(operation, argument)
+        ways = [way + option for way in ways for option in options][:MAX_BRANCHES]
+    return ways
+
+
+def _options(operation: Any, argument: Any) -> list[list[str | None]]:
+    if operation is sre.LITERAL:
+        return [[chr(argument)]]
+    if operation is sre.SUBPATTERN:
+        return _sequences(argument[-1])
+    if operation is sre.BRANCH:
+        return [way for branch in argument[1] for way in _sequences(branch)]
+    if operation is sre.IN and len(argument) == 1 and argument[0][0] is sre.LITERAL:
+        return [[chr(argument[0][1])]]
+    if operation is sre.IN and all(kind is sre.LITERAL for kind, _ in argument) and len(argument) == 2:
+        return [[chr(character)] for _, character in argument]  # such as [Cc]
+    if operation in (sre.MAX_REPEAT, sre.MIN_REPEAT):
+        least, most, inner = argument
+        ways = _sequences(inner)
+        if (least, most) == (1, 1):
+            return ways
+        if least == 0:
+            return [[_GAP]] if most > 1 or _has_gap(ways) else [[], *ways]
+        return [[_GAP, *way, _GAP] for way in ways]
+    if operation is sre.AT:
+        return [[]]
+    return [[_GAP]]
+
+
+def _has_gap(ways: Sequence[Sequence[str | None]]) -> bool:
+    return any(_GAP in way for way in ways)
+
+
+def _pieces(way: Iterable[str | None]) -> Branch:
+    pieces: list[str] = [""]
+    for character in way:
+        if character is _GAP:
+            pieces.append("")
+        else:
+            pieces[-1] += character
+    return tuple(piece for piece in pieces if piece.strip())

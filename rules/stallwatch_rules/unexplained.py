@@ -1,0 +1,39 @@
+"""What helps a reader where no rule knows the cause: the nearest pages, and the lines that are new."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from stallwatch_rules.catalogue import Catalogue
+from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.stream import StreamReading
+
+if TYPE_CHECKING:
+    from stallwatch_rules.novelty import Baseline
+
+MAX_LOOKED_UP = 5  #: unknown exceptions for which pages are looked for
+_BAD = ("failed", "stalled", "unknown-failure")
+
+
+def complete(
+    diagnosis: Diagnosis,
+    streams: Mapping[tuple[str, int | None], StreamReading],
+    catalogue: Catalogue,
+    baseline: Baseline | None = None,
+) -> Diagnosis:
+    """Add them to the diagnosis of a run that failed or stands; any other needs none."""
+    if diagnosis.verdict not in _BAD:
+        return diagnosis
+    from stallwatch_rules.novelty import new_lines  # here: a healthy run's diagnosis needs neither
+
+    told = {(one.first.file, one.first.line) for one in diagnosis.unknown}
+    new = new_lines(streams, baseline)
+    diagnosis.new_lines = [one for one in new if (one.first.file, one.first.line) not in told]
+    if diagnosis.unknown:
+        from stallwatch_rules.nearest import Nearest
+
+        nearest = Nearest(catalogue)
+        for one in diagnosis.unknown[:MAX_LOOKED_UP]:
+            one.nearest = nearest.of(one.exception, one.message, one.root)
+    return diagnosis
