@@ -1,37 +1,33 @@
 """The agent of one run: lines in, metrics, copies and incidents out.
 
 It has no thread and no clock of its own: ``feed`` brings bytes, ``tick`` brings time. Nothing that goes wrong
-in here gets out: it is counted, told once, and the command never hears of it.
+in here gets out (see ``guard``).
 """
 
 from __future__ import annotations
 
-import contextlib
-import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Sequence
 
 from stallwatch_exporter.advance import Advance
 from stallwatch_exporter.alarms import Alarms
 from stallwatch_exporter.copies import RankCopies
-from stallwatch_exporter.ending_words import detail_in
+from stallwatch_exporter.diagnosing import Diagnoser
+from stallwatch_exporter.guard import Guard
 from stallwatch_exporter.incident import Ending, Incident, Sink
 from stallwatch_exporter.incidents import IncidentBook, read_incidents, redacted
 from stallwatch_exporter.metrics import RunMetrics
 from stallwatch_exporter.notices import surviving
+from stallwatch_exporter.readers import Readers
 from stallwatch_exporter.runfolder import RunFolder, State
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.stall import StallState, StallWatch
 from stallwatch_rules.catalogue import Catalogue
-from stallwatch_rules.lines import LineReader
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Line, Stats
 from stallwatch_rules.redact import redact
 
-JUDGE_SECONDS = 5.0  #: how often a run in which something happens is diagnosed anew
-_JUDGE_SHARE = 20  # at most this part (1/20) of the time goes into diagnosing
 _IDLE_SECONDS = 0.5  #: a progress bar that was not drawn anew for this long is read as it is
 _QUIET_SECONDS = 30.0  #: after this long without a line, an exception that no rule knows was the last word
 _LAST_LINES = 200
@@ -54,13 +50,14 @@ class Agent:
         self.folder = folder
         self.metrics = RunMetrics(folder.run)
         self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
-        self.errors = 0  #: what went wrong in here, or in a sink
         self._settings = settings
         self._sinks = tuple(sinks)
         self._clock = clock
-        self._notice = notice = surviving(notice)
+        notice = surviving(notice)
+        self._guarded = Guard(notice)
         self._reading = RunReading(catalogue)
-        self._readers: dict[str, LineReader] = {}
+        self._diagnoser = Diagnoser(self._reading, settings.language, self._guarded, clock)
+        self._readers = Readers()
         self._watch = StallWatch(settings, folder.info.started_at)
         self._advance = Advance(self._reading.tracker, self._watch, self.metrics)
         self._book = IncidentBook(folder.run, folder.info.host, self._tell, read_incidents(folder.path))
@@ -70,10 +67,7 @@ class Agent:
             if folder.problem is None
             else None
         )
-        self._told: set[str] = set()
         self._news = False  # something came since the last diagnosis
-        self._judged_at = 0.0
-        self._judge_wait = 0.0
         self._line_at: float | None = None  # when the last line came, until its silence was looked into
         self._stall: StallState | None = None  # as it was at the last look
         self._looked_at = 0.0
@@ -85,7 +79,12 @@ class Agent:
         for adopted in self._book.all_open:
             self.metrics.incident(adopted.rule, adopted.severity, True)
         self.metrics.thresholds(self._watch.thresholds)
-        self._show_versions({})
+        self.metrics.identity(folder.info.host, {})
+
+    @property
+    def errors(self) -> int:
+        """How often something went wrong in here, or in a sink."""
+        return self._guarded.errors
 
     # ---- lines
 
@@ -102,7 +101,7 @@ class Agent:
         """Bytes that `source` printed at `now`. With `fresh` they do not continue what came before."""
         self._keep(source, stream, data, now, rank, fresh)
         with self._guarded("reading the log"):
-            self._take(self._lines(source, data, now, rank, fresh), len(data), now)
+            self._take(self._readers.lines(source, data, now, rank, fresh=fresh), len(data), now)
 
     def copy(
         self,
@@ -131,33 +130,19 @@ class Agent:
     ) -> None:
         """Bytes that were there before us. Their own timestamps count, moved by `shift` seconds."""
         with self._guarded("reading the log"):
-            lines = self._lines(source, data, None, rank, False)
-            if shift:
-                lines = [_moved(line, shift) for line in lines]
-            self._take(lines, len(data), None, counted=counted)
+            self._take(self._readers.past(source, data, rank, shift), len(data), None, counted=counted)
 
     def history_ends(self, last_sign: float) -> Diagnosis:
         """All that was there is read; the files were last written to at `last_sign`. What is known so far."""
         with self._guarded("reading the log"):
-            for reader in self._readers.values():
-                self._take(reader.idle(last_sign), 0, None)
+            for bar in self._readers.idle(last_sign):
+                self._take(bar, 0, None)
         with self._guarded("taking over the run"):
             self._advance.history(last_sign)
             found, _ = self._diagnosis(last_sign)
             self._alarms.forgive(found)
             return found
         return Diagnosis("no-training-log")
-
-    def _lines(
-        self, source: str, data: bytes, now: float | None, rank: int | None, fresh: bool
-    ) -> list[Line]:
-        reader = self._readers.get(source)
-        lines: list[Line] = []
-        if reader is None or fresh:
-            if reader is not None:
-                lines = reader.finish(now)
-            reader = self._readers[source] = LineReader(source, rank)
-        return lines + reader.feed(data, now)
 
     def _take(
         self, lines: list[Line], size: int, now: float | None, *, counted: bool = True, progress: bool = True
@@ -197,8 +182,7 @@ class Agent:
             if self._copies is not None:
                 self._copies.flush(present)
         with self._guarded("reading the log"):
-            for reader in self._readers.values():
-                bar = reader.idle(present - _IDLE_SECONDS)
+            for bar in self._readers.idle(present - _IDLE_SECONDS):
                 self._take(bar, 0, bar[-1].time if bar else None)
         with self._guarded("watching the run"):
             self._watch.set_back(now)
@@ -232,7 +216,7 @@ class Agent:
             begins
             or falls_silent
             or self._alarms.due(max(now, line_at))
-            or (self._may_judge() and (self._news or state.stalled))
+            or (self._diagnoser.ready and (self._news or state.stalled))
         ):
             diagnosis, sure = self._diagnosis(now)
             if state.stalled:  # first: what a stall names as its cause is not told a second time
@@ -243,9 +227,6 @@ class Agent:
             if falls_silent:
                 self._line_at = None
                 self._alarms.fell_silent(diagnosis, now)
-
-    def _may_judge(self) -> bool:
-        return not 0 <= self._clock() - self._judged_at < self._judge_wait
 
     def _check_stall(self, now: float) -> tuple[StallState, bool]:
         """The state, and whether it is the stall of the last look; a recovery in between is told."""
@@ -259,42 +240,20 @@ class Agent:
         return state, continues
 
     def _diagnosis(self, now: float, ending: Ending | None = None) -> tuple[Diagnosis, bool]:
-        """What is known, and whether it could be found out: an incident must not wait for a diagnosis."""
-        start = time.perf_counter()
-        try:
-            with self._guarded("the diagnosis"):
-                return self._diagnose(now, ending), True
-        finally:
-            self._news = False
-            self._judged_at = self._clock()
-            self._judge_wait = max(JUDGE_SECONDS, _JUDGE_SHARE * (time.perf_counter() - start))
-        bare = Diagnosis("stalled" if self._stall is not None else "no-training-log")
-        if ending is not None:
-            bare.verdict = "unknown-failure" if ending.failed else "no-training-log"
-        bare.notes.append("The diagnosis itself failed; the log copies are in the run's folder.")
-        with self._guarded("the progress"):
-            bare.progress = self._reading.tracker.summary()
-        return bare, False
-
-    def _diagnose(self, now: float, ending: Ending | None = None) -> Diagnosis:
-        state = self._watch.check(now)
-        diagnosis = redacted(
-            self._reading.diagnose(
-                ending=f"{ending.kind}: {detail_in(ending, self._settings.language)}" if ending else "",
-                failed=ending.failed if ending else None,
-                now=now,
-                threshold=state.threshold,
-                stalled=state.stalled,
-                language=self._settings.language,
+        """What is known, and whether it could be found out."""
+        state = self._stall
+        with self._guarded("watching the run"):
+            state = self._watch.check(now)
+        diagnosis, sure = self._diagnoser.diagnose(now, state, ending)
+        self._news = False
+        if sure:
+            diagnosis.stats = Stats(
+                len(self._readers), self._size.bytes, self._size.lines, time.monotonic() - self._started
             )
-        )
-        diagnosis.stats = Stats(
-            len(self._readers), self._size.bytes, self._size.lines, time.monotonic() - self._started
-        )
-        if self._unread:
-            diagnosis.notes.append(f"{self._unread:,} lines at the end were not read in time.")
-        self._show_versions(diagnosis.environment)
-        return diagnosis
+            if self._unread:
+                diagnosis.notes.append(f"{self._unread:,} lines at the end were not read in time.")
+            self.metrics.identity(self.folder.info.host, diagnosis.environment)
+        return diagnosis, sure
 
     # ---- the end
 
@@ -303,8 +262,7 @@ class Agent:
         now = self._clock() if now is None else now
         present = min(now, self._fed_at) if self._unread else now  # what was not read may tell of steps
         with self._guarded("reading the log"):
-            for reader in self._readers.values():
-                left = reader.finish(present)
+            for left in self._readers.finish(present):
                 # It came when it came: that the file ends here is no sign of progress.
                 at = max((line.time for line in left if line.time is not None), default=present)
                 self._take(left, 0, min(at, present), progress=self._stall is None)
@@ -349,40 +307,3 @@ class Agent:
             changes["rank_logs"] = sorted(self._copies.files)
         if "ended_at" in changes or changes["state"] != info.state or not 0 <= now - info.updated_at < 1.0:
             self.folder.write_info(updated_at=now, **changes)
-
-    def _show_versions(self, environment: dict[str, str]) -> None:
-        facts = {"host": self.folder.info.host, "stallwatch": _own_version(), **environment}
-        self.metrics.info(
-            {
-                name.replace("-", "_"): value
-                for name, value in facts.items()
-                if _NAME.fullmatch(name) and _SHORT.fullmatch(value)
-            }
-        )
-
-    @contextlib.contextmanager
-    def _guarded(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            self.errors += 1
-            if what not in self._told:
-                self._told.add(what)
-                self._notice(f"{what} failed ({type(error).__name__}: {redact(str(error))}); the run goes on")
-
-
-_NAME = re.compile(r"[a-z][a-z0-9_-]{0,40}")
-_SHORT = re.compile(r"[\w.+:-]{1,60}")
-
-
-def _own_version() -> str:
-    try:
-        return version("stallwatch")
-    except PackageNotFoundError:
-        return "unknown"
-
-
-def _moved(line: Line, seconds: float) -> Line:
-    if line.time is None:
-        return line
-    return Line(line.text, line.source, line.number, line.rank, line.time + seconds)

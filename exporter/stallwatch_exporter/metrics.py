@@ -6,8 +6,10 @@ text of a log. A rank that is not known is the empty label, which to Prometheus 
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Enum, Gauge, Histogram, Info
@@ -186,9 +188,27 @@ class RunMetrics:
         self._dropped.inc(max(0, total - self._dropped_total))
         self._dropped_total = max(total, self._dropped_total)
 
-    def info(self, facts: dict[str, str]) -> None:
-        """Versions and the like; values are short words."""
-        self._info.labels(self.run).info(facts)
+    def identity(self, host: str, versions: Mapping[str, str]) -> None:
+        """Where the run is and which versions took part; what is no short word is left out."""
+        facts = {"host": host, "stallwatch": _own_version(), **versions}
+        self._info.labels(self.run).info(
+            {
+                name.replace("-", "_"): value
+                for name, value in facts.items()
+                if _NAME.fullmatch(name) and _SHORT.fullmatch(value)
+            }
+        )
+
+
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,40}")
+_SHORT = re.compile(r"[\w.+:-]{1,60}")
+
+
+def _own_version() -> str:
+    try:
+        return version("stallwatch")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def _rank(rank: int | None) -> str:

@@ -46,7 +46,7 @@ def full() -> RunMetrics:
     metrics.incident("cuda-oom", "critical", True)
     metrics.host_memory(10**9)
     metrics.dropped(2)
-    metrics.info({"torch": "2.13.0"})
+    metrics.identity("node1", {"torch": "2.13.0"})
     return metrics
 
 
@@ -77,7 +77,8 @@ def test_numbers_come_out_as_they_went_in() -> None:
     assert found["stallwatch_rule_matches_total{rule=zero3-trace-cache-invalidated}"] == 1
     assert found["stallwatch_incident_open{rule=cuda-oom,severity=critical}"] == 1
     assert found["stallwatch_step_duration_seconds_count"] == 1
-    assert found["stallwatch_run_info{torch=2.13.0}"] == 1
+    (identity,) = [name for name in found if name.startswith("stallwatch_run_info{")]
+    assert "torch=2.13.0" in identity and "host=node1" in identity
     assert found["stallwatch_log_lines_total"] == 10
 
 
