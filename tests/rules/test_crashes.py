@@ -103,7 +103,7 @@ def test_an_ascend_block_in_a_python_exception_is_its_message() -> None:
 
 
 def test_torchs_error_file() -> None:
-    stack = 'Traceback (most recent call last):\n  File "train.py", line 9, in main\n    run()\nValueError: 3 is odd\n'
+    stack = 'Traceback (most recent call last):\n  File "train.py", line 9, in main\nValueError: 3 is odd\n'
     message = {"message": "ValueError: 3 is odd", "extraInfo": {"py_callstack": stack, "timestamp": "17"}}
     text = json.dumps({"message": message}) + "\n"
     unknown = only(text)

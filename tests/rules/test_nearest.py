@@ -1,0 +1,63 @@
+"""The pages nearest to an unknown failure by wording."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallwatch_rules.catalogue import load_catalogue
+from stallwatch_rules.matcher import Matcher, lines_of
+from stallwatch_rules.nearest import Nearest
+from stallwatch_rules.reading import RunReading
+
+CATALOGUE = load_catalogue()
+NEAREST = Nearest(CATALOGUE)
+
+
+@pytest.mark.parametrize(
+    ("exception", "message", "rule"),
+    [
+        (
+            "AttributeError",
+            "'Model' object has no attribute 'zero_gather_weights_on_save'",
+            "zero3-save-unwrapped-model",
+        ),
+        ("OSError", "disk quota reached, no space left for the checkpoint", "disk-full-checkpoint"),
+        (
+            "RuntimeError",
+            "the watchdog saw the collective operation run into its timeout",
+            "nccl-collective-timeout",
+        ),
+    ],
+)
+def test_another_wording_of_a_known_failure(exception: str, message: str, rule: str) -> None:
+    near = NEAREST.of(exception, message)
+    assert rule in [one.rule for one in near]
+    assert all(0 < one.score <= 1 for one in near)
+    assert near == sorted(near, key=lambda one: -one.score)
+
+
+@pytest.mark.parametrize(
+    ("exception", "message"),
+    [
+        ("KeyError", "'text'"),
+        ("ValueError", "the recipe needs more salt than the kitchen holds"),
+        ("RuntimeError", "failed"),
+        ("", ""),
+    ],
+)
+def test_nothing_is_near_where_only_common_words_agree(exception: str, message: str) -> None:
+    assert NEAREST.of(exception, message) == []
+
+
+def test_the_diagnosis_names_them_and_claims_nothing() -> None:
+    reading = RunReading(CATALOGUE, Matcher(CATALOGUE))
+    reading.feed(
+        lines_of(
+            'Traceback (most recent call last):\n  File "a.py", line 1, in f\n'
+            "AttributeError: 'Model' object has no attribute 'zero_gather_weights_on_save'\n"
+        )
+    )
+    diagnosis = reading.diagnose()
+    assert diagnosis.verdict == "unknown-failure"
+    assert diagnosis.primary is None
+    assert diagnosis.unknown[0].nearest[0].rule == "zero3-save-unwrapped-model"

@@ -1,0 +1,133 @@
+"""The lines that are new before a run's end."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from stallwatch_rules.catalogue import Catalogue
+from stallwatch_rules.clusters import clusters
+from stallwatch_rules.matcher import Matcher, lines_of
+from stallwatch_rules.novelty import Baseline
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import NewLines
+
+EMPTY = Catalogue.of([])
+END = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nOddError: it broke\n'
+
+
+def steps(first: int, last: int, prefix: str = "") -> str:
+    return "".join(f"{prefix}step {number}/90 loss 1.5\n" for number in range(first, last))
+
+
+def reading_of(*texts: str) -> RunReading:
+    reading = RunReading(EMPTY, Matcher(EMPTY))
+    for number, text in enumerate(texts):
+        reading.feed(lines_of(text, f"{number}.log"))
+    return reading
+
+
+def new(*texts: str, baseline: str = "") -> list[NewLines]:
+    reading = reading_of(*texts)
+    if baseline:
+        reading.baseline = Baseline.of(s.templates for s in reading_of(baseline).streams.values())
+    return reading.diagnose(failed=True).new_lines
+
+
+def told(found: list[NewLines]) -> list[str]:
+    return [one.template for one in found]
+
+
+HEALTHY = "queue 3 is slow\n" + steps(1, 9) + "queue 44 is slow\n"
+
+
+def test_what_a_step_followed_is_not_new() -> None:
+    (one,) = new(HEALTHY + "[WARNING] shard 7 of 10.0.0.3:99 is silent\n" + END)
+    assert (one.template, one.level, one.count) == ("[WARNING] shard <n> of <ip> is silent", "warning", 1)
+    assert one.exemplar == "[WARNING] shard 7 of 10.0.0.3:99 is silent"
+    assert (one.first.line, one.first.step, one.ranks) == (11, 8, [])
+
+
+def test_the_gravest_comes_first() -> None:
+    end = "going down in order\n[ERROR] the shard server is silent\nthe queue may be slow, retrying\n"
+    levels = [one.level for one in new(steps(1, 9) + end)]
+    assert levels == ["error", "warning", "info"]
+
+
+def test_a_line_that_another_rank_wrote_while_steps_went_on_is_not_new() -> None:
+    first = steps(1, 9, "[rank0]: ") + "[rank0]: the pump of shard 9 stopped\n"
+    assert told(new(first)) == ["the pump of shard <n> stopped"]
+    second = steps(1, 5, "[rank1]: ") + "[rank1]: the pump of shard 1 stopped\n" + steps(5, 9, "[rank1]: ")
+    assert new(first + second) == []
+
+
+def test_ranks_are_folded() -> None:
+    text = "".join(
+        steps(1, 9, f"[rank{rank}]: ") + f"[rank{rank}]: the pump of shard {rank} stopped\n"
+        for rank in range(4)
+    )
+    (one,) = new(text)
+    assert (one.ranks, one.count) == ([0, 1, 2, 3], 4)
+
+
+def test_without_steps_only_errors_are_told() -> None:
+    text = "loading the weights of the model\n[ERROR] the shard server is silent\n"
+    assert told(new(text)) == ["[ERROR] the shard server is silent"]
+
+
+def test_against_a_healthy_run() -> None:
+    end = "the pump of shard 3 stopped\nall good things end here\n"
+    assert len(new(steps(1, 9) + end)) == 2
+    assert told(new(steps(1, 9) + end, baseline=steps(1, 3) + "the pump of shard 8 stopped\n")) == [
+        "all good things end here"
+    ]
+    early = "the pump of shard 3 stopped\n" + steps(1, 9)
+    assert new(early) == []
+    assert told(new(early, baseline=steps(1, 9))) == ["the pump of shard <n> stopped"]
+
+
+def test_a_healthy_run_has_none() -> None:
+    reading = reading_of(HEALTHY + "[WARNING] shard 7 is silent\n")
+    assert reading.diagnose().verdict == "healthy"
+    assert reading.diagnose().new_lines == []
+
+
+def test_the_exception_itself_is_not_told_twice() -> None:
+    assert new(steps(1, 9) + END) == []
+    assert new(steps(1, 9) + "OddError: it broke\n") == []
+
+
+def test_portions_and_the_order_of_ranks_do_not_matter() -> None:
+    logs = [
+        steps(1, 9, f"[rank{rank}]: ") + f"[rank{rank}]: the pump of shard {rank} stopped\n"
+        for rank in (0, 1)
+    ]
+    mixed = "".join(a + b for a, b in zip(*(log.splitlines(keepends=True) for log in logs), strict=True))
+    whole, parts = RunReading(EMPTY, Matcher(EMPTY)), RunReading(EMPTY, Matcher(EMPTY))
+    whole.feed(lines_of(logs[0] + logs[1]))
+    for line in lines_of(mixed):
+        parts.feed([line])
+    one, other = (reading.diagnose(failed=True).new_lines for reading in (whole, parts))
+    assert [(n.template, n.count, n.ranks, n.level) for n in one] == [
+        (n.template, n.count, n.ranks, n.level) for n in other
+    ]
+
+
+TEXTS = [("info", "worker alpha finished its part"), ("info", "worker beta finished its part")]
+
+
+def test_wordings_that_differ_in_a_word_are_one_cluster_of_their_level() -> None:
+    pytest.importorskip("drain3")
+    assert clusters([*TEXTS, ("error", TEXTS[0][1]), ("info", "the end")]) == [0, 0, 1, 2]
+
+
+def test_without_drain3_only_equal_texts_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "drain3.drain", None)
+    assert clusters([*TEXTS, TEXTS[0], ("error", TEXTS[0][1])]) == [0, 1, 0, 2]
+
+
+def test_a_new_word_in_a_known_wording_is_not_new() -> None:
+    pytest.importorskip("drain3")
+    text = "the loader of shard alpha went on\n" + steps(1, 9) + "the loader of shard beta went on\n"
+    assert new(text) == []
