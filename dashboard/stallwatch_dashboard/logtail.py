@@ -8,12 +8,13 @@ from datetime import datetime, tzinfo
 from pathlib import Path
 
 from stallwatch_exporter.cri import parse_record
-from stallwatch_rules.lines import rank_of_path
+from stallwatch_rules.controls import without_controls
+from stallwatch_rules.rankpaths import rank_of_path
 from stallwatch_rules.redact import redact
 
 _MOST_BYTES = 256 * 1024
 _MOST_CHARACTERS = 2000  #: of one line
-_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07?|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07?")
 
 
 @dataclass(frozen=True)
@@ -65,4 +66,4 @@ def tail(path: Path, lines: int = 200, zone: tzinfo | None = None) -> str:
 def _drawn(raw: bytes) -> str:
     """What a terminal would show at last of a line that may return to its start."""
     text = raw.decode("utf-8", "replace").rstrip("\r").rsplit("\r", 1)[-1]
-    return redact(_CONTROL.sub("", text)[:_MOST_CHARACTERS].rstrip())
+    return redact(without_controls(_ANSI.sub("", text))[:_MOST_CHARACTERS].rstrip())

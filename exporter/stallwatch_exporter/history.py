@@ -7,7 +7,8 @@ from pathlib import Path
 from stallwatch_exporter.agent import Agent
 from stallwatch_exporter.tail import FileTailer
 from stallwatch_exporter.tailset import TailSet
-from stallwatch_rules.lines import LineReader, rank_of_path
+from stallwatch_rules.lines import LineReader
+from stallwatch_rules.rankpaths import rank_of_path
 from stallwatch_rules.records import Diagnosis
 
 MOST_BYTES = 512 * 1024 * 1024  #: of all files together; the beginning of longer ones is left out

@@ -9,7 +9,7 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -19,7 +19,8 @@ from stallwatch_exporter.inputs import InputError, InputProblem, Limits, Meter
 from stallwatch_exporter.lognames import enters_folder, may_be_log, takes_name
 from stallwatch_exporter.notices import printable
 from stallwatch_exporter.trainer_state import trainer_state_lines
-from stallwatch_rules.lines import looks_binary, rank_of_path
+from stallwatch_rules.encodings import looks_binary
+from stallwatch_rules.rankpaths import rank_of_path, ranks_of_tasks
 
 __all__ = ["InputProblem", "Limits", "LogFile", "expand", "from_stream"]
 
@@ -62,7 +63,8 @@ def expand(
         found.add(os.fspath(path))
     if not found.files and not found.problems and found.empty:
         found.problems.extend(_empty(name) for name in found.empty)
-    return found.files, found.problems
+    tasks = ranks_of_tasks(file.name for file in found.files)
+    return [replace(file, rank=tasks.get(file.name, file.rank)) for file in found.files], found.problems
 
 
 def from_stream(

@@ -9,6 +9,7 @@ _LOG = re.compile(
           | .*\.log[._-][\w.:-]+                                   # train.log.1, train.log.2026-11-20
           | .*\.[oe]\d+                                            # PBS and SGE: job.o12345
           | [\w-]*(?:log|metric|history)[\w-]*\.jsonl              # trainer_log.jsonl, but no data set
+          | workerlog\.\d+                                         # paddle.distributed.launch
           | trainer_state\.json
           | (?:stdout|stderr|std_out|std_err|nohup|output|console|log)[\w-]*
         )""",

@@ -20,7 +20,7 @@ from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.tailset import TailSet, load_positions
 from stallwatch_exporter.waker import Waker
 from stallwatch_rules.catalogue import Catalogue
-from stallwatch_rules.lines import rank_of_path
+from stallwatch_rules.rankpaths import rank_of_path
 
 TICK_SECONDS = 1.0
 _SAVE_SECONDS = 5.0

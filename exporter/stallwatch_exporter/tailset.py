@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from stallwatch_exporter.tail import FileTailer, Portion, Position
-from stallwatch_rules.lines import looks_binary
+from stallwatch_rules.encodings import looks_binary
 
 _MAGIC = "*?["
 

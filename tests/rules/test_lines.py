@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stallwatch_rules.lines import MAX_LINE, LineReader, looks_binary, rank_of_path
+from stallwatch_rules.encodings import looks_binary
+from stallwatch_rules.lines import MAX_LINE, LineReader
+from stallwatch_rules.rankpaths import rank_of_path
 from stallwatch_rules.records import Line
 
 
@@ -43,6 +45,10 @@ PIECES = [
     b" ",
     b"x" * 300,
     b"1: labelled\n0: labelled\n" * 7,
+    b'{"log":"half","stream":"stderr","time":"2026-11-20T23:56:32Z"}',
+    b'{"log":" of it\\r5%\\n","stream":"stderr","time":"2026-11-20T23:56:33Z"}',
+    b"[rank2]:[E1120 23:56:34.0 a.cpp:1] x",
+    b"worker-1: [2026-11-20 23:56:32] x\nworker-1: y",
 ]
 
 
@@ -125,6 +131,19 @@ def test_text_glued_to_a_progress_bar_is_a_line_of_its_own() -> None:
     ]
 
 
+def test_what_two_ranks_wrote_into_one_line_is_parted() -> None:
+    data = b'[rank0]:   File "train.py", li[rank1]: ValueError: no\nhello[default2]:there\n'
+    found = read(data + b"byeTraceback (most recent call last):\n")
+    assert [(line.text, line.rank) for line in found] == [
+        ('  File "train.py", li', 0),
+        ("ValueError: no", 1),
+        ("hello", None),
+        ("there", 2),
+        ("bye", None),
+        ("Traceback (most recent call last):", None),
+    ]
+
+
 def test_a_bar_with_a_postfix_stays_whole() -> None:
     bar = "Epoch 0:  12%|█▏        | 12/100 [00:10<01:00,  1.20it/s, loss=0.5, v_num=0]"
     assert texts(bar.encode()) == [bar]
@@ -143,6 +162,22 @@ def test_a_bar_with_a_postfix_stays_whole() -> None:
         ("[1,3]<stdout>:hello", 3, "hello"),
         ("worker-1: [rank5]: hello", 5, "hello"),
         ("worker-1: hello", None, "worker-1: hello"),
+        ("[node7@1,3]<stderr>:hello", 3, "hello"),
+        ("[stderr]hello", None, "hello"),
+        ("[pod/trainer-0/pytorch] [rank3]: hello", 3, "hello"),
+        ("(VllmWorker rank=3 pid=99) hello", 3, "hello"),
+        ("(PolicyWorker[rank=3] pid=99, ip=10.0.0.2) hello", 3, "hello"),
+        ("(head, rank=0, pid=99) hello", None, "hello"),
+        ("(task, pid=99) hello", None, "hello"),
+        ("(Actor pid=9, ip=10.0.0.2) hello [repeated 7x across cluster]", None, "hello"),
+        ("(Actor pid=9) hello\x1b[32m [repeated 2x across cluster] (Ray deduplicates logs by default. Set"
+         " RAY_DEDUP_LOGS=0 to disable log deduplication)\x1b[0m", None, "hello"),
+        ("trainer_1  | hello", None, "hello"),
+        ("iter_1 | loss 0.5", None, "iter_1 | loss 0.5"),
+        ("[RANK 6] hello", 6, "[RANK 6] hello"),
+        ("[rank: 6] Received SIGTERM: 15", 6, "[rank: 6] Received SIGTERM: 15"),
+        ("2026-11-20 23:56:32,534: rank3[99][MainThread]: INFO: composer: x", 3,
+         "2026-11-20 23:56:32,534: rank3[99][MainThread]: INFO: composer: x"),
         ("10.0.0.7: [rank5]: hello", 5, "hello"),
         ("\x1b[36m(WorkerDict pid=4711, ip=10.0.0.2)\x1b[0m hello", None, "hello"),
         ("(EngineCore_DP0 pid=99) hello", None, "hello"),

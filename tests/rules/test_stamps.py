@@ -1,0 +1,90 @@
+"""The times that loggers write at the start of a line."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallwatch_rules.lines import LineReader
+from stallwatch_rules.stamps import own_time
+
+NOV_20 = 1795218992.0  # 2026-11-20 23:56:32 UTC
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " [2026-11-20 23:56:32] iteration       10/     100 | consumed samples: 160 |",
+        "[after dataloaders are built] datetime: 2026-11-20 23:56:32 ",
+        "INFO 2026-11-20 23:56:32,000 launch.py:42] x",
+        "[INFO] 2026-11-20 23:56:32,000 [run.py:1] x",
+        "[WARNING|trainer.py:803] 2026-11-20 23:56:32,000 >> x",
+        "[ERROR] 2026-11-20-23:56:32 (PID:4711, Device:0, RankID:-1) ERR02200 DIST call hccl api failed.",
+        "[ERROR] HCCL(4711,python):2026-11-20-23:56:32.000.000 [task.cc:1] x",
+        "2026/11/20 23:56:32 - mmengine - INFO - x",
+        "2026-11-20 23:56:32.000000: W tensorflow/core/x.cc:1] x",
+        "[2026-11-20 23:56:32 TP0] Decode batch",
+        "2026-11-20 23:56:32 | INFO | root | x",
+        "[titan] 2026-11-20 23:56:32,000 - root - INFO - step:  1",
+        "[11/20/26 23:56:32] INFO     x     train.py:10",
+        "26/11/20 23:56:32 INFO SparkContext: x",
+        "[Fri Nov 20 23:56:32 2026] Out of memory: Killed process 4711 (python)",
+        "Fri Nov 20 23:56:32 UTC 2026",
+    ],
+)
+def test_stamps_with_a_date(text: str) -> None:
+    assert own_time(text) == NOV_20
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I1120 23:56:32.000000 4711 socket.cpp:1] x",
+        "[W1120 23:56:32.000000000 ProcessGroupNCCL.cpp:1] Warning: x",
+        "ERROR 11-20 23:56:32 [core.py:400] EngineCore failed to start.",
+        "11/20 23:56:32 - mmengine - INFO - x",
+        "Nov 20 23:56:32 node7 kernel: x",
+        "23:56:32-000000 INFO     x",
+        "[23:56:32] INFO     x",
+    ],
+)
+def test_stamps_without_a_year_take_it_from_their_neighbours(text: str) -> None:
+    assert own_time(text) is None
+    assert own_time(text, NOV_20 + 3600) == NOV_20
+
+
+def test_the_year_turns_between_two_lines() -> None:
+    new_year = 1798761600.0  # 2027-01-01
+    assert own_time("W1231 23:59:59.000000 1 x.cpp:1] x", new_year + 5) == new_year - 1
+    assert own_time("23:59:59 x", new_year + 5) == new_year - 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "W9999 99:99:99.5 1 x.cpp:1] x",
+        "[rank0] step 5 at 2026-11-20 23:56:32",
+        "epoch 2026-11-20",
+        "12/100 [00:10<01:00, 1.2s/it]",
+        "1:02:03 left",
+        "Mit 20 23:56:32 x",
+        "[05:10<01:00, 1.2s/it]",
+    ],
+)
+def test_what_is_no_stamp(text: str) -> None:
+    assert own_time(text, NOV_20) is None
+
+
+def test_a_readers_lines_give_each_other_the_year_over_all_ranks() -> None:
+    data = b"[W1120 23:56:30.0 a.cpp:1] x\n[2026-11-20 23:56:31] x\n[rank2]:[E1120 23:56:32.0 a.cpp:1] x\n"
+    assert [line.time for line in LineReader("x").feed(data)] == [None, NOV_20 - 1, NOV_20]
+
+
+def test_a_journals_stamp_is_taken_off_and_read() -> None:
+    data = (
+        b"2026-11-20T23:56:31+0000 node7 python[4711]: step 1\n"
+        b"Nov 20 23:56:32 node7 kernel: Out of memory: Killed process 4711 (python)\n"
+    )
+    assert [(line.text, line.time) for line in LineReader("x").feed(data)] == [
+        ("step 1", NOV_20 - 1),
+        ("Out of memory: Killed process 4711 (python)", NOV_20),
+    ]

@@ -1,0 +1,82 @@
+"""Lines that a terminal broke at its width."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stallwatch_rules.lines import LineReader
+from stallwatch_rules.wrapped import wrap_width
+
+LONG = [
+    "[rank1]:[E1120 10:00:00.123456789 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective"
+    " operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE, NumelIn=1048576, NumelOut=1048576, Timeout(ms)=600000)"
+    " ran for 600012 milliseconds before timing out.",
+    "[rank1]: Traceback (most recent call last):",
+    '[rank1]:   File "/opt/conda/envs/training/lib/python3.11/site-packages/torch/distributed/elastic/launch'
+    '.py", line 133, in main',
+    "[rank1]:     short()",
+    "[rank1]: RuntimeError: /opt/conda/envs/training/lib/python3.11/site-packages/some/where/in/the/library"
+    ".cpp:123 said no",
+]
+
+
+def folded(lines: list[str], width: int) -> bytes:
+    pieces = [line[at : at + width] for line in lines for at in range(0, len(line), width)]
+    return "".join(piece + "\n" for piece in pieces).encode()
+
+
+def read(data: bytes, width: int | None) -> list[tuple[str, int]]:
+    reader = LineReader("x", width=width)
+    return [(line.text, line.number) for line in reader.feed(data) + reader.finish()]
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_broken_lines_are_put_together(width: int) -> None:
+    data = folded(LONG, width)
+    assert wrap_width(data) == width
+    found = read(data, width)
+    assert [text for text, _ in found] == [text for text, _ in read("\n".join(LONG).encode(), None)]
+    assert found[1][1] == 1 + -(-len(LONG[0]) // width)
+
+
+def test_any_cut_puts_the_same_together() -> None:
+    data = folded(LONG, 80)
+    for size in (1, 7, 80, 81):
+        reader = LineReader("x", width=80)
+        lines = [line for at in range(0, len(data), size) for line in reader.feed(data[at : at + size])]
+        assert [(line.text, line.number) for line in lines + reader.finish()] == read(data, 80)
+
+
+MEGATRON = (
+    " [2026-11-20 10:00:{:02d}] iteration {:8d}/  500000 | consumed samples: {:12d} | "
+    "elapsed time per iteration (ms): 900.5 | lm loss: 2.000000E+00 | grad norm: 1.250"
+)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [MEGATRON.format(n % 60, n, n) for n in range(50)],
+        [line for n in range(50) for line in (MEGATRON.format(n % 60, n, n), "time (ms)")],
+        ["=" * 80, "title", "-" * 80, "text", "#" * 80, "more"],
+        ["short lines", "of a log"] * 20,
+        LONG,
+        ["│ " + "x" * 76 + " │", "│ " + "y" * 76 + " │"] * 10,
+    ],
+    ids=["metrics", "metrics and timers", "rules", "short", "unbroken", "boxes"],
+)
+def test_lines_that_happen_to_be_equally_long_stay(lines: list[str]) -> None:
+    assert wrap_width("\n".join(lines).encode()) is None
+
+
+@given(st.lists(st.text("ab {\n\r|█", max_size=130), max_size=20))
+@settings(max_examples=60, deadline=None)
+def test_nothing_is_lost(lines: list[str]) -> None:
+    data = "\n".join(lines).encode()
+    together = "".join(itertools.chain.from_iterable(text for text, _ in read(data, 60)))
+    apart = "".join(itertools.chain.from_iterable(text for text, _ in read(data, None)))
+    assert sorted(together.replace(" ", "")) == sorted(apart.replace(" ", ""))
