@@ -6,8 +6,8 @@ Evidence comes from whatever a training printed. A line with ``<!channel>`` in i
 from __future__ import annotations
 
 import re
-import unicodedata
 
+from stallwatch_rules.controls import without_controls
 from stallwatch_rules.redact import redact
 
 # Look-alikes instead of escapes: every chat has other escapes, none reads meaning into these.
@@ -31,9 +31,8 @@ def neutralise(text: str, limit: int = 0) -> str:
     if limit:
         text = text[: 4 * limit]  # the rest would be cut anyway; a log line may be a gigabyte
     text = _BREAKS.sub(" ", redact(text))
-    # Cc, Cf: control characters, zero-width and right-to-left marks, which hide or turn text around.
-    text = "".join(char for char in text if unicodedata.category(char) not in ("Cc", "Cf"))
-    text = _ENTITY.sub("＆", _MENTION.sub("＠", text.translate(_LOOK_ALIKES)))
+    text = without_controls(text).translate(_LOOK_ALIKES)
+    text = _ENTITY.sub("＆", _MENTION.sub("＠", text))
     text = _LINK.sub(_break_link, text).strip()
     return shorten(text, limit) if limit else text
 

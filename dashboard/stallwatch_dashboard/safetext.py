@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 
+from stallwatch_rules.controls import without_controls
 from stallwatch_rules.page import RulePage
 
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
 # GFM links bare addresses after it has undone the escapes; a word joiner inside keeps them text.
 _ADDRESS = re.compile(r"(?i)(https?|ftp|mailto|xmpp|www)([.:])|(@)")
 _CONDITION = re.compile(r"^\{[^{}]*\}\s*|^With [\w.<>=!~, -]+: |^[\w.<>=!~, -]+ 时：")
@@ -22,7 +22,7 @@ _CODE = re.compile(r"`([^`\n]+)`")
 
 def plain(text: str) -> str:
     """One line without control and direction characters."""
-    return _CONTROLS.sub("", " ".join(text.split()))
+    return without_controls(" ".join(text.split()))
 
 
 def markdown(text: str) -> str:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 from collections.abc import Callable
 
-# Control characters but for tab and line feed, and those that turn the direction of writing.
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+from stallwatch_rules.controls import without_controls
 
 
 def printable(text: str) -> str:
     """The text without what a terminal would obey: names of files and logs may hold escape sequences."""
-    return _UNSAFE.sub("?", text)
+    return without_controls(text, "?")
 
 
 def tell(text: str) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Any
 
 import msgspec
 
+from stallwatch_rules.controls import without_controls
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.redact import redact
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def cleaned(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -27,12 +25,12 @@ def clean_diagnosis(diagnosis: Diagnosis) -> Diagnosis:
 
 def _path(value: Any) -> Any:
     """A path that the reader gave, and should find again: with the user's name, without secrets."""
-    return _CONTROL.sub("", redact(value, homes=False)) if isinstance(value, str) else _clean(value)
+    return without_controls(redact(value, homes=False)) if isinstance(value, str) else _clean(value)
 
 
 def _clean(value: Any) -> Any:
     if isinstance(value, str):
-        return _CONTROL.sub("", redact(value))
+        return without_controls(redact(value))
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -1,0 +1,19 @@
+"""Characters that act instead of being shown: what a terminal, a page or a chat would obey, hide or turn.
+
+Log text and file names may hold any of them. Every place that shows such text takes them out here.
+"""
+
+from __future__ import annotations
+
+import re
+
+# Unicode's Cc but for tab and line feed, the separators of lines and paragraphs, zero-width characters, and
+# those that turn the direction of writing.
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028\u2029\u202a-\u202e\u2060-\u206f\ufeff]"
+)
+
+
+def without_controls(text: str, instead: str = "") -> str:
+    """The text with ``instead`` in the place of each such character; tabs and line feeds stay."""
+    return _CONTROLS.sub(instead, text)
