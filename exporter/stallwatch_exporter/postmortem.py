@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from stallwatch_exporter.inputs import InputProblem, Limits
 from stallwatch_exporter.logfiles import LogFile, expand, from_stream
@@ -14,6 +14,9 @@ from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.lines import MAX_LINE, LineReader
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Stats
+
+if TYPE_CHECKING:
+    from stallwatch_rules.novelty import Baseline
 
 __all__ = ["InputProblem", "diagnose_paths", "diagnose_streams"]
 
@@ -28,15 +31,18 @@ def diagnose_paths(
     language: str = "en",
     progress: ProgressTold | None = None,
     limits: Limits | None = None,
+    baseline: Baseline | None = None,
 ) -> tuple[Diagnosis, list[InputProblem]]:
     """Read files, folders, globs, archives and ``-`` and diagnose the run that they tell of.
 
-    What cannot be read is told in the problems, and the rest is diagnosed.
+    What cannot be read is told in the problems, and the rest is diagnosed. ``baseline`` is what a healthy run
+    says (``baseline.read_baseline``): lines that it does not have are told as new.
     """
     started = time.monotonic()
     files, problems = expand(paths, limits=limits)
     ending, failed = _recorded_ending(paths, language)
-    return _diagnose(files, problems, catalogue, language, progress, started, ending, failed), problems
+    diagnosis = _diagnose(files, problems, catalogue, language, progress, started, ending, failed, baseline)
+    return diagnosis, problems
 
 
 def diagnose_streams(
@@ -67,8 +73,10 @@ def _diagnose(
     started: float,
     ending: str = "",
     failed: bool | None = None,
+    baseline: Baseline | None = None,
 ) -> Diagnosis:
     reading = RunReading(catalogue)
+    reading.baseline = baseline
     stats = Stats()
     notes: list[str] = []
     told = _Told(progress, sum(file.size for file in files))

@@ -13,6 +13,9 @@ import click
 from stallwatch.commands.context import App, catalogue_of, language_option, rules_option, tell, tell_all
 
 if TYPE_CHECKING:
+    from stallwatch_exporter.inputs import InputProblem
+    from stallwatch_rules.catalogue import Catalogue
+    from stallwatch_rules.novelty import Baseline
     from stallwatch_rules.records import Diagnosis
 
 _BAD = ("failed", "stalled", "unknown-failure")
@@ -30,6 +33,13 @@ _WORTH_A_BAR = 32 * 1024 * 1024
     metavar="FILE",
     help="Write the report to this file.",
 )
+@click.option(
+    "--baseline",
+    "healthy",
+    multiple=True,
+    metavar="PATH",
+    help="Logs of a healthy run: lines that it does not have are told as new. May be repeated.",
+)
 @language_option
 @rules_option
 @click.pass_obj
@@ -38,6 +48,7 @@ def diagnose(
     paths: tuple[str, ...],
     form: str | None,
     output: Path | None,
+    healthy: tuple[str, ...],
     language: str | None,
     rule_dirs: tuple[Path, ...],
 ) -> None:
@@ -49,6 +60,7 @@ def diagnose(
     \b
     stallwatch diagnose logs/
     stallwatch diagnose slurm-1234.out --markdown -o report.md
+    stallwatch diagnose logs/ --baseline logs-of-last-week/
     kubectl logs my-job-0 | stallwatch diagnose - --json
 
     Exit code: 1 when the run failed, stalled or died of something unknown; 2 when something could not be
@@ -58,15 +70,36 @@ def diagnose(
 
     config = app.config(ui__language=language, rules__dirs=rule_dirs)
     catalogue = catalogue_of(config)
+    baseline, problems = _baseline(healthy, catalogue)
     with _progress_bar() as progress:
-        diagnosis, problems = diagnose_paths(
-            list(paths), catalogue=catalogue, language=config["ui.language"], progress=progress
+        diagnosis, unread = diagnose_paths(
+            list(paths),
+            catalogue=catalogue,
+            language=config["ui.language"],
+            progress=progress,
+            baseline=baseline,
         )
+    problems += unread
     tell_all(problems)
     unwritten = not _deliver(_report(diagnosis, form, config["ui.language"], output), output)
     if problems or config.problems or catalogue.problems or unwritten:
         raise click.exceptions.Exit(2)
     raise click.exceptions.Exit(1 if diagnosis.verdict in _BAD else 0)
+
+
+def _baseline(paths: tuple[str, ...], catalogue: Catalogue) -> tuple[Baseline | None, list[InputProblem]]:
+    """What the healthy run says, where one is given."""
+    if not paths:
+        return None, []
+    from stallwatch_exporter.baseline import read_baseline
+
+    baseline, verdict, problems = read_baseline(paths, catalogue=catalogue)
+    if verdict not in ("healthy", "degraded"):
+        tell(
+            f"--baseline: {', '.join(paths)}: this run is not healthy itself ({verdict});"
+            " its lines count as known all the same"
+        )
+    return baseline, problems
 
 
 def _report(diagnosis: Diagnosis, form: str | None, language: str, output: Path | None) -> str:

@@ -136,3 +136,32 @@ def test_the_python_twin(tmp_path: Path) -> None:
     assert "none.log" in " ".join(package.diagnose("none.log").notes)
     with pytest.raises(AttributeError):
         _ = package.nothing
+
+
+STEPS = "".join(f"step {n}/90 loss 1.5\n" for n in range(1, 9))
+PUMP = "the pump of shard {} stopped\n"
+
+
+def test_lines_that_a_healthy_run_does_not_have(stallwatch: Stallwatch, tmp_path: Path) -> None:
+    (tmp_path / "dead.log").write_text(PUMP.format(3) + STEPS + UNKNOWN)
+    (tmp_path / "good.log").write_text(STEPS)
+
+    def new(*options: str) -> list[str]:
+        result = stallwatch("diagnose", "dead.log", "--json", *options)
+        assert (result.exit_code, result.stderr) == (1, "")
+        return [one["template"] for one in json.loads(result.stdout)["new_lines"]]
+
+    assert new() == []
+    assert new("--baseline", "good.log") == ["the pump of shard <n> stopped"]
+    (tmp_path / "good.log").write_text(PUMP.format(99) + STEPS)
+    assert new("--baseline", "good.log") == []
+
+
+def test_a_baseline_that_is_none(stallwatch: Stallwatch, tmp_path: Path) -> None:
+    (tmp_path / "dead.log").write_text(UNKNOWN)
+    told = stallwatch("diagnose", "dead.log", "--baseline", "dead.log")
+    assert told.exit_code == 1
+    assert "not healthy itself (unknown-failure)" in told.stderr
+    missing = stallwatch("diagnose", "dead.log", "--baseline", "gone.log")
+    assert missing.exit_code == 2
+    assert "gone.log" in missing.stderr

@@ -12,6 +12,8 @@ from rich.console import Console
 from stallwatch_rules.records import (
     Diagnosis,
     Finding,
+    NearPage,
+    NewLines,
     Place,
     Primary,
     Progress,
@@ -213,3 +215,33 @@ def test_the_file_stays_the_path_that_its_reader_gave() -> None:
     (finding,) = json.loads(to_json(found))["findings"]
     assert finding["first"]["file"] == "/home/alice/logs/rank1.log"
     assert finding["first"]["text"] == "File /home/~/train.py"
+
+
+def unfamiliar(language: str = "en") -> tuple[str, str, dict[str, object]]:
+    where = Place(3, "logs/rank3.log", 77, None, 100, HOSTILE)
+    unknown = UnknownException(
+        "ValueError", "odd", [3], 1, where, [], nearest=[NearPage("cuda-oom", "No room", 0.58)]
+    )
+    new = NewLines("shard <n> is silent", HOSTILE, "error", 12, [3, 4], where, where)
+    made = diagnosis(verdict="unknown-failure", primary=None, findings=[], unknown=[unknown], new_lines=[new])
+    out = io.StringIO()
+    print_report(made, Console(file=out, width=200), language)
+    return out.getvalue(), to_markdown(made, language), json.loads(to_json(made))
+
+
+def test_new_lines_and_near_pages_in_every_form() -> None:
+    terminal, markdown, record = unfamiliar()
+    for text in (terminal, markdown):
+        assert "New before the end" in text
+        assert "error · 12 times · ranks 3, 4 · logs/rank3.log:77" in text
+        assert "looks most like: cuda-oom (58%)" in text
+    assert HOSTILE in terminal
+    assert record["unknown"][0]["nearest"] == [{"rule": "cuda-oom", "title": "No room", "score": 0.58}]
+    (new,) = record["new_lines"]
+    assert (new["template"], new["level"], new["count"], new["ranks"]) == (
+        "shard <n> is silent",
+        "error",
+        12,
+        [3, 4],
+    )
+    assert "结束前新出现的日志行" in unfamiliar("zh")[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from stallwatch_rules.records import Diagnosis, Primary, UnknownException
+from stallwatch_rules.records import Diagnosis, NewLines, Primary, UnknownException
 from stallwatch_rules.report import phrases
 from stallwatch_rules.report.clean import clean_diagnosis
 from stallwatch_rules.report.words import word
@@ -31,6 +31,9 @@ def to_markdown(diagnosis: Diagnosis, language: str = "en") -> str:
     if diagnosis.unknown:
         blocks.append(f"### {word('unknown', language)}")
         blocks += [_unknown(one, language) for one in diagnosis.unknown]
+    if diagnosis.new_lines:
+        blocks.append(f"### {word('new-lines', language)}")
+        blocks.append(fence(line for one in diagnosis.new_lines for line in _new(one, language)))
     blocks += _facts(diagnosis, language)
     return "\n\n".join(blocks) + "\n"
 
@@ -65,7 +68,13 @@ def _unknown(unknown: UnknownException, language: str) -> str:
     if unknown.root:
         lines.append(f"({word('root', language)}: {unknown.root})")
     lines += [f"  {frame}" for frame in unknown.frames]
-    return f"{plain(phrases.exception_where(unknown, language))}\n\n{fence(lines)}"
+    near = phrases.nearest_line(unknown, language)
+    told = f"{plain(phrases.exception_where(unknown, language))}\n\n{fence(lines)}"
+    return f"{told}\n\n{plain(near)}" if near else told
+
+
+def _new(new: NewLines, language: str) -> tuple[str, str]:
+    return new.exemplar, f"    {phrases.new_line_where(new, language)}"
 
 
 def _facts(diagnosis: Diagnosis, language: str) -> Iterable[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stallwatch_rules.digest import fold_ranks, parse_iso, short_duration
-from stallwatch_rules.records import Diagnosis, Finding, Primary, UnknownException
+from stallwatch_rules.records import Diagnosis, Finding, NewLines, Primary, UnknownException
 from stallwatch_rules.report.words import word
 
 
@@ -86,6 +86,21 @@ def exception_where(unknown: UnknownException, language: str) -> str:
     parts = [ranks_of(unknown.ranks, language), f"{unknown.first.file}:{unknown.first.line}"]
     if unknown.count > 1:
         parts.insert(1, f"{unknown.count} {word('times', language)}")
+    return " · ".join(part for part in parts if part)
+
+
+def nearest_line(unknown: UnknownException, language: str) -> str:
+    """``looks most like: cuda-oom (58 %)``; empty where no page is near."""
+    pages = ", ".join(f"{page.rule} ({page.score:.0%})" for page in unknown.nearest)
+    return f"{word('nearest', language)}: {pages}" if pages else ""
+
+
+def new_line_where(new: NewLines, language: str) -> str:
+    """Level, count, ranks and place of a new line."""
+    parts = [word(new.level, language)]
+    if new.count > 1:
+        parts.append(f"{new.count} {word('times', language)}")
+    parts += [ranks_of(new.ranks, language), f"{new.first.file}:{new.first.line}"]
     return " · ".join(part for part in parts if part)
 
 

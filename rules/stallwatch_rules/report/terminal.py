@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from stallwatch_rules.records import Diagnosis, Finding, Primary, UnknownException, Verdict
+from stallwatch_rules.records import Diagnosis, Finding, NewLines, Primary, UnknownException, Verdict
 from stallwatch_rules.report import phrases
 from stallwatch_rules.report.clean import clean_diagnosis
 from stallwatch_rules.report.words import word
@@ -26,6 +26,7 @@ _STYLES: dict[Verdict, str] = {
 _HARM_STYLES = {"fatal": "red", "degrading": "yellow", "harmless": "green", "by-progress": "cyan"}
 MAX_FINDINGS = 12
 MAX_UNKNOWN = 5
+MAX_NEW_LINES = 5
 
 
 def print_report(diagnosis: Diagnosis, console: Console, language: str = "en") -> None:
@@ -49,6 +50,7 @@ def render(diagnosis: Diagnosis, language: str = "en") -> RenderableType:
     parts += _findings(phrases.other_findings(diagnosis), diagnosis.primary, language)
     if diagnosis.verdict != "unknown-failure":
         parts += _unknown(diagnosis.unknown, language)
+    parts += _new_lines(diagnosis.new_lines, language)
     for key, line in (
         ("progress", phrases.progress_line(diagnosis, language)),
         ("environment", phrases.environment_line(diagnosis)),
@@ -108,9 +110,20 @@ def _unknown(unknown: list[UnknownException], language: str) -> list[RenderableT
         if one.root:
             rows.append(_indent(Text(f"{word('root', language)}: {one.root}")))
         rows += [_indent(Text(frame, style="dim")) for frame in one.frames]
+        near = phrases.nearest_line(one, language)
+        if near:
+            rows.append(_indent(Text(near)))
     if len(unknown) > MAX_UNKNOWN:
         rows.append(Text(f"… {len(unknown) - MAX_UNKNOWN}"))
     return _section("unknown", rows, language)
+
+
+def _new_lines(new: list[NewLines], language: str) -> list[RenderableType]:
+    rows: list[RenderableType] = []
+    for one in new[:MAX_NEW_LINES]:
+        rows.append(Text(f"| {one.exemplar}", style="red" if one.level == "error" else ""))
+        rows.append(_indent(Text(phrases.new_line_where(one, language), style="dim")))
+    return _section("new-lines", rows, language)
 
 
 def _section(key: str, rows: list[RenderableType], language: str) -> list[RenderableType]:

@@ -39,10 +39,16 @@ _WORDS: dict[str, tuple[str, str]] = {
     "fixes": ("What to change", "如何处理"),
     "findings": ("Other findings", "其他发现"),
     "unknown": ("Exceptions that no rule knows", "规则库未收录的异常"),
+    "new-lines": ("New before the end", "结束前新出现的日志行"),
+    "nearest": ("looks most like", "最接近的规则"),
     "progress": ("Progress", "进度"),
     "environment": ("Environment", "环境"),
     "notes": ("Notes", "说明"),
     "ending": ("Ending", "结束方式"),
+    # levels of log lines
+    "error": ("error", "错误"),
+    "warning": ("warning", "警告"),
+    "info": ("info", "信息"),
     # fragments
     "rule": ("rule", "规则"),
     "confidence": ("confidence", "置信度"),
