@@ -14,10 +14,9 @@ from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.curve import leading_curve
 from stallwatch_rules.exceptions import Exceptions
 from stallwatch_rules.findings import OVERFLOW, TRACE_CACHE, Found, Streams
-from stallwatch_rules.flight import first_work
+from stallwatch_rules.flight import different_gathers, first_work
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.judgements.loss import (
-    is_excerpt,
     judge_divergence,
     judge_frozen,
     judge_spike,
@@ -30,7 +29,7 @@ from stallwatch_rules.judgements.step_time import judge_step_time, judge_straggl
 from stallwatch_rules.page import RulePage
 from stallwatch_rules.progress import ProgressTracker
 from stallwatch_rules.records import Line
-from stallwatch_rules.rhythm import RunClock
+from stallwatch_rules.rhythm import RunClock, begins_in_mid_run
 
 SILENT_HANG = "silent-hang-no-error"
 EVALUATION_HANG = "evaluation-hang"
@@ -123,7 +122,7 @@ def _standstills(run: Run) -> Iterator[Conclusion]:
     flights = {key: flight for s in run.streams.values() for key, flight in s.flight.ranks.items()}
     moe = judge_moe(
         run.facts,
-        experts=run.mentions(MOE_HANG),
+        experts=run.mentions(MOE_HANG) or different_gathers(flights),
         trace_cache=any(one.rule == TRACE_CACHE for one in run.found),
     )
     if moe is not None:
@@ -145,8 +144,7 @@ def _slow_steps(run: Run) -> Iterator[Conclusion]:
     if slow is not None:
         yield STEP_TIME, slow, None
         return
-    lead = leading_curve((key, stream.curves) for key, stream in run.streams.items())
-    excerpt = not run.live and lead is not None and is_excerpt(lead[0].points)
+    excerpt = not run.live and begins_in_mid_run(run.tracker)
     straggler = judge_straggler(paces, run.facts, excerpt=excerpt)
     if straggler is not None:
         yield STRAGGLER, straggler, None

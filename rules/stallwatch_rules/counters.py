@@ -29,6 +29,7 @@ class Counter:
         "counts_steps",
         "durations",
         "first",
+        "gaps",
         "last",
         "nested",
         "rises",
@@ -44,6 +45,7 @@ class Counter:
         self.last: int | None = None
         self.total: int | None = None
         self.rises = 0
+        self.gaps = 0  #: how often lines of this counter were left out before the last one that was read
         self.durations: dict[Phase, deque[float]] = {}  #: seconds from one observed rise to the next
         self.step_seconds: deque[float] = deque(maxlen=KEPT)
         self._delta: int | None = None  # the smallest rise
@@ -80,6 +82,11 @@ class Counter:
             self._rise(step, sample, phase)
         return rose
 
+    def resume(self, gaps: int) -> None:
+        """Where lines were left out since the last: no duration is measured over the gap."""
+        if gaps != self.gaps:
+            self.gaps, self._since = gaps, None
+
     def _restarted(self, step: int) -> bool:
         assert self.last is not None
         drop = self.last - step
@@ -107,6 +114,10 @@ class Counter:
         self.last = step
         self.rises += 1
         elapsed = sample.values.get("elapsed_seconds")
+        if self._since is None and sample.time is None and elapsed is None and not sample.from_bar:
+            told = sample.values.get("step_seconds")  # no clock will tell of this step
+            if told is not None and phase == "train":
+                self.step_seconds.append(told)
         if self._since is not None:
             since, time_then, elapsed_then = self._since
             seconds = _seconds(time_then, sample.time, elapsed_then, elapsed)

@@ -18,6 +18,7 @@ MAX_RANKS = 4096
 
 _RANK = re.compile(r"\bRank (\d{1,6})\]")
 _GROUP = re.compile(r"\bPG (?:ID|GUID) (\d{1,6})\b")
+_SIZE = re.compile(r"\bNumelIn=(\d{1,18})")
 _WORK = re.compile(r"\bSeqNum=(\d{1,12}), ?OpType=(\w{1,40})")
 _COUNTERS = re.compile(
     r"last enqueued (?:NCCL )?work: (-?\d{1,12}), last completed (?:NCCL )?work: (-?\d{1,12})"
@@ -30,6 +31,7 @@ class Flight:
 
     work: int | None = None  #: the number of the collective that timed out
     operation: str = ""
+    size: int | None = None  #: numbers that this rank put in
     enqueued: int | None = None
     completed: int | None = None
 
@@ -54,7 +56,9 @@ class FlightData:
             return
         flight = self.ranks.setdefault(key, Flight())
         if work is not None and flight.work is None:
+            size = _SIZE.search(text)
             flight.work, flight.operation = int(work[1]), work[2]
+            flight.size = int(size[1]) if size else None
         if counters is not None and flight.enqueued is None:
             flight.enqueued, flight.completed = int(counters[1]), int(counters[2])
 
@@ -67,6 +71,15 @@ def reporting(flights: Mapping[tuple[str, int], Flight]) -> set[int]:
 def first_work(flights: Mapping[tuple[str, int], Flight]) -> int | None:
     """The lowest number of a collective that timed out."""
     return min((flight.work for flight in flights.values() if flight.work is not None), default=None)
+
+
+def different_gathers(flights: Mapping[tuple[str, int], Flight]) -> bool:
+    """Whether ranks wait in one and the same all-gather with parameters of different sizes."""
+    sizes: dict[tuple[str, int | None], set[int]] = {}
+    for (group, _), flight in flights.items():
+        if "ALLGATHER" in flight.operation.upper() and flight.size is not None:
+            sizes.setdefault((group, flight.work), set()).add(flight.size)
+    return any(len(found) > 1 for found in sizes.values())
 
 
 def flight_note(flights: Mapping[tuple[str, int], Flight], language: str = "en") -> str:
@@ -96,6 +109,10 @@ def _note(ranks: Mapping[int, Flight], language: str) -> str:
     if len(ranks) >= 2 and len(names) > 1:
         shown = ", ".join(f"{operation} #{work}" for work, operation in sorted(operations)[:4])
         return say("flight-differs", language, shown=shown)
+    sizes = sorted({flight.size for flight in ranks.values() if flight.size is not None})
+    if len(operations) == 1 and len(sizes) > 1:
+        shown = ", ".join(str(size) for size in sizes[:4])
+        return say("flight-sizes", language, operation=operations.pop()[1], shown=shown)
     works = {work for work, _ in operations}
     if len(works) == 1 and next(iter(works)) <= START_UP:
         work, operation = next(iter(operations))

@@ -16,6 +16,7 @@ from stallwatch_rules.stream import ACTIVITY_SECONDS, StreamReading
 ALIVE = 5  #: lines after a silence that show that the run only did something without a word
 ENOUGH = 5  #: durations that tell a rhythm
 TOLD = 3.0  #: without them, so many times the step time that the trainer prints is no stall yet
+MID_RUN = 20  #: a first step beyond so many steps was not the run's first
 USUAL = 1.5  #: a silence is no news if the run got over one nearly as long before
 
 
@@ -48,7 +49,8 @@ def read_clock(
     last_advance = latest(lines) if lines else None
     times = [time for stream in advanced if (time := _last_sign(stream)) is not None]
     if not times or len(times) < len(advanced):
-        return RunClock(threshold, None, False, last_advance)
+        silence = _unaccounted(streams, tracker) if advanced and not times and now is None else None
+        return RunClock(threshold, silence, (silence or 0.0) > 2 * threshold, last_advance)
     ends = [stream.last_time for stream in streams.values() if stream.last_time is not None]
     end = now if now is not None else max(ends)
     silence = max(0.0, end - max(times))
@@ -60,6 +62,26 @@ def read_clock(
     alive = sys.maxsize if by_hand else ALIVE
     silent = _falls_silent(max(times), end, signs, threshold, alive)
     return RunClock(threshold, silence, silent, last_advance)
+
+
+def begins_in_mid_run(tracker: ProgressTracker) -> bool:
+    """Whether the log is some steps from the middle of a run, by the number of its first step."""
+    first, last, known = tracker.first_step, tracker.last_step, len(tracker.step_seconds())
+    if first is None or last is None or not known:
+        return False
+    return first > MID_RUN * max(1.0, (last - first) / max(known - 1, 1))
+
+
+def _unaccounted(streams: Streams, tracker: ProgressTracker) -> float | None:
+    """How long the log goes on beyond what its steps took, where steps have no times but other lines have.
+
+    Only of an evaluation in the middle of a run: before the first step of a log anything may take hours.
+    """
+    firsts = [stream.first_time for stream in streams.values() if stream.first_time is not None]
+    ends = [stream.last_time for stream in streams.values() if stream.last_time is not None]
+    if not firsts or tracker.phase != "eval" or not begins_in_mid_run(tracker):
+        return None
+    return max(0.0, max(ends) - min(firsts) - sum(tracker.step_seconds()))
 
 
 def _last_sign(stream: StreamReading) -> float | None:

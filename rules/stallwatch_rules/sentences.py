@@ -161,6 +161,11 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         "The ranks waited in different collectives ({shown}): their code took different paths.",
         "各 rank 等在不同的集合通信里（{shown}）：代码走了不同的分支。",
     ),
+    "flight-sizes": (
+        "The ranks wait in one {operation} with different sizes ({shown} numbers): they took different"
+        " paths.",
+        "各 rank 在同一次 {operation} 里给出的大小不同（{shown} 个数）：代码走了不同的分支。",
+    ),
     "flight-first": (
         "It is one of the first collectives ({operation} #{work}): suspect GPU peer-to-peer or the network"
         " rather than the model.",

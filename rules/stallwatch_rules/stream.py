@@ -40,9 +40,9 @@ class RuleHits:
     exemplars: list[str] = field(default_factory=list)
     lowest: dict[str, float] = field(default_factory=dict)  #: the lowest number that a capture held
 
-    def add(self, match: Match, mark: int, own_step: int | None) -> None:
-        """Count one more."""
-        self.count += 1
+    def add(self, match: Match, mark: int, own_step: int | None, more: int = 0) -> None:
+        """Count one, and ``more`` before it that were not read."""
+        self.count += 1 + more
         self.last, self.mark, self.last_own_step = match, mark, own_step
         text = match.line.text
         if len(self.exemplars) < MAX_EXEMPLARS and text not in self.exemplars:
@@ -55,14 +55,31 @@ class RuleHits:
             self.lowest[name] = min(number, self.lowest.get(name, number))
 
 
+@dataclass
+class Gaps:
+    """What was left out of a source so far, as much as falls on each of its streams."""
+
+    lines: float = 0.0
+    losses: float = 0.0  #: metrics lines with a loss and without a step
+
+    def add(self, lines: int, losses: int, streams: int) -> None:
+        """Leave out further lines of a source that holds so many streams."""
+        self.lines += lines / max(1, streams)
+        self.losses += losses / max(1, streams)
+
+
 class StreamReading:
     """What was read of one source and rank."""
 
-    def __init__(self, source: str, rank: int | None, failures: frozenset[str]) -> None:
+    def __init__(
+        self, source: str, rank: int | None, failures: frozenset[str], gaps: Gaps | None = None
+    ) -> None:
         self.source = source
         self.rank = rank
         self.index = 0  #: lines read
         self.plain = 0  #: lines read outside of tracebacks
+        self._gaps = gaps if gaps is not None else Gaps()
+        self._left_out, self._losses = self._gaps.lines, self._gaps.losses
         self.timelines = StreamTimelines()
         self.curves = Curves()
         self.flight = FlightData()
@@ -74,6 +91,7 @@ class StreamReading:
         self.contexts: set[str] = set()  #: rules whose ``requires`` is met in this stream
         self.versions: dict[str, str] = {}
         self.summary = LauncherSummary()
+        self.first_time: float | None = None
         self.last_time: float | None = None
         self.last_advance: Line | None = None
         self.after_time: float | None = None  #: the first time that a line after the last step told
@@ -89,6 +107,8 @@ class StreamReading:
         if line.time is not None and line.time != self.last_time:
             self.timed = self.timed or own_time(line.text, line.time) is None
             self.last_time = line.time
+            if self.first_time is None:
+                self.first_time = line.time
 
     def when(self, line: Line | None) -> float | None:
         """The line's time, unless it is only that of some line before it."""
@@ -127,16 +147,16 @@ class StreamReading:
             self.summary.see(line.text)
         self.index += 1
 
-    def match(self, match: Match, by_progress: bool) -> None:
-        """Take a match of the line that was just read."""
+    def match(self, match: Match, by_progress: bool, more: int = 0) -> None:
+        """Take a match of the line that was just read, for itself and for ``more`` that were not."""
         hits, own_step = self.hits.get(match.rule), self.own_step
         if hits is None:
             hits = self.hits[match.rule] = RuleHits(match, self.index - 1, match, 0, own_step)
-        hits.add(match, self.timelines.advances, own_step)
+        hits.add(match, self.timelines.advances, own_step, more)
         if match.rule in TIMEOUTS:
             self.flight.see(match.line.text, match.line.rank)
         if by_progress:
-            self.timelines.hit(match.rule, match.line)
+            self.timelines.hit(match.rule, match.line, 1 + more)
 
     @property
     def in_exception(self) -> bool:
@@ -152,10 +172,26 @@ class StreamReading:
             if raised is not None:
                 self.exceptions.add(raised)
 
-    def see_message(self, line: Line) -> None:
-        """Keep the wording of a line that was just read and that nothing else knows."""
-        if not (self.tracebacks.telling or self.crashes.busy or self.templates.again(line, self.index - 1)):
-            self.templates.add(line, self.mark)
+    def see_message(self, line: Line, more: int = 0) -> None:
+        """Keep the wording of a line that was just read, and of ``more`` like it, which nothing else knows."""
+        if self.tracebacks.telling or self.crashes.busy:
+            return
+        if not self.templates.again(line, self.index - 1, 1 + more):
+            self.templates.add(line, self.mark, 1 + more)
+
+    def close_gap(self) -> None:
+        """Notice what was left out of the stream since the last line that was read."""
+        left_out = int(self._gaps.lines - self._left_out)
+        if not left_out:
+            return
+        for ended in (self.tracebacks.skip(left_out), self.crashes.skip(left_out)):
+            if ended is not None:
+                self.exceptions.add(ended)
+        self.index += left_out
+        self.plain += left_out
+        self.timelines.leave_out(int(self._gaps.losses - self._losses))
+        self.templates.partial = True
+        self._left_out, self._losses = self._gaps.lines, self._gaps.losses
 
     def exceptions_now(self) -> ExceptionTable:
         """The exceptions so far, with what stands unfinished at this moment."""
