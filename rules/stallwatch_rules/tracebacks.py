@@ -48,6 +48,9 @@ _THREAD = re.compile(r"^Exception in thread ")
 # The statement that raises, as tracebacks, notebooks and dumped files show it: indented, or behind a mark.
 _RAISE = re.compile(r"[\s\d│|❱>-]+raise [\w.]+\(")
 _FLUSH = re.compile(r"(?:raise|assert) ")
+# The statement that failed, as a frame shows it: an assertion without words, or an assignment, may be all that tells
+# one bare AssertionError or IndexError from another. A rich box marks the line with ❱ among its neighbours.
+_FAILED = re.compile(r"(?:\s+|[│┃|]\s*❱\s*\d+\s*[│┃|](?:\s*[│┃|])*\s*)(?:assert |[\w.]+(?:, [\w.]+)* = )")
 # Lines with which another message begins, so that an exception's own text has ended.
 _OTHER_MESSAGE = re.compile(
     r"\[[EWIF]\d{0,4} |\[20\d\d-\d\d-\d\d|[EWIF]\d{4} \d\d:|20\d\d-\d\d-\d\d|(?:WARNING|INFO|ERROR):\w"
@@ -143,9 +146,29 @@ class TracebackReader:
             text = _MARGIN.sub("", text, count=1)
         if _frame(text) is not None:
             return False
+        if (begun.bare_frame or text[:1] in _BOX) and _FAILED.match(text):
+            return False
         if text[:1].isspace() or text[:1] in _BOX:
             return begun.adjoining or begun.bare_frame or _RAISE.match(text) is not None
         return begun.bare_frame and _FLUSH.match(text) is not None
+
+    def skip(self, lines: int) -> Raised | None:
+        """So many lines of the stream are left out; gives the chain that ended before or in them."""
+        self._aside = max(0, self._aside - lines)
+        self._thread = max(0, self._thread - lines)
+        self._bare_after += lines
+        if self._bare_after > BARE_LINES_AFTER:
+            self._bare = None
+        if self._open is not None:
+            self._open.adjoining = self._open.bare_frame = False
+            self._open.foreign += lines
+            if self._open.foreign > FOREIGN_LINES:
+                self._open = None
+        self._after += lines
+        if self._raised is None or self._after <= MESSAGE_LINES:
+            return None
+        ended, self._raised = self._raised, None
+        return ended
 
     def left(self, mark: Mark = _START) -> list[Raised]:
         """What stands unfinished if the stream ended here. Changes nothing: the stream may go on."""

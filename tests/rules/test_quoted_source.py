@@ -63,6 +63,23 @@ def test_a_message_in_a_traceback_that_another_writer_tore_apart_still_fires() -
     assert fired(text + message) == ["disk-full-checkpoint"]
 
 
+BARE = "assert not param.ds_active_sub_modules, param.ds_summary()"
+STATEMENTS = {
+    "frame": f'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    {BARE}\nAssertionError\n',
+    "box": f"╭──── Traceback (most recent call last) ────╮\n│ /home/ada/a.py:41 in main  │\n│ ❱ 41 │   {BARE} │\n"
+    "╰───╯\nAssertionError\n",
+}
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_the_statement_that_failed_counts_where_its_exception_says_nothing(name: str) -> None:
+    assert fired(STATEMENTS[name]) == ["zero3-active-sub-modules-assert"]
+
+
+def test_the_neighbours_of_the_statement_that_failed_do_not_count() -> None:
+    assert fired(STATEMENTS["box"].replace("❱", " ")) == []
+
+
 @pytest.mark.parametrize("rule", [page.id for page in CATALOGUE.pages.values() if page.patterns])
 def test_no_page_needs_source_to_fire(rule: str) -> None:
     for sample in CATALOGUE.page(rule).fires:
