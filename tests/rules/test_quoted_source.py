@@ -66,8 +66,8 @@ def test_a_message_in_a_traceback_that_another_writer_tore_apart_still_fires() -
 BARE = "assert not param.ds_active_sub_modules, param.ds_summary()"
 STATEMENTS = {
     "frame": f'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    {BARE}\nAssertionError\n',
-    "box": f"╭──── Traceback (most recent call last) ────╮\n│ /home/ada/a.py:41 in main  │\n│ ❱ 41 │   {BARE} │\n"
-    "╰───╯\nAssertionError\n",
+    "box": "╭──── Traceback (most recent call last) ────╮\n│ /home/ada/a.py:41 in main  │\n"
+    f"│ ❱ 41 │   {BARE} │\n╰───╯\nAssertionError\n",
 }
 
 
