@@ -10,18 +10,19 @@ from stallwatch_rules.numbers import NUMBER, lowered, number
 
 GIB = 1024.0**3
 
+_LOSSES = ("loss", "loss_step")
 _WORDS = ("loss", "norm", "lr", "learning", "skipped")  # each name holds one of them
 # All three look at lower case. A pattern that begins with letters is quick; what stands before them is
 # looked at where one is found.
 _KEYED = re.compile(
-    r"(loss|norm|lr|learning[ _]rate|skipped|loss[ _]scale)\b"
-    r"\s{0,4}(?:[:=：]\s{0,4})?\[?(" + NUMBER + r")(?![\w])"
+    r"(loss(?:_step)?|norm|lr|learning[ _]rate|skipped|loss[ _]scale)\b"
+    r"\s{0,4}(?:[:=：]\s{0,4})?\[?(?:np\.float\d\d\()?(" + NUMBER + r")(?![\w])"
 )
 _NAME_BEFORE = re.compile(r"(?<![\w/.])[\w/]{0,20}\Z")  # "train/policy_" of "train/policy_loss"
-_NORM_BEFORE = re.compile(r"g|[\w/]{0,12}grad_?")
+_NORM_BEFORE = re.compile(r"g|global_|[\w/]{0,12}grad_?")
 _WORD_BEFORE = re.compile(r"(?<![\w/])[a-z]{2,12} \Z")  # "val" of "val loss"
 _TIMED = re.compile(
-    r"(?:elapsed time per iteration|iter time|train_step_timing|time_per_step|step[_ ]time|timing_s/step)"
+    r"(?:elapsed time per iteration|iter time|train_step_timing|time_per_step|per_step_time|step[_ ]time|timing_s/step)"
     r"(?: in s| ?\((ms|s)\))?\s{0,3}[:=]\s{0,3}(" + NUMBER + r")\s?(ms|s)?"
 )
 _SINCE_START = re.compile(r"\btrain_time[:=]\s?(" + NUMBER + r")(ms|s)\b")
@@ -35,6 +36,7 @@ _OTHER_LOSS = re.compile(
 
 _METRICS = {
     "loss": "loss",
+    "loss_step": "loss",  # Lightning
     "norm": "grad_norm",
     "lr": "learning_rate",
     "learning rate": "learning_rate",
@@ -54,7 +56,7 @@ def keyed(text: str) -> dict[str, float]:
     if may_hold(lower, _WORDS):
         for found in _KEYED.finditer(lower):
             before = _name_before(lower, found)
-            if before is None or (found[1] == "loss" and _is_other(lower, found.start(), before)):
+            if before is None or (found[1] in _LOSSES and _is_other(lower, found.start(), before)):
                 continue
             values.setdefault(_METRICS[found[1]], number(found[2]))
     timed = _TIMED.search(lower) if "tim" in lower else None
@@ -78,7 +80,7 @@ def _name_before(lower: str, found: re.Match[str]) -> str | None:
     before = _NAME_BEFORE.search(lower, max(0, start - 20), start)
     if before is None or not before[0]:
         return None
-    if found[1] == "loss" or (found[1] == "norm" and _NORM_BEFORE.fullmatch(before[0])):
+    if found[1] in _LOSSES or (found[1] == "norm" and _NORM_BEFORE.fullmatch(before[0])):
         return before[0]
     return None
 

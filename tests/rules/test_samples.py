@@ -50,11 +50,13 @@ METRICS = [
      "mom=[(0.9, 0.95)]", 5, None, {"skipped_steps": 2.0, "learning_rate": 3.5e-7}),
     ("[2026-11-20 23:56:32,534] [INFO] [timer.py:199:stop] epoch=0/micro_step=70/global_step=35, "
      "RunningAvgSamplesPerSec=84.8, CurrSamplesPerSec=82.0, MemAllocated=10.5GB, MaxMemAllocated=20.25GB",
-     35, None, {"memory_allocated_bytes": 10.5 * GIB, "memory_peak_bytes": 20.25 * GIB}),
+     35, None, {"memory_allocated_bytes": 10.5 * GIB, "memory_peak_bytes": 20.25 * GIB,
+                "samples_per_second": 82.0}),
     ("[2026-11-20 23:56:32,534] [INFO] [utils.py:782:see_memory_usage] MA 0.5 GB         Max_MA 1.5 GB"
      "         CA 2.0 GB         Max_CA 2 GB ", None, None,
      {"memory_allocated_bytes": 0.5 * GIB, "memory_peak_bytes": 1.5 * GIB}),
-    ("steps: 10 loss: 2.9 iter time (s): 0.5 samples/sec: 9", 10, None, {"loss": 2.9, "step_seconds": 0.5}),
+    ("steps: 10 loss: 2.9 iter time (s): 0.5 samples/sec: 9", 10, None, {"loss": 2.9, "step_seconds": 0.5,
+                                                                          "samples_per_second": 9.0}),
     # DeepSpeed-Chat
     ("epoch: 0|step: 12|ppo_ep: 1|act_loss: -0.25|cri_loss: 0.5|unsuper_loss: 0.0", 12, None,
      {"loss": -0.25, "epoch": 0.0}),
@@ -63,16 +65,17 @@ METRICS = [
      "elapsed time per iteration (ms): 900.5 | learning rate: 1.500000E-04 | global batch size:    16 | "
      "lm loss: 6.9E+00 | loss scale: 1.0 | grad norm: 1.250 | number of skipped iterations:   0 |",
      100, 500000,
-     {"loss": 6.9, "learning_rate": 1.5e-4, "loss_scale": 1.0, "grad_norm": 1.25, "step_seconds": 0.9005}),
+     {"loss": 6.9, "learning_rate": 1.5e-4, "loss_scale": 1.0, "grad_norm": 1.25, "step_seconds": 0.9005,
+      "skipped_iterations": 0.0}),
     # torchtitan, llm.c, modded-nanogpt, nanoGPT, NeMo, verl
     ("[titan] 2026-11-20 10:00:00,000 - root - INFO - step: 1,010  loss:  7.9  tps: 5,000  mfu: 30%",
-     1010, None, {"loss": 7.9}),
+     1010, None, {"loss": 7.9, "tokens_per_second": 5000.0}),
     ("step    1/19560 | loss 10.98 (+nanz)| norm 15.2 (+nanz)| lr 0.00e+00 | 3000 ms", 1, 19560,
      {"loss": 10.98, "grad_norm": 15.2, "learning_rate": 0.0}),
     ("s:4960 trl:3.42 lr:0.001 norm:0.25", 4960, None,
      {"loss": 3.42, "learning_rate": 0.001, "grad_norm": 0.25}),
     ("step:160/1490 train_time:5200ms step_avg:32.50ms", 160, 1490, {"elapsed_seconds": 5.2}),
-    ("step:0/1490 val_loss:10.83 train_time:0ms", 0, 1490, {"elapsed_seconds": 0.0}),
+    ("step:0/1490 val_loss:10.83 train_time:0ms", 0, 1490, {"elapsed_seconds": 0.0, "eval_loss": 10.83}),
     ("iter 100: loss 2.5, time 23.5ms, mfu 3%", 100, None, {"loss": 2.5}),
     ("Training epoch 0, iteration 9/99 | lr: 1e-05 | reduced_train_loss: 9.5 | train_step_timing in s: 1.5",
      9, None, {"learning_rate": 1e-5, "loss": 9.5, "step_seconds": 1.5, "epoch": 0.0}),
@@ -89,7 +92,7 @@ METRICS = [
     ("2026-11-20 23:56:32,534 - train - INFO - rl_loss: 0.5, time: 123.0", None, None, {"loss": 0.5}),
     ("step：5，loss：0.5", 5, None, {"loss": 0.5}),
     ("step 7/100", 7, 100, {}),
-    ("step 7 val loss 3.5 train loss 2.5", 7, None, {"loss": 2.5}),
+    ("step 7 val loss 3.5 train loss 2.5", 7, None, {"loss": 2.5, "eval_loss": 3.5}),
     ("Epoch: [3]  [  10/700]  eta: 5:00:00  lr: 0.0002  loss: 40.5 (45.2)  time: 2.4", 2110, None,
      {"loss": 40.5, "learning_rate": 0.0002, "epoch": 3.0}),
 ]  # fmt: skip

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - log lines are as long as they are
 """Lines that a terminal broke at its width."""
 
 from __future__ import annotations

@@ -1,0 +1,59 @@
+"""The numbers that trainers print: one line in, at most one sample out.
+
+Only what is a metrics line counts: the formats are anchored at the start of the message, so that source code,
+configuration dumps and prose that mention a loss or a step are left alone. One file reads one kind of format.
+"""
+
+from __future__ import annotations
+
+from stallwatch_rules.pairs import memory
+from stallwatch_rules.records import Line, Sample
+from stallwatch_rules.samples.bars import from_bar, from_rich_bar
+from stallwatch_rules.samples.dicts import from_dict
+from stallwatch_rules.samples.found import Found
+from stallwatch_rules.samples.rates import rates
+from stallwatch_rules.samples.scaler import from_loss_scaler
+from stallwatch_rules.samples.text import from_short, from_text
+
+__all__ = ["extract"]
+
+
+def extract(line: Line) -> Sample | None:
+    """The sample that a line holds, if it is a metrics line."""
+    text = line.text
+    if "<" in text and "[" in text and ("/s" in text or "s/" in text or "%|" in text):
+        found = from_bar(text)
+    elif "{" in text and "}" in text:
+        found = from_dict(text)
+    elif text.startswith("s:"):
+        found = from_short(text)
+    elif "━" in text and "•" in text:
+        found = from_rich_bar(text)
+    else:
+        found = None
+    if found is None:
+        if "oss" in text or "OVERFLOW" in text or "overflow" in text:
+            found = from_loss_scaler(text) or from_text(text)
+        elif "memory (MB) |" in text or "MA " in text:
+            found = _from_memory(text)
+        elif "tep" in text or "iter" in text or "Iter" in text:
+            found = from_text(text)
+        elif text.startswith("Average reward score:") or "amples/sec:" in text:  # DeepSpeed-Chat
+            found = _from_rates(text)
+    if found is None:
+        return None
+    step, total, values, series = found
+    return Sample(line.rank, line.time, step, total, values, series.startswith("bar"), series)
+
+
+def _from_memory(text: str) -> Found | None:
+    values = memory(text)
+    if not values and "memory (MB) | allocated:" in text:  # Megatron-LM
+        rates(text.lower(), values)
+    return Found(None, None, values, "") if values else None
+
+
+def _from_rates(text: str) -> Found | None:
+    values: dict[str, float] = {}
+    rates(text.lower(), values)
+    return Found(None, None, values, "") if values else None

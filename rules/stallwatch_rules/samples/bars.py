@@ -1,0 +1,50 @@
+"""Progress bars that show training: tqdm's, and the ones that Lightning draws with rich."""
+
+from __future__ import annotations
+
+import re
+
+from stallwatch_rules.bars import read_bar
+from stallwatch_rules.numbers import NUMBER, duration, lowered, number
+from stallwatch_rules.pairs import keyed
+from stallwatch_rules.samples.found import Found
+from stallwatch_rules.samples.rates import rates
+
+_RICH = re.compile(
+    r"Epoch (?P<epoch>\d{1,9})/(?:\d{1,9}|-\d) [━╸╺ ]+ (?P<done>\d{1,15})/(?P<total>\d{1,15}) "
+    r"(?P<elapsed>[\d:]+) • [\d:-]+ (?P<rate>" + NUMBER + r")it/s (?P<more>.*)"
+)
+
+
+def from_bar(text: str) -> Found | None:
+    """One drawing of tqdm's bar."""
+    bar = read_bar(text)
+    if bar is None or not bar.training:
+        return None
+    values = keyed(bar.postfix) if "=" in bar.postfix else {}
+    if "=" in bar.postfix:
+        rates(lowered(bar.postfix), values)
+    if bar.seconds is not None:
+        values.setdefault("step_seconds", bar.seconds)
+    if bar.elapsed is not None:
+        values["elapsed_seconds"] = bar.elapsed
+    if bar.epoch is not None:  # the bar starts again with each epoch: its total is not the run's
+        values["epoch"] = bar.epoch
+        return Found(bar.done, None, values, "bar epoch")
+    return Found(bar.done, bar.total, values, f"bar {bar.total}")
+
+
+def from_rich_bar(text: str) -> Found | None:
+    """One drawing of Lightning's RichProgressBar."""
+    found = _RICH.match(text)
+    if found is None:
+        return None
+    values = keyed(found["more"])
+    rates(lowered(found["more"]), values)
+    rate, elapsed = number(found["rate"]), duration(found["elapsed"])
+    if rate > 0:
+        values.setdefault("step_seconds", 1 / rate)
+    if elapsed is not None:
+        values["elapsed_seconds"] = elapsed
+    values["epoch"] = float(found["epoch"])
+    return Found(int(found["done"]), None, values, "bar epoch")

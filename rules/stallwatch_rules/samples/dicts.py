@@ -1,0 +1,76 @@
+"""Dictionaries and JSON lines: transformers, TRL, LLaMA-Factory, ms-swift, axolotl, OpenRLHF."""
+
+from __future__ import annotations
+
+import re
+
+from stallwatch_rules.hints import may_hold
+from stallwatch_rules.numbers import NUMBER, duration, number
+from stallwatch_rules.samples.fields import put
+from stallwatch_rules.samples.found import Found
+from stallwatch_rules.samples.leads import leads
+
+_PAIR = re.compile(
+    r"""['"]([\w /().:-]{1,60})['"]\s?:\s?"""
+    r"""(?:['"]?(""" + NUMBER + r""")['"]?\s?(?=[,}\]])|"([^"]{0,40})"|'([^']{0,40})')"""
+)
+_STEP_KEYS = (
+    "current_steps",
+    "global_step/max_steps",
+    "global_step",
+    "train/global_step",
+    "step",
+    "steps",
+    "iter",
+)
+_TOTAL_KEYS = ("total_steps", "max_steps", "train/total_steps")
+_COUNTS = frozenset((*_STEP_KEYS, *_TOTAL_KEYS))
+_TELLING = frozenset(("loss", "eval_loss", "train_runtime"))
+_CONFIGURATION = ("batch_size", "zero_optimization", "per_device", "hidden_size", "num_train_epochs")
+_COUNT = re.compile(r"\d{1,15}")
+
+
+def from_dict(text: str) -> Found | None:
+    """The numbers of a dictionary that a trainer printed; none of a configuration."""
+    start = text.find("{")
+    if may_hold(text, _CONFIGURATION) or not leads(text[:start]):
+        return None
+    numbers: dict[str, float] = {}
+    words: dict[str, str] = {}
+    for key, digits, word, other in _PAIR.findall(text, start):
+        if digits:
+            numbers.setdefault(key, number(digits))
+        else:
+            words.setdefault(key, word or other)
+    values: dict[str, float] = {}
+    for key, value in numbers.items():
+        put(values, key, value)
+    if "train_runtime" in values:  # the summary: its loss is the mean over the run
+        values.pop("loss", None)
+    step, total = _step_of(numbers, words)
+    if _TELLING.isdisjoint(values) and not (step is not None and len(numbers) > 1 and values):
+        return None
+    elapsed = duration(words["elapsed_time"]) if "elapsed_time" in words else None
+    if elapsed is not None:
+        values["elapsed_seconds"] = elapsed
+    if step is not None and "throughput" in numbers:  # LLaMA-Factory's tokens; elsewhere it is anything
+        values.setdefault("tokens_per_second", numbers["throughput"])
+    return Found(step, total, values, "dict" if "loss" in values or step is not None else "")
+
+
+def _step_of(numbers: dict[str, float], words: dict[str, str]) -> tuple[int | None, int | None]:
+    if _COUNTS.isdisjoint(numbers) and _COUNTS.isdisjoint(words):
+        return None, None
+    step = total = None
+    for key in _STEP_KEYS:
+        if 0 <= numbers.get(key, -1) < 1e15 and numbers[key].is_integer():
+            step = int(numbers[key])
+            break
+        done, slash, of = words.get(key, "").partition("/")
+        if slash and _COUNT.fullmatch(done) and _COUNT.fullmatch(of):
+            return int(done), int(of)
+    for key in _TOTAL_KEYS:
+        if 0 < numbers.get(key, 0) < 1e15 and numbers[key].is_integer():
+            total = int(numbers[key])
+            break
+    return step, total

@@ -1,0 +1,137 @@
+"""Plain text: ``step 3/100 loss 0.63``, DeepSpeed, Megatron-LM, NeMo, torchtitan, mmengine, llm.c, verl, …"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from stallwatch_rules.hints import may_hold
+from stallwatch_rules.numbers import NUMBER, lowered, number
+from stallwatch_rules.pairs import keyed, memory
+from stallwatch_rules.samples.found import Found
+from stallwatch_rules.samples.leads import ZEROED, leads
+from stallwatch_rules.samples.rates import rates
+
+_INTEGER = r"\d{1,15}(?:,\d{3}){0,4}"
+_STEP_WORDS = ("step", "iter", "num_updates")  # each counter's name holds one of them
+_STEP = re.compile(
+    r"(?:(?:global|train(?:ing)?|optimi[sz]er)[ _]?steps?|steps?|iterations?|iters?(?:\(train\))?|num_updates)"
+    r"\s{0,4}[:=：#]?\s{0,9}\[?\s{0,9}("
+    + _INTEGER
+    + r")(?:\s{0,4}/\s{0,9}("
+    + _INTEGER
+    + r"))?(?![\w%]|[.:]\d)"
+)  # in lower case, and no part of a longer name
+_DEEPSPEED_TIMER = re.compile(r"epoch=\d+/micro_step=\d+/global_step=(\d{1,15})")
+_ITEM_OF_EPOCH = re.compile(
+    r"(Epoch(?:\(train\))?:? {1,2}\[(\d{1,9})\]\s{0,4})\[\s*(\d{1,15})/(\d{1,15})\]"
+)  # mmengine, DETR
+_SHORT = re.compile(r"s:(\d{1,15}) (?:trl:(" + NUMBER + r")|tel:)")  # llm.c's log file
+_LOSS = re.compile(r"loss\s?[:=：]")
+_LOSS_FIRST = re.compile(r"(?:train(?:ing)?[ _])?(?:\w{1,12}_)?loss\s?[:=：]")
+_LOSS_NAME = 22  # characters that this may begin before its last word
+_FIGURE = re.compile(r"[A-Za-z_)]\s?[:=]\s?" + NUMBER)
+_EPOCH_BEFORE = re.compile(r"\bepochs?[\s:=\[]{0,4}(\d+(?:\.\d+)?)", re.IGNORECASE)
+_WORD = re.compile(r"[A-Za-z]+")
+_MEGATRON_EVAL = re.compile(
+    r"\s?(?:valid|validation|test) loss at (?:iteration (\d{1,15})|the end of training)[^|]{0,60}"
+    r"\| lm loss value: (" + NUMBER + r")"
+)
+_MINDFORMERS = re.compile(r"\{ ?(?=Epoch:\[)")
+
+
+def from_text(text: str) -> Found | None:
+    """The numbers of a line that begins with a step, or with a loss."""
+    timer = _DEEPSPEED_TIMER.search(text) if "/micro_step=" in text else None
+    if timer:
+        values = memory(text)
+        rates(text[timer.end() :].lower(), values)
+        return Found(int(timer[1]), None, values, "timer")
+    if "{" in text:
+        text = _MINDFORMERS.sub("", text, count=1)
+    lower = lowered(text)
+    if " loss at " in lower:
+        return _from_megatron_eval(lower)
+    found = _find_step(lower) if may_hold(lower, _STEP_WORDS) else None
+    if found is None or not leads(text[: found.start()]):
+        item = _from_epoch_item(text) if "Epoch" in text else None
+        return item or _from_loss_first(text, lower)
+    step = int(found[1].replace(",", ""))
+    total = int(found[2].replace(",", "")) if found[2] else None
+    rest = text[found.end() :]
+    values = keyed(rest)
+    if "loss" not in values and "loss" in lower[: found.start()]:  # the step comes last
+        values = {**keyed(text[: found.start()]), **values}
+    if not values:
+        bare = not rest.strip(" ]:.,|") and total is not None
+        if not bare and not (total is not None and _FIGURE.search(rest)):
+            rates(lower[found.end() :], values)
+            if "eval_loss" not in values:
+                return None
+            return Found(step, total or None, values, "")
+    rates(lower[found.end() :], values)
+    epoch = _EPOCH_BEFORE.search(text, 0, found.start()) if "epoch" in lower else None
+    if epoch:  # perhaps counted within the epoch: then its total is not the run's
+        values.setdefault("epoch", float(epoch[1]))
+        total = None
+    return Found(step, total or None, values, _series(text[: found.start(1)].translate(ZEROED)))
+
+
+def _find_step(lower: str) -> re.Match[str] | None:
+    found = _STEP.search(lower)
+    while found is not None and (before := lower[found.start() - 1 : found.start()]):
+        if not (before.isalnum() or before in "_/.-"):
+            break
+        found = _STEP.search(lower, found.start() + 1)
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _series(before: str) -> str:
+    """A name for the counter that this stands before."""
+    return "text " + "".join(_WORD.findall(before))[-24:]
+
+
+def from_short(text: str) -> Found | None:
+    """llm.c's log file: training and validation losses by one letter and two."""
+    found = _SHORT.match(text)
+    if found is None:
+        return None
+    values = keyed(text[found.end() :])
+    if found[2]:
+        values["loss"] = number(found[2])
+    return Found(int(found[1]), None, values, "text s")
+
+
+def _from_epoch_item(text: str) -> Found | None:
+    """Loops that count the batches of an epoch: the steps of the epochs before are added."""
+    found = _ITEM_OF_EPOCH.search(text)
+    if found is None or not leads(text[: found.start()]):
+        return None
+    rest = text[found.end() :]
+    values = keyed(rest)
+    if "loss" not in values:
+        return None
+    rates(lowered(rest), values)
+    epoch, done, length = int(found[2]), int(found[3]), int(found[4])
+    values["epoch"] = float(epoch)
+    return Found(epoch * length + done, None, values, "epoch items")
+
+
+def _from_loss_first(text: str, lower: str) -> Found | None:
+    loss = _LOSS.search(lower)
+    found = _LOSS_FIRST.search(lower, max(0, loss.start() - _LOSS_NAME)) if loss else None
+    if found is None or not leads(text[: found.start()]):
+        return None
+    values = keyed(text[found.start() :])
+    if "loss" not in values:
+        return None
+    rates(lower[found.start() :], values)
+    return Found(None, None, values, "loss")
+
+
+def _from_megatron_eval(lower: str) -> Found | None:
+    found = _MEGATRON_EVAL.match(lower)
+    if found is None:
+        return None
+    return Found(int(found[1]) if found[1] else None, None, {"eval_loss": number(found[2])}, "")
