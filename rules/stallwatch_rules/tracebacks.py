@@ -48,8 +48,8 @@ _THREAD = re.compile(r"^Exception in thread ")
 # The statement that raises, as tracebacks, notebooks and dumped files show it: indented, or behind a mark.
 _RAISE = re.compile(r"[\s\d│|❱>-]+raise [\w.]+\(")
 _FLUSH = re.compile(r"(?:raise|assert) ")
-# The statement that failed, as a frame shows it: an assertion without words, or an assignment, may be all that
-# tells one bare AssertionError or IndexError from another. A rich box marks the line with ❱.
+# The statement that failed, as a frame shows it: an assertion without words, or an assignment, may be all
+# that tells one bare AssertionError or IndexError from another. A rich box marks the line with ❱.
 _FAILED = re.compile(r"(?:\s+|[│┃|]\s*❱\s*\d+\s*[│┃|](?:\s*[│┃|])*\s*)(?:assert |[\w.]+(?:, [\w.]+)* = )")
 # Lines with which another message begins, so that an exception's own text has ended.
 _OTHER_MESSAGE = re.compile(
