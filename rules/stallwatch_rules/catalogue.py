@@ -66,6 +66,7 @@ def load_catalogue(extra_dirs: Sequence[Path] = ()) -> Catalogue:
                     pages[page.id] = page
     problems += _refused_by_hyperscan(pages)
     problems += _unknown_consequences(pages)
+    problems += _circles(pages)
     return Catalogue.of(pages.values(), problems)
 
 
@@ -131,6 +132,36 @@ def _unknown_consequences(pages: Mapping[str, RulePage]) -> Iterator[PageError]:
             else:
                 continue
             yield PageError(page.path, _line_of(page, consequence, after="explains"), message, remedy)
+
+
+def _circles(pages: Mapping[str, RulePage]) -> Iterator[PageError]:
+    """Rules that explain each other in the end: then neither could be the cause. Each circle is told once."""
+    told: set[frozenset[str]] = set()
+    for page in pages.values():
+        circle = _way_back(page.id, pages)
+        if circle and frozenset(circle) not in told:
+            told.add(frozenset(circle))
+            yield PageError(
+                page.path,
+                _line_of(page, circle[1], after="explains"),
+                "explains itself in a circle: " + " → ".join((*circle, page.id)),
+                "let the earlier of them in time explain the other, and drop one entry of explains",
+            )
+
+
+def _way_back(start: str, pages: Mapping[str, RulePage]) -> list[str]:
+    """The shortest way from a rule over what it explains back to itself, without its end; empty if none."""
+    ways = [[start]]
+    seen = {start}
+    while ways:
+        way = ways.pop(0)
+        for consequence in pages[way[-1]].explains:
+            if consequence == start and len(way) > 1:
+                return way
+            if consequence in pages and consequence not in seen:
+                seen.add(consequence)
+                ways.append([*way, consequence])
+    return []
 
 
 def _line_of(page: RulePage, needle: str, after: str = "") -> int:

@@ -9,21 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from stallwatch_rules.confidence import Known, Rivals, confidence
 from stallwatch_rules.records import Harm, Role
 
 Stream = tuple[str, int | None]  #: source and rank: lines of one stream have an order among themselves
-
-# How sure a primary is. Rough frequencies, to be read as "nearly always", "mostly", "perhaps".
-CAUSE_ALONE = 0.95  #: one cause, nothing else that could be it
-CAUSE_FIRST = 0.85  #: other causes came later
-CAUSE_FIRST_STEP = 0.75  #: other causes came at a later step; no times
-CAUSE_CHOSEN = 0.6  #: other causes, and nothing tells which came first
-SYMPTOM_ALONE = 0.6  #: something failed elsewhere; this text does not show where
-SYMPTOM_CHOSEN = 0.5
-WRAPPER_ALONE = 0.3  #: a launcher says that something failed
-JUDGED = 0.6  #: concluded from the run's progress, without a line that says so
-INCUBATING = 0.05  #: taken off for a rule that is new
-UNKNOWN_BESIDE = 0.15  #: taken off where an exception that no rule knows could be the cause instead
 
 _ROLES: tuple[Role, ...] = ("cause", "symptom", "wrapper", "notice")
 _HARMS: tuple[Harm, ...] = ("fatal", "degrading", "by-progress", "harmless")
@@ -51,6 +40,7 @@ class Candidate:
     specificity: int = 0  #: how much literal text its pattern asks for
     incubating: bool = False
     judged: bool = False  #: its harm was concluded from the run's progress
+    facts: frozenset[str] = frozenset()  #: what else makes it less sure, by the names of ``confidence``
 
 
 def causal_order(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -122,29 +112,30 @@ def primary(candidates: Sequence[Candidate], unknown_beside: bool = False) -> tu
             if not group:
                 continue
             first, rivals = group[0], [c for c in group[1:] if not _same_place(c, group[0])]
-            confidence = _confidence(first, rivals)
-            if unknown_beside:
-                confidence -= UNKNOWN_BESIDE
-            return first, round(max(confidence, 0.1), 2)
+            return first, confidence(known(first, rivals, unknown_beside))
     return None
 
 
-def _confidence(first: Candidate, rivals: Sequence[Candidate]) -> float:
-    if first.role == "wrapper":
-        confidence = WRAPPER_ALONE
-    elif first.role == "symptom":
-        confidence = SYMPTOM_CHOSEN if rivals else SYMPTOM_ALONE
-    elif not rivals:
-        confidence = CAUSE_ALONE
-    else:
-        group = [first, *rivals]
-        if _times(group) is not None or _positions(group) is not None:
-            confidence = CAUSE_FIRST
-        else:
-            confidence = CAUSE_FIRST_STEP if _steps(group) is not None else CAUSE_CHOSEN
-    if first.judged:
-        confidence = min(confidence, JUDGED)
-    return confidence - (INCUBATING if first.incubating else 0.0)
+def known(first: Candidate, rivals: Sequence[Candidate], unknown_beside: bool = False) -> Known:
+    """What the confidence in a candidate is made of."""
+    facts = set(first.facts)
+    if first.judged and not any(fact.startswith("ending-") for fact in facts):
+        facts.add("judged")
+    if first.incubating:
+        facts.add("incubating")
+    if unknown_beside:
+        facts.add("unknown-beside")
+    return Known(first.role, _order(first, rivals), frozenset(facts))
+
+
+def _order(first: Candidate, rivals: Sequence[Candidate]) -> Rivals:
+    """What the rivals' places tell."""
+    if not rivals:
+        return "none"
+    group = [first, *rivals]
+    if _times(group) is not None or _positions(group) is not None:
+        return "later"
+    return "later-step" if _steps(group) is not None else "unordered"
 
 
 def _sorted(group: Sequence[Candidate]) -> list[Candidate]:

@@ -14,9 +14,9 @@ from stallwatch_rules.conclusions import (
     STEP_TIME,
     Run,
     conclude_rules,
-    concluded,
 )
 from stallwatch_rules.digest import fold_ranks
+from stallwatch_rules.endings import SIGTERM, ended_as_told, killed, weigh_kill
 from stallwatch_rules.environment import agreed
 from stallwatch_rules.exceptions import Exceptions, read_exceptions
 from stallwatch_rules.findings import (
@@ -29,7 +29,7 @@ from stallwatch_rules.findings import (
     judge_recoveries,
 )
 from stallwatch_rules.fixes import fixes_for
-from stallwatch_rules.judgements.facts import Judgement, RunFacts
+from stallwatch_rules.judgements.facts import RunFacts
 from stallwatch_rules.judgements.recovery import RECOVERED_BUT_DIED
 from stallwatch_rules.page import RulePage
 from stallwatch_rules.progress import ProgressTracker
@@ -41,16 +41,10 @@ from stallwatch_rules.sentences import say
 from stallwatch_rules.timeline import StepClock, leading
 from stallwatch_rules.verdict import Question, notes_of, verdict_of
 
-SIGTERM = "secondary-sigterm-cascade"
 INTERRUPTED = "keyboard-interrupt"
 SCHEDULER = "scheduler-and-process"  #: the family of what follows when somebody ends a run
+FAR = 500  #: lines after which a failure is not what the log ended with
 NUMERICS = "numerics"  #: the family of failures that no exit code shows
-#: Endings, known to who started the command, that a rule stands for.
-ENDINGS = {"oom-killed": "host-oom-sigkill", "time-limit": "slurm-time-limit"}
-
-
-# How sure the ending alone makes: by the kernel's counter or the scheduler; by a signal and nothing else.
-COUNTED, KILLED, TOLD_TO_STOP = 0.9, 0.4, 0.5
 
 
 def conclude(
@@ -86,12 +80,14 @@ def conclude(
     )
     judge_recoveries(found, facts)
     _excuse(found, exceptions, question, by_hand)
-    _ended_as_told(found, catalogue, question)
+    ended_as_told(found, catalogue, question)
     facts = _with_end(facts, found, exceptions)
     judge_by_progress(found, streams, facts)
     live = question.now is not None
     conclude_rules(Run(found, streams, catalogue, tracker, clock, facts, exceptions, live))
-    _killed(found, catalogue, exceptions, question)
+    killed(found, catalogue, exceptions, question)
+    weigh_kill(found, question)
+    _weigh_distance(found, streams, died=died)
     candidates = _candidates(found, streams)
     beside = bool(exceptions.fatal)
     exceptions.decide(candidates)
@@ -100,10 +96,9 @@ def conclude(
     environment = agreed(stream.versions for stream in streams.values())
     by_rule = {one.rule: one for one in found}
     diagnosis = Diagnosis(verdict=verdict, environment=environment, ending=redact(question.told))
-    if chosen is not None and verdict in ("failed", "stalled", "degraded"):
+    if chosen is not None and (chosen[0].role == "wrapper" or verdict in ("failed", "stalled", "degraded")):
         one = by_rule[chosen[0].rule]
-        confidence = _confidence(one, chosen[1])
-        diagnosis.primary = _primary(one, confidence, environment, streams, tracker.last_step, language)
+        diagnosis.primary = _primary(one, chosen[1], environment, streams, tracker.last_step, language)
     for candidate in causal_order(candidates):
         one = by_rule[candidate.rule]
         diagnosis.findings.append(one.record(_title(one.page, language), tracker.last_step))
@@ -136,33 +131,12 @@ def _excuse(found: list[Found], exceptions: Exceptions, question: Question, by_h
         exceptions.excuse_interrupted()
 
 
-def _ended_as_told(found: list[Found], catalogue: Catalogue, question: Question) -> None:
-    """The rule that the known ending stands for, where the log itself does not show it."""
-    rule = ENDINGS.get(question.kind, "")
-    if rule in catalogue.pages and question.failed is not False and not any(o.rule == rule for o in found):
-        page = catalogue.pages[rule]
-        one = concluded(page, Judgement("fatal", redact(question.told)))
-        one.sure = COUNTED
-        found.append(one)
-
-
-def _killed(found: list[Found], catalogue: Catalogue, exceptions: Exceptions, question: Question) -> None:
-    """What a signal that ended the run stands for, where nothing in the log explains it."""
-    if question.kind != "killed" or question.failed is False or exceptions.fatal:
-        return
-    if any(one.harm == "fatal" and one.role != "wrapper" for one in found):
-        return
-    # A signal that came from elsewhere first: what the command did then is no news of its own.
-    if "SIGTERM" in question.told or "passed it on" in question.told:
-        rule, sure, key = SIGTERM, TOLD_TO_STOP, "told-to-stop"
-    elif "SIGKILL" in question.told:
-        rule, sure, key = ENDINGS["oom-killed"], KILLED, "killed-silently"
-    else:
-        return
-    if rule in catalogue.pages and not any(one.rule == rule for one in found):
-        one = concluded(catalogue.pages[rule], Judgement("fatal", say(key, question.language)))
-        one.sure = sure
-        found.append(one)
+def _weigh_distance(found: list[Found], streams: Streams, *, died: bool) -> None:
+    """What is far from the end of its stream did not end it, as far as the log tells."""
+    for one in found:
+        after = [streams[key].index - 1 - hits.last_index for key, hits in one.hits.items()]
+        if after and not died and min(after) > FAR:
+            one.facts.add("long-before-the-end")
 
 
 def _with_end(facts: RunFacts, found: list[Found], exceptions: Exceptions) -> RunFacts:
@@ -225,11 +199,6 @@ def _primary(
         why=one.page.sections.zh_why if chinese else one.page.sections.why,
         fixes=fixes,
     )
-
-
-def _confidence(one: Found, confidence: float) -> float:
-    """The causal order's, unless the known ending tells how sure this can be."""
-    return one.sure if one.sure < 1.0 and not one.hits else confidence
 
 
 def _culprits(streams: Streams) -> list[int]:

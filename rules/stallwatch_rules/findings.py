@@ -50,7 +50,7 @@ class Found:
     judged: bool = False  #: the harm was concluded from the run's progress
     explains: list[str] = field(default_factory=list)
     count: int = 0
-    sure: float = 1.0  #: how sure a primary can be of it at most
+    facts: set[str] = field(default_factory=set)  #: what makes it less sure; see ``confidence``
     where: Line | None = None  #: for what was concluded: the line it is about
     step: int | None = None
 
@@ -97,6 +97,7 @@ class Found:
             max((len(_LITERAL.sub("", pattern)) for pattern in self.page.patterns), default=0),
             self.page.status == "incubating",
             self.judged and self.harm in ("fatal", "degrading"),
+            frozenset(self.facts),
         )
 
     def evidence(self) -> list[str]:

@@ -204,6 +204,10 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         " it is the most frequent reason.",
         "进程被 SIGKILL 结束，日志没有说明原因。没有找到内存耗尽的证据，但这是最常见的原因。",
     ),
+    "killed-afterwards": (
+        "SIGKILL came after {rule}: it is how the run was ended, not why.",
+        "SIGKILL 在 {rule} 之后：它是结束方式，不是原因。",
+    ),
     "told-to-stop": (
         "A signal from outside asked it to end, and nothing in the log says why: look for who sent it.",
         "外部信号要求它结束，日志没有说明原因：请查是谁发的。",

@@ -36,6 +36,7 @@ class RuleHits:
     mark: int  #: steps that the stream had seen at the last match
     own_step: int | None = None  #: the step that this stream itself had reached at the first match
     last_own_step: int | None = None  #: and at the last
+    last_index: int = 0  #: of the last match's line in its stream
     count: int = 0
     exemplars: list[str] = field(default_factory=list)
     lowest: dict[str, float] = field(default_factory=dict)  #: the lowest number that a capture held
@@ -153,6 +154,7 @@ class StreamReading:
         if hits is None:
             hits = self.hits[match.rule] = RuleHits(match, self.index - 1, match, 0, own_step)
         hits.add(match, self.timelines.advances, own_step, more)
+        hits.last_index = self.index - 1
         if match.rule in TIMEOUTS:
             self.flight.see(match.line.text, match.line.rank)
         if by_progress:

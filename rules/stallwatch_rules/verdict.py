@@ -50,6 +50,8 @@ def verdict_of(
     question: Question,
     facts: RunFacts,
 ) -> Verdict:
+    if chosen is not None and chosen[0].role == "wrapper" and chosen[0].harm == "fatal":
+        return "unknown-failure"  # a launcher says that something failed, and not what
     if chosen is not None and chosen[0].harm == "fatal":
         standing = chosen[0].rule in STANDSTILLS and not facts.timed_out
         if (standing or question.stalled) and question.failed is None:

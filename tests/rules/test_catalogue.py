@@ -110,3 +110,16 @@ def test_a_pattern_that_only_hyperscan_refuses_costs_its_page_alone(
     assert "bad" not in catalogue.pages
     assert [problem.path for problem in catalogue.problems] == [str(bad)]
     assert "hyperscan" in catalogue.problems[0].message
+
+
+def test_rules_that_explain_each_other_are_a_problem(write_page: WritePage, pages: Path) -> None:
+    write_page("first", patterns=["one"], explains=["second"])
+    write_page("second", patterns=["two"], explains=["third", "fourth"])
+    path = write_page("third", patterns=["three"], explains=["first"])
+    write_page("fourth", patterns=["four"])
+    catalogue = load_catalogue([pages])
+    (problem,) = catalogue.problems
+    assert problem.message == "explains itself in a circle: first → second → third → first"
+    assert {"first", "second", "third", "fourth"} <= set(catalogue.pages)
+    path.write_text(path.read_text().replace('["first"]', "[]"))
+    assert load_catalogue([pages]).problems == []

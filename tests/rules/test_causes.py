@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import random
 
-from stallwatch_rules.causes import (
-    CAUSE_ALONE,
-    CAUSE_CHOSEN,
-    CAUSE_FIRST,
-    JUDGED,
-    SYMPTOM_ALONE,
-    WRAPPER_ALONE,
-    Candidate,
-    Occurrence,
-    causal_order,
-    explained,
-    primary,
-)
+from stallwatch_rules.causes import Candidate, Occurrence, causal_order, explained, primary
+from stallwatch_rules.confidence import BASE, CAPS, WRAPPER
 from stallwatch_rules.records import Harm, Role
+
+CAUSE_ALONE, CAUSE_FIRST = BASE["cause", "none"], BASE["cause", "later"]
+CAUSE_CHOSEN, SYMPTOM_ALONE = BASE["cause", "unordered"], BASE["symptom", "none"]
 
 
 def found(
@@ -59,7 +51,7 @@ def test_a_symptom_stands_before_a_wrapper_and_is_less_sure_than_a_cause() -> No
     wrapper = found("child-failed", "wrapper", at(None))
     timeout = found("collective-timeout", "symptom", at(0))
     assert primary([wrapper, timeout]) == (timeout, SYMPTOM_ALONE)
-    assert primary([wrapper]) == (wrapper, WRAPPER_ALONE)
+    assert primary([wrapper]) == (wrapper, WRAPPER)
 
 
 def test_the_earliest_cause_by_time() -> None:
@@ -122,7 +114,7 @@ def test_consequences_stand_under_their_cause() -> None:
 
 def test_what_was_judged_from_progress_is_never_nearly_sure() -> None:
     stall = found("trace-cache", "cause", at(0), judged=True)
-    assert primary([stall]) == (stall, JUDGED)
+    assert primary([stall]) == (stall, CAPS["judged"])
 
 
 def test_degrading_counts_only_where_nothing_was_fatal() -> None:

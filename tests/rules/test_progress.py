@@ -115,7 +115,7 @@ def test_the_bars_own_clock_wins_over_a_stale_time() -> None:
 def test_told_step_times_serve_where_nothing_can_be_measured() -> None:
     lines = log(*(f"step {n} loss 1 step time: 1.5s" for n in range(3)))
     tracker = track(lines)
-    assert (tracker.step_seconds(), tracker.durations()) == ([1.5, 1.5], [])
+    assert (tracker.step_seconds(), tracker.durations()) == ([1.5, 1.5, 1.5], [])
 
 
 def test_the_last_loss_may_be_nan_but_never_in_the_record() -> None:

@@ -265,7 +265,7 @@ Root Cause (first observed failure):
 """
     diagnosis = diagnose(text)
     assert diagnosis.primary is not None
-    assert (diagnosis.verdict, diagnosis.primary.role) == ("failed", "wrapper")
+    assert (diagnosis.verdict, diagnosis.primary.role) == ("unknown-failure", "wrapper")
     assert diagnosis.primary.confidence < 0.5
     assert "rank 3" in diagnosis.primary.fixes[0]
     assert "5" not in diagnosis.primary.fixes[0]
