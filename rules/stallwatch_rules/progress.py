@@ -108,6 +108,8 @@ class ProgressTracker:
                 return False
         else:  # transformers' summary, which it prints when train() returns
             sign = "finished" if "train_runtime" in sample.values else None
+            if "eval_loss" in sample.values and "loss" not in sample.values:
+                sign = "eval"  # an evaluation's result; the next training step ends that phase
         stream = self._stream(line)
         if sign == "finished":
             stream.finished = True
