@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.curve import leading_curve
 from stallwatch_rules.exceptions import Exceptions
-from stallwatch_rules.findings import OVERFLOW, TRACE_CACHE, Found, Streams
+from stallwatch_rules.findings import NOT_A_NUMBER, OVERFLOW, TRACE_CACHE, Found, Streams
 from stallwatch_rules.flight import different_gathers, first_work
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.judgements.loss import (
@@ -41,7 +41,6 @@ DIVERGENCE = "loss-divergence"
 SPIKE = "loss-spike"
 FROZEN = "loss-frozen"
 NO_GRADIENT = "grad-norm-zero-no-learning"
-NOT_A_NUMBER = ("loss-nan", "grad-norm-nan")
 #: Rules that say that a run stands, rather than that it died.
 STANDSTILLS = frozenset((TRACE_CACHE, SILENT_HANG, EVALUATION_HANG, MOE_HANG, PEER_TO_PEER))
 #: Every rule that may be concluded, whether or not its page has patterns as well.

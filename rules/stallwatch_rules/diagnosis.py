@@ -15,7 +15,7 @@ from stallwatch_rules.conclusions import (
     Run,
     conclude_rules,
 )
-from stallwatch_rules.digest import fold_ranks
+from stallwatch_rules.digest import fold_ranks, rank_digest
 from stallwatch_rules.endings import SIGTERM, ended_as_told, killed, weigh_kill
 from stallwatch_rules.environment import agreed
 from stallwatch_rules.exceptions import Exceptions, read_exceptions
@@ -29,8 +29,10 @@ from stallwatch_rules.findings import (
     judge_recoveries,
 )
 from stallwatch_rules.fixes import fixes_for
+from stallwatch_rules.flight import reporting
 from stallwatch_rules.judgements.facts import RunFacts
 from stallwatch_rules.judgements.recovery import RECOVERED_BUT_DIED
+from stallwatch_rules.notes import all_flights, notes_of
 from stallwatch_rules.page import RulePage
 from stallwatch_rules.progress import ProgressTracker
 from stallwatch_rules.records import Diagnosis, Primary
@@ -38,8 +40,9 @@ from stallwatch_rules.redact import redact
 from stallwatch_rules.reported import iso, shown
 from stallwatch_rules.rhythm import read_clock
 from stallwatch_rules.sentences import say
+from stallwatch_rules.stream import TIMEOUTS
 from stallwatch_rules.timeline import StepClock, leading
-from stallwatch_rules.verdict import Question, notes_of, verdict_of
+from stallwatch_rules.verdict import Question, verdict_of
 
 INTERRUPTED = "keyboard-interrupt"
 SCHEDULER = "scheduler-and-process"  #: the family of what follows when somebody ends a run
@@ -106,7 +109,11 @@ def conclude(
     diagnosis.progress = tracker.summary()
     if verdict == "stalled" or (chosen is not None and chosen[0].rule in STANDSTILLS):
         diagnosis.progress.stalled_after_step = tracker.last_step
-    diagnosis.notes = notes_of(diagnosis, found, exceptions, streams, question, by_hand)
+    for finding in diagnosis.findings:
+        if finding.rule in TIMEOUTS and not finding.ranks:
+            finding.ranks = sorted(reporting(all_flights(streams)))
+    diagnosis.notes = notes_of(diagnosis, found, exceptions, streams, tracker, question, by_hand)
+    diagnosis.digest = rank_digest(diagnosis, language)
     return diagnosis
 
 

@@ -53,7 +53,7 @@ def killed(found: list[Found], catalogue: Catalogue, exceptions: Exceptions, que
 
 
 def weigh_kill(found: list[Found], question: Question) -> None:
-    """A SIGKILL that the log shows without a word of memory: less sure, and perhaps only how others end a run.
+    """A SIGKILL without a word of memory in the log: less sure, and perhaps only how others end a run.
 
     Schedulers and launchers send SIGTERM and, when that is not obeyed, SIGKILL: where one of them is known to
     have ended the run, or ranks had given up waiting before, the kill explains nothing.

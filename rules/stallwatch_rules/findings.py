@@ -27,6 +27,8 @@ from stallwatch_rules.timeline import StepClock, between, leading
 
 TRACE_CACHE = "zero3-trace-cache-invalidated"
 OVERFLOW = "fp16-overflow-every-step"
+NOT_A_NUMBER = ("loss-nan", "grad-norm-nan")
+FORGOTTEN = 20  #: good steps after which a single NaN is history
 OFTEN = 0.05  #: matches a step above which a failure that training survives still does harm
 MAX_EVIDENCE = 4
 
@@ -191,6 +193,7 @@ def judge_recoveries(found: Iterable[Found], facts: RunFacts) -> None:
         if one.harm not in ("fatal", "degrading") or one.role == "notice":
             continue
         often = facts.advances > 0 and one.count >= 3 and one.count / facts.advances > OFTEN
+        often = often or (one.rule in NOT_A_NUMBER and one.followed < FORGOTTEN)
         judgement = judge_recovery(one.followed, often, facts)
         if judgement is not None:
             one.harm, one.note = judgement.harm, judgement.note

@@ -20,6 +20,9 @@ def to_markdown(diagnosis: Diagnosis, language: str = "en") -> str:
     blocks = [f"## {word(diagnosis.verdict, language)}: {phrases.headline(diagnosis, language)}"]
     if diagnosis.primary is not None:
         blocks += _primary(diagnosis, diagnosis.primary, language)
+    if diagnosis.digest:
+        blocks.append(f"### {word('digest', language)}")
+        blocks.append("\n".join(f"- {plain(line)}" for line in diagnosis.digest))
     others = phrases.other_findings(diagnosis)
     if others:
         blocks.append(f"### {word('findings', language)}")

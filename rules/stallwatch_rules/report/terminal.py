@@ -45,6 +45,7 @@ def render(diagnosis: Diagnosis, language: str = "en") -> RenderableType:
     parts: list[RenderableType] = [_verdict(diagnosis, language)]
     if diagnosis.primary is not None:
         parts += _primary(diagnosis, diagnosis.primary, language)
+    parts += _section("digest", [Text(f"- {line}") for line in diagnosis.digest], language)
     if diagnosis.verdict == "unknown-failure":
         parts += _unknown(diagnosis.unknown, language)
     parts += _findings(phrases.other_findings(diagnosis), diagnosis.primary, language)

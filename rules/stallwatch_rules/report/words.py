@@ -43,6 +43,7 @@ _WORDS: dict[str, tuple[str, str]] = {
     "nearest": ("looks most like", "最接近的规则"),
     "progress": ("Progress", "进度"),
     "environment": ("Environment", "环境"),
+    "digest": ("Ranks", "各 rank"),
     "notes": ("Notes", "说明"),
     "ending": ("Ending", "结束方式"),
     # levels of log lines
