@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +15,8 @@ from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.lines import MAX_LINE, LineReader
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Stats
+from stallwatch_rules.sieve_engine import sieve_engine
+from stallwatch_rules.sourcereading import SourceReading
 
 if TYPE_CHECKING:
     from stallwatch_rules.novelty import Baseline
@@ -80,12 +83,13 @@ def _diagnose(
     stats = Stats()
     notes: list[str] = []
     told = _Told(progress, sum(file.size for file in files))
+    engine = functools.cache(lambda: sieve_engine(reading.matcher))
     for file in files:
-        reader = LineReader(file.name, file.rank)
+        reader = SourceReading(reading, LineReader(file.name, file.rank), engine)
         for chunk in file.chunks(problems):
-            reading.feed(reader.feed(chunk))
+            reader.feed(chunk)
             told.within(file, reader.bytes)
-        reading.feed(reader.finish())
+        reader.finish()
         told.done(file)
         if reader.bytes:
             stats.files += 1

@@ -88,6 +88,14 @@ class CrashReader:
             self._lines = self._stray = self._threads = 0
         return ended
 
+    def skip(self, lines: int) -> Raised | None:
+        """So many lines of the stream are left out; gives the crash that ended in them."""
+        self._stray += lines
+        if self._open is None or self._stray <= STRAY_LINES:
+            return None
+        ended, self._open = self._open, None
+        return ended
+
     def left(self) -> list[Raised]:
         """The crash that stands unfinished if the stream ended here."""
         return [self._open] if self._open is not None else []

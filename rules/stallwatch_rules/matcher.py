@@ -44,6 +44,7 @@ class Matcher:
     """
 
     def __init__(self, catalogue: Catalogue) -> None:
+        self.catalogue = catalogue
         rules = [_Compiled(page) for page in scanned_rules(catalogue.pages.values())]
         self._ids = [rule.page.id for rule in rules]
         self._parts = [part for order, rule in enumerate(rules) for part in rule.parts(order)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from stallwatch_rules.counters import Counter
 from stallwatch_rules.phases import sign_of
@@ -94,6 +94,7 @@ class ProgressTracker:
         self.progressed = False  #: whether any line showed progress
         self._streams: dict[tuple[str, int | None], _Stream] = {}
         self._counters = 0
+        self._gaps: dict[str, dict[str, int]] = {}  # source → kind of metrics → how often some were left out
         self._furthest = (1, -1)  # attempt, step
         self.first_step: int | None = None  #: the lowest step seen
 
@@ -119,6 +120,12 @@ class ProgressTracker:
             stream.enter(sign, line.time)
         return sample is not None and self._sampled(stream, sample)
 
+    def skip(self, source: str, kinds: Collection[str]) -> None:
+        """Metrics of these kinds (``watched.METRICS``) were left out of a source."""
+        gaps = self._gaps.setdefault(source, {})
+        for kind in kinds:
+            gaps[kind] = gaps.get(kind, 0) + 1
+
     def _stream(self, line: Line) -> _Stream:
         key = (line.source, line.rank)
         stream = self._streams.get(key)
@@ -137,6 +144,9 @@ class ProgressTracker:
             return False
         counter = stream.counter(sample)
         self._counters += len(stream.counters) - known
+        gaps = self._gaps.get(stream.source)
+        if gaps is not None:
+            counter.resume(gaps.get(sample.series.partition(" ")[0], 0))
         during: Phase = "train" if stream.phase == "init" else stream.phase
         if not counter.seen(sample, during):
             return False

@@ -6,9 +6,10 @@ and belongs to one source and rank each. ``diagnose`` puts the streams together 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.diagnosis import conclude
@@ -17,7 +18,7 @@ from stallwatch_rules.matcher import Matcher
 from stallwatch_rules.progress import ProgressTracker
 from stallwatch_rules.records import Diagnosis, Line, Match, Sample
 from stallwatch_rules.samples import extract
-from stallwatch_rules.stream import StreamReading
+from stallwatch_rules.stream import Gaps, StreamReading
 from stallwatch_rules.unexplained import complete
 from stallwatch_rules.verdict import Question
 
@@ -36,6 +37,17 @@ class Observed:
     warnings: list[Line] = field(default_factory=list)
 
 
+class Aside(NamedTuple):
+    """What was left out of a source before a line, or what that line stands for."""
+
+    before: int  #: index of the line
+    source: str
+    segments: int = 0  #: lines, and drawings of progress bars
+    kinds: Collection[str] = ()  #: of metrics that may be among them
+    losses: int = 0  #: metrics lines with a loss and without a step among them
+    more: Sequence[tuple[str, int]] = ()  #: rule → matches like the line's; "" for lines that no rule knows
+
+
 class RunReading:
     """Reads a run's lines and diagnoses what it has read so far."""
 
@@ -45,6 +57,8 @@ class RunReading:
         self.baseline: Baseline | None = None  #: what a healthy run says, to tell this run's new lines by
         self.tracker = ProgressTracker()
         self.streams: dict[tuple[str, int | None], StreamReading] = {}
+        self._streams_of: dict[str, int] = {}  # source → its streams
+        self._gaps: dict[str, Gaps] = {}
         self._failures = frozenset(
             page.id
             for page in catalogue.pages.values()
@@ -54,15 +68,17 @@ class RunReading:
             page.id for page in catalogue.pages.values() if page.harm == "by-progress" and page.patterns
         )
 
-    def feed(self, lines: Sequence[Line]) -> Observed:
-        """Read further lines. Lines of one source and rank must come in their order."""
+    def feed(self, lines: Sequence[Line], asides: Sequence[Aside] = ()) -> Observed:
+        """Read further lines. Lines of one source and rank must come in their order.
+
+        ``asides`` tell what was left out between these lines, in the lines' order.
+        """
         observed = Observed()
-        # A scheduler's log holds our own words too, which quote the run's; they are no evidence.
-        text = "\n".join([line.text for line in lines])
-        if "stallwatch:" in text:
-            lines = [line for line in lines if not line.text.startswith("stallwatch:")]
+        waiting = deque(asides)
         if not lines:
+            self._take_asides(waiting, 0)
             return observed
+        text = "\n".join([line.text for line in lines])
         scan = self.matcher.scan(lines)
         hits: dict[int, list[tuple[str, dict[str, str]]]] = {}
         for index, rule, captures in scan.matches:
@@ -71,16 +87,39 @@ class RunReading:
         for index, rule in scan.contexts:
             contexts.setdefault(index, []).append(rule)
         hints = Hints.of(text)
+        # A scheduler's log holds our own words too, which quote the run's; they are no evidence.
+        own_words = "stallwatch:" in text
         stream: StreamReading | None = None
+        more: dict[str, int] = {}
         for index, line in enumerate(lines):
+            if waiting and waiting[0].before <= index:
+                more = self._take_asides(waiting, index)
+                stream = None
+            if own_words and line.text.startswith("stallwatch:"):
+                continue
             if stream is None or line.rank != stream.rank or line.source != stream.source:
                 stream = self._stream(line)
                 if stream is None:
                     continue
+                stream.close_gap()
             if index in contexts:
                 stream.contexts.update(contexts[index])
-            self._read(stream, line, hits.get(index, ()), hints, observed)
+            self._read(stream, line, hits.get(index, ()), hints, observed, more)
+        self._take_asides(waiting, len(lines))
         return observed
+
+    def _take_asides(self, waiting: deque[Aside], index: int) -> dict[str, int]:
+        """Take the asides before a line; gives the rules' matches that the line stands for."""
+        more: dict[str, int] = {}
+        while waiting and waiting[0].before <= index:
+            aside = waiting.popleft()
+            more = dict(aside.more)
+            if aside.segments:
+                gaps = self._gaps.setdefault(aside.source, Gaps())
+                gaps.add(aside.segments, aside.losses, self._streams_of.get(aside.source, 0))
+                if aside.kinds:
+                    self.tracker.skip(aside.source, aside.kinds)
+        return more
 
     def diagnose(
         self,
@@ -107,7 +146,9 @@ class RunReading:
         key = (line.source, line.rank)
         stream = self.streams.get(key)
         if stream is None and len(self.streams) < MAX_STREAMS:
-            stream = self.streams[key] = StreamReading(line.source, line.rank, self._failures)
+            gaps = self._gaps.setdefault(line.source, Gaps())
+            self._streams_of[line.source] = self._streams_of.get(line.source, 0) + 1
+            stream = self.streams[key] = StreamReading(line.source, line.rank, self._failures, gaps)
         return stream
 
     def _read(
@@ -117,6 +158,7 @@ class RunReading:
         hits: Sequence[tuple[str, dict[str, str]]],
         hints: Hints,
         observed: Observed,
+        more: dict[str, int],
     ) -> None:
         sample = extract(line)
         progressed = False
@@ -130,13 +172,13 @@ class RunReading:
             hits = ()  # source code under a traceback's frame names many failures; none of them happened
         for rule, captures in hits:
             match = Match(rule, line, captures, self.tracker.last_step)
-            stream.match(match, rule in self._by_progress)
+            stream.match(match, rule in self._by_progress, more.pop(rule, 0) if more else 0)
             if rule not in self.matcher.conditional or rule in stream.contexts:
                 observed.matches.append(match)
         if hits or stream.in_exception or (hints.traceback and may_hold(line.text, hints.traceback)):
             stream.see_exceptions(line, [rule for rule, _ in hits])
         stream.plain += not stream.in_exception
         if sample is None and not hits:
-            stream.see_message(line)
+            stream.see_message(line, more.pop("", 0) if more else 0)
         if hints.warning and sample is None and is_warning(line.text):
             observed.warnings.append(line)

@@ -175,7 +175,7 @@ class StreamReading:
                 self.exceptions.add(raised)
 
     def see_message(self, line: Line, more: int = 0) -> None:
-        """Keep the wording of a line that was just read, and of ``more`` like it, which nothing else knows."""
+        """Keep the wording of a line that was just read, and of ``more`` like it, that nothing else knows."""
         if self.tracebacks.telling or self.crashes.busy:
             return
         if not self.templates.again(line, self.index - 1, 1 + more):

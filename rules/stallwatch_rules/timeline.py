@@ -52,18 +52,22 @@ class Timeline:
         self.open_hits: dict[str, int] = {}  #: matches since the last step
         self.last_step: int | None = None
         self.last_time: float | None = None  #: when the last step was done
+        self.left_out = 0  #: samples without a step number that were not read, before the next one
         self._time_anchor: tuple[float, int] | None = None  # a line's time, and the advances then
         self._clock_anchor: tuple[float, int] | None = None  # the same by the trainer's own clock
         self._width = 1  # intervals are joined until they span so many steps
 
-    def hit(self, rule: str) -> None:
-        """Count a match of a rule whose harm depends on progress."""
-        self.open_hits[rule] = self.open_hits.get(rule, 0) + 1
+    def hit(self, rule: str, count: int = 1) -> None:
+        """Count matches of a rule whose harm depends on progress."""
+        self.open_hits[rule] = self.open_hits.get(rule, 0) + count
 
     def see(self, sample: Sample) -> None:
         """Take a sample of this counter."""
         steps = 1
-        if sample.step is not None:
+        if sample.step is None:
+            steps += self.left_out
+            self.left_out = 0
+        else:
             if self.last_step is None:
                 if sample.from_bar and sample.step == 0:
                     return  # a bar's first drawing is no step
@@ -136,11 +140,11 @@ class StreamTimelines:
         main = self.main
         return main.advances if main is not None else 0
 
-    def hit(self, rule: str, line: Line) -> None:
-        """Count a match of a rule whose harm depends on progress."""
-        self._unplaced[rule] = self._unplaced.get(rule, 0) + 1
+    def hit(self, rule: str, line: Line, count: int = 1) -> None:
+        """Count matches of a rule whose harm depends on progress; the last of them in this line."""
+        self._unplaced[rule] = self._unplaced.get(rule, 0) + count
         for timeline in self.by_series.values():
-            timeline.hit(rule)
+            timeline.hit(rule, count)
         if line.time is not None:
             times = self.hit_times.setdefault(rule, [])
             times.append(line.time)
@@ -158,6 +162,12 @@ class StreamTimelines:
             timeline = self.by_series[sample.series] = Timeline()
             timeline.open_hits = dict(self._unplaced)
         timeline.see(sample)
+
+    def leave_out(self, losses: int) -> None:
+        """So many losses without a step number were not read."""
+        timeline = self.by_series.get("dict")
+        if timeline is not None and timeline.last_step is None:
+            timeline.left_out += losses
 
     @property
     def main(self) -> Timeline | None:

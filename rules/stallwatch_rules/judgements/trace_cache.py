@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import median
 
 from stallwatch_rules.digest import short_duration
@@ -37,12 +37,17 @@ def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
 
 def recurs_to_the_end(trace: Trace) -> bool:
     """Whether the matches went on as before until the steps ended."""
-    marks = [index for index, (_, hits) in enumerate(trace.intervals) if hits]
+    steps = list(accumulate(interval.span for interval, _ in trace.intervals))
+    marks = [  # steps done when they came, and how many came within the steps of their interval
+        (done, min(hits, interval.span))
+        for done, (interval, hits) in zip(steps, trace.intervals, strict=True)
+        if hits
+    ]
     if trace.tail or not marks:
         return bool(trace.tail)
-    gaps = [later - earlier for earlier, later in pairwise(marks)]
+    gaps = [(later - earlier) / hits for (earlier, _), (later, hits) in pairwise(marks)]
     usual = median(gaps) if gaps else 1
-    return len(trace.intervals) - 1 - marks[-1] <= max(2, 3 * usual)
+    return steps[-1] - marks[-1][0] <= max(2, 3 * usual)
 
 
 def slower_with(trace: Trace) -> tuple[float, float] | None:

@@ -1,0 +1,54 @@
+"""The patterns of a sieve, compiled: the catalogue's in their raw form, and what else is worth reading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stallwatch_rules.blockscan import BlockScanner, available
+from stallwatch_rules.catalogue import scanned_rules
+from stallwatch_rules.matcher import Matcher
+from stallwatch_rules.patterns import compile_hyperscan
+from stallwatch_rules.rawpatterns import raw_form
+from stallwatch_rules.records import Line
+from stallwatch_rules.sieve import SieveEngine
+from stallwatch_rules.sieve_bulk import RawRules, targets_of
+from stallwatch_rules.sieve_samples import PATTERNS
+from stallwatch_rules.watched import SEVERITY, WATCHES
+
+Compile = Callable[[tuple[str, ...]], Any]
+
+
+def sieve_engine(matcher: Matcher, compile_patterns: Compile = compile_hyperscan) -> SieveEngine | None:
+    """The engine for a matcher's catalogue; ``None`` where blocks cannot be scanned."""
+    if matcher.engine != "hyperscan" or not available():
+        return None
+    parts = [
+        (page.id, pattern, is_context)
+        for page in scanned_rules(matcher.catalogue.pages.values())
+        for patterns, is_context in ((page.patterns, False), (page.requires, True))
+        for pattern in patterns
+    ]
+
+    def matches(rule: str, is_context: bool, line: Line) -> bool:
+        scan = matcher.scan([line])
+        found = scan.contexts if is_context else scan.matches
+        return any(entry[1] == rule for entry in found)
+
+    targets = targets_of(parts, matches)
+    place = {(target.rule, target.is_context): order for order, target in enumerate(targets)}
+    target_of = [place[rule, is_context] for rule, _, is_context in parts]
+    patterns = [raw_form(pattern) for _, pattern, _ in parts]
+    for number, watch in enumerate(WATCHES):
+        patterns += watch.patterns
+        target_of += [len(targets) + number] * len(watch.patterns)
+    patterns.append(SEVERITY)
+    target_of.append(len(targets) + len(WATCHES))
+    excluded = {page.id for page in matcher.catalogue.pages.values() if page.unless}
+    rules = RawRules(
+        tuple(targets),
+        tuple(target.sure and target.rule not in excluded for target in targets),
+        tuple(target_of),
+    )
+    signs = BlockScanner(compile_patterns(tuple(patterns)))
+    return SieveEngine(rules, signs, BlockScanner(compile_patterns(PATTERNS)))

@@ -1,0 +1,222 @@
+"""A long log is read in part; what is concluded of it is what reading all of it tells."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from stallwatch_rules.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.lines import LineReader
+from stallwatch_rules.matcher import Matcher
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.sieve import SieveEngine
+from stallwatch_rules.sieve_engine import sieve_engine
+from stallwatch_rules.sieve_state import SieveSizes
+from stallwatch_rules.sourcereading import SourceReading
+
+RECORDINGS = Path(__file__).parents[1] / "recordings"
+
+#: So small that even a few hundred lines are read in part only.
+SMALL = SieveSizes(cell=4096, head=1024, head_segments=8, tail_cells=2, stretch_cells=8, probe=512)
+
+
+class Engine(NamedTuple):
+    catalogue: Catalogue
+    matcher: Matcher
+    sieve: SieveEngine
+
+    def __repr__(self) -> str:
+        return "engine"
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    catalogue = load_catalogue()
+    matcher = Matcher(catalogue)
+    sieve = sieve_engine(matcher)
+    if sieve is None:
+        pytest.skip("hyperscan or numpy is missing on this platform")
+    return Engine(catalogue, matcher, sieve)
+
+
+def read(
+    engine: Engine,
+    sources: dict[str, bytes],
+    sizes: SieveSizes | None = SMALL,
+    cuts: Iterable[int] = (),
+) -> tuple[RunReading, int, int]:
+    """The reading, and of how many lines it read how many; without sizes all of them."""
+    reading = RunReading(engine.catalogue, engine.matcher)
+    fed = [0]
+    feed = reading.feed
+
+    def counting(lines, asides=()):  # type: ignore[no-untyped-def]
+        fed[0] += len(lines)
+        return feed(lines, asides)
+
+    reading.feed = counting  # type: ignore[method-assign]
+    count = 0
+    for name, data in sources.items():
+        rank = int(name[4:-4]) if name.startswith("rank") else None
+        source = SourceReading(
+            reading, LineReader(name, rank), lambda: engine.sieve if sizes else None, sizes or SieveSizes()
+        )
+        marks = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+        for start, end in pairwise(marks):
+            source.feed(data[start:end])
+        source.finish()
+        count += source.lines
+    return reading, fed[0], count
+
+
+def outcome(diagnosis: Diagnosis) -> tuple[object, ...]:
+    primary = diagnosis.primary
+    return (
+        diagnosis.verdict,
+        primary and (primary.rule, primary.line, primary.rank),
+        sorted((one.rule, one.harm, one.role, one.count, tuple(one.ranks)) for one in diagnosis.findings),
+        diagnosis.progress.last_step,
+        diagnosis.progress.finished,
+    )
+
+
+# ---- logs made for the test
+
+FAULTS = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+    "79.10 GiB of which 1.20 GiB is free.",
+    "OSError: [Errno 28] No space left on device: '/data/out/pytorch_model.bin'",
+    "[rank1]:[E ProcessGroupNCCL.cpp:828] [Rank 1] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1800123 milliseconds",
+    "Fatal Python error: Segmentation fault",
+)
+NOTICES = (
+    "Invalidate trace cache @ step 12: expected module 7, but got module 3",
+    "[2026-05-02 09:00:00,000] [INFO] [loss_scaler.py:190:update_scale] [deepspeed] OVERFLOW! Rank 0 "
+    "Skipping step. Attempted loss scale: 65536, reducing to 32768",
+)
+CHATTER = (
+    "loaded shard {n} of the data in {n} ms",
+    "/opt/lib/train.py:{n}: UserWarning: this call is deprecated and slow",
+    "gpu-node-003:{n}:{n} [0] NCCL INFO Channel 00/0 : 1[1] -> 2[2] via P2P/IPC",
+    "saved metrics batch {n} to /out/metrics/{n:08x}.json",
+)
+
+
+def metric(form: int, step: int, clock: str) -> str:
+    if form == 0:
+        return f"{{'loss': {2 / (1 + step):.4f}, 'grad_norm': 1.0, 'epoch': {step / 50:.2f}}}"
+    if form == 1:
+        return f"{clock} step {step}/90000 loss {2 / (1 + step):.4f}"
+    return (
+        f"\r {step // 900:3d}%|##        | {step}/90000 [{step // 60:02d}:{step % 60:02d}<09:10,  1.00s/it]"
+    )
+
+
+def traceback(error: str, depth: int) -> list[str]:
+    frames = []
+    for level in range(depth):
+        frames += [
+            f'  File "/home/ada/part{level}.py", line {level + 3}, in step',
+            "    return self.inner(x)",
+        ]
+    return ["Traceback (most recent call last):", *frames, error]
+
+
+class Recipe(NamedTuple):
+    """A log of some hundred steps with what happens to a run strewn over it."""
+
+    seed: int
+    form: int  #: of its metrics
+    steps: int
+    notices: float  #: a step
+    faults: tuple[int, ...]
+    ends: str
+
+
+recipes = st.builds(
+    Recipe,
+    seed=st.integers(0, 2**32),
+    form=st.integers(0, 2),
+    steps=st.integers(100, 700),
+    notices=st.sampled_from((0.0, 0.02, 0.5)),
+    faults=st.lists(st.integers(0, 3), max_size=5).map(tuple),
+    ends=st.sampled_from(("", "fault", "unknown", "killed")),
+)
+
+
+def log_of(recipe: Recipe) -> bytes:
+    """The same recipe always gives the same log."""
+    rng = random.Random(recipe.seed)
+    form, steps, frequent, ends = recipe.form, recipe.steps, recipe.notices, recipe.ends
+    events = {rng.randrange(steps): fault for fault in recipe.faults}
+    lines: list[str] = []
+    for step in range(1, steps + 1):
+        clock = f"[2026-05-02 {9 + step // 3600:02d}:{step // 60 % 60:02d}:{step % 60:02d},000] [INFO]"
+        lines.append(metric(form, step, clock))
+        lines += [rng.choice(CHATTER).format(n=rng.randrange(10_000)) for _ in range(rng.randrange(4))]
+        if rng.random() < frequent:
+            lines.append(NOTICES[step % 2 if frequent < 0.1 else 0])
+        if step in events:
+            lines += traceback(FAULTS[events[step]], rng.randrange(2, 9))
+    if ends == "fault":
+        lines += traceback(FAULTS[0], 5)
+    elif ends == "unknown":
+        lines += traceback("ValueError: nobody knows this one", 5)
+    elif ends == "killed":
+        lines += ["Killed"]
+    return ("\n".join(lines) + "\n").encode()
+
+
+# Seeds do not shrink to anything smaller.
+quick = settings(
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+)
+
+
+@quick
+@given(recipe=recipes)
+def test_a_sieved_log_is_diagnosed_as_one_that_is_read_whole(engine: Engine, recipe: Recipe) -> None:
+    log = log_of(recipe)
+    whole, _, lines = read(engine, {"rank0.log": log}, None)
+    sieved, _, same_lines = read(engine, {"rank0.log": log})
+    assert same_lines == lines
+    assert outcome(sieved.diagnose()) == outcome(whole.diagnose())
+
+
+@quick
+@given(recipe=recipes, cuts=st.lists(st.integers(0, 200_000), max_size=8))
+def test_portions_do_not_matter_to_the_sieve(engine: Engine, recipe: Recipe, cuts: list[int]) -> None:
+    log = log_of(recipe)
+    once, read_once, _ = read(engine, {"rank0.log": log})
+    often, read_often, _ = read(engine, {"rank0.log": log}, cuts=cuts)
+    assert read_often == read_once
+    assert often.diagnose() == once.diagnose()
+
+
+def test_most_lines_of_a_long_log_are_not_read(engine: Engine) -> None:
+    lines = [metric(1, step, "[2026-05-02 09:00:00,000] [INFO]") for step in range(1, 20_000)]
+    _, read_lines, count = read(engine, {"rank0.log": "\n".join(lines).encode() + b"\n"})
+    assert count == len(lines)
+    assert read_lines < 0.35 * count
+
+
+@pytest.mark.parametrize("folder", sorted(path.name for path in RECORDINGS.iterdir()))
+def test_a_sieved_recording_is_diagnosed_as_one_that_is_read_whole(engine: Engine, folder: str) -> None:
+    files = sorted((RECORDINGS / folder).rglob("*.log"))
+    assert files
+    sources = {path.name: path.read_bytes() for path in files}
+    whole, _, _ = read(engine, sources, None)
+    sieved, _, _ = read(engine, sources)
+    assert outcome(sieved.diagnose()) == outcome(whole.diagnose())
