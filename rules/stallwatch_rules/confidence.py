@@ -39,6 +39,7 @@ CAPS: dict[str, float] = {
     "long-before-the-end": 0.7,  # much was printed after it, and nothing says that the run died
     "signal-only": 0.75,  # a SIGKILL, and no word of memory
     "ending-counted": 0.9,  # the kernel's counter or the scheduler said so
+    "ending-signal": 0.7,  # SIGSEGV and its like, and nothing in the log
     "ending-told-to-stop": 0.5,  # a signal from outside, nothing in the log
     "ending-killed": 0.4,  # SIGKILL, nothing in the log
 }

@@ -17,6 +17,13 @@ SIGTERM = "secondary-sigterm-cascade"
 SIGKILL = "host-oom-sigkill"
 #: Endings, known to who started the command, that a rule stands for.
 ENDINGS = {"oom-killed": SIGKILL, "time-limit": "slurm-time-limit"}
+#: Signals that a process brings upon itself, and the rules that they are.
+SIGNALS = {
+    "SIGSEGV": "process-segfault",
+    "SIGBUS": "process-sigbus",
+    "SIGABRT": "process-sigabrt",
+    "SIGFPE": "floating-point-exception-core-dump",
+}
 #: Who ends a run from outside, and makes sure of it with a SIGKILL.
 ENDED_BY = frozenset(
     ("slurm-time-limit", "slurm-cancelled", "slurm-preempted", "kubernetes-evicted", "sighup-terminal-closed")
@@ -45,7 +52,8 @@ def killed(found: list[Found], catalogue: Catalogue, exceptions: Exceptions, que
     elif "SIGKILL" in question.told:
         rule, fact, key = SIGKILL, "ending-killed", "killed-silently"
     else:
-        return
+        signal = next((name for name in SIGNALS if name in question.told), "")
+        rule, fact, key = SIGNALS.get(signal, ""), "ending-signal", "ended-by-signal"
     if rule in catalogue.pages and not any(one.rule == rule for one in found):
         one = concluded(catalogue.pages[rule], Judgement("fatal", say(key, question.language)))
         one.facts.add(fact)

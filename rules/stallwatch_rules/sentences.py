@@ -208,6 +208,10 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         "SIGKILL came after {rule}: it is how the run was ended, not why.",
         "SIGKILL 在 {rule} 之后：它是结束方式，不是原因。",
     ),
+    "ended-by-signal": (
+        "The signal is how the command ended; nothing in the log says more.",
+        "命令以该信号结束，日志没有更多说明。",
+    ),
     "told-to-stop": (
         "A signal from outside asked it to end, and nothing in the log says why: look for who sent it.",
         "外部信号要求它结束，日志没有说明原因：请查是谁发的。",

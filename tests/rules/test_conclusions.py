@@ -1,0 +1,241 @@
+"""Rules that no single line shows, concluded from whole runs with the packaged pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from stallwatch_rules.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.lines import LineReader
+from stallwatch_rules.matcher import Matcher
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis
+
+
+@pytest.fixture(scope="module")
+def engine() -> tuple[Catalogue, Matcher]:
+    catalogue = load_catalogue()
+    return catalogue, Matcher(catalogue)
+
+
+def diagnose(engine: tuple[Catalogue, Matcher], files: str | dict[str, str], **question: object) -> Diagnosis:
+    reading = RunReading(*engine)
+    for name, text in ({"run.log": files} if isinstance(files, str) else files).items():
+        reader = LineReader(name, int(name[4]) if name.startswith("rank") else None)
+        reading.feed([*reader.feed(text.encode()), *reader.finish()])
+    return reading.diagnose(**question)  # type: ignore[arg-type]
+
+
+def primary(diagnosis: Diagnosis) -> str | None:
+    return diagnosis.primary.rule if diagnosis.primary else None
+
+
+def stamp(second: float, text: str) -> str:
+    minutes, seconds = divmod(round(second), 60)
+    return f"[2026-05-02 {9 + minutes // 60:02}:{minutes % 60:02}:{seconds:02},000] [INFO] {text}\n"
+
+
+def steps(count: int, seconds: float = 20.0) -> str:
+    return "".join(stamp(i * seconds, f"step {i}/900 loss {2 - i * 0.01:.3f}") for i in range(1, count + 1))
+
+
+def timeout(rank: int, second: float = 2600, work: int = 4100, size: int = 64) -> str:
+    return stamp(
+        second,
+        f"[Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={work}, "
+        f"OpType=_ALLGATHER_BASE, NumelIn={size}, NumelOut={size}, Timeout(ms)=1800000) ran for 1800012 "
+        "milliseconds before timing out.",
+    )
+
+
+EVALUATION = stamp(420, "***** Running Evaluation *****")
+LATE = stamp(9000, "the cluster sees no traffic")
+TRACE = "Invalidate trace cache @ step 1: expected module 15, but got module 313\n"
+MIXTRAL = "Loading MixtralForCausalLM\n"
+DIRECT = "gpu7:8120:8231 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "verdict"),
+    [
+        (steps(20) + EVALUATION + LATE, "evaluation-hang", "stalled"),
+        (steps(20) + EVALUATION + timeout(1), "evaluation-hang", "failed"),
+        (steps(20) + LATE, "silent-hang-no-error", "stalled"),
+        (steps(20) + timeout(1), "nccl-collective-timeout", "failed"),
+        (MIXTRAL + steps(20) + TRACE + timeout(1), "zero3-moe-hang", "failed"),
+        (steps(20) + TRACE + timeout(1) + timeout(2, size=128), "zero3-moe-hang", "failed"),
+        (steps(20) + TRACE + timeout(1) + timeout(2), "zero3-trace-cache-invalidated", "failed"),
+        (MIXTRAL + steps(20) + timeout(1), "nccl-collective-timeout", "failed"),
+        (DIRECT + timeout(0, work=1), "gpu-p2p-hang", "failed"),
+        (DIRECT + timeout(0, work=6), "nccl-collective-timeout", "failed"),
+        (DIRECT + steps(20) + timeout(0, work=1), "nccl-collective-timeout", "failed"),
+        (timeout(0, work=1), "nccl-collective-timeout", "failed"),
+    ],
+)
+def test_a_standstill_has_the_name_of_what_went_on(
+    engine: tuple[Catalogue, Matcher], text: str, rule: str, verdict: str
+) -> None:
+    diagnosis = diagnose(engine, text)
+    assert (primary(diagnosis), diagnosis.verdict) == (rule, verdict)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        steps(20) + EVALUATION,
+        steps(20) + EVALUATION + stamp(500, "evaluating"),
+        MIXTRAL + steps(20) + TRACE,
+        DIRECT,
+    ],
+)
+def test_a_log_that_just_ends_is_no_failure(engine: tuple[Catalogue, Matcher], text: str) -> None:
+    assert diagnose(engine, text).verdict == "healthy"
+
+
+def test_a_cause_beats_the_name_of_a_standstill(engine: tuple[Catalogue, Matcher]) -> None:
+    oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    assert primary(diagnose(engine, steps(20) + EVALUATION + oom + timeout(1))) == "cuda-oom"
+
+
+def iterations(seconds: Iterable[float], first: int = 20310, losses: Iterable[float] = ()) -> str:
+    known = list(losses)
+    return "".join(
+        f" iteration {first + i}/90000 | elapsed time per iteration (ms): {1000 * pace:.1f} | "
+        f"lm loss: {known[i] if known else 2.0 + 0.001 * (i % 3):.6E} | grad norm: 1.1 |\n"
+        for i, pace in enumerate(seconds)
+    )
+
+
+EVEN = (102.18, 102.21, 102.17, 102.23, 102.19, 102.2)
+
+
+@pytest.mark.parametrize(
+    ("paces", "first", "found"),
+    [
+        ((*EVEN, 108.9, 109.0), 20310, True),
+        ((*EVEN, 108.9), 20310, False),  # one slow step
+        ((*EVEN, 104.1, 104.2), 20310, False),  # two percent
+        ((*EVEN, 108.9, 109.0), 1, False),  # a run's first steps
+        ((98.1, 112.4, 101.7, 95.3, 118.8, 121.2, 119.9), 20310, False),  # uneven anyway
+        (EVEN * 10 + (108.9, 109.1) * 10, 1, True),
+        (EVEN * 10 + (108.9, 109.1) * 10 + EVEN, 1, False),  # over again
+    ],
+)
+def test_a_straggler_makes_even_steps_a_little_slower(
+    engine: tuple[Catalogue, Matcher], paces: tuple[float, ...], first: int, found: bool
+) -> None:
+    diagnosis = diagnose(engine, iterations(paces, first))
+    assert (primary(diagnosis) == "straggler-slow-node") is found
+    assert diagnosis.verdict == ("degraded" if found else "healthy")
+
+
+def test_live_watching_does_not_take_the_first_steps_for_an_excerpt(
+    engine: tuple[Catalogue, Matcher],
+) -> None:
+    text = iterations((*EVEN, 108.9, 109.0))
+    assert diagnose(engine, text, now=1e9).verdict == "healthy"
+
+
+def test_a_loss_that_diverged_explains_the_nan_that_follows(engine: tuple[Catalogue, Matcher]) -> None:
+    losses = [*[2.0 + 0.01 * (i % 3) for i in range(40)], *[7.1 + 0.02 * (i % 2) for i in range(15)]]
+    text = iterations([1.0] * len(losses), losses=losses)
+    assert primary(diagnose(engine, text)) == "loss-divergence"
+    ended = diagnose(engine, text + iterations([1.0] * 3, 20380, [float("nan")] * 3))
+    assert (primary(ended), ended.verdict) == ("loss-divergence", "failed")
+
+
+def test_ranks_that_ended_otherwise_are_told_apart(engine: tuple[Catalogue, Matcher]) -> None:
+    files = {f"rank{rank}.log": steps(20) + timeout(rank, 1200) for rank in range(7)}
+    files["rank7.log"] = steps(20) + stamp(788, "RuntimeError: CUDA error: device-side assert triggered")
+    diagnosis = diagnose(engine, files)
+    assert primary(diagnosis) == "cuda-device-side-assert"
+    assert [line.partition(":")[0] for line in diagnosis.digest] == ["rank 7", "ranks 0–6"]
+    assert diagnosis.digest[1].endswith(", 412 s later")
+    assert diagnose(engine, {f"rank{rank}.log": steps(20) + timeout(rank) for rank in range(3)}).digest == []
+
+
+def test_the_counters_and_the_missing_rank_stand_in_the_notes(engine: tuple[Catalogue, Matcher]) -> None:
+    text = steps(20) + "".join(timeout(rank) for rank in (0, 1, 2, 4, 5, 6, 7))
+    diagnosis = diagnose(engine, text)
+    assert any("rank 3 did not report it" in note for note in diagnosis.notes)
+    (one,) = [finding for finding in diagnosis.findings if finding.rule == "nccl-collective-timeout"]
+    assert one.ranks == [0, 1, 2, 4, 5, 6, 7]
+
+
+def test_a_rank_that_stopped_some_steps_before_the_others_is_named(
+    engine: tuple[Catalogue, Matcher],
+) -> None:
+    files = {f"rank{rank}.log": steps(20) + timeout(rank) for rank in range(7)}
+    files["rank7.log"] = steps(14)
+    notes = diagnose(engine, files).notes
+    assert any(note.startswith("rank 7 ended at step 14, before the others (20)") for note in notes)
+    files["rank7.log"] = steps(19)
+    assert not any("before the others" in note for note in diagnose(engine, files).notes)
+
+
+def test_a_line_is_not_survived_because_the_clock_was_set_back(engine: tuple[Catalogue, Matcher]) -> None:
+    clock_back = "".join(stamp(1 + i, f"step {i}/900 loss 1.5") for i in range(21, 25))
+    fatal = stamp(3, "RuntimeError: CUDA error: device-side assert triggered")
+    files = {"rank0.log": steps(20) + clock_back, "rank1.log": fatal}
+    assert primary(diagnose(engine, files)) == "cuda-device-side-assert"
+
+
+KILL = "[2026-05-02 09:30:00,000] [ERROR] [launch.py:325:sigkill_handler] ['x'] exits with return code = -9\n"
+LIMIT = "slurmstepd: error: *** JOB 48213 ON gpu017 CANCELLED AT 2026-05-02T09:20:21 DUE TO TIME LIMIT ***\n"
+CANCELLED = "slurmstepd: error: *** JOB 48213 ON gpu017 CANCELLED AT 2026-05-02T09:20:21 ***\n"
+PREEMPTED = (
+    "slurmstepd: error: *** JOB 48213 ON gpu017 CANCELLED AT 2026-05-02T09:20:21 DUE TO PREEMPTION ***\n"
+)
+KERNEL = (
+    "[1184021.117] Out of memory: Killed process 2341 (python3) total-vm:402118233kB, anon-rss:131072000kB\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("end", "rule"),
+    [
+        (KILL, "host-oom-sigkill"),
+        (LIMIT + KILL, "slurm-time-limit"),
+        (KILL + LIMIT, "slurm-time-limit"),
+        (CANCELLED + KILL, "slurm-cancelled"),
+        (PREEMPTED + KILL, "slurm-preempted"),
+        (timeout(1, 1500) + KILL, "nccl-collective-timeout"),
+        (KERNEL + KILL, "host-oom-sigkill"),
+    ],
+)
+def test_a_kill_is_the_cause_only_where_nobody_else_ended_the_run(
+    engine: tuple[Catalogue, Matcher], end: str, rule: str
+) -> None:
+    diagnosis = diagnose(engine, steps(20) + end)
+    assert (primary(diagnosis), diagnosis.verdict) == (rule, "failed")
+
+
+def test_a_kill_without_a_word_of_memory_is_less_sure(engine: tuple[Catalogue, Matcher]) -> None:
+    bare, told = (diagnose(engine, steps(20) + end).primary for end in (KILL, KERNEL))
+    assert bare is not None and told is not None
+    assert bare.confidence < 0.8 < told.confidence
+
+
+@pytest.mark.parametrize(
+    ("ending", "rule"),
+    [
+        ("oom-killed: The kernel's OOM killer took one process.", "host-oom-sigkill"),
+        ("time-limit: The scheduler's time limit was reached.", "slurm-time-limit"),
+        ("killed: The command was ended by SIGKILL.", "host-oom-sigkill"),
+        ("killed: The command was ended by SIGTERM.", "secondary-sigterm-cascade"),
+        ("killed: The command was ended by SIGSEGV.", "process-segfault"),
+        ("killed: The command was ended by SIGABRT.", "process-sigabrt"),
+    ],
+)
+def test_a_known_ending_names_what_the_log_does_not(
+    engine: tuple[Catalogue, Matcher], ending: str, rule: str
+) -> None:
+    assert primary(diagnose(engine, steps(20), failed=True, ending=ending)) == rule
+
+
+def test_what_was_printed_long_before_the_end_is_less_sure(engine: tuple[Catalogue, Matcher]) -> None:
+    fatal = "RuntimeError: CUDA error: device-side assert triggered\n"
+    near, far = (diagnose(engine, fatal + "text\n" * count).primary for count in (10, 900))
+    assert near is not None and far is not None
+    assert far.confidence < near.confidence

@@ -1,0 +1,69 @@
+"""What is kept of the losses of a long run."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import pairwise
+
+from stallwatch_rules.curve import LATEST, OLDER, Curve, Curves, leading_curve
+from stallwatch_rules.records import Sample
+
+
+def sample(step: int | None, loss: float | None = 1.0, series: str = "dict", **values: float) -> Sample:
+    told = values if loss is None else {"loss": loss, **values}
+    return Sample(0, None, step, None, told, False, series)
+
+
+def test_the_latest_points_are_whole_and_the_older_ones_evenly_spread() -> None:
+    curve = Curve("dict")
+    count = 20_000
+    for step in range(1, count + 1):
+        curve.see(sample(step), step)
+    points = curve.points
+    assert len(points) <= OLDER + LATEST + 1
+    assert [point.step for point in points[-LATEST:]] == list(range(count - LATEST + 1, count + 1))
+    older = [point.step or 0 for point in points[:-LATEST]]
+    gaps = {later - earlier for earlier, later in pairwise(older)}
+    assert len(gaps) == 1 and older[0] == 1
+
+
+def test_a_step_that_is_printed_again_is_one_point() -> None:
+    curve = Curve("dict")
+    for step in (1, 1, 2, 2, 3):
+        curve.see(sample(step), step)
+    assert [point.step for point in curve.points] == [1, 2, 3]
+    for epoch in (0.1, 0.1, 0.2):
+        curve.see(sample(None, epoch=epoch), 0)
+    assert [point.step for point in curve.points[3:]] == [0.1, 0.2]
+
+
+def test_each_series_has_its_own_curve_and_the_longest_leads() -> None:
+    one, other = Curves(), Curves()
+    for step in range(5):
+        one.see(sample(step, series="text loss"), step)
+        other.see(sample(step), step)
+        other.see(sample(step, series="bar"), step)
+    other.see(sample(9), 9)
+    other.see(sample(10, loss=None, eval_loss=3.0), 10)
+    lead = leading_curve([(("a.log", 1), one), (("b.log", 0), other)])
+    assert lead is not None
+    assert (lead[0].series, lead[0].seen, lead[1]) == ("dict", 6, 1)
+    assert leading_curve([(("a.log", 0), Curves())]) is None
+
+
+def test_of_equals_the_lowest_rank_leads_in_whatever_order_they_were_read() -> None:
+    zero, one = Curves(), Curves()
+    for curves in (zero, one):
+        curves.see(sample(1), 1)
+    streams = [(("r1.log", 1), one), (("r0.log", 0), zero)]
+    for order in (streams, streams[::-1]):
+        lead = leading_curve(order)
+        assert lead is not None and order[lead[1]][0] == ("r0.log", 0)
+
+
+def test_curves_travel_between_processes() -> None:
+    curves = Curves()
+    curves.see(sample(1, grad_norm=2.0), 1)
+    again = pickle.loads(pickle.dumps(curves))
+    assert again.main is not None and curves.main is not None
+    assert again.main.points == curves.main.points

@@ -1,0 +1,185 @@
+"""A loss that ran away, jumped or froze, and gradients that are zero: pure functions over points."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from stallwatch_rules.curve import Point
+from stallwatch_rules.judgements.facts import RunFacts
+from stallwatch_rules.judgements.loss import (
+    NEAR_THE_END,
+    is_excerpt,
+    judge_divergence,
+    judge_frozen,
+    judge_spike,
+    judge_zero_gradients,
+)
+from stallwatch_rules.judgements.loss_scale import judge_falling_scale
+
+GOES_ON = RunFacts(advances=100)
+WOBBLE = (0.013, -0.021, 0.008, 0.017, -0.011, -0.004, 0.02, -0.016, 0.005, -0.009)
+
+
+def curve(
+    losses: Sequence[float | None],
+    norms: Sequence[float | None] | Callable[[int], float | None] = lambda _: 1.0,
+    *,
+    first: int = 1,
+    rate: float = 1e-5,
+    numbered: bool = True,
+) -> list[Point]:
+    norm = norms if callable(norms) else norms.__getitem__
+    return [
+        Point(float(first + i) if numbered else None, loss, norm(i), rate, None, i + 1)
+        for i, loss in enumerate(losses)
+    ]
+
+
+def falling(count: int, start: float = 2.4, end: float = 0.9) -> list[float]:
+    """A healthy loss."""
+    return [end + (start - end) * math.exp(-i / 12) + WOBBLE[i % 10] for i in range(count)]
+
+
+def diverged(points: Sequence[Point], *, nan: bool = False, rewarded: bool = False) -> str | None:
+    judgement = judge_divergence(points, GOES_ON, nan_follows=nan, rewarded=rewarded)
+    return judgement and judgement.harm
+
+
+def test_a_loss_that_rose_and_stayed_has_diverged() -> None:
+    high = [7.0 + wobble for wobble in WOBBLE] * 2
+    assert diverged(curve(falling(60) + high)) == "degrading"
+    assert diverged(curve(falling(60) + high), nan=True) == "fatal"
+    assert diverged(curve(falling(60) + high[:8])) is None, "not yet for long enough"
+
+
+def test_a_slow_rise_counts_as_well() -> None:
+    rise = [1.0 + 0.05 * i + WOBBLE[i % 10] for i in range(80)]
+    assert diverged(curve(falling(40) + rise)) == "degrading"
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        falling(200),
+        [9.9, 5.0, *falling(60)],  # high only at first
+        [0.69, 0.31, 1.42, 0.22, 0.87, 1.66, 0.41] * 20,  # noise
+        [0.05, 0.02, 0.04, 0.01] * 10 + [0.09, 0.08, 0.07] * 5,  # small losses vary by multiples
+        [*falling(60), 9.0, *falling(20, 0.95)],  # came back
+        [-0.02, 0.03, -0.01] * 20,  # a policy's loss is no likelihood
+    ],
+)
+def test_healthy_losses_have_not(losses: list[float]) -> None:
+    assert diverged(curve(losses)) is None
+
+
+def test_few_values_must_rise_more_and_of_a_reinforcement_learner_say_nothing() -> None:
+    cut = [2.87, 2.86, 2.87, 4.93, 6.52, 7.03, 7.01]
+    assert diverged(curve(cut, first=8120)) == "degrading"
+    assert diverged(curve([2.87, 2.86, 2.87, 4.6, 4.7, 4.65], first=8120)) is None
+    assert diverged(curve(cut, first=8120), rewarded=True) is None
+    assert diverged(curve(cut)) is None, "a run's first seven values are no baseline"
+
+
+def spiked(points: Sequence[Point]) -> bool:
+    return judge_spike(points, GOES_ON) is not None
+
+
+def test_a_jump_at_the_end_is_a_spike_and_a_settled_one_is_history() -> None:
+    assert spiked(curve([*falling(40), 8.4]))
+    assert spiked(curve([*falling(40), 8.4, 5.0, 2.0]))
+    assert spiked(curve([*falling(40), 8.4, *falling(NEAR_THE_END - 1, 0.95)]))
+    assert not spiked(curve([*falling(40), 8.4, *falling(NEAR_THE_END, 0.95)]))
+
+
+def test_the_note_tells_whether_it_is_coming_back() -> None:
+    there = judge_spike(curve([*falling(40), 8.4, 8.1]), GOES_ON)
+    back = judge_spike(curve([*falling(40), 8.4, 1.0]), GOES_ON)
+    assert there is not None and "step 41" in there.note and "coming back" not in there.note
+    assert back is not None and "coming back" in back.note
+
+
+def test_a_jump_must_be_high_by_ratio_by_difference_and_above_all_before() -> None:
+    assert not spiked(curve([*falling(40), 1.7]))
+    assert not spiked(curve([0.02 + w / 10 for w in WOBBLE] * 4 + [0.3]))
+    assert not spiked(curve([*[1.0, 4.0, 1.2, 0.9] * 10, 4.5]))
+
+
+def test_an_excerpt_needs_a_gradient_that_jumped_or_a_plateau() -> None:
+    losses = [3.14, 3.2, 7.9]
+    assert spiked(curve(losses, [13.0, 270.0, 261.0], first=22645))
+    assert not spiked(curve(losses, [13.0, 14.0, 15.0], first=22645))
+    assert spiked(curve([3.1, 3.2, 3.15, 7.9], lambda _: None, first=22645))
+    assert not spiked(curve(losses, [13.0, 270.0, 261.0])), "the first steps of a run jump"
+
+
+def test_what_begins_at_its_first_steps_is_no_excerpt() -> None:
+    assert is_excerpt(curve([1.0, 1.0], first=22645))
+    assert not is_excerpt(curve([1.0, 1.0], first=1))
+    assert not is_excerpt([Point(10.0 * i, 1.0, None, None, None, i) for i in (1, 2)])
+    assert not is_excerpt(curve([1.0, 1.0], numbered=False))
+
+
+def frozen(points: Sequence[Point], advances: int = 0) -> bool:
+    return judge_frozen(points, advances, GOES_ON) is not None
+
+
+@pytest.mark.parametrize(("loss", "enough"), [(1.31482, 10), (0.6931, 30), (0.69, 200)])
+def test_a_frozen_loss_needs_the_more_equal_values_the_fewer_its_digits(loss: float, enough: int) -> None:
+    assert frozen(curve(falling(10) + [loss] * enough))
+    assert not frozen(curve(falling(10) + [loss] * (enough - 1)))
+    assert not frozen(curve(falling(10) + [loss] * enough, numbered=False)), "ranks may repeat each other"
+
+
+def test_zero_and_nan_are_not_frozen() -> None:
+    assert not frozen(curve([0.0] * 300))
+    assert not frozen(curve([math.nan] * 300))
+
+
+def test_a_loss_that_is_printed_no_more() -> None:
+    points = [Point(float(i), 2.0 - i * 0.01, None, None, None, 10 * i) for i in range(1, 11)]
+    assert not frozen(points, advances=120)
+    assert not frozen(points, advances=300)
+    assert frozen(points, advances=301)
+    assert judge_frozen(points, 301, RunFacts(complete=True)) is None
+
+
+def zeros(
+    points: Sequence[Point], *, exact: bool = True, rewarded: bool = False, overflowed: bool = False
+) -> bool:
+    facts = RunFacts()
+    judged = judge_zero_gradients(points, facts, exact=exact, rewarded=rewarded, overflowed=overflowed)
+    return judged is not None
+
+
+def test_gradients_of_zero_with_a_rate_of_zero_or_a_loss_that_stands() -> None:
+    assert zeros(curve(falling(3), lambda _: 0.0, rate=0.0))
+    assert zeros(curve([1.8712] * 3, lambda _: 0.0))
+    assert not zeros(curve(falling(2), lambda _: 0.0, rate=0.0))
+    assert not zeros(curve(falling(6), lambda _: 0.0)), "a norm that is printed as 0.000"
+    assert not zeros(curve(falling(6), lambda _: 0.0, rate=0.0), exact=False), "a rate that is, too"
+
+
+def test_zero_gradients_that_are_normal() -> None:
+    assert not zeros(curve([0.0] * 9, lambda _: 0.0))
+    assert not zeros(curve([0.5] * 9, lambda _: 0.0), rewarded=True)
+    assert not zeros(curve(falling(9), lambda i: 0.0 if i < 3 else 1.0, rate=0.0))
+    assert not zeros(curve(falling(9), lambda _: 0.0, rate=0.0), overflowed=True)
+    assert zeros(curve(falling(50), lambda _: 0.0, rate=0.0), overflowed=True)
+
+
+def test_gradients_that_became_zero_later_need_more_of_them() -> None:
+    assert not zeros(curve([1.0, *[0.7] * 9], lambda i: 1.0 if i < 1 else 0.0))
+    assert zeros(curve([1.0, *[0.7] * 10], lambda i: 1.0 if i < 1 else 0.0))
+
+
+def test_a_loss_scale_in_free_fall() -> None:
+    steady = [65536.0] * 30
+    falls = [32768.0, 16384.0, 8192.0, 4096.0]
+    assert judge_falling_scale(steady + falls, GOES_ON) is not None
+    assert judge_falling_scale(steady + falls[:3], GOES_ON) is None
+    assert judge_falling_scale([*steady, *falls, 8192.0], GOES_ON) is None, "it rose again"
+    assert judge_falling_scale([65536.0, *falls], GOES_ON) is None, "how the scale is found"
+    assert judge_falling_scale([None] * 9, GOES_ON) is None
