@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stallwatch.commands.context import App, catalogue_of, rules_option, tell, tell_all
+from stallwatch.commands.rules_verify import verify
 
 if TYPE_CHECKING:
     from stallwatch_rules.catalogue import Catalogue
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def rules() -> None:
-    """List, show, check and try the rules.
+    """List, show, check, try, verify and draft rules.
 
     \b
     stallwatch rules list
@@ -136,6 +137,9 @@ def test(app: App, rule: str | None, file: Path, rule_dirs: tuple[Path, ...]) ->
         caught = "".join(f" {name}={value!r}" for name, value in captures.items())
         click.echo(f"{line.source}:{line.number}: {fired}{caught}")
     raise click.exceptions.Exit(0 if hits else 1)
+
+
+rules.add_command(verify)
 
 
 def _lines(file: Path) -> Iterator[Line]:

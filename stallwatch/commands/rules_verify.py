@@ -1,0 +1,144 @@
+"""``stallwatch rules verify``: do the packages still print what the rules look for?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stallwatch.commands.context import App, catalogue_of, rules_option
+
+if TYPE_CHECKING:
+    from stallwatch.package_sources import Sources
+    from stallwatch_rules.page import RulePage
+    from stallwatch_rules.wordings import Verified
+
+
+@click.command()
+@click.option("--package", required=True, metavar="NAME", help="The package, such as deepspeed.")
+@click.option("--version", metavar="X", help="The release to download, or the version that the folder holds.")
+@click.option(
+    "--path",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="Look into this folder of source instead of the installed package.",
+)
+@click.option(
+    "--download", is_flag=True, help="Look into the newest release (or --version), by pip download."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result for programs.")
+@rules_option
+@click.pass_obj
+def verify(
+    app: App,
+    package: str,
+    version: str | None,
+    path: Path | None,
+    download: bool,
+    as_json: bool,
+    rule_dirs: tuple[Path, ...],
+) -> None:
+    """Look whether a package's source still holds the text of the rules that name it in emitted_by.
+
+    \b
+    stallwatch rules verify --package deepspeed
+    stallwatch rules verify --package trl --download
+    stallwatch rules verify --package torch --path ~/src/pytorch
+
+    A rule is found when one of its patterns is: the pattern's fixed text in the strings of the package's
+    Python, C++ and compiled files. A rule that claims other versions is skipped.
+
+    Exit code: 1 when a rule's text is missing; 2 when there is no source to look into; else 0.
+    """
+    from stallwatch.package_sources import SourceError, Sources, downloaded, installed
+
+    if path and download:
+        raise click.UsageError("--path and --download exclude each other")
+    if version and not (path or download):
+        raise click.UsageError("--version needs --download, or the --path of that version")
+    catalogue = catalogue_of(app.config(rules__dirs=rule_dirs))
+    try:
+        if download:
+            source = downloaded(package, version or "")
+        else:
+            source = nullcontext(Sources([path], version or "") if path else installed(package))
+        with source as sources:
+            results = look(list(catalogue.pages.values()), package, sources)
+            found_version = sources.version
+    except SourceError as error:
+        raise click.UsageError(str(error)) from error
+    if as_json:
+        record = {"package": package, "version": found_version, "rules": [asdict(one) for one in results]}
+        click.echo(json.dumps(record, indent=2, ensure_ascii=False))
+    else:
+        _print(results, package, found_version)
+    raise click.exceptions.Exit(1 if any(one.state == "missing" for one in results) else 0)
+
+
+def look(pages: Sequence[RulePage], package: str, sources: Sources) -> list[Verified]:
+    """What is known of each rule that names the package."""
+    from stallwatch.source_strings import BINARY, COMPILED, holds, strings_in
+    from stallwatch_rules.wordings import Search
+
+    search = Search(pages, package, sources.version)
+    files = sources.files()
+    # The files that rules name first; source before compiled files, which are large and tell no line.
+    files.sort(
+        key=lambda file: (not search.named(file.as_posix()), not file.name.endswith((".py", *COMPILED)), file)
+    )
+    with _progress(len(files)) as advance:
+        for file in files:
+            words = search.words
+            if not words:
+                break
+            search.see(_shown(file, sources), strings_in(file, words, search.may_be_in))
+            advance()
+    binaries = [file for file in files if file.name.endswith(BINARY) or ".so." in file.name]
+    names = {file.name for file in files}
+    for compiled in search.compiled:
+        if compiled not in names and not any(holds(file, compiled) for file in binaries):
+            search.absent(compiled)
+    return list(search.results.values())
+
+
+def _shown(file: Path, sources: Sources) -> str:
+    for folder in sources.folders:
+        if file.is_relative_to(folder):
+            return str(file.relative_to(folder))
+    return str(file)
+
+
+def _print(results: Sequence[Verified], package: str, version: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    styles = {"found": "green", "missing": "bold red", "skipped": "dim"}
+    table = Table("rule", "", "where", box=None, pad_edge=False)
+    for one in sorted(results, key=lambda one: (one.state != "missing", one.state == "skipped", one.rule)):
+        place = f"{one.file}:{one.line}" if one.line else one.file
+        where = {"found": place, "missing": one.pattern, "skipped": one.reason}[one.state]
+        table.add_row(one.rule, Text(one.state, style=styles[one.state]), Text(where))
+    Console(width=None if sys.stdout.isatty() else 1000).print(table, highlight=False)
+    counts = [f"{sum(one.state == state for one in results)} {state}" for state in styles]
+    click.echo(f"{package} {version or '(version unknown)'}: {', '.join(counts)}")
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[], None]]:
+    """A bar on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading", total=total)
+        yield lambda: bar.advance(task)

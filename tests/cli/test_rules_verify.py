@@ -1,0 +1,177 @@
+"""``stallwatch rules verify``: the strings of a package's source, and what is told of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from stallwatch.package_sources import SourceError, downloaded, installed, version_of
+from stallwatch.source_strings import binary_strings, c_strings, python_strings, strings_in
+
+Stallwatch = Callable[..., Result]
+
+
+def test_python_strings_are_joined_with_gaps() -> None:
+    text = textwrap.dedent(
+        """
+        raise ValueError("one"
+                         " two")
+        log(f"step {step}: " f"loss {loss:.2f}")
+        log("left " + name + " right")
+        log("%s of %d" % (a, b))
+        model.gather_all_weights()
+        """
+    )
+    found = [(one.text.replace("\0", "_"), one.line) for one in python_strings(text)]
+    assert ("one two", 2) in found
+    assert ("step _: loss _", 4) in found
+    assert ("left _ right", 5) in found
+    assert ("%s of %d", 6) in found
+    assert ("gather_all_weights", 7) in found
+    assert list(python_strings("def broken(")) == []
+
+
+def test_c_strings_are_joined_with_gaps() -> None:
+    text = 'int x;\nTORCH_CHECK(ok, "Function ", name,\n  " returned \\"it\\" "\n  "twice");\nf("other");\n'
+    found = [(one.text.replace("\0", "_"), one.line) for one in c_strings(text)]
+    assert found == [('Function _ returned "it" twice', 2), ("other", 5)]
+
+
+def test_compiled_strings_around_a_word(tmp_path: Path) -> None:
+    file = tmp_path / "lib.so"
+    file.write_bytes(b"\x7fELF\0the Crane broke\0nothing\0")
+    assert [one.text for one in binary_strings(file, {"crane"})] == ["the Crane broke"]
+    assert list(binary_strings(file, {"boat"})) == []
+    (tmp_path / "empty.so").write_bytes(b"")
+    assert list(strings_in(tmp_path / "empty.so", {"crane"}, lambda _: True)) == []
+
+
+PAGE = """\
+---
+id: {rule}
+title: The crane
+title_zh: 吊车
+family: house
+role: cause
+harm: fatal
+status: stable
+since: "0.1"
+patterns:
+  - '{text}'
+emitted_by:
+  - package: cargo
+---
+
+## What happened
+
+It broke.
+
+## Why
+
+It was old.
+
+## Fix
+
+1. Mend it.
+
+## 中文
+
+### 发生了什么
+
+坏了。
+
+### 原因
+
+旧了。
+
+### 处理
+
+1. 修理。
+
+```log fires
+{text}
+```
+
+```log quiet
+the crane stands still
+```
+"""
+
+
+@pytest.fixture
+def cargo(tmp_path: Path) -> Path:
+    for rule, text in (
+        ("crane-broke", "the crane broke in two"),
+        ("crane-sank", "the crane sank into the sea"),
+    ):
+        page = tmp_path / "mine" / "house" / f"{rule}.md"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(PAGE.format(rule=rule, text=text), encoding="utf-8")
+    source = tmp_path / "cargo"
+    source.mkdir()
+    (source / "crane.py").write_text('def f():\n    raise OSError("the crane broke " "in two")\n')
+    return source
+
+
+def test_found_and_missing(stallwatch: Stallwatch, cargo: Path) -> None:
+    command = ("rules", "verify", "--package", "cargo", "--path", "cargo", "--rules", "mine")
+    result = stallwatch(*command, "--json")
+    assert result.exit_code == 1
+    rules = json.loads(result.stdout)["rules"]
+    assert {one["rule"]: (one["state"], one["file"], one["line"]) for one in rules} == {
+        "crane-broke": ("found", "crane.py", 2),
+        "crane-sank": ("missing", "", 0),
+    }
+    (cargo / "sea.py").write_text('print("the crane sank into the sea")\n')
+    told = stallwatch(*command)
+    assert told.exit_code == 0
+    assert "crane-broke  found  crane.py:2" in told.stdout
+    assert "cargo (version unknown): 2 found, 0 missing, 0 skipped" in told.stdout
+
+
+def test_an_installed_package_is_found_without_importing_it(stallwatch: Stallwatch) -> None:
+    assert installed("click").version
+    assert any(file.name == "core.py" for file in installed("click").files())
+    with pytest.raises(SourceError, match="not installed here"):
+        installed("no-such-package-at-all")
+    result = stallwatch("rules", "verify", "--package", "no-such-package-at-all")
+    assert result.exit_code == 2
+    assert "--download" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--path", ".", "--download"), "exclude each other"),
+        (("--version", "1"), "--version needs --download"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    stallwatch: Stallwatch, arguments: tuple[str, ...], told: str
+) -> None:
+    result = stallwatch("rules", "verify", "--package", "cargo", *arguments)
+    assert result.exit_code == 2
+    assert told in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("archive", "version"),
+    [("trl-1.2.3-py3-none-any.whl", "1.2.3"), ("deepspeed-0.19.8.tar.gz", "0.19.8"), ("odd.zip", "")],
+)
+def test_the_version_in_an_archives_name(archive: str, version: str) -> None:
+    assert version_of(archive) == version
+
+
+def test_what_pip_says_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    with pytest.raises(SourceError, match="pip cannot download cargo==9"), downloaded("cargo", "9"):
+        pass
