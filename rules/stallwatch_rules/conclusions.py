@@ -176,6 +176,12 @@ def _losses(run: Run) -> Iterator[Conclusion]:
     spike = judge_spike(points, run.facts)
     if spike is not None:
         yield SPIKE, spike, None
-    frozen = judge_frozen(points, stream.timelines.advances, run.facts)
+    frozen = judge_frozen(
+        points,
+        stream.timelines.advances,
+        run.facts,
+        bar=curve.series.startswith("bar"),
+        zero_is_odd=curve.exact and not curve.rewarded,
+    )
     if frozen is not None:
         yield FROZEN, frozen, None

@@ -16,7 +16,7 @@ from stallwatch_rules.stream import ACTIVITY_SECONDS, StreamReading
 ALIVE = 5  #: lines after a silence that show that the run only did something without a word
 ENOUGH = 5  #: durations that tell a rhythm
 TOLD = 3.0  #: without them, so many times the step time that the trainer prints is no stall yet
-MID_RUN = 20  #: a first step beyond so many steps was not the run's first
+MID_RUN = 10  #: a first step beyond so many steps was not the run's first
 USUAL = 1.5  #: a silence is no news if the run got over one nearly as long before
 
 

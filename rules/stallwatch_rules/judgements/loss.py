@@ -18,8 +18,11 @@ from stallwatch_rules.sentences import say
 JUMP = 2.0  #: a loss this many times its baseline has jumped …
 JUMP_BY = 1.0  #: … if it also rose by this much: small losses vary by multiples
 RISE, RISE_BY = 1.5, 0.5  #: the same for a loss that stays high
+NATS = 1.5  #: for an excerpt this rise is enough: a cross-entropy that is e^1.5 times less sure
+BEYOND = 100.0  #: a loss so many times its baseline needs no further witness
+NOISE = 6.0  #: a jump must be so many times the usual noise, as noisy losses jump all the time
 ABOVE_ALL = 1.3  #: and it must lie so far above all that was printed shortly before
-MID_RUN = 20  #: a first step beyond this many was not the run's first
+MID_RUN = 10  #: a first step beyond this many was not the run's first
 SHORT = 30  #: a curve with fewer points is an excerpt
 NEAR_THE_END = 10  #: points; a jump that lies further back and went away is history
 STAYED = 10  #: points for which a loss must stay high to have run away; 3 in an excerpt
@@ -63,7 +66,10 @@ def judge_divergence(
     best = min((before[i : i + width] for i in starts), key=lambda part: (median(part), max(part)))
     low, high = median(best), median(recent)
     rise, by = (JUMP, JUMP_BY) if few else (RISE, RISE_BY)
-    if high < max(rise * low, low + by) or min(recent) <= ABOVE_ALL * max(best):
+    least = max(rise * low, low + by)
+    if few and is_excerpt(points):
+        least = min(least, low + NATS)
+    if high < least or min(recent) <= ABOVE_ALL * max(best):
         return None
     note = say("loss-diverged", facts.language, low=f"{low:.4g}", high=f"{high:.4g}", count=width)
     return Judgement("fatal" if nan_follows else "degrading", note)
@@ -72,20 +78,28 @@ def judge_divergence(
 def judge_spike(points: Sequence[Point], facts: RunFacts) -> Judgement | None:
     """A loss that jumped within its last points, whether it is coming back or not."""
     known = finite_losses(points)
-    for index in range(max(2, len(known) - NEAR_THE_END), len(known)):
+    for index in range(max(1, len(known) - NEAR_THE_END), len(known)):
         before, point = known[max(0, index - BASELINE) : index], known[index]
         losses = [one.loss for one in before if one.loss is not None]
         usual, loss = median(losses), point.loss
         if loss is None or usual <= 0 or loss < max(JUMP * usual, usual + JUMP_BY):
             continue
-        if loss <= ABOVE_ALL * max(losses):
+        if loss <= ABOVE_ALL * max(losses) or math.log(loss / usual) < NOISE * _noise(losses):
             continue
-        if len(losses) < STAYED and not (is_excerpt(known) and _gradient_jumped(known, index)):
+        alone = len(losses) >= 2 and loss > BEYOND * usual
+        if len(losses) < STAYED and not (alone or (is_excerpt(known) and _gradient_jumped(known, index))):
             continue
         key = "spike-back" if _came_back(known[index:], usual) else "spike"
         note = say(key, facts.language, usual=f"{usual:.4g}", loss=f"{loss:.4g}", step=_step(point))
         return Judgement("degrading", note)
     return None
+
+
+def _noise(losses: Sequence[float]) -> float:
+    """How much the logarithms vary, whatever single outliers do."""
+    logs = [math.log(loss) for loss in losses if loss > 0]
+    middle = median(logs)
+    return 1.4826 * median(abs(log - middle) for log in logs)
 
 
 def _gradient_jumped(known: Sequence[Point], index: int) -> bool:
@@ -95,7 +109,7 @@ def _gradient_jumped(known: Sequence[Point], index: int) -> bool:
     """
     norms = [one.grad_norm for one in known[: index + 1]]
     real = [norm for norm in norms if norm is not None and math.isfinite(norm) and norm > 0]
-    if len(real) < 3:
+    if len(real) < 2:
         losses = [one.loss for one in known[:index] if one.loss is not None]
         flat = len(losses) >= 3 and max(losses) - min(losses) <= 0.2 * median(losses)
         loss = known[index].loss
@@ -112,8 +126,14 @@ def _step(point: Point) -> str:
     return "?" if point.step is None else f"{point.step:g}"
 
 
-def judge_frozen(points: Sequence[Point], advances: int, facts: RunFacts) -> Judgement | None:
-    """A loss that is the same number again and again, or that is printed no more while steps go on."""
+def judge_frozen(
+    points: Sequence[Point], advances: int, facts: RunFacts, *, bar: bool = False, zero_is_odd: bool = False
+) -> Judgement | None:
+    """A loss that is the same number again and again, or that is printed no more while steps go on.
+
+    ``bar``: it stands behind a progress bar, which repeats the last value. ``zero_is_odd``: numbers are
+    printed in full and nothing says that this is a reinforcement learner, whose loss is zero by nature.
+    """
     known = [point for point in points if point.loss is not None]
     if not known:
         return None
@@ -123,7 +143,11 @@ def judge_frozen(points: Sequence[Point], advances: int, facts: RunFacts) -> Jud
         if point.loss != last.loss:
             break
         same += 1
-    if last.loss and math.isfinite(last.loss) and same >= _enough_equal(last.loss, known[-same:]):
+    enough = _enough_equal(last.loss or 0.0, known[-same:]) * (20 if bar else 1)
+    if last.loss == 0:
+        healthy = not zero_is_odd or any(point.grad_norm for point in known[-same:])
+        enough = len(known) + 1 if healthy else ZEROS_LATER
+    if last.loss is not None and math.isfinite(last.loss) and same >= enough:
         note = say("loss-same", facts.language, loss=f"{last.loss:g}", count=same)
         return Judgement("degrading", note)
     gaps = sorted(later.mark - earlier.mark for earlier, later in pairwise(known))
@@ -136,7 +160,7 @@ def judge_frozen(points: Sequence[Point], advances: int, facts: RunFacts) -> Jud
 def _enough_equal(loss: float, run: Sequence[Point]) -> int:
     """How many equal losses are no chance: the fewer digits are printed, the more."""
     digits = len(f"{loss:.12g}".replace(".", "").replace("-", "").strip("0"))
-    enough = 10 if digits >= 5 else 30 if digits == 4 else 200
+    enough = 5 if digits >= 5 else 30 if digits == 4 else 200
     return enough if run[-1].step is not None else 4 * enough  # several ranks may print each step
 
 
@@ -150,13 +174,15 @@ def judge_zero_gradients(
         if point.grad_norm != 0:
             break
         zeros += 1
-    enough = ZEROS_AFTER_OVERFLOW if overflowed else ZEROS if zeros == len(known) else ZEROS_LATER
-    if zeros < enough:
+    if not zeros:
         return None
     run = known[-zeros:]
     rates = [point.learning_rate for point in run if point.learning_rate is not None]
     losses = {point.loss for point in run}
     no_rate = exact and bool(rates) and not any(rates)
+    enough = ZEROS_LATER if zeros < len(known) else ZEROS - no_rate
+    if zeros < (ZEROS_AFTER_OVERFLOW if overflowed else enough):
+        return None
     still = len(losses) == 1 and losses != {None} and losses != {0.0}
     if not no_rate and (rewarded or not still):
         return None
