@@ -18,12 +18,16 @@ def root() -> Path:
 
 
 @pytest.fixture(autouse=True)
-def isolated_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def isolated_state(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No test sees the user's runs or configuration, or leaves something among them."""
     for name in list(os.environ):
         if name.startswith("STALLWATCH_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("STALLWATCH_HOME", str(tmp_path / "stallwatch-home"))
+    # Made once for all tests: what is kept there is compiled in seconds.
+    monkeypatch.setenv("STALLWATCH_CACHE", str(tmp_path_factory.getbasetemp() / "stallwatch-cache"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config-home"))
 
 

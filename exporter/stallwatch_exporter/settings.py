@@ -18,6 +18,14 @@ def state_home(environ: Mapping[str, str] | None = None, cwd: Path | None = None
     return user_path(told, current_folder() if cwd is None else cwd)
 
 
+def cache_home(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Path:
+    """The folder for what can be made again: ``$STALLWATCH_CACHE``, else the platform's user cache folder."""
+    told = (os.environ if environ is None else environ).get("STALLWATCH_CACHE")
+    if not told:
+        return Path(platformdirs.user_cache_dir("stallwatch"))
+    return user_path(told, current_folder() if cwd is None else cwd)
+
+
 def user_path(text: str, folder: Path) -> Path:
     """The path that a person wrote: ``~`` is a home folder, and a relative one begins at `folder`.
 

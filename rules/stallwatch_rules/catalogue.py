@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from stallwatch_rules.catalogue_cache import keep_pages, kept_pages, stamp_of
+from stallwatch_rules.database import DatabaseStore
 from stallwatch_rules.page import PageError, RulePage, parse_page
-from stallwatch_rules.patterns import hyperscan_fault, pattern_fault
+from stallwatch_rules.patterns import pattern_fault
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -26,26 +28,61 @@ class Catalogue:
     pages: Mapping[str, RulePage]
     problems: Sequence[PageError] = ()
     digest: str = field(default="", compare=False)  #: changes when what the matcher sees changes
+    #: compiles the patterns, or knows where they lie compiled
+    store: DatabaseStore = field(default_factory=DatabaseStore, compare=False)
 
     @classmethod
-    def of(cls, pages: Iterable[RulePage], problems: Sequence[PageError] = ()) -> Catalogue:
+    def of(
+        cls,
+        pages: Iterable[RulePage],
+        problems: Sequence[PageError] = (),
+        store: DatabaseStore | None = None,
+    ) -> Catalogue:
         """A catalogue of these pages, for example of a single one under test."""
         by_id = {page.id: page for page in pages}
-        return cls(by_id, list(problems), _digest(by_id.values()))
+        return cls(by_id, list(problems), _digest(by_id.values()), store or DatabaseStore())
 
     def page(self, rule: str) -> RulePage:
         """The page with this id; ``KeyError`` where there is none."""
         return self.pages[rule]
 
 
-def load_catalogue(extra_dirs: Sequence[Path] = ()) -> Catalogue:
+def load_catalogue(extra_dirs: Sequence[Path] = (), *, cache: Path | None = None) -> Catalogue:
     """Read the packaged pages and those of the extra folders (``<family>/<id>.md``).
 
-    A broken page is left out and reported in ``problems``; the others still load.
+    A broken page is left out and reported in ``problems``; the others still load. In the folder ``cache``
+    what was parsed and compiled is kept for the next start.
     """
+    store = DatabaseStore(cache)
+    roots = [files("stallwatch_rules") / "catalogue", *extra_dirs]
+    stamp = _stamp(roots) if cache is not None else ""
+    if cache is not None and stamp:
+        kept = kept_pages(cache, stamp)
+        if kept is not None:
+            return Catalogue.of(kept, store=store)
+    catalogue = _parsed(roots, store)
+    if cache is not None and stamp and not catalogue.problems:
+        keep_pages(cache, stamp, list(catalogue.pages.values()))
+    return catalogue
+
+
+def _stamp(roots: Sequence[Traversable]) -> str:
+    """What the files of these folders are, if they are files."""
+    found: list[Path] = []
+    try:
+        for root in roots:
+            if not isinstance(root, Path):
+                return ""
+            found += [file for file in _page_files(root) if isinstance(file, Path)]
+        return stamp_of(found)
+    except OSError:
+        return ""
+
+
+def _parsed(roots: Sequence[Traversable], store: DatabaseStore) -> Catalogue:
     pages: dict[str, RulePage] = {}
     problems: list[PageError] = []
-    for root in (files("stallwatch_rules") / "catalogue", *extra_dirs):
+    for root in roots:
         if not root.is_dir():
             problems.append(
                 PageError(str(root), 1, "no such folder of rule pages", "name an existing folder")
@@ -64,10 +101,10 @@ def load_catalogue(extra_dirs: Sequence[Path] = ()) -> Catalogue:
                     problems.append(_duplicate(page, pages[page.id]))
                 else:
                     pages[page.id] = page
-    problems += _refused_by_hyperscan(pages)
+    problems += _refused_by_hyperscan(pages, store)
     problems += _unknown_consequences(pages)
     problems += _circles(pages)
-    return Catalogue.of(pages.values(), problems)
+    return Catalogue.of(pages.values(), problems, store)
 
 
 def _page_files(folder: Traversable) -> Iterator[Traversable]:
@@ -100,9 +137,9 @@ def _duplicate(page: RulePage, first: RulePage) -> PageError:
     )
 
 
-def _refused_by_hyperscan(pages: dict[str, RulePage]) -> Iterator[PageError]:
+def _refused_by_hyperscan(pages: dict[str, RulePage], store: DatabaseStore) -> Iterator[PageError]:
     """Compile all patterns at once, as the matcher does; look page by page only when that fails."""
-    if hyperscan_fault(scanned_patterns(pages.values())) is None:
+    if store.accepts(scanned_patterns(pages.values())):
         return
     for page in list(pages.values()):
         for pattern in (*page.patterns, *page.requires):

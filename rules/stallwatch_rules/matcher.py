@@ -6,9 +6,10 @@ Matching is per line, on at most its first ``MAX_CHARACTERS`` characters, case-s
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from stallwatch_rules.catalogue import Catalogue, scanned_patterns, scanned_rules
@@ -49,7 +50,7 @@ class Matcher:
         self._ids = [rule.page.id for rule in rules]
         self._parts = [part for order, rule in enumerate(rules) for part in rule.parts(order)]
         patterns = scanned_patterns(catalogue.pages.values())
-        self._prefilter = prefilter(patterns, os.environ.get(ENGINE_VARIABLE, ""))
+        self._prefilter = prefilter(patterns, os.environ.get(ENGINE_VARIABLE, ""), catalogue.store)
         self.engine = self._prefilter.name  #: "hyperscan", "re2", or "none" without any pattern
         #: ids of the rules that have ``requires``
         self.conditional = frozenset(rule.page.id for rule in rules if rule.page.requires)
@@ -113,24 +114,30 @@ class _Part:
 
     order: int  #: of the rule in the catalogue
     rule: _Compiled
-    expression: Any
+    pattern: str
     is_context: bool
+
+    @property
+    def expression(self) -> Any:
+        """Compiled when it is first needed: most patterns are found in no line."""
+        return _compiled(self.pattern)
+
+
+@functools.lru_cache(maxsize=8192)
+def _compiled(pattern: str) -> Any:
+    return compile_re2(pattern)
 
 
 @dataclass
 class _Compiled:
     page: RulePage
-    unless: list[Any] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.unless = [compile_re2(pattern) for pattern in self.page.unless]
 
     def parts(self, order: int) -> list[_Part]:
         return [
-            _Part(order, self, compile_re2(pattern), is_context)
+            _Part(order, self, pattern, is_context)
             for patterns, is_context in ((self.page.patterns, False), (self.page.requires, True))
             for pattern in patterns
         ]
 
     def excluded(self, encoded: bytes) -> bool:
-        return any(expression.search(encoded) is not None for expression in self.unless)
+        return any(_compiled(pattern).search(encoded) is not None for pattern in self.page.unless)

@@ -9,16 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import PurePath
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from stallwatch_rules import frontmatter
 from stallwatch_rules.fixes import parse_fix
 from stallwatch_rules.page_body import Body, read_body
 from stallwatch_rules.page_error import PageError
 from stallwatch_rules.patterns import pattern_fault
 from stallwatch_rules.records import Harm, Role
+
+if TYPE_CHECKING:
+    from stallwatch_rules.frontmatter import Matter
 
 __all__ = ["EmittedBy", "PageError", "RulePage", "Sections", "Status", "parse_page"]
 
@@ -104,6 +106,8 @@ def parse_page(text: str, path: str, *, quick: bool = False) -> RulePage:
 
     ``quick`` leaves out compiling each pattern with hyperscan, for a caller that compiles all pages' at once.
     """
+    from stallwatch_rules import frontmatter  # YAML is not needed where pages were kept from an earlier start
+
     matter = frontmatter.split(text, path)
     body, problems = read_body(matter.body, matter.body_line, path)
     front: _Front | None = None
@@ -150,7 +154,7 @@ def parse_page(text: str, path: str, *, quick: bool = False) -> RulePage:
     )
 
 
-def _front_problems(front: _Front, matter: frontmatter.Matter, path: str, quick: bool) -> Iterator[PageError]:
+def _front_problems(front: _Front, matter: Matter, path: str, quick: bool) -> Iterator[PageError]:
     """What the types cannot say: names that must agree with the file's place, empty words, bad patterns."""
 
     def at(message: str, remedy: str, *keys: str | int) -> PageError:

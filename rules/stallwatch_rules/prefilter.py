@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 import re2
 
-from stallwatch_rules.patterns import compile_hyperscan, hyperscan
+from stallwatch_rules.database import DatabaseStore
+from stallwatch_rules.patterns import hyperscan
 
 SET_MEMORY = (
     256 << 20
@@ -36,8 +37,8 @@ class Hyperscan:
 
     name = "hyperscan"
 
-    def __init__(self, patterns: Sequence[str]) -> None:
-        self._database = compile_hyperscan(tuple(patterns))
+    def __init__(self, patterns: Sequence[str], store: DatabaseStore) -> None:
+        self._database = store.compiled(tuple(patterns))
         self._local = threading.local()  # scratch space must not be shared between threads
 
     def candidates(self, texts: Sequence[str]) -> set[Candidate]:
@@ -102,8 +103,10 @@ class Nothing:
         return set()
 
 
-def prefilter(patterns: Sequence[str], engine: str = "") -> Prefilter:
-    """The fastest that runs here; ``engine`` may ask for ``re2``."""
+def prefilter(patterns: Sequence[str], engine: str = "", store: DatabaseStore | None = None) -> Prefilter:
+    """The fastest that runs here; ``engine`` may ask for ``re2``. ``store`` keeps what is compiled."""
     if not patterns:
         return Nothing()
-    return Re2Set(patterns) if engine == "re2" or hyperscan is None else Hyperscan(patterns)
+    if engine == "re2" or hyperscan is None:
+        return Re2Set(patterns)
+    return Hyperscan(patterns, store or DatabaseStore())

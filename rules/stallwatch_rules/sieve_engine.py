@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from stallwatch_rules.blockscan import BlockScanner, available
 from stallwatch_rules.catalogue import scanned_rules
 from stallwatch_rules.matcher import Matcher
-from stallwatch_rules.patterns import compile_hyperscan
 from stallwatch_rules.rawpatterns import raw_form
 from stallwatch_rules.records import Line
 from stallwatch_rules.sieve import SieveEngine
@@ -16,10 +12,8 @@ from stallwatch_rules.sieve_bulk import RawRules, targets_of
 from stallwatch_rules.sieve_samples import PATTERNS
 from stallwatch_rules.watched import SEVERITY, WATCHES
 
-Compile = Callable[[tuple[str, ...]], Any]
 
-
-def sieve_engine(matcher: Matcher, compile_patterns: Compile = compile_hyperscan) -> SieveEngine | None:
+def sieve_engine(matcher: Matcher) -> SieveEngine | None:
     """The engine for a matcher's catalogue; ``None`` where blocks cannot be scanned."""
     if matcher.engine != "hyperscan" or not available():
         return None
@@ -50,5 +44,6 @@ def sieve_engine(matcher: Matcher, compile_patterns: Compile = compile_hyperscan
         tuple(target.sure and target.rule not in excluded for target in targets),
         tuple(target_of),
     )
-    signs = BlockScanner(compile_patterns(tuple(patterns)))
-    return SieveEngine(rules, signs, BlockScanner(compile_patterns(PATTERNS)))
+    store = matcher.catalogue.store
+    signs = BlockScanner(store.compiled(tuple(patterns)))
+    return SieveEngine(rules, signs, BlockScanner(store.compiled(PATTERNS)))

@@ -63,9 +63,10 @@ class App:
 
 def catalogue_of(config: Config) -> Catalogue:
     """All rule pages; those that are broken are told and left out."""
+    from stallwatch_exporter.settings import cache_home
     from stallwatch_rules.catalogue import load_catalogue
 
-    catalogue = load_catalogue(config["rules.dirs"])
+    catalogue = load_catalogue(config["rules.dirs"], cache=cache_home())
     tell_all(catalogue.problems)
     return catalogue
 

@@ -1,0 +1,102 @@
+"""What is kept between starts: compiled patterns and parsed pages. A broken cache is as good as none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stallwatch_rules import catalogue as catalogue_module
+from stallwatch_rules import database
+from stallwatch_rules.catalogue import load_catalogue
+from stallwatch_rules.database import DatabaseStore
+from stallwatch_rules.matcher import Matcher, lines_of
+
+pytest.importorskip("hyperscan")
+
+PATTERNS = ("out of memory", "step \\d+")
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """What was compiled, not loaded."""
+    monkeypatch.setattr(database, "_loaded", {})
+    seen: list[tuple[str, ...]] = []
+    compile_hyperscan = database.compile_hyperscan
+
+    def counting(patterns: tuple[str, ...]) -> object:
+        seen.append(patterns)
+        return compile_hyperscan(patterns)
+
+    monkeypatch.setattr(database, "compile_hyperscan", counting)
+    return seen
+
+
+def found(compiled_database: object, data: bytes) -> set[int]:
+    hits: set[int] = set()
+    compiled_database.scan(data, match_event_handler=lambda i, *_: hits.add(i))  # type: ignore[attr-defined]
+    return hits
+
+
+def test_patterns_are_compiled_once(tmp_path: Path, compiled: list[tuple[str, ...]]) -> None:
+    for _ in range(2):
+        database._loaded.clear()  # as in another process
+        again = DatabaseStore(tmp_path / "new").compiled(PATTERNS)
+        assert found(again, b"step 12") == {1}
+    assert compiled == [PATTERNS]
+    DatabaseStore(tmp_path / "new").compiled(PATTERNS[:1])
+    assert compiled == [PATTERNS, PATTERNS[:1]]
+
+
+@pytest.mark.parametrize("content", [b"", b"short", b"\0" * 5000, None])
+def test_a_broken_file_is_made_again(
+    tmp_path: Path, compiled: list[tuple[str, ...]], content: bytes | None
+) -> None:
+    DatabaseStore(tmp_path).compiled(PATTERNS)
+    (file,) = tmp_path.glob("*.hsdb")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] if content is None else content)
+    database._loaded.clear()
+    assert found(DatabaseStore(tmp_path).compiled(PATTERNS), b"out of memory") == {0}
+    assert len(compiled) == 2
+    assert file.read_bytes() == whole
+
+
+def test_a_folder_that_cannot_be_written_is_no_failure(
+    tmp_path: Path, compiled: list[tuple[str, ...]]
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("no folder")
+    assert found(DatabaseStore(blocked).compiled(PATTERNS), b"step 1") == {1}
+
+
+def test_pages_are_parsed_once(
+    tmp_path: Path, page_text: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "rules" / "memory"
+    folder.mkdir(parents=True)
+    mine = folder / "my-rule.md"
+    mine.write_text(
+        page_text(id="my-rule", family="memory", patterns=["my own failure"], fires=["my own failure"])
+    )
+    first = load_catalogue([tmp_path / "rules"], cache=tmp_path / "cache")
+    assert not first.problems
+
+    parsed: list[str] = []
+    read = catalogue_module._read
+    monkeypatch.setattr(
+        catalogue_module, "_read", lambda content, path: parsed.append(path) or read(content, path)
+    )
+    second = load_catalogue([tmp_path / "rules"], cache=tmp_path / "cache")
+    assert not parsed
+    assert second == first
+    assert Matcher(second).match(lines_of("my own failure"))
+
+    mine.write_text(mine.read_text().replace("my own failure", "another failure"))
+    third = load_catalogue([tmp_path / "rules"], cache=tmp_path / "cache")
+    assert str(mine) in parsed
+    assert third.pages["my-rule"].patterns == ["another failure"]
+
+    (tmp_path / "cache" / "catalogue.msgpack").write_bytes(b"nonsense")
+    assert load_catalogue([tmp_path / "rules"], cache=tmp_path / "cache") == third
