@@ -12,11 +12,13 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from stallwatch_rules.records import Diagnosis
 
     __version__: str
 
-__all__ = ["Diagnosis", "__version__", "diagnose"]
+__all__ = ["Diagnosis", "__version__", "diagnose", "samples"]
 
 
 def diagnose(paths: str | PathLike[str] | Iterable[str | PathLike[str]], language: str = "en") -> Diagnosis:
@@ -26,11 +28,24 @@ def diagnose(paths: str | PathLike[str] | Iterable[str | PathLike[str]], languag
     the rest is diagnosed. `language` is that of the texts: ``en`` or ``zh``.
     """
     from stallwatch_exporter.postmortem import diagnose_paths
+    from stallwatch_exporter.settings import cache_home
     from stallwatch_rules.catalogue import load_catalogue
 
     several = [paths] if isinstance(paths, str | PathLike) else list(paths)
-    diagnosis, _ = diagnose_paths(several, catalogue=load_catalogue(), language=language)
+    diagnosis, _ = diagnose_paths(several, catalogue=load_catalogue(cache=cache_home()), language=language)
     return diagnosis
+
+
+def samples(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -> pd.DataFrame:
+    """The numbers in logs as a table: the Python twin of ``stallwatch samples``.
+
+    `paths` are files, folders, globs or archives. What could not be read is told in a warning; the rest is
+    in the table, whose columns ``docs/samples.md`` explains.
+    """
+    from stallwatch_exporter.sampleframe import frame_of
+
+    several = [paths] if isinstance(paths, str | PathLike) else list(paths)
+    return frame_of(several)
 
 
 def __getattr__(name: str) -> Any:

@@ -20,6 +20,7 @@ from stallwatch.commands.replay import replay
 from stallwatch.commands.rules import rules
 from stallwatch.commands.run import run
 from stallwatch.commands.runs import runs
+from stallwatch.commands.samples import samples
 from stallwatch.commands.tail import tail
 
 _INTERNAL_ERROR = 70  # EX_SOFTWARE
@@ -93,7 +94,7 @@ def cli(ctx: click.Context, config_file: Path | None, debug: bool, version: bool
         click.echo(ctx.get_help())
 
 
-for command in (run, tail, diagnose, dashboard, runs, rules, alerts, config, replay, demo):
+for command in (run, tail, diagnose, samples, dashboard, runs, rules, alerts, config, replay, demo):
     cli.add_command(command)
 
 

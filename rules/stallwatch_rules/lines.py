@@ -59,8 +59,32 @@ class LineReader:
         self._partials: dict[str, _Partial] = {}
         self._times: dict[int | None, float] = {}
         self._near: float | None = None  # the last time of any rank: its year is that of stamps without one
+        self.contained = False  #: container records were among the lines
         self._joiner = Joiner(width, MAX_LINE) if width else None
         self._labels = TaskLabels()
+
+    def alone(self, near: float | None) -> LineReader:
+        """Set to read single lines of a source without labels; ``near`` is a time by them."""
+        self._head, self._near = None, near
+        self._labels.searching = False
+        return self
+
+    @property
+    def ordinary(self) -> bool:
+        """Whether each line can be read by itself, once the first lines are read: nothing is before the lines
+        that the lines around them explain."""
+        odd = self._utf16 is not None or self._joiner is not None or self.contained
+        return not (odd or self._labels.searching or self._labels.found)
+
+    @property
+    def times(self) -> dict[int | None, float]:
+        """The last time that each rank showed."""
+        return self._times
+
+    @property
+    def near(self) -> float | None:
+        """The last time that any rank showed."""
+        return self._near
 
     @property
     def lines(self) -> int:
@@ -223,6 +247,7 @@ class LineReader:
             record = record_of(text) if text[10:11] == "T" or may_be_docker(text) else None
             if record is not None:
                 self._record = record
+                self.contained = True
                 *redrawn, text = record.text.split("\r")
                 for piece in redrawn:
                     self._in_record(piece, record, False, time, out)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from stallwatch.commands.context import App, catalogue_of, language_option, rules_option, tell, tell_all
+from stallwatch.commands.progressbar import progress_bar
 
 if TYPE_CHECKING:
     from stallwatch_exporter.inputs import InputProblem
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from stallwatch_rules.records import Diagnosis
 
 _BAD = ("failed", "stalled", "unknown-failure")
-_WORTH_A_BAR = 32 * 1024 * 1024
 
 
 @click.command()
@@ -71,7 +69,7 @@ def diagnose(
     config = app.config(ui__language=language, rules__dirs=rule_dirs)
     catalogue = catalogue_of(config)
     baseline, problems = _baseline(healthy, catalogue)
-    with _progress_bar() as progress:
+    with progress_bar() as progress:
         diagnosis, unread = diagnose_paths(
             list(paths),
             catalogue=catalogue,
@@ -137,32 +135,3 @@ def _deliver(report: str, output: Path | None) -> bool:
         tell(f"{output}: cannot be written: {error.strerror}; name another file with -o")
         return False
     return True
-
-
-@contextmanager
-def _progress_bar() -> Iterator[Callable[[int, int], None] | None]:
-    """Tells how much has been read, on a terminal and only where it takes long enough to be read."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = bar.add_task("reading", total=None, start=True)
-    shown = False
-
-    def update(done: int, total: int) -> None:
-        nonlocal shown
-        if not shown and max(done, total) >= _WORTH_A_BAR:
-            bar.start()
-            shown = True
-        if shown:
-            bar.update(task, completed=done, total=total or None)
-
-    try:
-        yield update
-    finally:
-        if shown:
-            bar.stop()

@@ -1,4 +1,4 @@
-"""What trainers call the same number: the names in their dictionaries, and what one unit of each is in ours."""
+"""What trainers call the same number: the names in their dictionaries, and their unit in ours."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _NAMES: dict[str, tuple[tuple[str, ...], float]] = {
     ),
     "kl": (("kl", "objective/kl", "actor/ppo_kl", "actor/kl", "policy/approxkl_avg"), 1),
     "train_runtime": (("train_runtime",), 1),
-    "step_seconds": (("step_time", "timing_s/step", "train_speed(s/it)", "iteration_time", "time_per_step"), 1),
+    "step_seconds": (("step_time", "timing_s/step", "train_speed(s/it)", "time_per_step"), 1),
     "samples_per_second": (
-        ("samples_per_second", "train_samples_per_second", "eval_samples_per_second", "samples/s", "samples/sec",
-         "interval_samples_per_second"),
+        ("samples_per_second", "train_samples_per_second", "eval_samples_per_second", "samples/s",
+         "samples/sec", "interval_samples_per_second"),
         1,
     ),
     "tokens_per_second": (
-        ("tokens_per_second", "train_tokens_per_second", "tokens/s", "tokens/sec", "tps", "tgs", "throughput(tps)",
-         "perf/throughput", "tokens_per_second_per_gpu", "tokens_per_sec_per_gpu"),
+        ("tokens_per_second", "train_tokens_per_second", "tokens/s", "tokens/sec", "tps", "tgs",
+         "throughput(tps)", "perf/throughput", "tokens_per_second_per_gpu", "tokens_per_sec_per_gpu"),
         1,
     ),
 }  # fmt: skip

@@ -18,8 +18,8 @@ _SAMPLES = re.compile(
     + r"|(?<![\w.])(" + NUMBER + r") samples/s(?![ec]*\s?[:=])"
 )  # fmt: skip
 _REWARD = re.compile(
-    r"(?<![\w/])(?:(?:mean|avg|average|eval)?[_ ]?rewards?(?:[_/]mean|[_ ]score)?|critic/(?:rewards|score)/mean)"
-    + _GIVEN
+    r"(?<![\w/])(?:(?:mean|avg|average|eval)?[_ ]?rewards?(?:[_/]mean|[_ ]score)?"
+    r"|critic/(?:rewards|score)/mean)" + _GIVEN
 )
 _KL = re.compile(r"(?<![\w/])(?:actor/ppo_|objective/|approx_)?kl" + _GIVEN)
 _EVAL_LOSS = re.compile(
@@ -29,7 +29,8 @@ _EVAL_LOSS = re.compile(
 _SKIPPED = re.compile(r"number of skipped iterations" + _GIVEN)
 # torchtitan, DETR and mmengine (MiB), verl (GB); what a bar or a line calls the memory without saying which
 _MEMORY = re.compile(
-    r"(?<![\w/])(?:max |peak |gpu |max_|peak_)?mem(?:ory)?(?:_active|_alloc|_reserved)?(?:\((gib|gb|mib|mb)\))?"
+    r"(?<![\w/])(?:max |peak |gpu |max_|peak_)?mem(?:ory)?(?:_active|_alloc|_reserved)?"
+    r"(?:\((gib|gb|mib|mb)\))?"
     + _GIVEN + r"\s?(gib|gb|mib|mb|g)?(?![\w])"
 )  # fmt: skip
 _VERL_MEMORY = re.compile(r"perf/max_memory_(allocated|reserved)_gb" + _GIVEN)

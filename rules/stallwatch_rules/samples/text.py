@@ -15,7 +15,8 @@ from stallwatch_rules.samples.rates import rates
 _INTEGER = r"\d{1,15}(?:,\d{3}){0,4}"
 _STEP_WORDS = ("step", "iter", "num_updates")  # each counter's name holds one of them
 _STEP = re.compile(
-    r"(?:(?:global|train(?:ing)?|optimi[sz]er)[ _]?steps?|steps?|iterations?|iters?(?:\(train\))?|num_updates)"
+    r"(?:(?:global|train(?:ing)?|optimi[sz]er)[ _]?steps?|steps?"
+    r"|iterations?|iters?(?:\(train\))?|num_updates)"
     r"\s{0,4}[:=：#]?\s{0,9}\[?\s{0,9}("
     + _INTEGER
     + r")(?:\s{0,4}/\s{0,9}("
@@ -26,7 +27,7 @@ _DEEPSPEED_TIMER = re.compile(r"epoch=\d+/micro_step=\d+/global_step=(\d{1,15})"
 _ITEM_OF_EPOCH = re.compile(
     r"(Epoch(?:\(train\))?:? {1,2}\[(\d{1,9})\]\s{0,4})\[\s*(\d{1,15})/(\d{1,15})\]"
 )  # mmengine, DETR
-_SHORT = re.compile(r"s:(\d{1,15}) (?:trl:(" + NUMBER + r")|tel:)")  # llm.c's log file
+_SHORT = re.compile(r"s:(\d{1,15}) (?:trl:(" + NUMBER + r")|tel:(" + NUMBER + r"))")  # llm.c's log file
 _LOSS = re.compile(r"loss\s?[:=：]")
 _LOSS_FIRST = re.compile(r"(?:train(?:ing)?[ _])?(?:\w{1,12}_)?loss\s?[:=：]")
 _LOSS_NAME = 22  # characters that this may begin before its last word
@@ -100,6 +101,8 @@ def from_short(text: str) -> Found | None:
     values = keyed(text[found.end() :])
     if found[2]:
         values["loss"] = number(found[2])
+    else:
+        values["eval_loss"] = number(found[3])
     return Found(int(found[1]), None, values, "text s")
 
 

@@ -1,0 +1,86 @@
+"""Samples into a CSV or a Parquet file."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import importlib.util
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from stallwatch_exporter.sampling import Sampling, seconds_text
+from stallwatch_rules.samples.table import COLUMNS
+
+EXTRA = "pip install 'stallwatch[samples]'"
+
+
+class MissingLibrary(Exception):
+    """A library is not installed; the message says how to get it."""
+
+
+def has_arrow() -> bool:
+    """Whether pyarrow (and with it numpy) can be imported."""
+    return importlib.util.find_spec("pyarrow") is not None and importlib.util.find_spec("numpy") is not None
+
+
+def write_csv(sampling: Sampling, out: BinaryIO) -> int:
+    """Write all samples; how many there were."""
+    return _arrow_csv(sampling, out) if has_arrow() else plain_csv(sampling, out)
+
+
+def plain_csv(sampling: Sampling, out: BinaryIO) -> int:
+    """The same with Python's own means."""
+    text = io.TextIOWrapper(out, "utf-8", newline="", write_through=True)
+    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_MINIMAL)
+    writer.writerow(COLUMNS)
+    count = 0
+    for rows in sampling.rows():
+        count += len(rows)
+        writer.writerows((row[0], seconds_text(row[1]), *row[2:]) for row in rows)  # type: ignore[arg-type]
+    text.detach()
+    return count
+
+
+def _arrow_csv(sampling: Sampling, out: BinaryIO) -> int:
+    from pyarrow import csv as arrow_csv
+
+    from stallwatch_exporter.sampletables import SCHEMA
+
+    count = 0
+    options = arrow_csv.WriteOptions(quoting_style="needed", quoting_header="none")
+    with arrow_csv.CSVWriter(out, SCHEMA, write_options=options) as writer:
+        for table in sampling.tables():
+            count += table.num_rows
+            writer.write_table(table)
+    return count
+
+
+def write_parquet(sampling: Sampling, out: BinaryIO) -> int:
+    """Write all samples; how many there were."""
+    if not has_arrow():
+        raise MissingLibrary(f"Parquet needs pyarrow: {EXTRA}, or name a file that ends in .csv")
+    from pyarrow import parquet
+
+    from stallwatch_exporter.sampletables import SCHEMA
+
+    count = 0
+    with parquet.ParquetWriter(out, SCHEMA) as writer:
+        for table in sampling.tables():
+            count += table.num_rows
+            writer.write_table(table)
+    return count
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes its name once it is whole, so that what was there stays until then."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with beside.open("wb") as out:
+            yield out
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

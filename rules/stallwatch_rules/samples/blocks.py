@@ -1,0 +1,72 @@
+"""Blocks of a log's bytes, and what was read of one: columns of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from stallwatch_rules.samples.table import FIELDS
+
+NUMBERS = ("step", "total_steps", *FIELDS)
+NO_RANK = -1
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+_ATTRIBUTES = ("line", "part", "rank", "time", "sample", "bare", "eval")
+
+
+class Block:
+    """The rows of one block, in columns; those without a sample only tell the time."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.line = np.zeros(size, np.int64)
+        self.part = np.zeros(size, np.int64)
+        self.rank = np.full(size, NO_RANK, np.int64)
+        self.time = np.full(size, np.nan)
+        self.sample = np.zeros(size, bool)
+        self.bare = np.zeros(size, bool)
+        self.eval = np.zeros(size, bool)
+        self.numbers: dict[str, Floats] = {name: np.zeros(size) for name in NUMBERS}
+        self.valid: dict[str, Any] = {name: np.zeros(size, bool) for name in NUMBERS}
+
+    def taken(self, rows: Any) -> Block:
+        """Only these rows, in this order."""
+        other = Block(0)
+        other.size = len(rows)
+        for name in _ATTRIBUTES:
+            setattr(other, name, getattr(self, name)[rows])
+        other.numbers = {name: column[rows] for name, column in self.numbers.items()}
+        other.valid = {name: column[rows] for name, column in self.valid.items()}
+        return other
+
+
+def merged(one: Block, two: Block) -> Block:
+    """Both blocks' rows in the order of their lines."""
+    both = Block(0)
+    both.size = one.size + two.size
+    for name in _ATTRIBUTES:
+        setattr(both, name, np.concatenate([getattr(one, name), getattr(two, name)]))
+    both.numbers = {name: np.concatenate([one.numbers[name], two.numbers[name]]) for name in NUMBERS}
+    both.valid = {name: np.concatenate([one.valid[name], two.valid[name]]) for name in NUMBERS}
+    return both.taken(np.lexsort((both.part, both.line)))
+
+
+def blocks(data: Iterator[bytes], size: int) -> Iterator[bytes]:
+    """A source's bytes in blocks of whole lines."""
+    held: list[bytes] = []
+    length = 0
+    for chunk in data:
+        held.append(chunk)
+        length += len(chunk)
+        if length < size:
+            continue
+        whole = b"".join(held)
+        end = whole.rfind(b"\n") + 1
+        if end:
+            yield whole[:end]
+        held = [whole[end:]]
+        length = len(whole) - end
+    if length:
+        yield b"".join(held) + b"\n"

@@ -1,0 +1,202 @@
+"""How to read all lines of one wording at once: learnt from one of them by changing its numbers.
+
+Lines that differ in their digits only are read alike. Which number of the line becomes which value is found
+by changing one number after the other and reading the line the usual way; what cannot be explained by one
+number and a factor has no plan, and its lines are read one by one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from stallwatch_rules.lines import MAX_LINE, LineReader
+from stallwatch_rules.records import Line, Sample
+from stallwatch_rules.samples import extract
+from stallwatch_rules.samples.fields import GIB, MIB
+from stallwatch_rules.samples.table import fields_of, is_bare, phase_of, tells
+from stallwatch_rules.stamps import own_time
+
+Outcome = dict[str, float | str | None]
+Convert = Callable[[float], float]
+
+_TOKEN = re.compile(
+    rb"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
+)
+_DIGITS = re.compile(rb"\d+")
+_RUN = rb"\d{1,15}"
+_MOST_TOKENS = 60
+
+_SOME_TIME = 1.7e9
+_FACTORS = (1.0, -1.0, 1e-3, GIB, MIB)
+
+
+@dataclass
+class Plan:
+    """How the lines of one wording are read."""
+
+    reads: re.Pattern[bytes]  #: the whole line; a group for each number that is needed
+    groups: list[tuple[str, float]] = field(default_factory=list)  #: name and factor (0: one over it)
+    constants: Outcome = field(default_factory=dict)
+    sample: bool = False  #: else the line only tells the time
+    bare: bool = False
+
+    @property
+    def useful(self) -> bool:
+        """Whether its lines hold a sample or a time."""
+        timed = self.constants.get("time") is not None or any(name == "time" for name, _ in self.groups)
+        return self.sample or timed
+
+
+def single(raw: bytes, source: str, rank: int | None, near: float | None) -> list[Line]:
+    """The lines that a physical line (or a segment of it) is, read by itself: with their own times only."""
+    reader = LineReader(source, rank).alone(near)
+    return reader.feed(raw + b"\n") + reader.finish()
+
+
+def _outcome(raw: bytes, rank: int | None, near: float | None = None) -> Outcome | None:
+    """What a line is read as; ``None`` if it is several lines."""
+    lines = single(raw, "", rank, near)
+    if not lines:
+        return {}
+    if len(lines) > 1:
+        return None
+    line = lines[0]
+    sample = extract(line)
+    outcome: Outcome = {"rank": line.rank, "time": line.time}
+    if sample is not None and tells(sample):
+        outcome |= _told(sample)
+    return outcome
+
+
+def _told(sample: Sample) -> Outcome:
+    return {
+        "sample": 1.0,
+        "bare": float(is_bare(sample)),
+        "step": sample.step,
+        "total_steps": sample.total_steps or None,
+        "phase": phase_of(sample),
+        **fields_of(sample),
+    }
+
+
+def learn(raw: bytes, rank: int | None) -> Plan | None:
+    """The plan for lines of this one's wording; ``None`` if there is none."""
+    tokens = list(_TOKEN.finditer(raw))
+    base = _outcome(raw, rank) if len(tokens) <= _MOST_TOKENS and len(raw) <= MAX_LINE else None
+    if base is None or base != _outcome(raw, rank, _SOME_TIME):  # its time needs its neighbours'
+        return None
+    depends: dict[str, list[int]] = {}
+    changed: dict[int, Outcome] = {}
+    for index, token in enumerate(tokens):
+        other = _outcome(_changed(raw, token), rank)
+        if other is None or other.keys() != base.keys():
+            return None
+        changed[index] = other
+        for name, value in base.items():
+            if not _same(value, other[name]):
+                depends.setdefault(name, []).append(index)
+    wanted: dict[int, tuple[str, float]] = {}
+    for name, indices in depends.items():
+        if name == "time":
+            continue
+        factor = _factor(raw, tokens[indices[0]], base[name], changed[indices[0]][name])
+        if len(indices) > 1 or factor is None or indices[0] in wanted:
+            return None
+        wanted[indices[0]] = name, factor
+    stamp = depends.get("time", [])
+    if stamp and not _is_stamp(raw, tokens, stamp, base["time"], changed):
+        return None
+    plan = Plan(re.compile(b""), sample="sample" in base, bare=bool(base.get("bare")))
+    plan.constants = {name: value for name, value in base.items() if name not in depends}
+    _compile(plan, raw, tokens, wanted, stamp)
+    return plan
+
+
+def _changed(raw: bytes, token: re.Match[bytes]) -> bytes:
+    """The line with another last digit in this number: none of its exponent, and none that rounding drops."""
+    mantissa = token.start() + min(12, len(re.split(rb"[eE]", token[0])[0]))
+    at = max(found.end() for found in _DIGITS.finditer(raw, token.start(), mantissa)) - 1
+    digit = raw[at : at + 1]
+    return raw[:at] + (b"1" if digit == b"0" else b"%d" % (int(digit) - 1)) + raw[at + 1 :]
+
+
+def _same(one: object, two: object) -> bool:
+    return one == two or (one != one and two != two)
+
+
+def _factor(raw: bytes, token: re.Match[bytes], value: object, other: object) -> float | None:
+    """By what the number is multiplied to give the value (0: it is divided by), if that explains it."""
+    if not isinstance(value, int | float) or not isinstance(other, int | float):
+        return None
+    number = float(token[0].replace(b",", b""))
+    moved = float(_TOKEN.match(_changed(raw, token), token.start())[0].replace(b",", b""))  # type: ignore[index]
+    for factor in _FACTORS:
+        if apply(number, factor) == value and apply(moved, factor) == other:
+            return factor
+    if number and moved and 1 / number == value and 1 / moved == other:
+        return 0.0
+    return None
+
+
+def apply(number: float, factor: float) -> float:
+    """The value of a number: exactly as the reading of single lines computes it."""
+    return number / 1000 if factor == 1e-3 else number * factor
+
+
+def _is_stamp(
+    raw: bytes, tokens: list[re.Match[bytes]], stamp: list[int], time: object, changed: dict[int, Outcome]
+) -> bool:
+    """Whether the time is that of the text from the first to the last of these numbers."""
+    start, end = tokens[stamp[0]].start(), tokens[stamp[-1]].end()
+    if stamp != list(range(stamp[0], stamp[-1] + 1)) or stamp_time(raw[start:end]) != time:
+        return False
+    return all(
+        stamp_time(_changed(raw, tokens[index])[start:end]) == changed[index]["time"] for index in stamp
+    )
+
+
+@lru_cache(maxsize=65536)
+def _second(text: bytes) -> float | None:
+    return own_time(text.decode("ascii", "replace"))
+
+
+def stamp_time(text: bytes) -> float | None:
+    """The time of a stamp by itself; the seconds, which many lines share, are kept."""
+    if len(text) > 20 and text[19] in b".," and text[20:].isdigit():
+        second = _second(text[:19])
+        return None if second is None else second + int(text[20:]) / 10 ** (len(text) - 20)
+    return _second(text)
+
+
+def _compile(
+    plan: Plan,
+    raw: bytes,
+    tokens: list[re.Match[bytes]],
+    wanted: dict[int, tuple[str, float]],
+    stamp: list[int],
+) -> None:
+    parts: list[bytes] = []
+    at = 0
+    for index, token in enumerate(tokens):
+        parts.append(re.escape(raw[at : token.start()]))
+        shape = _shape(token[0])
+        if stamp and index == stamp[0]:
+            parts.append(b"(")
+        if index in wanted:
+            plan.groups.append(wanted[index])
+            shape = b"(" + shape + b")"
+        parts.append(shape)
+        if stamp and index == stamp[-1]:
+            parts.append(b")")
+        at = token.end()
+    parts.append(re.escape(raw[at:]))
+    if stamp:  # where its group is among the others
+        plan.groups.insert(sum(index < stamp[0] for index in wanted), ("time", 1.0))
+    plan.reads = re.compile(b"^" + b"".join(parts) + b"$", re.MULTILINE)
+
+
+def _shape(token: bytes) -> bytes:
+    return _RUN.join(re.escape(part) for part in _DIGITS.split(token))

@@ -1,0 +1,116 @@
+"""``stallwatch samples`` and ``stallwatch.samples``."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import stallwatch
+from stallwatch.cli import cli
+from stallwatch_exporter.samplefiles import plain_csv, write_csv
+from stallwatch_exporter.sampling import Sampling
+
+LOG = """\
+[2026-11-20 23:56:32,534] [INFO] [logging.py:96:log_dist] [Rank 0] step=1, skipped=0, lr=[1e-05]
+{'loss': 0.5, 'grad_norm': nan, 'epoch': 0.1}
+{'eval_loss': 0.75, 'epoch': 0.1}
+words
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "train.log"
+    path.write_text(LOG * 600)  # more than is read line by line
+    return path
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_csv_on_standard_output(log: Path) -> None:
+    result = CliRunner().invoke(cli, ["samples", str(log)])
+    assert result.exit_code == 0
+    found = rows(result.stdout)
+    assert len(found) == 1800
+    assert (found[0]["rank"], found[0]["step"], found[0]["time"]) == ("0", "1", "2026-11-20 23:56:32.534000Z")
+    assert (found[1]["loss"], found[1]["grad_norm"], found[1]["learning_rate"]) == ("0.5", "nan", "")
+    assert (found[-1]["phase"], found[-1]["eval_loss"], found[-1]["line"]) == ("eval", "0.75", "2399")
+
+
+def test_a_file_of_either_kind(log: Path, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    for name in ("x.csv", "x.parquet"):
+        result = CliRunner().invoke(cli, ["samples", str(log), "-o", str(tmp_path / name)])
+        assert result.exit_code == 0
+        assert "1,800 samples in" in result.stderr
+    assert parquet.read_table(tmp_path / "x.parquet").num_rows == 1800
+    assert len(rows((tmp_path / "x.csv").read_text())) == 1800
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.log", "x.csv", "x.parquet"]
+
+
+def test_without_pyarrow_the_csv_says_the_same(log: Path) -> None:
+    pytest.importorskip("pyarrow")
+
+    def numbers(text: str) -> list[list[str | float]]:
+        found = []
+        for row in rows(text):
+            found.append([float(v) if v and v[0].isdigit() and ":" not in v else v for v in row.values()])
+        return found
+
+    fast, plain = io.BytesIO(), io.BytesIO()
+    assert write_csv(Sampling([log]), fast) == plain_csv(Sampling([log]), plain) == 1800
+    assert numbers(fast.getvalue().decode()) == numbers(plain.getvalue().decode())
+
+
+def test_what_is_wrong_is_told(tmp_path: Path, log: Path) -> None:
+    missing = CliRunner().invoke(cli, ["samples", str(tmp_path / "none.log"), str(log)])
+    assert missing.exit_code == 2
+    assert "no such file" in missing.stderr
+    assert len(rows(missing.stdout)) == 1800
+    (tmp_path / "words.log").write_text("nothing\n")
+    nothing = CliRunner().invoke(cli, ["samples", str(tmp_path / "words.log")])
+    assert nothing.exit_code == 1
+    assert "no samples" in nothing.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("x.xlsx", ".parquet"), ("no/folder/x.csv", "cannot be written")]
+)
+def test_an_output_that_cannot_be(log: Path, tmp_path: Path, name: str, words: str) -> None:
+    from stallwatch.cli import StallwatchGroup
+
+    assert isinstance(cli, StallwatchGroup)
+    result = CliRunner().invoke(cli, ["samples", str(log), "-o", str(tmp_path / name)])
+    assert result.exit_code != 0
+    assert words in result.stderr
+
+
+def test_parquet_without_pyarrow_says_how_to_get_it(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stallwatch_exporter.samplefiles.has_arrow", lambda: False)
+    result = CliRunner().invoke(cli, ["samples", str(log), "-o", str(tmp_path / "x.parquet")])
+    assert result.exit_code != 0
+    assert "pip install 'stallwatch[samples]'" in result.stderr
+    assert not (tmp_path / "x.parquet").exists()
+
+
+@pytest.mark.parametrize("arrow", [True, False])
+def test_the_frame(log: Path, monkeypatch: pytest.MonkeyPatch, arrow: bool) -> None:
+    pytest.importorskip("pandas")
+    if not arrow:
+        monkeypatch.setattr("stallwatch_exporter.sampleframe.has_arrow", lambda: False)
+    else:
+        pytest.importorskip("pyarrow")
+    frame = stallwatch.samples(log)
+    assert len(frame) == 1800
+    assert frame.step.dropna().unique().tolist() == [1]
+    assert frame.time[0].isoformat() == "2026-11-20T23:56:32.534000+00:00"
+    with pytest.warns(UserWarning, match="no such file"):
+        assert stallwatch.samples([log.parent / "none.log"]).empty

@@ -1,0 +1,148 @@
+# ruff: noqa: E501 - log lines are as long as they are
+"""The two ways to the table of samples give the same: line by line, and in blocks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stallwatch_rules.lines import LineReader
+from stallwatch_rules.samples.table import COLUMNS, Row, RowReader
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("hyperscan")
+
+from stallwatch_rules.samples.blocks import NUMBERS, Block, blocks
+from stallwatch_rules.samples.bulk import BulkReader
+from stallwatch_rules.samples.candidates import Candidates
+
+# What a line may be; {} are numbers.
+LINES = [
+    "{{'loss': {f}, 'grad_norm': {f}, 'learning_rate': {f}e-05, 'epoch': {f}}}",
+    "{{'loss': '{f}', 'grad_norm': 'nan', 'reward': -{f}, 'step_time': {f}}}",
+    "{{'eval_loss': {f}, 'eval_runtime': {f}, 'epoch': {f}}}",
+    '{{"current_steps": {i}, "total_steps": {i}, "loss": {f}, "lr": {f}, "elapsed_time": "0:00:{s}"}}',
+    "\r {s}%|███▌  | {i}/{i} [00:{s}<01:{s}, {f}it/s]\r {s}%|████  | {i}/{i} [00:{s}<01:{s}, {f}s/it]",
+    "  5%|▌ | {i}/{i} [00:{s}<01:{s}, {f}s/it]{{'loss': {f}, 'epoch': {f}}}",
+    "Epoch {i}: 5%|▌ | {i}/{i} [00:{s}<01:{s}, {f}it/s, loss={f}]\rEpoch 1: 5%|▌ | {i}/{i} [0:{s}<?, ?it/s, loss=1]",
+    "Map: 5%|▌ | {i}/{i} [00:{s}<01:{s}, {f} examples/s]",
+    "[2026-11-{d} 10:{s}:{s},{i}] [INFO] [logging.py:96:log_dist] [Rank {d}] step={i}, skipped={i}, lr=[{f}e-06]",
+    "[2026-11-{d} 10:{s}:{s},534] [INFO] [timer.py:2:stop] epoch=0/micro_step={i}/global_step={i}, "
+    "CurrSamplesPerSec={f}, MemAllocated={f}GB, MaxMemAllocated={f}GB",
+    " [2026-11-{d} 10:{s}:{s}] iteration {i}/ {i} | elapsed time per iteration (ms): {f} | lm loss: {f}E+00 |",
+    "[rank{d}]: step {i} loss {f} tps: {i},123",
+    "[default{d}]:[rank{d}]:step {i}/{i} loss {f} memory: {f}GiB",
+    "step:{i} - actor/pg_loss:-{f} - perf/throughput:{f} - timing_s/step:{f}",
+    " validation loss at iteration {i} | lm loss value: {f}E+00 | lm loss PPL: {f}",
+    "[deepspeed] OVERFLOW! Rank {d} Skipping step. Attempted loss scale: {i}, reducing to {i}",
+    "2026-11-{d} 10:{s}:{s}.{i} | INFO | plain words {i}",
+    "2026-11-{d}T10:{s}:{s}+08:00 [Rank {d}] words",
+    "W11{d} 10:{s}:{s}.5 {i} x.cpp:1] year-less",
+    "[10:{s}:{s}] INFO words",
+    "at 10:{s}:{s} nothing happened",
+    "[rank{d}]: [2026-11-{d} 10:{s}:{s}] words",
+    "the loss of step {i} was {f}",
+    "s:{i} trl:{f} lr:{f}",
+    "x" * 300,
+    "",
+    "\r",
+    "训练 loss：{f}",
+    "steps: {i} loss: {f} samples/sec: {f}",
+]  # fmt: skip
+
+
+def by_lines(data: bytes, rank: int | None = None) -> list[Row]:
+    reader, rows = LineReader("x", rank), RowReader()
+    return [*rows.feed(reader.feed(data) + reader.finish()), *rows.finish()]
+
+
+def in_blocks(data: bytes, size: int, rank: int | None = None) -> list[Row]:
+    reader = LineReader("x", rank).alone(None)
+    bulk = BulkReader(reader, Candidates())
+    chunks = iter([data[at : at + size] for at in range(0, len(data), size)])
+    return list(itertools.chain.from_iterable(rows_of(bulk.read(block)) for block in blocks(chunks, size)))
+
+
+def rows_of(block: Block) -> list[Row]:
+    rows: list[Row] = []
+    for at in range(block.size):
+        step, total, *values = (
+            float(block.numbers[name][at]) if block.valid[name][at] else None for name in NUMBERS
+        )
+        rank = None if block.rank[at] < 0 else int(block.rank[at])
+        time = None if math.isnan(block.time[at]) else float(block.time[at])
+        phase = "eval" if block.eval[at] else "train"
+        rows.append((rank, time, step, total, phase, "x", int(block.line[at]), *values))
+    return rows
+
+
+def same(one: list[Row], two: list[Row]) -> bool:
+    plain = [[None if value != value else value for value in row] for row in one]
+    return plain == [[None if value != value else value for value in row] for row in two]
+
+
+def log_of(seed: int, kinds: list[str], lines: int) -> bytes:
+    rnd = random.Random(seed)
+    out = []
+    for _ in range(lines):
+        kind = rnd.choice(kinds)
+        while "{" in kind.replace("{{", ""):
+            before = kind
+            for name, make in (
+                ("{i}", lambda: str(rnd.choice([0, 1, 7, rnd.randrange(10**6)]))),
+                ("{f}", lambda: rnd.choice(["0.0", "1", str(rnd.random()), f"{rnd.random() * 99:.2f}"])),
+                ("{s}", lambda: f"{rnd.randrange(60):02d}"),
+                ("{d}", lambda: f"{rnd.randrange(10, 29)}"),
+            ):
+                if name in kind:
+                    kind = kind.replace(name, make(), 1)
+            if kind == before:
+                break
+        out.append(kind.replace("{{", "{").replace("}}", "}"))
+    return "\n".join(out).encode()
+
+
+@given(
+    st.integers(0, 10**6),
+    st.lists(st.sampled_from(LINES), min_size=1, max_size=8, unique=True),
+    st.integers(1, 150),
+    st.sampled_from([500, 5_000, 10**6]),
+    st.sampled_from([None, 3]),
+)
+@settings(max_examples=60, deadline=None)
+def test_both_ways_give_the_same(
+    seed: int, kinds: list[str], lines: int, size: int, rank: int | None
+) -> None:
+    data = log_of(seed, kinds, lines)
+    expected = [row for row in by_lines_without_labels(data, rank)]
+    found = in_blocks(data, size, rank)
+    assert same(found, expected)
+
+
+def by_lines_without_labels(data: bytes, rank: int | None) -> list[Row]:
+    reader, rows = LineReader("x", rank).alone(None), RowReader()
+    return [*rows.feed(reader.feed(data) + reader.finish()), *rows.finish()]
+
+
+def test_a_large_log_of_every_kind() -> None:
+    data = log_of(1, LINES, 3000)
+    assert same(in_blocks(data, 20_000), by_lines_without_labels(data, None))
+
+
+def test_of_a_bars_drawings_the_last_of_its_line_counts() -> None:
+    bar = "\r {0}%|# | {0}/20 [00:0{0}<00:10, 1.00s/it]"
+    data = ("".join(map(bar.format, (1, 2, 3))) + "\r words\n" + bar.format(4) + "\n").encode()
+    assert [row[COLUMNS.index("step")] for row in by_lines(data)] == [3, 4]
+    loss = "Epoch 0: 5%|# | {0}/20 [00:0{0}<00:10, 1.00it/s, loss=0.{0}]\r"
+    data = "".join(map(loss.format, (1, 2, 3))).encode()
+    assert [row[COLUMNS.index("loss")] for row in by_lines(data)] == [0.1, 0.2, 0.3]
+
+
+def test_an_evaluation_is_a_phase_of_its_own() -> None:
+    data = b"step 1 loss 0.5\n{'eval_loss': 0.7, 'epoch': 1.0}\nstep 2 loss 0.4 val_loss 0.7\n"
+    assert [row[COLUMNS.index("phase")] for row in by_lines(data)] == ["train", "eval", "train"]
