@@ -13,7 +13,7 @@ from stallwatch_exporter.incident import Ending, Incident, Resolution, Severity
 from stallwatch_exporter.incidents import IncidentBook
 from stallwatch_exporter.stall import StallState
 from stallwatch_rules.catalogue import Catalogue
-from stallwatch_rules.conclusions import SILENT_HANG, STEP_TIME
+from stallwatch_rules.conclusions import SILENT_HANG, STANDSTILLS, STEP_TIME
 from stallwatch_rules.findings import TRACE_CACHE
 from stallwatch_rules.records import Diagnosis, Finding, Match, Phase, Primary, Progress, UnknownException
 
@@ -177,7 +177,9 @@ class Alarms:
     def _by_progress(self, rule: str) -> bool:
         """Whether only the run's progress tells what this rule means."""
         page = self._catalogue.pages.get(rule)
-        return page is not None and rule != SILENT_HANG and (page.harm == "by-progress" or not page.patterns)
+        if page is None or (rule in STANDSTILLS and not page.patterns):
+            return False  # a standstill without a line is told as the stall that it is
+        return page.harm == "by-progress" or not page.patterns
 
     def _weigh(self, rule: str, finding: Finding, diagnosis: Diagnosis, now: float) -> None:
         if finding.harm not in ("fatal", "degrading") or self._explained(rule, diagnosis):

@@ -8,7 +8,7 @@ from stallwatch_rules.judgements.facts import RunFacts, Trace
 from stallwatch_rules.judgements.loss_scale import ScaleFacts, judge_overflow
 from stallwatch_rules.judgements.recovery import judge_recovery
 from stallwatch_rules.judgements.silence import judge_silence
-from stallwatch_rules.judgements.step_time import judge_step_time, slowdown
+from stallwatch_rules.judgements.step_time import judge_step_time, slowdown, steady_shift
 from stallwatch_rules.judgements.trace_cache import cost_per_step, judge_trace_cache
 from stallwatch_rules.records import Line, Sample
 from stallwatch_rules.timeline import Interval, StreamTimelines, between
@@ -228,3 +228,28 @@ def test_moments_fall_into_the_steps_of_another_stream() -> None:
     intervals = [Interval(1, n, float(n), 1.0) for n in (1, 2, 3)]
     assert between(intervals, [0.5, 1.5, 1.6, 3.5]) == [1, 2, 0, 1]
     assert between([Interval(1, 1, None, None)], [0.5]) is None
+
+
+def test_a_pace_near_the_limit_does_not_flap() -> None:
+    baseline = [1.0] * 40
+    assert slowdown(baseline + [1.45] * 20) is None, "never above the limit"
+    assert slowdown(baseline + [1.6] * 10) is not None
+    assert slowdown(baseline + [1.6] * 10 + [1.45] * 6) is not None, "slow a moment ago, and nearly so now"
+    assert slowdown(baseline + [1.6] * 10 + [1.45] * 30) is None, "long over"
+    assert slowdown(baseline + [1.6] * 10 + [1.2] * 6) is None, "below the lower limit"
+
+
+def test_a_shift_must_stand_out_of_very_even_steps_and_last() -> None:
+    even = [10.0, 10.05, 9.98, 10.02] * 10
+    assert steady_shift(even + [10.5] * 12) == (pytest.approx(10.01), 10.5, 12)
+    assert steady_shift(even + [10.5] * 9) is None, "not for long enough"
+    assert steady_shift(even + [10.3] * 12) is None, "too little"
+    assert steady_shift([10.0, 11.5, 9.2, 10.9] * 10 + [12.0] * 12) is None, "uneven anyway"
+    assert steady_shift(even + [16.0] * 12) is None, "more than a straggler: steps have degraded"
+    assert steady_shift([10.0, 10.05, 10.02, 10.5, 10.51]) is None
+    assert steady_shift([10.0, 10.05, 10.02, 10.5, 10.51], excerpt=True) is not None
+
+
+def test_a_long_run_is_judged_in_blocks() -> None:
+    found = steady_shift([10.0, 10.04] * 2000 + [10.6] * 2000)
+    assert found is not None and 1900 <= found[2] <= 2100

@@ -70,7 +70,7 @@ def steady_shift(paces: Sequence[float], *, excerpt: bool = False) -> tuple[floa
     if len(paces) < 5 or (few and not excerpt):
         return None
     least = 2 if few else max(BASELINE, len(paces) // 10)
-    for count in range(least, len(paces) - 2):
+    for count in range(len(paces) - 3, least - 1, -1):  # the earliest shift that explains all after it
         before, after = list(paces[:-count])[-200:], list(paces[-count:])
         ordered = sorted(before)
         edge = len(ordered) // 20 if len(ordered) >= EXCERPT else 0
