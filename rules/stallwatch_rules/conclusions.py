@@ -98,9 +98,9 @@ def conclude_rules(run: Run) -> None:
         return
     if any(one.harm == "fatal" and one.role != "wrapper" for one in run.found):
         return
-    judgement = judge_silence(run.facts)
-    if judgement is not None:
-        one = concluded(hang, judgement)
+    silence = judge_silence(run.facts)
+    if silence is not None:
+        one = concluded(hang, silence)
         one.where, one.step = run.clock.last_advance, run.tracker.last_step
         run.found.append(one)
 

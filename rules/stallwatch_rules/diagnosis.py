@@ -9,7 +9,6 @@ from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.causes import Candidate, causal_order, primary
 from stallwatch_rules.conclusions import (
     DIVERGENCE,
-    NOT_A_NUMBER,
     STANDSTILLS,
     STEP_TIME,
     Run,
@@ -20,6 +19,7 @@ from stallwatch_rules.endings import SIGTERM, ended_as_told, killed, weigh_kill
 from stallwatch_rules.environment import agreed
 from stallwatch_rules.exceptions import Exceptions, read_exceptions
 from stallwatch_rules.findings import (
+    NOT_A_NUMBER,
     TRACE_CACHE,
     Found,
     Streams,

@@ -165,6 +165,20 @@ class ProgressTracker:
             self.last_progress_time = sample.time
         return True
 
+    def merge(self, other: ProgressTracker) -> None:
+        """Take over what another tracker knows of other sources: files may be read by several processes."""
+        if not self._streams.keys().isdisjoint(other._streams):
+            raise ValueError("both trackers followed the same source and rank")
+        self._streams.update(other._streams)
+        self._gaps.update(other._gaps)
+        self._counters += other._counters
+        self.progressed = self.progressed or other.progressed
+        self._furthest = max(self._furthest, other._furthest)
+        firsts = [step for step in (self.first_step, other.first_step) if step is not None]
+        self.first_step = min(firsts, default=None)
+        times = [t for t in (self.last_progress_time, other.last_progress_time) if t is not None]
+        self.last_progress_time = max(times, default=None)
+
     # ---- steps
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import random
 from collections.abc import Iterable
 
@@ -335,3 +336,34 @@ def test_hostile_text_does_not_grow_without_bound(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("stallwatch_rules.progress._MAX_COUNTERS", 20)
     tracker = track(Line(bar(1, n), "a.log", n) for n in range(2, 500))
     assert sum(len(stream.counters) for stream in tracker._streams.values()) == 20
+
+
+# ---- several processes
+
+
+def test_trackers_of_other_files_are_put_together_as_if_one_had_read_them() -> None:
+    files = [
+        log("step 1/9 loss 3", "step 2/9 loss 2", "***** Running Evaluation *****", source="a.log", rank=0),
+        log("step 1/9 loss 3", "step 4/9 loss 1", source="b.log", rank=1, times=[10, 20]),
+        log(bar(3, 9, 3), bar(9, 9, 9), source="c.log", rank=2),
+        log("no step here", source="d.log"),
+    ]
+    one = track(line for lines in files for line in lines)
+    parts = [pickle.loads(pickle.dumps(track(lines))) for lines in files]
+    for order in (parts, [pickle.loads(pickle.dumps(part)) for part in reversed(parts)]):
+        merged = ProgressTracker()
+        for part in order:
+            merged.merge(part)
+        assert merged.summary() == one.summary()
+        assert (merged.steps, merged.phase, merged.step_seconds()) == (
+            one.steps,
+            one.phase,
+            one.step_seconds(),
+        )
+        assert (merged.progressed, merged.last_progress_time) == (one.progressed, one.last_progress_time)
+
+
+def test_one_source_s_lines_belong_to_one_tracker() -> None:
+    tracker = track(log("step 1/9 loss 3"))
+    with pytest.raises(ValueError, match="same source and rank"):
+        tracker.merge(track(log("step 2/9 loss 3")))
