@@ -89,6 +89,43 @@ def wrapper(rank: int, index: int) -> list[str]:
     return ["torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"]
 
 
+def metrics(rank: int, index: int) -> list[str]:
+    loss = 9.5 if index % 7 == 0 else 1.5 + 0.01 * index
+    return [
+        f"{{'loss': {loss}, 'grad_norm': {index % 3 and 1.0}, 'learning_rate': 1e-05, 'epoch': 5.{index:02}}}"
+    ]
+
+
+def frozen(rank: int, index: int) -> list[str]:
+    return [f"step {7000 + index} loss 2.3456789" for index in range(12 * index, 12 * index + 12)]
+
+
+def uneven(rank: int, index: int) -> list[str]:
+    pace = 100.0 if index < 8 else 106.0
+    return [f"iteration {7000 + index} | elapsed time per iteration (s): {pace} | lm loss: 2.{index:02}"]
+
+
+def evaluation(rank: int, index: int) -> list[str]:
+    return [timed(index, "***** Running Evaluation *****")]
+
+
+def late(rank: int, index: int) -> list[str]:
+    return ["[2026-05-02 13:00:00,000] [INFO] still here"]
+
+
+def experts(rank: int, index: int) -> list[str]:
+    return ["Loading MixtralForCausalLM", "gpu1:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC"]
+
+
+def stacks(rank: int, index: int) -> list[str]:
+    waits = "    _try_get_data (torch/utils/data/dataloader.py:1131)"
+    return [waits if index % 2 else "    all_reduce (torch/distributed/distributed_c10d.py:2501)"]
+
+
+def killed(rank: int, index: int) -> list[str]:
+    return [timed(index, "['x'] exits with return code = -9")]
+
+
 EVENTS: list[Callable[[int, int], list[str]]] = [
     step,
     step,
@@ -102,6 +139,16 @@ EVENTS: list[Callable[[int, int], list[str]]] = [
     timeout,
     interrupt,
     wrapper,
+    metrics,
+    metrics,
+    frozen,
+    uneven,
+    uneven,
+    evaluation,
+    late,
+    experts,
+    stacks,
+    killed,
 ]
 
 
