@@ -12,6 +12,7 @@ import hashlib
 import os
 import platform
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def _load(path: Path) -> Any:
 
 def _key(patterns: tuple[str, ...]) -> str:
     seen = hashlib.sha256()
-    for part in (hyperscan.__version__, platform.machine(), _processor(), *patterns):
+    for part in (version("hyperscan"), platform.machine(), _processor(), *patterns):
         seen.update(part.encode("utf-8", "surrogatepass") + b"\0")
     return seen.hexdigest()[:32]
 

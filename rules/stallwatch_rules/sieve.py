@@ -17,7 +17,7 @@ from stallwatch_rules.rawview import view_of
 from stallwatch_rules.segments import Segments
 from stallwatch_rules.sieve_blocks import block_at
 from stallwatch_rules.sieve_bulk import Bulk, RawRules
-from stallwatch_rules.sieve_samples import KINDS, Picked, pick
+from stallwatch_rules.sieve_samples import KINDS, Picked, pick, pick_last
 from stallwatch_rules.sieve_state import SieveSizes, SieveState, wording
 from stallwatch_rules.watched import SERIES, TRACEBACK, WATCHES
 
@@ -92,11 +92,14 @@ class _Sifting:
         self._segments = segments
         self._view = view
         self._mask = np.zeros(segments.count, dtype=bool)
+        self._told = np.zeros(segments.count, dtype=bool)  # of tracebacks whose other lines are read
         self._more: dict[int, list[tuple[str, int]]] = {}
         self._behind = segments.count  # how far this cell's windows reach
 
     def run(self, cell: Cell) -> list[Left | Piece]:
-        self._mask[: max(self._state.carry, self._sizes.row)] = True
+        number = cell.place % self._sizes.stretch_cells
+        dense = number < self._sizes.dense_cells or number % 4 == 0
+        self._mask[: max(self._state.carry, self._sizes.row if dense else 0)] = True
         self._behind = max(self._segments.count, self._state.carry)
         by_target = self._hits()
         watches = len(self._engine.rules.targets)
@@ -106,7 +109,7 @@ class _Sifting:
             if watches <= target < watches + len(WATCHES):
                 self._watch(target, units)
         self._severity(by_target.get(watches + len(WATCHES), ()), counted)
-        picked = self._metrics(cell.place)
+        picked = self._metrics(number, dense)
         if cell.torn:
             self._mask[0] = False
         self._state.carry = self._behind - self._segments.count
@@ -152,8 +155,8 @@ class _Sifting:
                     int(head), TRACEBACK.before, block.behind - int(head) + self._sizes.tracebacks_after
                 )
             else:
-                for unit in block.naming:
-                    self._mask[unit] = True
+                self._told[int(head) : block.behind - 1] = True
+                self._mask[list(block.naming)] = True
 
     def _rule(self, target: int, units: Units) -> Units:
         if self._engine.rules.targets[target].is_context:  # that it was met is all there is to know
@@ -166,7 +169,7 @@ class _Sifting:
             self._read(unit, *self._state.window(met + order, self._sizes))
         if room < len(units):
             bulk = Bulk(self._engine.rules, target, self._segments, self._view)
-            for first, last, count in bulk.groups(units[room:]):
+            for first, last, count in bulk.groups(units[room:][~self._told[units[room:]]]):
                 self._mask[first] = self._mask[last] = True
                 if count > 2:
                     self._more.setdefault(last, []).append(
@@ -176,14 +179,14 @@ class _Sifting:
 
     def _watch(self, target: int, units: Units) -> None:
         watch = WATCHES[target - len(self._engine.rules.targets)]
-        fresh = units[~self._mask[units]]
+        fresh = units[~(self._mask | self._told)[units]]
         room = self._state.room(target, watch.budget, len(fresh))
         for unit in fresh[:room].tolist():
             self._read(unit, watch.before, watch.after)
 
     def _severity(self, units: Sequence[int] | Units, counted: Sequence[Units]) -> None:
         """One line of each wording. Lines that a rule knows are no news."""
-        known = self._mask.copy()
+        known = self._mask | self._told
         for rule_units in counted:
             known[rule_units] = True
         wordings = self._state.wordings
@@ -200,9 +203,11 @@ class _Sifting:
                 wordings[key] = 1
                 self._read(int(unit), *self._sizes.wording)
 
-    def _metrics(self, index: int) -> Picked:
-        sizes = self._sizes
-        picked = pick(self._engine.metrics, self._view, index, self._state.kinds, sizes.samples, sizes.probe)
+    def _metrics(self, number: int, dense: bool) -> Picked:
+        sizes, met, scanner = self._sizes, self._state.kinds, self._engine.metrics
+        picked = None if dense else pick_last(scanner, self._view, met, sizes.probe)
+        if picked is None:
+            picked = pick(scanner, self._view, number, met, sizes.samples, sizes.probe)
         offsets = [offset for _, offset in picked.first] + list(picked.last.values())
         if offsets:
             self._mask[self._segments.at(offsets)] = True
@@ -265,10 +270,9 @@ class _Sifting:
 
     def _losses(self, picked: Picked) -> int:
         """Lines with a loss and without a step that are left out of this cell."""
-        firsts = [offset for kind, offset in picked.first if kind == _DICT]
-        if not firsts or picked.counts[_DICT] <= self._sizes.samples:
+        if picked.frequent(_DICT, self._sizes.samples) is None or _DICT not in picked.last:
             return 0
-        unit = int(self._segments.at(firsts[:1])[0])
+        unit = int(self._segments.at([picked.last[_DICT]])[0])
         text = self._segments.text(unit)
         sign = next((sign for sign in _SIGNED if sign in text), None)
         if sign is None or b"step" in text:

@@ -55,6 +55,8 @@ class Bulk:
 
     def groups(self, units: Units) -> Iterator[tuple[int, int, int]]:
         """First and last segment of each group, and how many there are."""
+        if not len(units):
+            return
         if self._sure and not self._marked:
             yield int(units[0]), int(units[-1]), len(units)
             return

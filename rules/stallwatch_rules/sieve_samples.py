@@ -26,9 +26,22 @@ class Picked:
 
     def frequent(self, kind: int, share: int) -> int | None:
         """Behind which offset lines of this kind were left out, if any were."""
-        if self.counts[kind] <= share:
+        if self.counts[kind] <= (share if self.first else 0):
             return None
         return max((offset for one, offset in self.first if one == kind), default=0)
+
+
+def pick_last(scanner: BlockScanner, view: bytes, met: set[int], probe: int) -> Picked | None:
+    """Only the last metric of each kind, where all kinds of this stretch stand near the cell's end."""
+    if len(view) <= 3 * probe:
+        return None
+    back = view.rfind(b"\n", 0, len(view) - probe) + 1
+    picked = Picked()
+    _look(scanner, view, back, len(view), 0, picked)
+    if not met <= picked.last.keys():
+        return None
+    picked.counts = [1 if kind in met else 0 for kind in range(len(KINDS))]
+    return picked
 
 
 def pick(scanner: BlockScanner, view: bytes, index: int, met: set[int], share: int, probe: int) -> Picked:

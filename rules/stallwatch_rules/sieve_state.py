@@ -20,10 +20,11 @@ class SieveSizes:
     cell: int = 256 * 1024
     head: int = 128 * 1024  #: of a source, read whole
     head_segments: int = 1200  #: and at least so many
-    tail_cells: int = 2  #: of a source, read whole
-    stretch_cells: int = 128
-    novel: tuple[int, int] = (10, 40)  #: segments before and behind a rule's first match in a stretch
-    novel_windows: int = 40  #: so many; what is new after them has the small window
+    tail_cells: int = 1  #: of a source, read whole, with what follows them
+    stretch_cells: int = 256
+    dense_cells: int = 8  #: at a stretch's start, with all samples; behind them every fourth has them
+    novel: tuple[int, int] = (6, 24)  #: segments before and behind a rule's first match in a stretch
+    novel_windows: int = 32  #: so many; what is new after them has the small window
     known: tuple[int, int] = (2, 6)  #: around its next matches
     known_windows: int = 10
     rule_lines: int = (
