@@ -23,6 +23,7 @@ class Counter:
         "_epoch",
         "_low",
         "_offset",
+        "_rose_at",
         "_since",
         "_start",
         "attempt",
@@ -35,6 +36,7 @@ class Counter:
         "rises",
         "step_seconds",
         "total",
+        "waited",
     )
 
     def __init__(self, counts_steps: bool, attempt: int = 1) -> None:
@@ -44,6 +46,8 @@ class Counter:
         self.first: int | None = None
         self.last: int | None = None
         self.total: int | None = None
+        self.waited = 0.0  #: seconds by the trainer's own clock that its bar stood at the last step
+        self._rose_at: float | None = None  # what that clock said at the last step
         self.rises = 0
         self.gaps = 0  #: how often lines of this counter were left out before the last one that was read
         self.durations: dict[Phase, deque[float]] = {}  #: seconds from one observed rise to the next
@@ -77,9 +81,13 @@ class Counter:
         rose = self.last is None or step > self.last
         if epoch is not None:
             self._epoch = epoch
+        elapsed = sample.values.get("elapsed_seconds")
         if rose:
             self._low.clear()
             self._rise(step, sample, phase)
+            self.waited, self._rose_at = 0.0, elapsed
+        elif elapsed is not None and self._rose_at is not None and step == self.last:
+            self.waited = max(self.waited, elapsed - self._rose_at)
         return rose
 
     def resume(self, gaps: int) -> None:

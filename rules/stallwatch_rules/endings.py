@@ -87,8 +87,10 @@ def _first(one: Found, other: Found) -> bool:
     if all(times) and all(time is not None for group in times for time in group):
         earliest = [min(time for time in group if time is not None) for group in times]
         return earliest[0] < earliest[1]
-    for place in one.occurrences:
-        for later in other.occurrences:
-            if place.stream == later.stream:
-                return place.position < later.position
-    return False
+    orders = [
+        place.position < later.position
+        for place in one.occurrences
+        for later in other.occurrences
+        if place.stream == later.stream
+    ]
+    return bool(orders) and all(orders)

@@ -120,6 +120,18 @@ class ProgressTracker:
             stream.enter(sign, line.time)
         return sample is not None and self._sampled(stream, sample)
 
+    def merge(self, other: ProgressTracker) -> None:
+        """Add what was followed in other sources."""
+        self._streams.update(other._streams)
+        self._counters += other._counters
+        self._gaps.update(other._gaps)
+        self._furthest = max(self._furthest, other._furthest)
+        self.progressed = self.progressed or other.progressed
+        firsts = [step for step in (self.first_step, other.first_step) if step is not None]
+        self.first_step = min(firsts, default=None)
+        times = [t for t in (self.last_progress_time, other.last_progress_time) if t is not None]
+        self.last_progress_time = max(times, default=None)
+
     def skip(self, source: str, kinds: Collection[str]) -> None:
         """Metrics of these kinds (``watched.METRICS``) were left out of a source."""
         gaps = self._gaps.setdefault(source, {})
@@ -237,6 +249,12 @@ class ProgressTracker:
         ]
         best = max(found, key=lambda entry: entry[:4], default=None)
         return list(best[4].durations.get(phase, ())) if best else []
+
+    @property
+    def waited(self) -> float:
+        """Seconds that a bar went on standing at the last step, by its own clock: it is drawn once more when
+        the program ends or something is printed."""
+        return max((c.waited for c in self._leading() if c.last == self.last_step), default=0.0)
 
     def step_seconds(self) -> list[float]:
         """Seconds per step, oldest first: measured, or as the trainer tells them where no times are known."""

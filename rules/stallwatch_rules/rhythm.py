@@ -16,6 +16,7 @@ from stallwatch_rules.stream import ACTIVITY_SECONDS, StreamReading
 ALIVE = 5  #: lines after a silence that show that the run only did something without a word
 ENOUGH = 5  #: durations that tell a rhythm
 TOLD = 3.0  #: without them, so many times the step time that the trainer prints is no stall yet
+STANDING = 1200.0  #: seconds that a bar may stand at a step: saves and evaluations take a while
 MID_RUN = 10  #: a first step beyond so many steps was not the run's first
 USUAL = 1.5  #: a silence is no news if the run got over one nearly as long before
 
@@ -49,8 +50,12 @@ def read_clock(
     last_advance = latest(lines) if lines else None
     times = [time for stream in advanced if (time := _last_sign(stream)) is not None]
     if not times or len(times) < len(advanced):
-        silence = _unaccounted(streams, tracker) if advanced and not times and now is None else None
-        return RunClock(threshold, silence, (silence or 0.0) > 2 * threshold, last_advance)
+        if times or now is not None or not advanced:
+            return RunClock(threshold, None, False, last_advance)
+        silence, limit = tracker.waited, max(threshold, STANDING)
+        if silence <= limit:
+            silence, limit = _unaccounted(streams, tracker), 2 * threshold
+        return RunClock(threshold, silence, (silence or 0.0) > limit, last_advance)
     ends = [stream.last_time for stream in streams.values() if stream.last_time is not None]
     end = now if now is not None else max(ends)
     silence = max(0.0, end - max(times))

@@ -239,3 +239,28 @@ def test_what_was_printed_long_before_the_end_is_less_sure(engine: tuple[Catalog
     near, far = (diagnose(engine, fatal + "text\n" * count).primary for count in (10, 900))
     assert near is not None and far is not None
     assert far.confidence < near.confidence
+
+
+def bars(*drawn: tuple[int, int]) -> str:
+    return "".join(
+        f"{step}%|##  | {step}/100 [{seconds // 60}:{seconds % 60:02}<59:00, 12.1s/it]\n"
+        for step, seconds in drawn
+    )
+
+
+INTERRUPT = (
+    'Traceback (most recent call last):\n  File "/usr/lib/python3.11/threading.py", line 327, in wait\n'
+    "    waiter.acquire()\nKeyboardInterrupt\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("last", "verdict"), [((20, 4100), "stalled"), ((20, 900), "healthy"), ((21, 4100), "healthy")]
+)
+def test_a_bar_that_stood_until_somebody_interrupted_it_is_a_silent_hang(
+    engine: tuple[Catalogue, Matcher], last: tuple[int, int], verdict: str
+) -> None:
+    text = bars(*((step, 12 * step) for step in range(1, 21)), last) + INTERRUPT
+    diagnosis = diagnose(engine, text)
+    assert diagnosis.verdict == verdict
+    assert primary(diagnosis) == ("silent-hang-no-error" if verdict == "stalled" else None)

@@ -338,6 +338,13 @@ def test_hostile_text_does_not_grow_without_bound(monkeypatch: pytest.MonkeyPatc
     assert sum(len(stream.counters) for stream in tracker._streams.values()) == 20
 
 
+def test_a_bar_that_is_drawn_again_at_its_step_tells_how_long_it_stood() -> None:
+    tracker = track(log(bar(49, 90, 490), bar(50, 90, 500), bar(50, 90, 500), bar(50, 90, 3100)))
+    assert tracker.waited == 2600
+    track(log(bar(51, 90, 3110)), tracker)
+    assert tracker.waited == 0
+
+
 # ---- several processes
 
 
