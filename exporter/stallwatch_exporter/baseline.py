@@ -27,6 +27,15 @@ def read_baseline(
     paths: Sequence[str | os.PathLike[str]], *, catalogue: Catalogue, limits: Limits | None = None
 ) -> Healthy:
     """Read a healthy run's files, folders, globs and archives."""
+    reading, problems = read_whole(paths, catalogue=catalogue, limits=limits)
+    baseline = Baseline.of(stream.templates for stream in reading.streams.values())
+    return Healthy(baseline, reading.diagnose().verdict, problems)
+
+
+def read_whole(
+    paths: Sequence[str | os.PathLike[str]], *, catalogue: Catalogue, limits: Limits | None = None
+) -> tuple[RunReading, list[InputProblem]]:
+    """Read every line, for those who need more of a run than its diagnosis."""
     files, problems = expand(paths, limits=limits)
     reading = RunReading(catalogue)
     for file in files:
@@ -34,5 +43,4 @@ def read_baseline(
         for chunk in file.chunks(problems):
             reading.feed(reader.feed(chunk))
         reading.feed(reader.finish())
-    baseline = Baseline.of(stream.templates for stream in reading.streams.values())
-    return Healthy(baseline, reading.diagnose().verdict, problems)
+    return reading, problems

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 
+_PACKAGED = str(files("stallwatch_rules") / "catalogue")  # what readers of both languages get
+
+
 @dataclass(frozen=True)
 class Catalogue:
     """The pages that loaded, by id, and the problems of those that did not."""
@@ -125,7 +128,7 @@ def _read(content: bytes, path: str) -> RulePage:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise PageError(path, line, "not UTF-8 text", "save the page as UTF-8") from error
-    return parse_page(text, path, quick=True)
+    return parse_page(text, path, quick=True, chinese=path.startswith(_PACKAGED))
 
 
 def _duplicate(page: RulePage, first: RulePage) -> PageError:

@@ -101,15 +101,18 @@ class _Front(msgspec.Struct, forbid_unknown_fields=True):
     references: list[str] = []
 
 
-def parse_page(text: str, path: str, *, quick: bool = False) -> RulePage:
+def parse_page(text: str, path: str, *, quick: bool = False, chinese: bool = True) -> RulePage:
     """Read one page; every problem found is in the ``PageError`` raised (see ``PageError.every``).
 
     ``quick`` leaves out compiling each pattern with hyperscan, for a caller that compiles all pages' at once.
+    Without ``chinese`` the Chinese title and section may be left out; the English text stands in for them.
     """
     from stallwatch_rules import frontmatter  # YAML is not needed where pages were kept from an earlier start
 
     matter = frontmatter.split(text, path)
-    body, problems = read_body(matter.body, matter.body_line, path)
+    if not chinese and isinstance(matter.values, dict) and "title" in matter.values:
+        matter.values.setdefault("title_zh", matter.values["title"])
+    body, problems = read_body(matter.body, matter.body_line, path, chinese=chinese)
     front: _Front | None = None
     try:
         front = frontmatter.convert(matter, _Front, path)
@@ -142,9 +145,9 @@ def parse_page(text: str, path: str, *, quick: bool = False) -> RulePage:
             why=body.why,
             fixes=[item.text for item in body.fixes],
             harmless=body.harmless,
-            zh_what=body.zh_what,
-            zh_why=body.zh_why,
-            zh_fixes=[item.text for item in body.zh_fixes],
+            zh_what=body.zh_what or body.what,
+            zh_why=body.zh_why or body.why,
+            zh_fixes=[item.text for item in body.zh_fixes or body.fixes],
         ),
         fires=[sample.text for sample in body.fires],
         quiet=[sample.text for sample in body.quiet],

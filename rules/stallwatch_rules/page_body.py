@@ -24,6 +24,8 @@ _REQUIRED = {
     if name not in ("harmless", "samples")
 }
 
+_CHINESE = ("zh", *_ZH_HEADINGS.values())
+
 _Report = Callable[[int, str, str], None]  # takes a problem: line, message, remedy
 
 _HEADING = re.compile(r"#{1,3} .*")
@@ -61,8 +63,11 @@ class _Section:
     lines: list[tuple[int, str]] = field(default_factory=list)
 
 
-def read_body(text: str, first_line: int, path: str) -> tuple[Body, list[PageError]]:
-    """Read the body; ``first_line`` is the page's line on which it starts. Problems come back, not raised."""
+def read_body(text: str, first_line: int, path: str, *, chinese: bool = True) -> tuple[Body, list[PageError]]:
+    """Read the body; ``first_line`` is the page's line on which it starts. Problems come back, not raised.
+
+    Without ``chinese`` the Chinese section may be left out as a whole.
+    """
     problems: list[PageError] = []
 
     def problem(line: int, message: str, remedy: str) -> None:
@@ -71,8 +76,9 @@ def read_body(text: str, first_line: int, path: str) -> tuple[Body, list[PageErr
     body = Body()
     sections = _cut(text, first_line, body, problem)
     last = first_line + text.count("\n")
+    needed = chinese or any(name in sections for name in _CHINESE)
     for name, heading in _REQUIRED.items():
-        if name not in sections:
+        if name not in sections and (needed or name not in _CHINESE):
             problem(last, f"the section '{heading}' is missing", f"add a heading '{heading}' with its text")
     for name, section in sections.items():
         if name == "fix":

@@ -70,12 +70,15 @@ class _Piece:
     lowered: str = field(init=False)
     anchor: str = field(init=False)  #: its longest word: what does not hold it needs no closer look
     near: re.Pattern[str] = field(init=False)  #: that word beside a neighbour, as source breaks lines
+    whole: bool = field(init=False)  #: that word is no part of a longer one, as it may be at the piece's ends
     place: tuple[str, int] | None = None
 
     def __post_init__(self) -> None:
         self.lowered = self.text.lower()
         words = re.findall(r"\w+", self.lowered)
-        self.anchor = max(_WORD.findall(self.lowered), key=len)
+        inner = [w[0] for w in _WORD.finditer(self.lowered) if w.start() > 0 and w.end() < len(self.lowered)]
+        self.whole = bool(inner)
+        self.anchor = max(inner or _WORD.findall(self.lowered), key=len)
         at = next(number for number, word in enumerate(words) if self.anchor in word)
         pairs = [
             rf"{re.escape(one)}\W{{1,80}}{re.escape(two)}"
@@ -133,11 +136,21 @@ class Search:
 
     def see(self, file: str, templates: Iterable[Template]) -> None:
         """Look through a file's strings."""
-        wanted = self._open()
-        for template in templates:
-            lowered = template.text.lower()
-            for one, piece in wanted:
-                if piece.place is None and piece.anchor in lowered and covers(lowered, piece.lowered):
+        by_word: dict[str, list[tuple[_Wanted, _Piece]]] = {}
+        loose = []
+        for one, piece in self._open():
+            if piece.whole:
+                by_word.setdefault(piece.anchor, []).append((one, piece))
+            else:
+                loose.append((one, piece))
+        given = [(template, template.text.lower()) for template in templates]
+        whole = "\n".join([lowered for _, lowered in given])
+        loose = [pair for pair in loose if pair[1].anchor in whole]
+        for template, lowered in given:
+            near = [pair for word in by_word.keys() & set(_WORD.findall(lowered)) for pair in by_word[word]]
+            near += [pair for pair in loose if pair[1].anchor in lowered]
+            for one, piece in near:
+                if piece.place is None and covers(lowered, piece.lowered):
                     piece.place = (file, template.line)
                     self._tell(one)
 
@@ -218,6 +231,8 @@ def covers(template: str, piece: str) -> bool:
 
 def _overlap(left: str, right: str) -> int:
     """How many characters the end of one text and the beginning of the other share."""
+    if right[:LEAST_PART] not in left:
+        return 0
     for length in range(min(len(left), len(right)), LEAST_PART - 1, -1):
         if left.endswith(right[:length]):
             return length

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stallwatch.commands.context import App, catalogue_of, rules_option, tell, tell_all
+from stallwatch.commands.rules_new import new
 from stallwatch.commands.rules_verify import verify
 
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ def test(app: App, rule: str | None, file: Path, rule_dirs: tuple[Path, ...]) ->
     raise click.exceptions.Exit(0 if hits else 1)
 
 
+rules.add_command(new)
 rules.add_command(verify)
 
 

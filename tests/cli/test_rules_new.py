@@ -1,0 +1,72 @@
+"""``stallwatch rules new``: from a log to a page of one's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+Stallwatch = Callable[..., Result]
+
+LOG = """\
+step 1/90 loss 1.5
+Traceback (most recent call last):
+  File "/opt/e/lib/python3.11/site-packages/trl/trainer/grpo.py", line 512, in step
+    raise TimeoutError(msg)
+TimeoutError: the kitchen sent no soup to table 7
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> str:
+    (tmp_path / "dead.log").write_text(LOG)
+    return "dead.log"
+
+
+def test_a_draft_passes_the_check_and_names_its_log(stallwatch: Stallwatch, tmp_path: Path, log: str) -> None:
+    result = stallwatch("rules", "new", "--from", log)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == "my-rules/trl/trl-kitchen-sent-soup-table.md\n"
+    assert "stallwatch rules check my-rules" in result.stderr
+    assert stallwatch("rules", "check", "my-rules").stdout == "1 page, no problems\n"
+    report = json.loads(stallwatch("diagnose", log, "--rules", "my-rules", "--json").stdout)
+    assert (report["verdict"], report["primary"]["rule"]) == ("failed", "trl-kitchen-sent-soup-table")
+    assert report["primary"]["captures"] == {"number_1": "7"}
+
+
+def test_names_and_places_may_be_chosen(stallwatch: Stallwatch, tmp_path: Path, log: str) -> None:
+    command = ("rules", "new", "no-soup", "--from", log, "--family", "kitchen", "--output", "mine")
+    assert stallwatch(*command).stdout == "mine/kitchen/no-soup.md\n"
+    page = tmp_path / "mine" / "kitchen" / "no-soup.md"
+    page.write_text("mine\n")
+    again = stallwatch(*command)
+    assert again.exit_code == 2
+    assert "exists and is left as it is" in again.stderr
+    assert page.read_text() == "mine\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [(("No_Soup",), "not kebab-case"), (("cuda-oom",), "already"), (("--family", "A B"), "not kebab-case")],
+)
+def test_names_that_cannot_be(
+    stallwatch: Stallwatch, log: str, arguments: tuple[str, ...], told: str
+) -> None:
+    result = stallwatch("rules", "new", "--from", log, *arguments)
+    assert result.exit_code == 2
+    assert told in result.stderr
+
+
+def test_a_log_without_an_unknown_failure(stallwatch: Stallwatch, tmp_path: Path) -> None:
+    (tmp_path / "oom.log").write_text(
+        'Traceback (most recent call last):\n  File "a.py", line 1, in f\n'
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    )
+    known = stallwatch("rules", "new", "--from", "oom.log")
+    assert known.exit_code == 2
+    assert "stallwatch rules show cuda-oom" in known.stderr
+    (tmp_path / "good.log").write_text("step 1/90 loss 1.5\n")
+    assert "no unknown failure" in stallwatch("rules", "new", "--from", "good.log").stderr
