@@ -36,6 +36,7 @@ class LogFile:
     asked_for: bool  #: the user named it, so that it is a problem if it is no text
     size: int  #: bytes on disk, 0 where that is not known
     open_chunks: Callable[[], Iterator[bytes]] = field(repr=False)
+    path: str = ""  #: where another process finds it, if it is a file by itself
 
     def chunks(self, problems: list[InputProblem]) -> Iterator[bytes]:
         """The decompressed bytes in portions. What is wrong with them is added to ``problems``."""
@@ -152,11 +153,13 @@ class _Expansion:
                 else:
                     self.problems.append(_empty(path))
                 return
-            self.take(path, lambda: Path(path).open("rb"), status.st_size, asked_for)  # noqa: SIM115
+            self.take(path, lambda: Path(path).open("rb"), status.st_size, asked_for, path)  # noqa: SIM115
         except OSError as error:
             self.problems.append(_unreadable(path, error))
 
-    def take(self, name: str, reopen: Callable[[], BinaryIO], size: int, asked_for: bool) -> None:
+    def take(
+        self, name: str, reopen: Callable[[], BinaryIO], size: int, asked_for: bool, path: str = ""
+    ) -> None:
         """A file that can be opened again and again: what it holds decides what it is."""
         with reopen() as raw:
             kind = kind_of(raw.read(512))
@@ -169,7 +172,7 @@ class _Expansion:
             if members or not error:
                 self._members(name, [(m.name, m.size, m.chunks) for m in members])
         else:
-            self._log(name, size, asked_for, lambda: self._read(reopen, kind))
+            self._log(name, size, asked_for, lambda: self._read(reopen, kind), path)
 
     def _read(self, reopen: Callable[[], BinaryIO], kind: Kind) -> Iterator[bytes]:
         with reopen() as raw:
@@ -230,11 +233,13 @@ class _Expansion:
             rest = cast(BinaryIO, _Preceded(head, stream))
             self._log(name, 0, True, lambda: expanded(rest, kind, Meter(self.limits)))
 
-    def _log(self, name: str, size: int, asked_for: bool, chunks: Callable[[], Iterator[bytes]]) -> None:
+    def _log(
+        self, name: str, size: int, asked_for: bool, chunks: Callable[[], Iterator[bytes]], path: str = ""
+    ) -> None:
         if name.endswith("trainer_state.json"):
             lines = chunks
             chunks = lambda: trainer_state_lines(lines())  # noqa: E731
-        self.files.append(LogFile(printable(name), rank_of_path(name), asked_for, size, chunks))
+        self.files.append(LogFile(printable(name), rank_of_path(name), asked_for, size, chunks, path))
 
 
 class _Preceded:

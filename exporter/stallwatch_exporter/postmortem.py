@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from stallwatch_exporter.filereading import Parallel, read_all
 from stallwatch_exporter.inputs import InputProblem, Limits
 from stallwatch_exporter.logfiles import LogFile, expand, from_stream
 from stallwatch_rules.catalogue import Catalogue
-from stallwatch_rules.lines import MAX_LINE, LineReader
+from stallwatch_rules.lines import MAX_LINE
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Stats
-from stallwatch_rules.sieve_engine import sieve_engine
-from stallwatch_rules.sourcereading import SourceReading
 
 if TYPE_CHECKING:
     from stallwatch_rules.novelty import Baseline
 
-__all__ = ["InputProblem", "diagnose_paths", "diagnose_streams"]
+__all__ = ["InputProblem", "Parallel", "diagnose_paths", "diagnose_streams"]
 
 ProgressTold = Callable[[int, int], None]
 """Told how many bytes of how many (on disk) were read."""
@@ -35,8 +34,11 @@ def diagnose_paths(
     progress: ProgressTold | None = None,
     limits: Limits | None = None,
     baseline: Baseline | None = None,
+    parallel: Parallel | None = None,
 ) -> tuple[Diagnosis, list[InputProblem]]:
     """Read files, folders, globs, archives and ``-`` and diagnose the run that they tell of.
+
+    ``parallel`` lets several processes read; the diagnosis is the same.
 
     What cannot be read is told in the problems, and the rest is diagnosed. ``baseline`` is what a healthy run
     says (``baseline.read_baseline``): lines that it does not have are told as new.
@@ -44,7 +46,11 @@ def diagnose_paths(
     started = time.monotonic()
     files, problems = expand(paths, limits=limits)
     ending, failed = _recorded_ending(paths, language)
-    diagnosis = _diagnose(files, problems, catalogue, language, progress, started, ending, failed, baseline)
+    if parallel is not None:
+        parallel = replace(parallel, limits=limits)
+    diagnosis = _diagnose(
+        files, problems, catalogue, language, progress, started, ending, failed, baseline, parallel
+    )
     return diagnosis, problems
 
 
@@ -77,28 +83,22 @@ def _diagnose(
     ending: str = "",
     failed: bool | None = None,
     baseline: Baseline | None = None,
+    parallel: Parallel | None = None,
 ) -> Diagnosis:
     reading = RunReading(catalogue)
     reading.baseline = baseline
     stats = Stats()
     notes: list[str] = []
     told = _Told(progress, sum(file.size for file in files))
-    engine = functools.cache(lambda: sieve_engine(reading.matcher))
-    for file in files:
-        reader = SourceReading(reading, LineReader(file.name, file.rank), engine)
-        for chunk in file.chunks(problems):
-            reader.feed(chunk)
-            told.within(file, reader.bytes)
-        reader.finish()
+    for file, read in read_all(files, reading, within=told.within, parallel=parallel):
         told.done(file)
-        if reader.bytes:
+        problems += read.problems
+        if read.bytes:
             stats.files += 1
-            stats.bytes += reader.bytes
-            stats.lines += reader.lines
-        if reader.cut:
-            notes.append(
-                f"{file.name}: {reader.cut} lines are longer than {MAX_LINE // 1024} KiB and were cut"
-            )
+            stats.bytes += read.bytes
+            stats.lines += read.lines
+        if read.cut:
+            notes.append(f"{file.name}: {read.cut} lines are longer than {MAX_LINE // 1024} KiB and were cut")
     diagnosis = reading.diagnose(ending=ending, failed=failed, language=language)
     stats.seconds = round(time.monotonic() - started, 3)
     diagnosis.stats = stats

@@ -25,13 +25,13 @@ class DatabaseStore:
     """Compiles patterns, or loads what an earlier start has compiled; without a folder it only compiles."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder
+        self.folder = folder
 
     def compiled(self, patterns: tuple[str, ...]) -> Any:
         """The hyperscan database of these patterns; raises ``hyperscan.error`` where there can be none."""
-        if self._folder is None:
+        if self.folder is None:
             return compile_hyperscan(patterns)
-        path = self._folder / f"{_key(patterns)}.hsdb"
+        path = self.folder / f"{_key(patterns)}.hsdb"
         database = _loaded.get(path)
         if database is None:
             database = _loaded[path] = _load(path) or self._compile(patterns, path)

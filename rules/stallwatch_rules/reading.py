@@ -48,6 +48,13 @@ class Aside(NamedTuple):
     more: Sequence[tuple[str, int]] = ()  #: rule → matches like the line's; "" for lines that no rule knows
 
 
+class Parted(NamedTuple):
+    """What was read of some sources of a run."""
+
+    streams: dict[tuple[str, int | None], StreamReading]
+    tracker: ProgressTracker
+
+
 class RunReading:
     """Reads a run's lines and diagnoses what it has read so far."""
 
@@ -120,6 +127,17 @@ class RunReading:
                 if aside.kinds:
                     self.tracker.skip(aside.source, aside.kinds)
         return more
+
+    def parted(self) -> Parted:
+        """What was read, without the patterns by which it was: for another process."""
+        return Parted(self.streams, self.tracker)
+
+    def merge(self, other: Parted) -> None:
+        """Add what was read of other sources, each to its end."""
+        for key, stream in other.streams.items():
+            if len(self.streams) < MAX_STREAMS:
+                self.streams[key] = stream
+        self.tracker.merge(other.tracker)
 
     def diagnose(
         self,

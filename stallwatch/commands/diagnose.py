@@ -64,6 +64,7 @@ def diagnose(
     Exit code: 1 when the run failed, stalled or died of something unknown; 2 when something could not be
     read (the rest is still diagnosed); else 0.
     """
+    from stallwatch_exporter.filereading import Parallel, default_workers
     from stallwatch_exporter.postmortem import diagnose_paths
 
     config = app.config(ui__language=language, rules__dirs=rule_dirs)
@@ -76,6 +77,7 @@ def diagnose(
             language=config["ui.language"],
             progress=progress,
             baseline=baseline,
+            parallel=Parallel(workers=default_workers()),
         )
     problems += unread
     tell_all(problems)
