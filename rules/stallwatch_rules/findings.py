@@ -15,7 +15,7 @@ import msgspec
 from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.causes import Candidate, Occurrence, Stream
 from stallwatch_rules.judgements.facts import Judgement, RunFacts, Trace
-from stallwatch_rules.judgements.loss_scale import ScaleFacts, judge_overflow
+from stallwatch_rules.judgements.loss_scale import CALIBRATION, ScaleFacts, judge_overflow
 from stallwatch_rules.judgements.recovery import judge_recovery
 from stallwatch_rules.judgements.trace_cache import judge_trace_cache
 from stallwatch_rules.page import RulePage
@@ -193,10 +193,24 @@ def judge_recoveries(found: Iterable[Found], facts: RunFacts) -> None:
         if one.harm not in ("fatal", "degrading") or one.role == "notice":
             continue
         often = facts.advances > 0 and one.count >= 3 and one.count / facts.advances > OFTEN
-        often = often or (one.rule in NOT_A_NUMBER and one.followed < FORGOTTEN)
+        # A gradient that is not finite is how fp16 finds its scale; a loss is never.
+        often = often or (one.rule == NOT_A_NUMBER[0] and one.followed < FORGOTTEN)
+        if one.rule == NOT_A_NUMBER[1] and _calibrating(one):
+            one.harm, one.note = "harmless", say("overflow-start", facts.language, count=one.count)
+            continue
         judgement = judge_recovery(one.followed, often, facts)
         if judgement is not None:
             one.harm, one.note = judgement.harm, judgement.note
+
+
+def _calibrating(one: Found) -> bool:
+    """Whether infinite (not NaN) gradients came in a run's first steps only: fp16 finds its scale."""
+    for hits in one.hits.values():
+        texts = " ".join(hits.exemplars).lower()
+        step = hits.last_own_step
+        if step is None or step > CALIBRATION or "nan" in texts or "inf" not in texts:
+            return False
+    return bool(one.hits)
 
 
 def ends_in_timeout(found: Iterable[Found]) -> bool:

@@ -311,6 +311,22 @@ def test_nan_that_stays_is_the_end(diagnose: Diagnose) -> None:
     assert recovered.verdict == "healthy"
 
 
+def test_infinite_gradients_of_the_first_steps_are_how_fp16_finds_its_scale(diagnose: Diagnose) -> None:
+    def infinite(first: int, value: str = "inf") -> str:
+        return "".join(
+            f"{{'loss': 1.5, 'grad_norm': {value}, 'step': {n}}}\n" for n in range(first, first + 9)
+        )
+
+    def read(text: str) -> str:
+        reading, reader = RunReading(load_catalogue()), LineReader("run.log")
+        reading.feed([*reader.feed(text.encode()), *reader.finish()])
+        return reading.diagnose().verdict
+
+    assert read(infinite(1)) == "healthy"
+    assert read(infinite(1, "nan")) == "degraded"
+    assert read(infinite(15)) == "degraded"
+
+
 def test_a_gradient_that_was_nan_once_degrades_nothing(diagnose: Diagnose) -> None:
     once = "{'loss': 1.5, 'grad_norm': nan, 'step': 1}\n"
     assert diagnose(once + steps(2, 60)).verdict == "healthy"
