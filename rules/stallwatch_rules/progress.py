@@ -120,18 +120,6 @@ class ProgressTracker:
             stream.enter(sign, line.time)
         return sample is not None and self._sampled(stream, sample)
 
-    def merge(self, other: ProgressTracker) -> None:
-        """Add what was followed in other sources."""
-        self._streams.update(other._streams)
-        self._counters += other._counters
-        self._gaps.update(other._gaps)
-        self._furthest = max(self._furthest, other._furthest)
-        self.progressed = self.progressed or other.progressed
-        firsts = [step for step in (self.first_step, other.first_step) if step is not None]
-        self.first_step = min(firsts, default=None)
-        times = [t for t in (self.last_progress_time, other.last_progress_time) if t is not None]
-        self.last_progress_time = max(times, default=None)
-
     def skip(self, source: str, kinds: Collection[str]) -> None:
         """Metrics of these kinds (``watched.METRICS``) were left out of a source."""
         gaps = self._gaps.setdefault(source, {})
