@@ -6,6 +6,7 @@ wording is read by the plan that ``plans`` learns from one of its lines. What ha
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,10 @@ from stallwatch_rules.samples.table import fields_of, is_bare, phase_of, tells
 from stallwatch_rules.stamps import own_time
 
 _DIGITS = b"0123456789"
+_PACES = (b"it/s]", b"s/it]")
+_NAMELESS = re.compile(
+    rb" {0,2}\d{1,3}%\|[^|]*\| \d{1,15}/\d{1,15} \[[\d:]+<[\d:?]+, *\d+\.\d+(?:it/s|s/it)\]"
+)
 _STAY = b" \t\x0b\x0c\x1c\x1d\x1e\x1f\x85\x1b]),"  # what does not begin a line behind a bar
 _DRAWN = bytes(range(128, 256)) + b" #"
 _WORTH_A_PLAN = 6  #: so many lines of a wording
@@ -61,7 +66,7 @@ class BulkReader:
         for line, start, end in found.lines:
             raw = data[start:end]
             if b"\r" in raw:
-                for part, segment in enumerate(raw.split(b"\r")):
+                for part, segment in enumerate(_redrawn(raw)):
                     if segment:
                         self._sort(segment, line, part, groups)
             else:
@@ -172,6 +177,21 @@ class BulkReader:
             block.time[rows] = np.where(latest >= 0, times[latest], carried)
             if latest[-1] >= 0:
                 self._times[name] = float(times[latest[-1]])
+
+
+def _redrawn(raw: bytes) -> list[bytes]:
+    """The segments of a line; of nameless bars that follow one another, only the last counts."""
+    segments = raw.split(b"\r")
+    kept: list[bytes] = []
+    nameless = False
+    for segment in reversed(segments):
+        is_bar = segment[-5:] in _PACES and _NAMELESS.fullmatch(segment) is not None
+        if not (is_bar and nameless):
+            kept.append(segment)
+        if segment:
+            nameless = is_bar
+    kept.reverse()
+    return kept
 
 
 def _clock(start: bytes) -> float | None:

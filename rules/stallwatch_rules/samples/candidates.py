@@ -8,8 +8,8 @@ import numpy as np
 
 from stallwatch_rules.patterns import hyperscan
 
-# One of these is in every line that `extract` takes anything from. A line is hit once, at its end, however often
-# a bar is drawn in it.
+# One of these is in every line that `extract` takes anything from. A line is hit once, at its end, however
+# often a bar is drawn in it.
 _METRICS = (
     r"(?:(?:[Ss][Tt][Ee][Pp]|[Ii][Tt][Ee][Rr]|[Nn][Uu][Mm]_[Uu][Pp][Dd])[^\n0-9]{0,44}[0-9]"
     r"|[Ll][Oo][Ss][Ss]|OVERFLOW|overflow|train_runtime|MA [0-9]|MemAlloc|memory \(MB\) \|"
@@ -17,8 +17,8 @@ _METRICS = (
 )
 # Lines that surely begin with a time, and those that may tell one.
 _SURE = (
-    r"^\[?20[0-9]{2}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])[ T](?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
-    r"[^\r\n0-9][^\r\n]*\n"
+    r"^\[?20[0-9]{2}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])[ T]"
+    r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9][^\r\n0-9][^\r\n]*\n"
 )
 _STAMPS = r"^[^\n]{0,200}[0-9]{2}:[0-9]{2}:[0-9]{2}[^\n]*\n|\r[^\n]{0,200}[0-9]{2}:[0-9]{2}:[0-9]{2}[^\n]*\n"
 _SAMPLE, _SURELY, _STAMP = 0, 1, 2

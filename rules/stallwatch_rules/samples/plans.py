@@ -26,7 +26,7 @@ _TOKEN = re.compile(
     rb"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
 )
 _DIGITS = re.compile(rb"\d+")
-_RUN = rb"\d{1,15}"
+_RUN = rb"\d{1,15}"  # longer counts are none
 _MOST_TOKENS = 60
 
 _SOME_TIME = 1.7e9
@@ -199,4 +199,5 @@ def _compile(
 
 
 def _shape(token: bytes) -> bytes:
-    return _RUN.join(re.escape(part) for part in _DIGITS.split(token))
+    first, *others = (re.escape(part) for part in _DIGITS.split(token))
+    return first + _RUN + rb"\d+".join(others)  # behind a point, as many as a float has
