@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_rules.digest import fold_ranks, parse_iso, short_duration
+from stallwatch_rules.digest import fold_ranks, parse_iso, rank_digest, short_duration
+from stallwatch_rules.records import Diagnosis, Finding, Place, Primary, UnknownException
 from stallwatch_rules.reported import iso
 
 
@@ -35,3 +36,44 @@ def test_times_survive_the_way_through_iso() -> None:
     assert parse_iso(iso(1795217803.25) or "") == 1795217803.25
     assert iso(None) is None
     assert iso(1e300) is None
+
+
+def ended(
+    rule: str, ranks: list[int], minute: int | None, *, role: str = "symptom", harm: str = "fatal"
+) -> Finding:
+    time = None if minute is None else f"2026-05-02T09:{minute:02}:00.000Z"
+    place = Place(ranks[0] if ranks else None, "a.log", 1, time, 9, "text")
+    return Finding(rule, f"Title of {rule}", role, harm, len(ranks), ranks, place, place)  # type: ignore[arg-type]
+
+
+def of(*findings: Finding, unknown: list[UnknownException] | None = None) -> list[str]:
+    cause = next((one for one in findings if one.role == "cause"), None)
+    primary = None
+    if cause is not None:
+        primary = Primary(
+            cause.rule, cause.title, "cause", "fatal", 0.9, 0, "", 0, None, None, [], {}, "", []
+        )
+    return rank_digest(Diagnosis("failed", primary, list(findings), unknown or []))
+
+
+def test_the_digest_begins_with_the_cause_and_tells_how_far_apart_the_others_ended() -> None:
+    timeout = ended("timeout", [0, 1, 2], 20)
+    cause = ended("oom", [3], 8, role="cause")
+    assert of(timeout, cause) == ["rank 3: Title of oom", "ranks 0–2: Title of timeout, 12 min later"]
+    assert of(ended("timeout", [0, 1], None), cause)[1] == "ranks 0, 1: Title of timeout"
+
+
+def test_there_is_no_digest_where_ranks_are_unknown_alike_or_unharmed() -> None:
+    assert of() == []
+    assert of(ended("timeout", [0, 1], 1)) == []
+    assert of(ended("timeout", [0, 1], 1), ended("abort", [0, 1], 1)) == []
+    assert of(ended("timeout", [], 1), ended("oom", [3], 8, role="cause")) == []
+    assert of(ended("notice", [0], 1, harm="harmless"), ended("oom", [3], 8, role="cause")) == []
+
+
+def test_exceptions_that_no_rule_knows_belong_to_the_digest() -> None:
+    place = Place(4, "a.log", 1, None, None, "text")
+    unknown = UnknownException("ValueError", "x" * 400, [4], 1, place, [])
+    lines = of(ended("timeout", [0, 1], 1), unknown=[unknown])
+    assert lines[1].startswith("rank 4: ValueError: xxx")
+    assert len(lines[1]) < 200

@@ -245,3 +245,19 @@ def test_new_lines_and_near_pages_in_every_form() -> None:
         [3, 4],
     )
     assert "结束前新出现的日志行" in unfamiliar("zh")[0]
+
+
+# ---- the digest of ranks
+
+
+def test_which_ranks_ended_in_what_stands_in_every_report() -> None:
+    digest = ["rank 7: The GPU ran out of memory", "ranks 0–6, 8: A [timeout], 412 s later"]
+    found = diagnosis(digest=digest)
+    text = printed(found)
+    assert "\nRanks\n" in text
+    assert all(line in text for line in digest)
+    assert text.index("Ranks") < text.index("Other findings")
+    assert "- ranks 0–6, 8: A \\[timeout\\], 412 s later" in to_markdown(found)
+    assert json.loads(to_json(found))["digest"] == digest
+    assert "Ranks" not in printed(diagnosis())
+    assert "各 rank" in printed(found, "zh")
