@@ -9,24 +9,30 @@ import warnings
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
+from stallwatch_rules.patterns import compile_re2
 from stallwatch_rules.wordings import COMPILED, GAP, Template
 
 BINARY = (".so", ".dylib", ".pyd")
 SUFFIXES = (".py", *COMPILED, *BINARY)
 MAX_FILE = 20 << 20  #: of source; a generated giant holds no messages
 MAX_STRING = 2000  #: bytes of a compiled string that are looked at
-MAX_PLACES = 500  #: of one word in a compiled file
+BLOCK = 32 << 20  #: bytes of a compiled file that are looked at in one go
+
+Phrase = tuple[str, ...]
+"""One or two neighbouring words, in lower case."""
 
 _LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 _STATEMENT_ENDS = re.compile(r"[;{}]")
 _ESCAPES = {"n": "\n", "t": "\t", '"': '"', "\\": "\\", "'": "'"}
 
 
-def strings_in(path: Path, words: Collection[str], worth: Callable[[str], bool]) -> Iterator[Template]:
-    """The strings of a file; of a compiled one those around a word, of a source file all, if it is ``worth``
-    it by its text in lower case."""
+def strings_in(path: Path, phrases: Collection[Phrase], worth: Callable[[str], bool]) -> Iterator[Template]:
+    """The strings of a file: of a compiled one those around a phrase, of a source file all.
+
+    ``worth`` tells from a source file's text in lower case whether it is to be parsed at all.
+    """
     if path.name.endswith(BINARY) or ".so." in path.name:
-        yield from binary_strings(path, words)
+        yield from binary_strings(path, phrases)
         return
     if path.stat().st_size > MAX_FILE:
         return
@@ -104,23 +110,22 @@ def c_strings(text: str) -> Iterator[Template]:
         yield Template("".join(parts), line)
 
 
-def binary_strings(path: Path, words: Collection[str]) -> Iterator[Template]:
-    """A compiled file's: what stands between two NUL bytes around one of the words."""
-    if not words or not path.stat().st_size:
+def binary_strings(path: Path, phrases: Collection[Phrase]) -> Iterator[Template]:
+    """A compiled file's: what stands between two NUL bytes around one of the phrases."""
+    if not phrases or not path.stat().st_size:
         return
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        given: set[int] = set()
-        for word in sorted({form for each in words for form in (each, each.capitalize(), each.upper())}):
-            at = data.find(word.encode())
-            for _ in range(MAX_PLACES):
-                if at < 0:
-                    break
-                start = data.rfind(b"\0", max(0, at - MAX_STRING), at) + 1
-                end = data.find(b"\0", at, at + MAX_STRING)
-                if start not in given and start and end > 0:
-                    given.add(start)
+    told = (r"[^0-9A-Za-z_]{1,3}".join(map(re.escape, phrase)) for phrase in sorted(phrases))
+    expression = compile_re2("(?i)" + "|".join(told))
+    with path.open("rb") as file:
+        rest = b""
+        while block := file.read(BLOCK):
+            data = rest + block
+            for found in expression.finditer(data):
+                start = data.rfind(b"\0", max(0, found.start() - MAX_STRING), found.start()) + 1
+                end = data.find(b"\0", found.end(), found.end() + MAX_STRING)
+                if end > 0:
                     yield Template(data[start:end].decode("utf-8", "replace"), 0)
-                at = data.find(word.encode(), max(end, at + 1))
+            rest = data[-2 * MAX_STRING :]
 
 
 def holds(path: Path, text: str) -> bool:

@@ -33,6 +33,7 @@ _RAISED = re.compile(
 # What the interpreter or the linker says around a name; the package's source holds the name only.
 _INTERPRETERS = re.compile(
     r"object has no attribute|has no attribute|is not defined|No module named|cannot import name"
+    r"|torch\.Size\(\[|\{'|['\"][,:] ?['\"]?"  # values as Python writes them
     r"|got an unexpected keyword argument|undefined symbol|got signal|NoneType|SignalException: Process"
 )
 _AROUND = " '\"`[](){}<>,:;=.*#|-\t"
@@ -69,6 +70,7 @@ class _Piece:
     text: str
     lowered: str = field(init=False)
     anchor: str = field(init=False)  #: its longest word: what does not hold it needs no closer look
+    phrases: Sequence[tuple[str, ...]] = field(init=False)  #: that word with a neighbour, each
     near: re.Pattern[str] = field(init=False)  #: that word beside a neighbour, as source breaks lines
     whole: bool = field(init=False)  #: that word is no part of a longer one, as it may be at the piece's ends
     place: tuple[str, int] | None = None
@@ -80,11 +82,8 @@ class _Piece:
         self.whole = bool(inner)
         self.anchor = max(inner or _WORD.findall(self.lowered), key=len)
         at = next(number for number, word in enumerate(words) if self.anchor in word)
-        pairs = [
-            rf"{re.escape(one)}\W{{1,80}}{re.escape(two)}"
-            for one, two in pairwise(words[max(0, at - 1) : at + 2])
-        ]
-        self.near = re.compile("|".join(pairs) or re.escape(self.anchor))
+        self.phrases = list(pairwise(words[max(0, at - 1) : at + 2])) or [(self.anchor,)]
+        self.near = re.compile("|".join(r"\W{1,80}".join(map(re.escape, phrase)) for phrase in self.phrases))
 
 
 @dataclass
@@ -126,9 +125,9 @@ class Search:
         self._wanted += wanted
 
     @property
-    def words(self) -> frozenset[str]:
-        """A word of each piece that is still looked for: a file with none of them needs no reading."""
-        return frozenset(piece.anchor for _, piece in self._open())
+    def phrases(self) -> frozenset[tuple[str, ...]]:
+        """One or two neighbouring words of each piece that is still looked for, in lower case."""
+        return frozenset(phrase for _, piece in self._open() for phrase in piece.phrases)
 
     def may_be_in(self, text: str) -> bool:
         """Whether a source file, in lower case, may hold a piece: most hold none and need no parsing."""

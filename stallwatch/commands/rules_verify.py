@@ -94,10 +94,10 @@ def look(pages: Sequence[RulePage], package: str, sources: Sources) -> list[Veri
     )
     with _progress(len(files)) as advance:
         for file in files:
-            words = search.words
-            if not words:
+            phrases = search.phrases
+            if not phrases:
                 break
-            search.see(_shown(file, sources), strings_in(file, words, search.may_be_in))
+            search.see(_shown(file, sources), strings_in(file, phrases, search.may_be_in))
             advance()
     binaries = [file for file in files if file.name.endswith(BINARY) or ".so." in file.name]
     names = {file.name for file in files}

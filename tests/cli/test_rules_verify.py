@@ -43,13 +43,13 @@ def test_c_strings_are_joined_with_gaps() -> None:
     assert found == [('Function _ returned "it" twice', 2), ("other", 5)]
 
 
-def test_compiled_strings_around_a_word(tmp_path: Path) -> None:
+def test_compiled_strings_around_a_phrase(tmp_path: Path) -> None:
     file = tmp_path / "lib.so"
     file.write_bytes(b"\x7fELF\0the Crane broke\0nothing\0")
-    assert [one.text for one in binary_strings(file, {"crane"})] == ["the Crane broke"]
-    assert list(binary_strings(file, {"boat"})) == []
+    assert [one.text for one in binary_strings(file, {("the", "crane")})] == ["the Crane broke"]
+    assert list(binary_strings(file, {("boat",)})) == []
     (tmp_path / "empty.so").write_bytes(b"")
-    assert list(strings_in(tmp_path / "empty.so", {"crane"}, lambda _: True)) == []
+    assert list(strings_in(tmp_path / "empty.so", {("crane",)}, lambda _: True)) == []
 
 
 PAGE = """\

@@ -34,9 +34,11 @@ def test_the_fixed_text_of_a_pattern(pattern: str, expected: list[tuple[str, ...
 @pytest.mark.parametrize(
     ("branch", "expected"),
     [
-        (("RuntimeError: still have inflight params [{'id': ",), ["still have inflight params [{'id"]),
+        (("RuntimeError: still have inflight params [{'id': ",), ["still have inflight params"]),
         (("torch.cuda.OutOfMemoryError: CUDA out of memory",), ["CUDA out of memory"]),
         (("AttributeError: '", "' object has no attribute 'ds_numel'"), ["ds_numel"]),
+        (('in "', '" (which has shape torch.Size([0]))'), ["which has shape"]),
+        (("{'id': 3, 'status': 'IN_FLIGHT', 'numel': ",), ["status", "IN_FLIGHT"]),
         (("[WARNING] ",), []),
         (("too", "short"), []),
     ],
