@@ -11,8 +11,12 @@ RECOVERED_BUT_DIED = 10  #: the same where the run is known to have failed: its 
 
 
 def judge_recovery(followed: int, still_there: bool, facts: RunFacts) -> Judgement | None:
-    """Whether a failure that a line names was not the end: training went on after its last match."""
-    if followed < (RECOVERED_BUT_DIED if facts.died else RECOVERED):
+    """Whether a failure that a line names was not the end: training went on after its last match.
+
+    One step will do where the training then reached its last one.
+    """
+    needed = RECOVERED_BUT_DIED if facts.died else 1 if facts.complete else RECOVERED
+    if followed < needed:
         return None
     harm: Harm = "degrading" if still_there else "harmless"
     return Judgement(harm, say("recovered", facts.language, steps=followed))

@@ -1,0 +1,36 @@
+"""The project's own corpus: what real programs printed is diagnosed as they were made to fail."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from scoreboard import OWN, cases, outcome
+
+from stallwatch_rules.catalogue import load_catalogue
+
+CASES = [case for folder in OWN for case in cases(folder)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case[0] for case in CASES])
+def test_the_label_is_what_the_diagnosis_says(case: tuple[str, str, Path]) -> None:
+    said = outcome(case, load_catalogue())
+    assert said.right, f"labelled {said.label}, said {said.verdict} {said.primary} ({sorted(said.found)})"
+
+
+def test_every_case_that_can_be_collected_was() -> None:
+    from corpus_cases import CASES as collected
+
+    rows = [json.loads(line) for line in (OWN[0] / "cases.jsonl").read_text().splitlines()]
+    assert [(row["id"], row["signature"]) for row in rows] == [(c.name, c.signature) for c in collected]
+    logs = {path.name for path in (OWN[0] / "logs").iterdir()}
+    assert {Path(row["file"]).name for row in rows} == logs
+
+
+def test_logs_are_small_and_name_no_machine() -> None:
+    for path in (OWN[0] / "logs").iterdir():
+        text = path.read_text()
+        assert len(text) < 200_000, path
+        for word in ("/home/", "/root", "/tmp/", "/Users/"):
+            assert word not in text, f"{path}: {word}"
