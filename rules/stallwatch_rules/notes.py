@@ -75,6 +75,8 @@ def notes_of(
     ):
         total = progress.total_steps
         notes.append(say("just-ends", language, step=progress.last_step, total=total))
+        if tracker.phase == "eval":
+            notes.append(say("ends-in-evaluation", language))
     return notes
 
 

@@ -93,6 +93,12 @@ def test_a_log_that_just_ends_is_no_failure(engine: tuple[Catalogue, Matcher], t
     assert diagnose(engine, text).verdict == "healthy"
 
 
+def test_a_log_that_ends_in_an_evaluation_says_so(engine: tuple[Catalogue, Matcher]) -> None:
+    notes = diagnose(engine, steps(20) + EVALUATION).notes
+    assert any("see evaluation-hang" in note for note in notes)
+    assert not any("see evaluation-hang" in note for note in diagnose(engine, steps(20)).notes)
+
+
 def test_a_cause_beats_the_name_of_a_standstill(engine: tuple[Catalogue, Matcher]) -> None:
     oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
     assert primary(diagnose(engine, steps(20) + EVALUATION + oom + timeout(1))) == "cuda-oom"
