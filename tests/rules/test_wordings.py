@@ -37,8 +37,11 @@ def test_the_fixed_text_of_a_pattern(pattern: str, expected: list[tuple[str, ...
         (("RuntimeError: still have inflight params [{'id': ",), ["still have inflight params"]),
         (("torch.cuda.OutOfMemoryError: CUDA out of memory",), ["CUDA out of memory"]),
         (("AttributeError: '", "' object has no attribute 'ds_numel'"), ["ds_numel"]),
-        (('in "', '" (which has shape torch.Size([0]))'), ["which has shape"]),
-        (("{'id': 3, 'status': 'IN_FLIGHT', 'numel': ",), ["status", "IN_FLIGHT"]),
+        (
+            ("Trying to set a tensor of shape torch.Size([", "]) (which has shape torch.Size([0]))"),
+            ["Trying to set a tensor of shape", "which has shape"],
+        ),
+        (("{'id': ", ", 'status': '", "IN_FLIGHT', 'numel': "), ["status", "IN_FLIGHT"]),
         (("[WARNING] ",), []),
         (("too", "short"), []),
     ],
