@@ -52,10 +52,10 @@ def read_clock(
     if not times or len(times) < len(advanced):
         if times or now is not None or not advanced:
             return RunClock(threshold, None, False, last_advance)
-        silence, limit = tracker.waited, max(threshold, STANDING)
-        if silence <= limit:
-            silence, limit = _unaccounted(streams, tracker), 2 * threshold
-        return RunClock(threshold, silence, (silence or 0.0) > limit, last_advance)
+        if tracker.waited > max(threshold, STANDING):
+            return RunClock(threshold, tracker.waited, True, last_advance)
+        beyond = _unaccounted(streams, tracker)
+        return RunClock(threshold, beyond, (beyond or 0.0) > 2 * threshold, last_advance)
     ends = [stream.last_time for stream in streams.values() if stream.last_time is not None]
     end = now if now is not None else max(ends)
     silence = max(0.0, end - max(times))

@@ -196,7 +196,7 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         "日志停在第 {step}/{total} 步，没有结尾：可能被截断、仍在写入，或进程被无声地杀掉。",
     ),
     "ends-in-evaluation": (
-        "Its last sign of life is an evaluation: if the run is still up and stands there, see evaluation-hang.",
+        "It ends in an evaluation: if the run is still up and stands there, see evaluation-hang.",
         "最后的动静是一次评估：如果训练还在运行却停在那里，请看 evaluation-hang。",
     ),
     "unknown-may-be-cause": (
