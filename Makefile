@@ -73,7 +73,7 @@ screenshots: $(VENV)/.dev system-packages ## take the pictures in docs/images ag
 scoreboard: $(VENV)/.dev ## how often the diagnosis is right, on every labelled corpus at hand (CORPUS=…)
 	$(BIN)/python bench/scoreboard.py $(CORPUS:%=--corpus %) --wrong --write docs/scoreboard.md
 
-bench-scan: $(VENV)/.dev ## the matcher against grep and Python's re on one generated log
+bench-scan: $(VENV)/.dev ## reading one generated log: the diagnosis against ripgrep, mtail, Drain3 and others
 	$(BIN)/python bench/scan.py
 
 clean: ## remove what the targets made

@@ -1,140 +1,182 @@
 """How fast is a log read, against tools that people would use instead? Prints ratios of one run.
 
-The same generated log and the same patterns go through Stallwatch's matcher, its whole diagnosis,
-``grep -P``, Python's ``re`` and ``cat``. The counts of matching lines are compared before anything is timed;
-the rounds are interleaved, so that a slow moment of the machine meets all of them.
+The same generated log and the same patterns go through all of them. What they count is compared before
+anything is timed; the rounds are interleaved, so that a slow moment of the machine meets all of them.
 """
 
 from __future__ import annotations
 
-import re
+import gzip
+import itertools
+import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.table import Table
+from scanlog import write_rank
+from scanners import Contender, contenders, plain_rules
 
-from stallwatch_exporter.postmortem import diagnose_paths
-from stallwatch_rules.catalogue import Catalogue, load_catalogue
-from stallwatch_rules.lines import LineReader
-from stallwatch_rules.matcher import Matcher
+from stallwatch_rules.catalogue import load_catalogue
+from stallwatch_rules.database import DatabaseStore
 
-STEP = "{{'loss': {loss:.4f}, 'grad_norm': {norm:.3f}, 'learning_rate': 1e-05, 'epoch': {epoch:.2f}}}"
-CHATTER = (
-    "[2026-11-20 10:00:00,000] [INFO] [logging.py:128:log_dist] [Rank 0] step={i}, skipped=0, lr=[1e-05]",
-    "/opt/venv/lib/python3.11/site-packages/torch/autograd/graph.py:824: UserWarning: a deprecated call",
-    "  return Variable._execution_engine.run_backward(",
-    "INFO:train:batch {i} of the shard took 12.5 ms to load",
-)
-FAILURES = (
-    "Invalidate trace cache @ step {i}: expected module 319, but got module 636",
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of"
-    " 79.10 GiB of which 1.20 GiB is free.",
-)
-
-
-def write_log(folder: Path, megabytes: int) -> None:
-    """Four ranks; every 500th line is one that a rule knows."""
-    for rank in range(4):
-        with (folder / f"rank{rank}.log").open("w") as out:
-            i = 0
-            while out.tell() < megabytes * 1_000_000 // 4:
-                i += 1
-                out.write(STEP.format(loss=2 / (1 + i / 1000), norm=1.0, epoch=i / 5000) + "\n")
-                for line in CHATTER:
-                    out.write(line.format(i=i) + "\n")
-                if i % 100 == 0:
-                    out.write(FAILURES[i // 100 % 2].format(i=i) + "\n")
-
-
-def patterns_of(catalogue: Catalogue) -> list[str]:
-    return [pattern for page in catalogue.pages.values() for pattern in page.patterns]
-
-
-def by_matcher(catalogue: Catalogue, files: list[Path]) -> int:
-    matcher, found = Matcher(catalogue), set()
-    for path in files:
-        reader = LineReader(path.name)
-        with path.open("rb") as file:
-            while block := file.read(1 << 18):
-                lines = reader.feed(block)
-                found |= {(path, lines[index].number) for index, _, _ in matcher.match(lines)}
-        lines = reader.finish()
-        found |= {(path, lines[index].number) for index, _, _ in matcher.match(lines)}
-    return len(found)
-
-
-def alternation_of(patterns: list[str]) -> str:
-    """One pattern of all: without names (they would repeat), with a leading (?i) kept to its own part."""
-    unnamed = [re.sub(r"\(\?P<\w+>", "(?:", pattern) for pattern in patterns]
-    return "|".join(re.sub(r"^\(\?i\)(.*)", r"(?i:\1)", pattern) for pattern in unnamed)
-
-
-def by_python_re(patterns: list[str], files: list[Path]) -> int:
-    alternation = re.compile(alternation_of(patterns))
-    return sum(1 for path in files for line in path.open(errors="replace") if alternation.search(line))
-
-
-def by_grep(pattern_file: Path, files: list[Path]) -> int:
-    done = subprocess.run(
-        ["grep", "-c", "-P", "-f", str(pattern_file), *map(str, files)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return sum(int(line.rsplit(":", 1)[1]) for line in done.stdout.splitlines())
+BASE = "ripgrep --json"
+RESULTS = Path(__file__).with_name("RESULTS.md")
 
 
 @click.command()
-@click.option("--megabytes", default=40, show_default=True, help="size of the generated log")
+@click.option("--megabytes", default=64, show_default=True, help="size of the generated log, over all ranks")
+@click.option("--ranks", default=4, show_default=True, help="files that it is made of")
 @click.option("--rounds", default=3, show_default=True, help="interleaved rounds; the median counts")
-def main(megabytes: int, rounds: int) -> None:
-    """Compare the speed of reading one generated log."""
-    catalogue, console = load_catalogue(), Console()
-    patterns = patterns_of(catalogue)
+@click.option("--density", default=0.0003, show_default=True, help="share of the lines that are signatures")
+@click.option("--bars", default=0.1, show_default=True, help="share of the lines behind progress bars")
+@click.option("--patterns", default=200, show_default=True, help="how many of the catalogue's plain patterns")
+@click.option("--compress", type=click.Choice(["gz", "zst"]), help="compress the files first")
+@click.option("--logs", type=click.Path(exists=True, path_type=Path), help="read these real logs instead")
+@click.option("--workers", default=2, show_default=True, help="processes for the parallel diagnosis")
+@click.option("--save", is_flag=True, help=f"append the table to {RESULTS.name}")
+def main(
+    megabytes: int,
+    ranks: int,
+    rounds: int,
+    density: float,
+    bars: float,
+    patterns: int,
+    compress: str | None,
+    logs: Path | None,
+    workers: int,
+    save: bool,
+) -> None:
+    """Compare the speed of reading one log."""
+    console = Console(width=110)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_log(folder, megabytes)
-        files = sorted(folder.glob("*.log"))
-        pattern_file = folder / "patterns"
-        pattern_file.write_text(alternation_of(patterns) + "\n")  # grep -P takes one pattern only
-        contenders: dict[str, Callable[[], int]] = {
-            "cat (limit)": lambda: len(
-                subprocess.run(["cat", *map(str, files)], capture_output=True, check=True).stdout
-            ),
-            "grep -P, one alternation": lambda: by_grep(pattern_file, files),
-            "Python re, one alternation": lambda: by_python_re(patterns, files),
-            "stallwatch matcher": lambda: by_matcher(catalogue, files),
-            "stallwatch diagnose, all of it": lambda: (
-                diagnose_paths([str(folder)], catalogue=catalogue)[0].stats.lines
-            ),
-        }
-        counts = {name: run() for name, run in list(contenders.items())[1:4]}
-        console.print(f"{len(patterns)} patterns, {megabytes} MB, matching lines: {counts}")
-        if len(set(counts.values())) != 1:
-            sys.exit("the tools do not find the same lines: the times below would mean nothing")
-        seconds: dict[str, list[float]] = {name: [] for name in contenders}
-        for _ in range(rounds):
-            for name, run in contenders.items():
-                start = time.perf_counter()
-                run()
-                seconds[name].append(time.perf_counter() - start)
-        show(console, seconds)
+        store = DatabaseStore(folder / "cache")
+        rules, faults = plain_rules(load_catalogue(), patterns, store)
+        if logs is None:
+            known, files = 0, []
+            for rank in range(ranks):
+                path = folder / f"rank{rank}.log"
+                _, found = write_rank(path, rank, megabytes * 1_000_000 // ranks, faults, density, bars)
+                known += found
+                files.append(path)
+                console.print(f"rank {rank} written", style="dim")
+        else:
+            files, known = sorted(path for path in logs.rglob("*") if path.is_file()), -1
+        size = sum(path.stat().st_size for path in files)
+        sample = _sample(files, folder)
+        if compress:
+            files = [_compressed(path, compress) for path in files]
+        readers = contenders(rules, folder, workers)
+        console.print(f"{size / 1e6:.0f} MB in {len(files)} files, {patterns} patterns, {known} signatures")
+        _check(readers, files, sample, known, console)
+        seconds = _rounds(readers, files, sample, rounds, console)
+        table = _table(readers, seconds, size, sample)
+        console.print(table)
+        if save:
+            what = f"density {density}, bars {bars}, {compress or 'plain'}"
+            told = f"{size / 1e6:.0f} MB, {patterns} patterns, {what}"
+            _save(table, told)
 
 
-def show(console: Console, seconds: dict[str, list[float]]) -> None:
-    base = statistics.median(seconds["grep -P, one alternation"])
-    table = Table("reader", "speed against grep", "fastest", "slowest", title="medians of interleaved rounds")
-    for name, times in seconds.items():
-        ratios = [f"{base / value:.2f}×" for value in (statistics.median(times), min(times), max(times))]
-        table.add_row(name, *ratios)
-    console.print(table)
+def _sample(files: Sequence[Path], folder: Path) -> dict[float, Path]:
+    """Beginnings of the first file, for readers that get a share of the log."""
+    total = sum(path.stat().st_size for path in files)
+    made = {}
+    for share in (0.01, 0.02, 0.1):
+        data = files[0].open("rb").read(int(total * share))
+        made[share] = folder / f"sample{share}.txt"
+        made[share].write_bytes(data[: data.rfind(b"\n") + 1])
+    return made
+
+
+def _compressed(path: Path, kind: str) -> Path:
+    target = path.with_name(f"{path.name}.{kind}")
+    if kind == "gz":
+        with path.open("rb") as source, gzip.open(target, "wb", compresslevel=6) as out:
+            shutil.copyfileobj(source, out)
+    else:
+        import zstandard
+
+        with path.open("rb") as source, target.open("wb") as out:
+            zstandard.ZstdCompressor().copy_stream(source, out)
+    return target
+
+
+def _input(reader: Contender, files: Sequence[Path], sample: dict[float, Path]) -> Sequence[Path]:
+    return files if reader.share == 1.0 else [sample[reader.share]]
+
+
+def _check(
+    readers: Sequence[Contender],
+    files: Sequence[Path],
+    sample: dict[float, Path],
+    known: int,
+    console: Console,
+) -> None:
+    """Readers that do not find the same lines are not compared."""
+    counted = {r.name: r.run(files) for r in readers if r.counts and r.share == 1.0}
+    console.print(f"matching lines: {counted}")
+    if len({*counted.values(), *([known] if known >= 0 else [])}) != 1:
+        sys.exit("the readers do not find the same lines: the times would mean nothing")
+    for reader in readers:
+        if reader.same_as is not None and (found := reader.run(files)) != (wanted := reader.same_as(files)):
+            sys.exit(f"{reader.name} counts {found} matches of rules instead of {wanted}")
+    for share in sample:
+        part = {r.name: r.run([sample[share]]) for r in readers if r.counts and r.share in (share, 1.0)}
+        if len(set(part.values())) != 1:
+            sys.exit(f"the readers do not find the same lines in a part of the log: {part}")
+
+
+def _rounds(
+    readers: Sequence[Contender],
+    files: Sequence[Path],
+    sample: dict[float, Path],
+    rounds: int,
+    console: Console,
+) -> dict[str, list[float]]:
+    seconds: dict[str, list[float]] = {reader.name: [] for reader in readers}
+    for number, reader in itertools.product(range(rounds), readers):
+        start = time.perf_counter()
+        reader.run(_input(reader, files, sample))
+        seconds[reader.name].append(time.perf_counter() - start)
+        console.print(f"round {number + 1}: {reader.name} {seconds[reader.name][-1]:.2f} s", style="dim")
+    return seconds
+
+
+def _table(
+    readers: Sequence[Contender], seconds: dict[str, list[float]], size: int, sample: dict[float, Path]
+) -> Table:
+    def speed(reader: Contender, time_of: float) -> float:
+        read = size if reader.share == 1.0 else sample[reader.share].stat().st_size
+        return read / 1e6 / time_of
+
+    speeds = {r.name: [speed(r, taken) for taken in seconds[r.name]] for r in readers}
+    base = statistics.median(speeds[BASE]) if BASE in speeds else None
+    table = Table("reader", "MB/s", "slowest", "fastest", f"against {BASE}")
+    for name, values in sorted(speeds.items(), key=lambda item: -statistics.median(item[1])):
+        middle = statistics.median(values)
+        ratio = f"{middle / base:.2f}×" if base else "not installed"
+        table.add_row(name, f"{middle:.1f}", f"{min(values):.1f}", f"{max(values):.1f}", ratio)
+    return table
+
+
+def _save(table: Table, told: str) -> None:
+    columns = [list(column.cells) for column in table.columns]
+    heads = [str(column.header) for column in table.columns]
+    rows = [heads, ["---"] * len(heads), *map(list, zip(*columns, strict=True))]
+    commit = subprocess.run(["git", "describe", "--always"], capture_output=True, text=True, check=False)
+    lines = [f"\n## {told}, {os.cpu_count()} processors, {commit.stdout.strip()}\n"]
+    lines += ["| " + " | ".join(map(str, row)) + " |" for row in rows]
+    with RESULTS.open("a") as file:
+        file.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,187 @@
+"""The readers that ``bench/scan.py`` compares: each a function from files to how many lines matched."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from stallwatch_exporter.filereading import Parallel
+from stallwatch_exporter.inputs import Limits
+from stallwatch_exporter.logfiles import expand
+from stallwatch_exporter.postmortem import diagnose_paths
+from stallwatch_rules.catalogue import Catalogue
+from stallwatch_rules.database import DatabaseStore
+from stallwatch_rules.matcher import Matcher, lines_of
+from stallwatch_rules.signatures import SignatureScan
+
+Run = Callable[[Sequence[Path]], int]
+
+
+class Contender(NamedTuple):
+    """A reader."""
+
+    name: str
+    run: Run
+    share: float = 1.0  #: of the log that it gets: some would take hours for all of it
+    counts: bool = True  #: whether it tells how many lines match
+    same_as: Run | None = None  #: what else its count must equal
+
+
+def plain_rules(catalogue: Catalogue, limit: int, store: DatabaseStore) -> tuple[Catalogue, list[str]]:
+    """The catalogue's patterns that every tool can read and none is slow with, and lines that match them.
+
+    Counted repeats make automata of thousands of states; ripgrep falls back to one that is 500 times slower.
+    """
+    matcher_pages, faults, left = [], [], limit
+    for page in catalogue.pages.values():
+        patterns = [
+            p for p in page.patterns if p.isascii() and not re.search(r"[{}`'^$]|\.\*|\(\?i|\\b|/", p)
+        ]
+        patterns = patterns[:left]
+        if not patterns or page.requires or page.unless:
+            continue
+        left -= len(patterns)
+        matcher_pages.append(msgspec.structs.replace(page, patterns=patterns))
+        faults += [text for sample in page.fires for text in sample.split("\n")]
+    rules = Catalogue.of(matcher_pages, store=store)
+    matcher = Matcher(rules)
+    hitting = {fault for fault in faults if matcher.match(lines_of(fault))}
+    # Indented lines and statements are source code to a reader of tracebacks.
+    return rules, sorted(f for f in hitting if f[0].isalnum() and "raise " not in f and "stallwatch" not in f)
+
+
+def patterns_of(catalogue: Catalogue) -> list[str]:
+    """Without names, which would repeat."""
+    return [
+        re.sub(r"\(\?P<\w+>", "(?:", pattern)
+        for page in catalogue.pages.values()
+        for pattern in page.patterns
+    ]
+
+
+def contenders(catalogue: Catalogue, folder: Path, workers: int) -> list[Contender]:
+    """All readers that are installed here."""
+    patterns = patterns_of(catalogue)
+    matcher = Matcher(catalogue)
+    pattern_file = folder / "patterns"
+    pattern_file.write_text("\n".join(patterns) + "\n")
+    alternation = re.compile("|".join(patterns).encode())
+
+    def signatures(files: Sequence[Path]) -> int:
+        count = 0
+        for path in files:
+            scan, last = SignatureScan(matcher), 0
+            for chunk in expand([str(path)], limits=Limits())[0][0].chunks([]):
+                for found in scan.feed(chunk):
+                    count += found.line != last
+                    last = found.line
+            count += len({found.line for found in scan.finish()} - {last})
+        return count
+
+    def diagnose(files: Sequence[Path], parallel: Parallel | None = None) -> int:
+        names = [str(path) for path in files]
+        return sum(
+            one.count
+            for one in diagnose_paths(names, catalogue=catalogue, parallel=parallel)[0].findings
+            if one.rule in catalogue.pages and catalogue.pages[one.rule].patterns
+        )
+
+    def fired(files: Sequence[Path]) -> int:
+        count = 0
+        for path in files:
+            scan = SignatureScan(matcher)
+            for chunk in expand([str(path)], limits=Limits())[0][0].chunks([]):
+                count += sum(1 for _ in scan.feed(chunk))
+            count += sum(1 for _ in scan.finish())
+        return count
+
+    def python(files: Sequence[Path]) -> int:
+        return sum(1 for path in files for line in path.open("rb") if alternation.search(line))
+
+    found = [
+        Contender("cat (the limit)", lambda files: _bytes(["cat", *map(str, files)]), counts=False),
+        Contender("stallwatch signatures", signatures),
+        Contender("stallwatch diagnose", lambda files: diagnose(files), counts=False, same_as=fired),
+        Contender(
+            f"stallwatch diagnose, {workers} processes",
+            lambda files: diagnose(files, Parallel(workers=workers, worth=0)),
+            counts=False,
+        ),
+        Contender("Python re", python, share=0.02),
+    ]
+    if shutil.which("rg"):
+        found.append(Contender("ripgrep --json", lambda files: _ripgrep(pattern_file, files)))
+    if shutil.which("mtail"):
+        for number, share in ((20, 0.1), (len(patterns), 0.01)):
+            name = f"mtail, {number} patterns"
+            found.append(Contender(name, _mtail(folder, patterns[:number]), share, number == len(patterns)))
+    try:
+        import drain3  # noqa: F401
+    except ImportError:
+        pass
+    else:
+        found.append(Contender("Drain3, masked", _drain, share=0.02, counts=False))
+    return found
+
+
+def _bytes(command: list[str]) -> int:
+    return subprocess.run(command, stdout=subprocess.DEVNULL, check=True).returncode
+
+
+def _ripgrep(pattern_file: Path, files: Sequence[Path]) -> int:
+    zipped = ["-z"] if any(path.suffix in (".gz", ".zst") for path in files) else []
+    done = subprocess.run(
+        ["rg", "-a", "-j1", "--json", "--no-unicode", *zipped, "-f", str(pattern_file), *map(str, files)],
+        capture_output=True,
+        check=True,
+    )
+    summary = json.loads(done.stdout.splitlines()[-1])
+    return int(summary["data"]["stats"]["matched_lines"])
+
+
+def _mtail(folder: Path, patterns: Sequence[str]) -> Run:
+    program = folder / f"rules{len(patterns)}.mtail"
+    body = " {\n  hits++\n  stop\n}\n"
+    program.write_text("counter hits\n" + "".join(f"/{pattern}/{body}" for pattern in patterns))
+
+    def run(files: Sequence[Path]) -> int:
+        with tempfile.TemporaryDirectory() as logs:
+            command = [
+                "mtail",
+                "--one_shot",
+                "--logtostderr=false",
+                f"--log_dir={logs}",
+                "--progs",
+                str(program),
+            ]
+            command += [f"--logs={path}" for path in files]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+        values = re.findall(r'"Value":\s*(\d+)', done.stdout) or re.findall(r"\bhits\S*\s+(\d+)", done.stdout)
+        return int(values[-1]) if values else -1
+
+    return run
+
+
+def _drain(files: Sequence[Path]) -> int:
+    from drain3 import TemplateMiner
+    from drain3.masking import MaskingInstruction
+    from drain3.template_miner_config import TemplateMinerConfig
+
+    config = TemplateMinerConfig()
+    config.masking_instructions = [
+        MaskingInstruction(r"0x[0-9a-fA-F]+", "HEX"),
+        MaskingInstruction(r"\d+(?:\.\d+)?", "NUM"),
+    ]
+    miner = TemplateMiner(config=config)
+    for path in files:
+        for line in path.open(errors="replace"):
+            miner.add_log_message(line)
+    return len(miner.drain.clusters)
