@@ -21,18 +21,27 @@ if TYPE_CHECKING:
 __all__ = ["Diagnosis", "__version__", "diagnose", "samples"]
 
 
-def diagnose(paths: str | PathLike[str] | Iterable[str | PathLike[str]], language: str = "en") -> Diagnosis:
+def diagnose(
+    paths: str | PathLike[str] | Iterable[str | PathLike[str]],
+    language: str = "en",
+    *,
+    baseline: str | PathLike[str] | Iterable[str | PathLike[str]] = (),
+) -> Diagnosis:
     """What the logs say: the Python twin of ``stallwatch diagnose``.
 
     `paths` are files, folders, globs or archives. What could not be read is told in ``Diagnosis.notes``;
-    the rest is diagnosed. `language` is that of the texts: ``en`` or ``zh``.
+    the rest is diagnosed. `language` is that of the texts: ``en`` or ``zh``. `baseline` are the logs of a
+    healthy run: lines that it does not have are told as new.
     """
+    from stallwatch_exporter.baseline import read_baseline
     from stallwatch_exporter.postmortem import diagnose_paths
     from stallwatch_exporter.settings import cache_home
     from stallwatch_rules.catalogue import load_catalogue
 
-    several = [paths] if isinstance(paths, str | PathLike) else list(paths)
-    diagnosis, _ = diagnose_paths(several, catalogue=load_catalogue(cache=cache_home()), language=language)
+    several, healthy = _listed(paths), _listed(baseline)
+    catalogue = load_catalogue(cache=cache_home())
+    known = read_baseline(healthy, catalogue=catalogue).baseline if healthy else None
+    diagnosis, _ = diagnose_paths(several, catalogue=catalogue, language=language, baseline=known)
     return diagnosis
 
 
@@ -44,8 +53,11 @@ def samples(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -> pd.Da
     """
     from stallwatch_exporter.sampleframe import frame_of
 
-    several = [paths] if isinstance(paths, str | PathLike) else list(paths)
-    return frame_of(several)
+    return frame_of(_listed(paths))
+
+
+def _listed(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -> list[str | PathLike[str]]:
+    return [paths] if isinstance(paths, str | PathLike) else list(paths)
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ SumBackward0 returned`` in ``"Function ", name, " returned"``.
 
 from __future__ import annotations
 
+import builtins
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -30,10 +31,12 @@ State = Literal["found", "missing", "skipped"]
 _RAISED = re.compile(
     r"^(?:[\w.]+\.)?_?(?:[A-Z]\w*)?(?:Error|Exception|Warning|Exit|Interrupt|Timeout)\b:?\s*"
 )
+_CLASS = re.compile(r"\b[A-Z]\w+(?:Error|Exception)\b")
 # What the interpreter or the linker says around a name; the package's source holds the name only.
 _INTERPRETERS = re.compile(
     r"object has no attribute|has no attribute|is not defined|No module named|cannot import name"
     r"|torch\.Size\(\[|\{'|['\"][,:] ?['\"]?"  # values as Python writes them
+    r"|returned non-zero exit status"
     r"|got an unexpected keyword argument|undefined symbol|got signal|NoneType|SignalException: Process"
 )
 _AROUND = " '\"`[](){}<>,:;=.*#|-\t"
@@ -205,7 +208,11 @@ def pieces_of(branch: Branch) -> list[str]:
     long = [piece for piece in pieces if len(piece) >= LEAST and _WORD.search(piece)]
     long = [piece for piece in dict.fromkeys(long) if not _LEVEL.match(piece)]
     enough = sum(map(len, long)) >= ENOUGH or any("_" in piece for piece in long)
-    return long if enough else []
+    if long and enough:
+        return long
+    # Nothing but the exception's name: a class that is not Python's own tells as much.
+    names = [name for piece in branch for name in _CLASS.findall(piece) if not hasattr(builtins, name)]
+    return list(dict.fromkeys(names))
 
 
 def covers(template: str, piece: str) -> bool:

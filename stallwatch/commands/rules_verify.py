@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,6 +64,7 @@ def verify(
         raise click.UsageError("--version needs --download, or the --path of that version")
     catalogue = catalogue_of(app.config(rules__dirs=rule_dirs))
     try:
+        source: AbstractContextManager[Sources]
         if download:
             source = downloaded(package, version or "")
         else:
@@ -83,8 +84,8 @@ def verify(
 
 def look(pages: Sequence[RulePage], package: str, sources: Sources) -> list[Verified]:
     """What is known of each rule that names the package."""
-    from stallwatch.source_strings import BINARY, COMPILED, holds, strings_in
-    from stallwatch_rules.wordings import Search
+    from stallwatch.source_strings import BINARY, holds, strings_in
+    from stallwatch_rules.wordings import COMPILED, Search
 
     search = Search(pages, package, sources.version)
     files = sources.files()

@@ -153,6 +153,8 @@ def test_lines_that_a_healthy_run_does_not_have(stallwatch: Stallwatch, tmp_path
 
     assert new() == []
     assert new("--baseline", "good.log") == ["the pump of shard <n> stopped"]
+    twin = package.diagnose(tmp_path / "dead.log", baseline=tmp_path / "good.log")
+    assert [one.template for one in twin.new_lines] == ["the pump of shard <n> stopped"]
     (tmp_path / "good.log").write_text(PUMP.format(99) + STEPS)
     assert new("--baseline", "good.log") == []
 

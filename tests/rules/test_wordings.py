@@ -42,6 +42,8 @@ def test_the_fixed_text_of_a_pattern(pattern: str, expected: list[tuple[str, ...
             ["Trying to set a tensor of shape", "which has shape"],
         ),
         (("{'id': ", ", 'status': '", "IN_FLIGHT', 'numel': "), ["status", "IN_FLIGHT"]),
+        (("CalledProcessError: Command '", ".py", "returned non-zero exit status "), ["CalledProcessError"]),
+        (("RuntimeError: ", "ValueError"), []),
         (("[WARNING] ",), []),
         (("too", "short"), []),
     ],
