@@ -42,6 +42,15 @@ class Segments:
             self._view[start : int(self._ends[segment])] if segment < len(self._ends) else self._view[start:]
         )
 
+    def texts(self, segments: Numbers) -> list[bytes]:
+        """The same of several segments."""
+        import numpy as np
+
+        ends = np.append(self._ends, len(self._view))
+        starts = np.where(segments > 0, ends[segments - 1] + 1, 0).tolist()
+        view = self._view
+        return [view[start:end] for start, end in zip(starts, ends[segments].tolist(), strict=True)]
+
     def start(self, segment: int) -> int:
         """Where a segment begins in the view."""
         return int(self._ends[segment - 1]) + 1 if segment else 0

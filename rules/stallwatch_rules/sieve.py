@@ -186,22 +186,27 @@ class _Sifting:
 
     def _severity(self, units: Sequence[int] | Units, counted: Sequence[Units]) -> None:
         """One line of each wording. Lines that a rule knows are no news."""
+        import numpy as np
+
+        if not len(units):
+            return
         known = self._mask | self._told
         for rule_units in counted:
             known[rule_units] = True
+        fresh = np.asarray(units)[~known[units]]
+        bars = b"it]" in self._view or b"/s]" in self._view
         wordings = self._state.wordings
-        for unit in units:
-            if known[unit]:
-                continue
-            key = wording(self._segments.text(int(unit)))
-            if key in wordings:
-                met = wordings[key] = wordings[key] + 1
+        for unit, text in zip(fresh.tolist(), self._segments.texts(fresh), strict=True):
+            key = wording(text, bars=bars)
+            met = wordings.get(key, 0)
+            if met:
+                wordings[key] = met = met + 1
                 if not met & (met - 1):  # the 2nd, 4th, 8th …: so it is known where the last ones stood
                     self._mask[unit] = True
-                    self._more.setdefault(int(unit), []).append(("", met // 2 - 1))
-            elif len(wordings) < self._sizes.wordings:
+                    self._more.setdefault(unit, []).append(("", met // 2 - 1))
+            elif len(wordings) < self._sizes.wordings and not self._mask[unit]:
                 wordings[key] = 1
-                self._read(int(unit), *self._sizes.wording)
+                self._read(unit, *self._sizes.wording)
 
     def _metrics(self, number: int, dense: bool) -> Picked:
         sizes, met, scanner = self._sizes, self._state.kinds, self._engine.metrics

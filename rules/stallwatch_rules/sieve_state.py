@@ -37,7 +37,7 @@ class SieveSizes:
     wordings: int = 400  #: different lines that say that something is wrong
     wording: tuple[int, int] = (2, 6)
     samples: int = 2  #: lines of each kind of metric at a cell's start
-    probe: int = 16 * 1024  #: bytes at a cell's two ends in which they are looked for first
+    probe: int = 8 * 1024  #: bytes at a cell's two ends in which they are looked for first
     row: int = 3  #: segments at a cell's start that are read whatever they say
 
 
@@ -66,8 +66,9 @@ class SieveState:
         return max(0, min(asked, limit - met))
 
 
-def wording(text: bytes) -> bytes:
-    """A line without its figures: lines of the same wording have the same one."""
-    for end in _BAR_ENDS:
-        text = text.rpartition(end)[2] or text
+def wording(text: bytes, *, bars: bool = True) -> bytes:
+    """A line without its figures: lines of the same wording have the same one. ``bars``: it may hold some."""
+    if bars:
+        for end in _BAR_ENDS:
+            text = text.rpartition(end)[2] or text
     return text[:KEY_BYTES].translate(None, _FIGURES)

@@ -59,6 +59,8 @@ class SignatureScan:
             yield from self._in_cell(cell)
 
     def _in_cell(self, cell: Cell) -> Iterator[Signature]:
+        import numpy as np
+
         data = cell.data.replace(b"\0", b"") if b"\0" in cell.data else cell.data
         view = view_of(data)
         ends, _ = self._scanner.scan(view) if view else ([], [])
@@ -67,7 +69,7 @@ class SignatureScan:
             for unit in sorted(set(segments.at(ends).tolist())):
                 if not (cell.torn and unit == 0):
                     yield from self._on_segment(segments, unit)
-        self.lines += data.count(b"\n")
+        self.lines += int(np.count_nonzero(np.frombuffer(data, np.uint8) == 10))
 
     def _on_segment(self, segments: Segments, unit: int) -> Iterator[Signature]:
         reader = LineReader("")

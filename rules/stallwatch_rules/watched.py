@@ -78,7 +78,6 @@ WATCHES: tuple[Watch, ...] = (
             r"(?:version|==|=|info)[ .:=]{1,40}v?\d\.\d",
             r"DeepSpeed info: version=",
             r"(?:DeepSpeed|PyTorch|[Tt]ransformers|vLLM|Python|trl|peft|accelerate) v?\d+\.\d+",
-            r"[/\\]python3\.\d{1,2}[/\\]",
             r"(?:torch|deepspeed|transformers|accelerate|trl|peft)-\d+\.\d+[\w.+]*(?:\.dist-info|-py\d)",
         ),
         0,
@@ -90,7 +89,7 @@ WATCHES: tuple[Watch, ...] = (
         (
             r"Setting ds_accelerator to ",
             r"Initializing TorchBackend",
-            r"\bNCCL (?:INFO|version) ",
+            r"\bNCCL version ",
             r"Setting OMP_NUM_THREADS",
             r"Total optimization steps = ",
             r"trainable params: ",
