@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import multiprocessing
 import os
 import signal
@@ -30,6 +31,7 @@ from stallwatch_rules.reading import Parted, RunReading
 from stallwatch_rules.sieve import SieveEngine
 from stallwatch_rules.sieve_engine import sieve_engine
 from stallwatch_rules.sourcereading import SourceReading
+from stallwatch_rules.wrapped import wrap_width
 
 WORTH_A_POOL = 96 * 1024 * 1024  #: bytes on disk; starting a process costs as much as reading some of them
 MAX_WORKERS = 8
@@ -52,6 +54,9 @@ class Parallel:
 Within = Callable[[LogFile, int], None]  # told how many bytes of a file were read
 
 
+_PASTED = 256 * 1024  # what was copied from a terminal, its lines broken at the width, is shorter
+
+
 @dataclass
 class FileRead:
     """What was read of one file."""
@@ -71,8 +76,11 @@ def read_file(
 ) -> FileRead:
     """Read a file into a reading."""
     read = FileRead(None)
-    source = SourceReading(reading, LineReader(file.name, file.rank), engine)
-    for chunk in file.chunks(read.problems):
+    chunks = file.chunks(read.problems)
+    first = next(chunks, b"")
+    width = wrap_width(first) if len(first) < _PASTED else None
+    source = SourceReading(reading, LineReader(file.name, file.rank, width), engine)
+    for chunk in itertools.chain((first,) if first else (), chunks):
         source.feed(chunk)
         within(file, source.bytes)
     source.finish()

@@ -30,7 +30,7 @@ def frame_of(paths: Sequence[str | os.PathLike[str]]) -> pd.DataFrame:
 
         from stallwatch_exporter.sampletables import SCHEMA
 
-        frame = pa.concat_tables([SCHEMA.empty_table(), *sampling.tables()]).to_pandas()
+        frame: pd.DataFrame = pa.concat_tables([SCHEMA.empty_table(), *sampling.tables()]).to_pandas()
     else:
         frame = pd.DataFrame([row for rows in sampling.rows() for row in rows], columns=list(COLUMNS))
         frame["time"] = pd.to_datetime((frame["time"].astype(float) * 1e6).round(), unit="us", utc=True)

@@ -22,7 +22,8 @@ _NAME_BEFORE = re.compile(r"(?<![\w/.])[\w/]{0,20}\Z")  # "train/policy_" of "tr
 _NORM_BEFORE = re.compile(r"g|global_|[\w/]{0,12}grad_?")
 _WORD_BEFORE = re.compile(r"(?<![\w/])[a-z]{2,12} \Z")  # "val" of "val loss"
 _TIMED = re.compile(
-    r"(?:elapsed time per iteration|iter time|train_step_timing|time_per_step|per_step_time|step[_ ]time|timing_s/step)"
+    r"(?:elapsed time per iteration|iter time|train_step_timing|time_per_step|per_step_time|step[_ ]time"
+    r"|timing_s/step)"
     r"(?: in s| ?\((ms|s)\))?\s{0,3}[:=]\s{0,3}(" + NUMBER + r")\s?(ms|s)?"
 )
 _SINCE_START = re.compile(r"\btrain_time[:=]\s?(" + NUMBER + r")(ms|s)\b")

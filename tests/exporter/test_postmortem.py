@@ -173,3 +173,15 @@ def test_reading_plain_logs_does_not_load_the_decompressors() -> None:
 
 def _environment() -> dict[str, str]:
     return {"PYTHONPATH": ":".join(path for path in sys.path if path)}
+
+
+def test_lines_that_a_terminal_broke_are_read_whole(tmp_path: Path) -> None:
+    long = (
+        "[rank1]:[E1120 10:00:00.123456789 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective"
+        " operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE, NumelIn=1048576, NumelOut=1048576,"
+        " Timeout(ms)=600000) ran for 600012 milliseconds before timing out."
+    )
+    (tmp_path / "x.log").write_text("".join(long[at : at + 80] + "\n" for at in range(0, len(long), 80)))
+    diagnosis, _ = diagnose_paths([tmp_path / "x.log"], catalogue=load_catalogue())
+    assert diagnosis.primary is not None
+    assert diagnosis.primary.captures["optype"] == "ALLREDUCE"
