@@ -38,7 +38,7 @@ def kind_of(head: bytes) -> Kind:
 def expanded(raw: BinaryIO, kind: Kind, meter: Meter) -> Iterator[bytes]:
     """The bytes that the stream holds, decompressed if ``kind`` is a compression."""
     if kind == "gzip":
-        return _members(raw, kind, meter, _Gzip, _PIECE)
+        return _gzip(raw, meter)
     if kind == "xz":
         import lzma
 
@@ -51,6 +51,36 @@ def expanded(raw: BinaryIO, kind: Kind, meter: Meter) -> Iterator[bytes]:
         # Its decompressor cannot limit what one call gives: a small piece does.
         return _gathered(_members(raw, kind, meter, _Zstandard, 2048))
     return iter(lambda: raw.read(CHUNK), b"")
+
+
+class BrokenStream(InputError):
+    """The compressed bytes themselves are wrong."""
+
+
+def _gzip(raw: BinaryIO, meter: Meter) -> Iterator[bytes]:
+    """With isal, which is more than twice as fast as zlib, where it is installed.
+
+    It loses what a piece holds before a break, so a broken file is read again with zlib.
+    """
+    try:
+        from isal import isal_zlib
+    except ImportError:
+        isal_zlib = None
+    seekable = getattr(raw, "seekable", None)
+    if isal_zlib is None or seekable is None or not seekable():
+        yield from _members(raw, "gzip", meter, _Gzip, _PIECE)
+        return
+    start, given = raw.tell(), 0
+    try:
+        for portion in _members(raw, "gzip", meter, lambda: _Isal(isal_zlib), _PIECE):
+            given += len(portion)
+            yield portion
+    except BrokenStream:
+        raw.seek(start)
+        for portion in _members(raw, "gzip", meter.inner(), _Gzip, _PIECE):
+            if len(portion) > given:
+                yield portion[given:]
+            given = max(0, given - len(portion))
 
 
 class _Engine(Protocol):
@@ -95,6 +125,32 @@ class _Gzip:
             out = self._inner.decompress(data, max_length)
         except zlib.error as error:
             raise _Broken(_up_to_the_break(before, data), error) from error
+        self._rest = self._inner.unconsumed_tail
+        self.needs_input = not self._rest
+        return out
+
+
+class _Isal:
+    needs_input = True
+
+    def __init__(self, isal_zlib: Any) -> None:
+        self._error = isal_zlib.error
+        self._inner = isal_zlib.decompressobj(31)
+        self._rest = b""
+
+    @property
+    def eof(self) -> bool:
+        return bool(self._inner.eof)
+
+    @property
+    def unused_data(self) -> bytes:
+        return bytes(self._inner.unused_data)
+
+    def decompress(self, data: bytes, max_length: int = -1, /) -> bytes:
+        try:
+            out: bytes = self._inner.decompress(self._rest + data, max_length)
+        except self._error as error:
+            raise _Broken(b"", error) from error
         self._rest = self._inner.unconsumed_tail
         self.needs_input = not self._rest
         return out
@@ -163,7 +219,7 @@ def _members(
         except (_Broken, OSError, EOFError, ValueError, MemoryError, _lzma_error()) as error:
             if isinstance(error, _Broken) and error.before:
                 yield meter.give(error.before)
-            raise InputError(
+            raise BrokenStream(
                 f"the {kind} stream is broken ({error}); what comes before the break was read",
                 "copy or compress the file again",
             ) from error
