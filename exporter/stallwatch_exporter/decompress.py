@@ -5,6 +5,7 @@ What a broken file holds before its break is still given: a log is often copied 
 
 from __future__ import annotations
 
+import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -50,7 +51,32 @@ def expanded(raw: BinaryIO, kind: Kind, meter: Meter) -> Iterator[bytes]:
     if kind == "zstandard":
         # Its decompressor cannot limit what one call gives: a small piece does.
         return _gathered(_members(raw, kind, meter, _Zstandard, 2048))
-    return iter(lambda: raw.read(CHUNK), b"")
+    return _without_holes(raw) if _is_sparse(raw) else iter(lambda: raw.read(CHUNK), b"")
+
+
+def _is_sparse(raw: BinaryIO) -> bool:
+    """Whether the file claims to be longer than what of it lies on the disk, as truncated logs do."""
+    try:
+        status = os.fstat(raw.fileno())
+        return hasattr(os, "SEEK_DATA") and status.st_blocks * 512 < status.st_size
+    except (OSError, AttributeError):
+        return False
+
+
+def _without_holes(raw: BinaryIO) -> Iterator[bytes]:
+    """The file without its holes: they hold NULs, which are no text, and there may be terabytes of them."""
+    file, at = raw.fileno(), 0
+    while True:
+        try:
+            at = os.lseek(file, at, os.SEEK_DATA)
+            end = os.lseek(file, at, os.SEEK_HOLE)
+        except OSError:  # nothing but a hole follows
+            return
+        while at < end and (portion := os.pread(file, min(CHUNK, end - at), at)):
+            at += len(portion)
+            yield portion
+        if at < end:  # it was cut meanwhile
+            return
 
 
 class BrokenStream(InputError):
