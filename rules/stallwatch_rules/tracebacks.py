@@ -22,6 +22,7 @@ BARE_LINES_AFTER = 6  #: a bare "XError: …" counts while no more than this fol
 _HEADER = re.compile(r"(?:Traceback|traceback) \(most recent call last\)(?::| ?─)")
 _FRAME = re.compile(r'\s*(?:[|+] )?\s*File "(?P<path>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$')
 _BOX_FRAME = re.compile(r"[│|] *(?P<path>[^\s:]+\.py):(?P<line>\d+) in (?P<name>[\w<>.]+)")
+_INDENT = "  "  # of a frame under its header
 _GROUP_HEADER = "Exception Group Traceback"
 _MARGIN = re.compile(r" +(?:\|(?: |$)|\+-)")  # what an exception group and its parts stand behind
 _BOX = "│╭╰─┌└├┃"
@@ -55,6 +56,7 @@ _FAILED = re.compile(r"(?:\s+|[│┃|]\s*❱\s*\d+\s*[│┃|](?:\s*[│┃|])*
 _OTHER_MESSAGE = re.compile(
     r"\[[EWIF]\d{0,4} |\[20\d\d-\d\d-\d\d|[EWIF]\d{4} \d\d:|20\d\d-\d\d-\d\d|(?:WARNING|INFO|ERROR):\w"
     r"|terminate called|Killing subprocess|Exception ignored|Fatal Python error|wandb: |\{'|\{\""
+    r"|srun: |slurmstepd[\w.-]*: |={20,}$|traceback : Signal "
 )
 
 
@@ -289,7 +291,9 @@ class TracebackReader:
         frame = _frame(text) if 'File "' in text else None
         if frame is not None and frame.name:
             self._bare = None
-            self._open = _Open(line, "", self._aside > 0, None, header=False, adjoining=True)
+            # An excerpt that begins with a frame: what stands deeper than usual was indented as a whole.
+            margin = text[: max(0, len(text) - len(text.lstrip(" ")) - len(_INDENT))]
+            self._open = _Open(line, margin, self._aside > 0, None, header=False, adjoining=True)
             self._open.frames.append(frame)
             self._open.bare_frame = True
             self._open.rules.update(self._failures & set(rules))

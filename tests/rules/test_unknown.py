@@ -196,6 +196,11 @@ def test_frames_without_a_header() -> None:
     assert summary(text) == [("failure", "MyError", "it broke")]
 
 
+def test_frames_without_a_header_in_an_excerpt_that_was_indented_as_a_whole() -> None:
+    excerpt = "\n".join("      " + line for line in PLAIN.splitlines()[1:])
+    assert summary(excerpt) == [("failure", "ValueError", "expected 3 channels, got 4")]
+
+
 def test_a_traceback_whose_end_is_missing() -> None:
     text = 'Traceback (most recent call last):\n  File "train.py", line 7, in step\n    loss.backward()\n'
     assert summary(text) == [("failure", "", "")]
