@@ -88,10 +88,7 @@ def _gzip(raw: BinaryIO, meter: Meter) -> Iterator[bytes]:
 
     It loses what a piece holds before a break, so a broken file is read again with zlib.
     """
-    try:
-        from isal import isal_zlib
-    except ImportError:
-        isal_zlib = None
+    isal_zlib = _isal_zlib()
     seekable = getattr(raw, "seekable", None)
     if isal_zlib is None or seekable is None or not seekable():
         yield from _members(raw, "gzip", meter, _Gzip, _PIECE)
@@ -154,6 +151,14 @@ class _Gzip:
         self._rest = self._inner.unconsumed_tail
         self.needs_input = not self._rest
         return out
+
+
+def _isal_zlib() -> Any:
+    try:
+        from isal import isal_zlib
+    except ImportError:
+        return None
+    return isal_zlib
 
 
 class _Isal:
