@@ -15,7 +15,7 @@ from stallwatch_rules.conclusions import (
     conclude_rules,
 )
 from stallwatch_rules.digest import fold_ranks, rank_digest
-from stallwatch_rules.endings import SIGTERM, ended_as_told, killed, weigh_kill
+from stallwatch_rules.endings import SIGTERM, ended_as_told, killed, weigh_aftermath, weigh_kill
 from stallwatch_rules.environment import agreed
 from stallwatch_rules.exceptions import Exceptions, read_exceptions
 from stallwatch_rules.findings import (
@@ -90,6 +90,7 @@ def conclude(
     conclude_rules(Run(found, streams, catalogue, tracker, clock, facts, exceptions, live))
     killed(found, catalogue, exceptions, question)
     weigh_kill(found, question)
+    weigh_aftermath(found, exceptions)
     _weigh_distance(found, streams, died=died)
     candidates = _candidates(found, streams)
     beside = bool(exceptions.fatal)

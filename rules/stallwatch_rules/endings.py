@@ -6,7 +6,7 @@ import re
 
 from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.conclusions import concluded
-from stallwatch_rules.exceptions import Exceptions
+from stallwatch_rules.exceptions import Exceptions, Unknown
 from stallwatch_rules.findings import Found
 from stallwatch_rules.judgements.facts import Judgement
 from stallwatch_rules.redact import redact
@@ -28,6 +28,8 @@ SIGNALS = {
 ENDED_BY = frozenset(
     ("slurm-time-limit", "slurm-cancelled", "slurm-preempted", "kubernetes-evicted", "sighup-terminal-closed")
 )
+#: What is a cause only where nothing failed before it.
+AFTERMATH = frozenset(("slurm-cancelled", "rendezvous-connection-failed", "process-segfault"))
 _MEMORY = re.compile(r"(?i)memory|\boom|oom[-_ ]?kill")
 
 
@@ -79,6 +81,30 @@ def weigh_kill(found: list[Found], question: Question) -> None:
         if one.rule in ENDED_BY or (one.role == "symptom" and "timeout" in one.rule and _first(one, kill)):
             one.explains.append(SIGKILL)
             kill.note = kill.note or say("killed-afterwards", question.language, rule=one.rule)
+
+
+def weigh_aftermath(found: list[Found], exceptions: Exceptions) -> None:
+    """What also comes because something failed: where a failure stands before it, it is no cause.
+
+    Slurm cancels a step when one of its tasks failed, the other nodes lose the rendezvous with the node that
+    died, and a process that is being torn down may end in a segmentation fault.
+    """
+    for late in found:
+        if late.rule not in AFTERMATH or late.harm != "fatal" or not late.hits:
+            continue
+        failures = [one for one in found if one.harm == "fatal" and one.role in ("cause", "symptom")]
+        earlier = any(one.rule not in (*AFTERMATH, SIGTERM) and _first(one, late) for one in failures)
+        if earlier or any(_raised_first(one, late) for one in exceptions.fatal):
+            late.role = "symptom"
+
+
+def _raised_first(one: Unknown, late: Found) -> bool:
+    """Whether an unknown exception is known to have come before a finding."""
+    places = late.occurrences
+    if one.time is not None and all(place.time is not None for place in places):
+        return all(place.time is not None and one.time < place.time for place in places)
+    own = [place for place in places if place.stream == one.stream]
+    return bool(own) and all(one.index < place.position for place in own)
 
 
 def _first(one: Found, other: Found) -> bool:

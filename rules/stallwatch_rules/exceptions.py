@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stallwatch_rules.causes import Candidate, Stream
+from stallwatch_rules.raised import Raised
 from stallwatch_rules.records import UnknownException
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.timeline import StepClock
@@ -77,8 +78,8 @@ class Exceptions:
         if not fatal or any(c.role == "cause" for c in harmful):
             return
         symptoms = [c for c in harmful if c.role == "symptom"]
-        # A traceback whose end is missing may be the symptom's own.
-        named = [one for one in fatal if one.seen.raised.exception]
+        # A traceback whose end is missing, or a crash whose words are, may be the symptom's own.
+        named = [one for one in fatal if one.seen.raised.exception and not _wordless(one.seen.raised)]
         self.are_the_cause = all(_before(named, symptom) for symptom in symptoms)
 
     def records(self) -> list[UnknownException]:
@@ -128,6 +129,11 @@ def read_exceptions(
 
 
 _INTERRUPT = "KeyboardInterrupt"
+
+
+def _wordless(raised: Raised) -> bool:
+    """Whether it is a crash of compiled code without its message, which stands in another rank's lines."""
+    return raised.native and not raised.message and raised.exception.endswith("Error")
 
 
 def _before(fatal: Iterable[Unknown], symptom: Candidate) -> bool:

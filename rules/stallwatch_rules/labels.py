@@ -14,6 +14,7 @@ _SURE_NUMBERS = 12  # so many labelled lines in a row, by far fewer tasks, are n
 _HOST = re.compile(r"([A-Za-z0-9](?=[\w.-]{0,62}\d|[\w-]{1,62}\.)[\w.-]{1,62}):(?: |$)")
 _NO_HOST = re.compile(
     r".*\.(?:py|c|cc|cpp|cu|h|sh|json|yaml|log)|(?:step|iter|epoch|rank|layer|loss)\w*|[\d.]+"
+    r"|E[A-Z0-9]\d{4}"  # an error code of Ascend's, with a time behind it
 )
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 # What begins a line and never follows a word and a colon by itself.

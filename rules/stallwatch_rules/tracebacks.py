@@ -56,7 +56,7 @@ _FAILED = re.compile(r"(?:\s+|[│┃|]\s*❱\s*\d+\s*[│┃|](?:\s*[│┃|])*
 _OTHER_MESSAGE = re.compile(
     r"\[[EWIF]\d{0,4} |\[20\d\d-\d\d-\d\d|[EWIF]\d{4} \d\d:|20\d\d-\d\d-\d\d|(?:WARNING|INFO|ERROR):\w"
     r"|terminate called|Killing subprocess|Exception ignored|Fatal Python error|wandb: |\{'|\{\""
-    r"|srun: |slurmstepd[\w.-]*: |={20,}$|traceback : Signal "
+    r"|srun: |slurmstepd[\w.-]*: "
 )
 
 

@@ -66,3 +66,8 @@ def test_intel_mpis_numbers_in_brackets() -> None:
 def test_a_device_before_nccls_lines_is_no_task() -> None:
     found = read("".join(f"[{n % 4}] NCCL INFO Channel {n}\n" for n in range(20)))
     assert {rank for rank, _ in found} == {None}
+
+
+def test_an_error_code_before_a_time_is_no_host() -> None:
+    line = "EE1002: 2026-11-20-16:50:00.041.231 Stream synchronize timeout."
+    assert read(f"{line}\n") == [(None, line)]

@@ -108,6 +108,54 @@ CONTESTS = {
             f"ERROR:{ELASTIC}:failed (exitcode: 2) local_rank: 0 (pid: 343) of binary: /usr/bin/python3",
         ],
     ),
+    "a step that Slurm cancels because a task failed": (
+        "nccl-collective-timeout",
+        [
+            "[Rank 4] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=98, OpType=BROADCAST,"
+            " NumelIn=38, NumelOut=38, Timeout(ms)=1800000) ran for 1800091 milliseconds before timing out.",
+            "[Rank 4] srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",
+        ],
+    ),
+    "a healthy step that Slurm cancels": (
+        "slurm-cancelled",
+        [
+            "slurmstepd: error: *** STEP 48213.0 ON gpu017 CANCELLED AT 2026-11-20T18:00:21 ***",
+            "RuntimeError: [/b/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:33211",
+        ],
+    ),
+    "a step whose time is up is cancelled, too": (
+        "slurm-time-limit",
+        [
+            "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",
+            "slurmstepd: error: *** STEP 48213.0 ON gpu017 CANCELLED AT 2026-11-20T18:00:21"
+            " DUE TO TIME LIMIT ***",
+        ],
+    ),
+    "a rendezvous that is lost because the other node died": (
+        "nccl-remote-process-exited",
+        [
+            f"[rank8]: {REMOTE_ERROR}",
+            "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d"
+            " store has failed. See inner exception for details.",
+        ],
+    ),
+    "a thrown timeout whose words name their rank": (
+        "nccl-collective-timeout",
+        [
+            "terminate called after throwing an instance of 'c10::DistBackendError'",
+            "  what():  [PG ID 0 PG GUID 0(default_pg) Rank 6] Process group watchdog thread terminated with"
+            " exception: [Rank 6] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=46,"
+            " OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600029 milliseconds",
+        ],
+    ),
+    "an illegal access that NCCL is the first to meet": (
+        "cuda-illegal-memory-access",
+        [
+            "ncclUnhandledCudaError: Call to CUDA function failed.",
+            "Last error:",
+            "Cuda failure 700 'an illegal memory access was encountered'",
+        ],
+    ),
 }
 
 
@@ -119,3 +167,20 @@ def test_the_cause_wins(expected: str, log: list[str]) -> None:
     primary = reading.diagnose().primary
     assert primary is not None
     assert primary.rule == expected
+
+
+def test_an_exception_before_a_cancelled_step_is_the_failure() -> None:
+    log = (
+        "Traceback (most recent call last):\n"
+        '  File "train.py", line 11, in main\n'
+        "    frob(cfg)\n"
+        "ValueError: frob factor 3 is odd\n"
+        "srun: error: gpu01: task 0: Exited with exit code 1\n"
+        "slurmstepd: error: *** STEP 204.0 ON gpu01 CANCELLED AT 2026-02-13T16:38:01 ***\n"
+    )
+    reader = LineReader("train.log")
+    reading = RunReading(CATALOGUE)
+    reading.feed(reader.feed(log.encode()) + reader.finish())
+    diagnosis = reading.diagnose()
+    assert diagnosis.verdict == "unknown-failure"
+    assert [one.exception for one in diagnosis.unknown] == ["ValueError"]
