@@ -32,6 +32,9 @@ METRICS = [
      {"eval_loss": 5.4, "epoch": 1.0}),
     ("{'train_runtime': 10.5, 'train_steps_per_second': 1.2, 'train_loss': 5.1, 'epoch': 1.0}", None, None,
      {"train_runtime": 10.5, "epoch": 1.0}),
+    # a container's timestamp stayed before it
+    ("2026-03-01T10:00:06Z {'loss': 0.5, 'epoch': 0.01}", None, None, {"loss": 0.5, "epoch": 0.01}),
+    ("2026-03-01T10:00:06.123+00:00 {'loss': 0.5, 'epoch': 0.01}", None, None, {"loss": 0.5, "epoch": 0.01}),
     # LLaMA-Factory
     ("[INFO|2025-03-01 10:00:00] llamafactory.train.callbacks:157 >> {'loss': 1.1, 'learning_rate': 2e-5}",
      None, None, {"loss": 1.1, "learning_rate": 2e-5}),
