@@ -27,7 +27,7 @@ except ImportError:  # no wheel for this platform: google-re2 alone does the wor
 _LEADING = re.compile(r"\^?\(*(?:\?:|\?P<\w+>)?\.[*+]\??")
 _TRAILING = re.compile(r"(?<!\\)\.[*+]\??\$?$")
 _ANCHORS = re.compile(r"(?<!\\)(?:\\\\)*\\[AzZ]")
-_FLAGS = re.compile(r"\(\?(?!i\)|i:|:|P<|P=|P>|=|!|<)")
+_FLAGS = re.compile(r"(?<!\\)\(\?(?!i\)|i:|:|P<|P=|P>|=|!|<)")
 
 
 @dataclass(frozen=True)

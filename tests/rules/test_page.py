@@ -203,6 +203,7 @@ def test_a_pattern_that_cannot_be_searched_cheaply_is_refused(page_text: PageTex
         "(?i)OUT OF ROOM",
         r"out of (?P<rest>.+)$",
         r"out\.\*$",
+        r"out \(?\d+\)? of room",
         "显存(?P<x>不足)",
     ],
 )
