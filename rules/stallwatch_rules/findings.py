@@ -139,6 +139,18 @@ def _stream_order(item: tuple[Stream, RuleHits]) -> tuple[bool, int, str]:
     return rank is None, rank or 0, source
 
 
+def _in_context(rule: str, key: Stream, streams: Streams) -> bool:
+    """Whether what the rule requires was found, too.
+
+    A line that names no rank (NCCL's own, a frame that lost its prefix) may be of any rank of its source.
+    """
+    source, rank = key
+    return any(
+        rule in stream.contexts and other == source and (of == rank or rank is None or of is None)
+        for (other, of), stream in streams.items()
+    )
+
+
 def collect(
     streams: Streams, catalogue: Catalogue, conditional: Collection[str], clock: StepClock
 ) -> list[Found]:
@@ -146,7 +158,7 @@ def collect(
     by_rule: dict[str, dict[Stream, RuleHits]] = {}
     for key, stream in streams.items():
         for rule, hits in stream.hits.items():
-            if rule not in conditional or rule in stream.contexts:
+            if rule not in conditional or _in_context(rule, key, streams):
                 by_rule.setdefault(rule, {})[key] = hits
     found = []
     for rule, page in catalogue.pages.items():

@@ -340,6 +340,12 @@ def test_a_rule_that_needs_a_context(diagnose: Diagnose) -> None:
     assert diagnose(elsewhere).primary is None
 
 
+def test_a_line_without_a_rank_may_be_of_any_rank_of_its_file(diagnose: Diagnose) -> None:
+    assert primary(diagnose("the node is bad\n[rank3]: running on a10\n")) == "bad-node"
+    assert primary(diagnose("[rank3]: the node is bad\nrunning on a10\n")) == "bad-node"
+    assert diagnose("[rank3]: the node is bad\n[rank4]: running on a10\n").primary is None
+
+
 def test_stopping_by_hand_is_no_failure(diagnose: Diagnose) -> None:
     text = steps(1, 9) + raised("KeyboardInterrupt") + f"{SIGTERM}\n{WRAPPER}\n"
     diagnosis = diagnose(text + raised("ValueError: queue is closed"))
