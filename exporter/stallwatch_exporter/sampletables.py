@@ -54,6 +54,8 @@ def table_of_block(block: Block, file: str) -> pa.Table:
             arrays.append(pa.repeat(pa.scalar(file), block.size))
         elif name == "line":
             arrays.append(pa.array(block.line, field.type))
+        elif name not in block.numbers:
+            arrays.append(pa.nulls(block.size, field.type))
         else:
             numbers = block.numbers[name]
             if pa.types.is_integer(field.type):

@@ -121,9 +121,8 @@ def _bulk(reader: LineReader):  # type: ignore[no-untyped-def]
     if hyperscan is None:
         return None
     from stallwatch_rules.samples.bulk import BulkReader
-    from stallwatch_rules.samples.candidates import Candidates
 
-    return BulkReader(reader, Candidates())
+    return BulkReader(reader)
 
 
 def seconds_text(time: float | None) -> str:

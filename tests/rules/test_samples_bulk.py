@@ -19,7 +19,6 @@ pytest.importorskip("hyperscan")
 
 from stallwatch_rules.samples.blocks import NUMBERS, Block, blocks
 from stallwatch_rules.samples.bulk import BulkReader
-from stallwatch_rules.samples.candidates import Candidates
 
 # What a line may be; {} are numbers.
 LINES = [
@@ -63,7 +62,7 @@ def by_lines(data: bytes, rank: int | None = None) -> list[Row]:
 
 def in_blocks(data: bytes, size: int, rank: int | None = None) -> list[Row]:
     reader = LineReader("x", rank).alone(None)
-    bulk = BulkReader(reader, Candidates())
+    bulk = BulkReader(reader)
     chunks = iter([data[at : at + size] for at in range(0, len(data), size)])
     return list(itertools.chain.from_iterable(rows_of(bulk.read(block)) for block in blocks(chunks, size)))
 
@@ -72,7 +71,8 @@ def rows_of(block: Block) -> list[Row]:
     rows: list[Row] = []
     for at in range(block.size):
         step, total, *values = (
-            float(block.numbers[name][at]) if block.valid[name][at] else None for name in NUMBERS
+            float(block.numbers[name][at]) if name in block.valid and block.valid[name][at] else None
+            for name in NUMBERS
         )
         rank = None if block.rank[at] < 0 else int(block.rank[at])
         time = None if math.isnan(block.time[at]) else float(block.time[at])

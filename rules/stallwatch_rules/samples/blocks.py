@@ -13,7 +13,8 @@ NUMBERS = ("step", "total_steps", *FIELDS)
 NO_RANK = -1
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
-_ATTRIBUTES = ("line", "part", "rank", "time", "sample", "bare", "eval")
+Whole = np.ndarray[Any, np.dtype[np.int64]]
+_ATTRIBUTES = ("place", "line", "rank", "time", "sample", "bare", "eval")
 
 
 class Block:
@@ -21,15 +22,23 @@ class Block:
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self.place = np.zeros(size, np.int64)  #: which segment of the block
         self.line = np.zeros(size, np.int64)
-        self.part = np.zeros(size, np.int64)
         self.rank = np.full(size, NO_RANK, np.int64)
         self.time = np.full(size, np.nan)
         self.sample = np.zeros(size, bool)
         self.bare = np.zeros(size, bool)
         self.eval = np.zeros(size, bool)
-        self.numbers: dict[str, Floats] = {name: np.zeros(size) for name in NUMBERS}
-        self.valid: dict[str, Any] = {name: np.zeros(size, bool) for name in NUMBERS}
+        self.numbers: dict[str, Floats] = {}  #: of those NUMBERS that any row has
+        self.valid: dict[str, Any] = {}
+
+    def put(self, name: str, at: int | slice, value: Any, valid: Any = True) -> None:
+        """Set a number of one row or of several that follow one another."""
+        if name not in self.numbers:
+            self.numbers[name] = np.zeros(self.size)
+            self.valid[name] = np.zeros(self.size, bool)
+        self.numbers[name][at] = value
+        self.valid[name][at] = valid
 
     def taken(self, rows: Any) -> Block:
         """Only these rows, in this order."""
@@ -43,14 +52,14 @@ class Block:
 
 
 def merged(one: Block, two: Block) -> Block:
-    """Both blocks' rows in the order of their lines."""
-    both = Block(0)
-    both.size = one.size + two.size
+    """Both blocks' rows in the order of their places."""
+    both = Block(one.size + two.size)
     for name in _ATTRIBUTES:
         setattr(both, name, np.concatenate([getattr(one, name), getattr(two, name)]))
-    both.numbers = {name: np.concatenate([one.numbers[name], two.numbers[name]]) for name in NUMBERS}
-    both.valid = {name: np.concatenate([one.valid[name], two.valid[name]]) for name in NUMBERS}
-    return both.taken(np.lexsort((both.part, both.line)))
+    for block, at in ((one, slice(0, one.size)), (two, slice(one.size, both.size))):
+        for name, column in block.numbers.items():
+            both.put(name, at, column, block.valid[name])
+    return both.taken(np.argsort(both.place, kind="stable"))
 
 
 def blocks(data: Iterator[bytes], size: int) -> Iterator[bytes]:

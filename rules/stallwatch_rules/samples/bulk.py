@@ -1,165 +1,133 @@
 """All samples of a log in blocks: what ``table.RowReader`` gives for its lines, much faster.
 
-hyperscan names the lines that may hold a sample or a time, lines of one wording are put together, and each
-wording is read by the plan that ``plans`` learns from one of its lines. What has no plan is read by itself.
+Segments of one wording are put together, and each wording is read by the plan that ``plans`` learns from one
+of them, without a step of Python's own for a line. What has no plan is read by itself.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from stallwatch_rules.lines import LineReader
 from stallwatch_rules.records import Line
 from stallwatch_rules.samples import extract
-from stallwatch_rules.samples.blocks import NO_RANK, Block, Floats, merged
-from stallwatch_rules.samples.candidates import Candidates
-from stallwatch_rules.samples.plans import Plan, apply, learn, single, stamp_time
+from stallwatch_rules.samples.blocks import NO_RANK, Block, Floats, Whole, merged
+from stallwatch_rules.samples.columns import Columns, times
+from stallwatch_rules.samples.plans import USUAL_STAMPS, Plan, learn, single
+from stallwatch_rules.samples.portions import Portion
 from stallwatch_rules.samples.table import fields_of, is_bare, phase_of, tells
+from stallwatch_rules.samples.wordings import BAR, Wording, Wordings
 from stallwatch_rules.stamps import own_time
 
-_DIGITS = b"0123456789"
-_PACES = (b"it/s]", b"s/it]")
-_NAMELESS = re.compile(
-    rb" {0,2}\d{1,3}%\|[^|]*\| \d{1,15}/\d{1,15} \[[\d:]+<[\d:?]+, *\d+\.\d+(?:it/s|s/it)\]"
-)
-_STAY = b" \t\x0b\x0c\x1c\x1d\x1e\x1f\x85\x1b]),"  # what does not begin a line behind a bar
-_DRAWN = bytes(range(128, 256)) + b" #"
 _WORTH_A_PLAN = 6  #: so many lines of a wording
-_MOST_PLANS = 20_000
 _STAMP = 48  # bytes that a time at a line's start may have
 
-
-@dataclass
-class _Wording:
-    """Lines that differ in their digits only."""
-
-    example: bytes
-    seen: int = 0
-    learnt: bool = False
-    plan: Plan | None = None
+_Odd = tuple[int, bytes]  # a segment that is read by itself: its place, and its bytes
 
 
-_Event = tuple[int, int, bytes]  # a segment: line, part of it, bytes
+class _Planned(NamedTuple):
+    """Segments that a plan has read."""
+
+    plan: Plan
+    places: Any
+    rows: list[Any]
 
 
 class BulkReader:
     """Reads the blocks of one source, each of whole lines, once its first lines were read line by line."""
 
-    def __init__(self, reader: LineReader, candidates: Candidates) -> None:
+    def __init__(self, reader: LineReader) -> None:
         self._source, self._rank = reader.source, reader.rank
         self._number = reader.lines + 1
         self._times = dict(reader.times)
         self._near = reader.near  # the last time of any rank
-        self._candidates = candidates
-        self._wordings: dict[bytes, _Wording] = {}
+        self._wordings = Wordings()
 
     def read(self, data: bytes) -> Block:
         """The samples of a block, their ranks and times known, in the order of their lines."""
-        found = self._candidates.lines(data)
-        groups: dict[int, tuple[_Wording, list[_Event]]] = {}
-        for line, start, end in found.lines:
-            raw = data[start:end]
-            if b"\r" in raw:
-                for part, segment in enumerate(_redrawn(raw)):
-                    if segment:
-                        self._sort(segment, line, part, groups)
-            else:
-                self._sort(raw, line, 0, groups)
-        clocks = [(line, _clock(data[start : start + _STAMP])) for line, start in found.clocks]
-        block = self._rows(groups, clocks)
-        self._number += found.size
-        return block
-
-    def _sort(
-        self, raw: bytes, line: int, part: int, groups: dict[int, tuple[_Wording, list[_Event]]]
-    ) -> None:
-        at = raw.find(b"%|")
-        if at >= 0:  # what a bar looks like does not matter
-            bar = raw.find(b"|", at + 2)
-            if bar > 0 and not raw[at + 2 : bar].translate(None, _DRAWN):
-                raw = raw[: at + 2] + raw[bar:]
-            end = (raw.find(b"it]") + 1 or raw.find(b"/s]") + 1) + 2
-            if 2 < end < len(raw) and raw[end] not in _STAY:  # what was printed behind the bar is a line too
-                self._sort(raw[:end], line, part, groups)
-                raw = raw[end:]
-        key = raw.translate(None, _DIGITS)
-        wording = self._wordings.get(key)
-        if wording is None:
-            wording = _Wording(raw)
-            if len(self._wordings) < _MOST_PLANS:
-                self._wordings[key] = wording
-        group = groups.get(id(wording))
-        if group is None:
-            group = groups[id(wording)] = wording, []
-        group[1].append((line, part, raw))
-
-    # ---- from wordings to rows
-
-    def _rows(
-        self, groups: dict[int, tuple[_Wording, list[_Event]]], clocks: list[tuple[int, float | None]]
-    ) -> Block:
-        odd: list[_Event] = []
-        planned: list[tuple[Plan, list[_Event], list[Any]]] = []
-        for wording, events in groups.values():
-            wording.seen += len(events)
-            if not wording.learnt and wording.seen >= _WORTH_A_PLAN:
-                wording.plan, wording.learnt = learn(wording.example, self._rank), True
-            plan = wording.plan
-            if plan is None:
-                odd += events
-            elif plan.useful:
-                planned.append((plan, *_matched(plan, events, odd)))
-        return self._finished(planned, odd, clocks)
-
-    def _finished(
-        self,
-        planned: list[tuple[Plan, list[_Event], list[Any]]],
-        odd: list[_Event],
-        clocks: list[tuple[int, float | None]],
-    ) -> Block:
-        block = Block(len(clocks) + sum(len(events) for _, events, _ in planned))
-        at = len(clocks)
-        if clocks:
-            block.line[:at], block.time[:at] = zip(*clocks, strict=True)
-            block.rank[:at] = NO_RANK if self._rank is None else self._rank
-        for plan, events, rows in planned:
-            _fill(block, slice(at, at + len(events)), plan, events, rows)
-            at += len(events)
-        block = block.taken(np.lexsort((block.part, block.line)))
+        portion = Portion(data, self._wordings)
+        planned, odd = self._by_plans(portion)
+        block = self._rows(portion, planned)
         if odd:
             block = merged(block, self._single_lines(block, odd))
-        block.line += self._number
+        block.line = portion.lines[block.place] + self._number
         self._forward(block)
+        self._number += int(portion.lines[-1]) + 1 if len(portion.lines) else 0
         return block.taken(_kept(block))
 
-    def _single_lines(self, block: Block, odd: list[_Event]) -> Block:
+    def _by_plans(self, portion: Portion) -> tuple[list[_Planned], list[_Odd]]:
+        wordings = portion.wordings[portion.read]
+        order = np.argsort(wordings, kind="stable")
+        picked = portion.pick(portion.read[order])
+        firsts = np.flatnonzero(np.diff(wordings[order], prepend=-1)).tolist()
+        planned: list[_Planned] = []
+        odd: list[_Odd] = []
+        bars = False  # whether a bar has to be read by itself
+        for first, behind in pairwise([*firsts, len(order)]):
+            wording = self._wordings.all[wordings[order[first]]]
+            text, places = picked.text(first, behind), picked.places[first:behind]
+            plan = self._plan(wording, text, behind - first)
+            if plan is None or plan.useful:
+                left = len(odd)
+                if plan is None:
+                    odd += zip(places.tolist(), text.split(b"\n"), strict=False)
+                else:
+                    planned.append(_matched(plan, places, text, odd))
+                bars = bars or (wording.kinds & BAR != 0 and len(odd) > left)
+        if bars:  # then those before it are not left out for certain
+            dropped = portion.pick(portion.dropped)
+            odd += zip(
+                portion.dropped.tolist(), dropped.text(0, len(dropped.places)).split(b"\n"), strict=False
+            )
+        return planned, odd
+
+    def _plan(self, wording: Wording, text: bytes, count: int) -> Plan | None:
+        wording.seen += count
+        if not wording.learnt and wording.seen >= _WORTH_A_PLAN:
+            wording.plan, wording.learnt = learn(text[: text.find(b"\n")], self._rank), True
+            if wording.plan is not None and not wording.plan.useful:
+                wording.kinds = 0
+        return wording.plan
+
+    # ---- from what was found to rows
+
+    def _rows(self, portion: Portion, planned: list[_Planned]) -> Block:
+        places, clocks = _clocks(portion)
+        at = len(places)
+        block = Block(at + sum(len(one.places) for one in planned))
+        block.place[:at], block.time[:at] = places, clocks
+        block.rank[:at] = NO_RANK if self._rank is None else self._rank
+        columns = Columns(block)
+        for plan, places, rows in planned:
+            if rows:
+                block.place[at : at + len(places)] = places
+                columns.add(slice(at, at + len(places)), plan, rows)
+                at += len(places)
+        columns.convert()
+        return block.taken(np.argsort(block.place, kind="stable"))
+
+    def _single_lines(self, block: Block, odd: list[_Odd]) -> Block:
         """Read the lines without a plan one by one; a time among the lines before them tells their year."""
-        odd.sort(key=lambda event: (event[0], event[1]))
+        odd.sort(key=lambda segment: segment[0])
         timed = np.flatnonzero(~np.isnan(block.time))
-        lines_timed, times = block.line[timed], block.time[timed]
-        before = np.searchsorted(lines_timed, [event[0] for event in odd])
-        carried = self._near
-        rows: list[tuple[int, int, Line]] = []
+        timed_places, timed_at = block.place[timed], block.time[timed]
+        before = np.searchsorted(timed_places, [place for place, _ in odd]).tolist()
+        rows: list[tuple[int, Line]] = []
         last: tuple[int, float] | None = None
-        for event, index in zip(odd, before, strict=True):
-            near = carried
-            if index:
-                near = float(times[index - 1])
-            if last is not None and (not index or last[0] >= lines_timed[index - 1]):
+        for (place, raw), index in zip(odd, before, strict=True):
+            near = float(timed_at[index - 1]) if index else self._near
+            if last is not None and (not index or last[0] >= timed_places[index - 1]):
                 near = last[1]
-            for line in single(event[2], self._source, self._rank, near):
-                rows.append((event[0], event[1], line))
+            for line in single(raw, self._source, self._rank, near):
+                rows.append((place, line))
                 if line.time is not None:
-                    last = event[0], line.time
+                    last = place, line.time
         out = Block(len(rows))
-        for at, (number, part, line) in enumerate(rows):
-            out.line[at], out.part[at] = number, part
+        for at, (place, line) in enumerate(rows):
+            out.place[at] = place
             _put(out, at, line)
         return out
 
@@ -171,91 +139,45 @@ class BulkReader:
         for rank in np.unique(block.rank):
             name = None if rank == NO_RANK else int(rank)
             rows = np.flatnonzero(block.rank == rank)
-            times = block.time[rows]
-            latest = np.maximum.accumulate(np.where(np.isnan(times), -1, np.arange(len(rows))))
+            known = block.time[rows]
+            latest = np.maximum.accumulate(np.where(np.isnan(known), -1, np.arange(len(rows))))
             carried = self._times.get(name, np.nan)
-            block.time[rows] = np.where(latest >= 0, times[latest], carried)
+            block.time[rows] = np.where(latest >= 0, known[latest], carried)
             if latest[-1] >= 0:
-                self._times[name] = float(times[latest[-1]])
+                self._times[name] = float(known[latest[-1]])
 
 
-def _redrawn(raw: bytes) -> list[bytes]:
-    """The segments of a line; of nameless bars that follow one another, only the last counts."""
-    segments = raw.split(b"\r")
-    kept: list[bytes] = []
-    nameless = False
-    for segment in reversed(segments):
-        is_bar = segment[-5:] in _PACES and _NAMELESS.fullmatch(segment) is not None
-        if not (is_bar and nameless):
-            kept.append(segment)
-        if segment:
-            nameless = is_bar
-    kept.reverse()
-    return kept
-
-
-def _clock(start: bytes) -> float | None:
-    return own_time(start.decode("utf-8", "replace"))
-
-
-def _matched(plan: Plan, events: list[_Event], odd: list[_Event]) -> tuple[list[_Event], list[Any]]:
+def _matched(plan: Plan, places: Whole, text: bytes, odd: list[_Odd]) -> _Planned:
     """The lines that the plan reads, with its groups; those that it does not read are odd."""
-    joined = b"\n".join([event[2] for event in events])
-    rows = plan.reads.findall(joined)
-    if len(rows) == len(events):
-        return events, rows
-    good: list[_Event] = []
+    rows = plan.reads.findall(text)
+    if len(rows) == len(places):
+        return _Planned(plan, places, rows)
+    good: list[int] = []
     rows = []
-    for event in events:
-        found = plan.reads.fullmatch(event[2])
+    for place, raw in zip(places.tolist(), text.split(b"\n"), strict=False):
+        found = plan.reads.fullmatch(raw)
         if found is None:
-            odd.append(event)
+            odd.append((place, raw))
         else:
-            good.append(event)
+            good.append(place)
             rows.append(found.groups() if len(plan.groups) > 1 else found[found.lastindex or 0])
-    return good, rows
+    return _Planned(plan, good, rows)
 
 
-def _fill(block: Block, at: slice, plan: Plan, events: list[_Event], rows: list[Any]) -> None:
-    block.line[at] = [event[0] for event in events]
-    block.part[at] = [event[1] for event in events]
-    block.sample[at] = plan.sample
-    block.bare[at] = plan.bare
-    block.eval[at] = plan.constants.get("phase") == "eval"
-    for name, value in plan.constants.items():
-        if name in block.numbers and value is not None:
-            block.numbers[name][at] = value
-            block.valid[name][at] = True
-        elif name == "rank" and value is not None:
-            block.rank[at] = value
-        elif name == "time" and value is not None:
-            block.time[at] = value
-    columns = [rows] if len(plan.groups) == 1 else list(zip(*rows, strict=True))
-    for (name, factor), column in zip(plan.groups, columns, strict=False):
-        if name == "time":
-            block.time[at] = [np.nan if (t := stamp_time(text)) is None else t for text in column]
-            continue
-        numbers = _floats(column)
-        if name == "rank":
-            block.rank[at] = numbers.astype(np.int64)
-            continue
-        valid = np.ones(len(numbers), bool)
-        if factor == 0.0:
-            valid = numbers > 0
-            numbers = np.divide(1.0, numbers, out=np.zeros(len(numbers)), where=valid)
-        elif name == "total_steps":
-            valid = numbers > 0
-        elif factor != 1.0:
-            numbers = apply(numbers, factor)  # type: ignore[arg-type, assignment]
-        block.numbers[name][at] = numbers
-        block.valid[name][at] = valid
-
-
-def _floats(column: Any) -> Floats:
-    texts = pa.array(column, pa.binary()).cast(pa.string())
-    if b"," in column[0]:
-        texts = pc.replace_substring(texts, ",", "")
-    return texts.cast(pa.float64()).to_numpy()  # type: ignore[no-any-return]
+def _clocks(portion: Portion) -> tuple[Whole, Floats]:
+    """Which segments tell their source's time, and what it is."""
+    picked = portion.pick(portion.clocks())
+    stamps = USUAL_STAMPS.findall(picked.all())
+    if len(stamps) == len(picked.places):
+        found = times(stamps) if stamps else np.zeros(0)
+        if not np.isnan(found).any():
+            return picked.places, found
+    picked = portion.pick(portion.clocks(all_of_them=True))
+    starts = [line[:_STAMP].decode("utf-8", "replace") for line in picked.all().split(b"
+")[:-1]]
+    found = np.array([own_time(start) for start in starts], np.float64)
+    known = ~np.isnan(found)
+    return picked.places[known], found[known]
 
 
 def _put(block: Block, at: int, line: Line) -> None:
@@ -274,8 +196,7 @@ def _put(block: Block, at: int, line: Line) -> None:
     }  # fmt: skip
     for name, value in values.items():
         if value is not None:
-            block.numbers[name][at] = value
-            block.valid[name][at] = True
+            block.put(name, at, value)
 
 
 def _kept(block: Block) -> Any:

@@ -26,6 +26,12 @@ _TOKEN = re.compile(
     rb"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
 )
 _DIGITS = re.compile(rb"\d+")
+PICTURE = re.compile(rb"%\|[\x80-\xff #\d]*\|")  #: what a bar looks like does not matter
+_ANY_PICTURE = re.escape(b"%||"), rb"%\|[^|\n]*\|"
+# Full stamps at the start of lines; what may follow makes sure that they are read as they stand.
+USUAL_STAMPS = re.compile(
+    rb"^\[?(20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)(?! ?[Z+-]|[.,]?\d)", re.MULTILINE
+)
 _RUN = rb"\d{1,15}"  # longer counts are none
 _MOST_TOKENS = 60
 
@@ -84,6 +90,7 @@ def _told(sample: Sample) -> Outcome:
 
 def learn(raw: bytes, rank: int | None) -> Plan | None:
     """The plan for lines of this one's wording; ``None`` if there is none."""
+    raw = PICTURE.sub(b"%||", raw)
     tokens = list(_TOKEN.finditer(raw))
     base = _outcome(raw, rank) if len(tokens) <= _MOST_TOKENS and len(raw) <= MAX_LINE else None
     if base is None or base != _outcome(raw, rank, _SOME_TIME):  # its time needs its neighbours'
@@ -195,7 +202,7 @@ def _compile(
     parts.append(re.escape(raw[at:]))
     if stamp:  # where its group is among the others
         plan.groups.insert(sum(index < stamp[0] for index in wanted), ("time", 1.0))
-    plan.reads = re.compile(b"^" + b"".join(parts) + b"$", re.MULTILINE)
+    plan.reads = re.compile(b"^" + b"".join(parts).replace(*_ANY_PICTURE) + b"$", re.MULTILINE)
 
 
 def _shape(token: bytes) -> bytes:
