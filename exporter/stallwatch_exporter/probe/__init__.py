@@ -1,0 +1,6 @@
+"""What runs inside a rank: standard library only, and nothing of the training that it did not import itself.
+
+Loaded two ways: by ``bootstrap/sitecustomize.py`` under the name ``stallwatch_probe`` (the training's Python
+need not have Stallwatch installed), or as this package by ``import stallwatch``. So its modules import each
+other relatively, and are written for Python 3.8 and newer.
+"""

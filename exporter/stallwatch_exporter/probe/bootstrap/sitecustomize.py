@@ -1,0 +1,50 @@
+"""Loaded by every Python of the command, because ``stallwatch run`` puts this folder on ``PYTHONPATH``.
+
+It starts the probe (``../imports.py``), takes its folder off ``sys.path`` again, and makes way for the
+``sitecustomize`` that would have been loaded without it. Whatever fails in here, the program starts as usual.
+"""
+
+
+def _start() -> None:
+    import os
+    import sys
+
+    here = os.path.dirname(os.path.abspath(__file__))
+    # The program sees the path that it would see without us.
+    sys.path[:] = [entry for entry in sys.path if not entry or os.path.abspath(entry) != here]
+    if os.environ.get("STALLWATCH_PROBE") == "0" or not os.environ.get("STALLWATCH_PROBE_DIR"):
+        return
+    from importlib.machinery import ModuleSpec, SourceFileLoader
+
+    folder = os.path.dirname(here)
+    init = os.path.join(folder, "__init__.py")
+    spec = ModuleSpec("stallwatch_probe", SourceFileLoader("stallwatch_probe", init), origin=init)
+    spec.submodule_search_locations = [folder]
+    package = type(sys)("stallwatch_probe")
+    package.__spec__, package.__path__, package.__file__ = spec, [folder], init
+    package.__package__, package.__loader__ = "stallwatch_probe", spec.loader
+    sys.modules["stallwatch_probe"] = package
+    from stallwatch_probe.imports import watch  # type: ignore[import-not-found]
+
+    watch()
+
+
+def _make_way() -> None:
+    """Load the next ``sitecustomize``, if there is one; it may fail as it would without us."""
+    import sys
+
+    own = sys.modules.pop("sitecustomize", None)
+    try:
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name != "sitecustomize":
+            raise
+        if own is not None:
+            sys.modules["sitecustomize"] = own
+
+
+try:
+    _start()
+except Exception:
+    pass
+_make_way()

@@ -1,0 +1,65 @@
+"""Text beside the numbers: warnings, exceptions, versions; one JSON object a line, bounded.
+
+A message that was told before is counted and not told again, and the file ends at a size: a rank that warns a
+million times costs a megabyte at most.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+MOST_BYTES = 1 << 20
+MOST_LINE = 16 << 10
+_MOST_KEYS = 2000
+
+
+class EventFile:
+    """Appends to a file that is made with the first event. Never raises; `dropped` says what is missing."""
+
+    def __init__(
+        self, path: Path, *, most_bytes: int = MOST_BYTES, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.path = path
+        self.dropped = 0  #: events that found no room or no disk; repeated ones are no loss
+        self._left = most_bytes
+        self._clock = clock
+        self._fd: int | None = None
+        self._seen: dict[str, int] = {}
+
+    def write(self, kind: str, key: str | None = None, **about: Any) -> bool:
+        """Tell of something; of what has the same `key`, only the first, and then every tenfold count."""
+        try:
+            return self._write(kind, key, about)
+        except Exception:  # a full disk, a text that is none: the training must not know
+            self.dropped += 1
+            return False
+
+    def _write(self, kind: str, key: str | None, about: dict[str, Any]) -> bool:
+        count = 1
+        if key is not None:
+            if key not in self._seen and len(self._seen) >= _MOST_KEYS:
+                self.dropped += 1
+                return False
+            count = self._seen[key] = self._seen.get(key, 0) + 1
+            if str(count).rstrip("0") != "1":  # 1, 10, 100, …
+                return False
+        import json  # not at start: most Python processes of a command have nothing to tell
+
+        record = {"time": round(self._clock(), 3), "kind": kind, "count": count, **about}
+        line = json.dumps(record, ensure_ascii=True, default=str).encode("ascii") + b"\n"
+        if len(line) > min(MOST_LINE, self._left):
+            self.dropped += 1
+            return False
+        if self._fd is None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._fd = os.open(self.path, flags, 0o600)
+        if os.write(self._fd, line) != len(line):
+            self._left = 0  # half a line: whatever came after it could not be read
+            self.dropped += 1
+            return False
+        self._left -= len(line)
+        return True

@@ -1,0 +1,104 @@
+"""DeepSpeed's engine: steps, loss, gradient norm, learning rate, loss scale, skipped steps.
+
+The engine counts its optimizer steps in ``global_steps`` (since its first release), so a step is done when
+that is set to one more. The loss is the argument of ``backward``, seen from a method that ``backward`` asks
+early on; which one differs between versions.
+"""
+
+from __future__ import annotations
+
+import weakref
+from types import FrameType
+from typing import Any
+
+from ..api import Probe
+from ..noticing import notice_attribute, notice_method
+from .leader import Leader
+from .versions import tell_versions
+
+# 0.14 to 0.16 ask the first of these, then the third; 0.17 and newer may begin with the second.
+_ASKED_IN_BACKWARD = (
+    "gradient_accumulation_steps",
+    "managed_gradient_accumulation",
+    "is_gradient_accumulation_boundary",
+)
+_NO_TRAINING = ("DummyOptim", "DeepSpeedZeRoOffload")  # what an engine without optimizer holds in its place
+
+_engines: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def install(module: Any, probe: Probe) -> None:
+    """Watch the engine class of ``deepspeed.runtime.engine``."""
+    watch = _EngineWatch(probe)
+    cls = module.DeepSpeedEngine
+    notice_attribute(cls, "global_steps", watch.counted, probe.failed)
+    for name in _ASKED_IN_BACKWARD:
+        notice_method(cls, name, watch.asked, probe.failed)
+
+
+def engines() -> list[Any]:
+    """The engines of this process."""
+    return list(_engines)
+
+
+def trains() -> bool:
+    """Whether an engine with an optimizer counts the steps: the optimizer within it then does not."""
+    return any(
+        optimizer is not None and type(optimizer).__name__ not in _NO_TRAINING
+        for optimizer in (engine.__dict__.get("optimizer") for engine in _engines)
+    )
+
+
+class _EngineWatch:
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+        self._leader = Leader()
+        self._told = False
+        self._steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._backward: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+    def counted(self, engine: Any, steps: int) -> None:
+        """``global_steps`` was set: to 0 at first, to any number by a checkpoint, to one more by a step."""
+        before = self._steps.get(engine)
+        self._steps[engine] = steps
+        _engines.add(engine)
+        if before is None:
+            return
+        if steps != before + 1 or not self._leader.steps(engine):
+            return
+        if not self._told:
+            self._told = True
+            tell_versions(self._probe)
+        if self._probe.told_by_user:
+            for name, value in _numbers(engine).items():
+                if value is not None:
+                    self._probe.value(name, value)
+        else:
+            self._probe.step(steps, **_numbers(engine))
+
+    def asked(self, engine: Any, frame: FrameType) -> None:
+        """A method was called: in ``backward``, the first time in each, look at the loss."""
+        if frame.f_code.co_name != "backward" or not self._leader.leads(engine):
+            return
+        micro = getattr(engine, "micro_steps", None)
+        if self._backward.get(engine) == micro:
+            return
+        self._backward[engine] = micro
+        loss = frame.f_locals.get("loss")
+        if loss is not None:
+            self._probe.value("loss", loss)
+
+
+def _numbers(engine: Any) -> dict[str, Any]:
+    own = engine.__dict__
+    optimizer = own.get("optimizer")
+    found = {"skipped_steps": own.get("skipped_steps"), "grad_norm": own.get("_global_grad_norm")}
+    groups = getattr(optimizer, "param_groups", None)
+    if groups:
+        found["learning_rate"] = groups[0].get("lr")
+    for holder in (optimizer, getattr(optimizer, "loss_scaler", None)):
+        scale = getattr(holder, "cur_scale", None)
+        if isinstance(scale, (int, float)):
+            found["loss_scale"] = scale
+            break
+    return found

@@ -1,0 +1,58 @@
+"""Python warnings that are shown, and log records at WARNING and above; each wording once, with its count.
+
+No handler is added to any logger: with a handler at the root, ``logging.basicConfig`` would do nothing, and
+messages that show up today would not.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from types import FrameType
+from typing import Any
+
+from ..api import Probe
+from ..noticing import notice_method
+
+_WARNING = 30  # logging.WARNING
+_NUMBERS = re.compile(r"\d+")
+_MOST_TEXT = 1000
+
+
+def install(probe: Probe) -> None:
+    """Watch both, as far as the training has imported them."""
+    import warnings  # the interpreter has it from its start
+
+    before = getattr(warnings, "_showwarnmsg_impl", None)
+    if before is not None:
+
+        def shown(message: Any) -> None:
+            try:
+                text, kind = str(message.message), message.category.__name__
+                _tell(probe, "warning", kind, text, f"{message.filename}:{message.lineno}")
+            except Exception:
+                probe.failed()
+            before(message)
+
+        # Not ``showwarning``: where that is replaced, a warning's source is no longer shown.
+        warnings._showwarnmsg_impl = shown  # type: ignore[attr-defined]
+    logging = sys.modules.get("logging")
+    if logging is not None:
+
+        def handled(_: Any, frame: FrameType) -> None:
+            record = frame.f_locals.get("record")
+            if record is not None and record.levelno >= _WARNING:
+                place = f"{record.pathname}:{record.lineno}"
+                _tell(probe, "log", f"{record.levelname} {record.name}", record.getMessage(), place)
+
+        notice_method(logging.Logger, "callHandlers", handled, probe.failed)
+
+
+def _tell(probe: Probe, kind: str, category: str, text: str, place: str) -> None:
+    if not probe.is_rank and not probe.steps:
+        return
+    probe.add("warnings")
+    text = text[:_MOST_TEXT]
+    probe.event(
+        kind, f"{category} {_NUMBERS.sub('#', text[:200])}", category=category, text=text, place=place
+    )

@@ -1,0 +1,109 @@
+"""The form of a ring file: a header of one page, then records of one size.
+
+A record is its number (1, 2, …), the Unix time and one double a field; NaN says that the field was not told.
+Record ``n`` lies in place ``(n - 1) % capacity``. The writer writes the record, then the header's counter of
+records written: a record whose number the counter has not reached is not there yet.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+MAGIC = b"STWRING\0"
+VERSION = 1
+HEADER_SIZE = 4096
+CAPACITY = 4096  #: records: at one look a second, nothing is lost below 4,096 steps a second
+
+_HEAD = struct.Struct("<8sIIIIiiqd")
+COUNTERS_AT = 128  #: four native unsigned 64-bit integers, each stored in one go
+WRITTEN, DROPPED_RECORDS, DROPPED_EVENTS, FAULTS = range(4)
+COUNTERS = struct.Struct("=4Q")
+_NAMES_AT = 256
+
+#: Told anew with each step: absent from the next record unless told again.
+PASSING = ("step", "step_seconds", "loss", "grad_norm", "learning_rate", "loss_scale")
+#: True until told otherwise: repeated in every record.
+LASTING = (
+    "phase",
+    "target_steps",
+    "skipped_steps",
+    "memory_allocated_bytes",
+    "memory_reserved_bytes",
+    "memory_peak_bytes",
+    "allocation_retries",
+    "out_of_memory",
+    "resident_bytes",
+    "invalidations_mismatch",
+    "invalidations_short",
+    "invalidations_external",
+    "warnings",
+)
+FIELDS = PASSING + LASTING
+PHASES = ("init", "train", "eval", "save", "rollout", "weight-sync", "idle")  #: by number in ``phase``
+
+
+class Header(NamedTuple):
+    """Who writes the ring, and how."""
+
+    record_size: int
+    capacity: int
+    rank: int
+    local_rank: int
+    pid: int
+    started: float  #: Unix time at which the ring was made
+    fields: Sequence[str]
+
+    @property
+    def file_size(self) -> int:
+        """How long the whole file is."""
+        return HEADER_SIZE + self.record_size * self.capacity
+
+
+class LayoutProblem(ValueError):
+    """The bytes are no ring that this version reads."""
+
+
+def record_struct(fields: Sequence[str]) -> struct.Struct:
+    """How one record is packed."""
+    return struct.Struct(f"<q{1 + len(fields)}d")
+
+
+def pack_header(header: Header) -> bytes:
+    """The header's page, its counters at zero."""
+    page = bytearray(HEADER_SIZE)
+    names = "\n".join(header.fields).encode()
+    if len(names) > HEADER_SIZE - _NAMES_AT:
+        raise LayoutProblem("too many fields for the header")
+    _HEAD.pack_into(
+        page,
+        0,
+        MAGIC,
+        VERSION,
+        header.record_size,
+        header.capacity,
+        len(header.fields),
+        header.rank,
+        header.local_rank,
+        header.pid,
+        header.started,
+    )
+    page[_NAMES_AT : _NAMES_AT + len(names)] = names
+    return bytes(page)
+
+
+def unpack_header(page: bytes) -> Header:
+    """The header of a ring; a `LayoutProblem` where the bytes are none."""
+    if len(page) < HEADER_SIZE:
+        raise LayoutProblem("shorter than a header")
+    magic, version, size, capacity, count, rank, local_rank, pid, started = _HEAD.unpack_from(page)
+    if magic != MAGIC:
+        raise LayoutProblem("no ring")
+    if version != VERSION:
+        raise LayoutProblem(f"a ring of version {version}")
+    names = page[_NAMES_AT:].rstrip(b"\0").decode("utf-8", "replace").split("\n")
+    header = Header(size, capacity, rank, local_rank, pid, started, tuple(names))
+    if len(names) != count or size != record_struct(names).size or not 1 < capacity <= 1 << 24:
+        raise LayoutProblem("a header that contradicts itself")
+    return header

@@ -1,0 +1,84 @@
+"""The writer of a ring: no lock, no system call, and nothing that waits.
+
+The file gets its blocks when it is made. Without them a full disk would end the training with SIGBUS at the
+first write to a page that has none.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from .layout import (
+    CAPACITY,
+    COUNTERS,
+    COUNTERS_AT,
+    FIELDS,
+    HEADER_SIZE,
+    WRITTEN,
+    Header,
+    pack_header,
+    record_struct,
+)
+
+
+class RingWriter:
+    """Writes records into a new file at `path`; an `OSError` says that it cannot be made."""
+
+    def __init__(
+        self,
+        path: Path,
+        rank: int,
+        local_rank: int = -1,
+        *,
+        fields: Sequence[str] = FIELDS,
+        capacity: int = CAPACITY,
+    ) -> None:
+        record = record_struct(fields)
+        header = Header(record.size, capacity, rank, local_rank, os.getpid(), time.time(), fields)
+        self.path = path
+        self._map = _create(path, header)
+        self._pack = record.pack_into
+        self._size = record.size
+        self._capacity = capacity
+        # Stored by one machine instruction each, so that a reader never sees half a number.
+        self._counters = memoryview(self._map)[COUNTERS_AT : COUNTERS_AT + COUNTERS.size].cast("Q")
+        self.written = 0
+
+    def write(self, now: float, values: Sequence[float]) -> None:
+        """Add a record, over the oldest one where the ring is full."""
+        number = self.written + 1
+        place = HEADER_SIZE + self.written % self._capacity * self._size
+        self._pack(self._map, place, number, now, *values)
+        self._counters[WRITTEN] = self.written = number
+
+    def count(self, counter: int, total: int) -> None:
+        """Show one of the header's counters, such as ``layout.DROPPED_EVENTS``."""
+        self._counters[counter] = total
+
+
+def _create(path: Path, header: Header) -> mmap.mmap:
+    """The file in its full length, mapped. It gets its name last: whoever finds it finds it whole."""
+    unfinished = path.with_suffix(".new")
+    fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        _allocate(fd, header.file_size)
+        mapped = mmap.mmap(fd, header.file_size)
+        mapped[:HEADER_SIZE] = pack_header(header)
+        unfinished.rename(path)
+        return mapped
+    except BaseException:
+        unfinished.unlink()
+        raise
+    finally:
+        os.close(fd)
+
+
+def _allocate(fd: int, size: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(fd, 0, size)
+    else:  # macOS: writing takes the blocks as well
+        os.write(fd, bytes(size))

@@ -1,0 +1,139 @@
+"""Reads the ring of a rank beside it: what is new, how much was lost, and nothing that is half written.
+
+The writer never waits for us, so records may be overwritten while they are read. They are read first and
+believed after a second look at the counter: whatever the writer may have begun to overwrite until then is
+counted as lost. Reads go through the file, not through a mapping: a file that is cut short gives short reads,
+where a mapping would end us with SIGBUS.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stallwatch_exporter.probe.layout import (
+    COUNTERS,
+    COUNTERS_AT,
+    DROPPED_EVENTS,
+    DROPPED_RECORDS,
+    FAULTS,
+    HEADER_SIZE,
+    WRITTEN,
+    Header,
+    LayoutProblem,
+    record_struct,
+    unpack_header,
+)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a rank told at one moment; fields that it did not tell are absent."""
+
+    rank: int
+    number: int
+    time: float
+    values: dict[str, float]
+
+
+@dataclass
+class Batch:
+    """What came since the last look."""
+
+    records: list[Record] = field(default_factory=list)
+    lost: int = 0  #: overwritten before they were read
+
+
+class RingReader:
+    """Follows one ring; a `LayoutProblem` or an `OSError` says that the file is none."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd: int | None = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.header: Header = unpack_header(os.pread(self._fd, HEADER_SIZE, 0))
+            if os.fstat(self._fd).st_size < self.header.file_size:
+                raise LayoutProblem("shorter than its header says")
+        except BaseException:
+            self.close()
+            raise
+        self._record = record_struct(self.header.fields)
+        self.read_until = 0  #: number of the last record that was read or lost
+        self.dropped_records = 0  #: what the writer itself could not write
+        self.dropped_events = 0
+        self.faults = 0
+
+    def read(self, most: int | None = None) -> Batch:
+        """The records since the last call, the newest `most` of them where more are there."""
+        batch = Batch()
+        written = self._written()
+        if written is None or written <= self.read_until:
+            return batch
+        capacity = self.header.capacity
+        first = max(self.read_until + 1, written - capacity + 1)
+        data = self._slots(first, written)
+        now = self._written()
+        if now is None:
+            return batch
+        # The record after `now` may be being written, in the place of the one `capacity` before it.
+        intact = now + 2 - capacity
+        for number in range(first, written + 1):
+            record = self._unpacked(data, number - first, number) if number >= intact else None
+            if record is None:
+                batch.lost += 1
+            else:
+                batch.records.append(record)
+        batch.lost += first - self.read_until - 1
+        self.read_until = written
+        if most is not None:
+            del batch.records[:-most]
+        return batch
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._fd is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._fd)
+            self._fd = None
+
+    def _written(self) -> int | None:
+        """How many records there are; `None` where the file ends before that."""
+        data = self._at(COUNTERS_AT, COUNTERS.size)
+        if len(data) < COUNTERS.size:
+            return None
+        counters = COUNTERS.unpack(data)
+        self.dropped_records = counters[DROPPED_RECORDS]
+        self.dropped_events = counters[DROPPED_EVENTS]
+        self.faults = counters[FAULTS]
+        return int(counters[WRITTEN])
+
+    def _slots(self, first: int, last: int) -> bytes:
+        """The bytes of records `first` to `last`, in their order."""
+        size, capacity = self.header.record_size, self.header.capacity
+        begin, count = (first - 1) % capacity, last - first + 1
+        straight = min(count, capacity - begin)
+        data = self._at(HEADER_SIZE + begin * size, straight * size)
+        if count > straight and len(data) == straight * size:
+            data += self._at(HEADER_SIZE, (count - straight) * size)
+        return data
+
+    def _at(self, offset: int, size: int) -> bytes:
+        if self._fd is None:
+            return b""
+        try:
+            return os.pread(self._fd, size, offset)
+        except OSError:
+            return b""
+
+    def _unpacked(self, data: bytes, place: int, number: int) -> Record | None:
+        offset = place * self._record.size
+        if len(data) < offset + self._record.size:
+            return None
+        found, time, *values = self._record.unpack_from(data, offset)
+        if found != number or not math.isfinite(time):
+            return None
+        told = {name: value for name, value in zip(self.header.fields, values, strict=True) if value == value}
+        return Record(self.header.rank, number, time, told)

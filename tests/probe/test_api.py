@@ -1,0 +1,230 @@
+"""The probe of a process: it tells what it was told, and nothing of its own troubles."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stallwatch_exporter.probe.api import Probe
+from stallwatch_exporter.probe.devices import Reading
+from stallwatch_exporter.probe.events import EventFile
+from stallwatch_exporter.ringreader import Record, RingReader
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def probe(tmp_path: Path, clock: Clock) -> Probe:
+    return Probe(tmp_path, {"RANK": "5", "LOCAL_RANK": "1"}, clock)
+
+
+def rings(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.ring"))
+
+
+def records(folder: Path) -> list[Record]:
+    (path,) = rings(folder)
+    return RingReader(path).read().records
+
+
+def test_nothing_is_made_before_there_is_something_to_tell(tmp_path: Path, probe: Probe) -> None:
+    probe.value("loss", 1.0)
+    assert list(tmp_path.iterdir()) == []
+    probe.step()
+    assert records(tmp_path)[0].rank == 5
+    assert RingReader(rings(tmp_path)[0]).header.local_rank == 1
+
+
+def test_steps_count_up_with_their_time_and_values(tmp_path: Path, probe: Probe, clock: Clock) -> None:
+    probe.step(loss=2.0, grad_norm=1)
+    clock.now += 0.5
+    probe.value("loss", 1.5)
+    probe.step()
+    clock.now += 0.25
+    probe.step(40)
+    one, two, three = (each.values for each in records(tmp_path))
+    assert (one["step"], one["loss"], one["grad_norm"]) == (1.0, 2.0, 1.0)
+    assert "step_seconds" not in one
+    assert (two["step"], two["loss"], two["step_seconds"]) == (2.0, 1.5, 0.5)
+    assert "grad_norm" not in two  # it was the first step's
+    assert (three["step"], three["step_seconds"]) == (40.0, 0.25)
+
+
+def test_the_time_of_another_phase_is_no_steps_time(tmp_path: Path, probe: Probe, clock: Clock) -> None:
+    probe.step()
+    probe.phase("eval")
+    clock.now += 60
+    probe.step()
+    assert [each.values.get("step_seconds") for each in records(tmp_path)] == [None, None, None]
+    assert [each.values["phase"] for each in records(tmp_path)] == [1.0, 2.0, 1.0]
+
+
+def test_counts_last_and_are_written_within_a_second(tmp_path: Path, probe: Probe, clock: Clock) -> None:
+    for _ in range(5):
+        probe.add("invalidations_short")
+    assert [each.values["invalidations_short"] for each in records(tmp_path)] == [1.0]
+    clock.now += 1.0
+    probe.add("invalidations_short")
+    probe.step()
+    assert [each.values["invalidations_short"] for each in records(tmp_path)] == [1.0, 6.0, 6.0]
+
+
+def test_costly_readings_are_taken_once_a_second(tmp_path: Path, probe: Probe, clock: Clock) -> None:
+    taken: list[float] = []
+
+    def sample() -> dict[str, float]:
+        taken.append(clock.now)
+        return {"resident_bytes": float(len(taken))}
+
+    probe.samplers.append(sample)
+    for _ in range(10):
+        probe.step()
+        clock.now += 0.25
+    assert taken == [1000.0, 1001.0, 1002.0]
+    assert records(tmp_path)[-1].values["resident_bytes"] == 3.0
+
+
+def test_what_goes_wrong_inside_is_counted_and_goes_no_further(tmp_path: Path, probe: Probe) -> None:
+    probe.samplers.append(lambda: {"resident_bytes": 1 / 0})
+    probe.step(loss=object(), no_such_field=1.0)
+    probe.value("nothing", 1)
+    probe.phase("lunch")
+    probe.step()
+    reader = RingReader(rings(tmp_path)[0])
+    assert reader.read().records[-1].values["step"] >= 1
+    assert reader.faults >= 3
+
+
+def test_a_folder_that_is_not_there_costs_one_attempt(tmp_path: Path, clock: Clock) -> None:
+    probe = Probe(tmp_path / "gone", {"RANK": "0"}, clock)
+    probe.step()
+    probe.event("warning", text="x")
+    (tmp_path / "gone").mkdir()
+    probe.step()
+    assert list((tmp_path / "gone").iterdir()) == []
+
+
+def test_without_a_folder_nothing_happens(clock: Clock) -> None:
+    probe = Probe(None, {}, clock)
+    probe.step(loss=object())
+    probe.event("warning", text="x")
+
+
+def test_a_second_thread_is_counted_and_never_waits(tmp_path: Path, probe: Probe) -> None:
+    probe.step()
+    probe._busy.acquire()
+    other = threading.Thread(target=probe.step)
+    other.start()
+    other.join(timeout=30)
+    assert not other.is_alive()
+    probe._busy.release()
+    reader = RingReader(rings(tmp_path)[0])
+    assert len(reader.read().records) == 1
+    assert reader.dropped_records == 1
+
+
+def test_a_forked_child_leaves_the_parents_ring_alone(tmp_path: Path, probe: Probe) -> None:
+    probe.step()
+    child = os.fork()
+    if child == 0:
+        probe.forked()
+        probe.step(7)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    probe.step()
+    found = {path.name.split("-")[1]: RingReader(path).read().records for path in rings(tmp_path)}
+    steps = {pid: [each.values["step"] for each in told] for pid, told in found.items()}
+    assert steps == {str(os.getpid()): [1.0, 2.0], str(child): [7.0]}
+
+
+# ---- text
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_events_lie_beside_the_ring_and_repeat_at_tenfold_counts(tmp_path: Path, probe: Probe) -> None:
+    for _ in range(120):
+        probe.event("warning", "same", text="look out \u2026")
+    (path,) = tmp_path.glob("*.jsonl")
+    assert path.with_suffix(".ring") in rings(tmp_path)
+    assert [each["count"] for each in lines(path)] == [1, 10, 100]
+    assert lines(path)[0]["text"] == "look out \u2026"
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_process_that_is_no_rank_tells_nothing_before_its_first_step(tmp_path: Path, clock: Clock) -> None:
+    probe = Probe(tmp_path, {}, clock)
+    probe.event("warning", text="of a launcher")
+    assert list(tmp_path.iterdir()) == []
+    probe.step()
+    probe.event("warning", text="of a rank")
+    assert len(list(tmp_path.glob("*.jsonl"))) == 1
+
+
+def test_the_side_file_ends_at_its_size_and_counts_the_rest(tmp_path: Path) -> None:
+    file = EventFile(tmp_path / "x.jsonl", most_bytes=1000)
+    told = sum(file.write("warning", text=f"number {number} " + "x" * 80) for number in range(50))
+    assert 0 < told < 10
+    assert told + file.dropped == 50
+    assert len(lines(tmp_path / "x.jsonl")) == told
+    assert (tmp_path / "x.jsonl").stat().st_size <= 1000
+
+
+def test_a_side_file_that_cannot_be_made_counts_and_goes_on(tmp_path: Path) -> None:
+    file = EventFile(tmp_path / "no" / "x.jsonl")
+    assert file.write("warning", text="x") is False
+    assert file.dropped == 1
+
+
+# ---- devices
+
+
+class Event:
+    passed = False
+
+    def record(self) -> None: ...
+
+    def query(self) -> bool:
+        return self.passed
+
+
+class OnDevice:
+    """A number on a device: whoever asks for it at once would wait."""
+
+    class device:
+        type = "xpu9"
+
+    def __float__(self) -> float:
+        raise AssertionError("this waits for the device")
+
+
+def test_a_number_on_a_device_is_never_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, probe: Probe
+) -> None:
+    monkeypatch.setattr(Reading, "offer", lambda self, value: setattr(self, "_event", Event()))
+    probe.step(loss=OnDevice())
+    assert "loss" not in records(tmp_path)[0].values
+    reading = probe._waiting["loss"]
+    probe.step()
+    reading._host = 0.75
+    reading._event.passed = True
+    probe.step()
+    assert [each.values.get("loss") for each in records(tmp_path)] == [None, None, 0.75]

@@ -1,0 +1,168 @@
+"""The ring between a rank and its agent: nothing torn, nothing lost in silence, nothing that stops a rank."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stallwatch_exporter.probe.layout import (
+    COUNTERS_AT,
+    FIELDS,
+    HEADER_SIZE,
+    Header,
+    LayoutProblem,
+    pack_header,
+    record_struct,
+    unpack_header,
+)
+from stallwatch_exporter.probe.ring import RingWriter
+from stallwatch_exporter.ringreader import RingReader
+
+NAN = float("nan")
+
+
+def writer(tmp_path: Path, capacity: int = 8, rank: int = 3) -> RingWriter:
+    return RingWriter(tmp_path / "3-1-1.ring", rank, 1, fields=("step", "loss"), capacity=capacity)
+
+
+def test_the_header_says_who_writes_what(tmp_path: Path) -> None:
+    header = RingReader(writer(tmp_path).path).header
+    assert (header.rank, header.local_rank, header.pid) == (3, 1, os.getpid())
+    assert header.fields == ("step", "loss")
+    assert header.file_size == (tmp_path / "3-1-1.ring").stat().st_size
+
+
+def test_the_header_has_room_for_all_fields() -> None:
+    size = record_struct(FIELDS).size
+    header = Header(size, 16, 0, 0, 1, 1.0, FIELDS)
+    assert unpack_header(pack_header(header)) == header
+
+
+def test_records_are_read_once_and_what_was_not_told_is_absent(tmp_path: Path) -> None:
+    ring = writer(tmp_path)
+    reader = RingReader(ring.path)
+    ring.write(10.0, [1.0, NAN])
+    ring.write(11.0, [2.0, 0.5])
+    first = reader.read()
+    assert [(each.time, each.values) for each in first.records] == [
+        (10.0, {"step": 1.0}),
+        (11.0, {"step": 2.0, "loss": 0.5}),
+    ]
+    assert first.lost == 0
+    assert reader.read().records == []
+    ring.write(12.0, [3.0, NAN])
+    assert [each.values["step"] for each in reader.read().records] == [3.0]
+
+
+def test_records_that_were_overwritten_unread_are_counted(tmp_path: Path) -> None:
+    ring = writer(tmp_path, capacity=8)
+    reader = RingReader(ring.path)
+    for step in range(1, 21):
+        ring.write(float(step), [float(step), NAN])
+    batch = reader.read()
+    steps = [each.values["step"] for each in batch.records]
+    # The oldest place is the one that the writer may be writing into at this moment.
+    assert steps == [float(step) for step in range(14, 21)]
+    assert batch.lost == 13
+    assert len(steps) + batch.lost == 20
+
+
+def test_records_overwritten_while_they_are_read_are_not_believed(tmp_path: Path) -> None:
+    ring = writer(tmp_path, capacity=8)
+    for step in range(1, 7):
+        ring.write(float(step), [float(step), NAN])
+    reader = RingReader(ring.path)
+    slots = reader._slots
+
+    def slow(first: int, last: int) -> bytes:
+        data = slots(first, last)
+        for step in range(7, 12):  # meanwhile
+            ring.write(float(step), [float(step), NAN])
+        return data
+
+    reader._slots = slow  # type: ignore[method-assign]
+    batch = reader.read()
+    assert [each.number for each in batch.records] == [5, 6]
+    assert batch.lost == 4
+
+
+def test_a_record_that_the_counter_has_not_reached_is_not_there(tmp_path: Path) -> None:
+    """A rank killed between its record and the counter leaves a record that may be torn."""
+    ring = writer(tmp_path)
+    ring.write(1.0, [1.0, NAN])
+    record_struct(("step", "loss")).pack_into(ring._map, HEADER_SIZE + 32, 2, 2.0, 2.0, NAN)
+    assert [each.number for each in RingReader(ring.path).read().records] == [1]
+
+
+def test_a_slot_with_another_number_is_lost(tmp_path: Path) -> None:
+    ring = writer(tmp_path)
+    ring.write(1.0, [1.0, NAN])
+    ring.write(2.0, [2.0, NAN])
+    ring._map[HEADER_SIZE] = 77
+    batch = RingReader(ring.path).read()
+    assert [each.number for each in batch.records] == [2]
+    assert batch.lost == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"STWRING\0",
+        b"\0" * HEADER_SIZE,
+        os.urandom(3 * HEADER_SIZE),
+        pack_header(Header(32, 8, 0, 0, 1, 1.0, ("step", "loss"))),  # its records are missing
+        pack_header(Header(8, 8, 0, 0, 1, 1.0, ("step", "loss"))) + bytes(8 * 8),  # their size is wrong
+    ],
+    ids=["empty", "magic", "zeros", "junk", "cut", "contradiction"],
+)
+def test_a_file_that_is_no_ring_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "0-1-1.ring"
+    path.write_bytes(content)
+    with pytest.raises(LayoutProblem):
+        RingReader(path)
+
+
+def test_a_ring_cut_short_under_the_reader_ends_nobody(tmp_path: Path) -> None:
+    ring = writer(tmp_path)
+    reader = RingReader(ring.path)
+    ring.write(1.0, [1.0, NAN])
+    os.truncate(ring.path, HEADER_SIZE + 4)
+    batch = reader.read()
+    assert batch.records == [] and batch.lost == 1
+    os.truncate(ring.path, COUNTERS_AT + 4)
+    assert reader.read().records == []
+
+
+def test_what_a_killed_rank_wrote_is_there(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from stallwatch_exporter.probe.ring import RingWriter\n"
+        "ring = RingWriter(Path(sys.argv[1]), 0, fields=('step',), capacity=8)\n"
+        "for step in range(1, 4): ring.write(float(step), [float(step)])\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    path = tmp_path / "0-9-9.ring"
+    died = subprocess.run([sys.executable, "-c", code, str(path)], timeout=60)
+    assert died.returncode == -signal.SIGKILL
+    assert [each.values["step"] for each in RingReader(path).read().records] == [1.0, 2.0, 3.0]
+
+
+def test_no_ring_is_left_where_there_is_no_room(tmp_path: Path) -> None:
+    """Its blocks are taken at once: a disk that fills later cannot end the rank with SIGBUS."""
+    code = (
+        "import resource, sys; from pathlib import Path\n"
+        "from stallwatch_exporter.probe.ring import RingWriter\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n"
+        "try: RingWriter(Path(sys.argv[1]), 0)\n"
+        "except OSError as error: print(error.errno)\n"
+    )
+    path = tmp_path / "0-9-9.ring"
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "27", done.stderr  # EFBIG
+    assert list(tmp_path.iterdir()) == []
