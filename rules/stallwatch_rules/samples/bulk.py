@@ -173,8 +173,7 @@ def _clocks(portion: Portion) -> tuple[Whole, Floats]:
         if not np.isnan(found).any():
             return picked.places, found
     picked = portion.pick(portion.clocks(all_of_them=True))
-    starts = [line[:_STAMP].decode("utf-8", "replace") for line in picked.all().split(b"
-")[:-1]]
+    starts = [line[:_STAMP].decode("utf-8", "replace") for line in picked.all().split(b"\n")[:-1]]
     found = np.array([own_time(start) for start in starts], np.float64)
     known = ~np.isnan(found)
     return picked.places[known], found[known]
