@@ -67,15 +67,12 @@ def blocks(data: Iterator[bytes], size: int) -> Iterator[bytes]:
     held: list[bytes] = []
     length = 0
     for chunk in data:
-        held.append(chunk)
         length += len(chunk)
-        if length < size:
-            continue
-        whole = b"".join(held)
-        end = whole.rfind(b"\n") + 1
+        end = chunk.rfind(b"\n") + 1 if length >= size else 0
         if end:
-            yield whole[:end]
-        held = [whole[end:]]
-        length = len(whole) - end
+            yield b"".join([*held, chunk[:end]])
+            held, length = [chunk[end:]], len(chunk) - end
+        else:
+            held.append(chunk)
     if length:
         yield b"".join(held) + b"\n"

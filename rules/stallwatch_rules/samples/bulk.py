@@ -16,7 +16,7 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.samples import extract
 from stallwatch_rules.samples.blocks import NO_RANK, Block, Floats, Whole, merged
 from stallwatch_rules.samples.columns import Columns, times
-from stallwatch_rules.samples.plans import USUAL_STAMPS, Plan, learn, single
+from stallwatch_rules.samples.plans import USUAL_STAMPS, Plan, learn, likened, shape, single
 from stallwatch_rules.samples.portions import Portion
 from stallwatch_rules.samples.table import fields_of, is_bare, phase_of, tells
 from stallwatch_rules.samples.wordings import BAR, Wording, Wordings
@@ -45,6 +45,7 @@ class BulkReader:
         self._times = dict(reader.times)
         self._near = reader.near  # the last time of any rank
         self._wordings = Wordings()
+        self._shapes: dict[bytes, Plan] = {}
 
     def read(self, data: bytes) -> Block:
         """The samples of a block, their ranks and times known, in the order of their lines."""
@@ -87,10 +88,20 @@ class BulkReader:
     def _plan(self, wording: Wording, text: bytes, count: int) -> Plan | None:
         wording.seen += count
         if not wording.learnt and wording.seen >= _WORTH_A_PLAN:
-            wording.plan, wording.learnt = learn(text[: text.find(b"\n")], self._rank), True
+            wording.plan, wording.learnt = self._learn(text[: text.find(b"\n")]), True
             if wording.plan is not None and not wording.plan.useful:
                 wording.kinds = 0
         return wording.plan
+
+    def _learn(self, example: bytes) -> Plan | None:
+        like = shape(example)
+        known = self._shapes.get(like)
+        plan = known and likened(example, self._rank, known)
+        if plan is None:
+            plan = learn(example, self._rank)
+            if plan is not None:
+                self._shapes[like] = plan
+        return plan
 
     # ---- from what was found to rows
 

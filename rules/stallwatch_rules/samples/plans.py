@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from stallwatch_rules.lines import MAX_LINE, LineReader
@@ -25,6 +25,7 @@ Convert = Callable[[float], float]
 _TOKEN = re.compile(
     rb"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
 )
+_BLANKS = re.compile(rb" +")
 _DIGITS = re.compile(rb"\d+")
 PICTURE = re.compile(rb"%\|[\x80-\xff #\d]*\|")  #: what a bar looks like does not matter
 _ANY_PICTURE = re.escape(b"%||"), rb"%\|[^|\n]*\|"
@@ -46,6 +47,8 @@ class Plan:
     reads: re.Pattern[bytes]  #: the whole line; a group for each number that is needed
     groups: list[tuple[str, float]] = field(default_factory=list)  #: name and factor (0: one over it)
     constants: Outcome = field(default_factory=dict)
+    tokens: dict[int, tuple[str, float]] = field(default_factory=dict)  #: the same by the line's numbers
+    stamp: list[int] = field(default_factory=list)  #: which numbers are the time
     sample: bool = False  #: else the line only tells the time
     bare: bool = False
 
@@ -116,10 +119,38 @@ def learn(raw: bytes, rank: int | None) -> Plan | None:
     stamp = depends.get("time", [])
     if stamp and not _is_stamp(raw, tokens, stamp, base["time"], changed):
         return None
-    plan = Plan(re.compile(b""), sample="sample" in base, bare=bool(base.get("bare")))
+    plan = Plan(
+        re.compile(b""), tokens=wanted, stamp=stamp, sample="sample" in base, bare=bool(base.get("bare"))
+    )
     plan.constants = {name: value for name, value in base.items() if name not in depends}
-    _compile(plan, raw, tokens, wanted, stamp)
+    _compile(plan, raw, tokens)
     return plan
+
+
+def likened(raw: bytes, rank: int | None, like: Plan) -> Plan | None:
+    """The plan by which lines are read that another one's lines differ from in blanks and exponents; ``None``
+    if it does not explain this line."""
+    raw = PICTURE.sub(b"%||", raw)
+    tokens = list(_TOKEN.finditer(raw))
+    base = _outcome(raw, rank) if len(raw) <= MAX_LINE else None
+    expected = dict(like.constants)
+    for index, (name, factor) in like.tokens.items():
+        value = float(tokens[index][0].replace(b",", b""))
+        if not factor and not value:
+            return None
+        expected[name] = apply(value, factor) if factor else 1 / value
+    if like.stamp:
+        expected["time"] = stamp_time(raw[tokens[like.stamp[0]].start() : tokens[like.stamp[-1]].end()])
+    if base is None or base.keys() != expected.keys() or not all(_same(base[n], expected[n]) for n in base):
+        return None
+    plan = replace(like, groups=[])
+    _compile(plan, raw, tokens)
+    return plan
+
+
+def shape(raw: bytes) -> bytes:
+    """What is common to a line and to those that may be read by its plan with other blanks and exponents."""
+    return _BLANKS.sub(b" ", _TOKEN.sub(b"0", PICTURE.sub(b"%||", raw)))
 
 
 def _changed(raw: bytes, token: re.Match[bytes]) -> bytes:
@@ -178,13 +209,8 @@ def stamp_time(text: bytes) -> float | None:
     return _second(text)
 
 
-def _compile(
-    plan: Plan,
-    raw: bytes,
-    tokens: list[re.Match[bytes]],
-    wanted: dict[int, tuple[str, float]],
-    stamp: list[int],
-) -> None:
+def _compile(plan: Plan, raw: bytes, tokens: list[re.Match[bytes]]) -> None:
+    wanted, stamp = plan.tokens, plan.stamp
     parts: list[bytes] = []
     at = 0
     for index, token in enumerate(tokens):

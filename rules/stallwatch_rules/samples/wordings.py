@@ -72,13 +72,17 @@ class Wordings:
     def codes(self, texts: list[bytes]) -> Whole:
         """Which wording each line has that came without its digits: twice its place in ``all``, and one more
         if the line is redrawn."""
-        new = list(set(texts).difference(self._codes))
-        if new:
-            self._classify(new)
-        codes = np.fromiter(map(self._codes.__getitem__, texts), np.int64, len(texts))
-        if new:
-            self._forget(new)
+        try:
+            return self._looked_up(texts)
+        except KeyError:
+            new = list(set(texts).difference(self._codes))
+        self._classify(new)
+        codes = self._looked_up(texts)
+        self._forget(new)
         return codes
+
+    def _looked_up(self, texts: list[bytes]) -> Whole:
+        return np.fromiter(map(self._codes.__getitem__, texts), np.int64, len(texts))
 
     def kinds(self) -> Whole:
         """The kinds of all wordings."""
