@@ -119,10 +119,11 @@ def _standstills(run: Run) -> Iterator[Conclusion]:
     if run.exceptions.fatal and not run.facts.timed_out:
         return
     flights = {key: flight for s in run.streams.values() for key, flight in s.flight.ranks.items()}
+    named, differ = run.mentions(MOE_HANG), different_gathers(flights)
     moe = judge_moe(
         run.facts,
-        experts=run.mentions(MOE_HANG) or different_gathers(flights),
-        trace_cache=any(one.rule == TRACE_CACHE for one in run.found),
+        experts=named or differ,
+        witness=any(one.rule == TRACE_CACHE for one in run.found) or (named and differ),
     )
     if moe is not None:
         yield MOE_HANG, moe, None

@@ -133,7 +133,7 @@ _INTERRUPT = "KeyboardInterrupt"
 
 def _wordless(raised: Raised) -> bool:
     """Whether it is a crash of compiled code without its message, which stands in another rank's lines."""
-    return raised.native and not raised.message and raised.exception.endswith("Error")
+    return raised.native and not raised.message and raised.exception.lower().endswith("error")
 
 
 def _before(fatal: Iterable[Unknown], symptom: Candidate) -> bool:

@@ -18,6 +18,7 @@ from stallwatch_rules.judgements.facts import Judgement, RunFacts, Trace
 from stallwatch_rules.judgements.loss_scale import CALIBRATION, ScaleFacts, judge_overflow
 from stallwatch_rules.judgements.recovery import judge_recovery
 from stallwatch_rules.judgements.trace_cache import judge_trace_cache
+from stallwatch_rules.numbers import NUMBER, number
 from stallwatch_rules.page import RulePage
 from stallwatch_rules.records import Finding, Harm, Line, Match, Place, Role
 from stallwatch_rules.reported import earliest, latest, place, shown
@@ -34,6 +35,7 @@ MAX_EVIDENCE = 4
 
 Streams = Mapping[Stream, StreamReading]
 
+_NUMBER = re.compile(NUMBER)
 _HANGS = re.compile(r"timeout|timed-out|heartbeat|hang|stuck|sigabrt")
 _TIMED_OUT = re.compile(r"[Tt]imed out|[Tt]ime-?out")
 
@@ -244,7 +246,7 @@ def judge_by_progress(found: Iterable[Found], streams: Streams, facts: RunFacts)
         if one.rule == TRACE_CACHE:
             one.set(judge_trace_cache(trace, facts))
         elif one.rule == OVERFLOW:
-            one.set(judge_overflow(trace, _scale(streams), facts))
+            one.set(judge_overflow(trace, _scale(streams, one), facts))
         elif one.followed >= 3 or facts.complete:
             one.set(Judgement("harmless", say("advancing", facts.language, steps=one.followed)))
 
@@ -272,8 +274,12 @@ def trace_of(one: Found, streams: Streams) -> Trace:
     return Trace([], 0 if lead is not None else one.hits[key].count)
 
 
-def _scale(streams: Streams) -> ScaleFacts:
+def _scale(streams: Streams, overflow: Found) -> ScaleFacts:
     lowest = [s.lowest_scale for s in streams.values() if s.lowest_scale is not None]
+    for hits in overflow.hits.values():  # scalers whose words are no sample: Apex, DeepSpeed without ZeRO
+        reduced = _NUMBER.match(hits.last.captures.get("reduced", ""))
+        if reduced:
+            lowest.append(number(reduced[0]))
     skipped = max((s.skipped for s in streams.values() if s.skipped is not None), default=None)
     return ScaleFacts(
         min(lowest, default=None), skipped[0] if skipped else None, skipped[1] if skipped else None

@@ -125,6 +125,10 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         "The last {count} gradient norms are exactly 0, and the loss does not change.",
         "最近 {count} 个梯度范数恰好为 0，loss 也没有变化。",
     ),
+    "no-gradient-no-fall": (
+        "The last {count} gradient norms are exactly 0, and the loss does not fall.",
+        "最近 {count} 个梯度范数恰好为 0，loss 没有下降。",
+    ),
     "straggler": (
         "Steps that took an even {before} take {now} since the last {count}: {percent} more, all of them.",
         "原本稳定在 {before} 的每步耗时，最近 {count} 步变为 {now}：每步都慢了 {percent}。",

@@ -185,6 +185,16 @@ def test_gradients_of_zero_with_a_rate_of_zero_or_a_loss_that_stands() -> None:
     assert not zeros(curve(falling(6), lambda _: 0.0, rate=0.0), exact=False), "a rate that is, too"
 
 
+def test_zero_gradients_under_losses_that_do_not_fall() -> None:
+    noisy = [1.8234, 1.8101, 1.8399, 1.8250, 1.8288]
+    assert zeros(curve(noisy, lambda _: 0.0))
+    assert zeros(curve(noisy * 4, lambda _: 0.0))
+    assert not zeros(curve(noisy[:3], lambda _: 0.0))
+    assert not zeros(curve(noisy, lambda _: 0.0), exact=False), "a norm that is printed as 0.000"
+    assert not zeros(curve(noisy, lambda _: 0.0), rewarded=True)
+    assert not zeros(curve([loss - 0.05 * i for i, loss in enumerate(noisy * 4)], lambda _: 0.0))
+
+
 def test_zero_gradients_that_are_normal() -> None:
     assert not zeros(curve([0.0] * 9, lambda _: 0.0))
     assert not zeros(curve([0.5] * 9, lambda _: 0.0), rewarded=True)

@@ -167,7 +167,7 @@ def _enough_equal(loss: float, run: Sequence[Point]) -> int:
 def judge_zero_gradients(
     points: Sequence[Point], facts: RunFacts, *, exact: bool, rewarded: bool, overflowed: bool
 ) -> Judgement | None:
-    """Gradient norms of exactly zero, with a learning rate of zero or a loss that does not move."""
+    """Gradient norms of exactly zero, with a learning rate of zero or a loss that does not move or fall."""
     known = [point for point in points if point.grad_norm is not None]
     zeros = 0
     for point in reversed(known):
@@ -184,7 +184,19 @@ def judge_zero_gradients(
     if zeros < (ZEROS_AFTER_OVERFLOW if overflowed else enough):
         return None
     still = len(losses) == 1 and losses != {None} and losses != {0.0}
-    if not no_rate and (rewarded or not still):
+    idle = exact and zeros == len(known) and zeros > ZEROS and _falls_not(run)
+    if not no_rate and (rewarded or not (still or idle)):
         return None
-    key = "no-gradient-no-rate" if no_rate else "no-gradient-no-change"
+    key = "no-gradient-no-rate" if no_rate else "no-gradient-no-change" if still else "no-gradient-no-fall"
     return Judgement("degrading", say(key, facts.language, count=zeros))
+
+
+def _falls_not(run: Sequence[Point]) -> bool:
+    """Whether there are losses, and they do not fall: some frameworks print 0 for a norm they do not know."""
+    losses = [point.loss for point in finite_losses(run) if point.loss is not None]
+    if len(losses) <= ZEROS or not any(losses):
+        return False
+    half = len(losses) // 2
+    if len(losses) < STAYED:
+        return any(later > 1.005 * earlier for earlier, later in pairwise(losses[1:]))
+    return median(losses[half:]) > 0.95 * median(losses[:half])

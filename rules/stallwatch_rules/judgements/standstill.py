@@ -27,9 +27,12 @@ def judge_evaluation(facts: RunFacts) -> Judgement | None:
     )
 
 
-def judge_moe(facts: RunFacts, *, experts: bool, trace_cache: bool) -> Judgement | None:
-    """ZeRO-3 ranks whose experts differ gather different parameters, and wait for each other for ever."""
-    if not (experts and trace_cache and stands(facts)):
+def judge_moe(facts: RunFacts, *, experts: bool, witness: bool) -> Judgement | None:
+    """ZeRO-3 ranks whose experts differ gather different parameters, and wait for each other for ever.
+
+    ``witness``: the order of modules was seen to change, or ranks that gather different parameters.
+    """
+    if not (experts and witness and stands(facts)):
         return None
     return Judgement("fatal", say("moe-stands", facts.language))
 
