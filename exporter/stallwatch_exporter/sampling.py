@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import itertools
 import math
 import os
@@ -21,7 +22,7 @@ ProgressTold = Callable[[int, int], None]
 """Told how many bytes of how many (on disk) were read."""
 
 BLOCK = 4 * 1024 * 1024  #: bytes that are looked through at once
-_FIRST_LINES = 1000  # read one by one: they show what kind of log it is
+_FIRST_LINES = 1000  # they show what kind of log it is
 _HEAD = 65536
 _ROWS = 10_000
 
@@ -54,17 +55,17 @@ class Sampling:
             chunks = self._chunks(file)
             head, rest = _head(chunks)
             reader = _reader(file, head)
-            rows = RowReader()
-            first = [*rows.feed(reader.feed(head))]
-            bulk = _bulk(reader)
-            if bulk is None:
-                lists = _continued(reader, rows, first, rest)
+            first = reader.feed(head)
+            if not _in_blocks(reader):
+                rows = RowReader()
+                lists = _continued(reader, rows, [*rows.feed(first)], rest)
                 yield from (table_of_rows(some) for some in lists if some)
                 continue
-            yield table_of_rows([*first, *rows.finish()])
             from stallwatch_rules.samples.blocks import blocks
+            from stallwatch_rules.samples.bulk import BulkReader
 
-            for block in blocks(rest, BLOCK):
+            bulk = BulkReader(file.name, file.rank)
+            for block in blocks(itertools.chain([head.removeprefix(codecs.BOM_UTF8)], rest), BLOCK):
                 yield table_of_block(bulk.read(block), file.name)
 
     def _chunks(self, file: LogFile) -> Iterator[bytes]:
@@ -112,17 +113,13 @@ def _head(chunks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
     return head[:at], itertools.chain([head[at:]], chunks)
 
 
-def _bulk(reader: LineReader):  # type: ignore[no-untyped-def]
-    """What reads the rest in blocks, if the first lines allow that and the libraries are there."""
+def _in_blocks(reader: LineReader) -> bool:
+    """Whether the first lines allow to read the log in blocks, and the library for it is there."""
     if not reader.ordinary or reader.lines < _FIRST_LINES:
-        return None
+        return False
     from stallwatch_rules.patterns import hyperscan
 
-    if hyperscan is None:
-        return None
-    from stallwatch_rules.samples.bulk import BulkReader
-
-    return BulkReader(reader)
+    return hyperscan is not None
 
 
 def seconds_text(time: float | None) -> str:

@@ -61,8 +61,7 @@ def by_lines(data: bytes, rank: int | None = None) -> list[Row]:
 
 
 def in_blocks(data: bytes, size: int, rank: int | None = None) -> list[Row]:
-    reader = LineReader("x", rank).alone(None)
-    bulk = BulkReader(reader)
+    bulk = BulkReader("x", rank)
     chunks = iter([data[at : at + size] for at in range(0, len(data), size)])
     return list(itertools.chain.from_iterable(rows_of(bulk.read(block)) for block in blocks(chunks, size)))
 

@@ -6,12 +6,14 @@ of them, without a step of Python's own for a line. What has no plan is read by 
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from stallwatch_rules.lines import LineReader
 from stallwatch_rules.records import Line
 from stallwatch_rules.samples import extract
 from stallwatch_rules.samples.blocks import NO_RANK, Block, Floats, Whole, merged
@@ -37,18 +39,22 @@ class _Planned(NamedTuple):
 
 
 class BulkReader:
-    """Reads the blocks of one source, each of whole lines, once its first lines were read line by line."""
+    """Reads the blocks of one source, each of whole lines, if a ``LineReader`` finds its lines ordinary."""
 
-    def __init__(self, reader: LineReader) -> None:
-        self._source, self._rank = reader.source, reader.rank
-        self._number = reader.lines + 1
-        self._times = dict(reader.times)
-        self._near = reader.near  # the last time of any rank
+    def __init__(self, source: str, rank: int | None = None) -> None:
+        self._source, self._rank = source, rank
+        self._number = 1
+        self._times: dict[int | None, float] = {}
+        self._near: float | None = None  # the last time of any rank
         self._wordings = Wordings()
         self._shapes: dict[bytes, Plan] = {}
 
     def read(self, data: bytes) -> Block:
         """The samples of a block, their ranks and times known, in the order of their lines."""
+        with _uncollected():
+            return self._read(data)
+
+    def _read(self, data: bytes) -> Block:
         portion = Portion(data, self._wordings)
         planned, odd = self._by_plans(portion)
         block = self._rows(portion, planned)
@@ -156,6 +162,18 @@ class BulkReader:
             block.time[rows] = np.where(latest >= 0, known[latest], carried)
             if latest[-1] >= 0:
                 self._times[name] = float(known[latest[-1]])
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without looking for cycles of objects: a block's rows are many tuples and have none."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _matched(plan: Plan, places: Whole, text: bytes, odd: list[_Odd]) -> _Planned:
