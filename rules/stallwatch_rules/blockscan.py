@@ -1,16 +1,16 @@
-"""Many patterns looked for in a block of bytes at once, with hyperscan.
-
-Nothing is decoded, and no Python runs where nothing is found.
-"""
+"""A compiled hyperscan database, looked for in a block of bytes: nothing is decoded."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from stallwatch_rules.patterns import hyperscan
+
+Hits = list[tuple[int, int]]  #: (number of the pattern, where the match ends), in the order of the ends
 
 
 def available() -> bool:
@@ -19,32 +19,31 @@ def available() -> bool:
 
 
 class BlockScanner:
-    """One compiled database. It may be used from several threads."""
+    """One database. It may be used from several threads."""
 
     def __init__(self, database: Any) -> None:
         self._database = database
         self._local = threading.local()  # scratch space must not be shared between threads
 
-    def scan(self, data: bytes | memoryview) -> tuple[list[int], list[int]]:
-        """Where matches end, and of which patterns, in the order of their ends."""
-        ends: list[int] = []
-        patterns: list[int] = []
-        add_end, add_pattern = ends.append, patterns.append
+    def hits(self, data: bytes | memoryview) -> Hits:
+        """Every match."""
+        found: Hits = []
+        add = found.append
 
-        def on_match(pattern: int, _start: int, end: int, _flags: int, _context: object) -> None:
-            add_end(end)
-            add_pattern(pattern)
+        def on_match(number: int, _start: int, end: int, _flags: int, _context: object) -> None:
+            add((number, end))
 
         self._database.scan(data, match_event_handler=on_match, scratch=self._scratch())
-        return ends, patterns
+        return found
 
-    def each(self, data: bytes | memoryview, on_hit: Callable[[int, int], None]) -> None:
-        """Tell (pattern, end) of every match."""
+    def each(self, data: bytes | memoryview, on_hit: Callable[[int, int], bool]) -> None:
+        """Tell (number, end) of every match, until ``on_hit`` says that this is enough."""
 
-        def on_match(pattern: int, _start: int, end: int, _flags: int, _context: object) -> None:
-            on_hit(pattern, end)
+        def on_match(number: int, _start: int, end: int, _flags: int, _context: object) -> bool:
+            return on_hit(number, end)
 
-        self._database.scan(data, match_event_handler=on_match, scratch=self._scratch())
+        with contextlib.suppress(hyperscan.ScanTerminated):
+            self._database.scan(data, match_event_handler=on_match, scratch=self._scratch())
 
     def _scratch(self) -> Any:
         scratch = getattr(self._local, "scratch", None)

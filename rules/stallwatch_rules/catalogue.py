@@ -16,6 +16,7 @@ from stallwatch_rules.catalogue_cache import keep_pages, kept_pages, stamp_of
 from stallwatch_rules.database import DatabaseStore
 from stallwatch_rules.page import PageError, RulePage, parse_page
 from stallwatch_rules.patterns import pattern_fault
+from stallwatch_rules.textindex import matchable
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -141,8 +142,8 @@ def _duplicate(page: RulePage, first: RulePage) -> PageError:
 
 
 def _refused_by_hyperscan(pages: dict[str, RulePage], store: DatabaseStore) -> Iterator[PageError]:
-    """Compile all patterns at once, as the matcher does; look page by page only when that fails."""
-    if store.accepts(scanned_patterns(pages.values())):
+    """Compile what the matcher compiles, all at once; look page by page only when that fails."""
+    if matchable(scanned_patterns(pages.values()), store):
         return
     for page in list(pages.values()):
         for pattern in (*page.patterns, *page.requires):

@@ -37,16 +37,6 @@ class DatabaseStore:
             database = _loaded[path] = _load(path) or self._compile(patterns, path)
         return database
 
-    def accepts(self, patterns: tuple[str, ...]) -> bool:
-        """Whether hyperscan, where it is installed, can use these patterns together."""
-        if hyperscan is None or not patterns:
-            return True
-        try:
-            self.compiled(patterns)
-        except hyperscan.error:
-            return False
-        return True
-
     def _compile(self, patterns: tuple[str, ...], path: Path) -> Any:
         database = compile_hyperscan(patterns)
         with contextlib.suppress(Exception):  # a full disk, a folder that may not be written, anything

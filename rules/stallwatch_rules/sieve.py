@@ -19,6 +19,7 @@ from stallwatch_rules.sieve_blocks import block_at
 from stallwatch_rules.sieve_bulk import Bulk, RawRules
 from stallwatch_rules.sieve_samples import KINDS, Picked, pick, pick_last
 from stallwatch_rules.sieve_state import SieveSizes, SieveState, wording
+from stallwatch_rules.signscan import SignScanner
 from stallwatch_rules.watched import SERIES, TRACEBACK, WATCHES
 
 if TYPE_CHECKING:
@@ -52,7 +53,9 @@ class SieveEngine(NamedTuple):
     """The compiled patterns, which any number of sieves share."""
 
     rules: RawRules
-    signs: BlockScanner  #: the rules' patterns, then those of ``WATCHES``, then severity
+    signs: SignScanner  #: the rules' patterns, then those of ``WATCHES``
+    severe: BlockScanner
+    warning: BlockScanner
     metrics: BlockScanner
 
 
@@ -108,7 +111,7 @@ class _Sifting:
         for target, units in by_target.items():
             if watches <= target < watches + len(WATCHES):
                 self._watch(target, units)
-        self._severity(by_target.get(watches + len(WATCHES), ()), counted)
+        self._severity(self._complaints(number), counted)
         picked = self._metrics(number, dense)
         if cell.torn:
             self._mask[0] = False
@@ -123,11 +126,11 @@ class _Sifting:
         """The segments in which each target was found."""
         import numpy as np
 
-        ends, patterns = self._engine.signs.scan(self._view)
-        if not ends:
+        found = self._engine.signs.find(self._view, self._segments)
+        if not len(found.units):
             return {}
         rules = self._engine.rules
-        keys = np.asarray(rules.target_of)[patterns] * self._segments.count + self._segments.at(ends)
+        keys = np.asarray(rules.target_of)[found.patterns] * self._segments.count + found.units
         targets, units = np.divmod(np.unique(keys), self._segments.count)
         starts = np.flatnonzero(np.diff(targets, prepend=-1))
         return {
@@ -183,6 +186,15 @@ class _Sifting:
         room = self._state.room(target, watch.budget, len(fresh))
         for unit in fresh[:room].tolist():
             self._read(unit, watch.before, watch.after)
+
+    def _complaints(self, number: int) -> Units:
+        """Segments with words that say that something is wrong; warnings count in some cells only."""
+        import numpy as np
+
+        ends = [end for _, end in self._engine.severe.hits(self._view)]
+        if number < self._sizes.dense_cells or number % self._sizes.warnings_every == 0:
+            ends += [end for _, end in self._engine.warning.hits(self._view)]
+        return np.unique(self._segments.at(ends))
 
     def _severity(self, units: Sequence[int] | Units, counted: Sequence[Units]) -> None:
         """One line of each wording. Lines that a rule knows are no news."""

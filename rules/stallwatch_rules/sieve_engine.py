@@ -5,12 +5,14 @@ from __future__ import annotations
 from stallwatch_rules.blockscan import BlockScanner, available
 from stallwatch_rules.catalogue import scanned_rules
 from stallwatch_rules.matcher import Matcher
+from stallwatch_rules.patterns import hyperscan
 from stallwatch_rules.rawpatterns import raw_form
 from stallwatch_rules.records import Line
 from stallwatch_rules.sieve import SieveEngine
 from stallwatch_rules.sieve_bulk import RawRules, targets_of
 from stallwatch_rules.sieve_samples import PATTERNS
-from stallwatch_rules.watched import SEVERITY, WATCHES
+from stallwatch_rules.signscan import SignScanner
+from stallwatch_rules.watched import SEVERE, WARNING, WATCHES
 
 
 def sieve_engine(matcher: Matcher) -> SieveEngine | None:
@@ -32,12 +34,10 @@ def sieve_engine(matcher: Matcher) -> SieveEngine | None:
     targets = targets_of(parts, matches)
     place = {(target.rule, target.is_context): order for order, target in enumerate(targets)}
     target_of = [place[rule, is_context] for rule, _, is_context in parts]
-    patterns = [raw_form(pattern) for _, pattern, _ in parts]
+    patterns = [pattern for _, pattern, _ in parts]
     for number, watch in enumerate(WATCHES):
         patterns += watch.patterns
         target_of += [len(targets) + number] * len(watch.patterns)
-    patterns.append(SEVERITY)
-    target_of.append(len(targets) + len(WATCHES))
     excluded = {page.id for page in matcher.catalogue.pages.values() if page.unless}
     rules = RawRules(
         tuple(targets),
@@ -45,5 +45,9 @@ def sieve_engine(matcher: Matcher) -> SieveEngine | None:
         tuple(target_of),
     )
     store = matcher.catalogue.store
-    signs = BlockScanner(store.compiled(tuple(patterns)))
-    return SieveEngine(rules, signs, BlockScanner(store.compiled(PATTERNS)))
+    try:
+        signs = SignScanner([raw_form(pattern) for pattern in patterns], store, patterns)
+    except hyperscan.error:  # patterns of the user's own may be too much for it
+        return None
+    severe, warning = (BlockScanner(store.compiled((pattern,))) for pattern in (SEVERE, WARNING))
+    return SieveEngine(rules, signs, severe, warning, BlockScanner(store.compiled(PATTERNS)))

@@ -14,6 +14,7 @@ KINDS = tuple(kind for kind, _ in METRICS)
 PATTERNS = tuple(pattern for _, patterns in METRICS for pattern in patterns)
 _KIND_OF = tuple(kind for kind, (_, patterns) in enumerate(METRICS) for _ in patterns)
 _WHOLE_EVERY = 8  #: so often a cell is looked through for kinds that were not met yet
+_MOST_BETWEEN = 300  #: metrics between a cell's two ends after which it is not looked through further
 
 
 @dataclass
@@ -48,7 +49,7 @@ def pick(scanner: BlockScanner, view: bytes, index: int, met: set[int], share: i
     """The metrics to read of a cell; ``met`` are the kinds of this stretch so far, and is added to."""
     picked = Picked()
     size = len(view)
-    if size <= 3 * probe or index % _WHOLE_EVERY == 0:
+    if size <= 3 * probe:
         _look(scanner, view, 0, size, share, picked)
     else:
         front = view.find(b"\n", probe) + 1 or size
@@ -57,10 +58,10 @@ def pick(scanner: BlockScanner, view: bytes, index: int, met: set[int], share: i
         ahead = list(picked.counts)
         behind = Picked()
         _look(scanner, view, back, size, share, behind)
-        if all(ahead[kind] > share and behind.counts[kind] for kind in met):
+        if index % _WHOLE_EVERY and all(ahead[kind] > share and behind.counts[kind] for kind in met):
             picked.counts = [n and max(n, share + 1) for n in ahead]
         else:
-            _look(scanner, view, front, back, share, picked)
+            _look(scanner, view, front, back, share, picked, _MOST_BETWEEN)
         for kind, offset in behind.first:
             if picked.counts[kind] < share:
                 picked.first.append((kind, offset))
@@ -70,14 +71,21 @@ def pick(scanner: BlockScanner, view: bytes, index: int, met: set[int], share: i
     return picked
 
 
-def _look(scanner: BlockScanner, view: bytes, start: int, end: int, share: int, picked: Picked) -> None:
+def _look(
+    scanner: BlockScanner, view: bytes, start: int, end: int, share: int, picked: Picked, most: int = 1 << 60
+) -> None:
+    """Count what stands between two offsets; after ``most`` metrics nothing more is looked for."""
     counts, first, last = picked.counts, picked.first, picked.last
+    left = most
 
-    def on_hit(pattern: int, offset: int) -> None:
+    def on_hit(pattern: int, offset: int) -> bool:
+        nonlocal left
         kind = _KIND_OF[pattern]
         counts[kind] += 1
         if counts[kind] <= share:
             first.append((kind, start + offset))
         last[kind] = start + offset
+        left -= 1
+        return not left
 
     scanner.each(memoryview(view)[start:end], on_hit)

@@ -17,14 +17,14 @@ KEY_BYTES = 200
 class SieveSizes:
     """How much is read, in bytes and in segments (a line, or a drawing of a progress bar)."""
 
-    cell: int = 256 * 1024
+    cell: int = 1024 * 1024
     head: int = 128 * 1024  #: of a source, read whole
     head_segments: int = 1200  #: and at least so many
-    tail_cells: int = 1  #: of a source, read whole, with what follows them
-    stretch_cells: int = 256
-    dense_cells: int = 8  #: at a stretch's start, with all samples; behind them every fourth has them
-    novel: tuple[int, int] = (6, 24)  #: segments before and behind a rule's first match in a stretch
-    novel_windows: int = 32  #: so many; what is new after them has the small window
+    tail: int = 192 * 1024  #: bytes of a source's end, read whole
+    stretch_cells: int = 64
+    dense_cells: int = 4  #: at a stretch's start, with all samples; behind them every fourth has them
+    novel: tuple[int, int] = (4, 20)  #: segments before and behind a rule's first match in a stretch
+    novel_windows: int = 20  #: so many; what is new after them has the small window
     known: tuple[int, int] = (2, 6)  #: around its next matches
     known_windows: int = 10
     rule_lines: int = (
@@ -36,6 +36,7 @@ class SieveSizes:
     tracebacks_after: int = 16  #: segments behind a traceback, where its message may go on
     wordings: int = 400  #: different lines that say that something is wrong
     wording: tuple[int, int] = (2, 6)
+    warnings_every: int = 4  #: behind the dense cells, so many have one that is searched for warnings
     samples: int = 2  #: lines of each kind of metric at a cell's start
     probe: int = 8 * 1024  #: bytes at a cell's two ends in which they are looked for first
     row: int = 3  #: segments at a cell's start that are read whatever they say

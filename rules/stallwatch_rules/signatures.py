@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from stallwatch_rules.blockscan import BlockScanner
 from stallwatch_rules.catalogue import scanned_patterns
 from stallwatch_rules.cells import Cell, CellCutter
 from stallwatch_rules.lines import LineReader
 from stallwatch_rules.rawpatterns import raw_form
 from stallwatch_rules.rawview import view_of
 from stallwatch_rules.segments import Segments
+from stallwatch_rules.signscan import SignScanner
 
 if TYPE_CHECKING:
     from stallwatch_rules.matcher import Matcher
@@ -43,7 +43,7 @@ class SignatureScan:
         patterns = scanned_patterns(matcher.catalogue.pages.values())
         store = matcher.catalogue.store
         self._matcher = matcher
-        self._scanner = BlockScanner(store.compiled(tuple(raw_form(pattern) for pattern in patterns)))
+        self._scanner = SignScanner([raw_form(pattern) for pattern in patterns], store, patterns)
         self._cutter = CellCutter(CELL)
         self._time: float | None = None
         self.lines = 0  #: line ends so far
@@ -63,10 +63,9 @@ class SignatureScan:
 
         data = cell.data.replace(b"\0", b"") if b"\0" in cell.data else cell.data
         view = view_of(data)
-        ends, _ = self._scanner.scan(view) if view else ([], [])
-        if ends:
+        if view:
             segments = Segments(data, view)
-            for unit in sorted(set(segments.at(ends).tolist())):
+            for unit in np.unique(self._scanner.find(view, segments).units).tolist():
                 if not (cell.torn and unit == 0):
                     yield from self._on_segment(segments, unit)
         self.lines += int(np.count_nonzero(np.frombuffer(data, np.uint8) == 10))

@@ -64,15 +64,27 @@ class SourceReading:
         data = self._decoded(data)
         for cell in self._cutter.feed(data):
             self._waiting.append(cell)
-            if len(self._waiting) > self._sizes.tail_cells:
+            held = sum(len(one.data) for one in self._waiting)
+            while held - len(self._waiting[0].data) >= self._sizes.tail:
+                held -= len(self._waiting[0].data)
                 self._take(self._waiting.popleft())
 
     def finish(self) -> None:
         """The source has ended."""
         rest = self._decoded(b"", final=True)
         self._waiting.extend([*self._cutter.feed(rest), *self._cutter.finish()])
+        left = sum(len(cell.data) for cell in self._waiting)
         for cell in self._waiting:
-            self._read(cell)
+            front = left - self._sizes.tail
+            left -= len(cell.data)
+            end = cell_end(cell.data, front) if 0 < front < len(cell.data) else None
+            if front <= 0:
+                self._read(cell)
+            elif end is None or end >= len(cell.data):
+                self._take(cell)
+            else:
+                self._take(Cell(cell.data[:end], cell.start, cell.place, cell.torn))
+                self._read(Cell(cell.data[end:], cell.start + end, cell.place, False))
         self._waiting.clear()
         self._reading.feed(self._lines.finish())
 

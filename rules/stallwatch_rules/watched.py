@@ -103,11 +103,13 @@ WATCHES: tuple[Watch, ...] = (
 )
 
 #: Lines that say that something is wrong; what they say is looked at once per wording.
-SEVERITY = (
-    r"[Ee]rror|ERROR|[Ww]arn|WARN|[Ff]ail|FAIL|FATAL|[Ff]atal|CRITICAL|[Ee]xception|[Aa]bort|[Kk]ill"
-    r"|[Tt]imed? ?out|TIMEOUT|[Ii]nvalid|[Cc]annot|unable to|Unable to|[Rr]efused|[Cc]rash|[Pp]anic"
-    r"|\[[EWF]\d{0,4} |\b[EWF]\d{4} \d\d:|错误|失败|异常|警告"
+SEVERE = (
+    r"[Ee]rror|ERROR|[Ff]ail|FAIL|FATAL|[Ff]atal|CRITICAL|[Ee]xception|[Aa]bort|[Kk]ill|[Tt]imed? ?out"
+    r"|TIMEOUT|[Ii]nvalid|[Cc]annot|unable to|Unable to|[Rr]efused|[Cc]rash|[Pp]anic"
+    r"|\[[EF]\d{0,4} |\b[EF]\d{4} \d\d:|错误|失败|异常"
 )
+#: Warnings stand on many lines of a healthy log: they are looked for in some of the cells only.
+WARNING = r"[Ww]arn|WARN|\[W\d{0,4} |\bW\d{4} \d\d:|警告"
 
 #: Lines with numbers of a training, by kind: each kind gets its share of a cell. A kind is named as the first
 #: word of its ``Sample.series``, where they have one.

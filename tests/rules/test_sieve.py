@@ -26,7 +26,7 @@ RECORDINGS = Path(__file__).parents[1] / "recordings"
 
 #: So small that even a few hundred lines are read in part only.
 SMALL = SieveSizes(
-    cell=4096, head=1024, head_segments=8, tail_cells=2, stretch_cells=16, dense_cells=4, probe=512
+    cell=4096, head=1024, head_segments=8, tail=8192, stretch_cells=16, dense_cells=4, probe=512
 )
 
 

@@ -1,0 +1,65 @@
+"""Fixed texts of patterns: every match holds one of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallwatch_rules.catalogue import load_catalogue, scanned_rules
+from stallwatch_rules.covers import Text, cover_of
+from stallwatch_rules.lines import LineReader
+from stallwatch_rules.patterns import compile_re2
+
+
+@pytest.mark.parametrize(
+    ("pattern", "texts"),
+    [
+        ("Invalidate trace cache @ step (?P<step>\\d+): expected", {"Invalidate trace cache @ step "}),
+        ("RuntimeError: (?:CUDA|HIP) error: out of memory", {" error: out of memory"}),
+        ("(?:first cause|other reason)", {"first cause", "other reason"}),
+        ("(?:begun )?no kernel image", {"no kernel image"}),
+        ("a{3,}ccident", {"ccident"}),
+    ],
+)
+def test_the_best_text_is_taken(pattern: str, texts: set[str]) -> None:
+    cover = cover_of(pattern)
+    assert cover is not None and {text.text for text in cover} == texts
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"\d+ \w+",
+        "loss: nan",  # too few letters besides the frequent words
+        "(?:out of memory|)",  # one way to match holds no text
+        "(?:out of memory)?",
+        "(?i)größer als erlaubt",
+        r"\pN broken",  # google-re2's own syntax
+    ],
+)
+def test_what_has_no_text_of_its_own(pattern: str) -> None:
+    assert cover_of(pattern) is None
+
+
+def test_case_is_ignored_where_the_pattern_says_so() -> None:
+    assert cover_of("(?i)Out Of Memory") == {Text("Out Of Memory", caseless=True)}
+    assert cover_of("(?i:bus error) core dumped to disk") == {Text(" core dumped to disk")}
+    assert cover_of("x(?i:thermal throttling) of") == {Text("thermal throttling", caseless=True)}
+
+
+def test_every_sample_that_a_pattern_matches_holds_a_text_of_its_cover() -> None:
+    checked = 0
+    for page in scanned_rules(load_catalogue().pages.values()):
+        reader = LineReader("")
+        lines = reader.feed("\n".join([*page.fires, *page.quiet, ""]).encode())
+        for pattern in (*page.patterns, *page.requires):
+            cover = cover_of(pattern)
+            expression = compile_re2(pattern)
+            for line in lines:
+                if cover is not None and expression.search(line.text.encode()) is not None:
+                    checked += 1
+                    folded = line.text.lower()
+                    assert any(
+                        text.text.lower() in folded if text.caseless else text.text in line.text
+                        for text in cover
+                    ), (page.id, pattern, line.text)
+    assert checked > 500
