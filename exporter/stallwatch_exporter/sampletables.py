@@ -12,6 +12,7 @@ from stallwatch_rules.samples.table import COLUMNS, FIELDS, Row
 if TYPE_CHECKING:
     from stallwatch_rules.samples.blocks import Block
 
+_PHASES = pa.array(["train", "eval"])
 _TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(
     [
@@ -49,7 +50,7 @@ def table_of_block(block: Block, file: str) -> pa.Table:
         elif name == "time":
             arrays.append(_times(block.time))
         elif name == "phase":
-            arrays.append(pa.array(np.where(block.eval, "eval", "train"), field.type))
+            arrays.append(_PHASES.take(pa.array(block.eval.astype(np.int8))))
         elif name == "file":
             arrays.append(pa.repeat(pa.scalar(file), block.size))
         elif name == "line":

@@ -8,6 +8,7 @@ number and a factor has no plan, and its lines are read one by one.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -31,9 +32,10 @@ PICTURE = re.compile(rb"%\|[\x80-\xff #\d]*\|")  #: what a bar looks like does n
 _ANY_PICTURE = re.escape(b"%||"), rb"%\|[^|\n]*\|"
 # Full stamps at the start of lines; what may follow makes sure that they are read as they stand.
 USUAL_STAMPS = re.compile(
-    rb"^\[?(20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)(?! ?[Z+-]|[.,]?\d)", re.MULTILINE
+    rb"^\[?(20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)(?! ?[Z+-]|[.,]?\d).*", re.MULTILINE
 )
-_RUN = rb"\d{1,15}"  # longer counts are none
+_AT_ONCE = b"+" if sys.version_info >= (3, 11) else b""  # possessive: nothing to come back to
+_RUN = rb"\d{1,15}" + _AT_ONCE  # longer counts are none
 _MOST_TOKENS = 60
 
 _SOME_TIME = 1.7e9
@@ -233,4 +235,4 @@ def _compile(plan: Plan, raw: bytes, tokens: list[re.Match[bytes]]) -> None:
 
 def _shape(token: bytes) -> bytes:
     first, *others = (re.escape(part) for part in _DIGITS.split(token))
-    return first + _RUN + rb"\d+".join(others)  # behind a point, as many as a float has
+    return first + _RUN + (rb"\d+" + _AT_ONCE).join(others)  # behind a point, as many as a float has

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from stallwatch_rules.samples.blocks import Whole
-from stallwatch_rules.samples.wordings import BAR, CLOCK, DIGITS, EMPTY, READ, REDRAWN, Wordings
+from stallwatch_rules.samples.wordings import BAR, CLOCK, DIGITS, EMPTY, READ, REDRAWN, Codes, Kinds, Wordings
 
 
 class Picked(NamedTuple):
@@ -42,8 +42,8 @@ class Portion:
                 text = text.replace(glue, glue[:3] + REDRAWN + glue[3:])
             text = text.replace(REDRAWN, b"\n" + REDRAWN)
             codes = wordings.codes(text.translate(None, DIGITS).split(b"\n")[:-1])
-        self.lines: Whole = np.cumsum((codes & 1) == 0) - 1  #: the line of each segment
-        self.wordings: Whole = codes >> 1
+        self.wordings: Codes = codes >> 1
+        self.lines: Codes = np.cumsum((codes & 1) ^ 1, dtype=np.int32) - 1  #: the line of each segment
         kinds = wordings.kinds()[self.wordings]
         self.dropped = _redrawn_bars(kinds, self.lines)  #: bars that the next one of their line stands for
         kinds[self.dropped] = 0
@@ -71,10 +71,11 @@ class Portion:
         return last
 
 
-def _redrawn_bars(kinds: Whole, lines: Whole) -> Whole:
-    if not (kinds & BAR).any():
-        return np.zeros(0, np.int64)
-    full = np.flatnonzero((kinds & EMPTY) == 0)
-    bars, lines = (kinds[full] & BAR) != 0, lines[full]
-    followed: Whole = full[:-1][bars[:-1] & bars[1:] & (lines[:-1] == lines[1:])]
+def _redrawn_bars(kinds: Kinds, lines: Codes) -> Whole:
+    bars = np.flatnonzero(kinds & BAR)
+    if not len(bars):
+        return bars
+    full = np.cumsum((kinds & EMPTY) == 0, dtype=np.int32)[bars]  # those between two bars count
+    lines = lines[bars]
+    followed: Whole = bars[:-1][(np.diff(full) == 1) & (lines[:-1] == lines[1:])]
     return followed

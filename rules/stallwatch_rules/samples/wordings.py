@@ -41,7 +41,8 @@ _MOST_BORING = 100_000
 _LONG = 1000  # bytes of a wording that is not kept in mind if it is boring
 _MOST_GLUES = 4
 
-Whole = np.ndarray[Any, np.dtype[np.int64]]
+Codes = np.ndarray[Any, np.dtype[np.int32]]
+Kinds = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 @dataclass
@@ -69,7 +70,7 @@ class Wordings:
         self._database.compile(expressions=patterns, ids=[READ, CLOCK], elements=2, flags=[0, 0])
         self._scratch: Any = hyperscan.Scratch(self._database)
 
-    def codes(self, texts: list[bytes]) -> Whole:
+    def codes(self, texts: list[bytes]) -> Codes:
         """Which wording each line has that came without its digits: twice its place in ``all``, and one more
         if the line is redrawn."""
         try:
@@ -81,12 +82,12 @@ class Wordings:
         self._forget(new)
         return codes
 
-    def _looked_up(self, texts: list[bytes]) -> Whole:
-        return np.fromiter(map(self._codes.__getitem__, texts), np.int64, len(texts))
+    def _looked_up(self, texts: list[bytes]) -> Codes:
+        return np.fromiter(map(self._codes.__getitem__, texts), np.int32, len(texts))
 
-    def kinds(self) -> Whole:
+    def kinds(self) -> Kinds:
         """The kinds of all wordings."""
-        return np.array([wording.kinds for wording in self.all], np.int64)
+        return np.array([wording.kinds for wording in self.all], np.uint8)
 
     def _classify(self, new: Sequence[bytes]) -> None:
         self._codes.update((text, int(text[:1] == REDRAWN)) for text in new)
