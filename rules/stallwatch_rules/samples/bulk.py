@@ -60,7 +60,7 @@ class BulkReader:
         block = self._rows(portion, planned)
         if odd:
             block = merged(block, self._single_lines(block, odd))
-        block.line = portion.lines[block.place] + self._number
+        block.line = portion.lines[block.place].astype(np.int64) + self._number
         self._forward(block)
         self._number += int(portion.lines[-1]) + 1 if len(portion.lines) else 0
         return block.taken(_kept(block))
