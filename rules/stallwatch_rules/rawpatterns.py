@@ -31,6 +31,11 @@ def certain(pattern: str) -> bool:
     return widened(pattern) == pattern and raw_form(pattern) == pattern and not _CROSSING.search(pattern)
 
 
+def anchored(pattern: str) -> bool:
+    """Whether the pattern says where on its line it stands: then the line's prefixes matter."""
+    return any(token["start"] or token["end"] for token in _TOKEN.finditer(pattern))
+
+
 def _freed(token: re.Match[str]) -> str:
     if token["start"]:
         return _START

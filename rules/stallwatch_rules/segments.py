@@ -29,6 +29,11 @@ class Segments:
         last = len(self._ends)
         self.count = last + (not last or int(self._ends[-1]) + 1 < len(view))
 
+    @property
+    def recorded(self) -> bool:
+        """Whether a container runtime wrote these lines as records."""
+        return _RECORD.match(self._data) is not None or self._data[:8] == b'{"log":"'
+
     def at(self, offsets: Sequence[int]) -> Numbers:
         """The segments in which matches lie that end at these offsets of the view."""
         import numpy as np

@@ -97,6 +97,7 @@ class _Sifting:
         self._mask = np.zeros(segments.count, dtype=bool)
         self._told = np.zeros(segments.count, dtype=bool)  # of tracebacks whose other lines are read
         self._more: dict[int, list[tuple[str, int]]] = {}
+        self._bulk: list[tuple[str, list[list[int]]]] = []  # a rule's segments that need not be read
         self._behind = segments.count  # how far this cell's windows reach
 
     def run(self, cell: Cell) -> list[Left | Piece]:
@@ -113,6 +114,7 @@ class _Sifting:
                 self._watch(target, units)
         self._severity(self._complaints(number), counted)
         picked = self._metrics(number, dense)
+        self._count()
         if cell.torn:
             self._mask[0] = False
         self._state.carry = self._behind - self._segments.count
@@ -153,7 +155,7 @@ class _Sifting:
             key = wording(block.final)
             met = self._state.finals.get(key, 0)
             self._state.finals[key] = met + 1
-            if met < self._sizes.tracebacks:
+            if met < self._sizes.tracebacks and len(self._state.finals) <= self._sizes.wordings:
                 self._read(
                     int(head), TRACEBACK.before, block.behind - int(head) + self._sizes.tracebacks_after
                 )
@@ -172,13 +174,20 @@ class _Sifting:
             self._read(unit, *self._state.window(met + order, self._sizes))
         if room < len(units):
             bulk = Bulk(self._engine.rules, target, self._segments, self._view)
-            for first, last, count in bulk.groups(units[room:][~self._told[units[room:]]]):
-                self._mask[first] = self._mask[last] = True
-                if count > 2:
-                    self._more.setdefault(last, []).append(
-                        (self._engine.rules.targets[target].rule, count - 2)
-                    )
+            groups = bulk.groups(units[room:][~self._told[units[room:]]])
+            self._bulk.append((self._engine.rules.targets[target].rule, groups))
         return units
+
+    def _count(self) -> None:
+        """Read the first and the last of what is counted in bulk, and count what nobody reads."""
+        for _, groups in self._bulk:
+            for group in groups:
+                self._mask[group[0]] = self._mask[group[-1]] = True
+        for rule, groups in self._bulk:
+            for group in groups:
+                unread = len(group) - int(self._mask[group].sum())
+                if unread:
+                    self._more.setdefault(group[-1], []).append((rule, unread))
 
     def _watch(self, target: int, units: Units) -> None:
         watch = WATCHES[target - len(self._engine.rules.targets)]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from stallwatch_rules.lines import LineReader
-from stallwatch_rules.rawpatterns import certain
+from stallwatch_rules.patterns import compile_re2
+from stallwatch_rules.rawpatterns import anchored, certain
 from stallwatch_rules.records import Line
 from stallwatch_rules.segments import Segments
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 # Where a line may name its rank, or not be the run's: then each is looked at.
 _MARKED = re.compile(rb"[Rr]ank[ _\]\d]|\[default\d|\[trainer\d|\[worker\d|<std(?:out|err)>|stallwatch:")
+# The usual prefixes of launchers; the last of several counts.
+_LEAD = re.compile(rb"(?:\[(?:rank|default)(\d{1,6})\]: ?)+")
+_LONGEST = 16 * 1024  # bytes of a line that are looked at, as the matcher does
 
 
 class Target(NamedTuple):
@@ -34,12 +38,18 @@ class Target(NamedTuple):
         """Whether every place that is found is a match."""
         return all(certain(pattern) for pattern in self.patterns)
 
+    @property
+    def free(self) -> bool:
+        """Whether its patterns match a raw line where they match the line that is made of it."""
+        return not any(anchored(pattern) for pattern in self.patterns)
+
 
 class RawRules(NamedTuple):
     """The catalogue's rules as targets of a scan, and to which of them each pattern belongs."""
 
     targets: tuple[Target, ...]
     sure: tuple[bool, ...]
+    free: tuple[bool, ...]
     target_of: tuple[int, ...]  #: of each pattern of the scan, also those that are no rule's
 
 
@@ -49,25 +59,34 @@ class Bulk:
     def __init__(self, rules: RawRules, target: int, segments: Segments, view: bytes) -> None:
         self._target = rules.targets[target]
         self._segments = segments
-        self._redrawn = b"\r" in view
+        self._plain = not segments.recorded
         self._marked = _MARKED.search(view) is not None
-        self._sure = rules.sure[target] and not self._redrawn
+        self._sure = rules.sure[target] and self._plain
+        self._free = rules.free[target] and self._plain
 
-    def groups(self, units: Units) -> Iterator[tuple[int, int, int]]:
-        """First and last segment of each group, and how many there are."""
-        if not len(units):
-            return
+    def groups(self, units: Units) -> list[list[int]]:
+        """The segments of each group, in their order."""
         if self._sure and not self._marked:
-            yield int(units[0]), int(units[-1]), len(units)
-            return
+            return [units.tolist()] if len(units) else []
         found: dict[int | None, list[int]] = {}
         for unit in units.tolist():
             for rank in self._ranks(unit):
                 found.setdefault(rank, []).append(unit)
-        for of_rank in found.values():
-            yield of_rank[0], of_rank[-1], len(of_rank)
+        return list(found.values())
 
     def _ranks(self, unit: int) -> Iterable[int | None]:
+        """The ranks whose line this is, if it is a match: mostly one, none where it is not."""
+        text = self._segments.text(unit)[:_LONGEST]
+        lead = _LEAD.match(text)
+        if self._plain and not _MARKED.search(text, lead.end() if lead else 0):
+            if not self._sure and not self._free:
+                return self._read(unit)
+            if self._sure or any(compile_re2(one).search(text) for one in self._target.patterns):
+                return (int(lead[1]) if lead else None,)
+            return ()
+        return self._read(unit)
+
+    def _read(self, unit: int) -> Iterable[int | None]:
         segments = self._segments
         reader = LineReader("")
         raw = segments.record_head(unit) + segments.raw(unit, unit + 1)

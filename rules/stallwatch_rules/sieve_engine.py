@@ -42,6 +42,7 @@ def sieve_engine(matcher: Matcher) -> SieveEngine | None:
     rules = RawRules(
         tuple(targets),
         tuple(target.sure and target.rule not in excluded for target in targets),
+        tuple(target.free and target.rule not in excluded for target in targets),
         tuple(target_of),
     )
     store = matcher.catalogue.store

@@ -5,7 +5,7 @@ For counting and charting signatures over gigabytes. A diagnosis needs more than
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from stallwatch_rules.catalogue import scanned_patterns
@@ -13,6 +13,7 @@ from stallwatch_rules.cells import Cell, CellCutter
 from stallwatch_rules.lines import LineReader
 from stallwatch_rules.rawpatterns import raw_form
 from stallwatch_rules.rawview import view_of
+from stallwatch_rules.records import Line
 from stallwatch_rules.segments import Segments
 from stallwatch_rules.signscan import SignScanner
 
@@ -65,20 +66,24 @@ class SignatureScan:
         view = view_of(data)
         if view:
             segments = Segments(data, view)
-            for unit in np.unique(self._scanner.find(view, segments).units).tolist():
-                if not (cell.torn and unit == 0):
-                    yield from self._on_segment(segments, unit)
+            units = np.unique(self._scanner.find(view, segments).units).tolist()
+            yield from self._on_segments(segments, [unit for unit in units if unit or not cell.torn])
         self.lines += int(np.count_nonzero(np.frombuffer(data, np.uint8) == 10))
 
-    def _on_segment(self, segments: Segments, unit: int) -> Iterator[Signature]:
-        reader = LineReader("")
-        lines = reader.feed(segments.record_head(unit) + segments.raw(unit, unit + 1)) + reader.finish()
-        number = self.lines + segments.line_ends(0, unit) + 1
+    def _on_segments(self, segments: Segments, units: Sequence[int]) -> Iterator[Signature]:
+        lines: list[Line] = []
+        owners: list[int] = []
+        for unit in units:
+            reader = LineReader("")
+            read = reader.feed(segments.record_head(unit) + segments.raw(unit, unit + 1)) + reader.finish()
+            lines += read
+            owners += [unit] * len(read)
         for index, rule, captures in self._matcher.match(lines):
             if lines[index].time is None:
-                self._time = self._time_before(segments, unit) or self._time
+                self._time = self._time_before(segments, owners[index]) or self._time
             else:
                 self._time = lines[index].time
+            number = self.lines + segments.line_ends(0, owners[index]) + 1
             yield Signature(rule, number, captures, self._time)
 
     def _time_before(self, segments: Segments, unit: int) -> float | None:

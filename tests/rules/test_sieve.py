@@ -26,7 +26,19 @@ RECORDINGS = Path(__file__).parents[1] / "recordings"
 
 #: So small that even a few hundred lines are read in part only.
 SMALL = SieveSizes(
-    cell=4096, head=1024, head_segments=8, tail=8192, stretch_cells=16, dense_cells=4, probe=512
+    cell=4096,
+    head=1024,
+    head_segments=8,
+    tail=8192,
+    stretch_cells=16,
+    dense_cells=4,
+    probe=512,
+    rule_lines=3,
+    known_windows=1,
+    novel_windows=2,
+    contexts=2,
+    wordings=8,
+    torn_tracebacks=2,
 )
 
 
