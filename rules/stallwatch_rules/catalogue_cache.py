@@ -5,15 +5,13 @@ They are taken only for the very files that they were made of, and only pages wi
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
+from stallwatch_rules import cachefolder
 from stallwatch_rules.page import RulePage
 
 #: What makes pages of files: with another version of it they are parsed again.
@@ -27,8 +25,8 @@ class _Kept(msgspec.Struct):
 
 
 def stamp_of(files: Iterable[Path]) -> str:
-    """Changes with every file that is added, removed or written."""
-    seen = hashlib.sha256()
+    """Changes with every file that is added, removed or written, and with the package's version."""
+    seen = hashlib.sha256(cachefolder.made_by().encode())
     here = Path(__file__).parent
     for path in (*files, *(here / name for name in _PARSERS)):
         status = path.stat()
@@ -38,18 +36,16 @@ def stamp_of(files: Iterable[Path]) -> str:
 
 def kept_pages(folder: Path, stamp: str) -> list[RulePage] | None:
     """The pages that were kept of exactly these files."""
+    content = cachefolder.read(folder / _NAME)
+    if content is None:
+        return None
     try:
-        kept = msgspec.msgpack.decode((folder / _NAME).read_bytes(), type=_Kept)
-    except (OSError, msgspec.MsgspecError, ValueError):
+        kept = msgspec.msgpack.decode(content, type=_Kept)
+    except (msgspec.MsgspecError, ValueError):
         return None
     return kept.pages if kept.stamp == stamp else None
 
 
 def keep_pages(folder: Path, stamp: str, pages: Sequence[RulePage]) -> None:
     """Keep them, if the folder lets us."""
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=folder, prefix=".new-")
-        with os.fdopen(handle, "wb") as file:
-            file.write(msgspec.msgpack.encode(_Kept(stamp, list(pages))))
-        Path(name).replace(folder / _NAME)
+    cachefolder.write(folder / _NAME, msgspec.msgpack.encode(_Kept(stamp, list(pages))))

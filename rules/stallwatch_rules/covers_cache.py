@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from stallwatch_rules import covers
+from stallwatch_rules import cachefolder, covers
 from stallwatch_rules.covers import Cover, Text, cover_of
 
 _Kept = dict[str, list[list[tuple[str, bool]] | None]]  # by what they were made of
@@ -31,26 +28,21 @@ def covers_of(patterns: Sequence[str], folder: Path | None) -> list[Cover | None
     made = [cover_of(pattern) for pattern in patterns]
     newest = list(kept.items())[-(_KEPT - 1) :]
     plain = [None if one is None else [(text.text, text.caseless) for text in sorted(one)] for one in made]
-    _write(folder, {**dict(newest), key: plain})
+    cachefolder.write(folder / _NAME, msgspec.msgpack.encode({**dict(newest), key: plain}))
     return made
 
 
 def _key(patterns: Sequence[str]) -> str:
     source = Path(covers.__file__).read_bytes()  # another way to choose texts chooses others
-    return hashlib.sha256(source + "\0".join(patterns).encode()).hexdigest()
+    seen = hashlib.sha256(cachefolder.made_by().encode() + b"\0" + source)
+    for pattern in patterns:
+        seen.update(b"\0" + pattern.encode("utf-8", "surrogatepass"))
+    return seen.hexdigest()
 
 
 def _read(path: Path) -> _Kept:
+    content = cachefolder.read(path)
     try:
-        return msgspec.msgpack.decode(path.read_bytes(), type=_Kept)
-    except (OSError, msgspec.MsgspecError, ValueError):
+        return {} if content is None else msgspec.msgpack.decode(content, type=_Kept)
+    except (msgspec.MsgspecError, ValueError):
         return {}
-
-
-def _write(folder: Path, kept: _Kept) -> None:
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=folder, prefix=".new-")
-        with os.fdopen(handle, "wb") as file:
-            file.write(msgspec.msgpack.encode(kept))
-        Path(name).replace(folder / _NAME)

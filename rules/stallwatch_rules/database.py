@@ -1,7 +1,8 @@
 """Compiled patterns kept between starts: compiling hundreds of them takes seconds, loading them a moment.
 
-A file is only taken if it is what was written: by this version of hyperscan, for this processor, whole. What
-cannot be read or written is compiled again, without a word: a cache is no promise.
+A file is only taken if it is what was written: by this user (``cachefolder``), by these versions of
+Stallwatch and of hyperscan, for this processor, whole. What cannot be read or written is compiled again,
+without a word: a cache is no promise.
 """
 
 from __future__ import annotations
@@ -9,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import os
 import platform
-import tempfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from stallwatch_rules.patterns import compile_hyperscan, hyperscan
+from stallwatch_rules import cachefolder
+from stallwatch_rules.patterns import compile_hyperscan, hyperscan, hyperscan_flags, widened
 
 _KEPT = 12  #: files; older ones are of catalogues that were changed
 
@@ -39,18 +39,10 @@ class DatabaseStore:
 
     def _compile(self, patterns: tuple[str, ...], path: Path) -> Any:
         database = compile_hyperscan(patterns)
-        with contextlib.suppress(Exception):  # a full disk, a folder that may not be written, anything
+        with contextlib.suppress(hyperscan.error):
             content = hyperscan.dumpb(database)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(hashlib.sha256(content).digest() + content)
-                Path(name).replace(path)
-            except BaseException:
-                Path(name).unlink(missing_ok=True)
-                raise
-            _prune(path.parent)
+            cachefolder.write(path, hashlib.sha256(content).digest() + content)
+            cachefolder.prune(path.parent, "*.hsdb", _KEPT)
         return database
 
 
@@ -58,23 +50,31 @@ _loaded: dict[Path, Any] = {}  # a process reads with few catalogues
 
 
 def _load(path: Path) -> Any:
+    content = cachefolder.read(path) or b""
+    digest, content = content[:32], content[32:]
+    if hashlib.sha256(content).digest() != digest:
+        return None
     try:
-        content = path.read_bytes()
-        digest, content = content[:32], content[32:]
-        if hashlib.sha256(content).digest() != digest:
-            return None
         database = hyperscan.loadb(content, hyperscan.HS_MODE_BLOCK)
         database.scratch = hyperscan.Scratch(database)
         # A database of another processor is refused only when it is used.
         database.scan(b"x", match_event_handler=lambda *_: None)
-    except Exception:
+    except Exception:  # whatever a foreign file makes of it
         return None
     return database
 
 
 def _key(patterns: tuple[str, ...]) -> str:
+    """All that the database depends on; the expressions as they are compiled, not as they are written."""
+    made = (
+        cachefolder.made_by(),
+        version("hyperscan"),
+        str(hyperscan_flags()),
+        platform.machine(),
+        _processor(),
+    )
     seen = hashlib.sha256()
-    for part in (version("hyperscan"), platform.machine(), _processor(), *patterns):
+    for part in (*made, *map(widened, patterns)):
         seen.update(part.encode("utf-8", "surrogatepass") + b"\0")
     return seen.hexdigest()[:32]
 
@@ -87,9 +87,3 @@ def _processor() -> str:
             if line.startswith(("flags", "Features")):
                 return line.partition(":")[2].strip()
     return platform.processor()
-
-
-def _prune(folder: Path) -> None:
-    files = sorted(folder.glob("*.hsdb"), key=lambda path: path.stat().st_mtime)
-    for path in files[:-_KEPT]:
-        path.unlink(missing_ok=True)

@@ -15,6 +15,7 @@ __all__ = [
     "compile_re2",
     "hyperscan",
     "hyperscan_fault",
+    "hyperscan_flags",
     "pattern_fault",
     "widened",
 ]
@@ -89,19 +90,20 @@ def hyperscan_fault(patterns: tuple[str, ...]) -> Fault | None:
 
 @functools.lru_cache(maxsize=8)
 def compile_hyperscan(patterns: tuple[str, ...]) -> Any:
-    """One block-mode database for the patterns, ids by position; raises ``hyperscan.error``.
-
-    MULTILINE makes ``^`` and ``$`` mean a line's ends in the joined text; without UTF8 a dot is one byte.
-    """
-    flags = hyperscan.HS_FLAG_MULTILINE | hyperscan.HS_FLAG_UTF8
+    """One block-mode database for the patterns, ids by position; raises ``hyperscan.error``."""
     database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
     database.compile(
         expressions=[widened(pattern).encode() for pattern in patterns],
         ids=list(range(len(patterns))),
         elements=len(patterns),
-        flags=[flags] * len(patterns),
+        flags=[hyperscan_flags()] * len(patterns),
     )
     return database
+
+
+def hyperscan_flags() -> int:
+    """MULTILINE lets ``^`` and ``$`` mean the ends of each joined line; without UTF8 a dot is one byte."""
+    return int(hyperscan.HS_FLAG_MULTILINE | hyperscan.HS_FLAG_UTF8)
 
 
 _TOKEN = re.compile(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from stallwatch_rules import cachefolder, covers_cache, database
 from stallwatch_rules import catalogue as catalogue_module
-from stallwatch_rules import database
 from stallwatch_rules.catalogue import load_catalogue
 from stallwatch_rules.database import DatabaseStore
 from stallwatch_rules.matcher import Matcher, lines_of
@@ -71,6 +71,64 @@ def test_a_folder_that_cannot_be_written_is_no_failure(
     assert found(DatabaseStore(blocked).compiled(PATTERNS), b"step 1") == {1}
 
 
+def test_what_others_may_write_is_compiled_again(tmp_path: Path, compiled: list[tuple[str, ...]]) -> None:
+    DatabaseStore(tmp_path).compiled(PATTERNS)
+    (file,) = tmp_path.glob("*.hsdb")
+    file.chmod(0o666)
+    database._loaded.clear()
+    assert found(DatabaseStore(tmp_path).compiled(PATTERNS), b"step 1") == {1}
+    assert len(compiled) == 2
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cachefolder, "made_by", lambda: "stallwatch 99")
+
+
+def another_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "widened", lambda pattern: pattern + "x?")
+
+
+def other_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "hyperscan_flags", lambda: 0)
+
+
+def another_hyperscan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "version", lambda _: "99")
+
+
+def another_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "_processor", lambda: "fewer instructions")
+
+
+@pytest.mark.parametrize(
+    "change", [another_version, another_form, other_flags, another_hyperscan, another_processor]
+)
+def test_the_name_says_all_that_the_database_depends_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    DatabaseStore(tmp_path).compiled(PATTERNS)
+    change(monkeypatch)
+    DatabaseStore(tmp_path).compiled(PATTERNS)
+    assert len(list(tmp_path.glob("*.hsdb"))) == 2
+
+
+def test_fixed_texts_are_found_anew_by_another_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    cover_of = covers_cache.cover_of
+    monkeypatch.setattr(covers_cache, "cover_of", lambda one: looked.append(one) or cover_of(one))
+    first = covers_cache.covers_of(PATTERNS, tmp_path)
+    assert covers_cache.covers_of(PATTERNS, tmp_path) == first
+    assert looked == [*PATTERNS]
+    another_version(monkeypatch)
+    assert covers_cache.covers_of(PATTERNS, tmp_path) == first
+    assert looked == [*PATTERNS] * 2
+    (tmp_path / "covers.msgpack").write_bytes(b"\x93\x01\x02\x03")  # msgpack, but no such table
+    assert covers_cache.covers_of(PATTERNS, tmp_path) == first
+
+
 def test_pages_are_parsed_once(
     tmp_path: Path, page_text: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +155,11 @@ def test_pages_are_parsed_once(
     third = load_catalogue([tmp_path / "rules"], cache=tmp_path / "cache")
     assert str(mine) in parsed
     assert third.pages["my-rule"].patterns == ["another failure"]
+
+    parsed.clear()
+    another_version(monkeypatch)
+    assert load_catalogue([tmp_path / "rules"], cache=tmp_path / "cache") == third
+    assert str(mine) in parsed
 
     (tmp_path / "cache" / "catalogue.msgpack").write_bytes(b"nonsense")
     assert load_catalogue([tmp_path / "rules"], cache=tmp_path / "cache") == third

@@ -1,0 +1,72 @@
+"""A folder for what is made anew when it is not there: written whole or not at all, read only from its owner.
+
+What is taken from it is trusted: a compiled database is native bytecode. So the folder is made for the user
+alone, and a file counts only if it and its folder belong to the user who runs this and nobody else may write
+them. Nothing here fails: what cannot be read or written is as good as absent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import stat
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+_FOREIGN = stat.S_IWGRP | stat.S_IWOTH
+
+
+@functools.cache
+def made_by() -> str:
+    """What a file's stamp begins with: another version of the package may make something else of the same."""
+    try:
+        return f"stallwatch {version('stallwatch')}"
+    except PackageNotFoundError:  # run from its source
+        return "stallwatch"
+
+
+def read(path: Path) -> bytes | None:
+    """What the file holds, if nobody but this user can have written it."""
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        stack.callback(os.close, folder)
+        if not _own(folder):
+            return None
+        flags = (
+            os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        )  # no link, and no waiting for a pipe
+        file = stack.enter_context(os.fdopen(os.open(path.name, flags, dir_fd=folder), "rb"))
+        if _own(file.fileno()) and stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return file.read()
+    return None
+
+
+def write(path: Path, content: bytes) -> None:
+    """Let the file hold this, for the user alone; readers see the old content or the new, never a part."""
+    folder = path.parent
+    with contextlib.suppress(OSError):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=folder, prefix=".new-")  # only its owner may read or write it
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+
+def prune(folder: Path, pattern: str, kept: int) -> None:
+    """Leave the newest files of this name."""
+    with contextlib.suppress(OSError):
+        files = sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime)
+        for path in files[:-kept]:
+            path.unlink(missing_ok=True)
+
+
+def _own(handle: int) -> bool:
+    status = os.fstat(handle)
+    return status.st_uid == os.geteuid() and not status.st_mode & _FOREIGN
