@@ -74,7 +74,7 @@ def _cut(numbers: Any, parts: list[tuple[slice, Cells]]) -> Iterator[tuple[slice
 
 
 def _floats(cells: Cells, commas: bool) -> Floats:
-    texts = pa.array(cells, pa.binary()).cast(pa.string())
+    texts = pa.array(cells, pa.string())
     if commas:
         texts = pc.replace_substring(texts, ",", "")
     return texts.cast(pa.float64()).to_numpy()  # type: ignore[no-any-return]
@@ -92,7 +92,7 @@ def times(stamps: Cells) -> Floats:
 
 
 def _usual_times(stamps: Cells) -> Floats | None:
-    texts = pa.array(stamps, pa.binary()).cast(pa.string())
+    texts = pa.array(stamps, pa.string())
     length = pc.binary_length(texts).to_numpy()
     seconds = pc.utf8_slice_codeunits(texts, 0, _SECONDS).cast(pa.timestamp("s")).cast(pa.int64()).to_numpy()
     if not ((seconds >= _SINCE) & (seconds < _UNTIL)).all():

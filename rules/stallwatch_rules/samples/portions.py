@@ -41,7 +41,7 @@ class Portion:
             for glue in wordings.glues:
                 text = text.replace(glue, glue[:3] + REDRAWN + glue[3:])
             text = text.replace(REDRAWN, b"\n" + REDRAWN)
-            codes = wordings.codes(text.translate(None, DIGITS).split(b"\n")[:-1])
+            codes = wordings.codes(text.translate(None, DIGITS).split(b"\n"))[:-1]
         self.wordings: Codes = codes >> 1
         self.lines: Codes = np.cumsum((codes & 1) ^ 1, dtype=np.int32) - 1  #: the line of each segment
         kinds = wordings.kinds()[self.wordings]

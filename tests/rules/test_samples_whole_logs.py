@@ -1,0 +1,102 @@
+"""The two ways to the table of samples, over recorded logs and over every framework's lines."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stallwatch_rules.lines import LineReader
+from stallwatch_rules.samples.table import Row, RowReader
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("hyperscan")
+
+from stallwatch_rules.samples.blocks import NUMBERS, Block, blocks
+from stallwatch_rules.samples.bulk import BulkReader
+
+TESTS = Path(__file__).parent.parent
+LOGS = sorted([*TESTS.glob("recordings/**/*.log"), *TESTS.glob("corpus/logs/*.log")])
+TIMES = 9  # more often than a wording must be seen before it has a plan
+
+
+def by_lines(data: bytes, rank: int | None) -> list[Row]:
+    reader, rows = LineReader("x", rank).alone(None), RowReader()
+    return [*rows.feed(reader.feed(data) + reader.finish()), *rows.finish()]
+
+
+def in_blocks(data: bytes, rank: int | None, size: int) -> list[Row]:
+    reader = BulkReader("x", rank)
+    return [row for block in blocks(iter([data]), size) for row in rows_of(reader.read(block))]
+
+
+def rows_of(block: Block) -> list[Row]:
+    def number(name: str, at: int) -> float | None:
+        return float(block.numbers[name][at]) if name in block.valid and block.valid[name][at] else None
+
+    rows: list[Row] = []
+    for at in range(block.size):
+        step, total, *values = (number(name, at) for name in NUMBERS)
+        rank = None if block.rank[at] < 0 else int(block.rank[at])
+        time = None if math.isnan(block.time[at]) else float(block.time[at])
+        phase = "eval" if block.eval[at] else "train"
+        rows.append((rank, time, step, total, phase, "x", int(block.line[at]), *values))
+    return rows
+
+
+def comparable(rows: list[Row]) -> list[tuple[Any, ...]]:
+    return [tuple("nan" if value != value else value for value in row) for row in rows]
+
+
+def varied(data: bytes, numbers: re.Pattern[bytes]) -> bytes:
+    """The log several times, each time with other digits."""
+    rnd = random.Random(0)
+
+    def other(found: re.Match[bytes]) -> bytes:
+        return b"".join(b"%d" % rnd.randrange(10) for _ in found[0])
+
+    return b"".join(numbers.sub(other, data) + b"\n" for _ in range(TIMES))
+
+
+FRACTIONS = re.compile(rb"(?<=\d\.)\d+")
+LAST_DIGITS = re.compile(rb"(?<![-/:]\d)\d(?![-/:\dT])|(?<=:\d)\d(?=[., \]])")  # stamps stay stamps
+
+
+@pytest.mark.parametrize("numbers", [FRACTIONS, LAST_DIGITS], ids=["fractions", "last digits"])
+@pytest.mark.parametrize("path", LOGS, ids=lambda path: path.relative_to(TESTS).as_posix())
+def test_recorded_logs(path: Path, numbers: re.Pattern[bytes]) -> None:
+    data = path.read_bytes()
+    reader = LineReader("x")
+    reader.feed(data)
+    if reader.contained:
+        pytest.skip("container records are read line by line")
+    many = varied(data, numbers)
+    assert comparable(in_blocks(many, 3, 1 << 20)) == comparable(by_lines(many, 3))
+
+
+def frameworks() -> list[str]:
+    """The lines that other tests hold what is read of."""
+    fields = runpy.run_path(str(TESTS / "rules/test_sample_fields.py"))
+    samples = runpy.run_path(str(TESTS / "rules/test_samples.py"))
+    lines = [line for line, *_ in fields["LINES"]]
+    for name, value in samples.items():
+        for mark in getattr(value, "pytestmark", []) if name.startswith("test_") else []:
+            lines += [case[0] if isinstance(case, tuple) else case for case in mark.args[1]]
+    return [line for line in lines if isinstance(line, str)]
+
+
+@pytest.mark.parametrize("numbers", [FRACTIONS, LAST_DIGITS], ids=["fractions", "last digits"])
+@pytest.mark.parametrize("end", ["\n", "\r", "\n2026-11-20 10:00:00,5 - x - INFO - words\n"])
+def test_each_frameworks_lines(end: str, numbers: re.Pattern[bytes]) -> None:
+    lines = frameworks()
+    assert len(lines) > 100
+    data = varied((end.join(lines) + "\n").encode(), numbers)
+    expected = comparable(by_lines(data, None))
+    assert len(expected) > 500
+    for size in (2000, 1 << 20):
+        assert comparable(in_blocks(data, None, size)) == expected
