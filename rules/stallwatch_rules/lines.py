@@ -28,7 +28,9 @@ _GLUED = re.compile(
     r"(?<=\])(?<=it\]|/s\])(?=[^\s\]),])|(?<=[^\s:\]])(?=\[(?:rank|default)\d+\]:)"
     r"|(?<=[^\s\"'])(?=Traceback \(most recent call last\):)"
 )
-_GLUE_WORDS = ("it]", "/s]", "[rank", "[default")
+_BAR_ENDS = ("it]", "/s]")
+# With none of these, brackets in a line that begins with no stamp mean nothing here.
+_BRACKETED = ("]:", "it]", "/s]", "[default", "ank", "ANK")
 
 _PREFIX_STARTS = frozenset("[(rRg0123456789")  # what a prefix or a timestamp may begin with
 _LEVELS = frozenset(("INFO ", "WARNI", "ERROR", "DEBUG", "CRITI"))  # a timestamp may follow
@@ -77,16 +79,6 @@ class LineReader:
         return not (odd or self._labels.searching or self._labels.found)
 
     @property
-    def times(self) -> dict[int | None, float]:
-        """The last time that each rank showed."""
-        return self._times
-
-    @property
-    def near(self) -> float | None:
-        """The last time that any rank showed."""
-        return self._near
-
-    @property
     def lines(self) -> int:
         """Physical lines that ended so far."""
         return self._number - 1
@@ -116,7 +108,9 @@ class LineReader:
         left, self._partials = sorted(self._partials.values(), key=lambda p: p[1]), {}
         for text, number, stamp in left:
             self._emit(text, number, stamp, None, out)
-        self._next_line(ends)
+        self._number += ends
+        self._line_start = True
+        self._record = None
         return out
 
     def idle(self, since: float) -> list[Line]:
@@ -204,9 +198,6 @@ class LineReader:
             self._line_start and not (labels.searching or labels.found) and self._plain(raw, time, out)
         ):
             self._segment(raw, True, time, out)
-        self._next_line(parts)
-
-    def _next_line(self, parts: int) -> None:
         self._number += parts
         self._line_start = True
         self._record = None
@@ -219,7 +210,10 @@ class LineReader:
             text = raw.decode()
         except UnicodeDecodeError:
             return False
-        if text[0] in _PREFIX_STARTS or "]" in text or "|" in text or "ank " in text or "\x1b" in text:
+        first = text[0]
+        if first in _PREFIX_STARTS or "|" in text or "ank " in text or "\x1b" in text:
+            return False
+        if "]" in text and (first == " " or "A" <= first <= "Z" or may_hold(text, _BRACKETED)):
             return False
         if text[9:10] == ":" or text[:5] in _LEVELS or text[:2] == '{"' or "Traceback" in text:
             return False
@@ -273,7 +267,7 @@ class LineReader:
     def _emit(self, text: str, number: int, stamp: float | None, time: float | None, out: list[Line]) -> None:
         if "\x1b" in text:
             text = _ANSI.sub("", text)
-        if ("]" in text and may_hold(text, _GLUE_WORDS)) or "Traceback" in text:
+        if ("]" in text and _may_be_glued(text)) or "Traceback" in text:
             for piece in _GLUED.split(text):
                 self._line(piece, number, stamp, time, out)
         else:
@@ -298,3 +292,11 @@ class LineReader:
         else:
             self._times[rank] = self._near = when
         out.append(Line(bare, self.source, number, rank, when))
+
+
+def _may_be_glued(text: str) -> bool:
+    """Whether something may stand behind a bar's end, or before a rank's prefix."""
+    for word in _BAR_ENDS:
+        if -1 < text.find(word) < len(text) - len(word):
+            return True
+    return text.find("[rank", 1) > 0 or text.find("[default", 1) > 0

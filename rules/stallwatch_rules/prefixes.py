@@ -44,6 +44,8 @@ def take_rank(text: str) -> tuple[int | None, str]:
     for _ in range(4):  # launchers nest, but not without end
         first = text[:1]
         if first == "[":
+            if text[5:6] == "-" and text[1:3] == "20":  # a date
+                break
             found = _BRACKETED.match(text)
             if found is None:
                 break
@@ -68,7 +70,11 @@ def take_rank(text: str) -> tuple[int | None, str]:
             else:
                 rank = int(found[1])
         elif first.isdigit():
-            found = _KAGGLE.match(text) or _HOST.match(text)
+            found = None
+            if text[4:5] != "-":  # no date
+                found = _KAGGLE.match(text) or _HOST.match(text)
+            elif "[rank" in text or "[default" in text:
+                found = _HOST.match(text)
             if found is None and "]: " in text:
                 found = _JOURNALD_ISO.match(text)
             if found is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from calendar import timegm
 from datetime import datetime, timezone
+from functools import lru_cache
 
 # What loggers write before their stamp: a level, a name in brackets, Megatron's "[after …] datetime:".
 _LEAD = (
@@ -119,6 +120,19 @@ def _on_the_day(clock: str, fraction: str | None, near: float) -> float | None:
 
 def unix_time(stamp: str, fraction: str | None = None, zone: str | None = None) -> float | None:
     """``2026-11-20 23:56:32`` (or with ``T``), its fraction's digits and its zone, as Unix seconds."""
+    seconds = _whole_seconds(stamp)
+    if seconds is None:
+        return None
+    if fraction:
+        seconds += int(fraction) / 10 ** len(fraction)
+    if zone and zone != "Z":
+        offset = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
+        seconds += offset if zone[0] == "-" else -offset
+    return seconds
+
+
+@lru_cache(maxsize=1024)  # lines of the same second follow one another
+def _whole_seconds(stamp: str) -> float | None:
     try:
         fields = (
             int(stamp[:4]),
@@ -130,12 +144,6 @@ def unix_time(stamp: str, fraction: str | None = None, zone: str | None = None) 
         )
         if not (1 <= fields[1] <= 12 and 1 <= fields[2] <= 31 and fields[3] < 24 and fields[4] < 60):
             return None
-        seconds = float(timegm(fields))
+        return float(timegm(fields))
     except ValueError:
         return None
-    if fraction:
-        seconds += int(fraction) / 10 ** len(fraction)
-    if zone and zone != "Z":
-        offset = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
-        seconds += offset if zone[0] == "-" else -offset
-    return seconds
