@@ -30,6 +30,8 @@ _OTHER_VARIABLES = {
     "STALLWATCH_CONFIG",
     "STALLWATCH_MATCHER",
     "STALLWATCH_DASHBOARD_SETTINGS",
+    "STALLWATCH_PROBE",
+    "STALLWATCH_PROBE_DIR",
 }
 _LIKENESS = 0.85
 
@@ -227,6 +229,7 @@ def _remedy(key: Key) -> str:
         "path": '"folder/file"',
         "int": str(key.default),
         "number": str(key.default),
+        "bool": "true or false",
         "choice": " or ".join(f'"{choice}"' for choice in key.choices),
         "texts": '["node7:19400"]',
         "paths": '["my-rules"]',

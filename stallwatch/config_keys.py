@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Kind = Literal["text", "path", "int", "number", "choice", "texts", "paths", "urls"]
+Kind = Literal["text", "path", "int", "number", "choice", "bool", "texts", "paths", "urls"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ KEYS: tuple[Key, ...] = (
     Key("run", "home", "path", None, "the folder that holds runs, incidents and metrics"),
     Key("run", "keep_days", "int", 30, "ended runs older than this are removed", lowest=0),
     Key("run", "keep_gb", "number", 10.0, "the oldest ended runs beyond this size are removed", lowest=0),
+    Key("run", "probe", "bool", True, "whether stallwatch run puts a probe into the ranks"),
     Key("exporter", "host", "text", "127.0.0.1", "the address that /metrics is bound to"),
     Key("exporter", "port", "int", 19400, "the port of /metrics", **_PORT),
     Key("exporter", "tls_certificate", "path", None, "PEM file; with it, /metrics speaks HTTPS"),

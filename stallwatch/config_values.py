@@ -11,12 +11,15 @@ from stallwatch.config_keys import Key
 
 # A comma inside an Apprise URL is part of it; one in front of the next scheme separates.
 _BETWEEN_URLS = re.compile(r",(?=\s*[A-Za-z][A-Za-z0-9+.-]*://)")
+_BOOLEANS = {"true": True, "1": True, "yes": True, "on": True}
+_BOOLEANS |= {"false": False, "0": False, "no": False, "off": False}
 _WANTED = {
     "text": "a string",
     "path": "a string",
     "int": "a whole number",
     "number": "a number",
     "choice": "a string",
+    "bool": "true or false",
     "texts": "a list of strings",
     "paths": "a list of strings",
     "urls": "a list of strings",
@@ -33,6 +36,7 @@ def from_toml(key: Key, value: Any, folder: Path) -> Any:
         "text": isinstance(value, str),
         "path": isinstance(value, str),
         "choice": isinstance(value, str),
+        "bool": isinstance(value, bool),
         "int": isinstance(value, int) and not isinstance(value, bool),
         "number": isinstance(value, int | float) and not isinstance(value, bool),
     }.get(key.kind, isinstance(value, list) and all(isinstance(item, str) for item in value))
@@ -49,7 +53,9 @@ def from_text(key: Key, text: str, folder: Path) -> Any:
             value = int(value)
         elif key.kind == "number":
             value = float(value)
-    except ValueError:
+        elif key.kind == "bool":
+            value = _BOOLEANS[value.lower()]
+    except (ValueError, KeyError):
         raise BadValue(f"must be {_WANTED[key.kind]}, not {text!r}") from None
     if key.kind == "urls":
         value = _BETWEEN_URLS.split(value)

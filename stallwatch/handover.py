@@ -28,6 +28,7 @@ def exporter_settings(config: Config) -> ExporterSettings:
         home=config["run.home"],
         keep_days=config["run.keep_days"],
         keep_gb=config["run.keep_gb"],
+        probe=config["run.probe"],
         language=config["ui.language"],
     )
 

@@ -79,7 +79,7 @@ def from_store(store: Series, run: str, since: float | None = None) -> RunFrames
         threshold=_of_phase(get("stall_threshold_seconds"), "train"),
         memory=_columns(memory) if kind == "host_rss" else _told(_columns(memory), last_step_at),
         memory_kind=kind,
-        invalidations=total(get("trace_cache_invalidations_total")),
+        invalidations=highest(get("trace_cache_invalidations_total")),
         warnings=total(get("warnings_total")),
         last_step_at=last_step_at,
     )

@@ -113,7 +113,7 @@ def numbers_from_store(store: Series, run: str) -> Numbers:
         loss=loss[min(loss, key=lambda which: (which[0] is None, which[0] or 0))] if loss else None,
         step_seconds=recent,
         baseline_seconds=baseline,
-        invalidations=sum(newest_of("trace_cache_invalidations_total")),
+        invalidations=max(newest_of("trace_cache_invalidations_total"), default=0.0),
         memory_bytes=max(_memory(newest_of), default=None),
     )
 

@@ -15,10 +15,12 @@ from stallwatch_exporter.alarms import Alarms
 from stallwatch_exporter.copies import RankCopies
 from stallwatch_exporter.diagnosing import Diagnoser
 from stallwatch_exporter.guard import Guard
+from stallwatch_exporter.hookedprogress import HookedProgress
 from stallwatch_exporter.incident import Ending, Incident, Sink
 from stallwatch_exporter.incidents import IncidentBook, read_incidents, redacted
 from stallwatch_exporter.metrics import RunMetrics
 from stallwatch_exporter.notices import surviving
+from stallwatch_exporter.probing import Probing
 from stallwatch_exporter.readers import Readers
 from stallwatch_exporter.runfolder import RunFolder, State
 from stallwatch_exporter.settings import ExporterSettings
@@ -46,6 +48,7 @@ class Agent:
         *,
         clock: Callable[[], float] = time.time,
         notice: Callable[[str], None] = lambda _: None,
+        probing: Probing | None = None,
     ) -> None:
         self.folder = folder
         self.metrics = RunMetrics(folder.run)
@@ -56,6 +59,8 @@ class Agent:
         notice = surviving(notice)
         self._guarded = Guard(notice)
         self._reading = RunReading(catalogue)
+        self._reading.tracker = self._progress = HookedProgress()
+        self._probing = probing
         self._diagnoser = Diagnoser(self._reading, settings.language, self._guarded, clock)
         self._readers = Readers()
         self._watch = StallWatch(settings, folder.info.started_at)
@@ -153,6 +158,7 @@ class Agent:
             self.metrics.read(len(lines), size)
         if not lines:
             return
+        self._progress.heard_at = self._progress.heard_at if now is None else now
         seen = self._reading.feed(lines)
         self.last_lines.extend(line.text for line in lines[-_LAST_LINES:])
         for sample in seen.samples:
@@ -167,6 +173,17 @@ class Agent:
             progressed = progress and self._advance.seen(now)
             self._alarms.matched(seen.matches, now)
             self._news = self._news or progressed or bool(seen.matches)
+
+    def _hear(self) -> None:
+        """What the ranks told of themselves since the last look."""
+        if self._probing is None:
+            return
+        for record in self._probing.read():
+            self.metrics.hooked(record)
+            self._progress.hooked(record)
+            self._news = self._advance.seen(record.time) or self._news
+        for event in self._probing.events():
+            self.folder.append_event(event)
 
     # ---- time
 
@@ -184,6 +201,8 @@ class Agent:
         with self._guarded("reading the log"):
             for bar in self._readers.idle(present - _IDLE_SECONDS):
                 self._take(bar, 0, bar[-1].time if bar else None)
+        with self._guarded("the probe's records"):
+            self._hear()
         with self._guarded("watching the run"):
             self._watch.set_back(now)
             self._look(present, now)
@@ -266,6 +285,10 @@ class Agent:
                 # It came when it came: that the file ends here is no sign of progress.
                 at = max((line.time for line in left if line.time is not None), default=present)
                 self._take(left, 0, min(at, present), progress=self._stall is None)
+        with self._guarded("the probe's records"):
+            self._hear()
+            if self._probing is not None:
+                self._probing.close()
         was_stalled, quiet = self._stall is not None, None
         with self._guarded("watching the run"):
             state, continues = self._check_stall(present)
@@ -296,7 +319,8 @@ class Agent:
         return [line for line in self.last_lines if line.strip()][-_SHOWN_LINES:]
 
     def _lost(self) -> int:
-        return (self._copies.lost if self._copies is not None else 0) + self.folder.failed_writes
+        probing = self._probing.lost if self._probing is not None else 0
+        return (self._copies.lost if self._copies is not None else 0) + self.folder.failed_writes + probing
 
     def _write_info(self, now: float, **changes: object) -> None:
         info = self.folder.info

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from stallwatch_exporter.bytequeue import ByteQueue
@@ -18,6 +20,8 @@ from stallwatch_exporter.incident import Ending, Sink
 from stallwatch_exporter.mining import Miner, Opened
 from stallwatch_exporter.notices import surviving
 from stallwatch_exporter.opening import Notice, OnEnd, open_agent, to_stderr
+from stallwatch_exporter.probe.api import SWITCH_VARIABLE
+from stallwatch_exporter.probing import make_folder, with_probe
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.signals import SignalRelay
 from stallwatch_exporter.tailing import tail_files
@@ -62,8 +66,16 @@ def run_command(
     127 and 126 mean that it could not be started. `on_end` is told when it ended. The command starts before
     anything else is set up, and goes on whatever happens to the watching.
     """
+    notice = surviving(notice)
+    environ, rings = _probed(settings, notice)
     with reporting():
-        return _run_command(command, settings, sinks, catalogue, name, metrics, surviving(notice), on_end)
+        try:
+            return _run_command(
+                command, settings, sinks, catalogue, name, metrics, notice, on_end, environ, rings
+            )
+        finally:
+            if rings is not None:
+                shutil.rmtree(rings, ignore_errors=True)
 
 
 def _miner(opening: Callable[[], Opened], queue: ByteQueue, pid: int, notice: Notice) -> Miner | None:
@@ -75,6 +87,19 @@ def _miner(opening: Callable[[], Opened], queue: ByteQueue, pid: int, notice: No
         return None
 
 
+def _probed(settings: ExporterSettings, notice: Notice) -> tuple[dict[str, str], Path | None]:
+    """The command's environment with the probe in it, and where its rings will be; neither if that fails."""
+    environ = dict(os.environ)
+    if not settings.probe or environ.get(SWITCH_VARIABLE) == "0":
+        return environ, None
+    try:
+        folder = make_folder(settings.home)
+    except OSError as error:
+        notice(f"no probe in the ranks ({error.strerror}: {error.filename}); the log is read all the same")
+        return environ, None
+    return with_probe(environ, folder), folder
+
+
 def _run_command(
     command: Sequence[str],
     settings: ExporterSettings,
@@ -84,6 +109,8 @@ def _run_command(
     metrics: bool,
     notice: Notice,
     on_end: OnEnd | None,
+    environ: Mapping[str, str],
+    rings: Path | None,
 ) -> int:
     queue, endings, started = ByteQueue(), EndingWatch(), time.time()
     opening = functools.partial(
@@ -96,10 +123,11 @@ def _run_command(
         metrics=metrics,
         notice=notice,
         started=started,
+        rings=rings,
     )
     with SignalRelay() as relay:
         try:
-            capture = Capture(command, queue)
+            capture = Capture(command, queue, environ=environ)
         except CommandProblem as problem:
             notice(str(problem))
             return problem.exit_code

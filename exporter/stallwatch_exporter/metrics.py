@@ -17,6 +17,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from stallwatch_exporter.ringreader import Record
 from stallwatch_rules.findings import TRACE_CACHE
 from stallwatch_rules.records import Match, Phase, Sample
 
@@ -24,19 +25,25 @@ _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800
 _MOST_RANKS = 100_000
 # Numbers that samples carry, by the gauge that shows the last one.
 _GAUGES = {
-    "loss": ("stallwatch_loss", "Last training loss that was logged."),
-    "grad_norm": ("stallwatch_grad_norm", "Last gradient norm that was logged."),
-    "learning_rate": ("stallwatch_learning_rate", "Last learning rate that was logged."),
-    "loss_scale": ("stallwatch_loss_scale", "Last loss scale of mixed precision that was logged."),
+    "loss": ("stallwatch_loss", "Last training loss that was told."),
+    "grad_norm": ("stallwatch_grad_norm", "Last gradient norm that was told."),
+    "learning_rate": ("stallwatch_learning_rate", "Last learning rate that was told."),
+    "loss_scale": ("stallwatch_loss_scale", "Last loss scale of mixed precision that was told."),
     "memory_allocated_bytes": (
         "stallwatch_memory_allocated_bytes",
-        "Accelerator memory allocated, where the log tells.",
+        "Accelerator memory allocated, where log or probe tells.",
     ),
     "memory_peak_bytes": (
         "stallwatch_memory_peak_bytes",
-        "Highest accelerator memory allocated, where the log tells.",
+        "Highest accelerator memory allocated, where log or probe tells.",
     ),
+    "memory_reserved_bytes": (
+        "stallwatch_memory_reserved_bytes",
+        "Accelerator memory that the allocator holds, by the probe.",
+    ),
+    "resident_bytes": ("stallwatch_rank_resident_bytes", "Resident memory of a rank, by the probe."),
 }
+_INVALIDATIONS = ("invalidations_mismatch", "invalidations_short", "invalidations_external")
 
 
 class RunMetrics:
@@ -88,7 +95,18 @@ class RunMetrics:
             "stallwatch_host_memory_bytes", "Resident memory of the command and all its processes."
         )
         self._invalidations = counter(
-            "trace_cache_invalidations", "ZeRO-3 trace-cache invalidations that were logged.", by_rank
+            "trace_cache_invalidations",
+            "ZeRO-3 trace-cache invalidations, counted by the probe or else as logged.",
+            by_rank,
+        )
+        self._rank_step = gauge(
+            "stallwatch_rank_step", "Last optimizer step of a rank, by the probe.", by_rank
+        )
+        self._retries = counter(
+            "allocation_retries", "Allocations that had to free cached memory first, by the probe.", by_rank
+        )
+        self._oom = counter(
+            "out_of_memory", "Allocations that failed for lack of memory, by the probe.", by_rank
         )
         self._warnings = counter("warnings", "Warnings that were logged.", by_rank)
         self._matches = counter("rule_matches", "Matches of a rule of the catalogue.", ("run", "rule"))
@@ -100,11 +118,15 @@ class RunMetrics:
         self._stalled = counter("stalled_seconds", "Time spent in stalls.").labels(run)
         self._lines = counter("log_lines", "Log lines read.").labels(run)
         self._bytes = counter("log_bytes", "Log bytes read.").labels(run)
-        self._dropped = counter("dropped_records", "Log lines not mined or not copied.").labels(run)
+        self._dropped = counter(
+            "dropped_records", "Log lines not mined or not copied, and records of the probe not read."
+        ).labels(run)
         self._info = Info("stallwatch_run", "The run and the versions it uses.", by_run, registry=self._inner)
         self._dropped_total = 0
         self._steps_at: int | None = None
         self._skipped_until: dict[str, float] = {}
+        self._hooked: set[str] = set()  # what the probe tells, so that the log need not
+        self._counted: dict[tuple[str, str], float] = {}
         self.phase("init")
 
     # ---- what was read
@@ -114,12 +136,12 @@ class RunMetrics:
         self._lines.inc(lines)
         self._bytes.inc(size)
 
-    def sample(self, sample: Sample) -> None:
-        """Numbers of one line."""
+    def sample(self, sample: Sample, *, hooked: bool = False) -> None:
+        """Numbers of one line, or with `hooked` of a rank itself."""
         rank = _rank(sample.rank)
         for key, value in sample.values.items():
             gauge = self._values.get(key)
-            if gauge is not None:
+            if gauge is not None and (hooked or key not in self._hooked):
                 gauge.labels(self.run, rank).set(value)
         self._skip(rank, sample.values)
 
@@ -131,10 +153,30 @@ class RunMetrics:
             self._skipped.labels(self.run, rank).inc(now - before)
             self._skipped_until[rank] = now
 
+    def hooked(self, record: Record) -> None:
+        """What a rank told of itself."""
+        rank, values = _rank(record.rank), record.values
+        self._hooked.update(values)
+        self.sample(Sample(record.rank, record.time, values=values), hooked=True)
+        if "step" in values:
+            self._rank_step.labels(self.run, rank).set(values["step"])
+        if _INVALIDATIONS[0] in values:
+            total = sum(values.get(name, 0.0) for name in _INVALIDATIONS)
+            self._count(self._invalidations, _INVALIDATIONS[0], rank, total)
+        for name, metric in (("allocation_retries", self._retries), ("out_of_memory", self._oom)):
+            if name in values:
+                self._count(metric, name, rank, values[name])
+
+    def _count(self, metric: Counter, name: str, rank: str, total: float) -> None:
+        """A running total of a rank, which begins anew when the rank does."""
+        before = self._counted.get((name, rank), 0.0)
+        metric.labels(self.run, rank).inc(total - before if total >= before else total)
+        self._counted[name, rank] = total
+
     def match(self, match: Match) -> None:
         """A rule fired."""
         self._matches.labels(self.run, match.rule).inc()
-        if match.rule == TRACE_CACHE:
+        if match.rule == TRACE_CACHE and _INVALIDATIONS[0] not in self._hooked:
             self._invalidations.labels(self.run, _rank(match.line.rank)).inc()
 
     def warning(self, rank: int | None) -> None:

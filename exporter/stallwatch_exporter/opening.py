@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from stallwatch_exporter.agent import Agent
 from stallwatch_exporter.incident import Ending, Sink
 from stallwatch_exporter.notices import tell
+from stallwatch_exporter.probing import Probing
 from stallwatch_exporter.prune import prune
 from stallwatch_exporter.runfolder import RunFolder, sanitise
 from stallwatch_exporter.server import MetricsServer, serve
@@ -33,6 +35,7 @@ def open_agent(
     notice: Notice,
     started: float,
     reuse: bool = False,
+    rings: Path | None = None,
 ) -> tuple[Agent, MetricsServer | None]:
     """Make them. What cannot be made is told and done without; old runs make room in the background."""
     folder = RunFolder.create(name, command, home=settings.home, now=started, reuse=reuse)
@@ -46,7 +49,8 @@ def open_agent(
         name="stallwatch prune",
         daemon=True,
     ).start()
-    agent = Agent(folder, settings, catalogue, sinks, notice=notice)
+    probing = Probing(rings) if rings is not None else None
+    agent = Agent(folder, settings, catalogue, sinks, notice=notice, probing=probing)
     server = serve(agent.metrics.registry, settings, notice) if metrics else None
     if server is not None:
         folder.write_info(endpoint=server.url)

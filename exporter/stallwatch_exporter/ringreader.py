@@ -136,4 +136,8 @@ class RingReader:
         if found != number or not math.isfinite(time):
             return None
         told = {name: value for name, value in zip(self.header.fields, values, strict=True) if value == value}
+        marked = int(told.pop("told_nan", 0))
+        for place, name in enumerate(self.header.fields):
+            if marked >> place & 1:
+                told[name] = math.nan
         return Record(self.header.rank, number, time, told)

@@ -156,6 +156,12 @@ class RunFolder:
             with self._counted(), (self.path / "incidents.jsonl").open("ab") as out:
                 out.write(msgspec.json.encode(incident) + b"\n")
 
+    def append_event(self, event: dict[str, Any]) -> None:
+        """Add what a rank's probe told in words to ``events.jsonl``."""
+        if self.problem is None:
+            with self._counted(), (self.path / "events.jsonl").open("ab") as out:
+                out.write(msgspec.json.encode(event) + b"\n")
+
     def _write(self, name: str, data: bytes) -> None:
         if self.problem is not None:
             return

@@ -63,4 +63,5 @@ class ExporterSettings:
     home: Path = field(default_factory=state_home)
     keep_days: int = 30  #: ended runs older than this are removed when another run starts
     keep_gb: float = 10.0  #: and the oldest ended ones beyond this size
+    probe: bool = True  #: whether ``stallwatch run`` puts a probe into the ranks
     language: str = "en"  #: of the texts inside a diagnosis: en or zh

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND…")
 @watch_options
+@click.option("--no-probe", is_flag=True, help="Put no probe into the ranks: watch the output only.")
 @language_option
 @rules_option
 @click.pass_obj
@@ -30,6 +31,7 @@ def run(
     host: str | None,
     port: int | None,
     no_metrics: bool,
+    no_probe: bool,
     language: str | None,
     rule_dirs: tuple[Path, ...],
 ) -> None:
@@ -46,7 +48,11 @@ def run(
     try:
         # A mistake in the configuration is told; the training starts all the same.
         config = app.config(
-            exporter__host=host, exporter__port=port, ui__language=language, rules__dirs=rule_dirs
+            exporter__host=host,
+            exporter__port=port,
+            run__probe=False if no_probe else None,
+            ui__language=language,
+            rules__dirs=rule_dirs,
         )
         watched, listeners = _watched(config, command, name, not no_metrics)
     except Exception as error:

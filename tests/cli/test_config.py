@@ -51,11 +51,11 @@ def test_later_wins(
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.full_name)
 def test_every_key_can_come_from_a_file_and_from_a_variable(tmp_path: Path, key: Any) -> None:
     text = {"int": "7", "number": "7.5", "choice": key.choices[-1:] and key.choices[-1]}.get(
-        key.kind, "a://b"
+        key.kind, "false" if key.kind == "bool" else "a://b"
     )
-    value: Any = {"int": 7, "number": 7.5}.get(key.kind, text)
+    value: Any = {"int": 7, "number": 7.5, "bool": False}.get(key.kind, text)
     as_list = key.kind in ("texts", "paths", "urls")
-    spelt = f'["{text}"]' if as_list else str(text) if key.kind in ("int", "number") else f'"{text}"'
+    spelt = f'["{text}"]' if as_list else str(text) if key.kind in ("int", "number", "bool") else f'"{text}"'
     expected = from_toml(key, [value] if as_list else value, tmp_path)
     from_file = load_text(tmp_path, f"[{key.section}]\n{key.name} = {spelt}\n")
     assert from_file.problems == []

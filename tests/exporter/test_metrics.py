@@ -14,6 +14,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stallwatch_exporter.metrics import RunMetrics
+from stallwatch_exporter.ringreader import Record
 from stallwatch_exporter.server import serve
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_rules.records import Line, Match, Sample
@@ -34,6 +35,8 @@ def full() -> RunMetrics:
         "memory_peak_bytes": 2e9,
     }
     metrics.sample(Sample(rank=None, time=1.0, step=3, values=values))
+    told = {"step": 3.0, "memory_reserved_bytes": 3e9, "resident_bytes": 1e9, "allocation_retries": 1.0}
+    metrics.hooked(Record(0, 1, 1.0, {**told, "out_of_memory": 1.0}))
     metrics.read(10, 1000)
     metrics.match(Match("zero3-trace-cache-invalidated", LINE, {}))
     metrics.warning(1)
@@ -114,6 +117,30 @@ def test_skipped_steps_are_not_counted_twice() -> None:
     assert series(metrics)["stallwatch_skipped_steps_total{rank=0}"] == 5
 
 
+def test_what_the_probe_tells_wins_over_the_log() -> None:
+    metrics = RunMetrics("sft-1")
+    line = Line(text="x", source="out", number=1)
+    metrics.hooked(Record(0, 1, 1.0, {"step": 5.0, "loss": 0.5, "invalidations_mismatch": 0.0}))
+    metrics.sample(Sample(rank=0, time=1.0, step=5, values={"loss": 9.0, "grad_norm": 1.0}))
+    metrics.match(Match("zero3-trace-cache-invalidated", line, {}))
+    both = {"invalidations_mismatch": 2.0, "invalidations_short": 1.0}
+    metrics.hooked(Record(0, 2, 2.0, both))
+    found = series(metrics)
+    assert found["stallwatch_loss{rank=0}"] == 0.5
+    assert found["stallwatch_grad_norm{rank=0}"] == 1.0
+    assert found["stallwatch_rank_step{rank=0}"] == 5
+    counted = {name: n for name, n in found.items() if name.startswith("stallwatch_trace_cache")}
+    assert counted == {"stallwatch_trace_cache_invalidations_total{rank=0}": 3}
+    assert found["stallwatch_rule_matches_total{rule=zero3-trace-cache-invalidated}"] == 1
+
+
+def test_a_rank_that_began_anew_counts_on() -> None:
+    metrics = RunMetrics("sft-1")
+    for total in (2.0, 5.0, 1.0, 1.0):
+        metrics.hooked(Record(1, 1, 1.0, {"invalidations_mismatch": total}))
+    assert series(metrics)["stallwatch_trace_cache_invalidations_total{rank=1}"] == 6
+
+
 def test_dropped_records_follow_a_running_total() -> None:
     metrics = RunMetrics("sft-1")
     for total in (0, 3, 3, 7):
@@ -151,7 +178,7 @@ def test_promtool_accepts_the_live_endpoint() -> None:
     with urllib.request.urlopen(server.url, timeout=10) as answer:
         text = answer.read()
     server.close()
-    assert text.count(b"# TYPE stallwatch_") == 25
+    assert text.count(b"# TYPE stallwatch_") == 30
     checked = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, timeout=60)
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
 

@@ -66,6 +66,15 @@ def test_steps_count_up_with_their_time_and_values(tmp_path: Path, probe: Probe,
     assert (three["step"], three["step_seconds"]) == (40.0, 0.25)
 
 
+def test_a_loss_that_is_nan_is_told_as_such(tmp_path: Path, probe: Probe) -> None:
+    probe.step(loss=float("nan"))
+    probe.value("grad_norm", float("nan"))
+    probe.step()
+    first, second = (each.values for each in records(tmp_path))
+    assert first["loss"] != first["loss"] and "grad_norm" not in first
+    assert second["grad_norm"] != second["grad_norm"] and "loss" not in second
+
+
 def test_the_time_of_another_phase_is_no_steps_time(tmp_path: Path, probe: Probe, clock: Clock) -> None:
     probe.step()
     probe.phase("eval")

@@ -26,6 +26,7 @@ SAMPLE_SECONDS = 1.0  #: costly readings are taken at most this often
 _NAN = float("nan")
 _INDEX = {name: place for place, name in enumerate(FIELDS)}
 _STEP, _SECONDS, _PHASE = _INDEX["step"], _INDEX["step_seconds"], _INDEX["phase"]
+_TOLD_NAN = _INDEX["told_nan"]
 _FLEETING = len(PASSING)
 _NOTHING = (_NAN,) * _FLEETING
 _TRAIN = float(PHASES.index("train"))
@@ -67,7 +68,7 @@ class Probe:
         try:
             row = self._row
             for name, value in values.items():
-                if value.__class__ is float and name in _INDEX:
+                if value.__class__ is float and value == value and name in _INDEX:
                     row[_INDEX[name]] = value
                 elif value is not None:
                     self._take(name, value)
@@ -175,14 +176,20 @@ class Probe:
     def _take(self, name: str, value: Any) -> None:
         place = _INDEX[name]  # an unknown name is counted as a fault
         if isinstance(value, (int, float)):
-            self._row[place] = float(value)
+            self._put(place, float(value))
             return
         reading = self._waiting.get(name)
         if reading is None:
             reading = self._waiting[name] = Reading(self._clock)
         number = reading.offer(value)
         if number is not None:
-            self._row[place] = number
+            self._put(place, number)
+
+    def _put(self, place: int, number: float) -> None:
+        self._row[place] = number
+        if number != number:  # which alone would say that it was not told
+            marked = self._row[_TOLD_NAN]
+            self._row[_TOLD_NAN] = float(int(marked if marked == marked else 0.0) | 1 << place)
 
     def _write_if_due(self) -> None:
         now = self._clock()
@@ -205,7 +212,7 @@ class Probe:
         for name, reading in self._waiting.items():
             number = reading.ready()
             if number is not None:
-                self._row[_INDEX[name]] = number
+                self._put(_INDEX[name], number)
 
     def _sample(self) -> None:
         for sampler in self.samplers:

@@ -26,7 +26,8 @@ class Reading:
         """The number, if it costs nothing to read; of a tensor on a device it comes with ``ready``."""
         device = getattr(getattr(value, "device", None), "type", "cpu")
         if device == "cpu":
-            return float(value)
+            # Of a tensor that needs gradients torch would warn, in the middle of the training's output.
+            return float(value.detach() if hasattr(value, "detach") else value)
         now = self._clock()
         if self._event is not None or 0.0 <= now - self._offered < OFFER_SECONDS:
             return None

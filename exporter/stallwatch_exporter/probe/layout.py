@@ -1,6 +1,7 @@
 """The form of a ring file: a header of one page, then records of one size.
 
 A record is its number (1, 2, …), the Unix time and one double a field; NaN says that the field was not told.
+A field that really is NaN, such as a loss, has its bit set in the field ``told_nan``.
 Record ``n`` lies in place ``(n - 1) % capacity``. The writer writes the record, then the header's counter of
 records written: a record whose number the counter has not reached is not there yet.
 """
@@ -23,7 +24,7 @@ COUNTERS = struct.Struct("=4Q")
 _NAMES_AT = 256
 
 #: Told anew with each step: absent from the next record unless told again.
-PASSING = ("step", "step_seconds", "loss", "grad_norm", "learning_rate", "loss_scale")
+PASSING = ("step", "step_seconds", "loss", "grad_norm", "learning_rate", "loss_scale", "told_nan")
 #: True until told otherwise: repeated in every record.
 LASTING = (
     "phase",

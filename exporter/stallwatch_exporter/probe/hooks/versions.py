@@ -13,4 +13,4 @@ def tell_versions(probe: Probe) -> None:
     """Versions of what is imported by now; nothing is imported for it."""
     found = {name: getattr(sys.modules.get(name), "__version__", None) for name in _PACKAGES}
     versions = {name: str(version) for name, version in found.items() if version is not None}
-    probe.event("versions", python=sys.version.split()[0], **versions)
+    probe.event("versions", "versions", python=sys.version.split()[0], **versions)

@@ -43,7 +43,7 @@ def install(probe: Probe) -> None:
             record = frame.f_locals.get("record")
             if record is not None and record.levelno >= _WARNING:
                 place = f"{record.pathname}:{record.lineno}"
-                _tell(probe, "log", f"{record.levelname} {record.name}", record.getMessage(), place)
+                _tell(probe, "log", f"{record.levelname} {record.name}", str(record.msg), place)
 
         notice_method(logging.Logger, "callHandlers", handled, probe.failed)
 

@@ -1,0 +1,158 @@
+"""The agent with probes in the ranks: their steps count, the log's phases still do."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stallwatch_exporter.probe.api import Probe
+from stallwatch_exporter.probing import BOOTSTRAP, Probing, make_folder, with_probe
+
+
+@pytest.fixture
+def probed(watch: Callable[..., Any], tmp_path: Path) -> tuple[Any, list[Probe]]:
+    """A run under watch and the probes of its two ranks, by the same clock."""
+    folder = tmp_path / "rings"
+    folder.mkdir()
+    run = watch()
+    run.agent._probing = Probing(folder)
+    return run, [Probe(folder, {"RANK": str(rank)}, lambda: run.now) for rank in (0, 1)]
+
+
+def train(run: Any, probes: list[Probe], steps: int, seconds: float = 2.0) -> None:
+    for _ in range(steps):
+        run.wait(seconds)
+        for probe in probes:
+            probe.step(loss=0.5)
+    run.wait(1.0)
+
+
+def test_a_run_that_prints_nothing_shows_its_steps(probed: Any) -> None:
+    run, probes = probed
+    train(run, probes, 10)
+    assert run.metric("stallwatch_step") == run.metric("stallwatch_steps_total") == 10
+    assert run.metric("stallwatch_rank_step{rank=1}") == 10
+    assert run.metric("stallwatch_loss{rank=0}") == 0.5
+    assert run.metric("stallwatch_step_duration_seconds_count") == 9
+    assert run.kept("agent.json")["state"] == "training"
+
+
+def test_a_run_that_prints_nothing_and_stops_is_called_stalled_and_recovers(probed: Any) -> None:
+    run, probes = probed
+    train(run, probes, 10)
+    run.wait(40)
+    assert [(change[0].partition("/")[0], change[1]) for change in run.changes] == [("stall", "open")]
+    assert run.told[0].step == 10
+    train(run, probes, 1)
+    assert run.changes[-1][1:] == ("resolved", "recovered")
+
+
+def test_the_logs_numbers_count_no_steps_where_ranks_tell_theirs(probed: Any) -> None:
+    """A log that counts micro-batches beside ranks that count optimizer steps."""
+    run, probes = probed
+    run.say("step 4/4000 loss 3.0")
+    for step in range(1, 6):
+        train(run, probes, 1)
+        run.say(f"step {8 * step}/4000 loss 3.0")
+    run.wait(1.0)
+    assert run.metric("stallwatch_step") == 5
+    assert run.metric("stallwatch_loss{rank=0}") == 0.5
+
+
+def test_an_evaluation_that_only_the_log_tells_is_no_stall(probed: Any) -> None:
+    run, probes = probed
+    train(run, probes, 10)
+    run.say("***** Running Evaluation *****")
+    run.wait(600)
+    assert run.metric("stallwatch_phase{stallwatch_phase=eval}") == 1
+    assert run.changes == []
+    train(run, probes, 1)
+    assert run.metric("stallwatch_phase{stallwatch_phase=train}") == 1
+
+
+def test_a_phase_that_a_rank_tells_lasts_until_its_next_step(probed: Any) -> None:
+    run, probes = probed
+    train(run, probes, 10)
+    probes[0].phase("save")
+    run.wait(600)
+    assert run.metric("stallwatch_phase{stallwatch_phase=save}") == 1
+    assert run.changes == []
+    train(run, probes, 1)
+    assert run.metric("stallwatch_phase{stallwatch_phase=train}") == 1
+
+
+def test_ranks_that_begin_anew_at_a_checkpoint_count_on(probed: Any, tmp_path: Path) -> None:
+    run, probes = probed
+    train(run, probes, 30)
+    again = Probe(tmp_path / "rings", {"RANK": "0"}, lambda: run.now)
+    again.steps = 10.0
+    train(run, [again], 3)
+    assert run.metric("stallwatch_step") == 13
+    assert run.metric("stallwatch_steps_total") == 32  # the first step after the restart shows where it is
+
+
+def test_without_a_probe_the_log_is_the_source(probed: Any) -> None:
+    run, _ = probed
+    run.steps(1, 5)
+    assert run.metric("stallwatch_step") == 5
+
+
+def test_records_that_nobody_could_read_in_time_are_counted(probed: Any) -> None:
+    run, probes = probed
+    probes[0].step()
+    run.wait(1.0)
+    for _ in range(5000):
+        probes[0].step()
+    run.wait(1.0)
+    assert run.metric("stallwatch_dropped_records_total") == 5000 - 4095
+    assert run.metric("stallwatch_step") == 5001
+
+
+def test_words_of_the_ranks_are_kept_without_secrets(probed: Any) -> None:
+    run, probes = probed
+    probes[1].event("exception", message="no access with hf_" + "a1B2" * 9)
+    probes[1].step()
+    run.wait(1.0)
+    (line,) = (run.folder.path / "events.jsonl").read_text().splitlines()
+    event = json.loads(line)
+    assert (event["rank"], event["kind"]) == (1, "exception")
+    assert "a1B2" not in line
+
+
+def test_files_that_are_no_rings_disturb_nobody(probed: Any, tmp_path: Path) -> None:
+    run, probes = probed
+    (tmp_path / "rings" / "0-1-1.ring").write_bytes(os.urandom(10_000))
+    (tmp_path / "rings" / "0-2-2.ring").write_bytes(b"")
+    train(run, probes, 2)
+    assert run.metric("stallwatch_step") == 2
+    assert run.agent.errors == 0
+
+
+def test_the_rings_go_with_the_run(probed: Any, tmp_path: Path) -> None:
+    run, probes = probed
+    probes[0].step(loss=0.25)
+    run.end()
+    assert run.metric("stallwatch_step") == 1  # told in the last moment
+    assert not (tmp_path / "rings").exists()
+    probes[0].step()  # a rank that outlives the agent
+
+
+# ---- the environment
+
+
+def test_the_bootstrap_comes_before_what_is_on_the_path(tmp_path: Path) -> None:
+    assert with_probe({"PYTHONPATH": "/a:/b"}, tmp_path)["PYTHONPATH"] == f"{BOOTSTRAP}:/a:/b"
+    assert with_probe({}, tmp_path)["PYTHONPATH"] == str(BOOTSTRAP)  # no empty part: that is the folder
+    assert with_probe({"STALLWATCH_PROBE": "0"}, tmp_path) == {"STALLWATCH_PROBE": "0"}
+
+
+def test_a_home_that_cannot_be_written_has_its_rings_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    folder = make_folder(tmp_path / "file")
+    assert folder.is_dir() and folder.stat().st_mode & 0o077 == 0
+    folder.rmdir()

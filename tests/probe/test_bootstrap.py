@@ -1,0 +1,267 @@
+"""The probe inside a program that knows nothing of it: same output, same path, same failures.
+
+The libraries here are stand-ins with the attributes that the hooks look at; the real ones are in ``tests/repro``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from stallwatch_exporter.probing import with_probe
+from stallwatch_exporter.ringreader import Record, RingReader
+
+LIBRARIES = {
+    "torch/__init__.py": "from torch.optim import optimizer\nimport torch.later\n__version__ = '9.9'\n",
+    "torch/later.py": "",
+    "torch/optim/__init__.py": "",
+    "torch/optim/optimizer.py": """
+_hooks = []
+def register_optimizer_step_post_hook(hook):
+    _hooks.append(hook)
+class Optimizer:
+    param_groups = [{"lr": 0.25}]
+    def step(self):
+        for hook in _hooks:
+            hook(self, (), {})
+""",
+    "deepspeed/__init__.py": "from deepspeed.runtime import engine\nimport deepspeed.later\n",
+    "deepspeed/later.py": "",
+    "deepspeed/runtime/__init__.py": "",
+    "deepspeed/runtime/engine.py": """
+from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
+class Module:
+    ds_id = 7
+    def named_modules(self):
+        return [("", self)]
+class DeepSpeedEngine:
+    def __init__(self):
+        self.global_steps, self.micro_steps, self.skipped_steps = 0, 0, 0
+        self.module = Module()
+        self.coordinator = PartitionedParameterCoordinator()
+    def gradient_accumulation_steps(self):
+        return 2
+    def backward(self, loss):
+        if loss < 0:
+            raise ValueError("no such loss")
+        scaled = loss / self.gradient_accumulation_steps()
+        loss = scaled
+        self.coordinator.trace_prologue(self.module)
+    def step(self):
+        self.micro_steps += 1
+        if self.micro_steps % self.gradient_accumulation_steps() == 0:
+            self._global_grad_norm = 1.5
+            self.global_steps += 1
+""",
+    "deepspeed/runtime/zero/__init__.py": "",
+    "deepspeed/runtime/zero/partitioned_param_coordinator.py": """
+class PartitionedParameterCoordinator:
+    def _invalidate_trace(self):
+        pass
+    def trace_prologue(self, sub_module):
+        self._invalidate_trace()
+    def release_and_reset_all(self):
+        self._invalidate_trace()
+""",
+}
+ENGINE = """
+import torch, deepspeed
+engine = deepspeed.engine.DeepSpeedEngine()
+for number in range(4):
+    engine.backward(1.0 + number)
+    engine.step()
+"""
+
+
+class Ran(NamedTuple):
+    code: int
+    out: bytes
+    err: bytes
+
+
+class Programs:
+    """Runs programs with and without the probe."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.folder = tmp_path
+        self.rings = tmp_path / "rings"
+        self.rings.mkdir()
+        self.site = tmp_path / "site"
+        for name, text in LIBRARIES.items():
+            path = self.site / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    def run(self, code: str, *options: str, probe: bool = True, rank: str | None = "0", **more: str) -> Ran:
+        program = self.folder / "train.py"
+        program.write_text(code)
+        environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(self.site), **more}
+        if rank is not None:
+            environ["RANK"] = rank
+        if probe:
+            environ = with_probe(environ, self.rings)
+        done = subprocess.run(
+            [sys.executable, *options, str(program)], env=environ, capture_output=True, timeout=60
+        )
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    def records(self) -> list[Record]:
+        return [record for path in self.rings.glob("*.ring") for record in RingReader(path).read().records]
+
+    def steps(self) -> list[Record]:
+        return [record for record in self.records() if "step" in record.values]
+
+    def faults(self) -> int:
+        readers = [RingReader(path) for path in self.rings.glob("*.ring")]
+        assert all(reader.read() for reader in readers)
+        return sum(reader.faults for reader in readers)
+
+    def events(self) -> list[dict[str, object]]:
+        lines = [line for path in self.rings.glob("*.jsonl") for line in path.read_text().splitlines()]
+        return [json.loads(line) for line in lines]
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Programs:
+    return Programs(tmp_path)
+
+
+def test_an_engine_tells_its_steps_losses_and_invalidations(programs: Programs) -> None:
+    assert programs.run(ENGINE, rank="3") == Ran(0, b"", b"")
+    one, two = programs.steps()
+    assert (one.rank, one.values["step"], one.values["loss"], one.values["grad_norm"]) == (3, 1, 2.0, 1.5)
+    assert (two.values["step"], two.values["loss"]) == (2, 4.0)
+    assert two.values["invalidations_short"] == 4
+    assert programs.faults() == 0
+    (named,) = [event for event in programs.events() if event["kind"] == "trace-cache"]
+    assert (named["how"], named["got"], named["got_name"]) == ("short", 7, "(the model) (Module)")
+
+
+def test_an_invalidation_from_elsewhere_is_told_apart(programs: Programs) -> None:
+    programs.run(ENGINE + "engine.coordinator.release_and_reset_all()\nengine.step(); engine.step()\n")
+    assert programs.steps()[-1].values["invalidations_external"] == 1
+
+
+def test_a_plain_loop_counts_the_steps_of_one_optimizer(programs: Programs) -> None:
+    code = (
+        "import torch\nfrom torch.optim.optimizer import Optimizer\none, other = Optimizer(), Optimizer()\n"
+    )
+    programs.run(code + "for _ in range(3): one.step(); other.step()\n")
+    assert [(each.values["step"], each.values["learning_rate"]) for each in programs.steps()] == [
+        (1, 0.25),
+        (2, 0.25),
+        (3, 0.25),
+    ]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sys; print(sys.path, [p for p in sys.argv])",
+        ENGINE + "engine.backward(-1.0)\n",
+        "import torch\nraise RuntimeError('out')\n",
+        "import torch, no_such_module\n",
+        "import torch, warnings\nfor _ in range(2): warnings.warn('careful', FutureWarning)\n",
+        "import torch, warnings\nwarnings.simplefilter('always')\nopen(__file__)\n",  # a ResourceWarning
+        "import torch, logging\nlogging.warning('one'); logging.getLogger('x').error('two')\n",
+        "import logging, torch\nlogging.basicConfig(format='%(funcName)s %(lineno)d %(message)s')\n"
+        "def f(): logging.warning('one %d', 'no number')\nf()\n",
+        "import torch, sys\nsys.exit('good bye')\n",
+        "import torch\nraise KeyboardInterrupt\n",
+        "import os, torch\nprint(os.system('exit 3'), os.fork() and os.wait()[1])\n",
+    ],
+    ids=lambda code: code.splitlines()[-1][:30],
+)
+def test_output_and_exit_code_are_those_of_a_run_without_probe(programs: Programs, code: str) -> None:
+    plain = programs.run(code, probe=False)
+    assert programs.run(code) == plain
+    assert programs.faults() == 0
+
+
+def test_warnings_log_records_and_exceptions_are_told(programs: Programs) -> None:
+    programs.run(
+        "import logging, warnings, torch\n"
+        "for number in range(3): warnings.warn(f'careful {number}')\n"
+        "logging.getLogger('x').warning('look')\nlogging.getLogger('x').info('no')\n"
+        "raise RuntimeError('out')\n"
+    )
+    told = [(event["kind"], event.get("text") or event.get("message")) for event in programs.events()]
+    assert [each for each in told if each[0] != "versions"] == [
+        ("warning", "careful 0"),
+        ("log", "look"),
+        ("exception", "out"),
+    ]
+
+
+def test_a_hook_that_raises_is_counted_and_disturbs_nobody(programs: Programs) -> None:
+    spoil = (
+        "import torch, deepspeed\nimport stallwatch_probe.hooks.deepspeed as hook\n"
+        "def numbers(engine): raise RuntimeError('in the probe')\nhook._numbers = numbers\n"
+    )
+    assert programs.run(spoil + ENGINE) == Ran(0, b"", b"")
+    assert programs.faults() == 2
+    assert programs.steps() == []
+
+
+def test_a_library_of_another_form_disturbs_nobody(programs: Programs) -> None:
+    (programs.site / "deepspeed/runtime/engine.py").write_text("DeepSpeedEngine = 5\n")
+    assert programs.run("import torch, deepspeed\nprint('on')\n") == Ran(0, b"on\n", b"")
+    assert programs.faults() == 1
+
+
+def test_the_sitecustomize_that_was_there_is_loaded(programs: Programs) -> None:
+    (programs.site / "sitecustomize.py").write_text("print('theirs')\n")
+    code = "import sys, torch\nprint(sys.modules['sitecustomize'].__file__)\n"
+    assert programs.run(code) == programs.run(code, probe=False)
+    assert programs.records() != []
+
+
+def test_a_sitecustomize_that_fails_fails_as_before(programs: Programs) -> None:
+    (programs.site / "sitecustomize.py").write_text("import no_such_module\n")
+    assert programs.run("print('on')") == programs.run("print('on')", probe=False)
+
+
+@pytest.mark.parametrize("option", ["-S", "-I", "-E"])
+def test_an_isolated_python_has_no_probe(programs: Programs, option: str) -> None:
+    code = "import sys; print('stallwatch_probe' in sys.modules)"
+    assert programs.run(code, option) == Ran(0, b"False\n", b"")
+
+
+def test_one_rank_can_be_left_out(programs: Programs) -> None:
+    rank = with_probe({"PYTHONPATH": str(programs.site)}, programs.rings)
+    assert programs.run(ENGINE, probe=False, **{**rank, "STALLWATCH_PROBE": "0"}) == Ran(0, b"", b"")
+    assert list(programs.rings.iterdir()) == []
+
+
+def test_a_launcher_that_imports_torch_is_no_rank(programs: Programs) -> None:
+    programs.run("import torch, warnings\nwarnings.warn('of the launcher')\n", rank=None)
+    assert list(programs.rings.iterdir()) == []
+
+
+def test_a_process_that_steps_is_a_rank_whoever_started_it(programs: Programs) -> None:
+    programs.run(ENGINE, rank=None)
+    assert [each.rank for each in programs.steps()] == [0, 0]
+
+
+def test_a_program_that_execs_itself_goes_on(programs: Programs) -> None:
+    again = "import os, sys\nif not os.environ.get('AGAIN'):\n    os.environ['AGAIN'] = '1'\n"
+    programs.run(ENGINE + again + "    os.execv(sys.executable, [sys.executable, __file__])\n")
+    assert sorted(each.values["step"] for each in programs.steps()) == [1, 1, 2, 2]
+
+
+def test_a_full_disk_stops_nobody(programs: Programs) -> None:
+    limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+    assert programs.run(limit + ENGINE + "print('on')\n") == Ran(0, b"on\n", b"")
+    assert list(programs.rings.iterdir()) == []
+
+
+def test_a_ring_that_is_removed_stops_nobody(programs: Programs) -> None:
+    remove = "import pathlib, sys\nfor p in pathlib.Path(sys.argv[0]).parent.glob('rings/*'): p.unlink()\n"
+    again = "for _ in range(4): engine.step()\nprint('on')\n"
+    assert programs.run(ENGINE + remove + again) == Ran(0, b"on\n", b"")
