@@ -10,7 +10,7 @@ from typing import Any
 
 from stallwatch_rules.patterns import hyperscan
 
-Hits = list[tuple[int, int]]  #: (number of the pattern, where the match ends), in the order of the ends
+Hits = tuple[list[int], list[int]]  #: numbers of patterns and where their matches end, in the ends' order
 
 
 def available() -> bool:
@@ -27,14 +27,16 @@ class BlockScanner:
 
     def hits(self, data: bytes | memoryview) -> Hits:
         """Every match."""
-        found: Hits = []
-        add = found.append
+        numbers: list[int] = []
+        ends: list[int] = []
+        add_number, add_end = numbers.append, ends.append
 
         def on_match(number: int, _start: int, end: int, _flags: int, _context: object) -> None:
-            add((number, end))
+            add_number(number)
+            add_end(end)
 
         self._database.scan(data, match_event_handler=on_match, scratch=self._scratch())
-        return found
+        return numbers, ends
 
     def each(self, data: bytes | memoryview, on_hit: Callable[[int, int], bool]) -> None:
         """Tell (number, end) of every match, until ``on_hit`` says that this is enough."""

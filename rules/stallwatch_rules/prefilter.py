@@ -45,8 +45,8 @@ class Hyperscan:
         joined = "\n".join(texts)
         data = joined.encode("utf-8", "replace")
         owners = self._index.owners
-        hits = [(owners[number], end) for number, end in self._index.texts(data)]
-        hits += [((number,), end) for number, end in self._index.others(data)]
+        hits = [(owners[number], end) for number, end in zip(*self._index.texts(data), strict=True)]
+        hits += [((number,), end) for number, end in zip(*self._index.others(data), strict=True)]
         if not hits:
             return set()
         # Where each line ends. A match ends inside its line or at its end; one that runs over a line's end

@@ -34,7 +34,7 @@ class Segments:
         """Whether a container runtime wrote these lines as records."""
         return _RECORD.match(self._data) is not None or self._data[:8] == b'{"log":"'
 
-    def at(self, offsets: Sequence[int]) -> Numbers:
+    def at(self, offsets: Sequence[int] | Numbers) -> Numbers:
         """The segments in which matches lie that end at these offsets of the view."""
         import numpy as np
 

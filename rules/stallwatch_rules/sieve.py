@@ -19,7 +19,7 @@ from stallwatch_rules.sieve_blocks import block_at
 from stallwatch_rules.sieve_bulk import Bulk, RawRules
 from stallwatch_rules.sieve_samples import KINDS, Picked, pick, pick_last
 from stallwatch_rules.sieve_state import SieveSizes, SieveState, wording
-from stallwatch_rules.signscan import SignScanner
+from stallwatch_rules.signscan import Found, SignScanner
 from stallwatch_rules.watched import SERIES, TRACEBACK, WATCHES
 
 if TYPE_CHECKING:
@@ -53,8 +53,7 @@ class SieveEngine(NamedTuple):
     """The compiled patterns, which any number of sieves share."""
 
     rules: RawRules
-    signs: SignScanner  #: the rules' patterns, then those of ``WATCHES``
-    severe: BlockScanner
+    signs: SignScanner  #: the rules' patterns, then those of ``WATCHES``, then ``SEVERE_LEAD``
     warning: BlockScanner
     metrics: BlockScanner
 
@@ -105,14 +104,16 @@ class _Sifting:
         dense = number < self._sizes.dense_cells or number % 4 == 0
         self._mask[: max(self._state.carry, self._sizes.row if dense else 0)] = True
         self._behind = max(self._segments.count, self._state.carry)
-        by_target = self._hits()
+        found = self._engine.signs.find(self._view, self._segments, everything=dense)
+        by_target = self._hits(found)
         watches = len(self._engine.rules.targets)
         self._tracebacks(by_target.pop(watches + WATCHES.index(TRACEBACK), ()))
         counted = [self._rule(target, units) for target, units in by_target.items() if target < watches]
         for target, units in by_target.items():
             if watches <= target < watches + len(WATCHES):
                 self._watch(target, units)
-        self._severity(self._complaints(number), counted)
+        led = by_target.get(watches + len(WATCHES), ())
+        self._severity(self._complaints(found.worded, led, number), counted)
         picked = self._metrics(number, dense)
         self._count()
         if cell.torn:
@@ -124,11 +125,10 @@ class _Sifting:
         self._mask[max(0, unit - before) : unit + after + 1] = True
         self._behind = max(self._behind, unit + after + 1)
 
-    def _hits(self) -> dict[int, Units]:
+    def _hits(self, found: Found) -> dict[int, Units]:
         """The segments in which each target was found."""
         import numpy as np
 
-        found = self._engine.signs.find(self._view, self._segments)
         if not len(found.units):
             return {}
         rules = self._engine.rules
@@ -196,14 +196,14 @@ class _Sifting:
         for unit in fresh[:room].tolist():
             self._read(unit, watch.before, watch.after)
 
-    def _complaints(self, number: int) -> Units:
-        """Segments with words that say that something is wrong; warnings count in some cells only."""
+    def _complaints(self, worded: Units, led: Sequence[int] | Units, number: int) -> Units:
+        """Segments that say that something is wrong; warnings count in some cells only."""
         import numpy as np
 
-        ends = [end for _, end in self._engine.severe.hits(self._view)]
+        units = [worded, np.asarray(led, dtype=np.int64)]
         if number < self._sizes.dense_cells or number % self._sizes.warnings_every == 0:
-            ends += [end for _, end in self._engine.warning.hits(self._view)]
-        return np.unique(self._segments.at(ends))
+            units.append(self._segments.at(self._engine.warning.hits(self._view)[1]))
+        return np.unique(np.concatenate(units))
 
     def _severity(self, units: Sequence[int] | Units, counted: Sequence[Units]) -> None:
         """One line of each wording. Lines that a rule knows are no news."""

@@ -12,7 +12,7 @@ from stallwatch_rules.sieve import SieveEngine
 from stallwatch_rules.sieve_bulk import RawRules, targets_of
 from stallwatch_rules.sieve_samples import PATTERNS
 from stallwatch_rules.signscan import SignScanner
-from stallwatch_rules.watched import SEVERE, WARNING, WATCHES
+from stallwatch_rules.watched import SEVERE, SEVERE_LEAD, WARNING, WATCHES
 
 
 def sieve_engine(matcher: Matcher) -> SieveEngine | None:
@@ -35,9 +35,13 @@ def sieve_engine(matcher: Matcher) -> SieveEngine | None:
     place = {(target.rule, target.is_context): order for order, target in enumerate(targets)}
     target_of = [place[rule, is_context] for rule, _, is_context in parts]
     patterns = [pattern for _, pattern, _ in parts]
+    # What another rule requires mostly stands near its match, where all is read, or at the start.
+    contexts = {number for number, (_, _, is_context) in enumerate(parts) if is_context}
     for number, watch in enumerate(WATCHES):
         patterns += watch.patterns
         target_of += [len(targets) + number] * len(watch.patterns)
+    patterns.append(SEVERE_LEAD)
+    target_of.append(len(targets) + len(WATCHES))
     excluded = {page.id for page in matcher.catalogue.pages.values() if page.unless}
     rules = RawRules(
         tuple(targets),
@@ -47,8 +51,8 @@ def sieve_engine(matcher: Matcher) -> SieveEngine | None:
     )
     store = matcher.catalogue.store
     try:
-        signs = SignScanner([raw_form(pattern) for pattern in patterns], store, patterns)
+        signs = SignScanner([raw_form(pattern) for pattern in patterns], store, patterns, SEVERE, contexts)
     except hyperscan.error:  # patterns of the user's own may be too much for it
         return None
-    severe, warning = (BlockScanner(store.compiled((pattern,))) for pattern in (SEVERE, WARNING))
-    return SieveEngine(rules, signs, severe, warning, BlockScanner(store.compiled(PATTERNS)))
+    warning = BlockScanner(store.compiled((WARNING,)))
+    return SieveEngine(rules, signs, warning, BlockScanner(store.compiled(PATTERNS)))

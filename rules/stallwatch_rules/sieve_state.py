@@ -18,10 +18,10 @@ class SieveSizes:
     """How much is read, in bytes and in segments (a line, or a drawing of a progress bar)."""
 
     cell: int = 1024 * 1024
-    head: int = 128 * 1024  #: of a source, read whole
-    head_segments: int = 1200  #: and at least so many
-    tail: int = 192 * 1024  #: bytes of a source's end, read whole
-    stretch_cells: int = 64
+    head: int = 96 * 1024  #: of a source, read whole
+    head_segments: int = 800  #: and at least so many
+    tail: int = 128 * 1024  #: bytes of a source's end, read whole
+    stretch_cells: int = 1024
     dense_cells: int = 4  #: at a stretch's start, with all samples; behind them every fourth has them
     novel: tuple[int, int] = (4, 20)  #: segments before and behind a rule's first match in a stretch
     novel_windows: int = 20  #: so many; what is new after them has the small window

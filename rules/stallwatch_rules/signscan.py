@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from stallwatch_rules.blockscan import BlockScanner
@@ -24,38 +24,49 @@ class Found(NamedTuple):
 
     patterns: Numbers
     units: Numbers
+    worded: Numbers  #: segments with one of the words, each once
 
 
 class SignScanner:
     """Looks for patterns in cells."""
 
-    def __init__(self, patterns: Sequence[str], store: DatabaseStore, origins: Sequence[str]) -> None:
-        """``patterns`` in the form to look for in raw bytes; ``origins`` as they were written."""
-        self._index = TextIndex(origins, store, patterns)
-        covered = [number for number in range(len(patterns)) if number not in set(self._index.rest)]
-        self._covered = covered
-        self._patterns = (
-            BlockScanner(store.compiled(tuple(patterns[number] for number in covered))) if covered else None
-        )
+    def __init__(
+        self,
+        patterns: Sequence[str],
+        store: DatabaseStore,
+        origins: Sequence[str],
+        words: Sequence[str] = (),
+        seldom: Container[int] = (),
+    ) -> None:
+        """``patterns`` in the form to look for in raw bytes; ``origins`` as they were written; ``words`` are
+        looked for beside them. ``seldom`` are numbers of patterns that not every cell is searched for."""
+        self._all = TextIndex(origins, store, patterns, words)
+        self._most = TextIndex(origins, store, patterns, words, seldom)
+        bare = set(self._all.rest)
+        self._covered = [number for number in range(len(patterns)) if number not in bare]
+        covered = tuple(patterns[number] for number in self._covered)
+        self._patterns = BlockScanner(store.compiled(covered)) if covered else None
 
-    def find(self, view: bytes, segments: Segments) -> Found:
+    def find(self, view: bytes, segments: Segments, *, everything: bool = True) -> Found:
         """The matches in a cell."""
         import numpy as np
 
-        others = self._index.others(view)
-        numbers = [np.asarray([number for number, _ in others], dtype=np.int64)]
-        units = [segments.at([end for _, end in others])]
-        texts = self._index.texts(view)
-        if texts and self._patterns is not None:
-            named = np.unique(segments.at([end for _, end in texts]))
+        index = self._all if everything else self._most
+        others, ends = index.others(view)
+        numbers = [np.asarray(others, dtype=np.int64)]
+        units = [segments.at(ends)]
+        texts, ends = index.texts(view)
+        at = segments.at(ends)
+        is_word = np.asarray(texts, dtype=np.int64) >= len(index.owners)
+        named = np.unique(at[~is_word])
+        if len(named) and self._patterns is not None:
             if len(named) * _DENSE > segments.count:
-                hits = self._patterns.hits(view)
-                units.append(segments.at([end for _, end in hits]))
+                hits, ends = self._patterns.hits(view)
+                units.append(segments.at(ends))
             else:
                 pieces = segments.texts(named)
-                hits = self._patterns.hits(b"\n".join(pieces))
-                ends = np.cumsum([len(piece) + 1 for piece in pieces]) - 1
-                units.append(named[np.searchsorted(ends, [end for _, end in hits])])
-            covered = self._covered
-            numbers.append(np.asarray([covered[number] for number, _ in hits], dtype=np.int64))
-        return Found(np.concatenate(numbers), np.concatenate(units))
+                hits, ends = self._patterns.hits(b"\n".join(pieces))
+                piece_ends = np.cumsum([len(piece) + 1 for piece in pieces]) - 1
+                units.append(named[np.searchsorted(piece_ends, ends)])
+            numbers.append(np.asarray([self._covered[number] for number in hits], dtype=np.int64))
+        return Found(np.concatenate(numbers), np.concatenate(units), np.unique(at[is_word]))

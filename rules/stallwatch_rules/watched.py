@@ -104,10 +104,35 @@ WATCHES: tuple[Watch, ...] = (
 
 #: Lines that say that something is wrong; what they say is looked at once per wording.
 SEVERE = (
-    r"[Ee]rror|ERROR|[Ff]ail|FAIL|FATAL|[Ff]atal|CRITICAL|[Ee]xception|[Aa]bort|[Kk]ill|[Tt]imed? ?out"
-    r"|TIMEOUT|[Ii]nvalid|[Cc]annot|unable to|Unable to|[Rr]efused|[Cc]rash|[Pp]anic"
-    r"|\[[EF]\d{0,4} |\b[EF]\d{4} \d\d:|错误|失败|异常"
+    "rror",
+    "ERROR",
+    "Fail",
+    "fail",
+    "FAIL",
+    "FATAL",
+    "Fatal",
+    "fatal",
+    "CRITICAL",
+    "xception",
+    "Abort",
+    "abort",
+    "Kill",
+    "kill",
+    "TIMEOUT",
+    "Timeout",
+    "timeout",
+    "nvalid",
+    "annot",
+    "efused",
+    "rash",
+    "anic",
+    "错误",
+    "失败",
+    "异常",
+    "imed out",
+    "nable to",
 )
+SEVERE_LEAD = r"\[[EF]\d{0,4} |\b[EF]\d{4} \d\d:"  #: of glog's and torch's errors
 #: Warnings stand on many lines of a healthy log: they are looked for in some of the cells only.
 WARNING = r"[Ww]arn|WARN|\[W\d{0,4} |\bW\d{4} \d\d:|警告"
 

@@ -1,0 +1,49 @@
+"""How often a rule fired stays exact, however its lines mix with others that are read."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from stallwatch_rules.catalogue import load_catalogue
+from stallwatch_rules.lines import LineReader
+from stallwatch_rules.matcher import Matcher
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.sieve_engine import sieve_engine
+from stallwatch_rules.sieve_state import SieveSizes
+from stallwatch_rules.sourcereading import SourceReading
+
+TRACE = "Invalidate trace cache @ step {n}: expected module 19, but got module 11"
+OOM = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
+SIZES = SieveSizes(cell=8192, head=1024, head_segments=8, tail=4096, dense_cells=2, rule_lines=5, probe=512)
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank{rank}]: ", "[default{rank}]:"])
+def test_dense_matches_of_two_rules_are_counted_once_each(prefix: str) -> None:
+    rng = random.Random(7)
+    lines = []
+    for n in range(6000):
+        kind = rng.random()
+        text = (
+            TRACE.format(n=n)
+            if kind < 0.6
+            else OOM
+            if kind < 0.65
+            else f"step {n}/9000 loss {2 / (n + 1):.4f}"
+        )
+        lines.append(prefix.format(rank=n % 3) + text)
+    catalogue = load_catalogue()
+    matcher = Matcher(catalogue)
+    engine = sieve_engine(matcher)
+    if engine is None:
+        pytest.skip("hyperscan or numpy is missing on this platform")
+    reading = RunReading(catalogue, matcher)
+    source = SourceReading(reading, LineReader("train.log"), lambda: engine, SIZES)
+    source.feed(("\n".join(lines) + "\n").encode())
+    source.finish()
+    counts = {finding.rule: finding.count for finding in reading.diagnose().findings}
+    assert counts["zero3-trace-cache-invalidated"] == sum("Invalidate" in line for line in lines)
+    assert counts["cuda-oom"] == sum("out of memory" in line for line in lines)
+    ranks = {finding.rule: finding.ranks for finding in reading.diagnose().findings}
+    assert ranks["zero3-trace-cache-invalidated"] == ([0, 1, 2] if prefix else [])
