@@ -44,7 +44,7 @@ def take_rank(text: str) -> tuple[int | None, str]:
     for _ in range(4):  # launchers nest, but not without end
         first = text[:1]
         if first == "[":
-            if text[5:6] == "-" and text[1:3] == "20":  # a date
+            if text[5:6] == "-" and text[8:9] == "-" and text[1:3] == "20":  # a date
                 break
             found = _BRACKETED.match(text)
             if found is None:

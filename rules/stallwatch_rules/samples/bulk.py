@@ -17,9 +17,10 @@ import numpy as np
 from stallwatch_rules.records import Line
 from stallwatch_rules.samples import extract
 from stallwatch_rules.samples.blocks import NO_RANK, Block, Floats, Whole, merged
-from stallwatch_rules.samples.columns import Columns, times
-from stallwatch_rules.samples.plans import USUAL_STAMPS, Plan, learn, likened, shape, single
+from stallwatch_rules.samples.columns import Columns
+from stallwatch_rules.samples.plans import Plan, learn, likened, shape, single
 from stallwatch_rules.samples.portions import Portion
+from stallwatch_rules.samples.stamptimes import times_at
 from stallwatch_rules.samples.table import fields_of, is_bare, phase_of, tells
 from stallwatch_rules.samples.wordings import BAR, Wording, Wordings
 from stallwatch_rules.stamps import own_time
@@ -196,14 +197,14 @@ def _matched(plan: Plan, places: Whole, text: bytes, odd: list[_Odd]) -> _Planne
 def _clocks(portion: Portion) -> tuple[Whole, Floats]:
     """Which segments tell their source's time, and what it is."""
     picked = portion.pick(portion.clocks())
-    stamps = USUAL_STAMPS.findall(picked.all())
-    if len(stamps) == len(picked.places):
-        found = times(stamps) if stamps else np.zeros(0)
-        if not np.isnan(found).any():
-            return picked.places, found
+    starts = np.array(picked.ends[:-1], np.int64)
+    bracketed = np.frombuffer(picked.data, np.uint8)[starts] == ord("[")
+    known_times = times_at(picked.data, starts + bracketed)
+    if known_times is not None:
+        return picked.places, known_times
     picked = portion.pick(portion.clocks(all_of_them=True))
-    starts = [line[:_STAMP].decode("utf-8", "replace") for line in picked.all().split(b"\n")[:-1]]
-    found = np.array([own_time(start) for start in starts], np.float64)
+    lines = picked.all().split(b"\n")[:-1]
+    found = np.array([own_time(line[:_STAMP].decode("utf-8", "replace")) for line in lines], np.float64)
     known = ~np.isnan(found)
     return picked.places[known], found[known]
 

@@ -30,10 +30,6 @@ _BLANKS = re.compile(rb" +")
 _DIGITS = re.compile(rb"\d+")
 PICTURE = re.compile(rb"%\|[\x80-\xff #\d]*\|")  #: what a bar looks like does not matter
 _ANY_PICTURE = re.escape(b"%||"), rb"%\|[^|\n]*\|"
-# Full stamps at the start of lines; what may follow makes sure that they are read as they stand.
-USUAL_STAMPS = re.compile(
-    rb"^\[?(20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)(?! ?[Z+-]|[.,]?\d).*", re.MULTILINE
-)
 _AT_ONCE = b"+" if sys.version_info >= (3, 11) else b""  # possessive: nothing to come back to
 _RUN = rb"\d{1,15}" + _AT_ONCE  # longer counts are none
 _MOST_TOKENS = 60
