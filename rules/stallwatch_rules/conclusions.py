@@ -17,6 +17,7 @@ from stallwatch_rules.findings import NOT_A_NUMBER, OVERFLOW, TRACE_CACHE, Found
 from stallwatch_rules.flight import different_gathers, first_work
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.judgements.loss import (
+    is_excerpt,
     judge_divergence,
     judge_frozen,
     judge_spike,
@@ -165,7 +166,8 @@ def _losses(run: Run) -> Iterator[Conclusion]:
     if zeros is not None:
         yield NO_GRADIENT, zeros, None
         return
-    falling = judge_falling_scale([point.loss_scale for point in points], run.facts)
+    scales = [point.loss_scale for point in points]
+    falling = judge_falling_scale(scales, run.facts, excerpt=not run.live and is_excerpt(points))
     if falling is not None:
         yield OVERFLOW, falling, None
     divergence = judge_divergence(points, run.facts, nan_follows=nan, rewarded=curve.rewarded)

@@ -215,6 +215,7 @@ def test_a_loss_scale_in_free_fall() -> None:
     assert judge_falling_scale(steady + falls[:3], GOES_ON) is None
     assert judge_falling_scale([*steady, *falls, 8192.0], GOES_ON) is None, "it rose again"
     assert judge_falling_scale([65536.0, *falls], GOES_ON) is None, "how the scale is found"
+    assert judge_falling_scale([65536.0, *falls], GOES_ON, excerpt=True) is not None
     assert judge_falling_scale([None] * 9, GOES_ON) is None
 
 

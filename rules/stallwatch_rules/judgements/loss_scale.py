@@ -67,14 +67,20 @@ def _begun_at(trace: Trace) -> int:
     return last - _row_at_end(trace)
 
 
-def judge_falling_scale(scales: Sequence[float | None], facts: RunFacts) -> Judgement | None:
-    """A loss scale in free fall, in logs that print it with each step and say nothing of overflows."""
+def judge_falling_scale(
+    scales: Sequence[float | None], facts: RunFacts, *, excerpt: bool = False
+) -> Judgement | None:
+    """A loss scale in free fall, in logs that print it with each step and say nothing of overflows.
+
+    ``excerpt``: the log begins in mid-run, so that the scale is no longer being found.
+    """
     known = [scale for scale in scales if scale is not None]
     row = 0
     for earlier, later in zip(reversed(known[:-1]), reversed(known[1:]), strict=True):
         if later > earlier / 2:
             break
         row += 1
-    if row < OVERFLOWS_IN_A_ROW or len(known) - row <= CALIBRATION or facts.complete:
+    begins = len(known) - row <= CALIBRATION and not excerpt
+    if row < OVERFLOWS_IN_A_ROW or begins or facts.complete:
         return None
     return Judgement("fatal", say("scale-falling", facts.language, count=row, scale=f"{known[-1]:g}"))
