@@ -38,6 +38,17 @@ class BlockScanner:
         self._database.scan(data, match_event_handler=on_match, scratch=self._scratch())
         return numbers, ends
 
+    def first(self, data: bytes | memoryview, most: int) -> list[int]:
+        """Where the first matches end, at most so many."""
+        ends: list[int] = []
+
+        def on_hit(_number: int, end: int) -> bool:
+            ends.append(end)
+            return len(ends) >= most
+
+        self.each(data, on_hit)
+        return ends
+
     def each(self, data: bytes | memoryview, on_hit: Callable[[int, int], bool]) -> None:
         """Tell (number, end) of every match, until ``on_hit`` says that this is enough."""
 

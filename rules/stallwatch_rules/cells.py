@@ -53,7 +53,8 @@ class CellCutter:
             yield self._cut(len(self._held))
 
     def _cut(self, end: int) -> Cell:
-        data = bytes(self._held[:end])
+        with memoryview(self._held) as held:  # a slice of it is no copy
+            data = bytes(held[:end])
         del self._held[:end]
         cell = Cell(data, self._start, self._start // self._size, self._torn)
         self._start += end

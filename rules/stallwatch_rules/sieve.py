@@ -53,7 +53,7 @@ class SieveEngine(NamedTuple):
     """The compiled patterns, which any number of sieves share."""
 
     rules: RawRules
-    signs: SignScanner  #: the rules' patterns, then those of ``WATCHES``, then ``SEVERE_LEAD``
+    signs: SignScanner  #: the rules' patterns, then those of ``WATCHES``
     warning: BlockScanner
     metrics: BlockScanner
 
@@ -110,10 +110,9 @@ class _Sifting:
         self._tracebacks(by_target.pop(watches + WATCHES.index(TRACEBACK), ()))
         counted = [self._rule(target, units) for target, units in by_target.items() if target < watches]
         for target, units in by_target.items():
-            if watches <= target < watches + len(WATCHES):
+            if target >= watches:
                 self._watch(target, units)
-        led = by_target.get(watches + len(WATCHES), ())
-        self._severity(self._complaints(found.worded, led, number), counted)
+        self._severity(self._complaints(found.worded, number), counted)
         picked = self._metrics(number, dense)
         self._count()
         if cell.torn:
@@ -196,13 +195,14 @@ class _Sifting:
         for unit in fresh[:room].tolist():
             self._read(unit, watch.before, watch.after)
 
-    def _complaints(self, worded: Units, led: Sequence[int] | Units, number: int) -> Units:
+    def _complaints(self, worded: Units, number: int) -> Units:
         """Segments that say that something is wrong; warnings count in some cells only."""
         import numpy as np
 
-        units = [worded, np.asarray(led, dtype=np.int64)]
+        units = [worded]
         if number < self._sizes.dense_cells or number % self._sizes.warnings_every == 0:
-            units.append(self._segments.at(self._engine.warning.hits(self._view)[1]))
+            ends = self._engine.warning.first(self._view, self._sizes.warnings)
+            units.append(self._segments.at(ends))
         return np.unique(np.concatenate(units))
 
     def _severity(self, units: Sequence[int] | Units, counted: Sequence[Units]) -> None:

@@ -12,7 +12,7 @@ from stallwatch_rules.sieve import SieveEngine
 from stallwatch_rules.sieve_bulk import RawRules, targets_of
 from stallwatch_rules.sieve_samples import PATTERNS
 from stallwatch_rules.signscan import SignScanner
-from stallwatch_rules.watched import SEVERE, SEVERE_LEAD, WARNING, WATCHES
+from stallwatch_rules.watched import SEVERE, WARNING, WATCHES
 
 
 def sieve_engine(matcher: Matcher) -> SieveEngine | None:
@@ -36,12 +36,12 @@ def sieve_engine(matcher: Matcher) -> SieveEngine | None:
     target_of = [place[rule, is_context] for rule, _, is_context in parts]
     patterns = [pattern for _, pattern, _ in parts]
     # What another rule requires mostly stands near its match, where all is read, or at the start.
-    contexts = {number for number, (_, _, is_context) in enumerate(parts) if is_context}
+    seldom = {number for number, (_, _, is_context) in enumerate(parts) if is_context}
     for number, watch in enumerate(WATCHES):
+        if watch.seldom:
+            seldom.update(range(len(patterns), len(patterns) + len(watch.patterns)))
         patterns += watch.patterns
         target_of += [len(targets) + number] * len(watch.patterns)
-    patterns.append(SEVERE_LEAD)
-    target_of.append(len(targets) + len(WATCHES))
     excluded = {page.id for page in matcher.catalogue.pages.values() if page.unless}
     rules = RawRules(
         tuple(targets),
@@ -51,7 +51,7 @@ def sieve_engine(matcher: Matcher) -> SieveEngine | None:
     )
     store = matcher.catalogue.store
     try:
-        signs = SignScanner([raw_form(pattern) for pattern in patterns], store, patterns, SEVERE, contexts)
+        signs = SignScanner([raw_form(pattern) for pattern in patterns], store, patterns, SEVERE, seldom)
     except hyperscan.error:  # patterns of the user's own may be too much for it
         return None
     warning = BlockScanner(store.compiled((WARNING,)))

@@ -36,6 +36,7 @@ class SieveSizes:
     tracebacks_after: int = 16  #: segments behind a traceback, where its message may go on
     wordings: int = 400  #: different lines that say that something is wrong
     wording: tuple[int, int] = (2, 6)
+    warnings: int = 200  #: of a cell that are looked at
     warnings_every: int = 4  #: behind the dense cells, so many have one that is searched for warnings
     samples: int = 2  #: lines of each kind of metric at a cell's start
     probe: int = 8 * 1024  #: bytes at a cell's two ends in which they are looked for first

@@ -18,6 +18,7 @@ class Watch(NamedTuple):
     before: int  #: lines before it that are read, too
     after: int
     budget: int  #: so many in a stretch of the source; more of them teach nothing
+    seldom: bool = False  #: not every cell is searched for it
 
 
 TRACEBACK = Watch("traceback", (r"[Tt]raceback \(most recent call last\)",), 4, 0, 1 << 30)
@@ -83,6 +84,7 @@ WATCHES: tuple[Watch, ...] = (
         0,
         0,
         60,
+        seldom=True,
     ),
     Watch(
         "run",
@@ -97,6 +99,7 @@ WATCHES: tuple[Watch, ...] = (
         0,
         0,
         20,
+        seldom=True,
     ),
     # A runtime's partial record: what follows belongs to it.
     Watch("partial", (r"Z (?:stdout|stderr) P(?::\w+)? ",), 0, 1, 2000),
@@ -132,9 +135,8 @@ SEVERE = (
     "imed out",
     "nable to",
 )
-SEVERE_LEAD = r"\[[EF]\d{0,4} |\b[EF]\d{4} \d\d:"  #: of glog's and torch's errors
 #: Warnings stand on many lines of a healthy log: they are looked for in some of the cells only.
-WARNING = r"[Ww]arn|WARN|\[W\d{0,4} |\bW\d{4} \d\d:|警告"
+WARNING = r"[Ww]arn|WARN|\[[EWF]\d{0,4} |\b[EWF]\d{4} \d\d:|警告"
 
 #: Lines with numbers of a training, by kind: each kind gets its share of a cell. A kind is named as the first
 #: word of its ``Sample.series``, where they have one.
