@@ -1,38 +1,25 @@
-"""Where a package's files are: installed here, in a folder, or downloaded into a temporary one."""
+"""Where a package's files are: installed here, or in an archive that is downloaded and never unpacked."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 import subprocess
 import sys
-import tarfile
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
 
-from stallwatch.source_strings import SUFFIXES
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from stallwatch.package_index import Sdist, fetched, newest_sdist
+from stallwatch.source_files import SourceError, Sources, in_folders, in_sdist, in_wheel
 
 DOWNLOAD_SECONDS = 600
-
-
-class SourceError(Exception):
-    """The package's source is not at hand; says why and what to do."""
-
-
-class Sources(NamedTuple):
-    """A package's files."""
-
-    folders: list[Path]
-    version: str  #: empty where it is not known
-
-    def files(self) -> list[Path]:
-        """All that may hold messages, in an order that does not change."""
-        found = (path for folder in self.folders for path in folder.rglob("*"))
-        return sorted(p for p in found if (p.name.endswith(SUFFIXES) or ".so." in p.name) and p.is_file())
 
 
 def installed(package: str) -> Sources:
@@ -48,42 +35,73 @@ def installed(package: str) -> Sources:
         version = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         version = ""
-    return Sources([Path(folder) for folder in spec.submodule_search_locations], version)
+    return Sources(in_folders(Path(folder) for folder in spec.submodule_search_locations), version)
 
 
 @contextmanager
 def downloaded(package: str, version: str = "") -> Iterator[Sources]:
-    """The newest release, or this one, as pip finds it; without its dependencies, and never installed."""
+    """The newest release, or this one, without its dependencies; nothing of it is installed, built or run.
+
+    That is the wheel that pip chooses for this Python, or the index's source archive where there is no wheel
+    or only an older one.
+    """
+    wanted = requirement(package, version)
+    exact = Version(version) if version else None
     with TemporaryDirectory(prefix="stallwatch-verify-") as name:
-        folder = Path(name)
-        wanted = f"{package}=={version}" if version else package
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", name, wanted]
-        try:
-            subprocess.run(command, check=True, capture_output=True, text=True, timeout=DOWNLOAD_SECONDS)
-        except subprocess.CalledProcessError as error:
-            told = error.stderr.strip().splitlines() or ["no message"]
-            raise SourceError(f"pip cannot download {wanted}: {told[-1]}") from error
-        except subprocess.TimeoutExpired as error:
-            raise SourceError(f"pip took longer than {DOWNLOAD_SECONDS} s to download {wanted}") from error
-        (archive,) = folder.iterdir()
-        unpacked = folder / "unpacked"
-        _unpack(archive, unpacked)
-        yield Sources([unpacked], version_of(archive.name))
+        wheel, why = _wheel(wanted, Path(name))
+        if wheel is not None and exact is not None:
+            yield Sources(in_wheel(wheel), version_of(wheel.name))
+            return
+        sdist: Sdist | None = None
+        if os.environ.get("PIP_NO_INDEX", "0").lower() in ("", "0", "false", "no", "off"):
+            try:
+                sdist = newest_sdist(wanted.name, exact)
+            except SourceError as error:
+                why = f"{why}; {error}" if why else str(error)
+        if wheel is not None and (sdist is None or not _newer(sdist, wheel)):
+            yield Sources(in_wheel(wheel), version_of(wheel.name))
+        elif sdist is not None:
+            yield Sources(in_sdist(sdist.name, fetched(sdist)), str(sdist.version))
+        else:
+            raise SourceError(f"there is neither a wheel nor a source archive of {wanted}: {why}")
 
 
-def version_of(archive: str) -> str:
-    """The version in the name of a wheel or a source archive."""
-    stem = archive.removesuffix(".tar.gz").removesuffix(".zip")
-    parts = stem.split("-")
-    if archive.endswith(".whl"):
-        return parts[1]
-    return parts[-1] if len(parts) > 1 else ""
+def requirement(package: str, version: str = "") -> Requirement:
+    """What pip is asked for: a name and perhaps a version, and nothing that it takes for anything else."""
+    try:
+        wanted = Requirement(f"{package}=={Version(version)}" if version else package)
+    except InvalidVersion as error:
+        raise SourceError(f"{version!r} is no version; write it as in 1.2.3") from error
+    except InvalidRequirement as error:
+        raise SourceError(f"{package!r} is no package's name") from error
+    if wanted.name != package:
+        raise SourceError(f"{package!r} is more than a package's name; a release is chosen with --version")
+    return wanted
 
 
-def _unpack(archive: Path, folder: Path) -> None:
-    if archive.suffix in (".whl", ".zip"):
-        with zipfile.ZipFile(archive) as packed:
-            packed.extractall(folder)  # zipfile takes the dots out of the names
-    else:
-        with tarfile.open(archive) as packed_tar:
-            packed_tar.extractall(folder, filter="data")
+def version_of(wheel: str) -> str:
+    """The version in the name of a wheel."""
+    try:
+        return str(parse_wheel_filename(wheel)[1])
+    except InvalidWheelFilename:
+        return ""
+
+
+def _wheel(wanted: Requirement, folder: Path) -> tuple[Path | None, str]:
+    """The wheel that pip finds, or what it says. Wheels only: pip would run the build of anything else."""
+    options = ["--no-deps", "--quiet", "--only-binary", ":all:", "--dest", str(folder)]
+    command = [sys.executable, "-m", "pip", "download", *options, "--", str(wanted)]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=DOWNLOAD_SECONDS)
+    except subprocess.CalledProcessError as error:
+        told = error.stderr.strip().splitlines() or ["no message"]
+        return None, f"pip says: {told[-1]}"
+    except subprocess.TimeoutExpired as error:
+        raise SourceError(f"pip took longer than {DOWNLOAD_SECONDS} s to download {wanted}") from error
+    wheels = sorted(folder.glob("*.whl"))
+    return (wheels[0], "") if len(wheels) == 1 else (None, f"pip left {len(wheels)} wheels")
+
+
+def _newer(sdist: Sdist, wheel: Path) -> bool:
+    version = version_of(wheel.name)
+    return not version or (not sdist.version.is_prerelease and sdist.version > Version(version))

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import ast
-import mmap
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterator
-from pathlib import Path
 
+from stallwatch.source_files import SourceFile
 from stallwatch_rules.patterns import compile_re2
-from stallwatch_rules.wordings import COMPILED, GAP, Template
+from stallwatch_rules.wordings import GAP, Template
 
-BINARY = (".so", ".dylib", ".pyd")
-SUFFIXES = (".py", *COMPILED, *BINARY)
-MAX_FILE = 20 << 20  #: of source; a generated giant holds no messages
 MAX_STRING = 2000  #: bytes of a compiled string that are looked at
 BLOCK = 32 << 20  #: bytes of a compiled file that are looked at in one go
 
@@ -26,19 +22,19 @@ _STATEMENT_ENDS = re.compile(r"[;{}]")
 _ESCAPES = {"n": "\n", "t": "\t", '"': '"', "\\": "\\", "'": "'"}
 
 
-def strings_in(path: Path, phrases: Collection[Phrase], worth: Callable[[str], bool]) -> Iterator[Template]:
+def strings_in(
+    file: SourceFile, phrases: Collection[Phrase], worth: Callable[[str], bool]
+) -> Iterator[Template]:
     """The strings of a file: of a compiled one those around a phrase, of a source file all.
 
     ``worth`` tells from a source file's text in lower case whether it is to be parsed at all.
     """
-    if path.name.endswith(BINARY) or ".so." in path.name:
-        yield from binary_strings(path, phrases)
+    if file.binary:
+        yield from binary_strings(file, phrases)
         return
-    if path.stat().st_size > MAX_FILE:
-        return
-    text = path.read_bytes().decode("utf-8", "replace")
+    text = file.text()
     if worth(text.lower()):
-        yield from (python_strings(text) if path.suffix == ".py" else c_strings(text))
+        yield from (python_strings(text) if file.name.endswith(".py") else c_strings(text))
 
 
 def python_strings(text: str) -> Iterator[Template]:
@@ -110,27 +106,35 @@ def c_strings(text: str) -> Iterator[Template]:
         yield Template("".join(parts), line)
 
 
-def binary_strings(path: Path, phrases: Collection[Phrase]) -> Iterator[Template]:
+def binary_strings(file: SourceFile, phrases: Collection[Phrase]) -> Iterator[Template]:
     """A compiled file's: what stands between two NUL bytes around one of the phrases."""
-    if not phrases or not path.stat().st_size:
+    if not phrases:
         return
     told = (r"[^0-9A-Za-z_]{1,3}".join(map(re.escape, phrase)) for phrase in sorted(phrases))
     expression = compile_re2("(?i)" + "|".join(told))
-    with path.open("rb") as file:
-        rest = b""
-        while block := file.read(BLOCK):
-            data = rest + block
-            for found in expression.finditer(data):
-                start = data.rfind(b"\0", max(0, found.start() - MAX_STRING), found.start()) + 1
-                end = data.find(b"\0", found.end(), found.end() + MAX_STRING)
-                if end > 0:
-                    yield Template(data[start:end].decode("utf-8", "replace"), 0)
-            rest = data[-2 * MAX_STRING :]
+    for data in _blocks(file, 2 * MAX_STRING):
+        for found in expression.finditer(data):
+            start = data.rfind(b"\0", max(0, found.start() - MAX_STRING), found.start()) + 1
+            end = data.find(b"\0", found.end(), found.end() + MAX_STRING)
+            if end > 0:
+                yield Template(data[start:end].decode("utf-8", "replace"), 0)
 
 
-def holds(path: Path, text: str) -> bool:
+def holds(file: SourceFile, text: str) -> bool:
     """Whether a compiled file holds this text."""
-    if not path.stat().st_size:
-        return False
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return data.find(text.encode()) >= 0
+    wanted = text.encode()
+    return any(wanted in data for data in _blocks(file, len(wanted)))
+
+
+def _blocks(file: SourceFile, overlap: int) -> Iterator[bytes]:
+    """The file in pieces that are large, and begin with the end of the one before."""
+    held: list[bytes] = []
+    size = 0
+    for chunk in file.chunks():
+        held.append(chunk)
+        size += len(chunk)
+        if size >= BLOCK:
+            block = b"".join(held)
+            yield block
+            held, size = [block[-overlap:]], 0
+    yield b"".join(held)

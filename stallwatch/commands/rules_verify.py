@@ -15,7 +15,7 @@ import click
 from stallwatch.commands.context import App, catalogue_of, rules_option
 
 if TYPE_CHECKING:
-    from stallwatch.package_sources import Sources
+    from stallwatch.source_files import Sources
     from stallwatch_rules.page import RulePage
     from stallwatch_rules.wordings import Verified
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     help="Look into this folder of source instead of the installed package.",
 )
 @click.option(
-    "--download", is_flag=True, help="Look into the newest release (or --version), by pip download."
+    "--download", is_flag=True, help="Look into the newest release (or --version); nothing of it is run."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result for programs.")
 @rules_option
@@ -56,7 +56,8 @@ def verify(
 
     Exit code: 1 when a rule's text is missing; 2 when there is no source to look into; else 0.
     """
-    from stallwatch.package_sources import SourceError, Sources, downloaded, installed
+    from stallwatch.package_sources import downloaded, installed
+    from stallwatch.source_files import SourceError, Sources, in_folders
 
     if path and download:
         raise click.UsageError("--path and --download exclude each other")
@@ -68,7 +69,7 @@ def verify(
         if download:
             source = downloaded(package, version or "")
         else:
-            source = nullcontext(Sources([path], version or "") if path else installed(package))
+            source = nullcontext(Sources(in_folders([path]), version or "") if path else installed(package))
         with source as sources:
             results = look(list(catalogue.pages.values()), package, sources)
             found_version = sources.version
@@ -84,35 +85,32 @@ def verify(
 
 def look(pages: Sequence[RulePage], package: str, sources: Sources) -> list[Verified]:
     """What is known of each rule that names the package."""
-    from stallwatch.source_strings import BINARY, holds, strings_in
+    from stallwatch.source_strings import holds, strings_in
     from stallwatch_rules.wordings import COMPILED, Search
 
     search = Search(pages, package, sources.version)
-    files = sources.files()
     # The files that rules name first; source before compiled files, which are large and tell no line.
-    files.sort(
-        key=lambda file: (not search.named(file.as_posix()), not file.name.endswith((".py", *COMPILED)), file)
+    files = sorted(
+        sources.files,
+        key=lambda file: (
+            not search.named(file.place or file.name),
+            not file.name.endswith((".py", *COMPILED)),
+            file.name,
+        ),
     )
     with _progress(len(files)) as advance:
         for file in files:
             phrases = search.phrases
             if not phrases:
                 break
-            search.see(_shown(file, sources), strings_in(file, phrases, search.may_be_in))
+            search.see(file.name, strings_in(file, phrases, search.may_be_in))
             advance()
-    binaries = [file for file in files if file.name.endswith(BINARY) or ".so." in file.name]
-    names = {file.name for file in files}
+    binaries = [file for file in files if file.binary]
+    names = {file.base for file in files}
     for compiled in search.compiled:
         if compiled not in names and not any(holds(file, compiled) for file in binaries):
             search.absent(compiled)
     return list(search.results.values())
-
-
-def _shown(file: Path, sources: Sources) -> str:
-    for folder in sources.folders:
-        if file.is_relative_to(folder):
-            return str(file.relative_to(folder))
-    return str(file)
 
 
 def _print(results: Sequence[Verified], package: str, version: str) -> None:

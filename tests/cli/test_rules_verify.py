@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from stallwatch.package_sources import SourceError, downloaded, installed, version_of
+from stallwatch.package_sources import installed
+from stallwatch.source_files import SourceError, file_of
 from stallwatch.source_strings import binary_strings, c_strings, python_strings, strings_in
 
 Stallwatch = Callable[..., Result]
@@ -46,10 +46,10 @@ def test_c_strings_are_joined_with_gaps() -> None:
 def test_compiled_strings_around_a_phrase(tmp_path: Path) -> None:
     file = tmp_path / "lib.so"
     file.write_bytes(b"\x7fELF\0the Crane broke\0nothing\0")
-    assert [one.text for one in binary_strings(file, {("the", "crane")})] == ["the Crane broke"]
-    assert list(binary_strings(file, {("boat",)})) == []
+    assert [one.text for one in binary_strings(file_of(file), {("the", "crane")})] == ["the Crane broke"]
+    assert list(binary_strings(file_of(file), {("boat",)})) == []
     (tmp_path / "empty.so").write_bytes(b"")
-    assert list(strings_in(tmp_path / "empty.so", {("crane",)}, lambda _: True)) == []
+    assert list(strings_in(file_of(tmp_path / "empty.so"), {("crane",)}, lambda _: True)) == []
 
 
 PAGE = """\
@@ -137,7 +137,7 @@ def test_found_and_missing(stallwatch: Stallwatch, cargo: Path) -> None:
 
 def test_an_installed_package_is_found_without_importing_it(stallwatch: Stallwatch) -> None:
     assert installed("click").version
-    assert any(file.name == "core.py" for file in installed("click").files())
+    assert any(file.base == "core.py" for file in installed("click").files)
     with pytest.raises(SourceError, match="not installed here"):
         installed("no-such-package-at-all")
     result = stallwatch("rules", "verify", "--package", "no-such-package-at-all")
@@ -158,20 +158,3 @@ def test_options_that_do_not_go_together(
     result = stallwatch("rules", "verify", "--package", "cargo", *arguments)
     assert result.exit_code == 2
     assert told in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("archive", "version"),
-    [("trl-1.2.3-py3-none-any.whl", "1.2.3"), ("deepspeed-0.19.8.tar.gz", "0.19.8"), ("odd.zip", "")],
-)
-def test_the_version_in_an_archives_name(archive: str, version: str) -> None:
-    assert version_of(archive) == version
-
-
-def test_what_pip_says_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in [name for name in os.environ if name.startswith("PIP_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    with pytest.raises(SourceError, match="pip cannot download cargo==9"), downloaded("cargo", "9"):
-        pass

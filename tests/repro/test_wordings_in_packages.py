@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import pytest
 
 from stallwatch.commands.rules_verify import look
-from stallwatch.package_sources import SourceError, Sources, downloaded, installed
+from stallwatch.package_sources import downloaded, installed
+from stallwatch.source_files import SourceError, Sources
 from stallwatch_rules.catalogue import load_catalogue
 from stallwatch_rules.page import RulePage
 from stallwatch_rules.wordings import same_package

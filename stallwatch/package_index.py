@@ -1,0 +1,112 @@
+"""Source archives from a package index, by its list of files: nothing of them is built or run.
+
+pip cannot download a source archive without running its build, which is code of whoever uploaded it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from http.client import HTTPException
+from typing import NamedTuple
+
+from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
+from packaging.version import Version
+
+from stallwatch.index_page import ACCEPT, ListedFile, listed
+from stallwatch.source_files import SourceError
+
+INDEX = "https://pypi.org/simple"
+MAX_PAGE = 64 << 20  #: bytes of an index page
+MAX_SDIST = 256 << 20
+SECONDS = 600  #: that a download may take
+_PAUSE = 60  # seconds without an answer
+
+
+class Sdist(NamedTuple):
+    """A source archive on the index."""
+
+    name: str
+    version: Version
+    url: str
+    sha256: str
+
+
+def newest_sdist(package: str, version: Version | None) -> Sdist | None:
+    """That of the newest release, or of this one; ``None`` where the index has none."""
+    index = (os.environ.get("PIP_INDEX_URL") or INDEX).rstrip("/")
+    name = canonicalize_name(package)
+    page = f"{index}/{name}/"
+    try:
+        files = listed(_fetch(page, MAX_PAGE, index))
+    except ValueError as error:
+        raise SourceError(f"{_host(index)} does not list the files of {name}: {error}") from error
+    found = [one for one in map(_sdist, files) if one is not None]
+    if version is not None:
+        found = [one for one in found if one.version == version]
+    if not found:
+        return None
+    newest = max(found, key=lambda one: (not one.version.is_prerelease, one.version))
+    return newest._replace(url=urllib.parse.urljoin(page, newest.url))
+
+
+def fetched(sdist: Sdist) -> bytes:
+    """The archive, checked against the hash that the index tells."""
+    index = os.environ.get("PIP_INDEX_URL") or INDEX
+    content = _fetch(sdist.url, MAX_SDIST, index)
+    if hashlib.sha256(content).hexdigest() != sdist.sha256:
+        raise SourceError(f"{sdist.name} is not what the index tells: its SHA-256 differs; try again")
+    return content
+
+
+def _sdist(file: ListedFile) -> Sdist | None:
+    if file.yanked:
+        return None
+    try:
+        _, version = parse_sdist_filename(file.filename)
+    except InvalidSdistFilename:  # a wheel, an installer
+        return None
+    digest = file.hashes.get("sha256", "")
+    return Sdist(file.filename, version, file.url, digest.lower()) if digest else None
+
+
+def _fetch(url: str, most: int, index: str) -> bytes:
+    """The body, as long as it is not longer; the index's user and password go to its own host only."""
+    plain, login = _split(url)
+    parts = urllib.parse.urlsplit(plain)
+    if parts.scheme not in ("http", "https"):
+        raise SourceError(f"{_host(index)} names a file that is not on the web: {parts.scheme}:")
+    if not login and parts.netloc == urllib.parse.urlsplit(_split(index)[0]).netloc:
+        login = _split(index)[1]
+    request = urllib.request.Request(plain, headers={"Accept": f"{ACCEPT}, */*;q=0.1"})
+    if login:  # not carried to where the answer redirects
+        request.add_unredirected_header("Authorization", "Basic " + base64.b64encode(login.encode()).decode())
+    deadline = time.monotonic() + SECONDS
+    content = bytearray()
+    try:
+        with urllib.request.urlopen(request, timeout=_PAUSE) as answer:
+            while piece := answer.read(1 << 20):
+                content += piece
+                if len(content) > most:
+                    raise SourceError(f"{_host(plain)} sends more than {most >> 20} MiB for {parts.path}")
+                if time.monotonic() > deadline:
+                    raise SourceError(f"{_host(plain)} took longer than {SECONDS} s for {parts.path}")
+    except (urllib.error.URLError, HTTPException, OSError, ValueError) as error:
+        raise SourceError(f"{_host(plain)} cannot be asked for {parts.path}: {error}") from error
+    return bytes(content)
+
+
+def _split(url: str) -> tuple[str, str]:
+    """The address without its user and password, and these."""
+    parts = urllib.parse.urlsplit(url)
+    login, _, host = parts.netloc.rpartition("@")
+    return urllib.parse.urlunsplit(parts._replace(netloc=host)), urllib.parse.unquote(login)
+
+
+def _host(url: str) -> str:
+    return urllib.parse.urlsplit(url).hostname or "the index"

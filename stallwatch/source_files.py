@@ -1,0 +1,134 @@
+"""A package's files to look for strings in: in folders, or in an archive, of which nothing is extracted."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from stallwatch_exporter.archives import Member, TarFile, zip_members
+from stallwatch_exporter.decompress import kind_of
+from stallwatch_exporter.inputs import CHUNK, InputError, Limits
+from stallwatch_rules.wordings import COMPILED
+
+BINARY = (".so", ".dylib", ".pyd")
+SUFFIXES = (".py", *COMPILED, *BINARY)
+MAX_FILE = 20 << 20  #: of source; a generated giant holds no messages
+MAX_ARCHIVE = 512 << 20  #: bytes of source that are taken into memory from a source archive
+LIMITS = Limits(members=100_000, expanded=16 << 30)  #: of an archive; torch's wheel holds 12,000 files
+
+
+class SourceError(Exception):
+    """The package's source is not at hand; says why and what to do."""
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file of the package."""
+
+    name: str  #: with its folders, by slashes
+    chunks: Callable[[], Iterator[bytes]]  #: its content, anew at each call
+    place: str = ""  #: where it lies, which rules may name by its end
+
+    @property
+    def binary(self) -> bool:
+        """Whether it is compiled."""
+        return self.name.endswith(BINARY) or ".so." in self.base
+
+    @property
+    def base(self) -> str:
+        """The name without its folders."""
+        return self.name.rpartition("/")[2]
+
+    def text(self) -> str:
+        """What it says; nothing where it is longer than source is."""
+        content = b""
+        for chunk in self.chunks():
+            content += chunk
+            if len(content) > MAX_FILE:
+                return ""
+        return content.decode("utf-8", "replace")
+
+
+class Sources(NamedTuple):
+    """All files of a package that may hold messages."""
+
+    files: list[SourceFile]
+    version: str  #: empty where it is not known
+
+
+def file_of(path: Path, name: str = "") -> SourceFile:
+    """A file on the disk."""
+    return SourceFile(name or path.name, partial(_read, path), path.as_posix())
+
+
+def in_folders(folders: Iterable[Path]) -> list[SourceFile]:
+    """The files in folders."""
+    return [
+        file_of(path, path.relative_to(folder).as_posix())
+        for folder in folders
+        for path in sorted(folder.rglob("*"))
+        if _wanted(path.name) and path.is_file()
+    ]
+
+
+def in_wheel(path: Path) -> list[SourceFile]:
+    """The files in a wheel, or another zip archive; read from it when they are looked at."""
+    try:
+        return [
+            SourceFile(member.name, partial(_told, path.name, member))
+            for member in _few(zip_members(lambda: path.open("rb"), path.stat().st_size, LIMITS))
+            if _wanted(member.name)
+        ]
+    except InputError as error:
+        raise SourceError(f"{path.name}: {error.message}") from error
+
+
+def in_sdist(name: str, content: bytes) -> list[SourceFile]:
+    """The source files in a source archive: in memory, because a tar archive is read forwards only."""
+    kind = kind_of(content[:512])
+    found: list[SourceFile] = []
+    left = MAX_ARCHIVE
+    try:
+        if kind == "zip":
+            members = zip_members(lambda: io.BytesIO(content), len(content), LIMITS)
+        else:
+            members, broken = TarFile(lambda: io.BytesIO(content), kind, LIMITS).members()
+            if broken is not None:
+                raise broken
+        for member in _few(members):
+            if not _wanted(member.name) or member.size > MAX_FILE:
+                continue
+            left -= member.size
+            if left < 0:
+                raise SourceError(f"{name}: holds more than {MAX_ARCHIVE >> 20} MiB of source")
+            held = b"".join(member.chunks())
+            found.append(SourceFile(member.name, partial(iter, (held,))))
+    except InputError as error:
+        raise SourceError(f"{name}: {error.message}") from error
+    return found
+
+
+def _wanted(name: str) -> bool:
+    return name.endswith(SUFFIXES) or ".so." in name.rpartition("/")[2]
+
+
+def _few(members: list[Member]) -> list[Member]:
+    if len(members) > LIMITS.members:
+        raise InputError(f"holds more than {LIMITS.members:,} files", "unpack it and use --path DIR")
+    return members
+
+
+def _read(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        yield from iter(partial(file.read, CHUNK), b"")
+
+
+def _told(archive: str, member: Member) -> Iterator[bytes]:
+    try:
+        yield from member.chunks()
+    except InputError as error:
+        raise SourceError(f"{archive}: {member.name}: {error.message}") from error
