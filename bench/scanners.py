@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from stallwatch_exporter.filereading import Parallel
+from stallwatch_exporter.allfiles import Parallel
 from stallwatch_exporter.inputs import Limits
 from stallwatch_exporter.logfiles import expand
 from stallwatch_exporter.postmortem import diagnose_paths

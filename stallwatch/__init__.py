@@ -12,13 +12,18 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     import pandas as pd
 
+    from stallwatch.integrations.engine import watch
+    from stallwatch.integrations.loop import training_run
+    from stallwatch.integrations.transformers import Callback
     from stallwatch_rules.records import Diagnosis
 
     __version__: str
 
-__all__ = ["Diagnosis", "__version__", "diagnose", "samples"]
+__all__ = ["Callback", "Diagnosis", "__version__", "diagnose", "samples", "training_run", "watch"]
 
 
 def diagnose(
@@ -26,13 +31,20 @@ def diagnose(
     language: str = "en",
     *,
     baseline: str | PathLike[str] | Iterable[str | PathLike[str]] = (),
+    workers: int = 1,
+    executor: Executor | None = None,
 ) -> Diagnosis:
     """What the logs say: the Python twin of ``stallwatch diagnose``.
 
     `paths` are files, folders, globs or archives. What could not be read is told in ``Diagnosis.notes``;
     the rest is diagnosed. `language` is that of the texts: ``en`` or ``zh``. `baseline` are the logs of a
     healthy run: lines that it does not have are told as new.
+
+    With `workers` above 1, so many processes read the files of a large run, this one included; a script that
+    asks for them needs an ``if __name__ == "__main__":``. `executor` reads them instead, wherever it runs, if
+    it finds the files by their paths there. The diagnosis is the same.
     """
+    from stallwatch_exporter.allfiles import Parallel
     from stallwatch_exporter.baseline import read_baseline
     from stallwatch_exporter.postmortem import diagnose_paths
     from stallwatch_exporter.settings import cache_home
@@ -40,8 +52,11 @@ def diagnose(
 
     several, healthy = _listed(paths), _listed(baseline)
     catalogue = load_catalogue(cache=cache_home())
-    known = read_baseline(healthy, catalogue=catalogue).baseline if healthy else None
-    diagnosis, _ = diagnose_paths(several, catalogue=catalogue, language=language, baseline=known)
+    parallel = Parallel(workers=workers, executor=executor)
+    known = read_baseline(healthy, catalogue=catalogue, parallel=parallel).baseline if healthy else None
+    diagnosis, _ = diagnose_paths(
+        several, catalogue=catalogue, language=language, baseline=known, parallel=parallel
+    )
     return diagnosis
 
 
@@ -70,4 +85,16 @@ def __getattr__(name: str) -> Any:
         from stallwatch_rules.records import Diagnosis
 
         return Diagnosis
+    if name == "Callback":
+        from stallwatch.integrations.transformers import Callback
+
+        return Callback
+    if name == "training_run":
+        from stallwatch.integrations.loop import training_run
+
+        return training_run
+    if name == "watch":
+        from stallwatch.integrations.engine import watch
+
+        return watch
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

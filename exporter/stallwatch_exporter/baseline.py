@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
+from stallwatch_exporter.allfiles import Parallel, read_all
 from stallwatch_exporter.inputs import InputProblem, Limits
 from stallwatch_exporter.logfiles import expand
 from stallwatch_rules.catalogue import Catalogue
-from stallwatch_rules.lines import LineReader
 from stallwatch_rules.novelty import Baseline
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Verdict
@@ -24,23 +25,30 @@ class Healthy(NamedTuple):
 
 
 def read_baseline(
-    paths: Sequence[str | os.PathLike[str]], *, catalogue: Catalogue, limits: Limits | None = None
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    catalogue: Catalogue,
+    limits: Limits | None = None,
+    parallel: Parallel | None = None,
 ) -> Healthy:
     """Read a healthy run's files, folders, globs and archives."""
-    reading, problems = read_whole(paths, catalogue=catalogue, limits=limits)
+    reading, problems = read_run(paths, catalogue=catalogue, limits=limits, parallel=parallel)
     baseline = Baseline.of(stream.templates for stream in reading.streams.values())
     return Healthy(baseline, reading.diagnose().verdict, problems)
 
 
-def read_whole(
-    paths: Sequence[str | os.PathLike[str]], *, catalogue: Catalogue, limits: Limits | None = None
+def read_run(
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    catalogue: Catalogue,
+    limits: Limits | None = None,
+    parallel: Parallel | None = None,
 ) -> tuple[RunReading, list[InputProblem]]:
-    """Read every line, for those who need more of a run than its diagnosis."""
+    """Read a run as for its diagnosis, for those who need more of it than that."""
     files, problems = expand(paths, limits=limits)
     reading = RunReading(catalogue)
-    for file in files:
-        reader = LineReader(file.name, file.rank)
-        for chunk in file.chunks(problems):
-            reading.feed(reader.feed(chunk))
-        reading.feed(reader.finish())
+    if parallel is not None:
+        parallel = replace(parallel, limits=limits)
+    for _, read in read_all(files, reading, parallel=parallel):
+        problems += read.problems
     return reading, problems

@@ -15,6 +15,7 @@ from typing import BinaryIO, cast
 
 from stallwatch_exporter.archives import TarFile, zip_members
 from stallwatch_exporter.decompress import Kind, expanded, kind_of
+from stallwatch_exporter.heads import head_first
 from stallwatch_exporter.inputs import InputError, InputProblem, Limits, Meter
 from stallwatch_exporter.lognames import enters_folder, may_be_log, takes_name
 from stallwatch_exporter.notices import printable
@@ -25,6 +26,7 @@ from stallwatch_rules.rankpaths import rank_of_path, ranks_of_tasks
 __all__ = ["InputProblem", "Limits", "LogFile", "expand", "from_stream"]
 
 STDIN = "<stdin>"
+_JUDGED = 64 * 1024  # bytes of the head that say whether a file is text
 
 
 @dataclass(frozen=True)
@@ -38,14 +40,20 @@ class LogFile:
     open_chunks: Callable[[], Iterator[bytes]] = field(repr=False)
     path: str = ""  #: where another process finds it, if it is a file by itself
 
-    def chunks(self, problems: list[InputProblem]) -> Iterator[bytes]:
-        """The decompressed bytes in portions. What is wrong with them is added to ``problems``."""
+    def chunks(self, problems: list[InputProblem], binary: list[str] | None = None) -> Iterator[bytes]:
+        """The decompressed bytes in portions, the first of which is the file's head (``heads``).
+
+        What is wrong with them is added to ``problems``; a file that is no text and was found rather than
+        asked for is only named in ``binary``.
+        """
         first = True
         try:
-            for chunk in self.open_chunks():
-                if first and looks_binary(chunk[:65536]):
+            for chunk in head_first(self.open_chunks()):
+                if first and looks_binary(chunk[:_JUDGED]):
                     if self.asked_for:
                         problems.append(_binary(self.name))
+                    elif binary is not None:
+                        binary.append(self.name)
                     return
                 first = False
                 yield chunk

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from stallwatch_exporter.filereading import Parallel, read_all
+from stallwatch_exporter.allfiles import Parallel, read_all
 from stallwatch_exporter.inputs import InputProblem, Limits
 from stallwatch_exporter.logfiles import LogFile, expand, from_stream
 from stallwatch_rules.catalogue import Catalogue
@@ -24,6 +24,8 @@ __all__ = ["InputProblem", "Parallel", "diagnose_paths", "diagnose_streams"]
 
 ProgressTold = Callable[[int, int], None]
 """Told how many bytes of how many (on disk) were read."""
+
+_NAMED = 3  # files of those that were passed over
 
 
 def diagnose_paths(
@@ -89,16 +91,18 @@ def _diagnose(
     reading.baseline = baseline
     stats = Stats()
     notes: list[str] = []
-    told = _Told(progress, sum(file.size for file in files))
-    for file, read in read_all(files, reading, within=told.within, parallel=parallel):
-        told.done(file)
+    binary: list[str] = []
+    for file, read in read_all(files, reading, told=_told_of(progress, files), parallel=parallel):
         problems += read.problems
+        binary += read.binary
         if read.bytes:
             stats.files += 1
             stats.bytes += read.bytes
             stats.lines += read.lines
         if read.cut:
             notes.append(f"{file.name}: {read.cut} lines are longer than {MAX_LINE // 1024} KiB and were cut")
+    if binary:
+        notes.append(_passed_over(binary))
     diagnosis = reading.diagnose(ending=ending, failed=failed, language=language)
     stats.seconds = round(time.monotonic() - started, 3)
     diagnosis.stats = stats
@@ -106,22 +110,16 @@ def _diagnose(
     return diagnosis
 
 
-class _Told:
-    """How far the reading is. A compressed file counts by its size on disk, once it is read."""
+def _told_of(progress: ProgressTold | None, files: Sequence[LogFile]) -> Callable[[int], None]:
+    total = sum(file.size for file in files)
+    return lambda read: None if progress is None else progress(read, total)
 
-    def __init__(self, tell: ProgressTold | None, total: int) -> None:
-        self._tell = tell
-        self._total = total
-        self._before = 0
 
-    def within(self, file: LogFile, read: int) -> None:
-        if self._tell is not None:
-            self._tell(self._before + min(read, file.size), self._total)
-
-    def done(self, file: LogFile) -> None:
-        self._before += file.size
-        if self._tell is not None:
-            self._tell(self._before, self._total)
+def _passed_over(binary: Sequence[str]) -> str:
+    """That files were found, but are no text."""
+    shown = ", ".join(binary[:_NAMED]) + (", …" if len(binary) > _NAMED else "")
+    files = "1 file is" if len(binary) == 1 else f"{len(binary)} files are"
+    return f"{files} binary and no log, and not read: {shown}"
 
 
 def _recorded_ending(paths: Sequence[str | os.PathLike[str]], language: str) -> tuple[str, bool | None]:

@@ -9,11 +9,11 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from stallwatch_exporter.heads import broken_at
 from stallwatch_exporter.inputs import Limits
 from stallwatch_exporter.logfiles import LogFile, expand
 from stallwatch_rules.lines import LineReader
 from stallwatch_rules.samples.table import Row, RowReader
-from stallwatch_rules.wrapped import wrap_width
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,7 +23,6 @@ ProgressTold = Callable[[int, int], None]
 
 BLOCK = 4 * 1024 * 1024  #: bytes that are looked through at once
 _FIRST_LINES = 1000  # they show what kind of log it is
-_HEAD = 65536
 _ROWS = 10_000
 
 
@@ -53,8 +52,9 @@ class Sampling:
 
         for file in self.files:
             chunks = self._chunks(file)
-            head, rest = _head(chunks)
-            reader = _reader(file, head)
+            start = next(chunks, b"")
+            reader = _reader(file, start)
+            head, rest = _head(itertools.chain([start], chunks))
             first = reader.feed(head)
             if not _in_blocks(reader):
                 rows = RowReader()
@@ -95,7 +95,7 @@ def _continued(
 
 
 def _reader(file: LogFile, head: bytes) -> LineReader:
-    return LineReader(file.name, file.rank, wrap_width(head[:_HEAD]))
+    return LineReader(file.name, file.rank, broken_at(head))
 
 
 def _head(chunks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:

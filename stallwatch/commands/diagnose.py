@@ -12,6 +12,7 @@ from stallwatch.commands.context import App, catalogue_of, language_option, rule
 from stallwatch.commands.progressbar import progress_bar
 
 if TYPE_CHECKING:
+    from stallwatch_exporter.allfiles import Parallel
     from stallwatch_exporter.inputs import InputProblem
     from stallwatch_rules.catalogue import Catalogue
     from stallwatch_rules.novelty import Baseline
@@ -38,6 +39,12 @@ _BAD = ("failed", "stalled", "unknown-failure")
     metavar="PATH",
     help="Logs of a healthy run: lines that it does not have are told as new. May be repeated.",
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes that read large inputs; by default one for each processor, 8 at most. 1 starts none.",
+)
 @language_option
 @rules_option
 @click.pass_obj
@@ -47,6 +54,7 @@ def diagnose(
     form: str | None,
     output: Path | None,
     healthy: tuple[str, ...],
+    workers: int | None,
     language: str | None,
     rule_dirs: tuple[Path, ...],
 ) -> None:
@@ -64,12 +72,13 @@ def diagnose(
     Exit code: 1 when the run failed, stalled or died of something unknown; 2 when something could not be
     read (the rest is still diagnosed); else 0.
     """
-    from stallwatch_exporter.filereading import Parallel, default_workers
+    from stallwatch_exporter.allfiles import Parallel, default_workers
     from stallwatch_exporter.postmortem import diagnose_paths
 
     config = app.config(ui__language=language, rules__dirs=rule_dirs)
     catalogue = catalogue_of(config)
-    baseline, problems = _baseline(healthy, catalogue)
+    parallel = Parallel(workers=workers or default_workers())
+    baseline, problems = _baseline(healthy, catalogue, parallel)
     with progress_bar() as progress:
         diagnosis, unread = diagnose_paths(
             list(paths),
@@ -77,7 +86,7 @@ def diagnose(
             language=config["ui.language"],
             progress=progress,
             baseline=baseline,
-            parallel=Parallel(workers=default_workers()),
+            parallel=parallel,
         )
     problems += unread
     tell_all(problems)
@@ -87,13 +96,15 @@ def diagnose(
     raise click.exceptions.Exit(1 if diagnosis.verdict in _BAD else 0)
 
 
-def _baseline(paths: tuple[str, ...], catalogue: Catalogue) -> tuple[Baseline | None, list[InputProblem]]:
+def _baseline(
+    paths: tuple[str, ...], catalogue: Catalogue, parallel: Parallel
+) -> tuple[Baseline | None, list[InputProblem]]:
     """What the healthy run says, where one is given."""
     if not paths:
         return None, []
     from stallwatch_exporter.baseline import read_baseline
 
-    baseline, verdict, problems = read_baseline(paths, catalogue=catalogue)
+    baseline, verdict, problems = read_baseline(paths, catalogue=catalogue, parallel=parallel)
     if verdict not in ("healthy", "degraded"):
         tell(
             f"--baseline: {', '.join(paths)}: this run is not healthy itself ({verdict});"

@@ -96,9 +96,9 @@ def new(
 
 
 def _read(log: str, catalogue: Catalogue) -> RunReading:
-    from stallwatch_exporter.baseline import read_whole
+    from stallwatch_exporter.baseline import read_run
 
-    reading, problems = read_whole([log], catalogue=catalogue)
+    reading, problems = read_run([log], catalogue=catalogue)
     tell_all(problems)
     return reading
 

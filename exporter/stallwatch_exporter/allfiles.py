@@ -1,0 +1,120 @@
+"""Reads all of a run's files: one after the other, or several at once in other processes.
+
+What is made of a file belongs to that file alone, and is put together in the files' order, so the run's
+reading is the same as if one process had read all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import dataclass
+
+from stallwatch_exporter.filereading import Engines, FileRead, read_file
+from stallwatch_exporter.inputs import Limits
+from stallwatch_exporter.logfiles import LogFile
+from stallwatch_exporter.sharing import Sharing
+from stallwatch_exporter.workers import Board, Pages, begin
+from stallwatch_rules.reading import RunReading
+
+WORTH_A_POOL = 96 * 1024 * 1024  #: bytes on disk; starting a process costs as much as reading some of them
+MAX_WORKERS = 8
+
+Told = Callable[[int], None]  #: how many bytes on disk were read so far
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """How files may be read at once: by processes of our own, or by whatever executor there is.
+
+    Processes are started as ``multiprocessing`` does it, so a script that asks for them needs a
+    ``if __name__ == "__main__":``.
+    """
+
+    workers: int = 1  #: this process included
+    executor: Executor | None = None
+    limits: Limits | None = None
+    worth: int = WORTH_A_POOL  #: bytes on disk from which on processes are started
+
+
+def default_workers() -> int:
+    """As many as there are processors for us, within reason."""
+    with contextlib.suppress(AttributeError, OSError):
+        return min(MAX_WORKERS, len(os.sched_getaffinity(0)))
+    return min(MAX_WORKERS, os.cpu_count() or 1)
+
+
+def read_all(
+    files: Sequence[LogFile],
+    reading: RunReading,
+    *,
+    parallel: Parallel | None = None,
+    told: Told = lambda _read: None,
+) -> Iterator[tuple[LogFile, FileRead]]:
+    """Read the files into a run's reading, in their order; several at once where that pays."""
+    parallel = parallel or Parallel()
+    engines = Engines.of(reading.matcher)
+    away = [file for file in files if file.path]
+    workers = min(parallel.workers, len(away))
+    apart = parallel.executor is None and workers > 1 and sum(file.size for file in away) >= parallel.worth
+    # A daemonic process may start none.
+    if parallel.executor is None and (not apart or multiprocessing.current_process().daemon):
+        yield from _one_by_one(files, reading, engines, told)
+        return
+    pages, board = Pages.of(reading.catalogue), Board(len(files))
+    share = functools.partial(
+        Sharing,
+        files,
+        engines=engines,
+        board=board,
+        told=told,
+        digest=pages.digest,
+        limits=parallel.limits,
+    )
+    if parallel.executor is not None:
+        window = 2 * max(parallel.workers, MAX_WORKERS)
+        yield from share(parallel.executor, window, pages=pages).read(reading)
+        return
+    engines.sieve()  # compiled here and kept, so that the others only load it
+    # This process reads, too: it is ready while the others still start. Between two portions it hands out the
+    # next batch, so none need lie with a process that is busy while another one has nothing left to do.
+    with _processes(workers - 1, pages, board) as pool:
+        yield from share(pool, workers - 1, here=True).read(reading)
+
+
+def _one_by_one(
+    files: Sequence[LogFile], reading: RunReading, engines: Engines, told: Told
+) -> Iterator[tuple[LogFile, FileRead]]:
+    before = 0
+    for file in files:
+        read = read_file(file, reading, engines, functools.partial(_tell, told, before, file.size))
+        before += file.size
+        told(before)
+        yield file, read
+
+
+def _tell(told: Told, before: int, size: int, read: int) -> None:
+    """A compressed file counts by its size on disk, once it is read."""
+    told(before + min(read, size))
+
+
+@contextlib.contextmanager
+def _processes(count: int, pages: Pages, board: Board) -> Iterator[Executor]:
+    """Processes of our own, which give up at once when this one does, and without a word."""
+    pool = ProcessPoolExecutor(
+        count,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=begin,
+        initargs=(pages, board),
+    )
+    try:
+        yield pool
+    except BaseException:
+        board.stop()
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
