@@ -161,5 +161,5 @@ class Diagnosis(msgspec.Struct):
     notes: list[str] = []  #: what the reader should know: files that could not be read, a log that just ends
     digest: list[str] = []  #: which ranks ended in what, a line each, where they did not end alike
     ending: str = ""  #: how the process ended, where that is known
-    new_lines: list[NewLines] = []  #: new before the end of a run that failed or stands, the most telling first
+    new_lines: list[NewLines] = []  #: new before the end of a run that failed or stands, most telling first
     schema: int = SCHEMA
