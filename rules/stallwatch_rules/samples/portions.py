@@ -8,14 +8,17 @@ import numpy as np
 import pyarrow as pa
 
 from stallwatch_rules.samples.blocks import Whole
-from stallwatch_rules.samples.wordings import BAR, CLOCK, DIGITS, EMPTY, READ, REDRAWN, Codes, Kinds, Wordings
+from stallwatch_rules.samples.wordings import BAR, CLOCK, DIGITS, EMPTY, READ, Codes, Kinds, Wordings
+
+_LF, _CR = b"\n\r"
+_RETURNS = bytes.maketrans(b"\r", b"\n")
 
 
 class Picked(NamedTuple):
     """Some segments, in the order in which they were asked for."""
 
     places: Whole  #: which segment of the block
-    data: bytes  #: their bytes, each with its line feed
+    data: bytes  #: their bytes, each with its line feed or carriage return
     ends: Any  #: where each begins, and where the last one ends
 
     def all(self) -> bytes:
@@ -25,7 +28,7 @@ class Picked(NamedTuple):
     def text(self, first: int, behind: int) -> bytes:
         """Those from one to another, each ended by a line feed."""
         data = self.data[self.ends[first] : self.ends[behind]]
-        return data.replace(REDRAWN, b"") if REDRAWN in data else data
+        return data.replace(b"\r", b"\n")
 
 
 class Portion:
@@ -39,17 +42,22 @@ class Portion:
             known = len(wordings.glues)
             text = data
             for glue in wordings.glues:
-                text = text.replace(glue, glue[:3] + REDRAWN + glue[3:])
-            text = text.replace(REDRAWN, b"\n" + REDRAWN)
-            codes = wordings.codes(text.translate(None, DIGITS).split(b"\n"))[:-1]
-        self.wordings: Codes = codes >> 1
-        self.lines: Codes = np.cumsum((codes & 1) ^ 1, dtype=np.int32) - 1  #: the line of each segment
-        kinds = wordings.kinds()[self.wordings]
+                text = text.replace(glue, glue[:3] + b"\r" + glue[3:])
+            codes = wordings.codes(text.translate(_RETURNS, DIGITS).split(b"\n"))[:-1]
+        array = np.frombuffer(text, np.uint8)
+        returns = b"\r" in text
+        ends = np.flatnonzero((array == _LF) | (array == _CR) if returns else array == _LF)
+        starts_line = np.ones(len(ends), bool)
+        starts_line[1:] = array[ends[:-1]] == _LF
+        self.wordings: Codes = codes
+        self.lines: Codes = np.cumsum(starts_line, dtype=np.int32) - 1  #: the line of each segment
+        kinds = wordings.kinds()[codes]
+        if returns:  # only what a line begins with surely tells its time
+            kinds[(kinds == CLOCK) & ~starts_line] = READ
         self.dropped = _redrawn_bars(kinds, self.lines)  #: bars that the next one of their line stands for
         kinds[self.dropped] = 0
         self.read: Whole = np.flatnonzero(kinds & READ)
         self._clocks: Whole = np.flatnonzero(kinds & CLOCK)
-        ends = np.flatnonzero(np.frombuffer(text, np.uint8) == 10)
         offsets = np.concatenate([[0], ends + 1]).astype(np.int32)
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text)]
         self._segments = pa.Array.from_buffers(pa.binary(), len(ends), buffers)

@@ -17,7 +17,6 @@ from stallwatch_rules.patterns import hyperscan
 from stallwatch_rules.samples.plans import PICTURE, Plan
 
 DIGITS = b"0123456789"
-REDRAWN = b"\r"  #: what a wording begins with that stands behind a carriage return
 
 # One of these is in the wording of every line that `extract` takes anything from; the line's end comes with
 # it, so that a wording is hit once.
@@ -63,7 +62,7 @@ class Wordings:
         self.all = [Wording(0), Wording(EMPTY), Wording(READ, learnt=True)]
         self.glues: set[bytes] = set()  #: what shows that a line was printed behind a bar
         self._names: dict[bytes, int] = {}
-        self._codes = {b"": 2, REDRAWN: 3}
+        self._codes = {b"": 1}
         self._boring = 0
         self._database = hyperscan.Database()
         patterns = [_METRICS.encode(), _STAMPS.encode()]
@@ -71,8 +70,7 @@ class Wordings:
         self._scratch: Any = hyperscan.Scratch(self._database)
 
     def codes(self, texts: list[bytes]) -> Codes:
-        """Which wording each line has that came without its digits: twice its place in ``all``, and one more
-        if the line is redrawn."""
+        """Which wording each line has, by its place in ``all``; the lines come without their digits."""
         try:
             return self._looked_up(texts)
         except KeyError:
@@ -90,7 +88,7 @@ class Wordings:
         return np.array([wording.kinds for wording in self.all], np.uint8)
 
     def _classify(self, new: Sequence[bytes]) -> None:
-        self._codes.update((text, int(text[:1] == REDRAWN)) for text in new)
+        self._codes.update(dict.fromkeys(new, 0))
         ends = np.cumsum([len(text) + 1 for text in new])
         hits: list[tuple[int, int]] = []
         joined = b"\n" + b"\n".join(new) + b"\n"
@@ -103,13 +101,11 @@ class Wordings:
         for index, (_, kind) in zip(np.searchsorted(ends, [end - 1 for end, _ in hits]), hits, strict=True):
             kinds[index] = kinds.get(index, 0) | kind
         for index, kind in kinds.items():
-            text = new[index]
-            redrawn = text[:1] == REDRAWN
-            self._codes[text] = 2 * self._wording(text[redrawn:], kind, redrawn) + redrawn
+            self._codes[new[index]] = self._wording(new[index], kind)
 
-    def _wording(self, text: bytes, kind: int, redrawn: bool) -> int:
+    def _wording(self, text: bytes, kind: int) -> int:
         text = PICTURE.sub(b"%||", text)
-        if kind == CLOCK and (redrawn or not _is_clock(text)):
+        if kind == CLOCK and not _is_clock(text):
             kind = READ
         if kind & READ:
             kind = READ | (BAR if _NAMELESS.fullmatch(text) else 0)
@@ -129,13 +125,13 @@ class Wordings:
         """Keep in mind only so much of what holds nothing."""
         codes = self._codes
         for text in new:
-            if codes[text] < 2:
+            if not codes[text]:
                 if len(text) > _LONG:
                     del codes[text]
                 else:
                     self._boring += 1
         if self._boring > _MOST_BORING:
-            self._codes = {text: code for text, code in codes.items() if code > 1}
+            self._codes = {text: code for text, code in codes.items() if code}
             self._boring = 0
 
 
