@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import importlib.util
-import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from stallwatch_exporter.sampling import Sampling, seconds_text
-from stallwatch_rules.samples.table import COLUMNS
+from stallwatch_exporter.sampletext import HEADER, row_text
+from stallwatch_exporter.sampling import Sampling
 
 EXTRA = "pip install 'stallwatch[samples]'"
 
@@ -32,15 +30,12 @@ def write_csv(sampling: Sampling, out: BinaryIO) -> int:
 
 
 def plain_csv(sampling: Sampling, out: BinaryIO) -> int:
-    """The same with Python's own means."""
-    text = io.TextIOWrapper(out, "utf-8", newline="", write_through=True)
-    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_MINIMAL)
-    writer.writerow(COLUMNS)
+    """The same, byte for byte, with Python's own means."""
+    out.write(HEADER.encode())
     count = 0
     for rows in sampling.rows():
         count += len(rows)
-        writer.writerows((row[0], seconds_text(row[1]), *row[2:]) for row in rows)  # type: ignore[arg-type]
-    text.detach()
+        out.write("".join(map(row_text, rows)).encode())
     return count
 
 

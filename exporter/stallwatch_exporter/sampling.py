@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import itertools
-import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -120,12 +119,3 @@ def _in_blocks(reader: LineReader) -> bool:
     from stallwatch_rules.patterns import hyperscan
 
     return hyperscan is not None
-
-
-def seconds_text(time: float | None) -> str:
-    """A row's time as it stands in the CSV."""
-    if time is None or not math.isfinite(time):
-        return ""
-    from datetime import datetime, timezone
-
-    return datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%fZ")

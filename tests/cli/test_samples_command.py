@@ -54,18 +54,12 @@ def test_a_file_of_either_kind(log: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.log", "x.csv", "x.parquet"]
 
 
-def test_without_pyarrow_the_csv_says_the_same(log: Path) -> None:
+def test_without_pyarrow_the_csv_is_the_same(log: Path) -> None:
     pytest.importorskip("pyarrow")
-
-    def numbers(text: str) -> list[list[str | float]]:
-        found = []
-        for row in rows(text):
-            found.append([float(v) if v and v[0].isdigit() and ":" not in v else v for v in row.values()])
-        return found
-
+    log = log.rename(log.with_name('a "run", first.log'))
     fast, plain = io.BytesIO(), io.BytesIO()
     assert write_csv(Sampling([log]), fast) == plain_csv(Sampling([log]), plain) == 1800
-    assert numbers(fast.getvalue().decode()) == numbers(plain.getvalue().decode())
+    assert fast.getvalue() == plain.getvalue()
 
 
 def test_what_is_wrong_is_told(tmp_path: Path, log: Path) -> None:
