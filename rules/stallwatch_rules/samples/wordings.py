@@ -56,10 +56,10 @@ class Wording:
 
 class Wordings:
     """Those of one source. The first is that of all lines which hold nothing, the second that of none at all,
-    the third stands for those that came when there were too many."""
+    the third stands for those that came when there were too many, the fourth for those that tell the time."""
 
     def __init__(self) -> None:
-        self.all = [Wording(0), Wording(EMPTY), Wording(READ, learnt=True)]
+        self.all = [Wording(0), Wording(EMPTY), Wording(READ, learnt=True), Wording(CLOCK)]
         self.glues: set[bytes] = set()  #: what shows that a line was printed behind a bar
         self._names: dict[bytes, int] = {}
         self._codes = {b"": 1}
@@ -105,33 +105,30 @@ class Wordings:
 
     def _wording(self, text: bytes, kind: int) -> int:
         text = PICTURE.sub(b"%||", text)
-        if kind == CLOCK and not _is_clock(text):
-            kind = READ
-        if kind & READ:
-            kind = READ | (BAR if _NAMELESS.fullmatch(text) else 0)
-            glue = _GLUED.search(text)
-            if glue and len(self.glues) < _MOST_GLUES:
-                self.glues.add(glue[0])
-        name = bytes([kind]) + text
-        index = self._names.get(name)
+        if kind == CLOCK and _is_clock(text):
+            return 3
+        glue = _GLUED.search(text)
+        if glue and len(self.glues) < _MOST_GLUES:
+            self.glues.add(glue[0])
+        index = self._names.get(text)
         if index is None:
             if len(self.all) >= _MOST_WORDINGS:
                 return 2
-            index = self._names[name] = len(self.all)
-            self.all.append(Wording(kind))
+            index = self._names[text] = len(self.all)
+            self.all.append(Wording(READ | (BAR if _NAMELESS.fullmatch(text) else 0)))
         return index
 
     def _forget(self, new: Sequence[bytes]) -> None:
         """Keep in mind only so much of what holds nothing."""
         codes = self._codes
         for text in new:
-            if not codes[text]:
+            if codes[text] in (0, 3):
                 if len(text) > _LONG:
                     del codes[text]
                 else:
                     self._boring += 1
         if self._boring > _MOST_BORING:
-            self._codes = {text: code for text, code in codes.items() if code}
+            self._codes = {text: code for text, code in codes.items() if code not in (0, 3)}
             self._boring = 0
 
 
