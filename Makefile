@@ -12,7 +12,7 @@ DEBIAN_PACKAGES := prometheus chromium fonts-noto-cjk openssl
 DIRS := stallwatch exporter rules alerts dashboard tests bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-live record lint format test test-pythons system-packages screenshots scoreboard bench-scan clean
+.PHONY: help install demo demo-live record lint format test test-pythons system-packages screenshots scoreboard bench-scan bench-probe clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -75,6 +75,10 @@ scoreboard: $(VENV)/.dev ## how often the diagnosis is right, on every labelled 
 
 bench-scan: $(VENV)/.dev ## reading one generated log: the diagnosis against ripgrep, mtail, Drain3 and others
 	$(BIN)/python bench/scan.py
+
+bench-probe: $(VENV)/.dev ## what a step costs a rank: the probe against gauges and loggers
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check tensorboardX wandb trackio mlflow-skinny
+	$(BIN)/python bench/probe.py
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .stallwatch-demo

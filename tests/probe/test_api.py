@@ -111,13 +111,15 @@ def test_costly_readings_are_taken_once_a_second(tmp_path: Path, probe: Probe, c
 
 def test_what_goes_wrong_inside_is_counted_and_goes_no_further(tmp_path: Path, probe: Probe) -> None:
     probe.samplers.append(lambda: {"resident_bytes": 1 / 0})
-    probe.step(loss=object(), no_such_field=1.0)
+    probe.step(loss=object(), no_such_field=1.0, grad_norm=2.0)
     probe.value("nothing", 1)
     probe.phase("lunch")
     probe.step()
     reader = RingReader(rings(tmp_path)[0])
-    assert reader.read().records[-1].values["step"] >= 1
-    assert reader.faults >= 3
+    told = [each.values for each in reader.read().records]
+    assert [each["step"] for each in told] == [1, 2]
+    assert told[0]["grad_norm"] == 2.0
+    assert reader.faults == 5  # the sampler, two values, a name, a phase
 
 
 def test_a_folder_that_is_not_there_costs_one_attempt(tmp_path: Path, clock: Clock) -> None:

@@ -1,6 +1,6 @@
 """The probe inside a program that knows nothing of it: same output, same path, same failures.
 
-The libraries here are stand-ins with the attributes that the hooks look at; the real ones are in ``tests/repro``.
+The libraries here are stand-ins with what the hooks look at; the real ones are in ``tests/repro``.
 """
 
 from __future__ import annotations

@@ -58,28 +58,35 @@ class Probe:
         self._written_at = self._sampled_at = 0.0
         self._missed = self._faults = 0
         self._busy = threading.Lock()  # only ever tried: whoever comes second is counted, and goes on
+        self._try_busy = self._busy.acquire
 
     # ---- numbers
 
     def step(self, number: float | None = None, **values: Any) -> None:
         """A training step is done; `values` are fields of ``layout``, such as ``loss``."""
-        if self._off or not self._enter():
+        if self._off or not (self._try_busy(False) or self._too_late()):
             return
         try:
-            row = self._row
-            for name, value in values.items():
-                if value.__class__ is float and value == value and name in _INDEX:
-                    row[_INDEX[name]] = value
-                elif value is not None:
-                    self._take(name, value)
+            row, places = self._row, _INDEX
+            try:
+                for name, value in values.items():
+                    if type(value) is float and value == value:
+                        row[places[name]] = value
+                    else:
+                        self._take(name, value)
+            except Exception:
+                self._take_each(values)
             now = self._clock()
-            self.steps = self.steps + 1.0 if number is None else number
-            row[_STEP] = self.steps
+            self.steps = row[_STEP] = self.steps + 1.0 if number is None else number
             if self._stepped_at is not None:
                 row[_SECONDS] = now - self._stepped_at
             self._stepped_at = now
             row[_PHASE] = _TRAIN
-            self._write(now)
+            if self._waiting or self._ring is None or not 0.0 <= now - self._sampled_at < SAMPLE_SECONDS:
+                self._prepare(now)
+            self._ring.write(now, row)  # type: ignore[union-attr]  # prepared
+            self._written_at = now
+            row[:_FLEETING] = _NOTHING
         except Exception:
             self._fault()
         finally:
@@ -160,20 +167,24 @@ class Probe:
     def forked(self) -> None:
         """In a child after a fork: the ring is the parent's. The child gets one of its own when it steps."""
         self._busy = threading.Lock()
+        self._try_busy = self._busy.acquire
         self._ring = self._events = None
         self._waiting.clear()
         self._row = [_NAN] * len(FIELDS)
         self._stepped_at, self.steps = None, 0.0
 
     def _enter(self) -> bool:
-        if self._busy.acquire(False):
-            return True
+        return self._try_busy(False) or self._too_late()
+
+    def _too_late(self) -> bool:
         self._missed += 1
         if self._ring is not None:
             self._ring.count(DROPPED_RECORDS, self._missed)
         return False
 
     def _take(self, name: str, value: Any) -> None:
+        if value is None:
+            return
         place = _INDEX[name]  # an unknown name is counted as a fault
         if isinstance(value, (int, float)):
             self._put(place, float(value))
@@ -184,6 +195,14 @@ class Probe:
         number = reading.offer(value)
         if number is not None:
             self._put(place, number)
+
+    def _take_each(self, values: Mapping[str, Any]) -> None:
+        """One of them cannot be taken: it is counted, the others are not lost with it."""
+        for name, value in values.items():
+            try:
+                self._take(name, value)
+            except Exception:
+                self._fault()
 
     def _put(self, place: int, number: float) -> None:
         self._row[place] = number
@@ -197,16 +216,20 @@ class Probe:
             self._write(now)
 
     def _write(self, now: float) -> None:
+        ring = self._prepare(now)
+        ring.write(now, self._row)
+        self._written_at = now
+        self._row[:_FLEETING] = _NOTHING
+
+    def _prepare(self, now: float) -> RingWriter:
+        """What is not done for each record: the ring itself, numbers that have arrived, costly readings."""
         ring = self._ring or self._open()
-        row = self._row
         if self._waiting:
             self._collect()
         if not 0.0 <= now - self._sampled_at < SAMPLE_SECONDS:
             self._sampled_at = now
             self._sample()
-        ring.write(now, row)
-        self._written_at = now
-        row[:_FLEETING] = _NOTHING
+        return ring
 
     def _collect(self) -> None:
         for name, reading in self._waiting.items():

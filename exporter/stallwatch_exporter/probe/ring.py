@@ -50,10 +50,10 @@ class RingWriter:
 
     def write(self, now: float, values: Sequence[float]) -> None:
         """Add a record, over the oldest one where the ring is full."""
-        number = self.written + 1
-        place = HEADER_SIZE + self.written % self._capacity * self._size
-        self._pack(self._map, place, number, now, *values)
-        self._counters[WRITTEN] = self.written = number
+        written = self.written
+        place = HEADER_SIZE + written % self._capacity * self._size
+        self._pack(self._map, place, written + 1, now, *values)
+        self._counters[WRITTEN] = self.written = written + 1
 
     def count(self, counter: int, total: int) -> None:
         """Show one of the header's counters, such as ``layout.DROPPED_EVENTS``."""

@@ -27,9 +27,11 @@ _NO_TRAINING = ("DummyOptim", "DeepSpeedZeRoOffload")  # what an engine without 
 _engines: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def install(module: Any, probe: Probe) -> None:
-    """Watch the engine class of ``deepspeed.runtime.engine``."""
-    watch = _EngineWatch(probe)
+def install(module: Any, probe: Probe, engine: Any = None) -> None:
+    """Watch the engine class of ``deepspeed.runtime.engine``; `engine` is one that is there already."""
+    watch = EngineWatch(probe)
+    if engine is not None:
+        watch.counted(engine, engine.global_steps)
     cls = module.DeepSpeedEngine
     notice_attribute(cls, "global_steps", watch.counted, probe.failed)
     for name in _ASKED_IN_BACKWARD:
@@ -49,7 +51,9 @@ def trains() -> bool:
     )
 
 
-class _EngineWatch:
+class EngineWatch:
+    """What is noticed of the engines of one process."""
+
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
         self._leader = Leader()

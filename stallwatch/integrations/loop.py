@@ -1,0 +1,117 @@
+"""``with stallwatch.training_run() as run: run.step(loss=…)``, and the probe behind it and its neighbours.
+
+Under ``stallwatch run`` the rank's probe is used; without it the rank serves /metrics itself. What goes wrong
+in here is told once and the training goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stallwatch_exporter.probe.api import Probe
+    from stallwatch_exporter.standalone import Standalone
+
+_begun = False
+_served: Standalone | None = None
+
+
+def api() -> Any:
+    """``probe.api`` as this process has loaded it: there must be one probe, not two."""
+    loaded = sys.modules.get("stallwatch_probe.api")
+    if loaded is not None:
+        return loaded
+    if "stallwatch_probe" in sys.modules:
+        from importlib import import_module
+
+        return import_module("stallwatch_probe.api")
+    from stallwatch_exporter.probe import api as packaged
+
+    return packaged
+
+
+def probe(name: str | None = None) -> Probe:
+    """This process's probe; where no agent reads it, one that this process reads itself."""
+    global _begun
+    module = api()
+    current: Probe = module.current()
+    alone = module.FOLDER_VARIABLE not in os.environ and os.environ.get(module.SWITCH_VARIABLE) != "0"
+    if alone and not _begun:
+        _begun = True  # also if it fails: not at every step
+        try:
+            module.use(_alone(module, name))
+        except Exception as error:
+            from stallwatch_exporter.notices import tell
+
+            tell(f"no metrics of this rank ({type(error).__name__}: {error}); the training goes on")
+        current = module.current()
+    return current
+
+
+def endpoint() -> str | None:
+    """Where this process serves its own metrics; ``None`` where an agent does."""
+    return _served.server.url if _served is not None and _served.server is not None else None
+
+
+def _alone(module: Any, name: str | None) -> Any:
+    global _served
+    import time
+
+    from stallwatch.config import load
+    from stallwatch.handover import exporter_settings
+    from stallwatch_exporter.runfolder import run_name, sanitise
+    from stallwatch_exporter.standalone import Standalone
+
+    run = sanitise(name) if name else run_name(sys.argv[:1] or ["run"], time.time())
+    local = os.environ.get("LOCAL_RANK", "")
+    _served = Standalone(run, exporter_settings(load()), int(local) if local.isdigit() else 0)
+    return module.Probe(_served.folder)
+
+
+class TrainingRun:
+    """What a training loop tells of itself. Every method is cheap, and none raises or waits."""
+
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+
+    def step(self, number: int | None = None, **values: Any) -> None:
+        """An optimizer step is done. `values`: ``loss``, ``grad_norm``, ``learning_rate``, ``loss_scale``.
+
+        A tensor on a device is not waited for. Without `number` the steps are counted.
+        """
+        self._probe.step(number, **values)
+
+    def value(self, name: str, value: Any) -> None:
+        """A number for the next step, told from where it is at hand."""
+        self._probe.value(name, value)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """``with run.phase("eval"):`` says what goes on: eval, save, rollout, weight-sync or init."""
+        self._probe.phase(name)
+        try:
+            yield
+        finally:
+            self._probe.phase("train")
+
+    def __enter__(self) -> TrainingRun:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._probe.told_by_user = False
+
+
+def training_run(name: str | None = None, *, total_steps: int | None = None) -> TrainingRun:
+    """A run that tells of itself; `name` is for one without an agent."""
+    found = probe(name)
+    found.told_by_user = True
+    if total_steps is not None:
+        found.value("target_steps", total_steps)
+    return TrainingRun(found)

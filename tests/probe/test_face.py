@@ -1,0 +1,129 @@
+"""Code that tells of itself: with an agent through its probe, without one by metrics of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from stallwatch_exporter.probe.api import Probe
+from stallwatch_exporter.probing import with_probe
+from stallwatch_exporter.ringreader import Record, RingReader
+from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_exporter.standalone import Standalone
+
+
+def run(code: str, **variables: str) -> str:
+    environ = {**os.environ, "STALLWATCH_EXPORTER_PORT": "0", **variables}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def rings(tmp_path: Path) -> dict[str, str]:
+    """The environment of a rank that an agent watches."""
+    (tmp_path / "rings").mkdir()
+    return with_probe({"RANK": "2"}, tmp_path / "rings")
+
+
+def records(tmp_path: Path) -> list[Record]:
+    (path,) = (tmp_path / "rings").glob("*.ring")
+    reader = RingReader(path)
+    found = reader.read().records
+    assert reader.faults == 0
+    return found
+
+
+LOOP = (
+    "import stallwatch\n"
+    "with stallwatch.training_run('mine', total_steps=9) as run:\n"
+    "    run.step(loss=2.0)\n"
+    "    with run.phase('eval'): pass\n"
+    "    run.value('grad_norm', 0.5)\n"
+    "    run.step(loss=1.5)\n"
+)
+
+
+def test_a_plain_loop_tells_the_agent(tmp_path: Path) -> None:
+    run(LOOP, **rings(tmp_path))
+    steps = [each.values for each in records(tmp_path) if "step" in each.values]
+    assert [(each["step"], each["loss"], each["target_steps"]) for each in steps] == [(1, 2, 9), (2, 1.5, 9)]
+    assert steps[1]["grad_norm"] == 0.5
+    assert [each.values["phase"] for each in records(tmp_path)] == [1, 2, 1, 1]
+
+
+def test_a_plain_loop_without_an_agent_serves_its_own_metrics() -> None:
+    code = LOOP + (
+        "    import urllib.request\n"
+        "    from stallwatch.integrations import loop\n"
+        "    loop._served.look()\n"
+        "    print(urllib.request.urlopen(loop.endpoint()).read().decode())\n"
+    )
+    page = run(code, LOCAL_RANK="1", RANK="5").splitlines()
+    assert 'stallwatch_step{run="mine"} 2.0' in page
+    assert 'stallwatch_target_steps{run="mine"} 9.0' in page
+    assert 'stallwatch_loss{rank="5",run="mine"} 1.5' in page
+
+
+def test_switched_off_it_does_nothing(tmp_path: Path) -> None:
+    run(LOOP, STALLWATCH_PROBE="0", STALLWATCH_HOME=str(tmp_path / "home"))
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_state_folder_and_a_port_that_are_not_to_be_had_stop_nobody(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    environ = {
+        **os.environ,
+        "STALLWATCH_HOME": str(tmp_path / "file"),
+        "STALLWATCH_EXPORTER_HOST": "192.0.2.1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", LOOP + "print('on')"], env=environ, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, "on\n")
+
+
+def test_each_local_rank_has_a_port_of_its_own(tmp_path: Path) -> None:
+    settings = ExporterSettings(home=tmp_path, port=0)
+    one, other = Standalone("r", settings, 0), Standalone("r", settings, 1)
+    Probe(one.folder, {"RANK": "0"}).step(loss=1.0)
+    one.look()
+    assert one.server is not None and other.server is not None
+    pages = [urllib.request.urlopen(each.server.url).read().decode() for each in (one, other)]
+    assert ["stallwatch_rank_step{" in page for page in pages] == [True, False]
+    for each in (one, other):
+        each.close()
+        assert not each.folder.exists()
+
+
+@pytest.mark.repro
+@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
+def test_the_callback_tells_a_trainers_steps_and_phases(tmp_path: Path) -> None:
+    code = (
+        "import types, stallwatch\n"
+        "callback = stallwatch.Callback()\n"
+        "state = types.SimpleNamespace(global_step=4, max_steps=8)\n"
+        "callback.on_train_begin(None, state, None)\n"
+        "for step in (5, 6):\n"
+        "    state.global_step = step\n"
+        "    callback.on_step_end(None, state, None, model=None)\n"
+        "    callback.on_log(None, state, None, logs={'loss': '1.25', 'epoch': 1})\n"
+        "callback.on_prediction_step(None, state, None)\n"
+        "callback.on_evaluate(None, state, None, metrics={})\n"
+    )
+    run(code, **rings(tmp_path))
+    told = [
+        (each.values.get("step"), each.values.get("loss"), each.values["phase"])
+        for each in records(tmp_path)
+        if "phase" in each.values
+    ]
+    assert told == [(5, None, 1), (6, 1.25, 1), (None, 1.25, 2), (None, None, 1)]
+    assert records(tmp_path)[-1].values["target_steps"] == 8

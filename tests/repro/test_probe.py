@@ -1,0 +1,138 @@
+"""The probe in real ranks: it sees what their log hides, and nobody sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import re
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from record import environment
+from test_repro import run as launch
+
+from stallwatch_exporter.command import run_command
+from stallwatch_exporter.probing import with_probe
+from stallwatch_exporter.ringreader import RingReader
+from stallwatch_exporter.runfolder import list_runs
+from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_rules.catalogue import load_catalogue
+
+pytestmark = [
+    pytest.mark.repro,
+    pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed"),
+]
+PROGRAM = str(Path(__file__).with_name("quiet_zero3.py"))
+
+
+def torchrun(*options: str) -> list[str]:
+    return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *options]
+
+
+def metrics_of(home: Path) -> dict[str, float]:
+    """What the agent serves now: each number by its name and rank."""
+    endpoints = [info.endpoint for info in list_runs(home) if info.endpoint]
+    if not endpoints:
+        return {}
+    with urllib.request.urlopen(endpoints[0], timeout=10) as page:
+        families = list(text_string_to_metric_families(page.read().decode()))
+    return {
+        f"{sample.name}{sample.labels.get('rank', '')}": sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_steps_and_invalidations_of_a_run_that_tells_neither(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    for name, value in environment(None).items():
+        monkeypatch.setenv(name, value)
+    scraped: dict[str, float] = {}
+    home, seen = tmp_path / "home", tmp_path / "seen"
+
+    def scrape() -> None:
+        """Look at /metrics until both ranks have made their steps, then let them end."""
+        until = time.monotonic() + 120
+        while not all(scraped.get(f"stallwatch_rank_step{rank}") == 12 for rank in (0, 1)):
+            if time.monotonic() > until:
+                break
+            with contextlib.suppress(OSError):
+                scraped.update(metrics_of(home))
+        seen.write_text("")
+
+    watcher = threading.Thread(target=scrape)
+    watcher.start()
+    code = run_command(
+        torchrun(PROGRAM, "--report", str(tmp_path), "--hold", str(seen)),
+        ExporterSettings(home=home, port=0),
+        [],
+        load_catalogue(),
+    )
+    watcher.join()
+    out, err = capfdbinary.readouterr()
+    assert code == 0, err.decode()
+    assert b"trace cache" not in out + err and b"loss" not in out + err
+    told = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+    for rank in (0, 1):
+        assert scraped[f"stallwatch_rank_step{rank}"] == told[rank]["steps"] == 12
+        assert scraped[f"stallwatch_loss{rank}"] == pytest.approx(told[rank]["losses"][-1], rel=1e-5)
+        # Thrown away at the fourth, eighth and twelfth step; recorded anew by the one after.
+        assert scraped[f"stallwatch_trace_cache_invalidations_total{rank}"] == 3
+        assert scraped[f"stallwatch_grad_norm{rank}"] > 0
+        assert scraped[f"stallwatch_rank_resident_bytes{rank}"] > 1e7
+    assert scraped["stallwatch_steps_total"] == 12
+    events = [json.loads(line) for line in next(home.glob("runs/*/events.jsonl")).read_text().splitlines()]
+    named = [event for event in events if event["kind"] == "trace-cache"]
+    assert {event["rank"] for event in named} == {0, 1}
+    assert named[0]["how"] == "mismatch"
+    assert (named[0]["expected_name"], named[0]["got_name"]) == ("blocks.0 (Block)", "blocks.2 (Block)")
+
+
+def test_the_count_is_the_number_of_messages_where_they_are_switched_on(tmp_path: Path) -> None:
+    """DeepSpeed's own messages, asked for, say as often that the trace was thrown away."""
+    rings = tmp_path / "rings"
+    rings.mkdir()
+    program = str(Path(__file__).with_name("healthy.py"))
+    command = torchrun(program, "--changing-order", "--steps", "20", "--pace", "0")
+    code, output = launch(command, with_probe(environment(None), rings))
+    assert code == 0, output
+    counted = {}
+    for path in rings.glob("*.ring"):
+        reader = RingReader(path)
+        last = reader.read().records[-1].values
+        counted[reader.header.rank] = last["invalidations_mismatch"] + last["invalidations_short"]
+        assert reader.faults == 0
+    printed = len(re.findall(r"Invalidate trace cache @ step", output))
+    assert counted == {0: printed, 1: printed}
+    assert printed > 0
+
+
+@pytest.mark.parametrize("options", [(), ("--fail",)], ids=["healthy", "failing"])
+def test_ranks_print_the_same_with_and_without_a_probe(tmp_path: Path, options: tuple[str, ...]) -> None:
+    def printed(name: str, change: Callable[[dict[str, str]], dict[str, str]]) -> list[bytes]:
+        logs = tmp_path / name
+        command = torchrun("--redirects", "3", "--log-dir", str(logs), PROGRAM, *options)
+        code, launcher = launch(command, change(environment(None)))
+        assert code == (1 if options else 0), launcher
+        return [path.read_bytes() for path in sorted(logs.glob("*/attempt_0/*/std*.log"))]
+
+    rings = tmp_path / "rings"
+    rings.mkdir()
+    plain = printed("plain", dict)
+    probed = printed("probed", lambda environ: with_probe(environ, rings))
+    assert len(plain) == 4
+    assert [without_times(each) for each in probed] == [without_times(each) for each in plain]
+    assert len(list(rings.glob("*.ring"))) == 2
+
+
+def without_times(printed: bytes) -> bytes:
+    """The one thing that differs between any two runs."""
+    return re.sub(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}|\d\d:\d\d:\d\d\.\d+ \d+", b"", printed)
