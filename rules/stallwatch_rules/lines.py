@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import re
 
+from stallwatch_rules import ansi
 from stallwatch_rules.containers import Record, may_be_docker, record_of
 from stallwatch_rules.encodings import decode_cut, decode_foreign
 from stallwatch_rules.hints import may_hold
@@ -21,7 +22,6 @@ from stallwatch_rules.wrapped import Joiner
 
 MAX_LINE = 64 * 1024  #: bytes kept of a line
 
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~]?)")
 # Where one line holds what two writers wrote: after a progress bar's end, before another rank's prefix or a
 # traceback.
 _GLUED = re.compile(
@@ -266,7 +266,7 @@ class LineReader:
 
     def _emit(self, text: str, number: int, stamp: float | None, time: float | None, out: list[Line]) -> None:
         if "\x1b" in text:
-            text = _ANSI.sub("", text)
+            text = ansi.IN_TEXT.sub("", text)
         if ("]" in text and _may_be_glued(text)) or "Traceback" in text:
             for piece in _GLUED.split(text):
                 self._line(piece, number, stamp, time, out)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-_ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~]?)")
+from stallwatch_rules import ansi
+
 _JSON_LINES = re.compile(rb'\s*\{"log":"')  # what docker's json-file driver writes
 _JSON_ESCAPES = (
     (b'\\"', b'"'),
@@ -29,7 +30,7 @@ def view_of(data: bytes) -> bytes:
         for escape, character in _JSON_ESCAPES:
             data = data.replace(escape, character)
     if b"\x1b" in data:
-        data = _ANSI.sub(b"", data)
+        data = ansi.IN_BYTES.sub(b"", data)
     return data
 
 
