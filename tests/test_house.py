@@ -61,3 +61,15 @@ def test_no_python_file_outgrows_one_subject(root: Path) -> None:
     names = [name for name in listed.stdout.splitlines() if not name.startswith("tests/")]
     lengths = {name: len((root / name).read_text().splitlines()) for name in names}
     assert {name: lines for name, lines in lengths.items() if lines > 400} == {}
+
+
+def test_no_extra_repeats_a_dependency(root: Path) -> None:
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+
+    def names(wanted: list[str]) -> set[str]:
+        return {re.split(r"[\s\[<>=!~;]", one, maxsplit=1)[0].lower() for one in wanted}
+
+    needed = names(project["dependencies"])
+    assert {"numpy", "hyperscan", "isal"} <= needed
+    for extra, wanted in project["optional-dependencies"].items():
+        assert not needed & names(wanted), extra

@@ -84,7 +84,7 @@ class BrokenStream(InputError):
 
 
 def _gzip(raw: BinaryIO, meter: Meter) -> Iterator[bytes]:
-    """With isal, which is more than twice as fast as zlib, where it is installed.
+    """With isal, which is more than twice as fast as zlib, where there is a wheel of it.
 
     It loses what a piece holds before a break, so a broken file is read again with zlib.
     """

@@ -20,8 +20,8 @@ class MissingLibrary(Exception):
 
 
 def has_arrow() -> bool:
-    """Whether pyarrow (and with it numpy) can be imported."""
-    return importlib.util.find_spec("pyarrow") is not None and importlib.util.find_spec("numpy") is not None
+    """Whether pyarrow can be imported."""
+    return importlib.util.find_spec("pyarrow") is not None
 
 
 def write_csv(sampling: Sampling, out: BinaryIO) -> int:

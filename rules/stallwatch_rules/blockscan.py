@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,7 @@ Hits = tuple[list[int], list[int]]  #: numbers of patterns and where their match
 
 def available() -> bool:
     """Whether blocks can be scanned here; else logs are read line by line."""
-    return hyperscan is not None and importlib.util.find_spec("numpy") is not None
+    return hyperscan is not None
 
 
 class BlockScanner:
