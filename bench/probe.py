@@ -42,7 +42,19 @@ def probe(folder: Path) -> Step:
     told = Probe(folder, {"RANK": "0"})
 
     def step(number: int) -> None:
-        told.step(float(number), **VALUES)
+        told.step(
+            float(number),
+            loss=1.25,
+            grad_norm=0.5,
+            learning_rate=1e-4,
+            loss_scale=65536.0,
+            target_steps=1000.0,
+            skipped_steps=2.0,
+            memory_allocated_bytes=1e9,
+            memory_reserved_bytes=2e9,
+            memory_peak_bytes=3e9,
+            resident_bytes=4e9,
+        )
 
     return step
 

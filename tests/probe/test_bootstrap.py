@@ -265,3 +265,27 @@ def test_a_ring_that_is_removed_stops_nobody(programs: Programs) -> None:
     remove = "import pathlib, sys\nfor p in pathlib.Path(sys.argv[0]).parent.glob('rings/*'): p.unlink()\n"
     again = "for _ in range(4): engine.step()\nprint('on')\n"
     assert programs.run(ENGINE + remove + again) == Ran(0, b"on\n", b"")
+
+
+def test_ranks_outlive_an_agent_that_is_killed(programs: Programs) -> None:
+    """Neither its rings nor its environment tie a rank to the agent: it steps on, quietly as before."""
+    for pipe in ("told", "go"):
+        os.mkfifo(programs.folder / pipe)
+    program = programs.folder / "train.py"
+    program.write_text(
+        ENGINE
+        + "import pathlib\nhere = pathlib.Path(__file__).parent\n"
+        + "(here / 'told').write_text(str(engine.global_steps))\n(here / 'go').read_text()\n"
+        + "for _ in range(6000): engine.step()\n"
+        + "(here / 'told').write_text(str(engine.global_steps))\n"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(programs.site), "RANK": "0"}
+    command = [sys.executable, "-c", "from stallwatch.cli import main; main()", "run", "--no-metrics", "--"]
+    agent = subprocess.Popen([*command, sys.executable, str(program)], env=environ, stderr=subprocess.DEVNULL)
+    assert (programs.folder / "told").read_text() == "2"
+    agent.kill()
+    agent.wait(timeout=60)
+    (programs.folder / "go").write_text("on")
+    assert (programs.folder / "told").read_text() == "3002"
+    (ring,) = (programs.folder / "stallwatch-home" / "rings").glob("*/*.ring")
+    assert RingReader(ring).read().records[-1].values["step"] == 3002
