@@ -21,7 +21,7 @@ from stallwatch_exporter.sharing import Sharing
 from stallwatch_exporter.workers import Board, Pages, begin
 from stallwatch_rules.reading import RunReading
 
-WORTH_A_POOL = 96 * 1024 * 1024  #: bytes on disk; starting a process costs as much as reading some of them
+WORTH_A_POOL = 160 * 1024 * 1024  #: bytes on disk; below it a process costs more to start than it saves
 MAX_WORKERS = 8
 
 Told = Callable[[int], None]  #: how many bytes on disk were read so far
@@ -109,7 +109,7 @@ def _processes(count: int, pages: Pages, board: Board) -> Iterator[Executor]:
         count,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=begin,
-        initargs=(pages, board),
+        initargs=(pages.shared(), board),
     )
     try:
         yield pool

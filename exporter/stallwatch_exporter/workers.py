@@ -32,7 +32,7 @@ class Pages(NamedTuple):
     """A catalogue for another process."""
 
     digest: str
-    packed: bytes
+    packed: bytes | ctypes.Array[ctypes.c_char]
     cache: Path | None  #: where its patterns lie compiled
 
     @classmethod
@@ -40,6 +40,17 @@ class Pages(NamedTuple):
         """The catalogue, packed once."""
         packed = msgspec.msgpack.encode(list(catalogue.pages.values()))
         return cls(hashlib.sha256(packed).hexdigest(), packed, catalogue.store.folder)
+
+    def shared(self) -> Pages:
+        """The same in memory that processes share.
+
+        What is handed to a process at its start goes through a pipe: with more than that holds, this process
+        would wait until the other one has started.
+        """
+        packed = bytes(self.packed)
+        memory: Any = multiprocessing.get_context("spawn").RawArray(ctypes.c_char, len(packed))
+        memory.raw = packed
+        return self._replace(packed=memory)
 
 
 class Wanted(NamedTuple):
@@ -131,7 +142,7 @@ def _prepared(digest: str, pages: Pages | None) -> Engines:
             if pages is None:
                 raise LookupError("the rules were not handed over")
             store = DatabaseStore(pages.cache)
-            rules: Iterable[RulePage] = msgspec.msgpack.decode(pages.packed, type=list[RulePage])
+            rules: Iterable[RulePage] = msgspec.msgpack.decode(bytes(pages.packed), type=list[RulePage])
             engines = Engines.of(Matcher(Catalogue.of(rules, store=store)))
             _engines.clear()
             _engines[digest] = engines

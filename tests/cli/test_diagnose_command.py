@@ -6,12 +6,16 @@ import gzip
 import json
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
 
 import stallwatch as package
+from stallwatch_exporter import allfiles
+from stallwatch_exporter.allfiles import Parallel
 from stallwatch_rules.records import Diagnosis
 
 Stallwatch = Callable[..., Result]
@@ -167,3 +171,27 @@ def test_a_baseline_that_is_none(stallwatch: Stallwatch, tmp_path: Path) -> None
     missing = stallwatch("diagnose", "dead.log", "--baseline", "gone.log")
     assert missing.exit_code == 2
     assert "gone.log" in missing.stderr
+
+
+def test_how_many_processes_read(
+    stallwatch: Stallwatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dead.log").write_text(UNKNOWN)
+    (tmp_path / "good.log").write_text(STEPS)
+    asked: list[Parallel] = []
+    real = allfiles.read_all
+
+    def read_all(files: Any, reading: Any, *, parallel: Parallel, **options: Any) -> Any:
+        asked.append(parallel)
+        return real(files, reading, parallel=parallel, **options)
+
+    monkeypatch.setattr("stallwatch_exporter.postmortem.read_all", read_all)
+    monkeypatch.setattr("stallwatch_exporter.baseline.read_all", read_all)
+    assert stallwatch("diagnose", "dead.log", "--baseline", "good.log", "--workers", "3").exit_code == 1
+    assert [parallel.workers for parallel in asked] == [3, 3]
+    assert stallwatch("diagnose", "dead.log").exit_code == 1
+    assert asked[-1].workers == allfiles.default_workers()
+    assert stallwatch("diagnose", "dead.log", "--workers", "0").exit_code == 2
+    with ThreadPoolExecutor(1) as executor:
+        twin = package.diagnose(tmp_path / "dead.log", workers=2, executor=executor)
+    assert (twin.verdict, asked[-1].workers, asked[-1].executor) == ("unknown-failure", 2, executor)

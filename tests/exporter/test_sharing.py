@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,17 @@ def test_the_rules_are_unpacked_once_for_all_jobs(
     assert len(executor.jobs) == len(logs) and len(made) == 1
 
 
+def test_the_rules_lie_in_shared_memory_for_processes_that_are_started(
+    catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe holds a part of them only: this process would wait for the other one to take the rest."""
+    monkeypatch.setattr(workers, "_engines", {})
+    pages = workers.Pages.of(catalogue)
+    shared = pages.shared()
+    assert not isinstance(shared.packed, bytes) and bytes(shared.packed) == pages.packed
+    assert workers._prepared(shared.digest, shared).matcher.catalogue == catalogue
+
+
 def test_the_progress_only_grows_and_ends_at_the_whole(catalogue: Catalogue, logs: list[str]) -> None:
     for parallel in (Parallel(), Parallel(workers=2, worth=0)):
         told: list[tuple[int, int]] = []
@@ -278,8 +290,7 @@ def test_an_interrupt_ends_the_processes(catalogue: Catalogue, logs: list[str]) 
     with pytest.raises(KeyboardInterrupt):
         diagnose_paths(logs, catalogue=catalogue, parallel=parallel, progress=interrupt)
     for process in multiprocessing.active_children():
-        process.join(60)
-        assert process.exitcode is not None
+        assert wait([process.sentinel], 60)  # ready when it has ended
 
 
 def test_a_daemonic_process_reads_by_itself(
