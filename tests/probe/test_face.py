@@ -127,3 +127,38 @@ def test_the_callback_tells_a_trainers_steps_and_phases(tmp_path: Path) -> None:
     ]
     assert told == [(5, None, 1), (6, 1.25, 1), (None, 1.25, 2), (None, None, 1)]
     assert records(tmp_path)[-1].values["target_steps"] == 8
+
+
+def test_an_engine_that_is_there_already_is_watched() -> None:
+    code = (
+        "import sys, types, urllib.request\n"
+        "class DeepSpeedEngine:\n"
+        "    def __init__(self): self.global_steps, self.micro_steps = 3, 0\n"
+        "    def gradient_accumulation_steps(self): return 1\n"
+        "    def backward(self, loss): self.gradient_accumulation_steps()\n"
+        "    def step(self):\n"
+        "        self.micro_steps += 1\n"
+        "        self.global_steps += 1\n"
+        "sys.modules['deepspeed.runtime.engine'] = module = types.ModuleType('deepspeed.runtime.engine')\n"
+        "module.DeepSpeedEngine = DeepSpeedEngine\n"
+        "import stallwatch\n"
+        "from stallwatch.integrations import loop\n"
+        "engine = stallwatch.watch(DeepSpeedEngine())\n"
+        "for loss in (2.0, 1.5): engine.backward(loss); engine.step()\n"
+        "loop._served.look()\n"
+        "print(urllib.request.urlopen(loop.endpoint()).read().decode())\n"
+    )
+    page = run(code, RANK="1").splitlines()
+    assert any(line.startswith('stallwatch_rank_step{rank="1"') and line.endswith(" 5.0") for line in page)
+    assert any(line.startswith('stallwatch_loss{rank="1"') and line.endswith(" 1.5") for line in page)
+    assert any(line.startswith('stallwatch_rank_resident_bytes{rank="1"') for line in page)
+
+
+def test_what_cannot_be_watched_is_told_and_goes_on() -> None:
+    code = "import stallwatch\nassert stallwatch.watch(5) == 5\nprint('on')\n"
+    environ = {**os.environ, "STALLWATCH_EXPORTER_PORT": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, "on\n")
+    assert "the engine is not watched" in done.stderr

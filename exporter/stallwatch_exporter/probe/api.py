@@ -26,7 +26,7 @@ SAMPLE_SECONDS = 1.0  #: costly readings are taken at most this often
 _NAN = float("nan")
 _INDEX = {name: place for place, name in enumerate(FIELDS)}
 _STEP, _SECONDS, _PHASE = _INDEX["step"], _INDEX["step_seconds"], _INDEX["phase"]
-_TOLD_NAN = _INDEX["told_nan"]
+_LOSS, _GRAD_NORM, _TOLD_NAN = _INDEX["loss"], _INDEX["grad_norm"], _INDEX["told_nan"]
 _FLEETING = len(PASSING)
 _NOTHING = (_NAN,) * _FLEETING
 _TRAIN = float(PHASES.index("train"))
@@ -70,10 +70,12 @@ class Probe:
             row, places = self._row, _INDEX
             try:
                 for name, value in values.items():
-                    if type(value) is float and value == value:
+                    if type(value) is float:
                         row[places[name]] = value
                     else:
                         self._take(name, value)
+                if row[_LOSS] != row[_LOSS] or row[_GRAD_NORM] != row[_GRAD_NORM]:
+                    self._mark_nan(values)
             except Exception:
                 self._take_each(values)
             now = self._clock()
@@ -195,6 +197,13 @@ class Probe:
         number = reading.offer(value)
         if number is not None:
             self._put(place, number)
+
+    def _mark_nan(self, values: Mapping[str, Any]) -> None:
+        """A loss or a gradient norm is NaN, or was not told at all."""
+        for name in ("loss", "grad_norm"):
+            value = values.get(name)
+            if type(value) is float and value != value:
+                self._put(_INDEX[name], value)
 
     def _take_each(self, values: Mapping[str, Any]) -> None:
         """One of them cannot be taken: it is counted, the others are not lost with it."""
