@@ -1,4 +1,4 @@
-"""Shared by all tests: the repository's root, an isolated state folder, and no silent skips in CI."""
+"""Shared by all tests: root, packaged rules, an isolated state folder, and no silent skips in CI."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+
+from stallwatch_rules.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.matcher import ENGINE_VARIABLE, Matcher
 
 ROOT = Path(__file__).resolve().parent.parent
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
@@ -17,17 +20,34 @@ def root() -> Path:
     return ROOT
 
 
+@pytest.fixture(scope="session")
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made once for all tests: what is kept there is compiled in seconds."""
+    return tmp_path_factory.getbasetemp() / "stallwatch-cache"
+
+
+@pytest.fixture(scope="session")
+def catalogue(cache_folder: Path) -> Catalogue:
+    """The packaged rule pages."""
+    return load_catalogue(cache=cache_folder)
+
+
+@pytest.fixture(scope="session")
+def matcher(catalogue: Catalogue) -> Matcher:
+    """That of the packaged rule pages."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(ENGINE_VARIABLE, raising=False)
+        return Matcher(catalogue)
+
+
 @pytest.fixture(autouse=True)
-def isolated_state(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def isolated_state(tmp_path: Path, cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees the user's runs or configuration, or leaves something among them."""
     for name in list(os.environ):
         if name.startswith("STALLWATCH_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("STALLWATCH_HOME", str(tmp_path / "stallwatch-home"))
-    # Made once for all tests: what is kept there is compiled in seconds.
-    monkeypatch.setenv("STALLWATCH_CACHE", str(tmp_path_factory.getbasetemp() / "stallwatch-cache"))
+    monkeypatch.setenv("STALLWATCH_CACHE", str(cache_folder))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config-home"))
 
 

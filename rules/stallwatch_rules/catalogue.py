@@ -142,15 +142,22 @@ def _duplicate(page: RulePage, first: RulePage) -> PageError:
 
 
 def _refused_by_hyperscan(pages: dict[str, RulePage], store: DatabaseStore) -> Iterator[PageError]:
-    """Compile what the matcher compiles, all at once; look page by page only when that fails."""
-    if matchable(scanned_patterns(pages.values()), store):
-        return
-    for page in list(pages.values()):
+    """Compile what the matcher compiles, all at once; look page by page only when that fails.
+
+    The last pages first, which are the user's own, and no longer than that something is refused: looking at
+    the packaged ones takes seconds.
+    """
+    refused = not matchable(scanned_patterns(pages.values()), store)
+    for page in reversed(list(pages.values())):
+        if not refused:
+            return
         for pattern in (*page.patterns, *page.requires):
             fault = pattern_fault(pattern)
             if fault is not None:
                 pages.pop(page.id, None)
                 yield PageError(page.path, _line_of(page, pattern), fault.message, fault.remedy)
+        if page.id not in pages:
+            refused = not matchable(scanned_patterns(pages.values()), store)
 
 
 def scanned_rules(pages: Iterable[RulePage]) -> list[RulePage]:

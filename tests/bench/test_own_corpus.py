@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from scoreboard import OWN, cases, outcome
 
-from stallwatch_rules.catalogue import load_catalogue
+from stallwatch_rules.catalogue import Catalogue
 
 CASES = [case for folder in OWN for case in cases(folder)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case[0] for case in CASES])
-def test_the_label_is_what_the_diagnosis_says(case: tuple[str, str, Path]) -> None:
-    said = outcome(case, load_catalogue())
+def test_the_label_is_what_the_diagnosis_says(case: tuple[str, str, Path], catalogue: Catalogue) -> None:
+    said = outcome(case, catalogue)
     assert said.right, f"labelled {said.label}, said {said.verdict} {said.primary} ({sorted(said.found)})"
 
 

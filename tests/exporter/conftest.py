@@ -16,16 +16,10 @@ from stallwatch_exporter.agent import Agent
 from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_exporter.runfolder import RunFolder
 from stallwatch_exporter.settings import ExporterSettings
-from stallwatch_rules.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
 
 BEGIN = 1_795_000_000.0
-
-
-@pytest.fixture(scope="session")
-def catalogue() -> Catalogue:
-    """The packaged rule pages."""
-    return load_catalogue()
 
 
 @dataclass

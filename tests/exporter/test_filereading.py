@@ -9,14 +9,9 @@ import pytest
 
 from stallwatch_exporter.allfiles import Parallel, default_workers
 from stallwatch_exporter.postmortem import diagnose_paths
-from stallwatch_rules.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.catalogue import Catalogue
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
-
-
-@pytest.fixture(scope="module")
-def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Catalogue:
-    return load_catalogue(cache=tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.postmortem import diagnose_paths, diagnose_streams
 from stallwatch_exporter.runfolder import RunFolder
-from stallwatch_rules.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
 
 OOM = (
@@ -26,11 +26,6 @@ OOM = (
 )
 STEPS = "".join(f"step {n}/100 loss {2 / n:.4f}\n" for n in range(1, 41))
 BAR = "".join(f"\r{n}%|#         | {n}/100 [00:{n:02}<01:00,  1.00s/it]" for n in range(1, 41)) + "\n"
-
-
-@pytest.fixture(scope="module")
-def catalogue() -> Catalogue:
-    return load_catalogue()
 
 
 def essence(diagnosis: Diagnosis) -> object:
@@ -175,13 +170,13 @@ def _environment() -> dict[str, str]:
     return {"PYTHONPATH": ":".join(path for path in sys.path if path)}
 
 
-def test_lines_that_a_terminal_broke_are_read_whole(tmp_path: Path) -> None:
+def test_lines_that_a_terminal_broke_are_read_whole(tmp_path: Path, catalogue: Catalogue) -> None:
     long = (
         "[rank1]:[E1120 10:00:00.123456789 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective"
         " operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE, NumelIn=1048576, NumelOut=1048576,"
         " Timeout(ms)=600000) ran for 600012 milliseconds before timing out."
     )
     (tmp_path / "x.log").write_text("".join(long[at : at + 80] + "\n" for at in range(0, len(long), 80)))
-    diagnosis, _ = diagnose_paths([tmp_path / "x.log"], catalogue=load_catalogue())
+    diagnosis, _ = diagnose_paths([tmp_path / "x.log"], catalogue=catalogue)
     assert diagnosis.primary is not None
     assert diagnosis.primary.captures["optype"] == "ALLREDUCE"

@@ -98,14 +98,18 @@ def test_the_digest_follows_the_patterns_only(write_page: WritePage, pages: Path
 
 
 def test_a_pattern_that_only_hyperscan_refuses_costs_its_page_alone(
-    write_page: WritePage, pages: Path
+    write_page: WritePage, pages: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("hyperscan")
     write_page("good")
     pattern = r"one\Cbyte"
     bad = write_page("bad", patterns=["fine", pattern])
-    assert module.pattern_fault(pattern, quick=True) is None
+    fault = module.pattern_fault
+    assert fault(pattern, quick=True) is None
+    looked: list[str] = []
+    monkeypatch.setattr(module, "pattern_fault", lambda one: looked.append(one) or fault(one))
     catalogue = load_catalogue([pages])
+    assert looked == ["out of room", "fine", pattern]  # none of the packaged ones
     assert "good" in catalogue.pages
     assert "bad" not in catalogue.pages
     assert [problem.path for problem in catalogue.problems] == [str(bad)]

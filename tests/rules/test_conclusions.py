@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from stallwatch_rules.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.lines import LineReader
 from stallwatch_rules.matcher import Matcher
 from stallwatch_rules.reading import RunReading
@@ -14,9 +14,8 @@ from stallwatch_rules.records import Diagnosis
 
 
 @pytest.fixture(scope="module")
-def engine() -> tuple[Catalogue, Matcher]:
-    catalogue = load_catalogue()
-    return catalogue, Matcher(catalogue)
+def engine(catalogue: Catalogue, matcher: Matcher) -> tuple[Catalogue, Matcher]:
+    return catalogue, matcher
 
 
 def diagnose(engine: tuple[Catalogue, Matcher], files: str | dict[str, str], **question: object) -> Diagnosis:

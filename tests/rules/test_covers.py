@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_rules.catalogue import load_catalogue, scanned_rules
+from stallwatch_rules.catalogue import Catalogue, scanned_rules
 from stallwatch_rules.covers import Text, cover_of
 from stallwatch_rules.lines import LineReader
 from stallwatch_rules.patterns import compile_re2
@@ -46,9 +46,9 @@ def test_case_is_ignored_where_the_pattern_says_so() -> None:
     assert cover_of("x(?i:thermal throttling) of") == {Text("thermal throttling", caseless=True)}
 
 
-def test_every_sample_that_a_pattern_matches_holds_a_text_of_its_cover() -> None:
+def test_every_sample_that_a_pattern_matches_holds_a_text_of_its_cover(catalogue: Catalogue) -> None:
     checked = 0
-    for page in scanned_rules(load_catalogue().pages.values()):
+    for page in scanned_rules(catalogue.pages.values()):
         reader = LineReader("")
         lines = reader.feed("\n".join([*page.fires, *page.quiet, ""]).encode())
         for pattern in (*page.patterns, *page.requires):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stallwatch_rules.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.lines import LineReader
 from stallwatch_rules.matcher import Matcher
 from stallwatch_rules.reading import RunReading
@@ -181,9 +181,8 @@ def rank_logs(draw: st.DrawFn) -> list[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def engine() -> tuple[Catalogue, Matcher]:
-    catalogue = load_catalogue()
-    return catalogue, Matcher(catalogue)
+def engine(catalogue: Catalogue, matcher: Matcher) -> tuple[Catalogue, Matcher]:
+    return catalogue, matcher
 
 
 def read(

@@ -222,10 +222,9 @@ def test_one_matcher_serves_several_threads(matcher_of: MakeMatcher) -> None:
 
 
 @pytest.fixture(scope="module")
-def both() -> tuple[Matcher, Matcher]:
+def both(catalogue: Catalogue) -> tuple[Matcher, Matcher]:
     if hyperscan is None:
         pytest.skip("hyperscan has no wheel for this platform")
-    catalogue = load_catalogue()
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(ENGINE_VARIABLE, raising=False)
         fast = Matcher(catalogue)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_rules.catalogue import load_catalogue
+from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.matcher import Matcher, lines_of
 from stallwatch_rules.nearest import Nearest
 from stallwatch_rules.reading import RunReading
 
-CATALOGUE = load_catalogue()
-NEAREST = Nearest(CATALOGUE)
+
+@pytest.fixture(scope="module")
+def nearest(catalogue: Catalogue) -> Nearest:
+    return Nearest(catalogue)
 
 
 @pytest.mark.parametrize(
@@ -29,8 +31,10 @@ NEAREST = Nearest(CATALOGUE)
         ),
     ],
 )
-def test_another_wording_of_a_known_failure(exception: str, message: str, rule: str) -> None:
-    near = NEAREST.of(exception, message)
+def test_another_wording_of_a_known_failure(
+    exception: str, message: str, rule: str, nearest: Nearest
+) -> None:
+    near = nearest.of(exception, message)
     assert rule in [one.rule for one in near]
     assert all(0 < one.score <= 1 for one in near)
     assert near == sorted(near, key=lambda one: -one.score)
@@ -45,12 +49,14 @@ def test_another_wording_of_a_known_failure(exception: str, message: str, rule: 
         ("", ""),
     ],
 )
-def test_nothing_is_near_where_only_common_words_agree(exception: str, message: str) -> None:
-    assert NEAREST.of(exception, message) == []
+def test_nothing_is_near_where_only_common_words_agree(
+    exception: str, message: str, nearest: Nearest
+) -> None:
+    assert nearest.of(exception, message) == []
 
 
-def test_the_diagnosis_names_them_and_claims_nothing() -> None:
-    reading = RunReading(CATALOGUE, Matcher(CATALOGUE))
+def test_the_diagnosis_names_them_and_claims_nothing(catalogue: Catalogue, matcher: Matcher) -> None:
+    reading = RunReading(catalogue, matcher)
     reading.feed(
         lines_of(
             'Traceback (most recent call last):\n  File "a.py", line 1, in f\n'

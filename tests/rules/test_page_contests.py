@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_rules.catalogue import load_catalogue
+from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.lines import LineReader
+from stallwatch_rules.matcher import Matcher
 from stallwatch_rules.reading import RunReading
 
-CATALOGUE = load_catalogue()
 ELASTIC = "torch.distributed.elastic.multiprocessing.api"
 REMOTE_ERROR = (
     "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely"
@@ -160,16 +160,16 @@ CONTESTS = {
 
 
 @pytest.mark.parametrize(("expected", "log"), CONTESTS.values(), ids=CONTESTS.keys())
-def test_the_cause_wins(expected: str, log: list[str]) -> None:
+def test_the_cause_wins(expected: str, log: list[str], catalogue: Catalogue, matcher: Matcher) -> None:
     reader = LineReader("train.log")
-    reading = RunReading(CATALOGUE)
+    reading = RunReading(catalogue, matcher)
     reading.feed(reader.feed("".join(f"{line}\n" for line in log).encode()) + reader.finish())
     primary = reading.diagnose().primary
     assert primary is not None
     assert primary.rule == expected
 
 
-def test_an_exception_before_a_cancelled_step_is_the_failure() -> None:
+def test_an_exception_before_a_cancelled_step_is_the_failure(catalogue: Catalogue, matcher: Matcher) -> None:
     log = (
         "Traceback (most recent call last):\n"
         '  File "train.py", line 11, in main\n'
@@ -179,7 +179,7 @@ def test_an_exception_before_a_cancelled_step_is_the_failure() -> None:
         "slurmstepd: error: *** STEP 204.0 ON gpu01 CANCELLED AT 2026-02-13T16:38:01 ***\n"
     )
     reader = LineReader("train.log")
-    reading = RunReading(CATALOGUE)
+    reading = RunReading(catalogue, matcher)
     reading.feed(reader.feed(log.encode()) + reader.finish())
     diagnosis = reading.diagnose()
     assert diagnosis.verdict == "unknown-failure"

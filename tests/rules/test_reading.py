@@ -8,8 +8,9 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from stallwatch_rules.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.lines import LineReader
+from stallwatch_rules.matcher import Matcher
 from stallwatch_rules.page import parse_page
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Finding
@@ -25,7 +26,7 @@ SIGTERM = "Sending process 812 closing signal SIGTERM"
 
 
 @pytest.fixture
-def catalogue(page_text: Callable[..., str]) -> Catalogue:
+def few_rules(page_text: Callable[..., str]) -> Catalogue:
     def page(rule: str, family: str = "memory", **front: object) -> object:
         patterns = front.get("patterns")
         fires = ("anything",) if patterns == [] else (str(patterns[0]).replace("\\", ""),)  # type: ignore[index]
@@ -66,11 +67,11 @@ def catalogue(page_text: Callable[..., str]) -> Catalogue:
 
 
 @pytest.fixture
-def diagnose(catalogue: Catalogue) -> Diagnose:
+def diagnose(few_rules: Catalogue) -> Diagnose:
     """``diagnose("text", …)`` or ``diagnose({"rank0.log": "text"}, …)``."""
 
     def ask(texts: str | dict[str, str], **question: object) -> Diagnosis:
-        reading = RunReading(catalogue)
+        reading = RunReading(few_rules)
         for name, text in ({"run.log": texts} if isinstance(texts, str) else texts).items():
             rank = int(name[4]) if name.startswith("rank") else None
             reader = LineReader(name, rank)
@@ -311,14 +312,16 @@ def test_nan_that_stays_is_the_end(diagnose: Diagnose) -> None:
     assert recovered.verdict == "healthy"
 
 
-def test_infinite_gradients_of_the_first_steps_are_how_fp16_finds_its_scale(diagnose: Diagnose) -> None:
+def test_infinite_gradients_of_the_first_steps_are_how_fp16_finds_its_scale(
+    catalogue: Catalogue, matcher: Matcher
+) -> None:
     def infinite(first: int, value: str = "inf") -> str:
         return "".join(
             f"{{'loss': 1.5, 'grad_norm': {value}, 'step': {n}}}\n" for n in range(first, first + 9)
         )
 
     def read(text: str) -> str:
-        reading, reader = RunReading(load_catalogue()), LineReader("run.log")
+        reading, reader = RunReading(catalogue, matcher), LineReader("run.log")
         reading.feed([*reader.feed(text.encode()), *reader.finish()])
         return reading.diagnose().verdict
 
@@ -496,8 +499,8 @@ def test_overflows_on_every_step_are_the_end(diagnose: Diagnose) -> None:
 # ---- what a live reader sees, and the report's words
 
 
-def test_observed_tells_what_a_portion_holds(catalogue: Catalogue) -> None:
-    reading = RunReading(catalogue)
+def test_observed_tells_what_a_portion_holds(few_rules: Catalogue) -> None:
+    reading = RunReading(few_rules)
     reader = LineReader("run.log")
     observed = reading.feed(reader.feed(f"step 3 loss 0.5\nx.py:1: UserWarning: old\n{OOM}\n".encode()))
     assert [(match.rule, match.step) for match in observed.matches] == [("cuda-oom", 3)]
@@ -506,8 +509,8 @@ def test_observed_tells_what_a_portion_holds(catalogue: Catalogue) -> None:
     assert reading.feed([]) == type(observed)()
 
 
-def test_a_diagnosis_changes_nothing(catalogue: Catalogue) -> None:
-    reading = RunReading(catalogue)
+def test_a_diagnosis_changes_nothing(few_rules: Catalogue) -> None:
+    reading = RunReading(few_rules)
     reader = LineReader("run.log")
     reading.feed(reader.feed((steps(1, 5) + raised("ValueError: x")).encode()))
     assert reading.diagnose() == reading.diagnose()
@@ -539,8 +542,8 @@ def test_secrets_are_redacted(diagnose: Diagnose) -> None:
     assert token not in str(diagnosis)
 
 
-def test_many_ranks_and_rules_stay_bounded(catalogue: Catalogue) -> None:
-    reading = RunReading(catalogue)
+def test_many_ranks_and_rules_stay_bounded(few_rules: Catalogue) -> None:
+    reading = RunReading(few_rules)
     reader = LineReader("run.log")
     for rank in range(5000):
         reading.feed(reader.feed(f"[rank{rank}]: {OOM}\n".encode()))
@@ -596,8 +599,8 @@ def test_no_step_is_told_where_none_was_seen(diagnose: Diagnose) -> None:
     assert diagnosis.primary is not None and diagnosis.primary.step is None
 
 
-def test_a_plain_line_without_a_colon_tells_a_bad_loss() -> None:
-    reading, reader = RunReading(load_catalogue()), LineReader("run.log")
+def test_a_plain_line_without_a_colon_tells_a_bad_loss(catalogue: Catalogue, matcher: Matcher) -> None:
+    reading, reader = RunReading(catalogue, matcher), LineReader("run.log")
     reading.feed(reader.feed(b"step 1/100 loss 2.0\nstep 2/100 loss nan\n"))
     diagnosis = reading.diagnose()
     assert (diagnosis.verdict, primary(diagnosis)) == ("failed", "loss-nan")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_rules.catalogue import load_catalogue
+from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.lines import LineReader
+from stallwatch_rules.matcher import Matcher
 from stallwatch_rules.reading import RunReading
 
 STEPS = [f"step {n}/30 loss {2 / n + 0.1:.3f}" for n in range(1, 31)]
@@ -21,8 +22,10 @@ NAMED = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
         ([*STEPS, NAMED], "failed"),
     ],
 )
-def test_how_many_steps_must_follow(lines: list[str], verdict: str) -> None:
-    reading = RunReading(load_catalogue())
+def test_how_many_steps_must_follow(
+    lines: list[str], verdict: str, catalogue: Catalogue, matcher: Matcher
+) -> None:
+    reading = RunReading(catalogue, matcher)
     reader = LineReader("train.log")
     reading.feed(reader.feed("\n".join(lines).encode() + b"\n"))
     assert reading.diagnose().verdict == verdict
