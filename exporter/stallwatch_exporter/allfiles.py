@@ -54,9 +54,16 @@ def read_all(
     *,
     parallel: Parallel | None = None,
     told: Told = lambda _read: None,
+    whole: bool = False,
 ) -> Iterator[tuple[LogFile, FileRead]]:
-    """Read the files into a run's reading, in their order; several at once where that pays."""
+    """Read the files into a run's reading, in their order; several at once where that pays.
+
+    With ``whole`` this process reads every line, without a sieve.
+    """
     parallel = parallel or Parallel()
+    if whole:
+        yield from _one_by_one(files, reading, Engines(reading.matcher, lambda: None), told)
+        return
     engines = Engines.of(reading.matcher)
     away = [file for file in files if file.path]
     workers = min(parallel.workers, len(away))

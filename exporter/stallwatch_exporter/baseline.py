@@ -15,6 +15,8 @@ from stallwatch_rules.novelty import Baseline
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Verdict
 
+READ_WHOLE = 16 * 1024 * 1024  #: bytes on disk; line by line that is a matter of seconds
+
 
 class Healthy(NamedTuple):
     """A run to compare with."""
@@ -44,11 +46,16 @@ def read_run(
     limits: Limits | None = None,
     parallel: Parallel | None = None,
 ) -> tuple[RunReading, list[InputProblem]]:
-    """Read a run as for its diagnosis, for those who need more of it than that."""
+    """Read a run as for its diagnosis, for those who need more of it than that.
+
+    Every line of a small one is read; of a large one the sieve leaves out lines that say nothing is wrong, so
+    that a wording which only its middle has may be taken for unknown.
+    """
     files, problems = expand(paths, limits=limits)
     reading = RunReading(catalogue)
+    whole = sum(file.size for file in files) <= READ_WHOLE
     if parallel is not None:
         parallel = replace(parallel, limits=limits)
-    for _, read in read_all(files, reading, parallel=parallel):
+    for _, read in read_all(files, reading, parallel=parallel, whole=whole):
         problems += read.problems
     return reading, problems

@@ -11,6 +11,7 @@ from subprocess import run
 
 import pytest
 
+from stallwatch_exporter.baseline import read_baseline
 from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.postmortem import diagnose_paths, diagnose_streams
 from stallwatch_exporter.runfolder import RunFolder
@@ -180,3 +181,13 @@ def test_lines_that_a_terminal_broke_are_read_whole(tmp_path: Path, catalogue: C
     diagnosis, _ = diagnose_paths([tmp_path / "x.log"], catalogue=catalogue)
     assert diagnosis.primary is not None
     assert diagnosis.primary.captures["optype"] == "ALLREDUCE"
+
+
+def test_a_baseline_knows_what_only_its_middle_says(tmp_path: Path) -> None:
+    from stallwatch_rules.catalogue import load_catalogue
+
+    catalogue = load_catalogue()
+    steps = "".join(f"step {step}/90000 loss 1.5\n" for step in range(1, 20_000))
+    (tmp_path / "good.log").write_text(steps + "wrote part 5 of the archive to the shelf\n" + steps)
+    healthy = read_baseline([tmp_path / "good.log"], catalogue=catalogue)
+    assert any("archive to the shelf" in known.first.text for known in healthy.baseline.exemplars.values())
