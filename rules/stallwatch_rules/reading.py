@@ -158,7 +158,10 @@ class RunReading:
         if failed is None and question.kind == "finished":
             question = replace(question, failed=False)
         diagnosis = conclude(self.streams, self.tracker, self.catalogue, self.matcher.conditional, question)
-        return complete(diagnosis, self.streams, self.catalogue, self.baseline)
+        ended = failed is not None or bool(ending) or now is not None
+        return complete(
+            diagnosis, self.streams, self.catalogue, self.baseline, ended=ended, language=language
+        )
 
     def _stream(self, line: Line) -> StreamReading | None:
         key = (line.source, line.rank)

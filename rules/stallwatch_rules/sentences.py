@@ -199,6 +199,10 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         " the process was killed without a word.",
         "日志停在第 {step}/{total} 步，没有结尾：可能被截断、仍在写入，或进程被无声地杀掉。",
     ),
+    "last-words": (
+        "The log's last words speak of an error, and no step follows: see the new lines before its end.",
+        "日志最后的内容像是出错了，之后再没有新的步数：请看结尾前新出现的行。",
+    ),
     "ends-in-evaluation": (
         "It ends in an evaluation: if the run is still up and stands there, see evaluation-hang.",
         "最后的动静是一次评估：如果训练还在运行却停在那里，请看 evaluation-hang。",

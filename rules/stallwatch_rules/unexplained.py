@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.sentences import say
 from stallwatch_rules.stream import StreamReading
 
 if TYPE_CHECKING:
@@ -21,9 +22,23 @@ def complete(
     streams: Mapping[tuple[str, int | None], StreamReading],
     catalogue: Catalogue,
     baseline: Baseline | None = None,
+    *,
+    ended: bool = False,
+    language: str = "en",
 ) -> Diagnosis:
-    """Add them to the diagnosis of a run that failed or stands; any other needs none."""
+    """Add them to the diagnosis of a run that failed or stands; any other needs none.
+
+    A log that ends in mid-course with words of an error, or with what its baseline does not have, gets the
+    new lines and a note; ``ended`` says that the run's end is known otherwise, or that it is still watched.
+    """
     if diagnosis.verdict not in _BAD:
+        if not ended and (baseline is not None or _last_words(diagnosis, streams)):
+            from stallwatch_rules.novelty import new_lines
+
+            new = new_lines(streams, baseline)
+            diagnosis.new_lines = [one for one in new if baseline is not None or one.level == "error"]
+            if any(one.level == "error" for one in diagnosis.new_lines):
+                diagnosis.notes.append(say("last-words", language))
         return diagnosis
     from stallwatch_rules.novelty import new_lines  # here: a healthy run's diagnosis needs neither
 
@@ -37,3 +52,17 @@ def complete(
         for one in diagnosis.unknown[:MAX_LOOKED_UP]:
             one.nearest = nearest.of(one.exception, one.message, one.root)
     return diagnosis
+
+
+def _last_words(diagnosis: Diagnosis, streams: Mapping[tuple[str, int | None], StreamReading]) -> bool:
+    """Whether an unfinished run's log says after its last step that something is wrong."""
+    progress = diagnosis.progress
+    return (
+        progress.last_step is not None
+        and not progress.finished
+        and any(
+            entry.level == "error" and 0 < stream.timelines.advances <= entry.advances
+            for stream in streams.values()
+            for entry in stream.templates.entries.values()
+        )
+    )

@@ -1,0 +1,38 @@
+"""A log that ends in mid-course with words of an error: no verdict, but it is shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallwatch_rules.catalogue import Catalogue
+from stallwatch_rules.lines import LineReader
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis
+
+STEPS = [f"step {n}/500 loss={2 / n + 0.1:.3f}" for n in range(1, 60)]
+
+
+def diagnose(catalogue: Catalogue, lines: list[str], **known: bool) -> Diagnosis:
+    reading = RunReading(catalogue)
+    reading.feed(LineReader("train.log").feed("\n".join([*lines, ""]).encode()))
+    return reading.diagnose(**known)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "ERROR reward fn gave up on batch 7",
+        "2025-11-20 10:00:00,000 CRITICAL training aborted: reward server is gone",
+    ],
+)
+def test_the_last_words_are_shown(catalogue: Catalogue, words: str) -> None:
+    diagnosis = diagnose(catalogue, [*STEPS, words])
+    assert [line.exemplar for line in diagnosis.new_lines] == [words]
+    assert any("last words" in note for note in diagnosis.notes)
+
+
+def test_nothing_is_shown_where_steps_follow_or_the_end_is_known(catalogue: Catalogue) -> None:
+    words = "ERROR reward fn gave up on batch 7"
+    assert diagnose(catalogue, [*STEPS[:30], words, *STEPS[30:]]).new_lines == []
+    assert diagnose(catalogue, [*STEPS, words], failed=False).new_lines == []
+    assert diagnose(catalogue, STEPS).new_lines == []
