@@ -27,7 +27,7 @@ _GROUP_HEADER = "Exception Group Traceback"
 _MARGIN = re.compile(r" +(?:\|(?: |$)|\+-)")  # what an exception group and its parts stand behind
 _BOX = "│╭╰─┌└├┃"
 _FINAL = re.compile(
-    r"(?:[|+] )?(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?:\((?P<inner>[\w.]+)\))?"
+    r"(?:[|+] )?(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?:\((?P<inner>[\w.]+)\))?"
     r"(?::(?: (?P<message>.*))?)?$"
 )
 _ERROR_NAME = re.compile(
@@ -322,7 +322,8 @@ def _frame(text: str) -> Frame | None:
 
 def _is_error(name: str, adjoining: bool) -> bool:
     last = name.rpartition(".")[2]
-    return bool(_ERROR_NAME.search(last)) or (adjoining and bool(_CAMEL.match(name)))
+    # A name in another script has no capitals to know it by.
+    return bool(_ERROR_NAME.search(last)) or (adjoining and (bool(_CAMEL.match(name)) or not name.isascii()))
 
 
 def _without(prefix: str, text: str) -> str:

@@ -36,3 +36,14 @@ def test_nothing_is_shown_where_steps_follow_or_the_end_is_known(catalogue: Cata
     assert diagnose(catalogue, [*STEPS[:30], words, *STEPS[30:]]).new_lines == []
     assert diagnose(catalogue, [*STEPS, words], failed=False).new_lines == []
     assert diagnose(catalogue, STEPS).new_lines == []
+
+
+def test_an_exception_may_have_a_name_in_any_script(catalogue: Catalogue) -> None:
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "train.py", line 3, in <module>',
+        "    check(sample)",
+        "数据错误: 样本 17 的标签长度与输入长度不一致",
+    ]
+    (unknown,) = diagnose(catalogue, lines).unknown
+    assert (unknown.exception, unknown.message) == ("数据错误", "样本 17 的标签长度与输入长度不一致")
