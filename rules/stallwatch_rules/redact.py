@@ -47,7 +47,7 @@ def _keep_prefix(match: Any) -> bytes:
 def _keep_name(match: Any) -> bytes:
     """``name=value`` where the value is one that somebody would want to keep secret."""
     prefix, name, value = match.group(1, 2, 3)
-    quote = value[:1] if value[:1] in (b'"', b"'") else b""
+    quote = value[:1] if value[:1] in (b'"', b"'", b"`") else b""
     bare = value.strip(quote) if quote else value
     masked = quote + MASK + quote if _looks_secret(bare, name.lower()) else value
     return bytes(prefix + masked)
@@ -86,13 +86,15 @@ _CODE = (
 
 _CALL = re.compile(rb"[A-Za-z_][\w.]*[(\[]")
 _PLAIN = re.compile(rb"[\w.~+/=-]{16,}")
+# ``hf_…`` in advice: at most a token's beginning. More than that may be a secret that somebody has cut.
+_PLACEHOLDER = re.compile(rb"[A-Za-z_-]{0,8}(?:\xe2\x80\xa6|\.{3})")
 
 
 def _looks_secret(value: bytes, name: bytes) -> bool:
     lowered = value.lower()
     if lowered in _NOT_SECRET or lowered == name or not value.strip(b"*"):
         return False
-    if lowered.startswith(_CODE) or _CALL.match(value):
+    if lowered.startswith(_CODE) or _CALL.match(value) or _PLACEHOLDER.fullmatch(value):
         return False
     if not _is_vague(name):
         return len(value) >= 4
@@ -115,7 +117,8 @@ _NAMES = (
     r"(?:\w+[_-])?(?:passw(?:or)?d|passphrase|secret|secret[_-]?key|secret[_-]access[_-]key|api[_-]?key"
     r"|access[_-]key(?:[_-]id)?|account[_-]key|private[_-]key|credentials?|token)|pgpassword|mysql_pwd"
 )
-_VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s"',;&)}\]]+)"""
+# A backtick ends a value where no word goes on: it is Markdown's around the assignment, or around the value.
+_VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|`[^`\s]+`|(?:[^\s"'`,;&)}\]]|`\w)+)"""
 
 # What to look for quickly, what to replace, with what.
 _TABLE: tuple[tuple[str, str, _Replace], ...] = (

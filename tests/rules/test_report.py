@@ -111,6 +111,15 @@ def test_a_hanging_indent_for_long_fixes() -> None:
     assert lines[start + 1].startswith("     Offload.")
 
 
+@pytest.mark.parametrize("width", range(40, 110))
+def test_no_character_of_a_chinese_fix_is_lost_in_wrapping(width: int) -> None:
+    fix = "先看日志：运行 `tool -v`，结束残留的进程；确认每个 worker 用自己的卡（`use_card(local_worker)`）。"
+    found = diagnosis()
+    assert found.primary is not None
+    found.primary.fixes = [fix]
+    assert fix.replace(" ", "") in "".join(printed(found, "zh", width).split())
+
+
 def test_escape_codes_reach_no_terminal() -> None:
     found = diagnosis(notes=["\x1b[31mred\x1b]0;title\x07"])
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", printed(found))

@@ -88,6 +88,9 @@ def _primary(diagnosis: Diagnosis, primary: Primary, language: str) -> list[Rend
 def _numbered(number: int, text: str) -> RenderableType:
     """A hanging indent: the text's further lines stand under its first."""
     grid = Table.grid(padding=(0, 1))
+    grid.add_column()
+    # Else a word that is broken as too long for a line loses its last character to an ellipsis.
+    grid.add_column(overflow="fold")
     grid.add_row(Text(f"{number}."), Text(text))
     return grid
 
