@@ -96,6 +96,16 @@ METRICS = [
     ("step：5，loss：0.5", 5, None, {"loss": 0.5}),
     ("step 7/100", 7, 100, {}),
     ("step 7 val loss 3.5 train loss 2.5", 7, None, {"loss": 2.5, "eval_loss": 3.5}),
+    # loggers' leads that no bracket or dash ends: Python's default, and the source's file and line
+    ("INFO:root:step 1 loss=2.0", 1, None, {"loss": 2.0}),
+    ("INFO:__main__:Step 1: loss = 2.0", 1, None, {"loss": 2.0}),
+    ("WARNING:root:step 1/50 loss=2.0", 1, 50, {"loss": 2.0}),
+    ("2026-11-20 10:00:00,123 INFO trainer.py:412 step 1 loss=2.0 lr=1e-4", 1, None,
+     {"loss": 2.0, "learning_rate": 1e-4}),
+    ("2026-11-20 10:00:00,123 INFO trainer.py:412 step: 1 loss=2.0", 1, None, {"loss": 2.0}),
+    ("2026-11-20 10:00:00 INFO train - step 1 loss 2.0", 1, None, {"loss": 2.0}),
+    ("2026-11-20 10:00:00 INFO my.trainer step 1 loss 2.0", 1, None, {"loss": 2.0}),
+    ("[train.py:12] step 1 loss 2.0", 1, None, {"loss": 2.0}),
     ("Epoch: [3]  [  10/700]  eta: 5:00:00  lr: 0.0002  loss: 40.5 (45.2)  time: 2.4", 2110, None,
      {"loss": 40.5, "learning_rate": 0.0002, "epoch": 3.0}),
 ]  # fmt: skip
@@ -191,6 +201,11 @@ def test_training_bars(text: str, step: int, total: int | None, values: dict[str
         "reward: {'format_reward': 1.0, 'answer_reward': 0.0, 'reward': 0.0}",
         "the loss of the step before was 0.5",
         "In step 1, we compute the loss 3 of the house",
+        "INFO:root:in step 1 the loss was 0.5",
+        "INFO:root:Namespace(steps=100, loss=1)",
+        "INFO:root:max_steps=100 lr=0.001",
+        "see train.py:12 step 1 loss 2.0",
+        "2026-11-20 10:00:00 INFO trainer.py:412 resuming before step 1 loss=2.0",
     ],
 )
 def test_other_lines_hold_no_sample(text: str) -> None:

@@ -13,6 +13,15 @@ _LEAD = re.compile(
     r"[\s:=：,，|/\[\]()-]*)*",
     re.IGNORECASE,
 )
+# A logger's level, its name or its source's file and line where no bracket or dash ends them.
+_STAMP = r"(?:[\[\dIWE][\d\s:.,TZ+/\[\]-]{0,60})?"
+_LEVEL = r"\[?(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL)\]?"
+_LOGGER = re.compile(
+    _LEVEL + r":[\w.]{1,60}:\s{0,3}"  # Python's default format
+    r"|" + _STAMP + r"(?:" + _LEVEL + r"[\s:]{1,10})?" + _STAMP
+    + r"(?:[\w.]{1,40}:\s{0,3})?\[?(?:[\w-]{1,40}/){0,8}[\w-]{1,60}\.py:\d{1,6}\]?:?\s{1,3}(?:[-|]\s)?"
+    r"|" + _STAMP + _LEVEL + r"\s{1,10}" + _STAMP + r"(?:__main__|root|\w{1,40}(?:\.\w{1,40}){1,6}):?\s{1,3}"
+)  # fmt: skip
 _CODE = re.compile(r"""["'`{};#\\]|\((?!\d|train\))|\b(?:return|def|for|if|self)\b""")
 
 ZEROED = str.maketrans("123456789", "0" * 9)
@@ -25,4 +34,9 @@ def leads(before: str) -> bool:
 
 @lru_cache(maxsize=1024)  # loggers' leads differ in their digits only
 def _leads_zeroed(before: str) -> bool:
-    return _CODE.search(before) is None and _LEAD.fullmatch(before) is not None
+    if _CODE.search(before):
+        return False
+    logger = _LOGGER.match(before)
+    return _LEAD.fullmatch(before, logger.end() if logger else 0) is not None or (
+        logger is not None and _LEAD.fullmatch(before) is not None
+    )
