@@ -106,6 +106,12 @@ METRICS = [
     ("2026-11-20 10:00:00 INFO train - step 1 loss 2.0", 1, None, {"loss": 2.0}),
     ("2026-11-20 10:00:00 INFO my.trainer step 1 loss 2.0", 1, None, {"loss": 2.0}),
     ("[train.py:12] step 1 loss 2.0", 1, None, {"loss": 2.0}),
+    # counters within an epoch
+    ("Train Epoch: 1 [640/60000 (1%)]  Loss: 2.1", 640, None, {"loss": 2.1, "epoch": 1.0}),
+    ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.1", 640, None, {"loss": 2.1, "epoch": 1.0}),
+    ("batch 3/500 - loss 0.5", 3, None, {"loss": 0.5}),
+    ("Batch 3/500, Loss: 0.5", 3, None, {"loss": 0.5}),
+    ("Epoch [2/10], Batch [3/500], Loss: 0.5", 3, None, {"loss": 0.5, "epoch": 2.0}),
     ("Epoch: [3]  [  10/700]  eta: 5:00:00  lr: 0.0002  loss: 40.5 (45.2)  time: 2.4", 2110, None,
      {"loss": 40.5, "learning_rate": 0.0002, "epoch": 3.0}),
 ]  # fmt: skip
@@ -201,6 +207,9 @@ def test_training_bars(text: str, step: int, total: int | None, values: dict[str
         "reward: {'format_reward': 1.0, 'answer_reward': 0.0, 'reward': 0.0}",
         "the loss of the step before was 0.5",
         "In step 1, we compute the loss 3 of the house",
+        "batch size 3/500 loss 0.5",
+        "micro_batch 3/500 loss 0.5",
+        "the batch 3/500 had a loss 0.5",
         "INFO:root:in step 1 the loss was 0.5",
         "INFO:root:Namespace(steps=100, loss=1)",
         "INFO:root:max_steps=100 lr=0.001",

@@ -27,6 +27,17 @@ _DEEPSPEED_TIMER = re.compile(r"epoch=\d+/micro_step=\d+/global_step=(\d{1,15})"
 _ITEM_OF_EPOCH = re.compile(
     r"(Epoch(?:\(train\))?:? {1,2}\[(\d{1,9})\]\s{0,4})\[\s*(\d{1,15})/(\d{1,15})\]"
 )  # mmengine, DETR
+# Counters within an epoch: of batches with their total, and PyTorch's MNIST example's of items.
+_BATCH = re.compile(
+    r"\bbatch(?:es)?\s{0,4}[:=#]?\s{0,4}\[?\s{0,4}("
+    + _INTEGER
+    + r")\s{0,4}/\s{0,4}("
+    + _INTEGER
+    + r")(?![\w%]|[.:]\d)"
+)
+_SHARE_OF_EPOCH = re.compile(
+    r"epoch:? (?=\d)\d{1,9}(?:/\d{1,9})?,? {0,2}\[\s{0,9}(\d{1,15})/(\d{1,15}) \(\s?\d{1,3}(?:\.\d+)?%\)\]"
+)
 _SHORT = re.compile(r"s:(\d{1,15}) (?:trl:(" + NUMBER + r")|tel:(" + NUMBER + r"))")  # llm.c's log file
 _LOSS = re.compile(r"loss\s?[:=：]")
 _LOSS_FIRST = re.compile(r"(?:train(?:ing)?[ _])?(?:\w{1,12}_)?loss\s?[:=：]")
@@ -56,7 +67,7 @@ def from_text(text: str) -> Found | None:
     found = _find_step(lower) if may_hold(lower, _STEP_WORDS) else None
     if found is None or not leads(text[: found.start()]):
         item = _from_epoch_item(text) if "Epoch" in text else None
-        return item or _from_loss_first(text, lower)
+        return item or _from_epoch_part(text, lower) or _from_loss_first(text, lower)
     step = int(found[1].replace(",", ""))
     total = int(found[2].replace(",", "")) if found[2] else None
     rest = text[found.end() :]
@@ -119,6 +130,25 @@ def _from_epoch_item(text: str) -> Found | None:
     epoch, done, length = int(found[2]), int(found[3]), int(found[4])
     values["epoch"] = float(epoch)
     return Found(epoch * length + done, None, values, "epoch items")
+
+
+def _from_epoch_part(text: str, lower: str) -> Found | None:
+    """Loops that tell how much of an epoch is done, and a loss: no total of theirs is the run's."""
+    found = _BATCH.search(lower) if "batch" in lower else None
+    if found is None and "%)]" in lower:
+        found = _SHARE_OF_EPOCH.search(lower)
+    if found is None or not leads(text[: found.start()]):
+        return None
+    values = keyed(text[found.end() :])
+    if "loss" not in values:
+        return None
+    rates(lower[found.end() :], values)
+    epoch = _EPOCH_BEFORE.search(text, 0, found.end())
+    if epoch:
+        values.setdefault("epoch", float(epoch[1]))
+    return Found(
+        int(found[1].replace(",", "")), None, values, _series(text[: found.start(1)].translate(ZEROED))
+    )
 
 
 def _from_loss_first(text: str, lower: str) -> Found | None:
