@@ -35,6 +35,8 @@ _FORMS = {
     "secret": r"\S+",
     "float": r"[\d.eE+-]+",
 }
+# Level, date, time, thread and source line before a message of glog: no two lines share them.
+_GLOG_LEAD = re.compile(r"^\[?[IWEF]\d{4} [\d:.]+(?: +\d+)? +[^\s\]]+:\d+\]:? *")
 _SPECIAL = re.compile(r"([\\.^$*+?{}\[\]|()])")
 _INSTALLED = re.compile(
     r"[/\\](?:site|dist)-packages[/\\](?P<path>(?P<package>\w+)[\w./\\-]*)(?::\d+ in .*)?$"
@@ -63,7 +65,13 @@ class Failure:
 
 
 def failure_of(diagnosis: Diagnosis) -> Failure:
-    """The first unknown exception that has a message, else the first new line that tells of an error."""
+    """The first unknown exception that has a message, else the first new line that tells of an error.
+
+    Nothing is drafted where a rule knows the cause: what else is new in the log only follows from it.
+    """
+    primary = diagnosis.primary
+    if primary is not None and primary.role == "cause" and diagnosis.verdict in ("failed", "stalled"):
+        raise DraftError(_known(primary.rule))
     for one in diagnosis.unknown:
         if one.exception and fixed_text(one.message) >= LEAST_TEXT:
             return _of_exception(one)
@@ -73,9 +81,13 @@ def failure_of(diagnosis: Diagnosis) -> Failure:
     if diagnosis.unknown:
         name = diagnosis.unknown[0].exception or "the traceback"
         raise DraftError(f"{name} has too little of a message to be known by")
-    if diagnosis.primary is not None:
-        raise DraftError(f"this failure is known: stallwatch rules show {diagnosis.primary.rule}")
+    if primary is not None:
+        raise DraftError(_known(primary.rule))
     raise DraftError("there is no unknown failure in this log")
+
+
+def _known(rule: str) -> str:
+    return f"this log's failure is known: {rule} (stallwatch rules show {rule})"
 
 
 def _of_exception(one: UnknownException) -> Failure:
@@ -83,7 +95,7 @@ def _of_exception(one: UnknownException) -> Failure:
 
 
 def _of_line(new: NewLines) -> Failure:
-    return Failure("", new.exemplar, new.exemplar, [])
+    return Failure("", _GLOG_LEAD.sub("", new.exemplar), new.exemplar, [])
 
 
 def fixed_text(message: str) -> int:

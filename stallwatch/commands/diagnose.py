@@ -105,6 +105,8 @@ def _baseline(
     from stallwatch_exporter.baseline import read_baseline
 
     baseline, verdict, problems = read_baseline(paths, catalogue=catalogue, parallel=parallel)
+    if problems and not baseline.exemplars:
+        return None, problems  # nothing to compare with; the problems say why
     if verdict not in ("healthy", "degraded"):
         tell(
             f"--baseline: {', '.join(paths)}: this run is not healthy itself ({verdict});"

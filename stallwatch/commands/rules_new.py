@@ -10,6 +10,7 @@ import click
 from stallwatch.commands.context import App, catalogue_of, rules_option, tell, tell_all
 
 if TYPE_CHECKING:
+    from stallwatch_exporter.inputs import InputProblem
     from stallwatch_rules.catalogue import Catalogue
     from stallwatch_rules.reading import RunReading
 
@@ -41,7 +42,7 @@ def new(
     The pattern, the samples and where the message comes from are filled in; what happened, why and the fixes
     are yours to write. An existing page is never overwritten.
 
-    Exit code: 2 when the log holds no unknown failure, or the page exists; else 0.
+    Exit code: 2 when the log cannot be read or holds no unknown failure, or the page exists; else 0.
     """
     from stallwatch_rules.drafting import (
         DraftError,
@@ -56,7 +57,9 @@ def new(
 
     config = app.config(rules__dirs=rule_dirs)
     catalogue = catalogue_of(config)
-    reading = _read(log, catalogue)
+    reading, unread = _read(log, catalogue)
+    if unread and not reading.streams:  # which was told: no word of what is in a log that nobody read
+        raise click.exceptions.Exit(2)
     diagnosis = reading.diagnose()
     try:
         failure = failure_of(diagnosis)
@@ -95,12 +98,12 @@ def new(
     tell(f"then: stallwatch diagnose {log} --rules {output}")
 
 
-def _read(log: str, catalogue: Catalogue) -> RunReading:
+def _read(log: str, catalogue: Catalogue) -> tuple[RunReading, list[InputProblem]]:
     from stallwatch_exporter.baseline import read_run
 
     reading, problems = read_run([log], catalogue=catalogue)
     tell_all(problems)
-    return reading
+    return reading, problems
 
 
 def _healthy(reading: RunReading) -> list[str]:

@@ -33,8 +33,8 @@ def samples(paths: tuple[str, ...], output: Path | None) -> None:
     stallwatch samples train.log > samples.csv
     stallwatch samples logs/ -o samples.parquet
 
-    Exit code: 2 when something could not be read (the rest is still written); 1 when there were no samples;
-    else 0.
+    Exit code: 2 when something could not be read (the rest is still written), or FILE cannot be written; 1
+    when there were no samples; else 0.
     """
     from stallwatch_exporter.samplefiles import MissingLibrary, replacing, write_csv, write_parquet
     from stallwatch_exporter.sampling import Sampling
@@ -56,10 +56,11 @@ def samples(paths: tuple[str, ...], output: Path | None) -> None:
             raise
         except OSError as error:
             name = output if output is not None else "standard output"
-            raise click.ClickException(f"{name}: cannot be written: {error.strerror or error}") from None
+            tell(f"{name}: cannot be written: {error.strerror or error}; name another file with -o")
+            raise click.exceptions.Exit(_NOT_ALL) from None
     tell_all(sampling.problems)
     if not count and not sampling.problems:
         tell("no samples were found; stallwatch diagnose says what the log tells")
     elif output is not None and count:
-        tell(f"{count:,} samples in {output}")
+        tell(f"{count:,} {'sample' if count == 1 else 'samples'} in {output}")
     raise click.exceptions.Exit(_NOT_ALL if sampling.problems else 0 if count else _NOTHING)

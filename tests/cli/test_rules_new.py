@@ -67,6 +67,27 @@ def test_a_log_without_an_unknown_failure(stallwatch: Stallwatch, tmp_path: Path
     )
     known = stallwatch("rules", "new", "--from", "oom.log")
     assert known.exit_code == 2
-    assert "stallwatch rules show cuda-oom" in known.stderr
+    assert "this log's failure is known: cuda-oom (stallwatch rules show cuda-oom)" in known.stderr
     (tmp_path / "good.log").write_text("step 1/90 loss 1.5\n")
     assert "no unknown failure" in stallwatch("rules", "new", "--from", "good.log").stderr
+
+
+def test_new_lines_beside_a_known_failure_are_no_failure_of_their_own(
+    stallwatch: Stallwatch, tmp_path: Path
+) -> None:
+    (tmp_path / "oom.log").write_text(
+        'step 1/90 loss 1.5\nTraceback (most recent call last):\n  File "a.py", line 1, in f\n'
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+        "[ERROR] the pump of shard 7 was not reachable\n"
+    )
+    known = stallwatch("rules", "new", "--from", "oom.log")
+    assert known.exit_code == 2
+    assert "failure is known: cuda-oom" in known.stderr
+    assert not (tmp_path / "my-rules").exists()
+
+
+def test_a_log_that_is_not_there_is_all_that_is_told(stallwatch: Stallwatch) -> None:
+    result = stallwatch("rules", "new", "--from", "nowhere.log")
+    assert result.exit_code == 2
+    assert "nowhere.log: no such file" in result.stderr
+    assert "unknown failure" not in result.stderr

@@ -74,15 +74,21 @@ def test_what_is_wrong_is_told(tmp_path: Path, log: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("x.xlsx", ".parquet"), ("no/folder/x.csv", "cannot be written")]
+    ("name", "words"), [("x.xlsx", ".parquet"), ("no/folder/x.csv", "name another file with -o")]
 )
 def test_an_output_that_cannot_be(log: Path, tmp_path: Path, name: str, words: str) -> None:
     from stallwatch.cli import StallwatchGroup
 
     assert isinstance(cli, StallwatchGroup)
     result = CliRunner().invoke(cli, ["samples", str(log), "-o", str(tmp_path / name)])
-    assert result.exit_code != 0
+    assert result.exit_code == 2
     assert words in result.stderr
+
+
+def test_one_sample_is_told_as_one(tmp_path: Path) -> None:
+    (tmp_path / "one.log").write_text("{'loss': 0.5, 'epoch': 0.1}\n")
+    result = CliRunner().invoke(cli, ["samples", str(tmp_path / "one.log"), "-o", str(tmp_path / "x.csv")])
+    assert "1 sample in " in result.stderr
 
 
 def test_parquet_without_pyarrow_says_how_to_get_it(

@@ -93,6 +93,23 @@ def test_a_line_without_an_exception() -> None:
 
 
 @pytest.mark.parametrize(
+    "lead",
+    [
+        "[E1121 10:00:00.123 ProcessGroupPump.cpp:616] ",
+        "[E1121 10:00:00.123456789 ProcessGroupPump.cpp:616] ",
+        "E1121 10:00:00.124000 140 pump/api.py:869] ",
+        "E1121 10:00:00.124000  140 pump/api.py:869] ",
+    ],
+)
+def test_no_pattern_holds_what_glog_writes_before_a_message(lead: str) -> None:
+    reading = RunReading(Catalogue.of([]), Matcher(Catalogue.of([])))
+    reading.feed(lines_of(f"step 1/9 loss 1.5\n{lead}the pump of shard 3 stopped for good\n"))
+    failure = failure_of(reading.diagnose(failed=True))
+    assert pattern_of(failure) == r"the pump of shard (?P<number_1>\d+) stopped for good"
+    assert failure.line.startswith(lead)
+
+
+@pytest.mark.parametrize(
     ("text", "reason"),
     [
         ('Traceback (most recent call last):\n  File "a.py", line 1, in f\nAssertionError\n', "too little"),
