@@ -9,6 +9,7 @@ from __future__ import annotations
 from stallwatch_rules.pairs import memory
 from stallwatch_rules.records import Line, Sample
 from stallwatch_rules.samples.bars import from_bar, from_rich_bar
+from stallwatch_rules.samples.chinese import in_english
 from stallwatch_rules.samples.dicts import from_dict
 from stallwatch_rules.samples.found import Found
 from stallwatch_rules.samples.rates import rates
@@ -32,6 +33,8 @@ def extract(line: Line) -> Sample | None:
     else:
         found = None
     if found is None:
+        if "损失" in text or ("步" in text and "oss" in text):
+            text = in_english(text)
         if "oss" in text or "OVERFLOW" in text or "overflow" in text:
             found = from_loss_scaler(text) or from_text(text)
         elif "memory (MB) |" in text or "MA " in text:
