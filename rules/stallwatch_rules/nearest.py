@@ -13,6 +13,7 @@ from stallwatch_rules.records import NearPage
 THRESHOLD = 0.38  #: below it the words that two texts share are everybody's words
 LEAST_WORDS = 3  #: shared words without which the score means nothing
 MAX_PAGES = 3
+MAX_SCORE = 0.9  #: a page whose own patterns did not fire is never the failure's for certain
 
 _WORD = re.compile(r"[A-Za-z][a-z]+|[A-Z]{2,}(?![a-z])|[\u4e00-\u9fff]{2}")
 #: Words of any failure, and of English: they tell no two failures apart.
@@ -102,9 +103,11 @@ class Nearest:
                 continue
             score = sum(self._rarity[word] * words[word] for word in shared) / whole
             if score >= THRESHOLD:
-                near.append(NearPage(page.id, page.title, round(min(1.0, score), 2)))
-        near.sort(key=lambda one: (-one.score, one.rule))
-        return near[:MAX_PAGES]
+                near.append((-score, page.id, page.title))
+        return [
+            NearPage(rule, title, round(min(MAX_SCORE, -score), 2))
+            for score, rule, title in sorted(near)[:MAX_PAGES]
+        ]
 
 
 def words_of(*texts: str) -> list[str]:

@@ -7,6 +7,7 @@ or two joined by Drain3 where it is installed, which sees one exemplar of each o
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +19,18 @@ from stallwatch_rules.reported import earliest, latest, place, shown
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.templates import Level, Template, TemplateTable
 from stallwatch_rules.timeline import StepClock, leading
+
+#: What stands in a log after any failure: rows of torchrun's table, and CUDA's standing advice.
+_BOILERPLATE = re.compile(
+    r"^\s*(?:traceback\s*:\s*To enable traceback see|error_file\s*:\s*<N/A>"
+    r"|rank\s*:\s*\d+ \(local_rank: \d+\)|exitcode\s*:\s*-?\d+ \("
+    r"|host\s*:\s*\S+\s*$|time\s*:\s*\d{4}-\d\d-\d\d_"
+    r"|(?:\S+ FAILED|Failures:|Root Cause \(first observed failure\):)\s*$"
+    r"|(?:[\w.]+: )?(?:CUDA|HIP) kernel errors might be asynchronously reported"
+    r"|Compile with `TORCH_USE_(?:CUDA|HIP)_DSA`"
+    r"|For debugging consider passing \w+=)"
+    r"|To avoid data inconsistency, we are taking the entire process down"
+)
 
 Streams = Mapping[tuple[str, int | None], StreamReading]
 
@@ -68,6 +81,8 @@ def new_lines(streams: Streams, baseline: Baseline | None = None) -> list[NewLin
     for key in sorted(streams, key=lambda key: (key[1] is None, key[1] or 0, key[0])):
         stream = streams[key]
         for name, entry in stream.templates.entries.items():
+            if _BOILERPLATE.search(entry.first.text):
+                continue
             if baseline is None:
                 new = _is_new(stream, entry, clock, stepped)
             else:

@@ -100,7 +100,7 @@ class NearPage(msgspec.Struct):
 
     rule: str
     title: str
-    score: float  #: 0..1
+    score: float  #: 0..0.9
 
 
 class UnknownException(msgspec.Struct):

@@ -40,6 +40,14 @@ def test_another_wording_of_a_known_failure(
     assert near == sorted(near, key=lambda one: -one.score)
 
 
+def test_a_page_that_did_not_fire_is_never_the_failure_for_certain(
+    catalogue: Catalogue, nearest: Nearest
+) -> None:
+    page = catalogue.pages["cuda-oom"]
+    (first, *_) = nearest.of("", page.title)
+    assert (first.rule, first.score) == ("cuda-oom", 0.9)
+
+
 @pytest.mark.parametrize(
     ("exception", "message"),
     [

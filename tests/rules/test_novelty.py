@@ -131,3 +131,39 @@ def test_a_new_word_in_a_known_wording_is_not_new() -> None:
     pytest.importorskip("drain3")
     text = "the loader of shard alpha went on\n" + steps(1, 9) + "the loader of shard beta went on\n"
     assert new(text) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html",
+        "  error_file: <N/A>",
+        "  rank      : 0 (local_rank: 0)",
+        "  exitcode  : -9 (pid: 12)",
+        "  host      : node-error-1",
+        "  time      : 2026-05-02_10:00:00",
+        "train.py FAILED",
+        "Root Cause (first observed failure):",
+        "To avoid data inconsistency, we are taking the entire process down.",
+        "RuntimeError: CUDA kernel errors might be asynchronously reported at some other API call",
+        "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
+        "For debugging consider passing CUDA_LAUNCH_BLOCKING=1",
+    ],
+)
+def test_what_is_printed_after_any_failure_is_not_told(line: str) -> None:
+    assert told(new(steps(1, 9) + f"{line}\nthe pump stopped: cannot go on\n")) == [
+        "the pump stopped: cannot go on"
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "host : not reachable, giving up",
+        "rank 3 failed: no pump",
+        "exitcode of the pump is invalid",
+        "odd error 77. CUDA kernel errors might be asynchronously reported at some other API call",
+    ],
+)
+def test_a_message_with_their_words_is_told(line: str) -> None:
+    assert len(new(steps(1, 9) + f"{line}\n")) == 1

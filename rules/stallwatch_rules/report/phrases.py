@@ -90,8 +90,8 @@ def exception_where(unknown: UnknownException, language: str) -> str:
 
 
 def nearest_line(unknown: UnknownException, language: str) -> str:
-    """``looks most like: cuda-oom (58 %)``; empty where no page is near."""
-    pages = ", ".join(f"{page.rule} ({page.score:.0%})" for page in unknown.nearest)
+    """``looks most like: cuda-oom``; empty where no page is near."""
+    pages = ", ".join(page.rule for page in unknown.nearest)
     return f"{word('nearest', language)}: {pages}" if pages else ""
 
 
