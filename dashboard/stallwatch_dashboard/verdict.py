@@ -13,6 +13,7 @@ from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.fixes import fixes_for
 from stallwatch_rules.page import RulePage
+from stallwatch_rules.placeholders import why_of
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.phrases import primary_note, where
 
@@ -127,8 +128,8 @@ def _with_incident(
         page = pages.get(primary.rule)
     chinese = language.startswith("zh")
     title = (page.title_zh if chinese and page else "") or (primary.title if primary else "") or incident.rule
-    why = (page.sections.zh_why if chinese and page else "") or (primary.why if primary else "")
-    why = why or (page.sections.why if page else "")
+    why = (why_of(page, language) if chinese and page else "") or (primary.why if primary else "")
+    why = why or (why_of(page) if page else "")
     fixes = list(primary.fixes) if primary else []
     if page is not None and (chinese or not fixes):
         fixes = fixes_for(page, {}, language) or fixes

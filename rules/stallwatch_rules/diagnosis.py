@@ -34,6 +34,7 @@ from stallwatch_rules.judgements.facts import RunFacts
 from stallwatch_rules.judgements.recovery import RECOVERED_BUT_DIED
 from stallwatch_rules.notes import all_flights, notes_of
 from stallwatch_rules.page import RulePage
+from stallwatch_rules.placeholders import why_of
 from stallwatch_rules.progress import ProgressTracker
 from stallwatch_rules.records import Diagnosis, Primary
 from stallwatch_rules.redact import redact
@@ -181,7 +182,6 @@ def _primary(
     last_step: int | None,
     language: str,
 ) -> Primary:
-    chinese = language.startswith("zh")
     first = one.shown_match
     line = first.line if first is not None else one.where
     fixes = fixes_for(one.page, environment, language)
@@ -204,7 +204,7 @@ def _primary(
         step=one.step_of(first, last_step) if first is not None else one.step,
         evidence=one.evidence(),
         captures={name: shown(value) for name, value in (first.captures if first else {}).items()},
-        why=one.page.sections.zh_why if chinese else one.page.sections.why,
+        why=why_of(one.page, language),
         fixes=fixes,
     )
 

@@ -12,6 +12,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from stallwatch_rules.placeholders import written
+
 if TYPE_CHECKING:
     from stallwatch_rules.page import RulePage
 
@@ -45,13 +47,15 @@ def fixes_for(page: RulePage, environment: Mapping[str, str], language: str = "e
     """The page's fixes for these package versions (``{"deepspeed": "0.16.4"}``), most likely first.
 
     A fix whose condition is known to be false is left out. A condition that cannot be decided, because the
-    log does not tell the version, becomes words.
+    log does not tell the version, becomes words. What is still to be written is left out.
     """
     chinese = language.startswith("zh")
     texts = page.sections.zh_fixes if chinese else page.sections.fixes
     versions = {canonicalize_name(name): version for name, version in environment.items()}
     fixes: list[str] = []
     for fix in map(parse_fix, texts):
+        if not written(fix.text):
+            continue
         if fix.package is None or fix.specifier is None:
             fixes.append(fix.text)
             continue

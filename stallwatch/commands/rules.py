@@ -89,20 +89,25 @@ def show(app: App, rule: str, rule_dirs: tuple[Path, ...]) -> None:
 def check(app: App, folder: Path | None, rule_dirs: tuple[Path, ...]) -> None:
     """Check rule pages: their form, their patterns, and that their samples do what they say.
 
-    Without DIR the packaged rules and the configured folders are checked. Exit code 2 when a page is wrong.
+    Without DIR the packaged rules and the configured folders are checked. Sections that are still to be
+    written are told. Exit code 2 when a page is wrong.
     """
     from stallwatch_rules.catalogue import load_catalogue
     from stallwatch_rules.checking import check_catalogue
+    from stallwatch_rules.placeholders import unwritten
 
     config = app.config(rules__dirs=(*rule_dirs, folder) if folder else rule_dirs)
     catalogue = load_catalogue(config["rules.dirs"])
     problems = check_catalogue(catalogue)
     pages = len(catalogue.pages)
     if folder is not None:  # the packaged pages were loaded for what the folder's refer to
-        root = str(folder.absolute())
-        problems = [problem for problem in problems if str(Path(problem.path).absolute()).startswith(root)]
-        pages = sum(str(Path(page.path).absolute()).startswith(root) for page in catalogue.pages.values())
+        problems = [problem for problem in problems if _lies_in(problem.path, folder)]
+        pages = sum(_lies_in(page.path, folder) for page in catalogue.pages.values())
     tell_all(problems)
+    for page in catalogue.pages.values():
+        unfinished = unwritten(page) if folder is None or _lies_in(page.path, folder) else []
+        if unfinished:
+            tell(f"warning: {page.path}: still to be written: {', '.join(unfinished)}")
     click.echo(f"{_count(pages, 'page')}, {_count(len(problems), 'problem')}")
     _exit_with_problems(config.problems or problems)
 
@@ -177,6 +182,10 @@ def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
     for row in rows:
         table.add_row(*row)
     Console().print(table, highlight=False)
+
+
+def _lies_in(path: str, folder: Path) -> bool:
+    return str(Path(path).absolute()).startswith(str(folder.absolute()))
 
 
 def _count(number: int, what: str) -> str:

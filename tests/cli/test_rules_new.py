@@ -37,6 +37,22 @@ def test_a_draft_passes_the_check_and_names_its_log(stallwatch: Stallwatch, tmp_
     assert report["primary"]["captures"] == {"number_1": "7"}
 
 
+def test_what_is_still_to_be_written_is_told_and_not_reported(
+    stallwatch: Stallwatch, tmp_path: Path, log: str
+) -> None:
+    stallwatch("rules", "new", "no-soup", "--from", log)
+    told = stallwatch("rules", "check", "my-rules")
+    assert told.exit_code == 0
+    assert "no-soup.md: still to be written: What happened, Why, Fix, When it is harmless" in told.stderr
+    assert "To be written" not in stallwatch("diagnose", log, "--rules", "my-rules").stdout
+    page = tmp_path / "my-rules" / "trl" / "no-soup.md"
+    page.write_text(page.read_text().replace("To be written: the mechanism.", "The cook slept."))
+    assert "still to be written: What happened, Fix, When" in stallwatch("rules", "check", "my-rules").stderr
+    report = stallwatch("diagnose", log, "--rules", "my-rules").stdout
+    assert "The cook slept." in report
+    assert "To be written" not in report
+
+
 def test_names_and_places_may_be_chosen(stallwatch: Stallwatch, tmp_path: Path, log: str) -> None:
     command = ("rules", "new", "no-soup", "--from", log, "--family", "kitchen", "--output", "mine")
     assert stallwatch(*command).stdout == "mine/kitchen/no-soup.md\n"

@@ -19,6 +19,7 @@ from stallwatch_alerts.neutral import neutralise, shorten
 from stallwatch_exporter.ending_words import detail_in
 from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_rules.fixes import fixes_for
+from stallwatch_rules.placeholders import why_of
 from stallwatch_rules.records import Primary
 from stallwatch_rules.sentences import retold
 
@@ -97,11 +98,10 @@ def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
         return _Cause(primary.rule, neutralise(primary.title, 120), plain(primary.why, _WHY_LIMIT), fixes)
     if page is None:
         return _Cause(incident.rule, "")
-    sections = page.sections
     return _Cause(
         page.id,
         (chinese and page.title_zh) or page.title,
-        plain((chinese and sections.zh_why) or sections.why, _WHY_LIMIT),
+        plain(why_of(page, language), _WHY_LIMIT),
         tuple(plain(fix, _FIX_LIMIT) for fix in _page_fixes(page, language)[:_FIXES]),
     )
 
