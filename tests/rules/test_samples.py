@@ -109,6 +109,7 @@ METRICS = [
     # counters within an epoch
     ("Train Epoch: 1 [640/60000 (1%)]  Loss: 2.1", 640, None, {"loss": 2.1, "epoch": 1.0}),
     ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.1", 640, None, {"loss": 2.1, "epoch": 1.0}),
+    ("Train Epoch: 2 [  640/60000 ( 1%)]  Loss: nan", 640, None, {"loss": NAN, "epoch": 2.0}),
     ("batch 3/500 - loss 0.5", 3, None, {"loss": 0.5}),
     ("Batch 3/500, Loss: 0.5", 3, None, {"loss": 0.5}),
     ("Epoch [2/10], Batch [3/500], Loss: 0.5", 3, None, {"loss": 0.5, "epoch": 2.0}),
@@ -228,6 +229,8 @@ def test_training_bars(text: str, step: int, total: int | None, values: dict[str
         "INFO:root:in step 1 the loss was 0.5",
         "INFO:root:Namespace(steps=100, loss=1)",
         "INFO:root:max_steps=100 lr=0.001",
+        "INFO:root:steps=100 loss=mse lr=0.001",
+        "INFO:root:steps: 100, batch: 3, lr: 0.001",
         "see train.py:12 step 1 loss 2.0",
         "2026-11-20 10:00:00 INFO trainer.py:412 resuming before step 1 loss=2.0",
     ],

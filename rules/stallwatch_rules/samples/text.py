@@ -36,7 +36,8 @@ _BATCH = re.compile(
     + r")(?![\w%]|[.:]\d)"
 )
 _SHARE_OF_EPOCH = re.compile(
-    r"epoch:? (?=\d)\d{1,9}(?:/\d{1,9})?,? {0,2}\[\s{0,9}(\d{1,15})/(\d{1,15}) \(\s?\d{1,3}(?:\.\d+)?%\)\]"
+    r"epoch:? \d{1,9}(?:/\d{1,9})?,? {0,2}"
+    r"\[\s{0,9}(\d{1,15})\s{0,4}/\s{0,9}(\d{1,15}) \(\s{0,3}\d{1,3}(?:\.\d+)?%\)\]"
 )
 _SHORT = re.compile(r"s:(\d{1,15}) (?:trl:(" + NUMBER + r")|tel:(" + NUMBER + r"))")  # llm.c's log file
 _LOSS = re.compile(r"loss\s?[:=：]")
@@ -74,6 +75,8 @@ def from_text(text: str) -> Found | None:
     values = keyed(rest)
     if "loss" not in values and "loss" in lower[: found.start()]:  # the step comes last
         values = {**keyed(text[: found.start()]), **values}
+    if "steps" in found[0] and total is None and values.keys() == {"learning_rate"}:
+        return None  # an argument list: how many steps there shall be
     if not values:
         bare = not rest.strip(" ]:.,|") and total is not None
         if not bare and not (total is not None and _FIGURE.search(rest)):
