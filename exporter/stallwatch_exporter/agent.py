@@ -26,6 +26,7 @@ from stallwatch_exporter.runfolder import RunFolder, State
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.stall import StallState, StallWatch
 from stallwatch_rules.catalogue import Catalogue
+from stallwatch_rules.plural import counted
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Line, Stats
 from stallwatch_rules.redact import redact
@@ -270,7 +271,8 @@ class Agent:
                 len(self._readers), self._size.bytes, self._size.lines, time.monotonic() - self._started
             )
             if self._unread:
-                diagnosis.notes.append(f"{self._unread:,} lines at the end were not read in time.")
+                was = "was" if self._unread == 1 else "were"
+                diagnosis.notes.append(f"{counted(self._unread, 'line')} at the end {was} not read in time.")
             self.metrics.identity(self.folder.info.host, diagnosis.environment)
         return diagnosis, sure
 

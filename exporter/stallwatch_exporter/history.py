@@ -8,6 +8,7 @@ from stallwatch_exporter.agent import Agent
 from stallwatch_exporter.tail import FileTailer
 from stallwatch_exporter.tailset import TailSet
 from stallwatch_rules.lines import LineReader
+from stallwatch_rules.plural import counted
 from stallwatch_rules.rankpaths import rank_of_path
 from stallwatch_rules.records import Diagnosis
 
@@ -58,7 +59,7 @@ def clock_shift(tailer: FileTailer) -> float:
 def summary(agent: Agent, diagnosis: Diagnosis, files: int, left_out: int) -> str:
     """One line on what was there before."""
     progress = diagnosis.progress
-    parts = [f"read {files} file{'' if files == 1 else 's'} as history ({diagnosis.stats.lines:,} lines)"]
+    parts = [f"read {counted(files, 'file')} as history ({counted(diagnosis.stats.lines, 'line')})"]
     if left_out:
         parts.append(f"left out the first {left_out / 1e6:,.0f} MB")
     if progress.last_step is not None:

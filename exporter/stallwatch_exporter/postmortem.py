@@ -14,6 +14,7 @@ from stallwatch_exporter.inputs import InputProblem, Limits
 from stallwatch_exporter.logfiles import LogFile, expand, from_stream
 from stallwatch_rules.catalogue import Catalogue
 from stallwatch_rules.lines import MAX_LINE
+from stallwatch_rules.plural import counted
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Stats
 
@@ -100,7 +101,9 @@ def _diagnose(
             stats.bytes += read.bytes
             stats.lines += read.lines
         if read.cut:
-            notes.append(f"{file.name}: {read.cut} lines are longer than {MAX_LINE // 1024} KiB and were cut")
+            notes.append(
+                f"{file.name}: {counted(read.cut, 'line')} longer than {MAX_LINE // 1024} KiB, cut there"
+            )
     if binary:
         notes.append(_passed_over(binary))
     diagnosis = reading.diagnose(ending=ending, failed=failed, language=language)

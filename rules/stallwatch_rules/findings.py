@@ -22,7 +22,7 @@ from stallwatch_rules.numbers import NUMBER, number
 from stallwatch_rules.page import RulePage
 from stallwatch_rules.records import Finding, Harm, Line, Match, Place, Role
 from stallwatch_rules.reported import earliest, latest, place, shown
-from stallwatch_rules.sentences import say
+from stallwatch_rules.sentences import say, say_counted
 from stallwatch_rules.stream import RuleHits, StreamReading
 from stallwatch_rules.timeline import StepClock, between, leading
 
@@ -210,7 +210,7 @@ def judge_recoveries(found: Iterable[Found], facts: RunFacts) -> None:
         # A gradient that is not finite is how fp16 finds its scale; a loss is never.
         often = often or (one.rule == NOT_A_NUMBER[0] and one.followed < FORGOTTEN)
         if one.rule == NOT_A_NUMBER[1] and _calibrating(one):
-            one.harm, one.note = "harmless", say("overflow-start", facts.language, count=one.count)
+            one.harm, one.note = "harmless", say_counted("overflow-start", one.count, facts.language)
             continue
         judgement = judge_recovery(one.followed, often, facts)
         if judgement is not None:

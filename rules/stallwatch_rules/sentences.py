@@ -77,6 +77,14 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         "{count} overflows, and good steps after them: dynamic loss scaling found its scale.",
         "共 {count} 次溢出，之后 step 正常：动态 loss scale 已找到合适的值。",
     ),
+    "overflow-rare-one": (
+        "One overflow, and good steps after it: dynamic loss scaling found its scale.",
+        "只有一次溢出，之后 step 正常：动态 loss scale 已找到合适的值。",
+    ),
+    "overflow-start-one": (
+        "One overflow at the start: this is how dynamic loss scaling finds its scale.",
+        "开头有一次溢出：动态 loss scale 就是这样找到合适的值的。",
+    ),
     "overflow-start": (
         "{count} overflows at the start: this is how dynamic loss scaling finds its scale.",
         "开头有 {count} 次溢出：动态 loss scale 就是这样找到合适的值的。",
@@ -265,6 +273,11 @@ def say(key: str, language: str = "en", **values: object) -> str:
     """The sentence for ``key`` in the language; English for any that is not Chinese."""
     english, chinese = _SENTENCES[key]
     return (chinese if language.startswith("zh") else english).format(**values)
+
+
+def say_counted(key: str, count: int, language: str = "en") -> str:
+    """The sentence for so many; there is one of its own for one."""
+    return say(f"{key}-one", language) if count == 1 else say(key, language, count=count)
 
 
 def retold(text: str, language: str = "en") -> str:

@@ -38,6 +38,7 @@ def samples(paths: tuple[str, ...], output: Path | None) -> None:
     """
     from stallwatch_exporter.samplefiles import MissingLibrary, replacing, write_csv, write_parquet
     from stallwatch_exporter.sampling import Sampling
+    from stallwatch_rules.plural import counted
 
     parquet = output is not None and output.suffix.lower() == ".parquet"
     if output is not None and not parquet and output.suffix.lower() != ".csv":
@@ -62,5 +63,5 @@ def samples(paths: tuple[str, ...], output: Path | None) -> None:
     if not count and not sampling.problems:
         tell("no samples were found; stallwatch diagnose says what the log tells")
     elif output is not None and count:
-        tell(f"{count:,} {'sample' if count == 1 else 'samples'} in {output}")
+        tell(f"{counted(count, 'sample')} in {output}")
     raise click.exceptions.Exit(_NOT_ALL if sampling.problems else 0 if count else _NOTHING)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from stallwatch_rules.judgements.facts import Judgement, RunFacts, Trace
 from stallwatch_rules.judgements.recovery import RECOVERED
-from stallwatch_rules.sentences import say
+from stallwatch_rules.sentences import say, say_counted
 
 CALIBRATION = 20  #: steps at the start in which dynamic loss scaling finds its scale
 OVERFLOWS_IN_A_ROW = 4
@@ -40,9 +40,9 @@ def judge_overflow(trace: Trace, scale: ScaleFacts, facts: RunFacts) -> Judgemen
     if trace.steps > 2 * CALIBRATION and share > 0.1:
         return Judgement("degrading", say("overflow-often", language, share=f"{share:.0%}"))
     if good >= RECOVERED or (scale.steps or 0) > CALIBRATION or facts.complete:
-        return Judgement("harmless", say("overflow-rare", language, count=count))
+        return Judgement("harmless", say_counted("overflow-rare", count, language))
     if _begun_at(trace) <= CALIBRATION and row < CALIBRATION:
-        return Judgement("harmless", say("overflow-start", language, count=count))
+        return Judgement("harmless", say_counted("overflow-start", count, language))
     return Judgement("by-progress", say("no-steps", language))
 
 
