@@ -132,7 +132,6 @@ class StreamTimelines:
         self.by_series: dict[str, Timeline] = {}
         self.hit_times: dict[str, list[float]] = {}
         self._unplaced: dict[str, int] = {}  # matches before any counter was seen
-        self._bars: list[str] = []
 
     @property
     def advances(self) -> int:
