@@ -10,14 +10,22 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stallwatch_rules.crashes import WORDS
-from stallwatch_rules.environment import RUN_WORDS
-from stallwatch_rules.phases import SIGN_WORDS
+from stallwatch_rules.failures.crashes import WORDS
+from stallwatch_rules.failures.environment import RUN_WORDS
+from stallwatch_rules.progress.phases import SIGN_WORDS
 
 # A line of each kind holds one of its words.
 TRACEBACK = ("call last", 'File "', "Error", "Exception", "Interrupt", "Exit", "Timeout", "error ---", *WORDS)
 VERSION = ("ersion", "==", "eepspeed", "python3.", "torch", "dist-info", "Python ", "transformers", " info ")
-LAUNCHER = ("Root Cause", "exitcode", "local_rank", "return code")
+LAUNCHER = (
+    "Root Cause",
+    "exitcode",
+    "local_rank",
+    "return code",
+    "noticed that process rank",
+    "Process name:",
+    "Exit code:",
+)
 WARNING = ("Warning:", "WARN", "[W", "W0", "W1")
 
 

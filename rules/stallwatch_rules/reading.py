@@ -7,23 +7,24 @@ and belongs to one source and rank each. ``diagnose`` puts the streams together 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from stallwatch_rules.catalogue import Catalogue
-from stallwatch_rules.diagnosis import conclude
+from stallwatch_rules.diagnosis.conclude import conclude
+from stallwatch_rules.diagnosis.verdict import Question
+from stallwatch_rules.failures.unexplained import complete
 from stallwatch_rules.hints import Hints, is_warning, may_hold
-from stallwatch_rules.matcher import Matcher
-from stallwatch_rules.progress import ProgressTracker
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Diagnosis, Line, Match, Sample
 from stallwatch_rules.samples import extract
+from stallwatch_rules.selftold import without_echoes
 from stallwatch_rules.stream import Gaps, StreamReading
-from stallwatch_rules.unexplained import complete
-from stallwatch_rules.verdict import Question
 
 if TYPE_CHECKING:
-    from stallwatch_rules.novelty import Baseline
+    from stallwatch_rules.failures.novelty import Baseline
 
 MAX_STREAMS = 4096  #: sources times ranks; a text that names more ranks than that is no log
 
@@ -128,6 +129,25 @@ class RunReading:
                     self.tracker.skip(aside.source, aside.kinds)
         return more
 
+    def tell(self, match: Match, more: int = 0) -> None:
+        """Take what a rank told of itself: a match, and `more` like it, of a line that no log holds."""
+        stream = self._stream(match.line)
+        if stream is not None:
+            stream.read(match.line, None, False, Hints.of(""))
+            stream.match(match, match.rule in self._by_progress, more)
+
+    def step(self, sample: Sample, source: str) -> None:
+        """Take a step that a rank told of, into the stream of what it tells of itself."""
+        stream = self._stream(Line("", source, 0, sample.rank, sample.time))
+        if stream is not None:
+            stream.timelines.see(sample)
+
+    def environment(self, versions: Mapping[str, str], source: str, rank: int | None) -> None:
+        """Take the versions that a rank imported: they are surer than what a log says of them."""
+        stream = self._stream(Line("", source, 0, rank))
+        if stream is not None:
+            stream.versions.update(versions)
+
     def parted(self) -> Parted:
         """What was read, without the patterns by which it was: for another process."""
         return Parted(self.streams, self.tracker)
@@ -157,11 +177,10 @@ class RunReading:
         question = Question(ending, failed, now, threshold, stalled, language)
         if failed is None and question.kind == "finished":
             question = replace(question, failed=False)
-        diagnosis = conclude(self.streams, self.tracker, self.catalogue, self.matcher.conditional, question)
+        streams = without_echoes(self.streams)
+        diagnosis = conclude(streams, self.tracker, self.catalogue, self.matcher.conditional, question)
         ended = failed is not None or bool(ending) or now is not None
-        return complete(
-            diagnosis, self.streams, self.catalogue, self.baseline, ended=ended, language=language
-        )
+        return complete(diagnosis, streams, self.catalogue, self.baseline, ended=ended, language=language)
 
     def _stream(self, line: Line) -> StreamReading | None:
         key = (line.source, line.rank)

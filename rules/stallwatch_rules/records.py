@@ -26,6 +26,7 @@ class Line(msgspec.Struct, frozen=True):
     number: int  #: 1-based line in that source
     rank: int | None = None  #: global rank, where the prefix or the file's name tells
     time: float | None = None  #: from the line's own timestamp, else when it was read live
+    zoned: bool = False  #: the time's zone is known; else it is taken as UTC, and no report calls it that
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -57,7 +58,7 @@ class Place(msgspec.Struct):
     rank: int | None
     file: str
     line: int
-    time: str | None  #: ISO 8601, UTC
+    time: str | None  #: ISO 8601: with "Z" where the zone is known, without one as the log has it
     step: int | None
     text: str
 
@@ -139,6 +140,15 @@ class Progress(msgspec.Struct):
     finished: bool = False
 
 
+class Series(msgspec.Struct):
+    """A number over a run's steps, thinned to what a chart can show."""
+
+    name: str  #: "loss", "grad_norm", "learning_rate", "loss_scale" or "step_seconds"
+    rank: int | None
+    steps: list[float]
+    values: list[float | None]  #: as many; ``None`` where it was NaN or infinite
+
+
 class Stats(msgspec.Struct):
     """What was read."""
 
@@ -163,3 +173,4 @@ class Diagnosis(msgspec.Struct):
     ending: str = ""  #: how the process ended, where that is known
     new_lines: list[NewLines] = []  #: new before the end of a run that failed or stands, most telling first
     schema: int = SCHEMA
+    series: list[Series] = []  #: for charts; not in the JSON report. Empty while a run is watched.

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from stallwatch_rules.crashes import CrashReader
-from stallwatch_rules.curve import Curves
-from stallwatch_rules.environment import tells_of_a_run, versions_in
-from stallwatch_rules.flight import FlightData
+from stallwatch_rules.failures.crashes import CrashReader
+from stallwatch_rules.failures.environment import tells_of_a_run, versions_in
+from stallwatch_rules.failures.flight import FlightData
+from stallwatch_rules.failures.launchers import LauncherSummary
+from stallwatch_rules.failures.raised import Mark
+from stallwatch_rules.failures.templates import TemplateTable
+from stallwatch_rules.failures.tracebacks import TracebackReader
+from stallwatch_rules.failures.unknown import ExceptionTable
 from stallwatch_rules.hints import Hints, may_hold
-from stallwatch_rules.launchers import LauncherSummary
-from stallwatch_rules.raised import Mark
+from stallwatch_rules.lines.stamps import own_time
+from stallwatch_rules.progress.curve import Curves
+from stallwatch_rules.progress.timeline import StreamTimelines
 from stallwatch_rules.records import Line, Match, Sample
-from stallwatch_rules.stamps import own_time
-from stallwatch_rules.templates import TemplateTable
-from stallwatch_rules.timeline import StreamTimelines
-from stallwatch_rules.tracebacks import TracebackReader
-from stallwatch_rules.unknown import ExceptionTable
 
 MAX_EXEMPLARS = 3
 MAX_ACTIVITY = 4096

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_rules import cachefolder
+from stallwatch_rules.matching import cachefolder
 
 
 def mode(path: Path) -> int:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_rules import catalogue as module
-from stallwatch_rules.catalogue import load_catalogue
+from stallwatch_rules.pages import catalogue as module
+from stallwatch_rules.pages.catalogue import load_catalogue
 
 WritePage = Callable[..., Path]
 

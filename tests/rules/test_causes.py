@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from stallwatch_rules.causes import Candidate, Occurrence, causal_order, explained, primary
-from stallwatch_rules.confidence import BASE, CAPS, WRAPPER
+from stallwatch_rules.diagnosis.causes import Candidate, Occurrence, causal_order, explained, primary
+from stallwatch_rules.diagnosis.confidence import BASE, CAPS, WRAPPER
 from stallwatch_rules.records import Harm, Role
 
 CAUSE_ALONE, CAUSE_FIRST = BASE["cause", "none"], BASE["cause", "later"]

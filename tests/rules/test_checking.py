@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_rules.catalogue import Catalogue, load_catalogue
-from stallwatch_rules.checking import check_catalogue, check_page
-from stallwatch_rules.page import RulePage, parse_page
+from stallwatch_rules.authoring.checking import check_catalogue, check_page
+from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.pages.page import RulePage, parse_page
 
 PageText = Callable[..., str]
 PACKAGED = load_catalogue()

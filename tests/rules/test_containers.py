@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from stallwatch_rules.lines import LineReader
+from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.records import Line
 
 NOV_20 = 1795218992.0  # 2026-11-20 23:56:32 UTC
@@ -23,7 +23,9 @@ def docker(text: str, stream: str = "stderr", second: int = 32, **more: object) 
 
 
 def test_a_record_gives_time_and_text() -> None:
-    assert read(docker("[rank3]: ValueError: \u505c\n")) == [Line("ValueError: 停", "x", 1, 3, NOV_20 + 0.5)]
+    assert read(docker("[rank3]: ValueError: \u505c\n")) == [
+        Line("ValueError: 停", "x", 1, 3, NOV_20 + 0.5, zoned=True)
+    ]
     assert read(docker("a\n", attrs={"tag": "b"}))[0].text == "a"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
-from stallwatch_rules.controls import without_controls
+from stallwatch_rules.text.controls import without_controls
 
 # Marks of Arabic and Syriac numbers, the soft hyphen and Mongolian's vowel separator are parts of words.
 _WORDS = "\u00ad\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\u180e"

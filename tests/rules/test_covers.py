@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_rules.catalogue import Catalogue, scanned_rules
-from stallwatch_rules.covers import Text, cover_of
-from stallwatch_rules.lines import LineReader
-from stallwatch_rules.patterns import compile_re2
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.matching.covers import Text, cover_of
+from stallwatch_rules.pages.catalogue import Catalogue, scanned_rules
+from stallwatch_rules.pages.patterns import compile_re2
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,16 @@ def test_what_has_no_text_of_its_own(pattern: str) -> None:
 def test_case_is_ignored_where_the_pattern_says_so() -> None:
     assert cover_of("(?i)Out Of Memory") == {Text("Out Of Memory", caseless=True)}
     assert cover_of("(?i:bus error) core dumped to disk") == {Text(" core dumped to disk")}
-    assert cover_of("x(?i:thermal throttling) of") == {Text("thermal throttling", caseless=True)}
+    assert cover_of("x(?i:bus failure) of") == {Text("bus failure", caseless=True)}
+
+
+def test_a_long_text_is_cut_where_it_ends_least_commonly() -> None:
+    whole = "thermal throttling of the xQzJk_device is in the training"
+    (text,) = cover_of(whole) or ()
+    assert whole.startswith(text.text)
+    assert "xQzJ" in text.text[-8:]
+    assert Text("short text").cut() == Text("short text")
+    assert Text("显存不足，无法分配更多的显存").cut() == Text("显存不足，无法分配更多的显存")
 
 
 def test_every_sample_that_a_pattern_matches_holds_a_text_of_its_cover(catalogue: Catalogue) -> None:

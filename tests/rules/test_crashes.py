@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from stallwatch_rules.catalogue import Catalogue
-from stallwatch_rules.matcher import Matcher, lines_of
+from stallwatch_rules.matching.matcher import Matcher, lines_of
+from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, UnknownException
 

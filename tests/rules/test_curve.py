@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from itertools import pairwise
 
-from stallwatch_rules.curve import LATEST, OLDER, Curve, Curves, leading_curve
+from stallwatch_rules.progress.curve import LATEST, OLDER, Curve, Curves, leading_curve
 from stallwatch_rules.records import Sample
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_rules import cachefolder, covers_cache, database
-from stallwatch_rules import catalogue as catalogue_module
-from stallwatch_rules.catalogue import load_catalogue
-from stallwatch_rules.database import DatabaseStore
-from stallwatch_rules.matcher import Matcher, lines_of
+from stallwatch_rules.matching import cachefolder, covers_cache, database
+from stallwatch_rules.matching.database import DatabaseStore
+from stallwatch_rules.matching.matcher import Matcher, lines_of
+from stallwatch_rules.pages import catalogue as catalogue_module
+from stallwatch_rules.pages.catalogue import load_catalogue
 
 pytest.importorskip("hyperscan")
 

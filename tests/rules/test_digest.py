@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_rules.digest import fold_ranks, parse_iso, rank_digest, short_duration
 from stallwatch_rules.records import Diagnosis, Finding, Place, Primary, UnknownException
-from stallwatch_rules.reported import iso
+from stallwatch_rules.text.digest import fold_ranks, parse_iso, rank_digest, short_duration
+from stallwatch_rules.text.reported import iso
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_rules.catalogue import Catalogue
-from stallwatch_rules.checking import check_page
-from stallwatch_rules.drafting import DraftError, draft, failure_of, id_of, origin_of, pattern_of, quiet_line
-from stallwatch_rules.matcher import Matcher, lines_of
-from stallwatch_rules.page import parse_page
-from stallwatch_rules.patterns import compile_re2, pattern_fault
+from stallwatch_rules.authoring.checking import check_page
+from stallwatch_rules.authoring.drafting import (
+    DraftError,
+    draft,
+    failure_of,
+    id_of,
+    origin_of,
+    pattern_of,
+    quiet_line,
+)
+from stallwatch_rules.matching.matcher import Matcher, lines_of
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.pages.page import parse_page
+from stallwatch_rules.pages.patterns import compile_re2, pattern_fault
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
 

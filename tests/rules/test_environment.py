@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_rules.environment import agreed, tells_of_a_run, versions_in
+from stallwatch_rules.failures.environment import agreed, tells_of_a_run, versions_in
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stallwatch_rules.flight import FlightData, different_gathers, first_work, flight_note, reporting
+from stallwatch_rules.failures.flight import FlightData, different_gathers, first_work, flight_note, reporting
 
 
 def timed_out(rank: int, work: int = 900, operation: str = "ALLREDUCE", size: int = 64) -> str:

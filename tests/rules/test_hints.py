@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_rules.catalogue import Catalogue
-from stallwatch_rules.lines import LineReader
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 
 WARNINGS = [

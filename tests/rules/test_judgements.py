@@ -10,8 +10,8 @@ from stallwatch_rules.judgements.recovery import judge_recovery
 from stallwatch_rules.judgements.silence import judge_silence
 from stallwatch_rules.judgements.step_time import judge_step_time, slowdown, steady_shift
 from stallwatch_rules.judgements.trace_cache import cost_per_step, judge_trace_cache
+from stallwatch_rules.progress.timeline import Interval, StreamTimelines, between
 from stallwatch_rules.records import Line, Sample
-from stallwatch_rules.timeline import Interval, StreamTimelines, between
 
 
 def trace(*intervals: tuple[float | None, int], tail: int = 0, first_step: int = 1) -> Trace:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_rules.lines import LineReader
+from stallwatch_rules.lines.reader import LineReader
 
 
 def read(text: str) -> list[tuple[int | None, str]]:
@@ -55,6 +55,37 @@ def test_hosts_before_each_of_many_lines_are_sure() -> None:
 def test_other_words_before_a_colon_are_no_hosts(line: str) -> None:
     word = line.split(": ")[0]
     assert (None, f"{word}: again") in read(f"{line}\n{word}: again\n")
+
+
+def test_the_tasks_of_a_short_log_are_known_by_their_turns() -> None:
+    found = read(
+        "0: step 1 loss 2.0\n1: step 1 loss 2.1\n0: step 2 loss 1.9\n1: step 2 loss 1.8\n"
+        "1: RuntimeError: no\n0: bye\n"
+    )
+    assert found[-2:] == [(1, "RuntimeError: no"), (0, "bye")]
+
+
+@pytest.mark.parametrize("task", ["3: ", " 3: "])
+def test_a_traceback_behind_a_task_number_is_enough(task: str) -> None:
+    traceback = ["Traceback (most recent call last):", '  File "train.py", line 3, in main', "ValueError: no"]
+    assert read("".join(f"{task}{line}\n" for line in traceback)) == [(3, line) for line in traceback]
+    assert read(f"{task}hello\n{task}{traceback[0]}\n")[1] == (3, traceback[0])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1: load\n2: train\n3: save\n4: load again\n3: something\n",
+        "0: loss 0.9\n0: loss 0.8\n1: loss 0.7\n1: loss 0.6\n2: loss 0.5\n2: loss 0.4\n",  # epochs
+        '8:Traceback (most recent call last):\n9:  File "a.py", line 3, in main\n10:ValueError: no\n',
+        "1: import a\n2: x\n3: Traceback (most recent call last):\n4: ValueError: no\n",
+        "7: {'loss': 0.5}\n8: {'loss': 0.4}\n9: {'loss': 0.3}\n10: {'loss': 0.2}\n",
+    ],
+)
+def test_numbers_before_the_lines_of_lists_and_listings_are_no_tasks(text: str) -> None:
+    found = read(text)
+    assert {rank for rank, _ in found} == {None}
+    assert "".join(line for _, line in found) == text.replace("\n", "")
 
 
 def test_intel_mpis_numbers_in_brackets() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_rules.catalogue import Catalogue
-from stallwatch_rules.lines import LineReader
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
 
@@ -47,3 +47,13 @@ def test_an_exception_may_have_a_name_in_any_script(catalogue: Catalogue) -> Non
     ]
     (unknown,) = diagnose(catalogue, lines).unknown
     assert (unknown.exception, unknown.message) == ("数据错误", "样本 17 的标签长度与输入长度不一致")
+
+
+def test_a_log_without_a_total_that_just_ends_is_told(catalogue: Catalogue) -> None:
+    steps = [line.replace("/500", "") for line in STEPS]
+    silent = diagnose(catalogue, steps)
+    assert silent.verdict == "healthy"
+    assert any("ends in mid-run at step 59" in note for note in silent.notes)
+    assert not any("mid-run" in note for note in diagnose(catalogue, steps, failed=False).notes)
+    finished = diagnose(catalogue, [*steps, "Training completed. Do not forget to share your model"])
+    assert not any("mid-run" in note for note in finished.notes)

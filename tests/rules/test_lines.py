@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stallwatch_rules.encodings import looks_binary
-from stallwatch_rules.lines import MAX_LINE, LineReader
-from stallwatch_rules.rankpaths import rank_of_path
+from stallwatch_rules.lines.longlines import GOES_ON, HEAD, MAX_LINE, TAIL
+from stallwatch_rules.lines.rankpaths import rank_of_path
+from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.records import Line
+from stallwatch_rules.text.encodings import looks_binary
 
 
 def read(data: bytes, rank: int | None = None, time: float | None = None) -> list[Line]:
@@ -79,15 +80,36 @@ def test_a_long_line_is_cut_the_same_way_however_it_comes(excess: int, step: int
     data = b"a" * (MAX_LINE + excess) + b"\nnext\n"
     reader = LineReader("train.log")
     lines = [line for at in range(0, len(data), step) for line in reader.feed(data[at : at + step])]
-    assert [len(line.text) for line in lines] == [min(MAX_LINE + excess, MAX_LINE), 4]
-    assert lines[1].number == 2
+    kept = [MAX_LINE + excess] if excess <= 0 else [HEAD, len(GOES_ON) + TAIL]
+    assert [len(line.text) for line in lines] == [*kept, 4]
+    assert [line.number for line in lines] == [*[1 for _ in kept], 2]
     assert reader.cut == (1 if excess > 0 else 0)
+
+
+@pytest.mark.parametrize("step", [100, 65_535, 65_537, 10**9])
+def test_the_end_of_a_long_line_is_kept_whatever_stands_before_it(step: int) -> None:
+    numbers = " ".join(map(str, range(200_000)))
+    data = f"[rank3]: weights {numbers} ValueError: no such thing\nnext\n".encode()
+    reader = LineReader("train.log")
+    lines = [line for at in range(0, len(data), step) for line in reader.feed(data[at : at + step])]
+    assert [(line.text[:12], line.rank) for line in lines[:1]] == [("weights 0 1 ", 3)]
+    assert lines[1].text.startswith(GOES_ON)
+    assert lines[1].text.endswith(" 199999 ValueError: no such thing")
+    assert (lines[1].rank, lines[1].number, len(lines)) == (3, 1, 3)
+
+
+def test_a_record_that_is_long_in_its_parts_keeps_its_end() -> None:
+    part = "2026-11-20T10:00:00.5Z stderr P " + "x" * 16_000 + "\n"
+    lines = read((part * 9 + "2026-11-20T10:00:01.5Z stderr F ValueError: no\n").encode())
+    assert [len(line.text) for line in lines] == [HEAD, len(GOES_ON) + TAIL]
+    assert lines[1].text.endswith("xValueError: no")
+    assert {line.number for line in lines} == {1}
 
 
 def test_a_long_line_that_begins_in_a_portion_of_others_is_cut_too() -> None:
     reader = LineReader("train.log")
     assert len(reader.feed(b"short\n" + b"a" * (MAX_LINE + 5))) == 1
-    assert [len(line.text) for line in reader.feed(b"\n")] == [MAX_LINE]
+    assert [len(line.text) for line in reader.feed(b"\n")] == [HEAD, len(GOES_ON) + TAIL]
     assert reader.cut == 1
 
 
@@ -96,12 +118,14 @@ def test_a_gigabyte_line_does_not_grow_in_memory() -> None:
     for _ in range(64):
         assert reader.feed(b"x" * 65_536) == []
         assert len(reader._held) <= MAX_LINE + 1
-    assert len(reader.feed(b"\n")[0].text) == MAX_LINE
+    assert sum(len(line.text) for line in reader.feed(b"\n")) == MAX_LINE + len(GOES_ON)
 
 
 def test_a_line_cut_inside_a_character_loses_only_that_character() -> None:
-    text = read(b"x" + "停".encode() * MAX_LINE + b"\n")[0].text
-    assert set(text[1:]) == {"停"}
+    for before in (b"", b"x", b"xx"):
+        head, tail = read(before + "停".encode() * MAX_LINE + b"\n")
+        assert set(head.text.lstrip("x")) == {"停"}
+        assert set(tail.text.removeprefix(GOES_ON)) == {"停"}
 
 
 def test_a_partial_last_line_is_held_back_until_it_ends() -> None:
@@ -269,7 +293,7 @@ def cri(stream: str, flag: str, text: str, second: int = 32) -> bytes:
 
 def test_container_records_give_time_and_text() -> None:
     (line,) = read(cri("stderr", "F", "[rank3]: hello"))
-    assert line == Line("hello", "train.log", 1, 3, NOV_20 + 0.5)
+    assert line == Line("hello", "train.log", 1, 3, NOV_20 + 0.5, zoned=True)
 
 
 def test_a_records_own_time_wins_over_the_time_of_reading() -> None:
@@ -367,7 +391,7 @@ def test_a_bar_that_stands_is_read_once_with_the_time_it_came() -> None:
     assert reader.feed(b"\r 29/100", 10.0) == []
     assert [line.text for line in reader.feed(b"\r 30/100", 11.0)] == [" 29/100"]
     assert reader.idle(10.9) == []
-    assert reader.idle(11.5) == [Line(" 30/100", "train.log", 1, None, 11.0)]
+    assert reader.idle(11.5) == [Line(" 30/100", "train.log", 1, None, 11.0, zoned=True)]
     assert reader.idle(99.0) == []
     assert [line.text for line in reader.feed(b"\r 31/100\rdone\n", 50.0)] == [" 31/100", "done"]
     assert reader.feed(b"\r 32/100", 51.0) == []
@@ -381,4 +405,4 @@ def test_an_unfinished_ordinary_line_waits_for_its_end_and_keeps_its_time() -> N
     reader.feed(b"one\nloading", 10.0)
     assert reader.idle(99.0) == []
     assert [line.text for line in reader.feed(b" done\nste", 99.0)] == ["loading done"]
-    assert reader.finish(200.0) == [Line("ste", "train.log", 3, None, 99.0)]
+    assert reader.finish(200.0) == [Line("ste", "train.log", 3, None, 99.0, zoned=True)]

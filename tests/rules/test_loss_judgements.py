@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from stallwatch_rules.curve import Point
 from stallwatch_rules.judgements.facts import RunFacts
 from stallwatch_rules.judgements.loss import (
     NEAR_THE_END,
@@ -19,6 +18,7 @@ from stallwatch_rules.judgements.loss import (
     judge_zero_gradients,
 )
 from stallwatch_rules.judgements.loss_scale import judge_falling_scale
+from stallwatch_rules.progress.curve import Point
 
 GOES_ON = RunFacts(advances=100)
 WOBBLE = (0.013, -0.021, 0.008, 0.017, -0.011, -0.004, 0.02, -0.016, 0.005, -0.009)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stallwatch_rules.catalogue import Catalogue, load_catalogue
-from stallwatch_rules.matcher import ENGINE_VARIABLE, MAX_CAPTURE, MAX_CHARACTERS, Hit, Matcher
-from stallwatch_rules.page import RulePage, parse_page
-from stallwatch_rules.patterns import hyperscan, widened
+from stallwatch_rules.matching.matcher import ENGINE_VARIABLE, MAX_CAPTURE, MAX_CHARACTERS, Hit, Matcher
+from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.pages.page import RulePage, parse_page
+from stallwatch_rules.pages.patterns import hyperscan, widened
 from stallwatch_rules.records import Line
 
 PageText = Callable[..., str]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_rules.catalogue import Catalogue
-from stallwatch_rules.matcher import Matcher, lines_of
-from stallwatch_rules.nearest import Nearest
+from stallwatch_rules.failures.nearest import Nearest
+from stallwatch_rules.matching.matcher import Matcher, lines_of
+from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 
 
@@ -53,6 +53,15 @@ def test_a_page_that_did_not_fire_is_never_the_failure_for_certain(
     [
         ("KeyError", "'text'"),
         ("ValueError", "the recipe needs more salt than the kitchen holds"),
+        ("ValueError", "bad batch shape (3, 7)"),
+        ("IndexError", "list index out of range"),
+        ("AttributeError", "'NoneType' object has no attribute 'shape'"),
+        ("TypeError", "forward() missing 1 required positional argument: 'input_ids'"),
+        ("ValueError", "invalid literal for int() with base 10: 'abc'"),
+        ("ValueError", "not enough values to unpack (expected 2, got 1)"),
+        ("TypeError", "unsupported operand type(s) for +: 'int' and 'str'"),
+        ("ImportError", "cannot import name 'load' from 'helpers'"),
+        ("RuntimeError", "the model weights cannot be saved at this step"),
         ("RuntimeError", "failed"),
         ("", ""),
     ],

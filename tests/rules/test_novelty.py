@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from stallwatch_rules.catalogue import Catalogue
-from stallwatch_rules.clusters import clusters
-from stallwatch_rules.matcher import Matcher, lines_of
-from stallwatch_rules.novelty import Baseline
+from stallwatch_rules.failures.clusters import clusters
+from stallwatch_rules.failures.novelty import Baseline
+from stallwatch_rules.matching.matcher import Matcher, lines_of
+from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import NewLines
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from stallwatch_rules.fixes import fixes_for, parse_fix
-from stallwatch_rules.page import PageError, RulePage, parse_page
+from stallwatch_rules.pages.fixes import fixes_for, parse_fix
+from stallwatch_rules.pages.page import PageError, RulePage, parse_page
 
 PATH = "catalogue/memory/no-room.md"
 PageText = Callable[..., str]

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_rules.catalogue import load_catalogue
-from stallwatch_rules.checking import check_page
-from stallwatch_rules.matcher import Matcher
-from stallwatch_rules.page import RulePage, parse_page
+from stallwatch_rules.authoring.checking import check_page
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.pages.catalogue import load_catalogue
+from stallwatch_rules.pages.page import RulePage, parse_page
 
 CATALOGUE = load_catalogue()
 MATCHER = Matcher(CATALOGUE)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stallwatch_rules.progress import ProgressTracker, stall_threshold
+from stallwatch_rules.progress.tracker import ProgressTracker, stall_threshold
 from stallwatch_rules.records import Line
 from stallwatch_rules.samples import extract
 
@@ -333,7 +333,7 @@ def test_the_order_of_the_ranks_does_not_matter(order: random.Random) -> None:
 
 
 def test_hostile_text_does_not_grow_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stallwatch_rules.progress._MAX_COUNTERS", 20)
+    monkeypatch.setattr("stallwatch_rules.progress.tracker._MAX_COUNTERS", 20)
     tracker = track(Line(bar(1, n), "a.log", n) for n in range(2, 500))
     assert sum(len(stream.counters) for stream in tracker._streams.values()) == 20
 

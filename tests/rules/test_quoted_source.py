@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_rules.catalogue import load_catalogue
-from stallwatch_rules.matcher import Matcher, lines_of
+from stallwatch_rules.matching.matcher import Matcher, lines_of
+from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.reading import RunReading
 
 CATALOGUE = load_catalogue()

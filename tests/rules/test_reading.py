@@ -8,10 +8,10 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from stallwatch_rules.catalogue import Catalogue
-from stallwatch_rules.lines import LineReader
-from stallwatch_rules.matcher import Matcher
-from stallwatch_rules.page import parse_page
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.pages.page import parse_page
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Finding
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_rules.catalogue import Catalogue
-from stallwatch_rules.lines import LineReader
-from stallwatch_rules.matcher import Matcher
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 
 STEPS = [f"step {n}/30 loss {2 / n + 0.1:.3f}" for n in range(1, 31)]

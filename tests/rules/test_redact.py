@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stallwatch_rules.redact import redact
+from stallwatch_rules.text.redact import redact
 
 # Made up, of the right shape. Put together here so that no scanner takes this file for a leak.
 HF = "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZ01234567"

@@ -21,6 +21,7 @@ from stallwatch_rules.records import (
     UnknownException,
 )
 from stallwatch_rules.report import print_report, to_json, to_markdown
+from stallwatch_rules.report.brief import to_brief
 
 HOSTILE = "[bold red]x[/bold red] <script>alert(1)</script> ```` @everyone ![](http://x/y.png) :smile:"
 
@@ -270,3 +271,32 @@ def test_which_ranks_ended_in_what_stands_in_every_report() -> None:
     assert json.loads(to_json(found))["digest"] == digest
     assert "Ranks" not in printed(diagnosis())
     assert "各 rank" in printed(found, "zh")
+
+
+def test_an_unknown_failure_is_named_in_the_banner() -> None:
+    found = diagnosis(verdict="unknown-failure", primary=None, findings=[])
+    first = printed(found, width=300).splitlines()[0]
+    assert first.startswith(" FAILED, CAUSE UNKNOWN   ValueError: [bold red]x[/bold red]")
+    assert first.endswith("(rank 3)")
+    heading = to_markdown(found).splitlines()[0]
+    assert heading.startswith("## FAILED, CAUSE UNKNOWN: ValueError: \\[bold red\\]x")
+    assert "<script>" not in heading
+
+
+def test_a_run_that_was_stopped_by_hand_says_so() -> None:
+    place = Place(0, "train.log", 9, None, 7, "KeyboardInterrupt")
+    stopped = Finding("keyboard-interrupt", "Stopped", "notice", "harmless", 1, [0], place, place)
+    found = diagnosis(verdict="healthy", primary=None, findings=[stopped], unknown=[])
+    assert "STOPPED BY HAND" in printed(found).splitlines()[0]
+    assert "HEALTHY" not in printed(found)
+    assert "人为中断" in printed(found, "zh").splitlines()[0]
+
+
+def test_the_brief_report() -> None:
+    lines = to_brief(diagnosis()).splitlines()
+    assert lines[0] == "FAILED: The GPU ran out of memory"
+    assert "cuda-oom · cause, fatal, confidence 95% · rank 7 · logs/rank7.log:1204" in lines[1]
+    assert lines[2] == f"  | {HOSTILE}"
+    assert lines[3:] == ["  What to change: Halve the micro batch."]
+    unknown = to_brief(diagnosis(verdict="unknown-failure", primary=None)).splitlines()
+    assert unknown[1:] == ["  rank 3 · 2 times · logs/rank0.log:1300", "  rank 2 is missing"]

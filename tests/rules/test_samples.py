@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stallwatch_rules.progress import ProgressTracker
+from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Line, Sample
 from stallwatch_rules.samples import extract
 
@@ -43,6 +43,11 @@ METRICS = [
      {"loss": 1.2, "learning_rate": 9e-5, "elapsed_seconds": 86445.0}),
     ('{"current_steps": 900, "total_steps": 900, "loss": null, "percentage": 100.0, "epoch": 3.0}',
      900, 900, {"epoch": 3.0}),
+    # the loss first, nothing but blanks between
+    ("[train.py:12] loss 2.0 step 3", 3, None, {"loss": 2.0}),
+    ("2026-01-01 10:00:00 [train.py:12] loss 2.0 lr 1e-5 step 3/90", 3, 90,
+     {"loss": 2.0, "learning_rate": 1e-5}),
+    ("train loss 2.0 at step 3", 3, None, {"loss": 2.0}),
     # ms-swift
     ("{'loss': 1.0, 'memory(GiB)': 1.5, 'global_step/max_steps': '1/438', 'elapsed_time': '1m 5s'}",
      1, 438, {"loss": 1.0, "memory_peak_bytes": 1.5 * GIB, "elapsed_seconds": 65.0}),
@@ -209,6 +214,9 @@ def test_training_bars(text: str, step: int, total: int | None, values: dict[str
         "[x] [INFO] [config.py:999:print]   loss_scale ................... 0",
         "  max_steps = 100",
         # prose and other numbers
+        "[test.py:3] loss 3 of step 2 was",
+        "a loss of 2.0 step 3",
+        "[train.py:12] return loss 2.0 step 3",
         "Invalidate trace cache @ step 10: expected module 19, but got module 11",
         "max_steps is given, it will override any value given in num_train_epochs",
         "Step 3/10 : RUN pip install torch==2.0",

@@ -6,12 +6,13 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stallwatch_rules.lines import LineReader
+from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.samples.table import COLUMNS, Row, RowReader
 
 pytest.importorskip("pyarrow")
@@ -145,3 +146,26 @@ def test_of_a_bars_drawings_the_last_of_its_line_counts() -> None:
 def test_an_evaluation_is_a_phase_of_its_own() -> None:
     data = b"step 1 loss 0.5\n{'eval_loss': 0.7, 'epoch': 1.0}\nstep 2 loss 0.4 val_loss 0.7\n"
     assert [row[COLUMNS.index("phase")] for row in by_lines(data)] == ["train", "eval", "train"]
+
+
+BAR = "\r {0}%|# | {0}/{1} [00:0{0}<00:10,  1.00s/it]"
+SPACE = "\r        \r"
+LOSS = "{{'loss': 0.{0}, 'epoch': 0.{0}}}\n"
+
+
+@pytest.mark.parametrize("read", [by_lines, lambda data: in_blocks(data, 60)])
+def test_a_loss_has_the_step_of_the_bar_beside_it(read: Callable[[bytes], list[Row]]) -> None:
+    def steps(data: str) -> list[object]:
+        at = COLUMNS.index("loss")
+        return [row[2:4] for row in read(data.encode()) if row[at] is not None]
+
+    drawn = "".join(BAR.format(n, 20) for n in (1, 2))
+    known = steps(
+        drawn + SPACE + LOSS.format(2) + BAR.format(2, 20) + BAR.format(4, 20) + SPACE + LOSS.format(4)
+    )
+    assert known == [(2, 20), (4, 20)]
+    assert steps(BAR.format(5, 20) + "\n" + LOSS.format(5)) == [(5, 20)], "each drawing in a line of its own"
+    nested = BAR.format(5, 20) + "\n" + BAR.format(3, 4) + SPACE + LOSS.format(5)
+    assert steps(nested) == [(None, None)], "an evaluation's bar"
+    assert steps(BAR.format(5, 20) + "\n" + "words\n" * 3 + LOSS.format(5)) == [(None, None)], "too far"
+    assert steps("[rank1]: " + BAR.format(5, 20)[1:] + "\n[rank0]: " + LOSS.format(5)) == [(None, None)]

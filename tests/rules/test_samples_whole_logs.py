@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stallwatch_rules.lines import LineReader
+from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.samples.table import Row, RowReader
 
 pytest.importorskip("pyarrow")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_rules.plural import counted
-from stallwatch_rules.sentences import retold, say, say_counted
+from stallwatch_rules.text.plural import counted
+from stallwatch_rules.text.sentences import retold, say, say_counted
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from stallwatch_rules.catalogue import load_catalogue
-from stallwatch_rules.lines import LineReader
-from stallwatch_rules.matcher import Matcher
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.reading import RunReading
-from stallwatch_rules.sieve_engine import sieve_engine
-from stallwatch_rules.sieve_state import SieveSizes
-from stallwatch_rules.sourcereading import SourceReading
+from stallwatch_rules.sieve.engine import sieve_engine
+from stallwatch_rules.sieve.sourcereading import SourceReading
+from stallwatch_rules.sieve.state import SieveSizes
 
 TRACE = "Invalidate trace cache @ step {n}: expected module 19, but got module 11"
 OOM = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"

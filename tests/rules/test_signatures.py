@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
-from stallwatch_rules import signatures
-from stallwatch_rules.blockscan import available
-from stallwatch_rules.lines import LineReader
-from stallwatch_rules.matcher import Matcher
-from stallwatch_rules.signatures import SignatureScan
+from stallwatch_rules.lines.reader import MAX_LINE, LineReader
+from stallwatch_rules.matching.blockscan import available
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.matching.signatures import Signature, SignatureRules, SignatureScan
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 TRACE = "Invalidate trace cache @ step {step}: expected module 7, but got module 3"
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.skipif(not available(), reason="hyperscan has no wheel 
 
 
 @pytest.fixture
-def log() -> bytes:
+def log() -> str:
     lines = []
     for step in range(2000):
         lines.append(f"[2026-05-02 09:{step // 60 % 60:02d}:{step % 60:02d},000] step {step}/9000 loss 1.5")
@@ -27,23 +28,74 @@ def log() -> bytes:
         if step % 501 == 0:
             lines.append(f"  1%|#    | {step}/9000 [00:10<10:00,  1.0it/s]\r[rank0]: {OOM}\r")
     lines.append("[2026-05-02 10:00:00,000] 显存 " + OOM)
-    return ("\r\n".join(lines)).encode("gbk")
+    return "\r\n".join(lines)
 
 
-@pytest.mark.parametrize("portion", [1 << 20, 1009])
-def test_as_reading_every_line(
-    matcher: Matcher, log: bytes, portion: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(signatures, "CELL", 4096)
-    scan = SignatureScan(matcher)
-    found = [
-        signature for at in range(0, len(log), portion) for signature in scan.feed(log[at : at + portion])
-    ] + list(scan.finish())
+def scanned(matcher: Matcher, log: bytes, portion: int) -> tuple[list[Signature], int]:
+    scan = SignatureScan(SignatureRules(matcher), "train.log")
+    found = [one for at in range(0, len(log), portion) for one in scan.feed(log[at : at + portion])]
+    return [*found, *scan.finish()], scan.lines
 
-    reader = LineReader("")
-    lines = [*reader.feed(log), *reader.finish()]
-    expected = [(rule, lines[index].number, captures) for index, rule, captures in matcher.match(lines)]
-    assert [(one.rule, one.line, one.captures) for one in found] == expected
-    assert scan.lines == log.count(b"\n")
+
+@pytest.mark.parametrize("portion", [1 << 20, 1009, 7])
+@pytest.mark.parametrize("encoding", ["gbk", "utf-8"])
+def test_as_reading_every_line(matcher: Matcher, log: str, portion: int, encoding: str) -> None:
+    data = log.encode(encoding)
+    found, lines = scanned(matcher, data, portion)
+    read = read_whole(matcher, data)
+    assert [(one.rule, one.line.number, one.line.text, one.line.rank, one.captures) for one in found] == read
+    assert lines == data.count(b"\n")
     assert len({one.bucket(60.0) for one in found}) > 20
-    assert all(one.time is not None for one in found[1:])
+    assert all(one.line.time is not None for one in found)
+    assert found == scanned(matcher, data, len(data))[0]
+
+
+def read_whole(matcher: Matcher, data: bytes) -> list[tuple[object, ...]]:
+    reader = LineReader("train.log")
+    lines = [*reader.feed(data), *reader.finish()]
+    return [
+        (rule, lines[index].number, lines[index].text, lines[index].rank, captures)
+        for index, rule, captures in matcher.match(lines)
+    ]
+
+
+def test_the_time_is_that_of_a_line_shortly_before(matcher: Matcher) -> None:
+    stamped = "[2026-05-02 09:00:{:02d},000] [INFO] step {} loss 1.5"
+    lines = [*(stamped.format(n, n) for n in range(50)), "  no stamp", OOM, *["nothing"] * 20, OOM]
+    (first, last), _ = scanned(matcher, "\n".join(lines).encode(), 64)
+    assert first.line.time == last.line.time == 1777712449.0
+    assert (first.line.number, last.line.number) == (52, 73)
+
+
+def test_a_container_record_counts_for_all_its_segments(matcher: Matcher) -> None:
+    bar = "\r".join(f" {n}%|#   | {n}/100 [00:01<00:01, 1.0s/it]" for n in range(30))
+    log = f"2026-05-02T09:00:00.5Z stdout F {bar}\r[rank3]: {OOM}\n".encode() * 3
+    for portion in (100, len(log)):
+        found, _ = scanned(matcher, log, portion)
+        assert [(one.line.number, one.line.rank, one.line.time) for one in found] == [
+            (number, 3, 1777712400.5) for number in (1, 2, 3)
+        ]
+
+
+@pytest.mark.parametrize("portion", [4096, 1 << 18])
+def test_lines_longer_than_a_line_may_be(matcher: Matcher, portion: int) -> None:
+    """Their beginning and their end are kept, here as by who reads every line."""
+    long = "x" * 3 * MAX_LINE
+    bars = "\r".join(["  1%|#    | 1/900 [00:10<10:00,  1.0it/s]"] * 5000)
+    log = "\n".join((OOM, long, OOM + long, long + OOM, f"{bars}\r{OOM}\r{bars}", OOM, long)).encode()
+    found, lines = scanned(matcher, log, portion)
+    assert [one.line.number for one in found] == [1, 3, 4, 5, 6]
+    assert [(one.rule, one.line.number) for one in found] == [read[:2] for read in read_whole(matcher, log)]
+    assert lines == 6
+
+
+def test_memory_does_not_grow_with_a_line(matcher: Matcher) -> None:
+    scan = SignatureScan(SignatureRules(matcher))
+    portion = b"x" * (1 << 18)
+    assert not [one for _ in range(40) for one in scan.feed(portion)]
+    tracemalloc.start()
+    for _ in range(200):
+        assert not list(scan.feed(portion))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * len(portion)

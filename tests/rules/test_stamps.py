@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_rules.lines import LineReader
-from stallwatch_rules.stamps import own_time
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.lines.stamps import own_time
+from stallwatch_rules.report.phrases import clock
+from stallwatch_rules.text.digest import parse_iso
+from stallwatch_rules.text.reported import iso
 
 NOV_20 = 1795218992.0  # 2026-11-20 23:56:32 UTC
 
@@ -88,3 +91,23 @@ def test_a_journals_stamp_is_taken_off_and_read() -> None:
         ("step 1", NOV_20 - 1),
         ("Out of memory: Killed process 4711 (python)", NOV_20),
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "zoned"),
+    [
+        ("[2026-11-20 23:56:32,534] [INFO] x\nplain\n", False),
+        ("2026-11-20T23:56:32.5+08:00 x\nplain\n", True),
+        ("2026-11-20T23:56:32.5Z x\nplain\n", True),
+        ("2026-11-20T10:00:00.5Z stderr F x\n2026-11-20T10:00:01.5Z stderr F plain\n", True),
+    ],
+)
+def test_a_time_has_a_zone_only_where_the_log_names_one(text: str, zoned: bool) -> None:
+    reader = LineReader("x")
+    lines = reader.feed(text.encode())
+    assert [line.zoned for line in lines] == [zoned, zoned]
+    told = iso(lines[0].time, zoned=lines[0].zoned)
+    assert told is not None
+    assert told.endswith("Z") is zoned
+    assert clock(told).endswith(" UTC") is zoned
+    assert parse_iso(told) == lines[0].time

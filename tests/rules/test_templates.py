@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stallwatch_rules.masking import masked, repeats, skeleton
-from stallwatch_rules.raised import Mark
+from stallwatch_rules.failures.raised import Mark
+from stallwatch_rules.failures.templates import MAX_TEMPLATES, TemplateTable, level_of, looks_like_message
 from stallwatch_rules.records import Line
-from stallwatch_rules.templates import MAX_TEMPLATES, TemplateTable, level_of, looks_like_message
+from stallwatch_rules.text.masking import masked, repeats, skeleton
 
 
 def filled(texts: list[str], start: int = 0) -> TemplateTable:

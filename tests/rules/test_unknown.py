@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from stallwatch_rules.raised import Raised
+from stallwatch_rules.failures.raised import Raised
+from stallwatch_rules.failures.tracebacks import TracebackReader
+from stallwatch_rules.failures.unknown import ExceptionTable, fold, unknown_in
 from stallwatch_rules.records import Line
-from stallwatch_rules.tracebacks import TracebackReader
-from stallwatch_rules.unknown import ExceptionTable, fold, unknown_in
 
 
 def lines(text: str, rank: int | None = 0) -> list[Line]:

@@ -6,9 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
-from stallwatch_rules.literals import branches
-from stallwatch_rules.page import parse_page
-from stallwatch_rules.wordings import Search, Template, Verified, covers, in_range, pieces_of, same_package
+from stallwatch_rules.authoring.pieces import covers, pieces_of
+from stallwatch_rules.authoring.wordings import (
+    NEAR,
+    Search,
+    Template,
+    Verified,
+    in_range,
+    same_package,
+)
+from stallwatch_rules.matching.literals import branches
+from stallwatch_rules.pages.page import parse_page
 
 PageText = Callable[..., str]
 
@@ -36,16 +44,18 @@ def test_the_fixed_text_of_a_pattern(pattern: str, expected: list[tuple[str, ...
     [
         (("RuntimeError: still have inflight params [{'id': ",), ["still have inflight params"]),
         (("torch.cuda.OutOfMemoryError: CUDA out of memory",), ["CUDA out of memory"]),
-        (("AttributeError: '", "' object has no attribute 'ds_numel'"), ["ds_numel"]),
+        (("AttributeError: '", "' object has no attribute 'ds_param_type'"), ["ds_param_type"]),
         (
             ("Trying to set a tensor of shape torch.Size([", "]) (which has shape torch.Size([0]))"),
             ["Trying to set a tensor of shape", "which has shape"],
         ),
-        (("{'id': ", ", 'status': '", "IN_FLIGHT', 'numel': "), ["status", "IN_FLIGHT"]),
+        (("{'id': ", ", 'status': '", "NOT_AVAILABLE', 'numel': "), ["status", "NOT_AVAILABLE"]),
         (("CalledProcessError: Command '", ".py", "returned non-zero exit status "), ["CalledProcessError"]),
         (("RuntimeError: ", "ValueError"), []),
         (("[WARNING] ",), []),
         (("too", "short"), []),
+        (("OVERFLOW! ", "Skipping step"), []),  # both stand anywhere
+        (("has no attribute 'ds_rank",), []),
     ],
 )
 def test_what_python_and_loggers_add_is_not_looked_for(branch: tuple[str, ...], expected: list[str]) -> None:
@@ -60,6 +70,7 @@ def test_what_python_and_loggers_add_is_not_looked_for(branch: tuple[str, ...], 
         ("the {name} of {place} is lost for good", "the wheel is lost for good", True),
         ("an invalid gradient was returned", "function sumbackward0 returned an invalid gradient", False),
         ("\0\0", "anything at all", False),
+        ("the size mismatch", "vocab size mismatch", False),
         ("unrelated", "anything at all", False),
     ],
 )
@@ -70,10 +81,11 @@ def test_a_string_with_values_put_in(template: str, piece: str, expected: bool) 
 RUM = {"patterns": [r"the hold holds \d+ of crates of rum"], "fires": ["the hold holds 3 of crates of rum"]}
 
 
-def search(page_text: PageText, *templates: str, version: str = "1.0", **front: object) -> Verified:
+def search(page_text: PageText, *said: str | Template, version: str = "1.0", **front: object) -> Verified:
     front = {"emitted_by": [{"package": "cargo", "versions": "<2"}], **front}
     looked = Search([parse_page(page_text(**front), "memory/no-room.md")], "cargo", version)
-    looked.see("cargo/hold.py", [Template(text, line) for line, text in enumerate(templates, 7)])
+    texts = [Template(one, 7 + line) if isinstance(one, str) else one for line, one in enumerate(said)]
+    looked.see("cargo/hold.py", texts)
     return looked.results["no-room"]
 
 
@@ -88,6 +100,30 @@ def test_found_with_its_place(page_text: PageText) -> None:
 def test_missing_unless_every_piece_is_there(page_text: PageText) -> None:
     assert search(page_text, "the hold holds", **RUM).state == "missing"
     assert search(page_text, "the hold holds \0 of crates of rum", **RUM).state == "found"
+
+
+def test_the_pieces_of_a_message_stand_near_each_other(page_text: PageText) -> None:
+    pieces = Template("the hold holds", 7), Template("of crates of rum", 7 + NEAR)
+    assert search(page_text, *pieces, **RUM).state == "found"
+    assert search(page_text, pieces[0], Template("of crates of rum", 8 + NEAR), **RUM).state == "missing"
+    text = page_text(emitted_by=[{"package": "cargo"}], **RUM)
+    looked = Search([parse_page(text, "memory/no-room.md")], "cargo")
+    for piece in pieces:
+        looked.see(f"{piece.text}.py", [piece])
+    assert looked.results["no-room"].state == "missing", "each in a file of its own"
+
+
+def test_a_name_is_no_text(page_text: PageText) -> None:
+    missing = {"patterns": ["has no attribute 'crane_of_hold"], "fires": ["has no attribute 'crane_of_hold'"]}
+    assert search(page_text, Template("crane_of_hold", 7, name=True), **missing).state == "found"
+    assert search(page_text, Template("crane_of_hold_2", 7, name=True), **missing).state == "missing"
+    rum = Template("the hold holds 3 of crates of rum", 7, name=True)
+    assert search(page_text, rum, **RUM).state == "missing"
+
+
+def test_a_text_too_short_to_be_told_from_others_is_not_looked_for(page_text: PageText) -> None:
+    short = search(page_text, "out of room", patterns=["out of room"])
+    assert (short.state, short.reason) == ("skipped", "its patterns hold no text that is long enough")
 
 
 def test_skipped_where_the_rule_claims_another_version(page_text: PageText) -> None:
@@ -107,6 +143,19 @@ def test_skipped_where_the_build_is_without_its_file(page_text: PageText) -> Non
     looked.absent("Crane.cpp")
     result = looked.results["no-room"]
     assert (result.state, result.reason) == ("skipped", "this build is without Crane.cpp")
+
+
+def test_skipped_where_the_long_text_may_be_another_packages(page_text: PageText) -> None:
+    patterns = [CRANE, r"rum: (?:\d+|none left of all the crates)"]
+    both = [{"package": "cargo"}, {"package": "port"}]
+    for emitted, state in ((both, "skipped"), (both[:1], "missing")):
+        page = parse_page(
+            page_text(fires=[CRANE], patterns=patterns, emitted_by=emitted), "memory/no-room.md"
+        )
+        looked = Search([page], "cargo")
+        looked.see("cargo/hold.py", [Template("rum: \0", 1)])
+        looked.settle()
+        assert looked.results["no-room"].state == state
 
 
 def test_a_file_that_cannot_hold_it_needs_no_parsing(page_text: PageText) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stallwatch_rules.lines import LineReader
-from stallwatch_rules.wrapped import wrap_width
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.lines.wrapped import wrap_width
 
 LONG = [
     "[rank1]:[E1120 10:00:00.123456789 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stallwatch_rules.progress.timeline import Interval
 from stallwatch_rules.records import Harm, Phase
-from stallwatch_rules.timeline import Interval
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,12 @@ class Trace:
 
     intervals: Sequence[tuple[Interval, int]]  #: each with the rule's matches in it
     tail: int  #: matches after the last step
+    counted: int = 0  #: all matches, where the intervals do not hold each of them
+
+    @property
+    def count(self) -> int:
+        """All matches."""
+        return max(self.counted, self.tail + sum(hits for _, hits in self.intervals))
 
     @property
     def steps(self) -> int:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
-from stallwatch_rules.curve import Point
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
-from stallwatch_rules.sentences import say
+from stallwatch_rules.progress.curve import Point
+from stallwatch_rules.text.sentences import say
 
 JUMP = 2.0  #: a loss this many times its baseline has jumped …
 JUMP_BY = 1.0  #: … if it also rose by this much: small losses vary by multiples

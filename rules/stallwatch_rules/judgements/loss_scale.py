@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from stallwatch_rules.judgements.facts import Judgement, RunFacts, Trace
 from stallwatch_rules.judgements.recovery import RECOVERED
-from stallwatch_rules.sentences import say, say_counted
+from stallwatch_rules.text.sentences import say, say_counted
 
 CALIBRATION = 20  #: steps at the start in which dynamic loss scaling finds its scale
 OVERFLOWS_IN_A_ROW = 4

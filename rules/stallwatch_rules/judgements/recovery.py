@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.records import Harm
-from stallwatch_rules.sentences import say
+from stallwatch_rules.text.sentences import say
 
 RECOVERED = 3  #: so many further steps show that something did not end the run
 RECOVERED_BUT_DIED = 10  #: the same where the run is known to have failed: its output may be out of order

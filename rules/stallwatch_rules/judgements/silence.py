@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stallwatch_rules.digest import short_duration
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
-from stallwatch_rules.sentences import say
+from stallwatch_rules.text.digest import short_duration
+from stallwatch_rules.text.sentences import say
 
 
 def judge_silence(facts: RunFacts) -> Judgement | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from stallwatch_rules.digest import short_duration
-from stallwatch_rules.flight import START_UP
+from stallwatch_rules.failures.flight import START_UP
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
-from stallwatch_rules.sentences import say
+from stallwatch_rules.text.digest import short_duration
+from stallwatch_rules.text.sentences import say
 
 
 def stands(facts: RunFacts) -> bool:

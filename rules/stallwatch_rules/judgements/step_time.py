@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from stallwatch_rules.digest import short_duration
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
-from stallwatch_rules.sentences import say
+from stallwatch_rules.text.digest import short_duration
+from stallwatch_rules.text.sentences import say
 
 SLOWER = 1.5  #: a step time above this multiple of the run's own baseline is slow
 STILL_SLOWER = 1.3  #: and above this one it still is, if it was slow shortly before

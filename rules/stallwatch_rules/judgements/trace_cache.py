@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from statistics import median
 
-from stallwatch_rules.digest import short_duration
 from stallwatch_rules.judgements.facts import Judgement, RunFacts, Trace
 from stallwatch_rules.judgements.step_time import slowdown
-from stallwatch_rules.sentences import say
+from stallwatch_rules.text.digest import short_duration
+from stallwatch_rules.text.sentences import say
 
 
 def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
@@ -36,18 +36,17 @@ def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
 
 
 def recurs_to_the_end(trace: Trace) -> bool:
-    """Whether the matches went on as before until the steps ended."""
+    """Whether the matches went on as before until the steps ended.
+
+    Only what stays the same when most matches were counted without being read goes in: where the first and
+    the last one came, and how many there were.
+    """
     steps = list(accumulate(interval.span for interval, _ in trace.intervals))
-    marks = [  # steps done when they came, and how many came within the steps of their interval
-        (done, min(hits, interval.span))
-        for done, (interval, hits) in zip(steps, trace.intervals, strict=True)
-        if hits
-    ]
+    marks = [done for done, (_, hits) in zip(steps, trace.intervals, strict=True) if hits]
     if trace.tail or not marks:
         return bool(trace.tail)
-    gaps = [(later - earlier) / hits for (earlier, _), (later, hits) in pairwise(marks)]
-    usual = median(gaps) if gaps else 1
-    return steps[-1] - marks[-1][0] <= max(2, 3 * usual)
+    usual = (marks[-1] - marks[0]) / max(1, trace.count - 1)
+    return steps[-1] - marks[-1] <= max(2, 3 * usual)
 
 
 def slower_with(trace: Trace) -> tuple[float, float] | None:

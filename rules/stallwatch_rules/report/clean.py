@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from stallwatch_rules.controls import without_controls
 from stallwatch_rules.records import Diagnosis
-from stallwatch_rules.redact import redact
+from stallwatch_rules.text.controls import without_controls
+from stallwatch_rules.text.redact import redact
 
 
 def cleaned(diagnosis: Diagnosis) -> dict[str, Any]:

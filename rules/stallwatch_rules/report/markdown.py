@@ -17,7 +17,7 @@ _MARKUP = re.compile(r"([\\`*_\[\]<>|#~@])")
 def to_markdown(diagnosis: Diagnosis, language: str = "en") -> str:
     """The diagnosis as Markdown."""
     diagnosis = clean_diagnosis(diagnosis)
-    blocks = [f"## {word(diagnosis.verdict, language)}: {phrases.headline(diagnosis, language)}"]
+    blocks = [f"## {phrases.badge(diagnosis, language)}: {plain(phrases.headline(diagnosis, language))}"]
     if diagnosis.primary is not None:
         blocks += _primary(diagnosis, diagnosis.primary, language)
     if diagnosis.digest:

@@ -4,16 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stallwatch_rules.digest import fold_ranks, parse_iso, short_duration
 from stallwatch_rules.records import Diagnosis, Finding, NewLines, Primary, UnknownException
 from stallwatch_rules.report.words import word
+from stallwatch_rules.text.digest import fold_ranks, parse_iso, short_duration
+
+INTERRUPTED = "keyboard-interrupt"  #: the rule of a run that somebody stopped
+MAX_HEADLINE = 160  #: characters of an exception's message
+
+
+def badge(diagnosis: Diagnosis, language: str) -> str:
+    """The verdict in a word or two."""
+    return word("interrupted" if by_hand(diagnosis) else diagnosis.verdict, language)
+
+
+def by_hand(diagnosis: Diagnosis) -> bool:
+    """Whether nothing is wrong with the run but that somebody stopped it."""
+    stopped = any(finding.rule == INTERRUPTED for finding in diagnosis.findings)
+    return diagnosis.verdict == "healthy" and stopped
 
 
 def headline(diagnosis: Diagnosis, language: str) -> str:
-    """What the verdict is about: the primary's title, or a sentence where there is none."""
+    """What the verdict is about: the primary's title, an exception that no rule knows, or a sentence."""
     if diagnosis.primary is not None:
         return diagnosis.primary.title
+    if by_hand(diagnosis):
+        return word("interrupted.text", language)
+    if diagnosis.verdict == "unknown-failure" and diagnosis.unknown:
+        return _unknown_headline(diagnosis.unknown[0], language)
     return word(f"{diagnosis.verdict}.text", language)
+
+
+def _unknown_headline(unknown: UnknownException, language: str) -> str:
+    told = " ".join(exception_line(unknown, language).split())
+    told = told if len(told) <= MAX_HEADLINE else told[: MAX_HEADLINE - 1] + "…"
+    ranks = ranks_of(unknown.ranks, language)
+    return f"{told} ({ranks})" if ranks else told
 
 
 def where(primary: Primary, language: str) -> str:
@@ -31,8 +56,9 @@ def where(primary: Primary, language: str) -> str:
 
 
 def clock(time: str) -> str:
-    """An ISO time for people: ``2026-11-20 23:56:32 UTC``."""
-    return time.partition(".")[0].removesuffix("Z").replace("T", " ") + " UTC"
+    """An ISO time for people: ``2026-11-20 23:56:32 UTC``, without ``UTC`` where the log names no zone."""
+    shown = time.partition(".")[0].removesuffix("Z").replace("T", " ")
+    return f"{shown} UTC" if time.endswith("Z") else shown
 
 
 def certainty(primary: Primary, language: str) -> str:

@@ -65,7 +65,7 @@ def render(diagnosis: Diagnosis, language: str = "en") -> RenderableType:
 
 
 def _verdict(diagnosis: Diagnosis, language: str) -> RenderableType:
-    badge = Text(f" {word(diagnosis.verdict, language)} ", style=_STYLES[diagnosis.verdict])
+    badge = Text(f" {phrases.badge(diagnosis, language)} ", style=_STYLES[diagnosis.verdict])
     return Group(Text.assemble(badge, "  ", (phrases.headline(diagnosis, language), "bold")), Text())
 
 

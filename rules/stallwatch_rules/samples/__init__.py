@@ -6,12 +6,12 @@ configuration dumps and prose that mention a loss or a step are left alone. One 
 
 from __future__ import annotations
 
-from stallwatch_rules.pairs import memory
 from stallwatch_rules.records import Line, Sample
 from stallwatch_rules.samples.bars import from_bar, from_rich_bar
 from stallwatch_rules.samples.chinese import in_english
 from stallwatch_rules.samples.dicts import from_dict
 from stallwatch_rules.samples.found import Found
+from stallwatch_rules.samples.pairs import memory
 from stallwatch_rules.samples.rates import rates
 from stallwatch_rules.samples.scaler import from_loss_scaler
 from stallwatch_rules.samples.text import from_short, from_text

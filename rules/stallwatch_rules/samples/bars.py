@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from stallwatch_rules.bars import read_bar
-from stallwatch_rules.numbers import NUMBER, duration, lowered, number
-from stallwatch_rules.pairs import keyed
 from stallwatch_rules.samples.found import Found
+from stallwatch_rules.samples.pairs import keyed
 from stallwatch_rules.samples.rates import rates
+from stallwatch_rules.samples.tqdm import read_bar
+from stallwatch_rules.text.numbers import NUMBER, duration, lowered, number
 
 _RICH = re.compile(
     r"Epoch (?P<epoch>\d{1,9})/(?:\d{1,9}|-\d) [━╸╺ ]+ (?P<done>\d{1,15})/(?P<total>\d{1,15}) "

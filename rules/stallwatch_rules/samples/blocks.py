@@ -32,8 +32,8 @@ class Block:
         self.numbers: dict[str, Floats] = {}  #: of those NUMBERS that any row has
         self.valid: dict[str, Any] = {}
 
-    def put(self, name: str, at: int | slice, value: Any, valid: Any = True) -> None:
-        """Set a number of one row or of several that follow one another."""
+    def put(self, name: str, at: int | slice | Whole, value: Any, valid: Any = True) -> None:
+        """Set a number of one row or of several."""
         if name not in self.numbers:
             self.numbers[name] = np.zeros(self.size)
             self.valid[name] = np.zeros(self.size, bool)

@@ -14,16 +14,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stallwatch_rules.lines.stamps import own_time
 from stallwatch_rules.records import Line
 from stallwatch_rules.samples import extract
+from stallwatch_rules.samples.barsteps import BarSteps
 from stallwatch_rules.samples.blocks import NO_RANK, Block, Floats, Whole, merged
+from stallwatch_rules.samples.bulkbars import place_losses
 from stallwatch_rules.samples.columns import Columns
 from stallwatch_rules.samples.plans import Plan, learn, likened, shape, single
 from stallwatch_rules.samples.portions import Portion
 from stallwatch_rules.samples.stamptimes import times_at
 from stallwatch_rules.samples.table import fields_of, is_bare, phase_of, tells
 from stallwatch_rules.samples.wordings import BAR, Wording, Wordings
-from stallwatch_rules.stamps import own_time
 
 _WORTH_A_PLAN = 6  #: so many lines of a wording
 _STAMP = 48  # bytes that a time at a line's start may have
@@ -48,6 +50,7 @@ class BulkReader:
         self._times: dict[int | None, float] = {}
         self._near: float | None = None  # the last time of any rank
         self._wordings = Wordings()
+        self._bars = BarSteps()
         self._shapes: dict[bytes, Plan] = {}
 
     def read(self, data: bytes) -> Block:
@@ -64,7 +67,9 @@ class BulkReader:
         block.line = portion.lines[block.place].astype(np.int64) + self._number
         self._forward(block)
         self._number += int(portion.lines[-1]) + 1 if len(portion.lines) else 0
-        return block.taken(_kept(block))
+        block = block.taken(_kept(block))
+        place_losses(block, self._bars)
+        return block
 
     def _by_plans(self, portion: Portion) -> tuple[list[_Planned], list[_Odd]]:
         wordings = portion.wordings[portion.read]

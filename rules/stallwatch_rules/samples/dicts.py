@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from stallwatch_rules.hints import may_hold
-from stallwatch_rules.numbers import NUMBER, duration, number
 from stallwatch_rules.samples.fields import put
 from stallwatch_rules.samples.found import Found
 from stallwatch_rules.samples.leads import leads
+from stallwatch_rules.text.numbers import NUMBER, duration, number
 
 _PAIR = re.compile(
     r"""['"]([\w /().:-]{1,60})['"]\s?:\s?"""

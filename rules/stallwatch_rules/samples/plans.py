@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from stallwatch_rules.lines import MAX_LINE, LineReader
+from stallwatch_rules.lines.reader import MAX_LINE, LineReader
+from stallwatch_rules.lines.stamps import own_time
 from stallwatch_rules.records import Line, Sample
 from stallwatch_rules.samples import extract
 from stallwatch_rules.samples.fields import GIB, MIB
 from stallwatch_rules.samples.table import fields_of, is_bare, phase_of, tells
-from stallwatch_rules.stamps import own_time
 
 Outcome = dict[str, float | str | None]
 Convert = Callable[[float], float]

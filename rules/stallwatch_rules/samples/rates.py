@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from stallwatch_rules.numbers import NUMBER, number
 from stallwatch_rules.samples.fields import GIB, MIB
+from stallwatch_rules.text.numbers import NUMBER, number
 
 _GIVEN = r"\s{0,3}[:=]\s{0,4}(?:np\.float\d\d\()?(" + NUMBER + r")"
 

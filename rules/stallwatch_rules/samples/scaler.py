@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from stallwatch_rules.numbers import NUMBER, number
 from stallwatch_rules.samples.found import Found
+from stallwatch_rules.text.numbers import NUMBER, number
 
 _ATTEMPTED = re.compile(r"Attempted loss scale: (" + NUMBER + r")(?:, reducing to (" + NUMBER + r"))?")
 _RESCALED = re.compile(r"(?:Reducing|Increasing) dynamic loss scale from \S+ to (" + NUMBER + r")")

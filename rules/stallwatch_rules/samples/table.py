@@ -1,15 +1,19 @@
 """Samples as rows of a table: one for each line that holds numbers, in the order of the lines.
 
 A progress bar is drawn again and again in one physical line. Of the drawings that tell no more than how far
-the bar is, the last one of the line makes a row; those that tell a loss are rows each.
+the bar is, the last one of the line makes a row; those that tell a loss are rows each. A loss
+without a step has that of the training's bar beside it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import msgspec
+
 from stallwatch_rules.records import Line, Sample
 from stallwatch_rules.samples import extract
+from stallwatch_rules.samples.barsteps import BarSteps, Drawn
 
 FIELDS = (
     "loss",
@@ -31,6 +35,7 @@ COLUMNS = ("rank", "time", "step", "total_steps", "phase", "file", "line", *FIEL
 
 Row = tuple[int | float | str | None, ...]  #: by COLUMNS
 _BARE = frozenset(("step_seconds", "elapsed_seconds", "epoch"))
+_MOST_HELD = 1000
 _SKIPPED = ("skipped_steps", "skipped_iterations")
 
 
@@ -58,31 +63,58 @@ def tells(sample: Sample) -> bool:
     return sample.step is not None or bool(fields_of(sample))
 
 
+def lacks_step(sample: Sample) -> bool:
+    """Whether the sample tells the training's loss, and not at which step."""
+    return sample.step is None and "loss" in sample.values
+
+
 class RowReader:
     """Makes rows of lines, one line after the other: the reference for every faster way."""
 
     def __init__(self) -> None:
         self._bar: tuple[Line, Sample] | None = None  # the last bare drawing of its line so far
+        self._held: list[tuple[Line, Sample]] = []  # from the first on that lacks a step, until its line ends
+        self._bars = BarSteps()
 
     def feed(self, lines: Iterable[Line]) -> Iterator[Row]:
         """The rows that are known with these lines."""
+        number = None
         for line in lines:
-            if self._bar is not None and self._bar[0].number != line.number:
-                yield from self.finish()
+            if line.number != number:
+                number = line.number
+                yield from self._leave(number)
             sample = extract(line)
             if sample is None or not tells(sample):
                 continue
             if is_bare(sample):
                 self._bar = line, sample
+            elif self._held or lacks_step(sample):
+                self._held.append((line, sample))
             else:
                 yield row_of(line, sample)
+            if len(self._held) > _MOST_HELD:
+                yield from self.finish()
 
     def finish(self) -> Iterator[Row]:
-        """The row of the bar that is still held back."""
-        if self._bar is not None:
-            line, sample = self._bar
-            self._bar = None
+        """The rows that are still held back."""
+        bar, held = self._bar, self._held
+        self._bar, self._held = None, []
+        if bar is not None:
+            line, sample = bar
+            if sample.step is not None and sample.total_steps:
+                self._bars.see(sample.rank, Drawn(line.number, sample.step, sample.total_steps))
+        for line, sample in held:
+            beside = self._bars.at(sample.rank, line.number) if lacks_step(sample) else None
+            if beside is not None:
+                sample = msgspec.structs.replace(sample, step=beside.step, total_steps=beside.total)
             yield row_of(line, sample)
+        if bar is not None:
+            yield row_of(*bar)
+
+    def _leave(self, number: int) -> Iterator[Row]:
+        waiting = self._bar or (self._held[0] if self._held else None)
+        if waiting is not None and waiting[0].number != number:
+            yield from self.finish()
 
 
 def row_of(line: Line, sample: Sample) -> Row:

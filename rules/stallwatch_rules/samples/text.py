@@ -6,11 +6,11 @@ import re
 from functools import lru_cache
 
 from stallwatch_rules.hints import may_hold
-from stallwatch_rules.numbers import NUMBER, lowered, number
-from stallwatch_rules.pairs import keyed, memory
 from stallwatch_rules.samples.found import Found
 from stallwatch_rules.samples.leads import ZEROED, leads
+from stallwatch_rules.samples.pairs import keyed, memory
 from stallwatch_rules.samples.rates import rates
+from stallwatch_rules.text.numbers import NUMBER, lowered, number
 
 _INTEGER = r"\d{1,15}(?:,\d{3}){0,4}"
 _STEP_WORDS = ("step", "iter", "num_updates")  # each counter's name holds one of them
@@ -42,6 +42,12 @@ _SHARE_OF_EPOCH = re.compile(
 _SHORT = re.compile(r"s:(\d{1,15}) (?:trl:(" + NUMBER + r")|tel:(" + NUMBER + r"))")  # llm.c's log file
 _LOSS = re.compile(r"loss\s?[:=：]")
 _LOSS_FIRST = re.compile(r"(?:train(?:ing)?[ _])?(?:\w{1,12}_)?loss\s?[:=：]")
+# "loss 2.0 lr 1e-5 " before "step 3", with nothing but blanks and commas between the numbers.
+_LOSS_THEN_STEP = re.compile(
+    r"(?:train(?:ing)?[ _])?\b(?:[a-z]{1,12}_)?loss\s?[:=]?\s?" + NUMBER
+    + r"(?:[,;| ]{1,3}[a-z_]{2,20}\s?[:=]?\s?" + NUMBER + r"){0,6}[,;| ]{1,4}(?:at )?$"
+)  # fmt: skip
+_LOSS_BEFORE = 200  # characters before the step in which such numbers may stand
 _LOSS_NAME = 22  # characters that this may begin before its last word
 _FIGURE = re.compile(r"[A-Za-z_)]\s?[:=]\s?" + NUMBER)
 _EPOCH_BEFORE = re.compile(r"\bepochs?[\s:=\[]{0,4}(\d+(?:\.\d+)?)", re.IGNORECASE)
@@ -66,7 +72,7 @@ def from_text(text: str) -> Found | None:
     if " loss at " in lower:
         return _from_megatron_eval(lower)
     found = _find_step(lower) if may_hold(lower, _STEP_WORDS) else None
-    if found is None or not leads(text[: found.start()]):
+    if found is None or not leads(text[: _metrics_start(lower, found.start())]):
         item = _from_epoch_item(text) if "Epoch" in text else None
         return item or _from_epoch_part(text, lower) or _from_loss_first(text, lower)
     step = int(found[1].replace(",", ""))
@@ -90,6 +96,12 @@ def from_text(text: str) -> Found | None:
         values.setdefault("epoch", float(epoch[1]))
         total = None
     return Found(step, total or None, values, _series(text[: found.start(1)].translate(ZEROED)))
+
+
+def _metrics_start(lower: str, step: int) -> int:
+    """Where a line's metrics begin: at its step, or at the loss that stands right before it."""
+    before = _LOSS_THEN_STEP.search(lower, max(0, step - _LOSS_BEFORE), step) if "loss" in lower else None
+    return before.start() if before is not None else step
 
 
 def _find_step(lower: str) -> re.Match[str] | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from stallwatch_rules.patterns import hyperscan
+from stallwatch_rules.pages.patterns import hyperscan
 from stallwatch_rules.samples.plans import PICTURE, Plan
 
 DIGITS = b"0123456789"

@@ -1,0 +1,104 @@
+"""Do the samples on the rule pages do what the pages say? For ``stallwatch rules check`` and the tests."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from stallwatch_rules.matching.matcher import Matcher, lines_of
+from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.pages.page import PageError, RulePage
+
+
+def check_page(page: RulePage, catalogue: Catalogue | None = None) -> list[PageError]:
+    """The samples that do not do what their fence says.
+
+    A judged rule (no patterns) is concluded from a whole run, with the rest of ``catalogue`` at hand; with
+    the packaged one where none is given.
+    """
+    if _needs_run(page):
+        others = (load_catalogue() if catalogue is None else catalogue).pages.values()
+        catalogue = Catalogue.of([*(other for other in others if other.id != page.id), page])
+    else:
+        catalogue = Catalogue.of([_awake(page)])
+    return list(_check(page, catalogue, Matcher(catalogue)))
+
+
+def check_catalogue(catalogue: Catalogue) -> list[PageError]:
+    """The problems of loading, then those of every page, in the pages' order."""
+    awake = Catalogue.of(_awake(page) for page in catalogue.pages.values())
+    matcher = Matcher(awake)
+    problems = list(catalogue.problems)
+    for page in catalogue.pages.values():
+        problems += _check(page, awake, matcher)
+    problems += _shared_patterns(catalogue.pages.values())
+    return problems
+
+
+def _awake(page: RulePage) -> RulePage:
+    """A retired rule keeps silent; its samples must still be right."""
+    return msgspec.structs.replace(page, status="incubating") if page.status == "retired" else page
+
+
+def _check(page: RulePage, catalogue: Catalogue, matcher: Matcher) -> Iterator[PageError]:
+    for number, (sample, line) in enumerate(zip(page.fires, page.fires_at, strict=True), 1):
+        if _fired(page, sample, catalogue, matcher) is None:
+            message = f"the 'log fires' sample {number} does not fire the rule"
+            yield PageError(page.path, line, message, "mend the sample, or the patterns, requires and unless")
+    for number, (sample, line) in enumerate(zip(page.quiet, page.quiet_at, strict=True), 1):
+        where = _fired(page, sample, catalogue, matcher)
+        if where is not None:
+            message = f"the 'log quiet' sample {number} fires the rule" + where
+            yield PageError(
+                page.path, line, message, "narrow the patterns, or add what tells it apart to unless"
+            )
+    if len(page.sections.fixes) != len(page.sections.zh_fixes):
+        message = f"{len(page.sections.fixes)} fixes in English, {len(page.sections.zh_fixes)} in Chinese"
+        yield PageError(page.path, 1, message, "give the same fixes in both languages, in the same order")
+
+
+def _fired(page: RulePage, sample: str, catalogue: Catalogue, matcher: Matcher) -> str | None:
+    """Where in the sample the rule fired, in words; ``None`` where it did not."""
+    for number, rule, _ in matcher.match_text(sample):
+        if rule == page.id:
+            return f" (its line {number})"
+    if _needs_run(page) and page.id in _concluded(sample, catalogue, matcher):
+        return ""
+    return None
+
+
+def _needs_run(page: RulePage) -> bool:
+    """Whether the engine may conclude the rule from a whole run; its page may have patterns as well."""
+    from stallwatch_rules.judgements.conclusions import (
+        CONCLUDED,  # here, as the engine takes its time to load
+    )
+
+    return page.judged or page.id in CONCLUDED
+
+
+def _concluded(sample: str, catalogue: Catalogue, matcher: Matcher) -> set[str]:
+    """The rules that the diagnosis of the sample finds."""
+    from stallwatch_rules.reading import RunReading  # here, as only judged rules need the whole engine
+
+    reading = RunReading(catalogue, matcher)
+    reading.feed(lines_of(sample))
+    return {finding.rule for finding in reading.diagnose().findings}
+
+
+def _shared_patterns(pages: Iterable[RulePage]) -> Iterator[PageError]:
+    """Two rules with one pattern are two names for one thing, unless their context tells them apart."""
+    owners: dict[str, list[RulePage]] = defaultdict(list)
+    for page in pages:
+        if not page.requires and not page.unless and page.status != "retired":
+            for pattern in page.patterns:
+                owners[pattern].append(page)
+    for pattern, (first, *others) in owners.items():
+        for other in others:
+            yield PageError(
+                other.path,
+                1,
+                f"the pattern {pattern!r} is that of {first.id} too",
+                "let one rule have it, or tell the two apart with requires or unless",
+            )

@@ -1,0 +1,230 @@
+"""The draft of a rule page from a failure that no rule knows: what its author then makes better."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from stallwatch_rules.failures.nearest import words_of
+from stallwatch_rules.pages.patterns import compile_re2
+from stallwatch_rules.records import Diagnosis, NewLines, UnknownException
+from stallwatch_rules.text.masking import masked
+
+MAX_PATTERN_TEXT = 160  #: characters of the message that go into the pattern
+LEAST_TEXT = 12  #: fixed characters without which a pattern would fire on anything
+MAX_NAMED = 3  #: numbers that get a name
+
+_VALUES = re.compile(
+    r"(?P<secret>\S*\*\*\*)"  # as redaction leaves it
+    r"|(?P<url>\b[a-z][a-z0-9+]{1,9}://\S+)"
+    r"|(?P<path>(?<![\w.])(?:[\\/~.]{1,3}[\w@+%=~-][\w.@+%=~-]*){2,}[\\/]?)"
+    r"|(?P<hex>\b0[xX][0-9a-fA-F]+)"
+    r"|(?P<id>\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b)"
+    r"|(?P<ip>\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b)"
+    r"|(?P<float>\d+\.\d+(?:[eE][+-]?\d+)?)"
+    r"|(?P<int>\d+)"
+)
+_FORMS = {
+    "url": r"\S+",
+    "path": r"\S+",
+    "hex": "0x[0-9a-fA-F]+",
+    "id": "[0-9a-f-]{36}",
+    "ip": r"[\d.:]+",
+    "secret": r"\S+",
+    "float": r"[\d.eE+-]+",
+}
+# Level, date, time, thread and source line before a message of glog: no two lines share them.
+_GLOG_LEAD = re.compile(r"^\[?[IWEF]\d{4} [\d:.]+(?: +\d+)? +[^\s\]]+:\d+\]:? *")
+_SPECIAL = re.compile(r"([\\.^$*+?{}\[\]|()])")
+_INSTALLED = re.compile(
+    r"[/\\](?:site|dist)-packages[/\\](?P<path>(?P<package>\w+)[\w./\\-]*)(?::\d+ in .*)?$"
+)
+_NAMED_PACKAGES = {
+    "torch": "torch",
+    "ray": "ray",
+    "PIL": "pillow",
+    "yaml": "pyyaml",
+    "sklearn": "scikit-learn",
+}
+
+
+class DraftError(ValueError):
+    """No page can be drafted; says why."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a page is to be about."""
+
+    name: str  #: the exception; empty for a plain line
+    message: str
+    line: str  #: as it stands in the log, redacted
+    frames: list[str]
+
+
+def failure_of(diagnosis: Diagnosis) -> Failure:
+    """The first unknown exception that has a message, else the first new line that tells of an error.
+
+    Nothing is drafted where a rule knows the cause: what else is new in the log only follows from it.
+    """
+    primary = diagnosis.primary
+    if primary is not None and primary.role == "cause" and diagnosis.verdict in ("failed", "stalled"):
+        raise DraftError(_known(primary.rule))
+    for one in diagnosis.unknown:
+        if one.exception and fixed_text(one.message) >= LEAST_TEXT:
+            return _of_exception(one)
+    for new in diagnosis.new_lines:
+        if new.level == "error" and fixed_text(new.exemplar) >= LEAST_TEXT:
+            return _of_line(new)
+    if diagnosis.unknown:
+        name = diagnosis.unknown[0].exception or "the traceback"
+        raise DraftError(f"{name} has too little of a message to be known by")
+    if primary is not None:
+        raise DraftError(_known(primary.rule))
+    raise DraftError("there is no unknown failure in this log")
+
+
+def _known(rule: str) -> str:
+    return f"this log's failure is known: {rule} (stallwatch rules show {rule})"
+
+
+def _of_exception(one: UnknownException) -> Failure:
+    return Failure(one.exception, one.message, one.first.text, one.frames)
+
+
+def _of_line(new: NewLines) -> Failure:
+    return Failure("", _GLOG_LEAD.sub("", new.exemplar), new.exemplar, [])
+
+
+def fixed_text(message: str) -> int:
+    """How many letters of a message are the program's own."""
+    return sum(character.isalpha() for character in _VALUES.sub("", message[:MAX_PATTERN_TEXT]))
+
+
+def pattern_of(failure: Failure) -> str:
+    """A linear-time pattern for the failure's line: its values masked, its first numbers named."""
+    message = failure.message[:MAX_PATTERN_TEXT]
+    if len(message) < len(failure.message):
+        message = message.rpartition(" ")[0] or message
+    pieces, end, named = [], 0, 0
+    for value in _VALUES.finditer(message):
+        pieces.append(_escaped(message[end : value.start()]))
+        end = value.end()
+        if value.lastgroup == "int":
+            named += 1
+            pieces.append(rf"(?P<number_{named}>\d+)" if named <= MAX_NAMED else r"\d+")
+        else:
+            pieces.append(_FORMS[value.lastgroup or "path"])
+    text = "".join([*pieces, _escaped(message[end:])]).strip()
+    named_too = f"{_escaped(failure.name.rpartition('.')[2])}: {text}"
+    # A C++ exception's name and message stand on two lines.
+    return named_too if failure.name and f"{failure.name}: " in failure.line else text
+
+
+def _escaped(text: str) -> str:
+    return _SPECIAL.sub(r"\\\1", text)
+
+
+def id_of(failure: Failure, package: str) -> str:
+    """A proposal: the package and the message's most telling words."""
+    words = list(dict.fromkeys(words_of(masked(failure.message).replace("<", " <"))))
+    name = [package.lower().replace("_", "-")] if package else []
+    kept = [word for word in words if word.isascii() and word not in name][:4]
+    return "-".join([*name, *kept]) or "new-rule"
+
+
+def origin_of(failure: Failure) -> tuple[str, str]:
+    """The package of the innermost library frame, and the file in it; empty where there is none."""
+    for frame in reversed(failure.frames):
+        found = _INSTALLED.search(frame.rpartition(":")[0] if " in " in frame else frame)
+        if found is not None:
+            package = found["package"]
+            return _NAMED_PACKAGES.get(package, package.replace("_", "-")), found["path"]
+    return "", ""
+
+
+def quiet_line(failure: Failure, pattern: str, lines: Iterable[str]) -> str:
+    """The healthy line that looks most like the failure and does not fire; a step where there is none."""
+    words = set(words_of(failure.message))
+    expression = compile_re2(pattern, encoded=False)
+    healthy = [line for line in lines if expression.search(line) is None]
+    best = max(healthy, key=lambda line: (len(words & set(words_of(line))), line), default="")
+    return best or "step 1 loss 0.5"
+
+
+def draft(
+    failure: Failure,
+    pattern: str,
+    *,
+    rule: str,
+    family: str,
+    since: str,
+    quiet: str,
+    versions: dict[str, str],
+) -> str:
+    """The page's text."""
+    package, module = origin_of(failure)
+    title = _title(failure)
+    front = [
+        "---",
+        f"id: {rule}",
+        f"title: {_quoted(title)}",
+        f"family: {family}",
+        "role: cause",
+        "harm: fatal",
+        "status: incubating",
+        f"since: {_quoted(since)}",
+        "patterns:",
+        f"  - {_single(pattern)}",
+    ]
+    if package:
+        seen = f"  # seen with {versions[package]}" if package in versions else ""
+        front += [
+            "emitted_by:",
+            f"  - package: {package}{seen}",
+            f"    module: {module}",
+            "    level: exception",
+        ]
+    return "\n".join([*front, "probe: none", "---", "", f"# {title}", "", _BODY, *_samples(failure, quiet)])
+
+
+def _title(failure: Failure) -> str:
+    text = re.sub(r"\s+", " ", masked(failure.message)).strip()
+    text = text if len(text) <= 80 else text[:80].rpartition(" ")[0] + " …"
+    return f"{failure.name.rpartition('.')[2]}: {text}" if failure.name else text
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _single(text: str) -> str:
+    escaped = text.replace("'", "''")
+    return f"'{escaped}'"
+
+
+def _samples(failure: Failure, quiet: str) -> list[str]:
+    fires = failure.line
+    return ["```log fires", fires, "```", "", "```log quiet", quiet, "```", ""]
+
+
+_BODY = """\
+## What happened
+
+To be written: in two to four plain sentences, what somebody sees whose run has just died of this.
+
+## Why
+
+To be written: the mechanism. Which code says this, and what had gone wrong before?
+
+## Fix
+
+1. To be written: what helps most often, concretely (the flag, the key, the line of code).
+2. To be written: what else may help. A fix for some versions only begins with a condition: `{torch<2.6}`.
+
+## When it is harmless
+
+To be written, or "Never."
+"""

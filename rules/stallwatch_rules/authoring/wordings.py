@@ -1,0 +1,277 @@
+"""Whether a rule's text is still in the source of the package that prints it. Pure: files are read elsewhere.
+
+A pattern's fixed text is cut into pieces (``pieces``); a source's strings are templates, with ``GAP`` where a
+value goes. All telling pieces of an alternative stand near to each other in one file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from stallwatch_rules.authoring.phrases import Phrase, Phrases, rare_phrases
+from stallwatch_rules.authoring.pieces import WORD, covers, pieces_of, telling
+from stallwatch_rules.matching.literals import branches
+from stallwatch_rules.pages.page import EmittedBy, RulePage
+
+NEAR = 20  #: lines of a source file between the pieces of one message
+_AROUND_PHRASE = 300  # bytes of source to either side in which a message stands, broken into lines
+
+State = Literal["found", "missing", "skipped"]
+
+COMPILED = (".cpp", ".cc", ".cu", ".h", ".hpp", ".cuh", ".c")
+
+
+class Template(NamedTuple):
+    """One string of a source file."""
+
+    text: str  #: with ``GAP`` for what is put in
+    line: int  #: 1-based; 0 in a compiled file
+    name: bool = False  #: an identifier of the source, and no text that it prints
+
+
+@dataclass
+class Verified:
+    """What is known of one rule's text in a package."""
+
+    rule: str
+    status: str  #: the page's
+    state: State = "missing"
+    pattern: str = ""  #: the one that was found, or the first
+    file: str = ""
+    line: int = 0
+    reason: str = ""  #: why it was skipped
+
+
+@dataclass
+class _Piece:
+    """A piece of fixed text that is looked for."""
+
+    text: str
+    lowered: str = field(init=False)
+    anchor: str = field(init=False)  #: its longest word: a string without it needs no closer look
+    phrases: Sequence[Phrase] = field(init=False)  #: what source holds that prints it: one of these
+    words: Sequence[bytes] = field(init=False)
+    telling: bool = field(init=False)  #: it is long enough to be no chance find
+    whole: bool = field(init=False)  #: that word is no part of a longer one, as it may be at the piece's ends
+
+    def __post_init__(self) -> None:
+        self.lowered = self.text.lower()
+        self.telling = telling(self.text)
+        words = re.findall(r"\w+", self.lowered)
+        self.phrases = rare_phrases(words)
+        self.words = [word.encode() for word in words]
+        inner = [w[0] for w in WORD.finditer(self.lowered) if w.start() > 0 and w.end() < len(self.lowered)]
+        self.whole = bool(inner)
+        self.anchor = max(inner or WORD.findall(self.lowered), key=len)
+
+    def may_be_in(self, around: bytes) -> bool:
+        """Whether what stands around a phrase holds most of its words, too: less than is ``COVERED``."""
+        held = sum(len(word) for word in self.words if word in around)
+        return 2 * held >= sum(map(len, self.words))
+
+
+@dataclass
+class _Wanted:
+    """One alternative of a rule's pattern."""
+
+    rule: str
+    pattern: str
+    pieces: list[_Piece]
+
+
+class Search:
+    """Looks for the texts of the rules that a package prints, in one source file after the other."""
+
+    def __init__(self, pages: Iterable[RulePage], package: str, version: str = "") -> None:
+        self.results: dict[str, Verified] = {}
+        self._wanted: list[_Wanted] = []
+        self._pieces: dict[str, _Piece] = {}
+        self._vague: set[str] = set()  # rules of several packages, of which a text is not long enough
+        self._modules: dict[str, list[str]] = {}
+        for page in sorted(pages, key=lambda page: page.id):
+            emitted = [one for one in page.emitted_by if same_package(one.package, package)]
+            if emitted and page.patterns and page.status != "retired":
+                self._want(page, emitted, version)
+        self._owners: dict[Phrase, list[_Piece]] = {}
+        for piece in self._pieces.values():
+            for phrase in piece.phrases if piece.telling else ():
+                self._owners.setdefault(phrase, []).append(piece)
+        self.phrases = Phrases(sorted(self._owners))  #: of which a string holds one, or nothing looked for
+
+    def _want(self, page: RulePage, emitted: Sequence[EmittedBy], version: str) -> None:
+        result = self.results[page.id] = Verified(page.id, page.status, pattern=page.patterns[0])
+        if version and not any(in_range(version, one.versions) for one in emitted):
+            ranges = ", ".join(one.versions for one in emitted)
+            result.state, result.reason = "skipped", f"it claims {ranges} only"
+            return
+        texts: dict[tuple[str, ...], str] = {}  # many branches differ only in what is not looked for
+        for pattern in page.patterns:
+            for branch in branches(pattern):
+                texts.setdefault(tuple(pieces_of(branch)), pattern)
+        if () in texts and any(not same_package(one.package, emitted[0].package) for one in page.emitted_by):
+            self._vague.add(page.id)
+        wanted = [
+            _Wanted(page.id, pattern, [self._pieces.setdefault(piece, _Piece(piece)) for piece in pieces])
+            for pieces, pattern in texts.items()
+            if pieces
+        ]
+        if not wanted:
+            result.state, result.reason = "skipped", "its patterns hold no text that is long enough"
+        self._modules[page.id] = [one.module for one in emitted if one.module]
+        self._wanted += wanted
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is looked for any more."""
+        return all(self.results[one.rule].state != "missing" for one in self._wanted)
+
+    def may_be_in(self, text: str) -> bool:
+        """Whether a source file may hold an alternative: most hold none and need no parsing."""
+        return bool(self._hinted(text.lower()))
+
+    def see(self, file: str, templates: Iterable[Template]) -> None:
+        """Look through a file's strings."""
+        given = [(template, template.text.lower()) for template in templates]
+        whole = "\n".join([lowered for _, lowered in given])
+        hinted = self._hinted(whole)
+        if not hinted:
+            return
+        in_source, in_compiled = _ByAnchor(hinted, whole), _ByPhrase(hinted, self.phrases)
+        places: dict[int, dict[str, list[int]]] = {}
+        for template, lowered in given:
+            for one, piece in (in_source if template.line else in_compiled).near(lowered):
+                found = places.setdefault(id(one), {})
+                if not template.line and piece.text in found:
+                    continue  # of a compiled file it tells nothing more
+                if self._is_there(template, lowered, piece):
+                    found.setdefault(piece.text, []).append(template.line)
+        for one in hinted:
+            if self.results[one.rule].state == "missing" and places.get(id(one)):
+                self._tell(one, file, places[id(one)])
+
+    def absent(self, compiled: str) -> None:
+        """Say that the package at hand was built without a source file, such as ``ProcessGroupNCCL.cpp``."""
+        for rule, modules in self._modules.items():
+            result = self.results[rule]
+            names = [module.rpartition("/")[2] for module in modules]
+            if result.state == "missing" and names and all(name == compiled for name in names):
+                result.state, result.reason = "skipped", f"this build is without {compiled}"
+
+    def settle(self) -> None:
+        """Say that all was seen: what is missing may be another package's text, and this one's too short."""
+        for rule in self._vague:
+            result = self.results[rule]
+            if result.state == "missing":
+                result.state, result.reason = (
+                    "skipped",
+                    "the text that is long enough may be another package's",
+                )
+
+    def named(self, path: str) -> bool:
+        """Whether a rule names this file as its text's origin: such files are the first to look into."""
+        return any(
+            path == module or path.endswith("/" + module.removeprefix("/"))
+            for modules in self._modules.values()
+            for module in modules
+        )
+
+    @property
+    def compiled(self) -> frozenset[str]:
+        """The compiled source files that the rules still missing name as their origin."""
+        return frozenset(
+            module.rpartition("/")[2]
+            for rule, modules in self._modules.items()
+            if self.results[rule].state == "missing"
+            for module in modules
+            if module.endswith(COMPILED)
+        )
+
+    def _hinted(self, lowered: str) -> list[_Wanted]:
+        """The alternatives still looked for whose telling pieces a text may hold: most of their words."""
+        data = lowered.encode("utf-8", "replace")
+        near: set[int] = set()
+        for phrase, end in self.phrases.hits(data):
+            around = data[max(0, end - _AROUND_PHRASE) : end + _AROUND_PHRASE]
+            near.update(id(piece) for piece in self._owners[phrase] if piece.may_be_in(around))
+        if not near:
+            return []
+        return [
+            one
+            for one in self._wanted
+            if all(id(piece) in near for piece in one.pieces if piece.telling)
+            and self.results[one.rule].state == "missing"
+        ]
+
+    @staticmethod
+    def _is_there(template: Template, lowered: str, piece: _Piece) -> bool:
+        return template.text == piece.text if template.name else covers(lowered, piece.lowered)
+
+    def _tell(self, one: _Wanted, file: str, lines: dict[str, list[int]]) -> None:
+        """Take what a file holds of an alternative: all its pieces, near to each other, or nothing.
+
+        A compiled file holds a message's parts at different places: there the telling ones count.
+        """
+        compiled = any(line == 0 for found in lines.values() for line in found)
+        if any(piece.text not in lines for piece in one.pieces if piece.telling or not compiled):
+            return
+        longest = max(one.pieces, key=lambda piece: len(piece.text))
+        for line in lines[longest.text]:
+            if all(any(abs(other - line) <= NEAR for other in found) for found in lines.values()):
+                result = self.results[one.rule]
+                result.state, result.pattern, result.file, result.line = "found", one.pattern, file, line
+                return
+
+
+class _ByAnchor:
+    """The pieces that a string of source may hold, by their longest word."""
+
+    def __init__(self, wanted: Iterable[_Wanted], whole: str) -> None:
+        """``whole`` are all strings of the file, in lower case."""
+        self._words: dict[str, list[tuple[_Wanted, _Piece]]] = {}
+        self._loose: list[tuple[_Wanted, _Piece]] = []
+        for one in wanted:
+            for piece in one.pieces:
+                if piece.whole:
+                    self._words.setdefault(piece.anchor, []).append((one, piece))
+                elif piece.anchor in whole:
+                    self._loose.append((one, piece))
+
+    def near(self, lowered: str) -> list[tuple[_Wanted, _Piece]]:
+        words = self._words.keys() & set(WORD.findall(lowered))
+        loose = [pair for pair in self._loose if pair[1].anchor in lowered]
+        return [pair for word in words for pair in self._words[word]] + loose
+
+
+class _ByPhrase:
+    """The telling pieces that a string of a compiled file may hold: many strings hold one of their words."""
+
+    def __init__(self, wanted: Iterable[_Wanted], phrases: Phrases) -> None:
+        self._all = phrases
+        self._owners: dict[Phrase, list[tuple[_Wanted, _Piece]]] = {}
+        for one in wanted:
+            for piece in one.pieces:
+                for phrase in piece.phrases if piece.telling else ():
+                    self._owners.setdefault(phrase, []).append((one, piece))
+
+    def near(self, lowered: str) -> list[tuple[_Wanted, _Piece]]:
+        held = {phrase for phrase, _ in self._all.hits(lowered.encode("utf-8", "replace"))}
+        return [pair for phrase in held for pair in self._owners.get(phrase, ())]
+
+
+def same_package(one: str, other: str) -> bool:
+    """Whether two names are one package's: ``torch-npu`` and ``torch_npu``."""
+    return re.sub(r"[-_.]+", "-", one).lower() == re.sub(r"[-_.]+", "-", other).lower()
+
+
+def in_range(version: str, versions: str) -> bool:
+    """Whether a version is in a range; where either cannot be read, it is."""
+    try:
+        return SpecifierSet(versions).contains(Version(version).base_version, prereleases=True)
+    except (InvalidSpecifier, InvalidVersion):
+        return True

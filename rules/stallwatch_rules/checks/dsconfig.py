@@ -1,0 +1,94 @@
+"""A DeepSpeed configuration as the checks see it: its values, and the line that each key stands on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Path = tuple[str, ...]  #: ``("zero_optimization", "stage")``
+_LARGEST = 1e300
+AUTO = "auto"  #: filled in by transformers or accelerate, never by DeepSpeed
+
+
+@dataclass(frozen=True)
+class DsConfig:
+    """The values of one configuration.
+
+    ``lines`` holds the lines of keys, counted from 1; keys that came from elsewhere are not in it.
+    ``world_size`` is what the file itself says of the number of ranks (accelerate's ``num_processes``).
+    """
+
+    values: Mapping[str, Any]
+    file: str
+    lines: Mapping[Path, int] = field(default_factory=dict)
+    world_size: int | None = None
+    accelerate: bool = (
+        False  #: it came as accelerate's own settings, from which accelerate makes the configuration
+    )
+
+    def get(self, *path: str, default: Any = None) -> Any:
+        """The value at this path; ``default`` where it is missing, ``null`` or its parent is no object."""
+        value: Any = self.values
+        for key in path:
+            if not isinstance(value, Mapping) or key not in value:
+                return default
+            value = value[key]
+        return default if value is None else value
+
+    def has(self, *path: str) -> bool:
+        """Whether the key stands there, whatever its value."""
+        parent = self.get(*path[:-1], default={}) if len(path) > 1 else self.values
+        return isinstance(parent, Mapping) and path[-1] in parent
+
+    def section(self, *path: str) -> Mapping[str, Any]:
+        """The object at this path; empty where there is none."""
+        value = self.get(*path)
+        return value if isinstance(value, Mapping) else {}
+
+    def on(self, *path: str) -> bool:
+        """Whether the value is ``true``: ``auto`` and everything else is not known to be."""
+        return self.get(*path) is True
+
+    def line(self, *path: str) -> int | None:
+        """The line of this key, or of the nearest object around it that has one."""
+        while path:
+            if path in self.lines:
+                return self.lines[path]
+            path = path[:-1]
+        return None
+
+    @property
+    def stage(self) -> int | None:
+        """The ZeRO stage; 0 where none is asked for, ``None`` where it cannot be told.
+
+        A boolean for ``zero_optimization`` is the old form: ``true`` means stage 1 (DeepSpeed 0.19.8,
+        ``runtime/zero/config.py``, ``read_zero_config_deprecated``).
+        """
+        zero = self.values.get("zero_optimization")
+        if zero is None or zero is False:
+            return 0
+        if zero is True:
+            return 1
+        stage = zero.get("stage", 0) if isinstance(zero, Mapping) else None
+        return stage if isinstance(stage, int) and not isinstance(stage, bool) else None
+
+    @property
+    def has_auto(self) -> bool:
+        """Whether any value is left for transformers or accelerate to fill in."""
+        return has_auto(self.values)
+
+
+def number(value: Any) -> float | None:
+    """The value as a number; ``None`` for what is none, also for ``true``, ``"auto"`` and infinity."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > _LARGEST:
+        return None
+    return float(value) if value == value else None
+
+
+def has_auto(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(has_auto(one) for one in value.values())
+    if isinstance(value, list):
+        return any(has_auto(one) for one in value)
+    return bool(value == AUTO)

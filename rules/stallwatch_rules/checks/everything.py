@@ -1,0 +1,84 @@
+"""All checks of one run, put together: configuration, scripts and versions in, remarks out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from stallwatch_rules.checks.batch import check_batch
+from stallwatch_rules.checks.dsconfig import AUTO, DsConfig, number
+from stallwatch_rules.checks.dummy_loss import check_dummy_loss
+from stallwatch_rules.checks.eval_mode import check_eval_mode
+from stallwatch_rules.checks.experts import check_experts
+from stallwatch_rules.checks.installed import version_of
+from stallwatch_rules.checks.keys import check_keys
+from stallwatch_rules.checks.optimizers import check_optimizer
+from stallwatch_rules.checks.precision import check_precision
+from stallwatch_rules.checks.remark import Remark, ordered
+from stallwatch_rules.checks.saving import check_bare_saving, check_saving
+from stallwatch_rules.checks.script import Script
+from stallwatch_rules.checks.trainers import check_best_model, check_initialize, check_loading, check_trl
+from stallwatch_rules.checks.versions import check_versions
+from stallwatch_rules.checks.zero import check_zero
+
+
+def check_run(
+    config: DsConfig | None,
+    scripts: Sequence[Script] = (),
+    versions: Mapping[str, str] | None = None,
+    *,
+    world_size: int | None = None,
+    versions_source: str | None = None,
+) -> list[Remark]:
+    """What can be said of a run before it starts, the gravest first.
+
+    Args:
+        config: the DeepSpeed configuration, if there is one.
+        scripts: the training script and what belongs to it.
+        versions: of what is installed, by canonical package name; empty where that is not known.
+        world_size: the number of data-parallel ranks; by default what the configuration says.
+        versions_source: the file that the versions come from.
+    """
+    versions = versions or {}
+    remarks: list[Remark] = []
+    if config is not None:
+        remarks += _of_config(config, scripts, versions, world_size or config.world_size)
+    for script in scripts:
+        remarks += _of_script(script, config, versions)
+    used = frozenset().union(*(script.names for script in scripts)) if scripts else None
+    zero = config.section("zero_optimization") if config is not None else {}
+    remarks += check_versions(
+        versions,
+        stage=config.stage if config is not None else None,
+        used=used,
+        auto_keys=[key for key, value in zero.items() if value == AUTO],
+        source=versions_source,
+    )
+    return ordered(remarks)
+
+
+def _of_config(
+    config: DsConfig, scripts: Sequence[Script], versions: Mapping[str, str], world_size: int | None
+) -> Iterator[Remark]:
+    deepspeed = version_of(versions, "deepspeed")
+    yield from check_keys(config, deepspeed)
+    yield from check_batch(config, world_size)
+    yield from check_precision(config)
+    yield from check_zero(config, deepspeed)
+    yield from check_optimizer(config)
+    yield from check_saving(config, scripts)
+    yield from check_experts(config, scripts, deepspeed)
+
+
+def _of_script(script: Script, config: DsConfig | None, versions: Mapping[str, str]) -> Iterator[Remark]:
+    stage = config.stage if config is not None else None
+    yield from check_initialize(script, config)
+    yield from check_eval_mode(script, stage, version_of(versions, "deepspeed"))
+    yield from check_trl(script, config, versions)
+    yield from check_best_model(script, config)
+    if config is None:
+        return
+    yield from check_loading(script, config)
+    yield from check_bare_saving(config, script)
+    if stage == 3:
+        threshold = number(config.get("zero_optimization", "stage3_param_persistence_threshold", default=1e5))
+        yield from check_dummy_loss(script, 1e5 if threshold is None else threshold)

@@ -1,0 +1,227 @@
+"""From what was read of each stream to the diagnosis: harm, causal order, primary, verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from stallwatch_rules.diagnosis.causes import Candidate, causal_order, primary
+from stallwatch_rules.diagnosis.endings import SIGTERM, ended_as_told, killed, weigh_aftermath, weigh_kill
+from stallwatch_rules.diagnosis.exceptions import Exceptions, read_exceptions
+from stallwatch_rules.diagnosis.findings import (
+    NOT_A_NUMBER,
+    TRACE_CACHE,
+    Found,
+    Streams,
+    collect,
+    ends_in_timeout,
+    judge_by_progress,
+    judge_recoveries,
+)
+from stallwatch_rules.diagnosis.notes import all_flights, notes_of
+from stallwatch_rules.diagnosis.verdict import Question, verdict_of
+from stallwatch_rules.failures.environment import agreed
+from stallwatch_rules.failures.flight import reporting
+from stallwatch_rules.judgements.concerns import judge_concerns
+from stallwatch_rules.judgements.conclusions import (
+    DIVERGENCE,
+    ENDED_BY_SIGNAL,
+    STANDSTILLS,
+    STEP_TIME,
+    Run,
+    conclude_rules,
+)
+from stallwatch_rules.judgements.facts import RunFacts
+from stallwatch_rules.judgements.recovery import RECOVERED_BUT_DIED
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.pages.fixes import fixes_for
+from stallwatch_rules.pages.page import RulePage
+from stallwatch_rules.pages.placeholders import why_of
+from stallwatch_rules.progress.rhythm import read_clock
+from stallwatch_rules.progress.timeline import StepClock, leading
+from stallwatch_rules.progress.tracker import ProgressTracker
+from stallwatch_rules.records import Diagnosis, Primary
+from stallwatch_rules.stream import TIMEOUTS
+from stallwatch_rules.text.digest import fold_ranks, rank_digest
+from stallwatch_rules.text.redact import redact
+from stallwatch_rules.text.reported import iso, shown
+from stallwatch_rules.text.sentences import say
+
+INTERRUPTED = "keyboard-interrupt"
+SCHEDULER = "scheduler-and-process"  #: the family of what follows when somebody ends a run
+FAR = 500  #: lines after which a failure is not what the log ended with
+NUMERICS = "numerics"  #: the family of failures that no exit code shows
+
+
+def conclude(
+    streams: Streams,
+    tracker: ProgressTracker,
+    catalogue: Catalogue,
+    conditional: Collection[str],
+    question: Question,
+) -> Diagnosis:
+    """The diagnosis of these streams."""
+    language = question.language
+    lead = leading({key: stream.timelines for key, stream in streams.items()})
+    steps = StepClock(lead)
+    found = collect(streams, catalogue, conditional, steps)
+    died = bool(question.failed) or any(
+        one.role == "wrapper" and one.followed < RECOVERED_BUT_DIED for one in found
+    )
+    known = {one.rule: set(one.hits) for one in found}
+    exceptions = read_exceptions(
+        streams, known, steps, died=died, complete=tracker.finished, last_step=tracker.last_step
+    )
+    by_hand = _by_hand(found, exceptions, question)
+    clock = read_clock(streams, tracker, question.now, question.threshold, by_hand=by_hand)
+    facts = RunFacts(
+        advances=lead.advances if lead is not None else 0,
+        complete=tracker.finished,
+        silence=clock.silence,
+        threshold=clock.threshold,
+        stalled=(question.stalled or clock.silent) and question.failed is not False,
+        died=died,
+        phase=tracker.phase,
+        language=language,
+    )
+    judge_recoveries(found, facts)
+    _excuse(found, exceptions, question, by_hand)
+    judge_concerns(found, ended_well=question.failed is False, language=language)
+    ended_as_told(found, catalogue, question)
+    facts = _with_end(facts, found, exceptions)
+    judge_by_progress(found, streams, facts)
+    live = question.now is not None
+    standing = question.stalled and question.kind != "oom-killed"
+    conclude_rules(Run(found, streams, catalogue, tracker, clock, facts, exceptions, live, standing))
+    killed(found, catalogue, exceptions, question)
+    weigh_kill(found, question)
+    weigh_aftermath(found, exceptions)
+    _weigh_distance(found, streams, died=died)
+    candidates = _candidates(found, streams, ENDED_BY_SIGNAL if standing else ())
+    beside = bool(exceptions.fatal)
+    exceptions.decide(candidates)
+    chosen = None if exceptions.are_the_cause else primary(candidates, unknown_beside=beside)
+    verdict = verdict_of(chosen, exceptions, found, streams, tracker, question, facts)
+    environment = agreed(stream.versions for stream in streams.values())
+    by_rule = {one.rule: one for one in found}
+    diagnosis = Diagnosis(verdict=verdict, environment=environment, ending=redact(question.told))
+    if chosen is not None and (chosen[0].role == "wrapper" or verdict in ("failed", "stalled", "degraded")):
+        one = by_rule[chosen[0].rule]
+        diagnosis.primary = _primary(one, chosen[1], environment, streams, tracker.last_step, language)
+    for candidate in causal_order(candidates):
+        one = by_rule[candidate.rule]
+        diagnosis.findings.append(one.record(_title(one.page, language), tracker.last_step))
+    diagnosis.unknown = exceptions.records()
+    diagnosis.progress = tracker.summary()
+    if verdict == "stalled" or (chosen is not None and chosen[0].rule in STANDSTILLS):
+        diagnosis.progress.stalled_after_step = tracker.last_step
+    for finding in diagnosis.findings:
+        if finding.rule in TIMEOUTS and not finding.ranks:
+            finding.ranks = sorted(reporting(all_flights(streams)))
+    diagnosis.notes = notes_of(diagnosis, found, exceptions, streams, tracker, question, by_hand)
+    diagnosis.digest = rank_digest(diagnosis, language)
+    return diagnosis
+
+
+def _by_hand(found: list[Found], exceptions: Exceptions, question: Question) -> bool:
+    """Whether somebody stopped the run."""
+    told = question.kind == "interrupted" or exceptions.interrupted
+    return told or any(one.rule == INTERRUPTED for one in found)
+
+
+def _excuse(found: list[Found], exceptions: Exceptions, question: Question, by_hand: bool) -> None:
+    """Take the harm from what follows when a run is stopped by hand, or when the command ended well."""
+    for one in found:
+        if one.harm != "fatal":
+            continue
+        if by_hand and one.role != "cause" and (one.role == "wrapper" or one.page.family == SCHEDULER):
+            one.harm, one.note = "harmless", say("stopped-by-hand", question.language)
+        elif question.failed is False and one.page.family != NUMERICS:
+            one.harm, one.note = "harmless", say("ended-well", question.language)
+    if question.failed is False:
+        exceptions.excuse_all()
+    elif by_hand:
+        exceptions.excuse_interrupted()
+
+
+def _weigh_distance(found: list[Found], streams: Streams, *, died: bool) -> None:
+    """What is far from the end of its stream did not end it, as far as the log tells."""
+    for one in found:
+        after = [streams[key].index - 1 - hits.last_index for key, hits in one.hits.items()]
+        if after and not died and min(after) > FAR:
+            one.facts.add("long-before-the-end")
+
+
+def _with_end(facts: RunFacts, found: list[Found], exceptions: Exceptions) -> RunFacts:
+    causes = [one for one in found if one.harm == "fatal" and one.role == "cause"]
+    timed_out = ends_in_timeout(found) or exceptions.timed_out
+    other = any(not seen.timed_out for seen in exceptions.fatal)
+    return replace(facts, timed_out=timed_out, failed_otherwise=bool(causes) or (other and not timed_out))
+
+
+def _candidates(found: list[Found], streams: Streams, ends: Iterable[str]) -> list[Candidate]:
+    """With what a judged standstill, a slowdown or a process that failed by itself explains by its nature.
+
+    `ends` are the rules of an end by a signal, which a standstill explains that was seen before it.
+    """
+    by_itself = any(stream.summary.failed_by_itself for stream in streams.values())
+    symptoms = [one.rule for one in found if one.role in ("symptom", "wrapper")]
+    for one in found:
+        if not one.hits and one.harm == "fatal" and one.rule in STANDSTILLS:
+            one.explains = [*(rule for rule in symptoms if rule != one.rule), STEP_TIME, TRACE_CACHE, *ends]
+        if one.rule == DIVERGENCE:
+            one.explains = [*NOT_A_NUMBER]
+        if one.role == "wrapper" and by_itself:
+            one.explains = [SIGTERM]
+        if one.rule == TRACE_CACHE and one.judged:
+            if one.harm == "fatal":
+                one.explains = [*symptoms, STEP_TIME]
+            elif one.harm == "degrading":
+                one.explains = [STEP_TIME]
+    return [one.candidate() for one in found]
+
+
+def _primary(
+    one: Found,
+    confidence: float,
+    environment: dict[str, str],
+    streams: Streams,
+    last_step: int | None,
+    language: str,
+) -> Primary:
+    first = one.shown_match
+    line = first.line if first is not None else one.where
+    fixes = fixes_for(one.page, environment, language)
+    culprits = _culprits(streams)
+    rank = line.rank if line is not None else None
+    if len(culprits) == 1 and (one.role == "wrapper" or (one.role == "cause" and rank is None)):
+        rank = culprits[0]  # what was merged into one text names no ranks; its launcher knows who failed
+    if one.role == "wrapper":
+        ranks = f"rank {fold_ranks(culprits)}" if culprits else ""
+        fixes.insert(
+            0, say("other-logs", language, ranks=ranks) if ranks else say("other-logs-unknown", language)
+        )
+    return Primary(
+        rule=one.rule,
+        title=_title(one.page, language),
+        role=one.role,
+        harm=one.harm,
+        confidence=confidence,
+        rank=rank,
+        file=line.source if line is not None else "",
+        line=line.number if line is not None else 0,
+        time=iso(line.time, zoned=line.zoned) if line is not None else None,
+        step=one.step_of(first, last_step) if first is not None else one.step,
+        evidence=one.evidence(),
+        captures={name: shown(value) for name, value in (first.captures if first else {}).items()},
+        why=why_of(one.page, language),
+        fixes=fixes,
+    )
+
+
+def _culprits(streams: Streams) -> list[int]:
+    return sorted({rank for stream in streams.values() for rank in stream.summary.culprits})
+
+
+def _title(page: RulePage, language: str) -> str:
+    return page.title_zh if language.startswith("zh") else page.title

@@ -1,0 +1,62 @@
+"""How sure a primary cause is: one table, so that it can be read and calibrated.
+
+The numbers are rough frequencies: of the verdicts given at 0.9 and more, nine in ten should be right. Each is
+there for a named fact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from stallwatch_rules.records import Role
+
+#: What is known of the other findings that could be the cause as well.
+Rivals = Literal["none", "later", "later-step", "unordered"]
+
+#: What a finding of this role is worth beside its rivals.
+BASE: dict[tuple[Role, Rivals], float] = {
+    ("cause", "none"): 0.95,  # one cause, nothing else that could be it
+    ("cause", "later"): 0.85,  # other causes came later
+    ("cause", "later-step"): 0.75,  # other causes came at a later step; no times
+    ("cause", "unordered"): 0.6,  # other causes, and nothing tells which came first
+    ("symptom", "none"): 0.6,  # something failed elsewhere; this text does not show where
+    ("symptom", "later"): 0.5,
+    ("symptom", "later-step"): 0.5,
+    ("symptom", "unordered"): 0.5,
+}
+WRAPPER = 0.3  #: a launcher says that something failed
+LEAST, MOST = 0.1, 0.97
+
+#: What a fact takes off, by its name.
+LESS: dict[str, float] = {
+    "incubating": 0.05,  # the rule is new
+    "unknown-beside": 0.15,  # an exception that no rule knows could be the cause instead
+}
+#: What a fact allows at most, by its name.
+CAPS: dict[str, float] = {
+    "judged": 0.6,  # concluded from the run's progress, without a line that says so
+    "long-before-the-end": 0.7,  # much was printed after it, and nothing says that the run died
+    "signal-only": 0.75,  # a SIGKILL, and no word of memory
+    "ending-counted": 0.9,  # the kernel's counter or the scheduler said so
+    "ending-signal": 0.7,  # SIGSEGV and its like, and nothing in the log
+    "ending-told-to-stop": 0.5,  # a signal from outside, nothing in the log
+    "ending-killed": 0.4,  # SIGKILL, nothing in the log
+}
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a confidence is made of."""
+
+    role: Role
+    rivals: Rivals = "none"
+    facts: frozenset[str] = frozenset()  #: names of ``LESS`` and ``CAPS``
+
+
+def confidence(known: Known) -> float:
+    """The table's answer."""
+    sure = WRAPPER if known.role == "wrapper" else BASE[known.role, known.rivals]
+    sure = min([sure, *(CAPS[fact] for fact in known.facts if fact in CAPS)])
+    sure -= sum(LESS[fact] for fact in known.facts if fact in LESS)
+    return round(min(max(sure, LEAST), MOST), 2)

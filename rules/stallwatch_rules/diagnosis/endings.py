@@ -1,0 +1,122 @@
+"""What the end of the command stands for: an ending that is known from outside, and a SIGKILL in the log."""
+
+from __future__ import annotations
+
+import re
+
+from stallwatch_rules.diagnosis.exceptions import Exceptions, Unknown
+from stallwatch_rules.diagnosis.findings import Found
+from stallwatch_rules.diagnosis.verdict import Question
+from stallwatch_rules.judgements.conclusions import concluded
+from stallwatch_rules.judgements.facts import Judgement
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.text.redact import redact
+from stallwatch_rules.text.sentences import say
+
+SIGTERM = "secondary-sigterm-cascade"
+SIGKILL = "host-oom-sigkill"
+#: Endings, known to who started the command, that a rule stands for.
+ENDINGS = {"oom-killed": SIGKILL, "time-limit": "slurm-time-limit"}
+#: Signals that a process brings upon itself, and the rules that they are.
+SIGNALS = {
+    "SIGSEGV": "process-segfault",
+    "SIGBUS": "process-sigbus",
+    "SIGABRT": "process-sigabrt",
+    "SIGFPE": "floating-point-exception-core-dump",
+}
+#: Who ends a run from outside, and makes sure of it with a SIGKILL.
+ENDED_BY = frozenset(
+    ("slurm-time-limit", "slurm-cancelled", "slurm-preempted", "kubernetes-evicted", "sighup-terminal-closed")
+)
+#: What is a cause only where nothing failed before it.
+AFTERMATH = frozenset(("slurm-cancelled", "rendezvous-connection-failed", "process-segfault"))
+_MEMORY = re.compile(r"(?i)memory|\boom|oom[-_ ]?kill")
+
+
+def ended_as_told(found: list[Found], catalogue: Catalogue, question: Question) -> None:
+    """Add the rule that the known ending stands for, where the log itself does not show it."""
+    rule = ENDINGS.get(question.kind, "")
+    if rule in catalogue.pages and question.failed is not False and not any(o.rule == rule for o in found):
+        one = concluded(catalogue.pages[rule], Judgement("fatal", redact(question.told)))
+        one.facts.add("ending-counted")
+        found.append(one)
+
+
+def killed(found: list[Found], catalogue: Catalogue, exceptions: Exceptions, question: Question) -> None:
+    """Add what a signal that ended the run stands for, where nothing in the log explains it."""
+    if question.kind != "killed" or question.failed is False or exceptions.fatal:
+        return
+    if any(one.harm == "fatal" and one.role != "wrapper" for one in found):
+        return
+    # A signal that came from elsewhere first: what the command did then is no news of its own.
+    if "SIGTERM" in question.told or "passed it on" in question.told:
+        rule, fact, key = SIGTERM, "ending-told-to-stop", "told-to-stop"
+    elif "SIGKILL" in question.told:
+        rule, fact, key = SIGKILL, "ending-killed", "killed-silently"
+    else:
+        signal = next((name for name in SIGNALS if name in question.told), "")
+        rule, fact, key = SIGNALS.get(signal, ""), "ending-signal", "ended-by-signal"
+    if rule in catalogue.pages and not any(one.rule == rule for one in found):
+        one = concluded(catalogue.pages[rule], Judgement("fatal", say(key, question.language)))
+        one.facts.add(fact)
+        found.append(one)
+
+
+def weigh_kill(found: list[Found], question: Question) -> None:
+    """A SIGKILL without a word of memory in the log: less sure, and perhaps only how others end a run.
+
+    Schedulers and launchers send SIGTERM and, when that is not obeyed, SIGKILL: where one of them is known to
+    have ended the run, or ranks had given up waiting before, the kill explains nothing.
+    """
+    kill = next((one for one in found if one.rule == SIGKILL and one.hits and one.harm == "fatal"), None)
+    if kill is None or question.kind == "oom-killed":
+        return
+    texts = [text for hits in kill.hits.values() for text in hits.exemplars]
+    if any(_MEMORY.search(text) for text in texts):
+        return
+    kill.facts.add("signal-only")
+    for one in found:
+        if one.harm != "fatal" or one is kill:
+            continue
+        if one.rule in ENDED_BY or (one.role == "symptom" and "timeout" in one.rule and _first(one, kill)):
+            one.explains.append(SIGKILL)
+            kill.note = kill.note or say("killed-afterwards", question.language, rule=one.rule)
+
+
+def weigh_aftermath(found: list[Found], exceptions: Exceptions) -> None:
+    """What also comes because something failed: where a failure stands before it, it is no cause.
+
+    Slurm cancels a step when one of its tasks failed, the other nodes lose the rendezvous with the node that
+    died, and a process that is being torn down may end in a segmentation fault.
+    """
+    for late in found:
+        if late.rule not in AFTERMATH or late.harm != "fatal" or not late.hits:
+            continue
+        failures = [one for one in found if one.harm == "fatal" and one.role in ("cause", "symptom")]
+        earlier = any(one.rule not in (*AFTERMATH, SIGTERM) and _first(one, late) for one in failures)
+        if earlier or any(_raised_first(one, late) for one in exceptions.fatal):
+            late.role = "symptom"
+
+
+def _raised_first(one: Unknown, late: Found) -> bool:
+    """Whether an unknown exception is known to have come before a finding."""
+    places = late.occurrences
+    if one.time is not None and all(place.time is not None for place in places):
+        return all(place.time is not None and one.time < place.time for place in places)
+    own = [place for place in places if place.stream == one.stream]
+    return bool(own) and all(one.index < place.position for place in own)
+
+
+def _first(one: Found, other: Found) -> bool:
+    """Whether one is known to have come before the other."""
+    times = [[place.time for place in found.occurrences] for found in (one, other)]
+    if all(times) and all(time is not None for group in times for time in group):
+        earliest = [min(time for time in group if time is not None) for group in times]
+        return earliest[0] < earliest[1]
+    orders = [
+        place.position < later.position
+        for place in one.occurrences
+        for later in other.occurrences
+        if place.stream == later.stream
+    ]
+    return bool(orders) and all(orders)

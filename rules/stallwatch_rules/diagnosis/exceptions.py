@@ -1,0 +1,150 @@
+"""The exceptions of a run that no rule knows: which of them ended it, and whether one is the cause."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stallwatch_rules.diagnosis.causes import Candidate, Stream
+from stallwatch_rules.failures.raised import Raised
+from stallwatch_rules.failures.unknown import Seen, fold, unknown_in
+from stallwatch_rules.progress.timeline import StepClock
+from stallwatch_rules.records import UnknownException
+from stallwatch_rules.stream import StreamReading
+
+SURVIVED = 2  #: so many further steps show that an exception did not end the run
+SURVIVED_LINES = 1000  #: the same, for logs whose steps are not understood
+SURVIVED_BUT_DIED = 10  #: the same where the run is known to have failed: its output may be out of order
+
+SNIPPET_LINES = 5  #: lines after which the exception of code without a file was not the program's own
+
+_TIMED_OUT = re.compile(r"Timed out waiting|timed out after \d|before timing out")
+
+
+@dataclass
+class Unknown:
+    """One unknown exception in one stream."""
+
+    seen: Seen
+    stream: Stream
+    index: int  #: of its first line in the stream
+    time: float | None
+    fatal: bool
+    after_interrupt: bool
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether it only says that a wait for other ranks took too long."""
+        return bool(_TIMED_OUT.search(self.seen.raised.message))
+
+
+@dataclass
+class Exceptions:
+    """All of a run."""
+
+    unknown: list[Unknown] = field(default_factory=list)
+    any: bool = False  #: whether there was any exception at all, known or not
+    interrupted: bool = False  #: whether somebody stopped the run with Ctrl-C
+    are_the_cause: bool = False
+
+    @property
+    def fatal(self) -> list[Unknown]:
+        """Those that nothing survived."""
+        return [one for one in self.unknown if one.fatal]
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether one of them is a timeout."""
+        return any(one.timed_out for one in self.fatal)
+
+    def excuse_all(self) -> None:
+        """The command ended well: none of them was fatal."""
+        for one in self.unknown:
+            one.fatal = False
+
+    def excuse_interrupted(self) -> None:
+        """What is raised while a run is being stopped by hand is no failure."""
+        for one in self.unknown:
+            one.fatal = one.fatal and not one.after_interrupt
+
+    def decide(self, candidates: Sequence[Candidate]) -> None:
+        """Whether an unknown exception, rather than one of the findings, is the cause.
+
+        It is, where no cause is known and no known symptom came before it.
+        """
+        fatal = [one for one in self.fatal if not one.timed_out]
+        harmful = [c for c in candidates if c.harm == "fatal"]
+        if not fatal or any(c.role == "cause" for c in harmful):
+            return
+        symptoms = [c for c in harmful if c.role == "symptom"]
+        # A traceback whose end is missing, or a crash whose words are, may be the symptom's own.
+        named = [one for one in fatal if one.seen.raised.exception and not _wordless(one.seen.raised)]
+        self.are_the_cause = all(_before(named, symptom) for symptom in symptoms)
+
+    def records(self) -> list[UnknownException]:
+        """For the diagnosis: the fatal ones first."""
+        fatal = fold(one.seen for one in self.fatal)
+        return fatal + fold(one.seen for one in self.unknown if not one.fatal)
+
+
+def read_exceptions(
+    streams: Mapping[Stream, StreamReading],
+    known: Mapping[str, set[Stream]],
+    clock: StepClock,
+    *,
+    died: bool = False,
+    complete: bool = False,
+    last_step: int | None = None,
+) -> Exceptions:
+    """The exceptions of these streams; ``known`` are the rules that fired, with their streams.
+
+    ``died`` and ``complete``: the run is known to have failed, or to have reached its end.
+    """
+    enough = SURVIVED_BUT_DIED if died else SURVIVED
+    found = Exceptions()
+    for key, stream in streams.items():
+        table = stream.exceptions_now()
+        found.any = found.any or bool(table.seen)
+        interrupts = [s.raised.mark.index for s in table.seen.values() if s.raised.exception == _INTERRUPT]
+        found.interrupted = found.interrupted or bool(interrupts)
+        rules = {rule for rule, where in known.items() if key in where}
+        for seen in unknown_in(table, rules):
+            own = max(0, stream.timelines.advances - seen.last.mark.advances)
+            followed = max(own, clock.after(stream.when(seen.last.line)))
+            fatal = followed < enough and stream.plain - seen.last.mark.plain < SURVIVED_LINES
+            fatal = fatal and not (complete and (seen.last.thread or seen.last.native))
+            if seen.raised.kind == "snippet":
+                after = stream.plain - seen.last.mark.plain
+                fatal = fatal and seen.count == 1 and not followed and after <= SNIPPET_LINES
+                if not fatal:
+                    continue
+            first, time = seen.raised, stream.when(seen.raised.line)
+            first.step = first.mark.step if first.mark.step is not None else clock.at(time)
+            if first.step is None and fatal:
+                first.step = last_step
+            late = bool(interrupts) and min(interrupts) < first.mark.index
+            found.unknown.append(Unknown(seen, key, first.mark.index, time, fatal, late))
+    return found
+
+
+_INTERRUPT = "KeyboardInterrupt"
+
+
+def _wordless(raised: Raised) -> bool:
+    """Whether it is a crash of compiled code without its message, which stands in another rank's lines."""
+    return raised.native and not raised.message and raised.exception.lower().endswith("error")
+
+
+def _before(fatal: Iterable[Unknown], symptom: Candidate) -> bool:
+    """Whether one of the exceptions came before a symptom, as far as that can be told."""
+    for one in fatal:
+        own = [place for place in symptom.occurrences if place.stream == one.stream]
+        if own:
+            if one.index < min(place.position for place in own):
+                return True
+            continue
+        times = [place.time for place in symptom.occurrences if place.time is not None]
+        if one.time is None or len(times) < len(symptom.occurrences) or one.time <= min(times, default=0.0):
+            return True
+    return False

@@ -1,0 +1,107 @@
+"""What the reader of a diagnosis should know beside its verdict: whom to suspect, what is unsure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from stallwatch_rules.diagnosis.exceptions import Exceptions
+from stallwatch_rules.diagnosis.findings import Found, Streams
+from stallwatch_rules.diagnosis.runs import runs_note
+from stallwatch_rules.diagnosis.verdict import Question
+from stallwatch_rules.failures.flight import Flight, flight_note, reporting
+from stallwatch_rules.judgements.conclusions import STANDSTILLS
+from stallwatch_rules.progress.tracker import ProgressTracker
+from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.stream import TIMEOUTS
+from stallwatch_rules.text.digest import fold_ranks
+from stallwatch_rules.text.reported import shown
+from stallwatch_rules.text.sentences import say
+
+
+def all_flights(streams: Streams) -> dict[tuple[str, int], Flight]:
+    """NCCL's counters of all streams together."""
+    return {key: flight for stream in streams.values() for key, flight in stream.flight.ranks.items()}
+
+
+def notes_of(
+    diagnosis: Diagnosis,
+    found: list[Found],
+    exceptions: Exceptions,
+    streams: Streams,
+    tracker: ProgressTracker,
+    question: Question,
+    by_hand: bool,
+) -> list[str]:
+    """The notes, in the order in which they help."""
+    language = question.language
+    notes: list[str] = []
+    flights = all_flights(streams)
+    progress = diagnosis.progress
+    chosen = diagnosis.primary
+    if exceptions.fatal and chosen is not None:
+        text = exceptions.records()[0]
+        name = f"{text.exception}: {text.message}".removesuffix(": ") or "Traceback"
+        notes.append(say("unknown-may-be-cause", language, exception=shown(name)))
+    if chosen is not None and chosen.role == "symptom":
+        reported = {rank for one in found if one.rule == chosen.rule for _, rank in one.hits}
+        ranks = {rank for rank in reported if rank is not None}
+        if chosen.rule in TIMEOUTS:
+            ranks |= reporting(flights)
+        absent = _absent(ranks, streams)
+        if absent:
+            notes.append(say("absent-ranks", language, ranks=f"rank {fold_ranks(absent)}"))
+    other_runs = runs_note(streams, language)
+    notes += [other_runs] if other_runs else []
+    explained = chosen is not None and chosen.role == "cause" and chosen.rule not in STANDSTILLS
+    if not explained and any(one.rule in TIMEOUTS and one.harm == "fatal" for one in found):
+        counters = flight_note(flights, language)
+        notes += [counters] if counters else []
+    if diagnosis.verdict in ("failed", "stalled", "unknown-failure") and not progress.finished:
+        uneven = _uneven_end(tracker.steps, language)
+        notes += [uneven] if uneven else []
+    if diagnosis.verdict == "unknown-failure" and not exceptions.fatal:
+        notes.append(say("no-rule", language))
+        if progress.finished:
+            notes.append(say("training-was-complete", language))
+    if by_hand and diagnosis.verdict in ("healthy", "degraded"):
+        notes.append(say("interrupted", language))
+    elif diagnosis.verdict in ("healthy", "degraded") and _ends_open(diagnosis, question):
+        step, total = progress.last_step, progress.total_steps
+        key = "just-ends" if total else "just-ends-somewhere"
+        notes.append(say(key, language, step=step, total=total))
+        if tracker.phase == "eval":
+            notes.append(say("ends-in-evaluation", language))
+    return notes
+
+
+def _ends_open(diagnosis: Diagnosis, question: Question) -> bool:
+    """Whether the log of a run that nobody watches shows steps and no end of them."""
+    progress = diagnosis.progress
+    if question.ending or question.failed is not None or question.now is not None:
+        return False
+    if progress.last_step is None or progress.finished:
+        return False
+    return not progress.total_steps or progress.last_step < progress.total_steps
+
+
+def _absent(reported: set[int], streams: Streams) -> list[int]:
+    """The ranks that did not report what all others did, if they are few."""
+    known = {rank for _, rank in streams if rank is not None} | reported
+    if len(reported) < 2:
+        return []
+    absent = set(range(max(known) + 1)) - reported
+    return sorted(absent) if 0 < len(absent) <= len(reported) / 2 else []
+
+
+def _uneven_end(steps: Mapping[int | None, int], language: str) -> str:
+    """The ranks that ended some steps before nearly all others: they stopped first."""
+    known = {rank: step for rank, step in steps.items() if rank is not None}
+    if len(known) < 4:
+        return ""
+    usual, count = Counter(known.values()).most_common(1)[0]
+    behind = {rank: step for rank, step in known.items() if step < usual - 1}
+    if not behind or count < 0.75 * len(known):
+        return ""
+    ranks = f"rank {fold_ranks(behind)}"
+    return say("uneven-end", language, ranks=ranks, step=min(behind.values()), others=usual)

@@ -1,0 +1,80 @@
+"""Whether logs that were given together are of different runs, and so of no use as one.
+
+Only clear signs count: most folders hold one run's ranks, and two nodes' logs are much alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+from stallwatch_rules.stream import StreamReading
+from stallwatch_rules.text.sentences import say
+
+MAX_SOURCES = 200  #: of a run's files that are compared, each with each
+
+_JOB = re.compile(r"(?i)(?:slurm|job|run)[-_.]?(\d{4,})")  # slurm-123456.out, job_123456.log
+_SAME_RUN = re.compile(r"(?:^|[/\\])attempt_\d+[/\\]|\.log\.\d+$")  # torchrun's restarts, rotated logs
+
+
+@dataclass(frozen=True)
+class Course:
+    """How far the training of one file went."""
+
+    source: str
+    rank: int | None
+    first_step: int
+    last_step: int
+    total: int | None
+    began: float | None
+    ended: float | None
+
+    @property
+    def job(self) -> str:
+        """The scheduler's number in the file's name, or nothing."""
+        found = _JOB.search(re.split(r"[/\\]", self.source)[-1])
+        return found[1] if found is not None else ""
+
+
+def runs_note(streams: Mapping[tuple[str, int | None], StreamReading], language: str = "en") -> str:
+    """A sentence that names two files of different runs and says why; empty where no two are."""
+    courses = [course for key, stream in streams.items() if (course := _course(key, stream)) is not None]
+    ordered = sorted(courses, key=lambda course: (course.source, course.rank is None, course.rank or 0))
+    ordered = ordered[:MAX_SOURCES]
+    for one, other in combinations(ordered, 2):
+        sign = _differ(one, other)
+        if sign:
+            return say(
+                f"other-run-{sign}",
+                language,
+                one=one.source,
+                other=other.source,
+                first=one.job if sign == "job" else one.total,
+                second=other.job if sign == "job" else other.total,
+            )
+    return ""
+
+
+def _course(key: tuple[str, int | None], stream: StreamReading) -> Course | None:
+    main = stream.timelines.main
+    if main is None or main.first_step is None or main.last_step is None:
+        return None
+    return Course(*key, main.first_step, main.last_step, main.total, stream.first_time, stream.last_time)
+
+
+def _differ(one: Course, other: Course) -> str:
+    """By what they are of different runs: ``job``, ``total`` or ``time``; empty where they may be one."""
+    if one.source == other.source or _SAME_RUN.search(one.source) or _SAME_RUN.search(other.source):
+        return ""
+    if one.job and other.job and one.job != other.job:
+        return "job"
+    if one.rank != other.rank:
+        return ""
+    if one.total and other.total and one.total != other.total:
+        return "total"
+    early, late = (one, other) if (one.began or 0.0) <= (other.began or 0.0) else (other, one)
+    if early.ended is None or late.began is None or late.began <= early.ended:
+        return ""
+    return "time" if late.first_step <= early.last_step else ""

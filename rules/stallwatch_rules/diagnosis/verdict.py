@@ -1,0 +1,73 @@
+"""The verdict on a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stallwatch_rules.diagnosis.causes import Candidate
+from stallwatch_rules.diagnosis.exceptions import Exceptions
+from stallwatch_rules.diagnosis.findings import Found, Streams
+from stallwatch_rules.judgements.conclusions import STANDSTILLS
+from stallwatch_rules.judgements.facts import RunFacts
+from stallwatch_rules.progress.tracker import ProgressTracker
+from stallwatch_rules.records import Verdict
+
+ENDING_KINDS = ("finished", "failed", "oom-killed", "killed", "time-limit", "interrupted", "unknown")
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the asker knows beside the log; see ``RunReading.diagnose``."""
+
+    ending: str = ""  #: "<kind>: <sentence>", either part alone will do; kinds as in ``ENDING_KINDS``
+    failed: bool | None = None
+    now: float | None = None
+    threshold: float | None = None
+    stalled: bool = False
+    language: str = "en"
+
+    @property
+    def kind(self) -> str:
+        """The kind of the ending, or nothing."""
+        kind = self.ending.partition(":")[0].strip()
+        return kind if kind in ENDING_KINDS else ""
+
+    @property
+    def told(self) -> str:
+        """The ending for people: its sentence, or its kind where there is none."""
+        return (self.ending.partition(":")[2].strip() or self.kind) if self.kind else self.ending
+
+
+def verdict_of(
+    chosen: tuple[Candidate, float] | None,
+    exceptions: Exceptions,
+    found: list[Found],
+    streams: Streams,
+    tracker: ProgressTracker,
+    question: Question,
+    facts: RunFacts,
+) -> Verdict:
+    if chosen is not None and chosen[0].role == "wrapper" and chosen[0].harm == "fatal":
+        return "unknown-failure"  # a launcher says that something failed, and not what
+    if chosen is not None and chosen[0].harm == "fatal":
+        standing = chosen[0].rule in STANDSTILLS and not facts.timed_out
+        if (standing or question.stalled) and question.failed is None:
+            return "stalled"
+        return "failed"
+    if exceptions.fatal:
+        return "unknown-failure"
+    if question.stalled and question.failed is None:
+        return "stalled"
+    if question.failed and question.kind != "interrupted":
+        return "unknown-failure"
+    if chosen is not None:
+        return "degraded"
+    recognised = (
+        found
+        or exceptions.any
+        or tracker.progressed
+        or tracker.last_loss is not None
+        or tracker.finished
+        or any(stream.of_a_run or stream.summary.codes or stream.sampled for stream in streams.values())
+    )
+    return "healthy" if recognised else "no-training-log"

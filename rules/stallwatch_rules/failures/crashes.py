@@ -1,0 +1,150 @@
+"""Ends that are no Python traceback: a C++ exception, a fatal signal, an Ascend error block, an error file.
+
+A ``CrashReader`` is fed the lines of one source and rank in order, beside the ``TracebackReader``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from stallwatch_rules.failures.errorfile import read_error_file
+from stallwatch_rules.failures.raised import Frame, Mark, Raised
+from stallwatch_rules.records import Line
+
+MAX_FRAMES = 60
+MAX_MESSAGE = 1000
+BLOCK_LINES = 80  #: how far the stack under a crash may go on
+STRAY_LINES = 3  #: lines in a row that belong to no stack, after which the block has ended
+
+#: One of these stands in every line with which a crash begins; for a quick look at many lines.
+WORDS = (
+    "terminate called",
+    "libc++abi",
+    "Fatal Python error",
+    "*** SIG",
+    "*** Process received signal",
+    "Check failed",
+    "[PID:",
+    "py_callstack",
+)
+
+_THROWN = re.compile(r"terminate called after throwing an instance of '(?P<name>[^']+)'")
+_THROWN_LIBCXX = re.compile(
+    r"(?:libc\+\+abi: )?terminating (?:due to|with) uncaught exception of type (?P<name>[\w:]+): ?(?P<m>.*)"
+)
+_PLAIN = re.compile(r"terminate called (?P<m>without an active exception|recursively)")
+_FATAL = re.compile(r"(?P<name>Fatal Python error): (?P<m>.+)")
+_SIGNAL = re.compile(r"\*\*\* (?P<name>SIG[A-Z]+)\b(?: \(@0x[0-9a-f]+\))? received\b")
+_MPI = re.compile(r"\*\*\* Process received signal \*\*\*")
+_CHECK = re.compile(r"(?:^|\s)F\d{4} .*?\] (?P<name>Check failed): (?P<m>.+)")
+_ASCEND = re.compile(r"^(?P<name>E[A-Z0-9]\d{4}): \[PID: ?\d+\] \S+ (?P<m>.+)")
+_BEGINNINGS = (_THROWN, _THROWN_LIBCXX, _PLAIN, _FATAL, _SIGNAL, _MPI, _CHECK, _ASCEND)
+
+_WHAT = re.compile(r"\s*what\(\): +(?P<m>.*)")
+_MPI_SIGNAL = re.compile(r"(?:\[[\w.:-]+\] )?Signal: (?P<m>.+)")
+_PYTHON_FRAME = re.compile(r'\s*File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<name>.+)$')
+_NATIVE_FRAME = re.compile(
+    r"\s*(?:frame )?#(?P<number>\d+):? +(?:0x[0-9a-f]+ (?:in )?)?(?P<name>.+?)"
+    r"(?: \+ 0x[0-9a-f]+)?(?: \(0x[0-9a-f]+ in (?P<path>[^)]+)\)| (?:at|from) (?P<at>\S+))?$"
+)
+_STACK = re.compile(
+    r"\s*(?:Exception raised from|C\+\+ CapturedTraceback|Current thread 0x|Thread 0x|Extension modules:"
+    r"|\[[\w.:-]+\] (?:\[ ?\d+\]|\*\*\* |Signal|Failing|Associated)|@ +0x|PC: @|Python runtime state"
+    r"|<no Python frame>|Solution:|TraceBack \(most|\s{4,}\S)"
+)
+
+
+class CrashReader:
+    """Finds the crashes in one stream."""
+
+    def __init__(self) -> None:
+        self._open: Raised | None = None
+        self._lines = 0  # of the block so far
+        self._stray = 0
+        self._threads = 0  # stacks of threads in it
+
+    @property
+    def busy(self) -> bool:
+        """Whether the next line matters whatever it says."""
+        return self._open is not None
+
+    def feed(
+        self, line: Line, rules: Collection[str], mark: Mark, *, in_message: bool = False
+    ) -> Raised | None:
+        """Take the next line and the rules that matched it; gives the crash that has ended, if one has.
+
+        ``in_message``: the line may be a part of a Python exception's message, as Ascend's error blocks are.
+        """
+        ended: Raised | None = None
+        if self._open is not None:
+            if self._goes_on(self._open, line.text):
+                self._open.rules.update(rules)
+                return None
+            ended, self._open = self._open, None
+        self._open = _begun(line, mark, in_message)
+        if self._open is not None:
+            self._open.rules.update(rules)
+            self._lines = self._stray = self._threads = 0
+        return ended
+
+    def skip(self, lines: int) -> Raised | None:
+        """So many lines of the stream are left out; gives the crash that ended in them."""
+        self._stray += lines
+        if self._open is None or self._stray <= STRAY_LINES:
+            return None
+        ended, self._open = self._open, None
+        return ended
+
+    def left(self) -> list[Raised]:
+        """The crash that stands unfinished if the stream ended here."""
+        return [self._open] if self._open is not None else []
+
+    def _goes_on(self, crash: Raised, text: str) -> bool:
+        self._lines += 1
+        if self._lines > BLOCK_LINES or not crash.native:
+            return False
+        said = _WHAT.match(text) or (_MPI_SIGNAL.match(text) if crash.exception == "signal" else None)
+        if said is not None:
+            crash.message = crash.message or said["m"][:MAX_MESSAGE]
+            self._stray = 0
+            return True
+        if "hread 0x" in text:
+            self._threads += 1
+        if self._frame(crash, text) or _STACK.match(text):
+            self._stray = 0
+            return True
+        if any(beginning.search(text) for beginning in _BEGINNINGS):
+            return False
+        self._stray += 1
+        return self._stray <= STRAY_LINES
+
+    def _frame(self, crash: Raised, text: str) -> bool:
+        """Whether the line is a frame; the first thread's are kept, the innermost last."""
+        python = _PYTHON_FRAME.match(text)
+        native = _NATIVE_FRAME.match(text) if python is None and "#" in text else None
+        if python is not None:
+            frame = Frame(python["path"], int(python["line"]), python["name"].strip())
+        elif native is not None:
+            frame = Frame(native["path"] or native["at"] or "C++", 0, native["name"].partition("(")[0][:120])
+        else:
+            return False
+        if self._threads <= 1 and len(crash.frames) < MAX_FRAMES:
+            crash.frames.insert(0, frame)
+        return True
+
+
+def _begun(line: Line, mark: Mark, in_message: bool) -> Raised | None:
+    if not any(word in line.text for word in WORDS):
+        return None
+    if "py_callstack" in line.text:
+        return read_error_file(line, mark)
+    for beginning in _BEGINNINGS:
+        found = beginning.search(line.text)
+        if found is not None and not (in_message and beginning is _ASCEND):
+            parts = found.groupdict()
+            name = parts.get("name") or ("terminate called" if beginning is _PLAIN else "signal")
+            raised = Raised(name, (parts.get("m") or "").strip()[:MAX_MESSAGE], line, mark)
+            raised.native = True
+            return raised
+    return None

@@ -1,0 +1,127 @@
+"""What NCCL's watchdog says of each rank's collectives, and which rank that points to.
+
+The ranks that print a timeout are those that waited. Their counters tell who did not come: the rank whose
+last enqueued collective is older than everybody's, or the one that printed nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stallwatch_rules.text.digest import fold_ranks
+from stallwatch_rules.text.sentences import say
+
+START_UP = 5  #: collectives that hardly more than the start-up of a communicator makes
+MAX_RANKS = 4096
+
+_RANK = re.compile(r"\bRank (\d{1,6})\]")
+_GROUP = re.compile(r"\bPG (?:ID|GUID) (\d{1,6})\b")
+_SIZE = re.compile(r"\bNumelIn=(\d{1,18})")
+_WORK = re.compile(r"\bSeqNum=(\d{1,12}), ?OpType=(\w{1,40})")
+_COUNTERS = re.compile(
+    r"last enqueued (?:NCCL )?work: (-?\d{1,12}), last completed (?:NCCL )?work: (-?\d{1,12})"
+)
+
+
+@dataclass
+class Flight:
+    """One rank's place among its collectives."""
+
+    work: int | None = None  #: the number of the collective that timed out
+    operation: str = ""
+    size: int | None = None  #: numbers that this rank put in
+    enqueued: int | None = None
+    completed: int | None = None
+
+
+class FlightData:
+    """Reads the watchdog's lines of one stream."""
+
+    def __init__(self) -> None:
+        self.ranks: dict[tuple[str, int], Flight] = {}  #: by process group and rank
+
+    def see(self, text: str, rank: int | None) -> None:
+        """Take a line that a rule for timeouts fired on; ``rank`` is the line's own, where it is known."""
+        named = _RANK.search(text)
+        if named is not None:
+            rank = int(named[1])
+        work, counters = _WORK.search(text), _COUNTERS.search(text)
+        if rank is None or (work is None and counters is None):
+            return
+        group = _GROUP.search(text)
+        key = (group[1] if group else "", rank)
+        if key not in self.ranks and len(self.ranks) >= MAX_RANKS:
+            return
+        flight = self.ranks.setdefault(key, Flight())
+        if work is not None and flight.work is None:
+            size = _SIZE.search(text)
+            flight.work, flight.operation = int(work[1]), work[2]
+            flight.size = int(size[1]) if size else None
+        if counters is not None and flight.enqueued is None:
+            flight.enqueued, flight.completed = int(counters[1]), int(counters[2])
+
+
+def reporting(flights: Mapping[tuple[str, int], Flight]) -> set[int]:
+    """The ranks that reported a timeout."""
+    return {rank for _, rank in flights}
+
+
+def first_work(flights: Mapping[tuple[str, int], Flight]) -> int | None:
+    """The lowest number of a collective that timed out."""
+    return min((flight.work for flight in flights.values() if flight.work is not None), default=None)
+
+
+def different_gathers(flights: Mapping[tuple[str, int], Flight]) -> bool:
+    """Whether ranks wait in one and the same all-gather with parameters of different sizes."""
+    sizes: dict[tuple[str, int | None], set[int]] = {}
+    for (group, _), flight in flights.items():
+        if "ALLGATHER" in flight.operation.upper() and flight.size is not None:
+            sizes.setdefault((group, flight.work), set()).add(flight.size)
+    return any(len(found) > 1 for found in sizes.values())
+
+
+def flight_note(flights: Mapping[tuple[str, int], Flight], language: str = "en") -> str:
+    """What the counters say, in a sentence; empty where they say nothing.
+
+    Only ranks of one process group are compared: each group counts by itself.
+    """
+    groups: dict[str, dict[int, Flight]] = {}
+    for (group, rank), flight in flights.items():
+        groups.setdefault(group, {})[rank] = flight
+    for group in sorted(groups, key=lambda name: (-len(groups[name]), name)):
+        note = _note(groups[group], language)
+        if note:
+            return note
+    return ""
+
+
+def _note(ranks: Mapping[int, Flight], language: str) -> str:
+    enqueued = {rank: f.enqueued for rank, f in ranks.items() if f.enqueued is not None}
+    counts = sorted(set(enqueued.values()))
+    if len(enqueued) >= 3 and len(counts) == 2:
+        behind = [rank for rank, count in enqueued.items() if count == counts[0]]
+        if len(behind) == 1 or 4 * len(behind) <= len(enqueued):
+            return say("flight-behind", language, ranks=_ranks(behind), behind=counts[0], others=counts[1])
+    operations = {(f.work, f.operation) for f in ranks.values() if f.work is not None}
+    names = {operation for _, operation in operations}
+    if len(ranks) >= 2 and len(names) > 1:
+        shown = ", ".join(f"{operation} #{work}" for work, operation in sorted(operations)[:4])
+        return say("flight-differs", language, shown=shown)
+    sizes = sorted({flight.size for flight in ranks.values() if flight.size is not None})
+    if len(operations) == 1 and len(sizes) > 1:
+        shown = ", ".join(str(size) for size in sizes[:4])
+        return say("flight-sizes", language, operation=operations.pop()[1], shown=shown)
+    works = {work for work, _ in operations}
+    if len(works) == 1 and next(iter(works)) <= START_UP:
+        work, operation = next(iter(operations))
+        return say("flight-first", language, work=work, operation=operation)
+    if len(works) == 1 and len(counts) <= 1 and len(ranks) >= 2:
+        work, operation = next(iter(operations))
+        return say("flight-same", language, work=work, operation=operation, ranks=_ranks(list(ranks)))
+    return ""
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {fold_ranks(ranks)}"

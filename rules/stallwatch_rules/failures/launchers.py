@@ -1,0 +1,70 @@
+"""What a launcher's summary tells: which ranks failed, and which of them first."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+_RANK = re.compile(r"^\s*rank\s*: (\d{1,6}) \(local_rank: \d+\)")
+_EXIT = re.compile(r"^\s*exitcode\s*: (-?\d{1,4})\b")
+_STATUS = re.compile(r"failed \(exitcode: (-?\d{1,4})\) local_rank|exits with return code = (-?\d{1,4})\b")
+# Open MPI's summaries (orte/tools/orterun/help-orterun.txt in 4.1; "prterun" prints them since 5.0)
+_SIGNALLED = re.compile(r" noticed that process rank (\d{1,6}) .{1,200}? exited on signal (\d{1,3})")
+_PROCESS = re.compile(r"^\s*Process name: \[(?:\[\d+,\d+\]|[\w.@-]+),\s?(\d{1,6})\]")
+_CODE = re.compile(r"^\s*Exit code:\s+(-?\d{1,4})\b")
+_BY_SIGTERM = (-15, 143)
+_ROOT = "Root Cause (first observed failure)"
+MAX_RANKS = 4096
+
+
+@dataclass
+class LauncherSummary:
+    """Reads torchrun's list of failures, Open MPI's and DeepSpeed's exit codes, line by line."""
+
+    codes: dict[int, int | None] = field(default_factory=dict)  #: failed rank → exit code
+    first: int | None = None  #: the rank that torchrun saw fail first
+    failed_by_itself: bool = False  #: some process failed that no SIGTERM ended
+    _rank: int | None = None
+    _root: bool = False
+
+    def see(self, text: str) -> None:
+        """Take the next line."""
+        status = _STATUS.search(text)
+        if status is not None:
+            self._ended(int(status[1] or status[2]))
+        elif _ROOT in text:
+            self._root = True
+        elif "noticed that process rank" in text:
+            noticed = _SIGNALLED.search(text)
+            if noticed is not None and len(self.codes) < MAX_RANKS:
+                self.codes[int(noticed[1])] = -int(noticed[2])
+                self._ended(-int(noticed[2]))
+        elif "Process name:" in text:
+            named = _PROCESS.match(text)
+            self._rank = int(named[1]) if named is not None else None
+        elif self._rank is not None and "Exit code:" in text:
+            ended = _CODE.match(text)
+            if ended is not None and len(self.codes) < MAX_RANKS:
+                self.codes[self._rank] = int(ended[1])
+                self._ended(int(ended[1]))
+        elif "local_rank" in text:
+            found = _RANK.match(text)
+            if found and len(self.codes) < MAX_RANKS:
+                self._rank = int(found[1])
+                self.codes.setdefault(self._rank, None)
+                if self._root and self.first is None:
+                    self.first = self._rank
+        elif self._rank is not None and "exitcode" in text:
+            found = _EXIT.match(text)
+            if found:
+                self.codes[self._rank] = int(found[1])
+                self._ended(int(found[1]))
+
+    def _ended(self, code: int) -> None:
+        self.failed_by_itself = self.failed_by_itself or (code != 0 and code not in _BY_SIGTERM)
+
+    @property
+    def culprits(self) -> list[int]:
+        """The ranks to look at: those that were not merely ended by the launcher's SIGTERM."""
+        own = [rank for rank, code in self.codes.items() if code not in _BY_SIGTERM]
+        return sorted(own) or ([self.first] if self.first is not None else [])

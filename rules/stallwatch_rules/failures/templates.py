@@ -1,0 +1,135 @@
+"""The messages of one stream that no rule knows: one entry for each wording, however often it came.
+
+A line's digits and identifiers are left out to find its entry (``masking.skeleton``), so a table of a few
+hundred entries holds logs of any length. What was dropped to keep it so is remembered by a checksum: it is
+never taken for a new message.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from stallwatch_rules.failures.raised import Mark
+from stallwatch_rules.records import Line
+from stallwatch_rules.text.masking import skeleton
+
+MAX_TEMPLATES = 256  #: entries kept of a stream; there may be thousands of streams
+MAX_DROPPED = 8192  #: checksums of entries that were dropped
+MAX_TEXT = 400  #: characters of a line that are looked at and kept
+
+Level = Literal["error", "warning", "info"]
+
+_MESSAGE = re.compile(r"[A-Za-z]{3,}[^A-Za-z\n]{1,3}[A-Za-z]{2,}|[\u4e00-\u9fff]{4,}")
+_NO_MESSAGE = re.compile(r"\s*(?:[|+│├└╭╰{}\[\]()=*#<>~^-]{2}|raise \w)|.*(?:\d%\||[~^]{4,}\s*$)")
+# The level that a logger states, near the line's beginning; else the words tell.
+_STATED = re.compile(
+    r"(?<![A-Za-z_])(?:(?P<info>DEBUG|INFO|NOTICE|TRACE)|(?P<warning>WARN(?:ING)?)"
+    r"|(?P<error>ERROR|CRITICAL|FATAL))(?![A-Za-z_])|^\[?(?:(?P<w>W)|(?P<e>[EF])|(?P<i>I))\d{3,4} \d\d:"
+)
+_ERROR = re.compile(
+    r"error|exception|fatal|critical|\bfail|abort|panic|\bkill|crash|corrupt|refused|denied|unreachable"
+    r"|cannot|can't|could not|couldn't|unable to|not found|no such|time[d-]? ?out|invalid|broken|\bdead"
+    r"|unhealthy|out of memory|mismatch|\bhung\b|\bhang|\blost\b|错误|失败|异常|超时|无法",
+    re.IGNORECASE,
+)
+_WARNING = re.compile(r"warn|deprecat|retry|retries|slow|skipp|\bmissing|unexpected|警告|重试", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class Template:
+    """One wording in one stream."""
+
+    first: Line  #: its exemplar, its text cut
+    last: Line
+    count: int
+    level: Level
+    advances: int  #: steps that the stream had seen at the first
+    step: int | None  #: the last of them, by number
+    index: int  #: lines of the stream before the first
+    last_index: int
+
+
+@dataclass
+class TemplateTable:
+    """The messages of one source and rank, in bounded memory."""
+
+    entries: dict[str, Template] = field(default_factory=dict)
+    dropped: set[int] = field(default_factory=set)
+    partial: bool = False  #: lines were left out, or entries forgotten: no message is new for certain
+
+    def again(self, line: Line, index: int, count: int = 1) -> bool:
+        """Count a line whose wording is known, at ``index`` of its stream; false where it is not known."""
+        entry = self.entries.get(skeleton(line.text[:MAX_TEXT]))
+        if entry is None:
+            return False
+        entry.count += count
+        entry.last_index = index
+        entry.last = line if len(line.text) <= MAX_TEXT else _cut(line)
+        return True
+
+    def add(self, line: Line, mark: Mark, count: int = 1) -> None:
+        """Take a line, or ``count`` lines of one wording of which this is the first that is shown."""
+        if self.again(line, mark.index, count):
+            return
+        if not looks_like_message(line.text):
+            return
+        line = _cut(line)
+        key = skeleton(line.text)
+        # What was there before and was dropped is as old as the stream.
+        advances = -1 if zlib.crc32(key.encode()) in self.dropped else mark.advances
+        self.entries[key] = Template(
+            line, line, count, level_of(line.text), advances, mark.step, mark.index, mark.index
+        )
+        if len(self.entries) > MAX_TEMPLATES:
+            self._drop()
+
+    def merge(self, later: TemplateTable) -> None:
+        """Add what was read of the same source and rank further on."""
+        for key, entry in later.entries.items():
+            known = self.entries.get(key)
+            if known is None:
+                self.entries[key] = entry
+            else:
+                known.count += entry.count
+                known.last, known.last_index = entry.last, entry.last_index
+        self.dropped |= later.dropped
+        self.partial = self.partial or later.partial
+        while len(self.entries) > MAX_TEMPLATES:
+            self._drop()
+
+    def _drop(self) -> None:
+        """Forget the half that was not seen for the longest time."""
+        ordered = sorted(self.entries.items(), key=lambda item: (item[1].last_index, item[1].index))
+        for key, _ in ordered[: len(ordered) // 2]:
+            del self.entries[key]
+            if len(self.dropped) < MAX_DROPPED:
+                self.dropped.add(zlib.crc32(key.encode()))
+            else:
+                self.partial = True
+
+
+def looks_like_message(text: str) -> bool:
+    """Whether the line says something in words, rather than numbers, a table or a progress bar."""
+    head = text[:MAX_TEXT]
+    return _MESSAGE.search(head) is not None and _NO_MESSAGE.match(head) is None
+
+
+def level_of(text: str) -> Level:
+    """How grave a line is, as its logger states it, else by its words."""
+    stated = _STATED.search(text[:120])
+    if stated is not None:
+        if stated["error"] or stated["e"]:
+            return "error"
+        return "warning" if stated["warning"] or stated["w"] else "info"
+    if _ERROR.search(text):
+        return "error"
+    return "warning" if _WARNING.search(text) else "info"
+
+
+def _cut(line: Line) -> Line:
+    return line if len(line.text) <= MAX_TEXT else msgspec.structs.replace(line, text=line.text[:MAX_TEXT])

@@ -1,0 +1,72 @@
+"""What the lines of a Python traceback look like: headers, frames, final exceptions, and what is none."""
+
+from __future__ import annotations
+
+import re
+
+from stallwatch_rules.failures.raised import Frame
+
+HEADER = re.compile(r"(?:Traceback|traceback) \(most recent call last\)(?::| ?─)")
+_FRAME = re.compile(r'\s*(?:[|+] )?\s*File "(?P<path>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$')
+_BOX_FRAME = re.compile(r"[│|] *(?P<path>[^\s:]+\.py):(?P<line>\d+) in (?P<name>[\w<>.]+)")
+INDENT = "  "  # of a frame under its header
+GROUP_HEADER = "Exception Group Traceback"
+MARGIN = re.compile(r" +(?:\|(?: |$)|\+-)")  # what an exception group and its parts stand behind
+BOX = "│╭╰─┌└├┃"
+FINAL = re.compile(
+    r"(?:[|+] )?(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?:\((?P<inner>[\w.]+)\))?"
+    r"(?::(?: (?P<message>.*))?)?$"
+)
+ERROR_NAME = re.compile(
+    r"(?:Error|Exception|Exit|Interrupt|Timeout|Fault|Died|Aborted|Failure|Expired|NotFound|ExceptionGroup)$"
+    r"|^(?:StopIteration|StopAsyncIteration|GeneratorExit|Empty|Full|Again|timeout|gaierror|herror)$"
+)
+_CAMEL = re.compile(r"(?:.*\.)?_?[A-Z]\w*[a-z]\w*$")
+CHAIN = re.compile(
+    r"During handling of the above exception, another exception occurred"
+    r"|The above exception was the direct cause of the following exception"
+)
+QUOTES_INNER = re.compile(r"Original Traceback|with the following error:|_RemoteTraceback|Caught \w+ in ")
+ASIDE = re.compile(
+    r"^(?:Exception ignored (?:in|on|while)\b|Error in atexit\.|Error in sys\.excepthook"
+    r"|--- Logging error ---)"
+)
+REMOTE = re.compile(r"ray::\S+ \(pid=")  # Ray names the task, and the task's own frames follow
+THREAD = re.compile(r"^Exception in thread ")
+# The statement that raises, as tracebacks, notebooks and dumped files show it: indented, or behind a mark.
+RAISE = re.compile(r"[\s\d│|❱>-]+raise [\w.]+\(")
+FLUSH = re.compile(r"(?:raise|assert) ")
+# The statement that failed, as a frame shows it: an assertion without words, or an assignment, may be all
+# that tells one bare AssertionError or IndexError from another. A rich box marks the line with ❱.
+FAILED = re.compile(r"(?:\s+|[│┃|]\s*❱\s*\d+\s*[│┃|](?:\s*[│┃|])*\s*)(?:assert |[\w.]+(?:, [\w.]+)* = )")
+# Lines with which another message begins, so that an exception's own text has ended.
+OTHER_MESSAGE = re.compile(
+    r"\[[EWIF]\d{0,4} |\[20\d\d-\d\d-\d\d|[EWIF]\d{4} \d\d:|20\d\d-\d\d-\d\d|(?:WARNING|INFO|ERROR):\w"
+    r"|terminate called|Killing subprocess|Exception ignored|Fatal Python error|wandb: |\{'|\{\""
+    r"|srun: |slurmstepd[\w.-]*: "
+)
+
+
+def frame_in(text: str) -> Frame | None:
+    """The frame that a line shows."""
+    found = _FRAME.match(text) if 'File "' in text else None
+    if found is None and text[:1] in "│|":
+        found = _BOX_FRAME.match(text)
+    return Frame(found["path"], int(found["line"]), (found["name"] or "").strip()) if found else None
+
+
+def is_error(name: str, adjoining: bool) -> bool:
+    """Whether this names an exception; ``adjoining`` its traceback, any capitalised name does."""
+    last = name.rpartition(".")[2]
+    # A name in another script has no capitals to know it by.
+    return bool(ERROR_NAME.search(last)) or (adjoining and (bool(_CAMEL.match(name)) or not name.isascii()))
+
+
+def without(prefix: str, text: str) -> str:
+    """The text without a logger's prefix like the header's, whatever its digits are."""
+    if prefix and _DIGITS.sub("0", text[: len(prefix)]) == _DIGITS.sub("0", prefix):
+        return text[len(prefix) :]
+    return text
+
+
+_DIGITS = re.compile(r"\d")

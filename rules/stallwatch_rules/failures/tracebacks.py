@@ -1,0 +1,294 @@
+"""Python tracebacks in one stream of lines: from the header, or the first frame, to the final exception.
+
+A ``TracebackReader`` is fed the lines of one source and rank in order. It gives each chain of exceptions
+once, when the chain has ended, with the rules that matched inside it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from stallwatch_rules.failures.raised import Frame, Mark, Raised, kind_of
+from stallwatch_rules.failures.tracebacklines import (
+    ASIDE,
+    BOX,
+    CHAIN,
+    ERROR_NAME,
+    FAILED,
+    FINAL,
+    FLUSH,
+    GROUP_HEADER,
+    HEADER,
+    INDENT,
+    MARGIN,
+    OTHER_MESSAGE,
+    QUOTES_INNER,
+    RAISE,
+    REMOTE,
+    THREAD,
+    frame_in,
+    is_error,
+    without,
+)
+from stallwatch_rules.records import Line
+
+MAX_FRAMES = 60
+MAX_MESSAGE = 1000
+FOREIGN_LINES = 30  #: lines of other writers that may stand inside a traceback before it is given up
+MESSAGE_LINES = 14  #: how far a message may go on after the exception's first line
+BARE_LINES_AFTER = 6  #: a bare "XError: …" counts while no more than this follows it
+
+
+@dataclass
+class _Open:
+    """A traceback whose final exception has not come yet."""
+
+    start: Line
+    prefix: str
+    aside: bool
+    chain: Raised | None
+    header: bool
+    frames: list[Frame] = field(default_factory=list)
+    rules: set[str] = field(default_factory=set)
+    foreign: int = 0
+    adjoining: bool = False  #: whether the line before belonged to it
+    bare_frame: bool = False  #: whether the last frame's source line has yet to come
+    thread: bool = False
+    group: bool = False  #: of an exception group, behind a margin
+
+
+_START = Mark()
+
+
+class TracebackReader:
+    """Finds the exceptions in one stream. A match of a ``failures`` rule inside names it."""
+
+    def __init__(self, failures: Collection[str] = ()) -> None:
+        self._failures = frozenset(failures)
+        self._open: _Open | None = None
+        self._raised: Raised | None = None  # its message may go on
+        self._after = 0  # lines since its first line
+        self._chained = False  # a chain marker came after it
+        self._aside = 0  # lines for which a traceback that begins is an aside
+        self._thread = 0  # the same for one of another thread
+        self._bare: Raised | None = None
+        self._bare_after = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether the next line matters whatever it says, not only with a word of ``hints.TRACEBACK``."""
+        return (
+            self._open is not None
+            or self._raised is not None
+            or self._bare is not None
+            or self._aside + self._thread > 0
+        )
+
+    @property
+    def telling(self) -> bool:
+        """Whether a traceback, or the message under it, is being told."""
+        return self._open is not None or self._raised is not None
+
+    def feed(self, line: Line, rules: Collection[str] = (), mark: Mark = _START) -> Raised | None:
+        """Take the next line and the rules that matched it; gives the chain that has ended, if one has."""
+        text = line.text
+        if self._raised is not None and self._raised.group and MARGIN.match(text):
+            self._part(self._raised, text, rules)
+            return None
+        header = HEADER.search(text) if "call last" in text else None
+        if header is not None:
+            return self._begin(line, text[: header.start()], rules)
+        if self._open is not None:
+            return self._inside(self._open, line, rules, mark)
+        if self._raised is not None and self._continues(text, rules):
+            return None
+        ended, self._raised = self._raised, None
+        self._outside(line, rules, mark)
+        if ended is not None and self._open is not None and REMOTE.match(ended.message):
+            self._open.frames[:0] = ended.frames
+            self._open.rules |= ended.rules
+            return None
+        return ended
+
+    def quotes(self, text: str) -> bool:
+        """Whether this line, if it comes next, is source code that is shown, not a message.
+
+        ``raise RuntimeError("CUDA out of memory")`` under a frame says what the program may say, and the same
+        words in a box of variables what one of them held.
+        """
+        if self._raised is not None and self._raised.group and MARGIN.match(text):
+            inner = MARGIN.sub("", text, count=1)
+            return inner[:1].isspace() and frame_in(inner) is None
+        begun = self._open
+        if begun is None or ("call last" in text and HEADER.search(text)):
+            return "raise " in text and RAISE.match(text) is not None
+        text = without(begun.prefix, text)
+        if begun.group:
+            text = MARGIN.sub("", text, count=1)
+        if frame_in(text) is not None:
+            return False
+        if (begun.bare_frame or text[:1] in BOX) and FAILED.match(text):
+            return False
+        if text[:1].isspace() or text[:1] in BOX:
+            return begun.adjoining or begun.bare_frame or RAISE.match(text) is not None
+        return begun.bare_frame and FLUSH.match(text) is not None
+
+    def skip(self, lines: int) -> Raised | None:
+        """So many lines of the stream are left out; gives the chain that ended before or in them."""
+        self._aside = max(0, self._aside - lines)
+        self._thread = max(0, self._thread - lines)
+        self._bare_after += lines
+        if self._bare_after > BARE_LINES_AFTER:
+            self._bare = None
+        if self._open is not None:
+            self._open.adjoining = self._open.bare_frame = False
+            self._open.foreign += lines
+            if self._open.foreign > FOREIGN_LINES:
+                self._open = None
+        self._after += lines
+        if self._raised is None or self._after <= MESSAGE_LINES:
+            return None
+        ended, self._raised = self._raised, None
+        return ended
+
+    def left(self, mark: Mark = _START) -> list[Raised]:
+        """What stands unfinished if the stream ended here. Changes nothing: the stream may go on."""
+        if self._raised is not None:
+            return [self._raised]
+        if self._open is not None and (self._open.frames or self._open.chain):
+            chain = self._open.chain
+            cut = Raised("", "", self._open.start, mark, list(self._open.frames), chain.root if chain else "")
+            cut.rules = self._open.rules | (chain.rules if chain else set())
+            cut.kind = "ignored" if self._open.aside else kind_of(cut)
+            return [cut]
+        return [self._bare] if self._bare is not None else []
+
+    def _begin(self, line: Line, prefix: str, rules: Collection[str]) -> Raised | None:
+        previous, self._raised, self._bare = self._raised, None, None
+        inner = previous is not None and (
+            self._chained or bool(QUOTES_INNER.search(prefix + previous.message))
+        )
+        if self._open is not None and QUOTES_INNER.search(prefix):
+            inner, previous = True, self._open.chain
+        if QUOTES_INNER.search(prefix) or (prefix.strip() and not prefix.strip(BOX + " ")):
+            prefix = ""
+        aside = self._aside > 0 or (inner and previous is not None and previous.kind == "ignored")
+        self._open = _Open(line, prefix, aside, previous if inner else None, header=True, adjoining=True)
+        self._open.group = GROUP_HEADER in line.text
+        self._open.rules.update(self._failures & set(rules))
+        self._open.thread = self._thread > 0 or (inner and previous is not None and previous.thread)
+        self._chained, self._aside, self._thread = False, 0, 0
+        return None if inner else previous
+
+    def _inside(self, begun: _Open, line: Line, rules: Collection[str], mark: Mark) -> Raised | None:
+        text = without(begun.prefix, line.text)
+        if begun.group:
+            text = MARGIN.sub("", text, count=1)
+        frame = frame_in(text)
+        if frame is not None:
+            if len(begun.frames) == MAX_FRAMES:
+                del begun.frames[MAX_FRAMES // 2]
+            begun.frames.append(frame)
+            begun.bare_frame = True
+        elif not text[:1].isspace() and text[:1] not in BOX:
+            final = FINAL.match(text.rstrip())
+            if final is not None and is_error(final["name"], begun.adjoining):
+                self._finish(begun, final, line, rules, mark)
+                return None
+            if begun.bare_frame and FLUSH.match(text):  # an excerpt that lost its indentation
+                begun.bare_frame = False
+                return None
+            begun.adjoining = False
+            begun.foreign += 1
+            if begun.foreign > (FOREIGN_LINES if begun.header else 2):
+                self._open = None
+            begun.rules.update(self._failures & set(rules))
+            return None
+        else:
+            begun.bare_frame = False
+        begun.adjoining = True
+        begun.rules.update(self._failures & set(rules))
+        return None
+
+    def _finish(
+        self, begun: _Open, final: re.Match[str], line: Line, rules: Collection[str], mark: Mark
+    ) -> None:
+        name, message = final["inner"] or final["name"], (final["message"] or "")[:MAX_MESSAGE]
+        raised = Raised(name, message, line, mark, begun.frames)
+        raised.rules = begun.rules | set(rules)
+        if begun.chain is not None:
+            raised.root = begun.chain.root or f"{begun.chain.exception}: {begun.chain.message}".rstrip(": ")
+            raised.rules |= begun.chain.rules
+        raised.kind = "ignored" if begun.aside else kind_of(raised)
+        raised.thread, raised.group = begun.thread, begun.group
+        self._open, self._raised, self._after, self._chained = None, raised, 0, False
+
+    def _part(self, raised: Raised, text: str, rules: Collection[str]) -> None:
+        """A line of one of a group's exceptions: the first that is no group itself is its root."""
+        self._after = 0
+        raised.rules.update(self._failures & set(rules))
+        final = FINAL.match(MARGIN.sub("", text, count=1).rstrip()) if not raised.root else None
+        name = final["name"] if final is not None else ""
+        if final is not None and is_error(name, adjoining=False) and not name.endswith("ExceptionGroup"):
+            raised.root = f"{name}: {final['message'] or ''}"[:MAX_MESSAGE].rstrip(": ")
+
+    def _continues(self, text: str, rules: Collection[str]) -> bool:
+        """Whether the line still belongs to the exception that was raised last."""
+        raised = self._raised
+        assert raised is not None
+        if CHAIN.search(text):
+            self._chained = True
+            self._after = 0
+            return True
+        self._after += 1
+        if (
+            self._after > MESSAGE_LINES
+            or OTHER_MESSAGE.match(text)
+            or ASIDE.match(text)
+            or THREAD.match(text)
+        ):
+            return False
+        if not self._chained and frame_in(text) is not None:
+            return False
+        if not raised.message and text.strip(" =-*#_"):
+            raised.message = text.strip()[:MAX_MESSAGE]
+        raised.rules.update(self._failures & set(rules))
+        return True
+
+    def _outside(self, line: Line, rules: Collection[str], mark: Mark) -> None:
+        text = line.text
+        if self._aside:
+            self._aside -= 1
+        if self._thread:
+            self._thread -= 1
+        if ASIDE.match(text):
+            self._aside = 3
+            return
+        if THREAD.match(text):
+            self._thread = 3
+            return
+        frame = frame_in(text) if 'File "' in text else None
+        if frame is not None and frame.name:
+            self._bare = None
+            # An excerpt that begins with a frame: what stands deeper than usual was indented as a whole.
+            margin = text[: max(0, len(text) - len(text.lstrip(" ")) - len(INDENT))]
+            self._open = _Open(line, margin, self._aside > 0, None, header=False, adjoining=True)
+            self._open.frames.append(frame)
+            self._open.bare_frame = True
+            self._open.rules.update(self._failures & set(rules))
+            return
+        if self._bare is not None:
+            self._bare_after += 1
+            self._bare.rules.update(self._failures & set(rules))
+            if self._bare_after > BARE_LINES_AFTER:
+                self._bare = None
+        if not self._aside:
+            final = FINAL.match(text.rstrip())
+            if final is not None and ERROR_NAME.search(final["name"].rpartition(".")[2]):
+                name = final["inner"] or final["name"]
+                self._bare = Raised(name, (final["message"] or "")[:MAX_MESSAGE], line, mark)
+                self._bare.rules.update(rules)
+                self._bare.kind = kind_of(self._bare)
+                self._bare_after = 0

@@ -1,0 +1,195 @@
+"""The rules that no single line shows: concluded from the run's facts, each by its own judgement.
+
+A page of such a rule has no patterns, or some that show it in part of the runs. Its ``requires`` name words
+that must stand somewhere in the log for the conclusion to make sense (a mixture-of-experts model, GPUs that
+talk directly).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from stallwatch_rules.diagnosis.exceptions import Exceptions
+from stallwatch_rules.diagnosis.findings import NOT_A_NUMBER, OVERFLOW, TRACE_CACHE, Found, Streams
+from stallwatch_rules.failures.flight import different_gathers, first_work
+from stallwatch_rules.judgements.facts import Judgement, RunFacts
+from stallwatch_rules.judgements.loss import (
+    is_excerpt,
+    judge_divergence,
+    judge_frozen,
+    judge_spike,
+    judge_zero_gradients,
+)
+from stallwatch_rules.judgements.loss_scale import judge_falling_scale
+from stallwatch_rules.judgements.silence import judge_silence
+from stallwatch_rules.judgements.standstill import judge_evaluation, judge_moe, judge_peer_to_peer
+from stallwatch_rules.judgements.step_time import judge_step_time, judge_straggler
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.pages.page import RulePage
+from stallwatch_rules.progress.curve import leading_curve
+from stallwatch_rules.progress.rhythm import RunClock, begins_in_mid_run
+from stallwatch_rules.progress.tracker import ProgressTracker
+from stallwatch_rules.records import Line
+
+SILENT_HANG = "silent-hang-no-error"
+EVALUATION_HANG = "evaluation-hang"
+MOE_HANG = "zero3-moe-hang"
+PEER_TO_PEER = "gpu-p2p-hang"
+STEP_TIME = "step-time-degraded"
+STRAGGLER = "straggler-slow-node"
+DIVERGENCE = "loss-divergence"
+SPIKE = "loss-spike"
+FROZEN = "loss-frozen"
+NO_GRADIENT = "grad-norm-zero-no-learning"
+#: Rules that say that a run stands, rather than that it died.
+STANDSTILLS = frozenset((TRACE_CACHE, SILENT_HANG, EVALUATION_HANG, MOE_HANG, PEER_TO_PEER))
+#: What the end of a run by a signal looks like in its log.
+ENDED_BY_SIGNAL = frozenset(("secondary-sigterm-cascade", "host-oom-sigkill"))
+#: Every rule that may be concluded, whether or not its page has patterns as well.
+CONCLUDED = frozenset(
+    (
+        SILENT_HANG,
+        EVALUATION_HANG,
+        MOE_HANG,
+        PEER_TO_PEER,
+        STEP_TIME,
+        STRAGGLER,
+        DIVERGENCE,
+        SPIKE,
+        FROZEN,
+        NO_GRADIENT,
+        OVERFLOW,
+    )
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What conclusions are drawn from."""
+
+    found: list[Found]  #: the rules that fired; conclusions are added to it
+    streams: Streams
+    catalogue: Catalogue
+    tracker: ProgressTracker
+    clock: RunClock
+    facts: RunFacts
+    exceptions: Exceptions
+    live: bool  #: somebody watches it: what was read is no excerpt
+    seen_standing: bool = False  #: whoever watched it saw it stand before it ended
+
+    def has(self, rule: str) -> bool:
+        """Whether the rule fired, or was concluded, and does harm."""
+        return any(one.rule == rule and one.harm != "harmless" for one in self.found)
+
+    def mentions(self, rule: str) -> bool:
+        """Whether the words that the rule's page requires stand in the log."""
+        return any(rule in stream.contexts for stream in self.streams.values())
+
+
+def conclude_rules(run: Run) -> None:
+    """Add what the run's facts say."""
+    for conclusions in (_standstills, _slow_steps, _losses):
+        for rule, judgement, where in conclusions(run):
+            page = run.catalogue.pages.get(rule)
+            if page is None or any(one.rule == rule for one in run.found):
+                continue
+            one = concluded(page, judgement)
+            one.where, one.step = where or run.clock.last_advance, run.tracker.last_step
+            run.found.append(one)
+    hang = run.catalogue.pages.get(SILENT_HANG)
+    if hang is None or not hang.judged or run.exceptions.fatal:
+        return
+    # Of a run that was seen to stand, it is no news that somebody ended it.
+    ends = ENDED_BY_SIGNAL if run.seen_standing else frozenset[str]()
+    if any(one.harm == "fatal" and one.role != "wrapper" and one.rule not in ends for one in run.found):
+        return
+    silence = judge_silence(run.facts)
+    if silence is not None:
+        one = concluded(hang, silence)
+        one.where, one.step = run.clock.last_advance, run.tracker.last_step
+        run.found.append(one)
+
+
+Conclusion = tuple[str, Judgement, Line | None]
+
+
+def concluded(page: RulePage, judgement: Judgement) -> Found:
+    """A finding without a matched line."""
+    one = Found(page, {}, (), 0, page.harm, page.role, count=1)
+    one.set(judgement)
+    return one
+
+
+def _standstills(run: Run) -> Iterator[Conclusion]:
+    if run.exceptions.fatal and not run.facts.timed_out:
+        return
+    flights = {key: flight for s in run.streams.values() for key, flight in s.flight.ranks.items()}
+    named, differ = run.mentions(MOE_HANG), different_gathers(flights)
+    moe = judge_moe(
+        run.facts,
+        experts=named or differ,
+        witness=any(one.rule == TRACE_CACHE for one in run.found) or (named and differ),
+    )
+    if moe is not None:
+        yield MOE_HANG, moe, None
+        return
+    direct = judge_peer_to_peer(run.facts, direct=run.mentions(PEER_TO_PEER), first_work=first_work(flights))
+    if direct is not None:
+        yield PEER_TO_PEER, direct, None
+        return
+    if not run.has(TRACE_CACHE):
+        evaluation = judge_evaluation(run.facts)
+        if evaluation is not None:
+            yield EVALUATION_HANG, evaluation, None
+
+
+def _slow_steps(run: Run) -> Iterator[Conclusion]:
+    paces = run.tracker.step_seconds()
+    slow = judge_step_time(paces, run.facts)
+    if slow is not None:
+        yield STEP_TIME, slow, None
+        return
+    excerpt = not run.live and begins_in_mid_run(run.tracker)
+    straggler = judge_straggler(paces, run.facts, excerpt=excerpt)
+    if straggler is not None:
+        yield STRAGGLER, straggler, None
+
+
+def _losses(run: Run) -> Iterator[Conclusion]:
+    lead = leading_curve((key, stream.curves) for key, stream in run.streams.items())
+    if lead is None:
+        return
+    curve, place = lead
+    stream = list(run.streams.values())[place]
+    points = curve.points
+    nan = any(run.has(rule) for rule in NOT_A_NUMBER)
+    overflowed = stream.lowest_scale is not None
+    zeros = judge_zero_gradients(
+        points, run.facts, exact=curve.exact, rewarded=curve.rewarded, overflowed=overflowed
+    )
+    if zeros is not None:
+        yield NO_GRADIENT, zeros, None
+        return
+    scales = [point.loss_scale for point in points]
+    falling = judge_falling_scale(scales, run.facts, excerpt=not run.live and is_excerpt(points))
+    if falling is not None:
+        yield OVERFLOW, falling, None
+    divergence = judge_divergence(points, run.facts, nan_follows=nan, rewarded=curve.rewarded)
+    if divergence is not None:
+        yield DIVERGENCE, divergence, None
+        return
+    if nan:
+        return
+    spike = judge_spike(points, run.facts)
+    if spike is not None:
+        yield SPIKE, spike, None
+    frozen = judge_frozen(
+        points,
+        stream.timelines.advances,
+        run.facts,
+        bar=curve.series.startswith("bar"),
+        zero_is_odd=curve.exact and not curve.rewarded,
+    )
+    if frozen is not None:
+        yield FROZEN, frozen, None

@@ -1,0 +1,27 @@
+"""One line that holds what two writers wrote: one went on where the other had not ended its line."""
+
+from __future__ import annotations
+
+import re
+
+# After a progress bar's end, before another rank's prefix or a traceback.
+_GLUED = re.compile(
+    r"(?<=\])(?<=it\]|/s\])(?=[^\s\]),])|(?<=[^\s:\]])(?=\[(?:rank|default)\d+\]:)"
+    r"|(?<=[^\s\"'])(?=Traceback \(most recent call last\):)"
+)
+_BAR_ENDS = ("it]", "/s]")
+
+
+def pieces(text: str) -> list[str]:
+    """What each writer wrote; mostly the text itself."""
+    if ("]" in text and _may_be_glued(text)) or "Traceback" in text:
+        return _GLUED.split(text)
+    return [text]
+
+
+def _may_be_glued(text: str) -> bool:
+    """Whether something may stand behind a bar's end, or before a rank's prefix."""
+    for word in _BAR_ENDS:
+        if -1 < text.find(word) < len(text) - len(word):
+            return True
+    return text.find("[rank", 1) > 0 or text.find("[default", 1) > 0

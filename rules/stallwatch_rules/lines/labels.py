@@ -1,0 +1,96 @@
+"""Labels that a launcher puts before every line and that only their number makes sure.
+
+``srun --label`` writes the bare task number, Intel MPI's ``-prepend-rank`` a number in brackets, pdsh (and so
+DeepSpeed's launcher over several nodes) the host's name. Much else looks like each of them, so they are
+learnt from the first lines of a source, and the few lines before that keep theirs.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+_NUMBER = re.compile(r" {0,5}(\d{1,5}): ?|\[(\d{1,5})\] (?!NCCL|include/|/)")
+_SURE_NUMBERS = 12  # so many labelled lines in a row, by far fewer tasks, are no numbered list
+_SURE_TASKS = 4  # so many are enough where the tasks are counted from 0 and take turns
+_LABEL = re.compile(r" {0,5}(\d{1,5}): ")  # as srun writes it; what ``grep -n`` writes has no blank
+_OF_TRACEBACK = re.compile(r'Traceback \(most recent call last\):|  File "[^"]+", line \d')
+_HOST = re.compile(r"([A-Za-z0-9](?=[\w.-]{0,62}\d|[\w-]{1,62}\.)[\w.-]{1,62}):(?: |$)")
+_NO_HOST = re.compile(
+    r".*\.(?:py|c|cc|cpp|cu|h|sh|json|yaml|log)|(?:step|iter|epoch|rank|layer|loss)\w*|[\d.]+"
+    r"|E[A-Z0-9]\d{4}"  # an error code of Ascend's, with a time behind it
+)
+_ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
+# What begins a line and never follows a word and a colon by itself.
+_LINE_STARTS = re.compile(
+    r'  File "|    \S|Traceback \(most recent|\[20\d\d-|\[rank\d|\[default\d|20\d\d-\d\d-\d\d|\{\'loss\''
+    r"|\[?[IWE]\d{3,4} \d\d:|\s{0,3}\d{1,3}%\||\[(?:INFO|WARNING|ERROR)[\]|]"
+)
+_SURE_HOSTS = 20  # so many lines in a row, all labelled by a few hosts, are a launcher's too
+_FIRST_LINES = 1000  # a launcher labels all lines or none
+
+
+class TaskLabels:
+    """Learns a source's labels and takes them off."""
+
+    def __init__(self) -> None:
+        self.found = False  #: some labels are known
+        self.searching = True
+        self._lines = 0
+        self._numbered = False
+        self._numbers: list[int] = []
+        self._hosts: set[str] = set()
+        self._hosts_row: list[str] = []
+
+    def take(self, text: str) -> tuple[int | None, str]:
+        """The task that a label names, and the line without it."""
+        if self.searching:
+            self._search(text)
+        if not self.found:
+            return None, text
+        if self._hosts:
+            host = _HOST.match(text)
+            if host and host[1] in self._hosts:
+                text = text[host.end() :]
+        number = _NUMBER.match(text) if self._numbered else None
+        if number is None:
+            return None, text
+        return int(number[1] or number[2]), text[number.end() :]
+
+    def _search(self, text: str) -> None:
+        self._lines += 1
+        number = _NUMBER.match(text)
+        if number is None:
+            self._numbers.clear()
+        else:
+            self._numbers.append(int(number[1] or number[2]))
+            self._numbered = self._numbered or self._sure(text)
+        self._search_host(text)
+        self.found = self._numbered or bool(self._hosts)
+        self.searching = self._lines < _FIRST_LINES and not self._numbered
+
+    def _sure(self, text: str) -> bool:
+        """Whether the numbers before the last lines are tasks; ``text`` is the latest of these lines."""
+        row, tasks = self._numbers, set(self._numbers)
+        repeated = 2 * len(tasks) <= len(row)
+        if len(row) >= _SURE_NUMBERS and repeated:
+            return True
+        label = _LABEL.match(text)
+        if label is None:
+            return False
+        if _OF_TRACEBACK.match(text, label.end()):
+            return len(row) < 3 or len(tasks) < len(row)  # each number once: a listing of some file's lines
+        take_turns = any(later < earlier for earlier, later in pairwise(row))
+        return len(row) >= _SURE_TASKS and repeated and take_turns and tasks == set(range(len(tasks)))
+
+    def _search_host(self, text: str) -> None:
+        host = _HOST.match(text)
+        if host is None or (_NO_HOST.fullmatch(host[1]) and not _ADDRESS.fullmatch(host[1])):
+            self._hosts_row.clear()
+            return
+        self._hosts_row.append(host[1])
+        if _LINE_STARTS.match(text, host.end()):
+            self._hosts.add(host[1])
+        elif len(self._hosts_row) >= _SURE_HOSTS and 4 * len(set(self._hosts_row)) <= len(self._hosts_row):
+            self._hosts.update(self._hosts_row)
+            self._hosts_row.clear()

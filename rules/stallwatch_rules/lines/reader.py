@@ -1,0 +1,302 @@
+"""From bytes to lines: ends, progress bars, encodings, ANSI codes, container records, ranks and times.
+
+A ``LineReader`` is fed the bytes of one source in whatever portions they come, and gives the same lines for
+every way of cutting them: nothing in here looks at where a portion begins or ends. Only whoever asks for what
+has been ``idle`` gets a progress bar's segment that nothing has ended yet.
+"""
+
+from __future__ import annotations
+
+import codecs
+
+from stallwatch_rules.hints import may_hold
+from stallwatch_rules.lines.containers import Record, may_be_docker, record_of
+from stallwatch_rules.lines.glued import pieces
+from stallwatch_rules.lines.labels import TaskLabels
+from stallwatch_rules.lines.longlines import CUT, GOES_ON, MAX_LINE, decoded, hold, joined
+from stallwatch_rules.lines.prefixes import take_rank
+from stallwatch_rules.lines.stamps import names_zone, own_time
+from stallwatch_rules.lines.wrapped import Joiner
+from stallwatch_rules.records import Line
+from stallwatch_rules.text import ansi
+from stallwatch_rules.text.encodings import decode_foreign
+
+__all__ = ["MAX_LINE", "LineReader"]
+
+# With none of these, brackets in a line that begins with no stamp mean nothing here.
+_BRACKETED = ("]:", "it]", "/s]", "[default", "ank", "ANK")
+
+_PREFIX_STARTS = frozenset("[(rRg0123456789")  # what a prefix or a timestamp may begin with
+_LEVELS = frozenset(("INFO ", "WARNI", "ERROR", "DEBUG", "CRITI"))  # a timestamp may follow
+_Partial = tuple[str, int, float | None]  # text, number, time
+
+
+class LineReader:
+    """Reads one source. ``rank`` is that of all its lines, unless a line names its own.
+
+    A line's time is that of its container record (CRI, Docker); else ``time`` as given to ``feed`` (live
+    reading); else the line's own timestamp; else the last one that its rank showed in this source.
+    ``width`` is where a terminal broke the lines (``wrapped.wrap_width``), which are then put together again.
+    """
+
+    def __init__(self, source: str, rank: int | None = None, width: int | None = None) -> None:
+        self.source = source
+        self.rank = rank
+        self.cut = 0  #: lines that were longer than MAX_LINE
+        self.bytes = 0  #: bytes fed
+        self._head: bytes | None = b""  # the first bytes, until it is clear what the byte order mark says
+        self._utf16: codecs.IncrementalDecoder | None = None
+        self._held = bytearray()  # the unfinished segment, at most MAX_LINE + 1 bytes of it
+        self._held_at: float | None = None  # when the last of it came, where `feed` was told
+        self._redrawn = False  # it follows a carriage return
+        self._number = 1
+        self._line_start = True
+        self._record: Record | None = None  # the container record that this physical line is
+        self._partials: dict[str, _Partial] = {}
+        self._times: dict[int | None, float] = {}
+        self._near: float | None = None  # the last time of any rank: its year is that of stamps without one
+        self._zoned = False  # the last time that a line told had a zone
+        self.contained = False  #: container records were among the lines
+        self._joiner = Joiner(width, MAX_LINE) if width else None
+        self._labels = TaskLabels()
+
+    def alone(self, near: float | None, number: int = 1) -> LineReader:
+        """Set to read single lines of a source without labels; ``near`` is a time by them."""
+        self._head, self._near, self._number = None, near, number
+        self._labels.searching = False
+        return self
+
+    @property
+    def ordinary(self) -> bool:
+        """Whether each line can be read by itself, once the first lines are read: nothing is before the lines
+        that the lines around them explain."""
+        odd = self._utf16 is not None or self._joiner is not None or self.contained
+        return not (odd or self._labels.searching or self._labels.found)
+
+    @property
+    def lines(self) -> int:
+        """Physical lines that ended so far."""
+        return self._number - 1
+
+    def feed(self, data: bytes, time: float | None = None) -> list[Line]:
+        """The lines that ``data`` completes."""
+        self.bytes += len(data)
+        if self._head is not None:
+            data = self._begin(data)
+        if self._utf16 is not None:
+            data = self._utf16.decode(data).encode("utf-8", "replace")
+        lines = self._feed(data, time)
+        if data:
+            self._held_at = time
+        return lines
+
+    def skip(self, ends: int) -> list[Line]:
+        """Leave out part of the source, which holds so many line ends and lies between two segments.
+
+        The portion fed before it ended with a segment, or was cut inside of an over-long line, whose rest is
+        left out. A partial record is not continued over a gap.
+        """
+        out: list[Line] = []
+        if self._held:
+            raw, self._held = bytes(self._held), bytearray()
+            self._segment(raw, True, None, out)
+        left, self._partials = sorted(self._partials.values(), key=lambda p: p[1]), {}
+        for text, number, stamp in left:
+            self._emit(text, number, stamp, None, out)
+        self._number += ends
+        self._line_start = True
+        self._record = None
+        return out
+
+    def idle(self, since: float) -> list[Line]:
+        """The unfinished segment of a progress bar to which nothing was added after `since`.
+
+        A bar's carriage return stands before it, so that its last state is ended by the next one: in a run
+        that hangs, never. It is given once; whatever follows it is a segment of its own. An ordinary
+        unfinished line stays held.
+        """
+        at = since if self._held_at is None else self._held_at
+        out: list[Line] = []
+        if self._held and self._redrawn and at <= since:
+            raw, self._held = bytes(self._held), bytearray()
+            self._segment(raw, False, at, out)
+        return out
+
+    def finish(self, time: float | None = None) -> list[Line]:
+        """What is left when the source ends at `time`: an unfinished last line, unfinished records. They have
+        the time at which they came, where that is known."""
+        time = time if self._held_at is None else self._held_at
+        data = b""
+        if self._head:
+            data, self._head = self._head, None
+        if self._utf16 is not None:
+            data = self._utf16.decode(data, True).encode("utf-8", "replace")
+        out = self._feed(data, time)
+        if self._held:
+            raw, self._held = bytes(self._held), bytearray()
+            self._physical(raw, time, out)
+        if self._joiner is not None:
+            for whole, parts in self._joiner.left():
+                self._whole(whole, time, out, parts)
+        left, self._partials = sorted(self._partials.values(), key=lambda p: p[1]), {}
+        for text, number, stamp in left:
+            self._emit(text, number, stamp, time, out)
+        return out
+
+    def _begin(self, data: bytes) -> bytes:
+        data = (self._head or b"") + data
+        if len(data) < 3:
+            self._head = data
+            return b""
+        self._head = None
+        if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            self._utf16 = codecs.getincrementaldecoder("utf-16")("replace")
+        elif data[:3] == codecs.BOM_UTF8:
+            return data[3:]
+        return data
+
+    def _feed(self, data: bytes, time: float | None) -> list[Line]:
+        if b"\0" in data:  # holes that a truncated file leaves
+            data = data.replace(b"\0", b"")
+        out: list[Line] = []
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        if not end:
+            hold(self._held, data)
+            return out
+        complete = bytes(self._held) + data[:end]
+        self._held = bytearray()
+        hold(self._held, data[end:])
+        self._redrawn = data[end - 1 : end] == b"\r"
+        *ended, last = complete.split(b"\n")
+        take = self._whole if self._joiner is None else self._physical
+        for physical in ended:
+            take(physical, time, out)
+        for raw in last.split(b"\r")[:-1]:
+            self._segment(raw, False, time, out)
+        return out
+
+    def _physical(self, raw: bytes, time: float | None, out: list[Line]) -> None:
+        """Take a line, or its rest behind the carriage returns that were read before."""
+        if self._joiner is None:
+            self._whole(raw, time, out)
+        else:
+            for whole, parts in self._joiner.take(raw):
+                self._whole(whole, time, out, parts)
+
+    def _whole(self, raw: bytes, time: float | None, out: list[Line], parts: int = 1) -> None:
+        if b"\r" in raw:
+            *redrawn, raw = raw.split(b"\r")
+            for segment in redrawn:
+                self._segment(segment, False, time, out)
+        labels = self._labels
+        if raw and not (
+            self._line_start and not (labels.searching or labels.found) and self._plain(raw, time, out)
+        ):
+            self._segment(raw, True, time, out)
+        self._number += parts
+        self._line_start = True
+        self._record = None
+
+    def _plain(self, raw: bytes, time: float | None, out: list[Line]) -> bool:
+        """The short way for most lines: those in which nothing has to be taken off, split or parsed."""
+        if len(raw) > MAX_LINE:
+            return False
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError:
+            return False
+        first = text[0]
+        if first in _PREFIX_STARTS or "|" in text or "ank " in text or "\x1b" in text:
+            return False
+        if "]" in text and (first == " " or "A" <= first <= "Z" or may_hold(text, _BRACKETED)):
+            return False
+        if text[9:10] == ":" or text[:5] in _LEVELS or text[:2] == '{"' or "Traceback" in text:
+            return False
+        rank = self.rank
+        zoned = time is not None or self._zoned
+        if time is not None:
+            self._times[rank] = time
+        else:
+            time = self._times.get(rank)
+        if not text.isspace():
+            out.append(Line(text, self.source, self._number, rank, time, zoned))
+        return True
+
+    def _segment(self, raw: bytes, ends_line: bool, time: float | None, out: list[Line]) -> None:
+        if len(raw) > MAX_LINE:
+            self.cut += 1
+            text = decoded(raw)
+        else:
+            try:
+                text = raw.decode()
+            except UnicodeDecodeError:
+                text = decode_foreign(raw)
+        if self._line_start:
+            self._line_start = False
+            record = record_of(text) if text[10:11] == "T" or may_be_docker(text) else None
+            if record is not None:
+                self._record = record
+                self.contained = True
+                *redrawn, text = record.text.split("\r")
+                for piece in redrawn:
+                    self._in_record(piece, record, False, time, out)
+        if self._record is None:
+            self._emit(text, self._number, None, time, out)
+        else:
+            self._in_record(text, self._record, ends_line, time, out)
+
+    def _in_record(
+        self, text: str, record: Record, ends_line: bool, time: float | None, out: list[Line]
+    ) -> None:
+        stream, stamp, number = record.stream, record.time, self._number
+        begun = self._partials.pop(stream, None)
+        if begun:
+            text, number, stamp = joined(begun[0], text), begun[1], begun[2]
+            self.cut += CUT in text and CUT not in begun[0]
+        if not text:
+            return
+        if ends_line and record.partial:  # the writer's flush or a runtime's 16 KiB limit: the line goes on
+            self._partials[stream] = (text, number, stamp)
+        else:
+            self._emit(text, number, stamp, time, out)
+
+    def _emit(self, text: str, number: int, stamp: float | None, time: float | None, out: list[Line]) -> None:
+        if "\x1b" in text:
+            text = ansi.IN_TEXT.sub("", text)
+        text, cut, rest = text.partition(CUT)
+        for piece in pieces(text):
+            self._line(piece, number, stamp, time, out)
+        if cut:
+            said = out[-1].rank if out and out[-1].number == number else None
+            for piece in pieces(GOES_ON + rest):
+                self._line(piece, number, stamp, time, out, said)
+
+    def _line(
+        self,
+        text: str,
+        number: int,
+        stamp: float | None,
+        time: float | None,
+        out: list[Line],
+        label: int | None = None,
+    ) -> None:
+        if label is None and (self._labels.searching or self._labels.found):
+            label, text = self._labels.take(text)
+        rank, bare = take_rank(text)
+        if not bare or bare.isspace():
+            return
+        if rank is None:
+            rank = self.rank if label is None else label
+        when = stamp if stamp is not None else time
+        zoned = when is not None or self._zoned
+        if when is None:
+            when = own_time(bare, self._near)
+            if when is None and len(bare) < len(text):  # a journal's stamp is part of its prefix
+                when = own_time(text, self._near)
+            if when is not None:
+                zoned = self._zoned = names_zone(text)
+        if when is None:
+            when = self._times.get(rank)
+        else:
+            self._times[rank] = self._near = when
+        out.append(Line(bare, self.source, number, rank, when, zoned))

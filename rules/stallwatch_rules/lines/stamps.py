@@ -1,0 +1,155 @@
+"""When a line was written, as its own logger says at its start.
+
+Stamps without a time zone are taken as UTC. Stamps without a year (glog, syslog, vLLM) or without a date need
+a moment ``near`` which they were written; without one they tell nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from calendar import timegm
+from datetime import datetime, timezone
+from functools import lru_cache
+
+# What loggers write before their stamp: a level, a name in brackets, Megatron's "[after …] datetime:".
+_LEAD = (
+    r"(?:\[[A-Z]+\||\[[\w./ :|-]{1,48}\][ :]{0,2}|[A-Z]{4,9}[:| ]{1,4}|[A-Z]{2,12}\([\w,./-]{1,60}\):"
+    r"|datetime: |\[| - ){0,3}"
+)
+_USUAL = re.compile(  # the same as the next one finds, at once
+    r"\[?(20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,](\d{1,9})(?!\.?\d))? ?(Z|[+-]\d\d:?\d\d(?!\d))?"
+)
+_DATED = re.compile(
+    _LEAD + r"(20\d\d[-/]\d\d[-/]\d\d)[ T-](\d\d:\d\d:\d\d)(?:[.,](\d{1,9})(?:\.(\d{3}))?)?"
+    r" ?(Z|[+-]\d\d:?\d\d(?!\d))?"
+)
+_LEAD_LENGTH = 110  # characters before the year at most
+_SLASHED = re.compile(r"\[?(\d\d)/(\d\d)/(20)?(\d\d) (\d\d:\d\d:\d\d)")  # transformers' examples, rich
+_GLOG = re.compile(r"\[?[IWEFD](\d{1,2})(\d\d) (\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?")
+_LEVELLED = re.compile(r"[A-Z]{4,8} (\d\d)-(\d\d) (\d\d:\d\d:\d\d)")  # vLLM
+_SHORT_DATE = re.compile(r"(\d\d)[/-](\d\d) (\d\d:\d\d:\d\d)")  # mmengine
+_NAMED = re.compile(  # syslog, dmesg -T, date
+    r"\[?(?:[A-Z][a-z]{2} )?([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d)(?:\.\d{1,6})?"
+    r"(?: [A-Z]{3,4})?(?: (20\d\d)\b)?"
+)
+_CLOCK = re.compile(r"\[?(\d\d:\d\d:\d\d)(?:[.,-](\d{1,6}))?(?:\]|\b(?=[ |-]))")
+_ZONED = re.compile(r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})? ?(?:Z|UTC|GMT|[+-]\d\d:?\d\d(?!\d))")
+_MONTHS = {
+    name: number
+    for number, name in enumerate(
+        ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"), start=1
+    )
+}
+_DAY = 86400.0
+
+
+def own_time(text: str, near: float | None = None) -> float | None:
+    """The time at the line's start, if it has one."""
+    first = text[:1]
+    if first == " ":
+        text = text.lstrip(" ")
+        if not text.startswith("["):  # Megatron's
+            return None
+        first = "["
+    if not (first == "[" or "0" <= first <= "9" or "A" <= first <= "Z"):
+        return None
+    found = _USUAL.match(text)
+    if found:
+        return unix_time(found[1], found[2], found[3])
+    if text.find("20", 1, _LEAD_LENGTH) > 0:
+        found = _DATED.match(text)
+        if found:
+            day, clock, fraction, micro, zone = found.groups()
+            return unix_time(f"{day} {clock}", (fraction or "") + (micro or ""), zone)
+    if first == "[":
+        first = text[1:2]
+    if first.isdigit():
+        return _digits_first(text, near)
+    if first.isupper():
+        return _letters_first(text, near)
+    return None
+
+
+def names_zone(text: str) -> bool:
+    """Whether the time at the line's start has a zone of its own."""
+    return _ZONED.search(text, 0, _LEAD_LENGTH) is not None
+
+
+def _digits_first(text: str, near: float | None) -> float | None:
+    found = _SLASHED.match(text)
+    if found:
+        one, two, century, three, clock = found.groups()
+        if int(one) > 12 and not century:  # Spark: the year first
+            one, two, three = two, three, one
+        return unix_time(f"20{three}-{one}-{two} {clock}")
+    if near is None:
+        return None
+    found = _SHORT_DATE.match(text)
+    if found:
+        return _in_the_year(int(found[1]), int(found[2]), found[3], None, near)
+    found = _CLOCK.match(text)
+    return _on_the_day(found[1], found[2], near) if found else None
+
+
+def _letters_first(text: str, near: float | None) -> float | None:
+    found = _NAMED.match(text)
+    if found and found[1] in _MONTHS:
+        month, day, clock, year = _MONTHS[found[1]], int(found[2]), found[3], found[4]
+        if year:
+            return unix_time(f"{year}-{month:02d}-{day:02d} {clock}")
+        return None if near is None else _in_the_year(month, day, clock, None, near)
+    if near is None:
+        return None
+    found = _GLOG.match(text)
+    if found:
+        return _in_the_year(int(found[1]), int(found[2]), found[3], found[4], near)
+    found = _LEVELLED.match(text)
+    return _in_the_year(int(found[1]), int(found[2]), found[3], None, near) if found else None
+
+
+def _in_the_year(month: int, day: int, clock: str, fraction: str | None, near: float) -> float | None:
+    """In that year of which it comes nearest."""
+    year = datetime.fromtimestamp(near, timezone.utc).year
+    moments = [
+        unix_time(f"{some}-{month:02d}-{day:02d} {clock}", fraction) for some in (year - 1, year, year + 1)
+    ]
+    return min((m for m in moments if m is not None), key=lambda m: abs(m - near), default=None)
+
+
+def _on_the_day(clock: str, fraction: str | None, near: float) -> float | None:
+    day = datetime.fromtimestamp(near, timezone.utc).strftime("%Y-%m-%d")
+    moment = unix_time(f"{day} {clock}", fraction)
+    if moment is None:
+        return None
+    return min((moment - _DAY, moment, moment + _DAY), key=lambda m: abs(m - near))
+
+
+def unix_time(stamp: str, fraction: str | None = None, zone: str | None = None) -> float | None:
+    """``2026-11-20 23:56:32`` (or with ``T``), its fraction's digits and its zone, as Unix seconds."""
+    seconds = _whole_seconds(stamp)
+    if seconds is None:
+        return None
+    if fraction:
+        seconds += int(fraction) / 10 ** len(fraction)
+    if zone and zone != "Z":
+        offset = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
+        seconds += offset if zone[0] == "-" else -offset
+    return seconds
+
+
+@lru_cache(maxsize=1024)  # lines of the same second follow one another
+def _whole_seconds(stamp: str) -> float | None:
+    try:
+        fields = (
+            int(stamp[:4]),
+            int(stamp[5:7]),
+            int(stamp[8:10]),
+            int(stamp[11:13]),
+            int(stamp[14:16]),
+            int(stamp[17:19]),
+        )
+        if not (1 <= fields[1] <= 12 and 1 <= fields[2] <= 31 and fields[3] < 24 and fields[4] < 60):
+            return None
+        return float(timegm(fields))
+    except ValueError:
+        return None

@@ -1,0 +1,98 @@
+"""Compiled patterns kept between starts: compiling hundreds of them takes seconds, loading them a moment.
+
+A file is only taken if it is what was written: by this user (``cachefolder``), by these versions of
+Stallwatch and of hyperscan, for this processor, whole. What cannot be read or written is compiled again,
+without a word: a cache is no promise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from stallwatch_rules.matching import cachefolder
+from stallwatch_rules.pages.patterns import compile_hyperscan, hyperscan, hyperscan_flags, widened
+
+_KEPT = 12  #: files; older ones are of catalogues that were changed
+
+
+Texts = tuple[tuple[str, bool], ...]  #: fixed texts, each with whether its case is ignored
+
+
+class DatabaseStore:
+    """Compiles patterns, or loads what an earlier start has compiled; without a folder it only compiles."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+
+    def compiled(self, patterns: tuple[str, ...], texts: Texts = ()) -> Any:
+        """The hyperscan database of these patterns, and of the texts behind them.
+
+        Raises ``hyperscan.error`` where there can be none.
+        """
+        if self.folder is None:
+            return _compile(patterns, texts)
+        path = self.folder / f"{_key(patterns, texts)}.hsdb"
+        database = _loaded.get(path)
+        if database is None:
+            database = _loaded[path] = _load(path) or self._keep(_compile(patterns, texts), path)
+        return database
+
+    def _keep(self, database: Any, path: Path) -> Any:
+        with contextlib.suppress(hyperscan.error):
+            content = hyperscan.dumpb(database)
+            cachefolder.write(path, hashlib.sha256(content).digest() + content)
+            cachefolder.prune(path.parent, "*.hsdb", _KEPT)
+        return database
+
+
+_loaded: dict[Path, Any] = {}  # a process reads with few catalogues
+
+
+def _compile(patterns: tuple[str, ...], texts: Texts) -> Any:
+    return compile_hyperscan(patterns, texts) if texts else compile_hyperscan(patterns)
+
+
+def _load(path: Path) -> Any:
+    content = cachefolder.read(path) or b""
+    digest, content = content[:32], content[32:]
+    if hashlib.sha256(content).digest() != digest:
+        return None
+    try:
+        database = hyperscan.loadb(content, hyperscan.HS_MODE_BLOCK)
+        database.scratch = hyperscan.Scratch(database)
+        # A database of another processor is refused only when it is used.
+        database.scan(b"x", match_event_handler=lambda *_: None)
+    except Exception:  # whatever a foreign file makes of it
+        return None
+    return database
+
+
+def _key(patterns: tuple[str, ...], texts: Texts) -> str:
+    """All that the database depends on; the expressions as they are compiled, not as they are written."""
+    made = (
+        cachefolder.made_by(),
+        version("hyperscan"),
+        str(hyperscan_flags()),
+        platform.machine(),
+        _processor(),
+    )
+    seen = hashlib.sha256()
+    for part in (*made, *map(widened, patterns), *(f"{caseless:d}{text}" for text, caseless in texts)):
+        seen.update(part.encode("utf-8", "surrogatepass") + b"\0")
+    return seen.hexdigest()[:32]
+
+
+@functools.cache
+def _processor() -> str:
+    """What the processor can do: the database is compiled for it."""
+    with contextlib.suppress(OSError), Path("/proc/cpuinfo").open() as file:
+        for line in file:
+            if line.startswith(("flags", "Features")):
+                return line.partition(":")[2].strip()
+    return platform.processor()

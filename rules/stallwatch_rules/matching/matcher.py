@@ -1,0 +1,153 @@
+"""Rules against lines: which rule fires on which line, and what it captured there.
+
+Matching is per line, on at most its first ``MAX_CHARACTERS`` characters, case-sensitive, in linear time. A
+``Matcher`` may be used from several threads.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from stallwatch_rules.lines.reader import MAX_LINE, LineReader
+from stallwatch_rules.matching.prefilter import Candidate, prefilter
+from stallwatch_rules.pages.catalogue import Catalogue, scanned_patterns, scanned_rules
+from stallwatch_rules.pages.page import RulePage
+from stallwatch_rules.pages.patterns import compile_re2
+from stallwatch_rules.records import Line
+
+MAX_CHARACTERS = MAX_LINE  #: of a line; what comes behind is not looked at
+MAX_CAPTURE = 1024  #: characters kept of a capture
+
+ENGINE_VARIABLE = "STALLWATCH_MATCHER"  #: "re2" forces google-re2 where hyperscan is installed
+
+Hit = tuple[int, str, dict[str, str]]  #: index into the lines, rule id, captures
+
+
+class Scan(NamedTuple):
+    """What one portion of lines holds."""
+
+    matches: list[Hit]  #: in the lines' order, then the catalogue's; at most one per line and rule
+    contexts: list[tuple[int, str]]  #: index into the lines, id of the rule whose ``requires`` is met there
+
+
+class Matcher:
+    """The catalogue's patterns, compiled.
+
+    ``match`` honours ``unless``, which is about the line itself, but not ``requires``, which is about all
+    lines of the same source and rank, also those still to come. Who reads a run in portions calls ``scan``,
+    remembers ``(line.source, line.rank, rule)`` of every entry of ``Scan.contexts``, and lets a match of a
+    rule in ``conditional`` count only where that triple has been seen by the time the diagnosis is made.
+    ``match_stream`` does that for lines that are all at hand.
+    """
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self.catalogue = catalogue
+        rules = [_Compiled(page) for page in scanned_rules(catalogue.pages.values())]
+        self._ids = [rule.page.id for rule in rules]
+        self._parts = [part for order, rule in enumerate(rules) for part in rule.parts(order)]
+        patterns = scanned_patterns(catalogue.pages.values())
+        self._prefilter = prefilter(patterns, os.environ.get(ENGINE_VARIABLE, ""), catalogue.store)
+        self.engine = self._prefilter.name  #: "hyperscan", "re2", or "none" without any pattern
+        #: ids of the rules that have ``requires``
+        self.conditional = frozenset(rule.page.id for rule in rules if rule.page.requires)
+
+    def match(self, lines: Sequence[Line]) -> list[Hit]:
+        """The rules that fire: (index into ``lines``, rule id, captures); ``requires`` is not looked at."""
+        return self.scan(lines).matches
+
+    def scan(self, lines: Sequence[Line]) -> Scan:
+        """The rules that fire and the contexts (``requires``) that are met."""
+        texts = _looked_at(lines)
+        return self._confirmed(texts, sorted(self._prefilter.candidates(texts)))
+
+    def confirm(self, lines: Sequence[Line], numbers: Collection[int]) -> list[Hit]:
+        """As ``match`` for lines on which no other than these of the ``scanned_patterns`` can match."""
+        candidates = [(index, number) for index in range(len(lines)) for number in sorted(numbers)]
+        return self._confirmed(_looked_at(lines), candidates).matches
+
+    def _confirmed(self, texts: Sequence[str], candidates: Sequence[Candidate]) -> Scan:
+        captures: dict[tuple[int, int], dict[str, str]] = {}
+        contexts: dict[tuple[int, str], None] = {}
+        encoded, current = b"", -1
+        for index, number in candidates:
+            if index != current:
+                encoded, current = texts[index].encode("utf-8", "replace"), index
+            part = self._parts[number]
+            found = part.expression.search(encoded)
+            if found is None:
+                continue
+            if part.is_context:
+                contexts[index, part.rule.page.id] = None
+            elif not part.rule.excluded(encoded):
+                kept = captures.setdefault((index, part.order), {})
+                for name, value in found.groupdict().items():
+                    if value is not None:
+                        kept.setdefault(name.decode(), value.decode("utf-8", "replace")[:MAX_CAPTURE])
+        return Scan(
+            [(index, self._ids[order], captures[index, order]) for index, order in sorted(captures)],
+            list(contexts),
+        )
+
+    def match_stream(self, lines: Sequence[Line]) -> list[Hit]:
+        """As ``match``, with ``requires`` honoured among these lines, each source and rank by itself."""
+        matches, contexts = self.scan(lines)
+        seen = {(lines[index].source, lines[index].rank, rule) for index, rule in contexts}
+        return [
+            hit
+            for hit in matches
+            if hit[1] not in self.conditional or (lines[hit[0]].source, lines[hit[0]].rank, hit[1]) in seen
+        ]
+
+    def match_text(self, text: str) -> list[tuple[int, str, dict[str, str]]]:
+        """The rules that fire in a text: (1-based line number, rule id, captures)."""
+        lines = lines_of(text)
+        return [(lines[index].number, rule, captures) for index, rule, captures in self.match_stream(lines)]
+
+
+def _looked_at(lines: Sequence[Line]) -> list[str]:
+    return [text if len(text := line.text) <= MAX_CHARACTERS else text[:MAX_CHARACTERS] for line in lines]
+
+
+def lines_of(text: str, source: str = "text") -> list[Line]:
+    """The lines of a text, read as those of a log file: prefixes off, ranks and times understood."""
+    reader = LineReader(source)
+    return [*reader.feed(text.encode("utf-8", "replace")), *reader.finish()]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One pattern in the prefilter's order."""
+
+    order: int  #: of the rule in the catalogue
+    rule: _Compiled
+    pattern: str
+    is_context: bool
+
+    @property
+    def expression(self) -> Any:
+        """Compiled when it is first needed: most patterns are found in no line."""
+        return _compiled(self.pattern)
+
+
+@functools.lru_cache(maxsize=8192)
+def _compiled(pattern: str) -> Any:
+    return compile_re2(pattern)
+
+
+@dataclass
+class _Compiled:
+    page: RulePage
+
+    def parts(self, order: int) -> list[_Part]:
+        return [
+            _Part(order, self, pattern, is_context)
+            for patterns, is_context in ((self.page.patterns, False), (self.page.requires, True))
+            for pattern in patterns
+        ]
+
+    def excluded(self, encoded: bytes) -> bool:
+        return any(_compiled(pattern).search(encoded) is not None for pattern in self.page.unless)

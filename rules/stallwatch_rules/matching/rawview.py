@@ -1,0 +1,74 @@
+"""A cell as patterns see it: without colours, container escapes and foreign encodings, segment for segment.
+
+Whatever is taken out, every line feed and carriage return stays, so that the n-th segment of the view is the
+n-th of the cell.
+"""
+
+from __future__ import annotations
+
+import re
+
+from stallwatch_rules.text import ansi
+
+_JSON_LINES = re.compile(rb'\s*\{"log":"')  # what docker's json-file driver writes
+_JSON_ESCAPES = (
+    (b'\\"', b'"'),
+    (b"\\u003c", b"<"),
+    (b"\\u003e", b">"),
+    (b"\\u0026", b"&"),
+    (b"\\t", b"\t"),
+    (b"\\u001b", b"\x1b"),
+    (b"\\\\", b"\\"),
+)
+
+
+def is_plain(data: bytes, end: int) -> bool:
+    """Whether the first bytes are their own view and hold no NULs; ``False`` may be wrong."""
+    return (
+        _is_ascii(data, end)
+        and data.find(b"\x1b", 0, end) < 0
+        and data.find(b"\0", 0, end) < 0
+        and not _JSON_LINES.match(data, 0, end)
+    )
+
+
+def _is_ascii(data: bytes, end: int) -> bool:
+    import numpy as np
+
+    return not end or int(np.frombuffer(data, np.uint8, end).max()) < 128  # twice as fast as bytes.isascii
+
+
+def view_of(data: bytes) -> bytes:
+    """The cell's text in UTF-8, in which patterns are found that its lines match."""
+    if not data.isascii():
+        data = _utf8(data)
+    if data[:1] in (b"{", b" ") and _JSON_LINES.match(data):
+        for escape, character in _JSON_ESCAPES:
+            data = data.replace(escape, character)
+    if b"\x1b" in data:
+        data = ansi.IN_BYTES.sub(b"", data)
+    return data
+
+
+def _utf8(data: bytes) -> bytes:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return b"\n".join([_line(line) for line in data.split(b"\n")])
+    return data
+
+
+def _line(line: bytes) -> bytes:
+    if line.isascii():
+        return line
+    return b"\r".join([_segment(segment) for segment in line.split(b"\r")])
+
+
+def _segment(raw: bytes) -> bytes:
+    """Decoded as the reader of lines does it: UTF-8, else GBK, else with replacements."""
+    for encoding in ("utf-8", "gb18030"):
+        try:
+            return raw.decode(encoding).encode()
+        except UnicodeDecodeError:
+            continue
+    return raw.decode("utf-8", "replace").encode()

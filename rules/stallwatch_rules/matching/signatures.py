@@ -1,0 +1,186 @@
+"""Where rules fire in a log of any size: rule, line, captures and time, and nothing else read.
+
+For finding, counting and charting signatures in gigabytes, as ``stallwatch matches`` does. A diagnosis needs
+more than that (``sourcereading``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.matching.lineblocks import LineBlocks
+from stallwatch_rules.matching.rawpatterns import raw_form
+from stallwatch_rules.matching.rawview import is_plain, view_of
+from stallwatch_rules.matching.segments import Segments, record_head
+from stallwatch_rules.matching.textindex import TextIndex
+from stallwatch_rules.pages.catalogue import scanned_patterns
+from stallwatch_rules.records import Line
+
+if TYPE_CHECKING:
+    from stallwatch_rules.matching.matcher import Matcher
+
+_BACK = 8  #: segments before a line that are asked for the time, where the line has none
+_BEFORE = 2048  #: bytes of them
+_AT_ONCE = 128  #: segments that wait until they are read
+_FEW = 8192  #: bytes that Python looks through sooner than numpy
+_CLOCK = re.compile(rb"\d\d:\d\d:\d\d")  # without it a line tells no time
+
+
+class Signature(NamedTuple):
+    """A rule that fired."""
+
+    rule: str
+    line: Line  #: its time is its own, else that of a line shortly before it, else the last one known
+    captures: dict[str, str]
+
+    def bucket(self, seconds: float) -> float | None:
+        """The beginning of the stretch of time in which it fired."""
+        return None if self.line.time is None else self.line.time // seconds * seconds
+
+
+class SignatureRules:
+    """A matcher's patterns, compiled for any number of scans. Needs hyperscan (``blockscan.available``)."""
+
+    def __init__(self, matcher: Matcher) -> None:
+        patterns = scanned_patterns(matcher.catalogue.pages.values())
+        self.matcher = matcher
+        self.index = TextIndex(patterns, matcher.catalogue.store, [raw_form(one) for one in patterns])
+
+
+class _Span(NamedTuple):
+    """A segment in which something was found."""
+
+    start: int
+    end: int
+    patterns: set[int]  #: that may match there
+
+
+class _Waiting(NamedTuple):
+    """The same until it is read."""
+
+    raw: bytes
+    number: int  #: of its line
+    before: bytes  #: what stands before it
+    patterns: set[int]
+
+
+class SignatureScan:
+    """Scans one source; its lines are those of ``rank``, where none names another."""
+
+    def __init__(self, rules: SignatureRules, source: str = "", rank: int | None = None) -> None:
+        self._rules = rules
+        self._source, self._rank = source, rank
+        self._blocks = LineBlocks()
+        self._before = b""  # the end of the blocks before this one
+        # Segments are read many at a time: after a block was looked through, a processor's caches hold
+        # nothing that reading needs, and a single line would take it four times as long.
+        self._waiting: list[_Waiting] = []
+        self._time: float | None = None
+        self.lines = 0  #: line ends so far
+
+    def feed(self, data: bytes) -> Iterator[Signature]:
+        """The next signatures; those in ``data`` may come with a later portion."""
+        self._look_through(*self._blocks.feed(data))
+        if len(self._waiting) >= _AT_ONCE:
+            yield from self._read_waiting()
+
+    def finish(self) -> Iterator[Signature]:
+        """The signatures that are left."""
+        self._look_through(*self._blocks.finish())
+        yield from self._read_waiting()
+
+    def _look_through(self, data: bytes, end: int) -> None:
+        """Find the segments to read in the first bytes of ``data``."""
+        if is_plain(data, end):
+            numbers, ends = self._rules.index.hits(memoryview(data)[:end])
+            spans = self._spans(data, end, zip(numbers, ends, strict=True)) if numbers else []
+        else:
+            data = data[:end].replace(b"\0", b"")
+            end = len(data)
+            spans = self._spans_in_view(data)
+        counted = 0
+        for start, stop, patterns in spans:
+            self.lines += _feeds(data, counted, start)
+            counted = start
+            raw = record_head(data, start) + data[start:stop]
+            self._waiting.append(_Waiting(raw, self.lines + 1, self._bytes_before(data, start), patterns))
+        self.lines += _feeds(data, counted, end)
+        self._before = self._bytes_before(data, end)
+
+    def _bytes_before(self, data: bytes, start: int) -> bytes:
+        if start >= _BEFORE:
+            return data[start - _BEFORE : start]
+        return (self._before + data[:start])[-_BEFORE:]
+
+    def _spans(self, data: bytes, limit: int, hits: Iterable[tuple[int, int]]) -> list[_Span]:
+        """The segments in which those hits end."""
+        spans: list[_Span] = []
+        owners, stop = self._rules.index.owners, -1
+        for number, end in hits:
+            last = end - 1
+            if last > stop:
+                feed = data.rfind(b"\n", 0, last) + 1
+                start = max(feed, data.rfind(b"\r", feed, last) + 1)
+                feed = data.find(b"\n", last, limit)
+                stop = limit if feed < 0 else feed
+                back = data.find(b"\r", last, stop)
+                stop = stop if back < 0 else back
+                spans.append(_Span(start, stop, set(owners[number])))
+            else:
+                spans[-1].patterns.update(owners[number])
+        return spans
+
+    def _spans_in_view(self, data: bytes) -> list[_Span]:
+        view = view_of(data)
+        numbers, ends = self._rules.index.hits(view) if view else ([], [])
+        if not numbers:
+            return []
+        if view is data:
+            return self._spans(data, len(data), zip(numbers, ends, strict=True))
+        segments, found = Segments(data, view), dict[int, set[int]]()
+        for unit, number in zip(segments.at(ends).tolist(), numbers, strict=True):
+            found.setdefault(unit, set()).update(self._rules.index.owners[number])
+        return [_Span(*segments.place(unit), patterns) for unit, patterns in found.items()]
+
+    def _read_waiting(self) -> Iterator[Signature]:
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            lines = self._read(one.raw, one.number)
+            for index, rule, captures in self._rules.matcher.confirm(lines, one.patterns):
+                line = lines[index]
+                if line.time is None:
+                    self._time = self._time_in(one.before) or self._time
+                    line = lines[index] = msgspec.structs.replace(line, time=self._time)
+                self._time = line.time
+                yield Signature(rule, line, captures)
+
+    def _read(self, raw: bytes, number: int = 1) -> list[Line]:
+        reader = LineReader(self._source, self._rank).alone(self._time, number)
+        return [*reader.feed(raw), *reader.finish()]
+
+    def _time_in(self, before: bytes) -> float | None:
+        """What the last of these segments says that tells a time; the first may be there in part only."""
+        stop = len(before)
+        for _ in range(_BACK):
+            stop -= 1
+            start = max(before.rfind(b"\n", 0, max(0, stop)), before.rfind(b"\r", 0, max(0, stop))) + 1
+            if _CLOCK.search(before, start, stop):
+                times = [line.time for line in self._read(before[start:stop]) if line.time is not None]
+                if times:
+                    return times[-1]
+            stop = start
+        return None
+
+
+def _feeds(data: bytes, start: int, end: int) -> int:
+    """How many line feeds stand between two offsets."""
+    if end - start < _FEW:
+        return data.count(b"\n", start, end)
+    import numpy as np
+
+    return int(np.count_nonzero(np.frombuffer(data, np.uint8, end - start, start) == 10))

@@ -1,0 +1,1 @@
+"""Rule pages: read, validated and kept."""

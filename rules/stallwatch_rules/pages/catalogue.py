@@ -1,0 +1,231 @@
+"""All rule pages: the packaged ones and the user's own folders, validated together."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stallwatch_rules.matching.database import DatabaseStore
+from stallwatch_rules.matching.textindex import matchable
+from stallwatch_rules.pages.catalogue_cache import keep_pages, kept_pages, stamp_of
+from stallwatch_rules.pages.page import PageError, RulePage, parse_page
+from stallwatch_rules.pages.patterns import pattern_fault
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+
+_PACKAGED = str(files("stallwatch_rules") / "catalogue")  # what readers of both languages get
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The pages that loaded, by id, and the problems of those that did not."""
+
+    pages: Mapping[str, RulePage]
+    problems: Sequence[PageError] = ()
+    digest: str = field(default="", compare=False)  #: changes when what the matcher sees changes
+    #: compiles the patterns, or knows where they lie compiled
+    store: DatabaseStore = field(default_factory=DatabaseStore, compare=False)
+
+    @classmethod
+    def of(
+        cls,
+        pages: Iterable[RulePage],
+        problems: Sequence[PageError] = (),
+        store: DatabaseStore | None = None,
+    ) -> Catalogue:
+        """A catalogue of these pages, for example of a single one under test."""
+        by_id = {page.id: page for page in pages}
+        return cls(by_id, list(problems), _digest(by_id.values()), store or DatabaseStore())
+
+    def page(self, rule: str) -> RulePage:
+        """The page with this id; ``KeyError`` where there is none."""
+        return self.pages[rule]
+
+
+def load_catalogue(extra_dirs: Sequence[Path] = (), *, cache: Path | None = None) -> Catalogue:
+    """Read the packaged pages and those of the extra folders (``<family>/<id>.md``).
+
+    A broken page is left out and reported in ``problems``; the others still load. In the folder ``cache``
+    what was parsed and compiled is kept for the next start.
+    """
+    store = DatabaseStore(cache)
+    roots = [files("stallwatch_rules") / "catalogue", *extra_dirs]
+    stamp = _stamp(roots) if cache is not None else ""
+    if cache is not None and stamp:
+        kept = kept_pages(cache, stamp)
+        if kept is not None:
+            return Catalogue.of(kept, store=store)
+    catalogue = _parsed(roots, store)
+    if cache is not None and stamp and not catalogue.problems:
+        keep_pages(cache, stamp, list(catalogue.pages.values()))
+    return catalogue
+
+
+def _stamp(roots: Sequence[Traversable]) -> str:
+    """What the files of these folders are, if they are files."""
+    found: list[Path] = []
+    try:
+        for root in roots:
+            if not isinstance(root, Path):
+                return ""
+            found += [file for file in _page_files(root) if isinstance(file, Path)]
+        return stamp_of(found)
+    except OSError:
+        return ""
+
+
+def _parsed(roots: Sequence[Traversable], store: DatabaseStore) -> Catalogue:
+    pages: dict[str, RulePage] = {}
+    problems: list[PageError] = []
+    for root in roots:
+        if not root.is_dir():
+            problems.append(
+                PageError(str(root), 1, "no such folder of rule pages", "name an existing folder")
+            )
+            continue
+        for file in _page_files(root):
+            try:
+                page = _read(file.read_bytes(), str(file))
+            except PageError as error:
+                problems += error.every()
+            except OSError as error:
+                reason = error.strerror or str(error)
+                problems.append(PageError(str(file), 1, f"cannot be read: {reason}", "make it readable"))
+            else:
+                if page.id in pages:
+                    problems.append(_duplicate(page, pages[page.id]))
+                else:
+                    pages[page.id] = page
+    problems += _refused_by_hyperscan(pages, store)
+    problems += _unknown_consequences(pages)
+    problems += _circles(pages)
+    return Catalogue.of(pages.values(), problems, store)
+
+
+def _page_files(folder: Traversable) -> Iterator[Traversable]:
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.name.startswith((".", "_")) or entry.name == "README.md":
+            continue
+        if entry.is_dir():
+            yield from _page_files(entry)
+        elif entry.name.endswith(".md"):
+            yield entry
+
+
+@functools.lru_cache(maxsize=1024)
+def _read(content: bytes, path: str) -> RulePage:
+    """Parse once per content: a process may load the catalogue more than once."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise PageError(path, line, "not UTF-8 text", "save the page as UTF-8") from error
+    return parse_page(text, path, quick=True, chinese=path.startswith(_PACKAGED))
+
+
+def _duplicate(page: RulePage, first: RulePage) -> PageError:
+    return PageError(
+        page.path,
+        _line_of(page, page.id),
+        f"the id {page.id!r} is taken by {first.path}",
+        "choose another id",
+    )
+
+
+def _refused_by_hyperscan(pages: dict[str, RulePage], store: DatabaseStore) -> Iterator[PageError]:
+    """Compile what the matcher compiles, all at once; look page by page only when that fails.
+
+    The last pages first, which are the user's own, and no longer than that something is refused: looking at
+    the packaged ones takes seconds.
+    """
+    refused = not matchable(scanned_patterns(pages.values()), store)
+    for page in reversed(list(pages.values())):
+        if not refused:
+            return
+        for pattern in (*page.patterns, *page.requires):
+            fault = pattern_fault(pattern)
+            if fault is not None:
+                pages.pop(page.id, None)
+                yield PageError(page.path, _line_of(page, pattern), fault.message, fault.remedy)
+        if page.id not in pages:
+            refused = not matchable(scanned_patterns(pages.values()), store)
+
+
+def scanned_rules(pages: Iterable[RulePage]) -> list[RulePage]:
+    """The rules that are looked for in every line: retired ones keep silent."""
+    return [page for page in pages if page.status != "retired"]
+
+
+def scanned_patterns(pages: Iterable[RulePage]) -> tuple[str, ...]:
+    """The patterns that the matcher looks for, in its order."""
+    return tuple(pattern for page in scanned_rules(pages) for pattern in (*page.patterns, *page.requires))
+
+
+def _unknown_consequences(pages: Mapping[str, RulePage]) -> Iterator[PageError]:
+    for page in pages.values():
+        for consequence in page.explains:
+            if consequence == page.id:
+                message, remedy = "a rule cannot explain itself", "remove it from explains"
+            elif consequence not in pages:
+                message, remedy = f"explains the unknown rule {consequence!r}", "mend the id, or add its page"
+            else:
+                continue
+            yield PageError(page.path, _line_of(page, consequence, after="explains"), message, remedy)
+
+
+def _circles(pages: Mapping[str, RulePage]) -> Iterator[PageError]:
+    """Rules that explain each other in the end: then neither could be the cause. Each circle is told once."""
+    told: set[frozenset[str]] = set()
+    for page in pages.values():
+        circle = _way_back(page.id, pages)
+        if circle and frozenset(circle) not in told:
+            told.add(frozenset(circle))
+            yield PageError(
+                page.path,
+                _line_of(page, circle[1], after="explains"),
+                "explains itself in a circle: " + " → ".join((*circle, page.id)),
+                "let the earlier of them in time explain the other, and drop one entry of explains",
+            )
+
+
+def _way_back(start: str, pages: Mapping[str, RulePage]) -> list[str]:
+    """The shortest way from a rule over what it explains back to itself, without its end; empty if none."""
+    ways = [[start]]
+    seen = {start}
+    while ways:
+        way = ways.pop(0)
+        for consequence in pages[way[-1]].explains:
+            if consequence == start and len(way) > 1:
+                return way
+            if consequence in pages and consequence not in seen:
+                seen.add(consequence)
+                ways.append([*way, consequence])
+    return []
+
+
+def _line_of(page: RulePage, needle: str, after: str = "") -> int:
+    """The first line of the page's file that holds the text; 1 where it cannot be told."""
+    try:
+        lines = Path(page.path).read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError):
+        return 1
+    reached = not after
+    for number, line in enumerate(lines, 1):
+        reached = reached or line.startswith(after)
+        if reached and needle in line:
+            return number
+    return 1
+
+
+def _digest(pages: Iterable[RulePage]) -> str:
+    seen = [(page.id, page.status, page.patterns, page.requires, page.unless) for page in pages]
+    return hashlib.sha256(msgspec.json.encode(sorted(seen))).hexdigest()[:16]

@@ -1,0 +1,76 @@
+"""Fixes that depend on versions: ``{deepspeed<0.15.4} Upgrade: …`` is shown only where it can apply."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from stallwatch_rules.pages.placeholders import written
+
+if TYPE_CHECKING:
+    from stallwatch_rules.pages.page import RulePage
+
+_CONDITION = re.compile(r"\{(?P<condition>[^{}]*)\}\s*(?P<text>.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Fix:
+    """One fix; with a condition it is for some versions of one package."""
+
+    text: str
+    package: str | None = None
+    specifier: SpecifierSet | None = None
+
+
+def parse_fix(text: str) -> Fix:
+    """Take the leading condition off a fix; ``ValueError`` where the braces hold none."""
+    found = _CONDITION.fullmatch(text)
+    if found is None:
+        return Fix(text)
+    try:
+        requirement = Requirement(found["condition"])
+    except InvalidRequirement:
+        requirement = None
+    if requirement is None or not requirement.specifier or requirement.extras or requirement.marker:
+        raise ValueError(f"{{{found['condition']}}} is not a condition on a package's version")
+    return Fix(found["text"], requirement.name, requirement.specifier)
+
+
+def fixes_for(page: RulePage, environment: Mapping[str, str], language: str = "en") -> list[str]:
+    """The page's fixes for these package versions (``{"deepspeed": "0.16.4"}``), most likely first.
+
+    A fix whose condition is known to be false is left out. A condition that cannot be decided, because the
+    log does not tell the version, becomes words. What is still to be written is left out.
+    """
+    chinese = language.startswith("zh")
+    texts = page.sections.zh_fixes if chinese else page.sections.fixes
+    versions = {canonicalize_name(name): version for name, version in environment.items()}
+    fixes: list[str] = []
+    for fix in map(parse_fix, texts):
+        if not written(fix.text):
+            continue
+        if fix.package is None or fix.specifier is None:
+            fixes.append(fix.text)
+            continue
+        holds = _holds(fix.specifier, versions.get(canonicalize_name(fix.package)))
+        if holds:
+            fixes.append(fix.text)
+        elif holds is None:
+            condition = f"{fix.package}{fix.specifier}"
+            fixes.append(f"{condition} 时：{fix.text}" if chinese else f"With {condition}: {fix.text}")
+    return fixes
+
+
+def _holds(specifier: SpecifierSet, version: str | None) -> bool | None:
+    try:
+        known = Version(version) if version else None
+    except InvalidVersion:
+        known = None
+    return None if known is None else specifier.contains(known, prereleases=True)

@@ -1,0 +1,207 @@
+"""One rule page: the Markdown file that is a rule's pattern, documentation, test and runbook at once.
+
+A page is YAML front matter between ``---`` lines, then a Markdown body. ``parse_page`` turns the text into
+a ``RulePage`` or raises ``PageError``, which names file, line and remedy.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from stallwatch_rules.pages.fixes import parse_fix
+from stallwatch_rules.pages.page_body import Body, read_body
+from stallwatch_rules.pages.page_error import PageError
+from stallwatch_rules.pages.patterns import pattern_fault
+from stallwatch_rules.records import Harm, Role
+
+if TYPE_CHECKING:
+    from stallwatch_rules.pages.frontmatter import Matter
+
+__all__ = ["EmittedBy", "PageError", "RulePage", "Sections", "Status", "parse_page"]
+
+Status = Literal["stable", "incubating", "retired"]
+
+KEBAB = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+
+class EmittedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which software prints the line, and how to make it visible where it is silent."""
+
+    package: str
+    versions: str = ""  #: a version range such as ">=0.15.4"; empty: any
+    module: str = ""  #: file or logger that prints it
+    level: str = ""  #: INFO, WARNING, ERROR, exception, print, …
+    ranks: str = ""  #: "all", "0", "one per node", …
+    visible: str = ""  #: how to make it visible where it is silent
+
+
+class Sections(msgspec.Struct, frozen=True):
+    """The body, as Markdown, each paragraph on one line; ``fixes`` with their conditions in braces."""
+
+    what: str
+    why: str
+    fixes: list[str]  #: most likely first; show them through ``fixes.fixes_for``
+    harmless: str
+    zh_what: str
+    zh_why: str
+    zh_fixes: list[str]
+
+
+class RulePage(msgspec.Struct, frozen=True):
+    """A rule, validated."""
+
+    id: str
+    title: str
+    title_zh: str
+    family: str
+    role: Role
+    harm: Harm
+    status: Status
+    since: str
+    patterns: list[str]  #: any of them fires the rule; empty: a judged rule, concluded from the whole run
+    requires: list[str]  #: when not empty, one of them must be found in the same source's and rank's lines
+    unless: list[str]  #: none of them may be found on the line itself
+    explains: list[str]  #: ids of the rules that are consequences of this one
+    emitted_by: list[EmittedBy]
+    probe: str | None
+    references: list[str]
+    sections: Sections
+    fires: list[str]  #: samples (one or several lines each) that must fire the rule
+    quiet: list[str]  #: samples that must not
+    path: str
+    fires_at: list[int] = []  #: the page's line of each sample's fence
+    quiet_at: list[int] = []
+
+    @property
+    def judged(self) -> bool:
+        """Whether the engine concludes this rule from the run, as no line shows it."""
+        return not self.patterns
+
+
+class _Front(msgspec.Struct, forbid_unknown_fields=True):
+    id: str
+    title: str
+    title_zh: str
+    family: str
+    role: Role
+    harm: Harm
+    status: Status
+    since: str
+    patterns: list[str]
+    requires: list[str] = []
+    unless: list[str] = []
+    explains: list[str] = []
+    emitted_by: list[EmittedBy] = []
+    probe: str | None = None
+    references: list[str] = []
+
+
+def parse_page(text: str, path: str, *, quick: bool = False, chinese: bool = True) -> RulePage:
+    """Read one page; every problem found is in the ``PageError`` raised (see ``PageError.every``).
+
+    ``quick`` leaves out compiling each pattern with hyperscan, for a caller that compiles all pages' at once.
+    Without ``chinese`` the Chinese title and section may be left out; the English text stands in for them.
+    """
+    from stallwatch_rules.pages import (
+        frontmatter,  # YAML is not needed where pages were kept from an earlier start
+    )
+
+    matter = frontmatter.split(text, path)
+    if not chinese and isinstance(matter.values, dict) and "title" in matter.values:
+        matter.values.setdefault("title_zh", matter.values["title"])
+    body, problems = read_body(matter.body, matter.body_line, path, chinese=chinese)
+    front: _Front | None = None
+    try:
+        front = frontmatter.convert(matter, _Front, path)
+    except PageError as problem:
+        problems += problem.every()
+    else:
+        problems += _front_problems(front, matter, path, quick)
+    problems += _fix_problems(body, path)
+    if problems or front is None:
+        problems.sort(key=lambda problem: problem.line)
+        raise PageError.of(problems)
+    return RulePage(
+        id=front.id,
+        title=front.title,
+        title_zh=front.title_zh,
+        family=front.family,
+        role=front.role,
+        harm=front.harm,
+        status=front.status,
+        since=front.since,
+        patterns=front.patterns,
+        requires=front.requires,
+        unless=front.unless,
+        explains=front.explains,
+        emitted_by=front.emitted_by,
+        probe=None if front.probe == "none" else front.probe,
+        references=front.references,
+        sections=Sections(
+            what=body.what,
+            why=body.why,
+            fixes=[item.text for item in body.fixes],
+            harmless=body.harmless,
+            zh_what=body.zh_what or body.what,
+            zh_why=body.zh_why or body.why,
+            zh_fixes=[item.text for item in body.zh_fixes or body.fixes],
+        ),
+        fires=[sample.text for sample in body.fires],
+        quiet=[sample.text for sample in body.quiet],
+        path=path,
+        fires_at=[sample.line for sample in body.fires],
+        quiet_at=[sample.line for sample in body.quiet],
+    )
+
+
+def _front_problems(front: _Front, matter: Matter, path: str, quick: bool) -> Iterator[PageError]:
+    """What the types cannot say: names that must agree with the file's place, empty words, bad patterns."""
+
+    def at(message: str, remedy: str, *keys: str | int) -> PageError:
+        return PageError(path, matter.line_of(*keys), message, remedy)
+
+    place = PurePath(path)
+    for key, value, expected, where in (
+        ("id", front.id, place.stem, "the file's name without .md"),
+        ("family", front.family, place.parent.name, "the folder's name"),
+    ):
+        if not KEBAB.fullmatch(value):
+            yield at(f"{key} {value!r} is not kebab-case", "use lower-case words joined by hyphens", key)
+        elif value != expected:
+            yield at(
+                f"{key} {value!r} is not {where} ({expected!r})",
+                f"rename the {key}, or move the file to {front.family}/{front.id}.md",
+                key,
+            )
+    for key, value in (("title", front.title), ("title_zh", front.title_zh), ("since", front.since)):
+        if not value.strip():
+            yield at(f"{key} is empty", f"write the {key}", key)
+    for key, patterns in (
+        ("patterns", front.patterns),
+        ("requires", front.requires),
+        ("unless", front.unless),
+    ):
+        for index, pattern in enumerate(patterns):
+            fault = pattern_fault(pattern, quick=quick)
+            if fault is not None:
+                yield at(f"{key}[{index}] {pattern!r}: {fault.message}", fault.remedy, key, index)
+    if not front.patterns and front.unless:
+        yield at("unless needs patterns", "give patterns, or drop unless", "patterns")
+
+
+def _fix_problems(body: Body, path: str) -> Iterator[PageError]:
+    for item in (*body.fixes, *body.zh_fixes):
+        try:
+            parse_fix(item.text)
+        except ValueError as error:
+            yield PageError(
+                path,
+                item.line,
+                str(error),
+                "write a condition such as {deepspeed<0.15.4}, or drop the braces",
+            )

@@ -1,0 +1,241 @@
+"""The Markdown body of a rule page: its sections, its numbered fixes and its sample blocks."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from stallwatch_rules.pages.page_error import PageError
+
+_HEADINGS = {
+    "## What happened": "what",
+    "## Why": "why",
+    "## Fix": "fix",
+    "## When it is harmless": "harmless",
+    "## Samples": "samples",
+    "## 中文": "zh",
+}
+_ZH_HEADINGS = {"### 发生了什么": "zh_what", "### 原因": "zh_why", "### 处理": "zh_fix"}
+_REQUIRED = {
+    name: heading
+    for heading, name in (_HEADINGS | _ZH_HEADINGS).items()
+    if name not in ("harmless", "samples")
+}
+
+_CHINESE = ("zh", *_ZH_HEADINGS.values())
+
+_Report = Callable[[int, str, str], None]  # takes a problem: line, message, remedy
+
+_HEADING = re.compile(r"#{1,3} .*")
+_FENCE = re.compile(r"(?P<indent> *)(?P<ticks>`{3,})\s*(?P<info>[^`]*)")
+_ITEM = re.compile(r"\d+[.)]\s+(?P<text>\S.*)")
+_BULLET = re.compile(r"\s*([-*+]|\d+[.)])\s")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One numbered fix, or one sample, and the page's line it starts on."""
+
+    text: str
+    line: int
+
+
+@dataclass
+class Body:
+    """The sections' text (Markdown, every paragraph on one line) and the samples."""
+
+    what: str = ""
+    why: str = ""
+    harmless: str = ""
+    zh_what: str = ""
+    zh_why: str = ""
+    fixes: list[Item] = field(default_factory=list)
+    zh_fixes: list[Item] = field(default_factory=list)
+    fires: list[Item] = field(default_factory=list)
+    quiet: list[Item] = field(default_factory=list)
+
+
+@dataclass
+class _Section:
+    line: int
+    lines: list[tuple[int, str]] = field(default_factory=list)
+
+
+def read_body(text: str, first_line: int, path: str, *, chinese: bool = True) -> tuple[Body, list[PageError]]:
+    """Read the body; ``first_line`` is the page's line on which it starts. Problems come back, not raised.
+
+    Without ``chinese`` the Chinese section may be left out as a whole.
+    """
+    problems: list[PageError] = []
+
+    def problem(line: int, message: str, remedy: str) -> None:
+        problems.append(PageError(path, line, message, remedy))
+
+    body = Body()
+    sections = _cut(text, first_line, body, problem)
+    last = first_line + text.count("\n")
+    needed = chinese or any(name in sections for name in _CHINESE)
+    for name, heading in _REQUIRED.items():
+        if name not in sections and (needed or name not in _CHINESE):
+            problem(last, f"the section '{heading}' is missing", f"add a heading '{heading}' with its text")
+    for name, section in sections.items():
+        if name == "fix":
+            body.fixes = _items(section, problem)
+        elif name == "zh_fix":
+            body.zh_fixes = _items(section, problem)
+        elif name in ("what", "why", "harmless", "zh_what", "zh_why"):
+            prose = _unwrap([line for _, line in section.lines])
+            if not prose:
+                problem(section.line, "the section is empty", "write it, or remove its heading")
+            setattr(body, name, prose)
+    for kind, samples in (("fires", body.fires), ("quiet", body.quiet)):
+        if not samples:
+            problem(
+                last, f"no sample that {_MEANING[kind]}", f"add a fenced block that starts with ```log {kind}"
+            )
+    return body, problems
+
+
+_MEANING = {"fires": "must fire the rule", "quiet": "must not fire the rule"}
+
+
+def _cut(text: str, first_line: int, body: Body, problem: _Report) -> dict[str, _Section]:
+    """Sort the lines into sections and take the sample blocks out."""
+    sections: dict[str, _Section] = {}
+    current = _Section(first_line)
+    inside_zh = False
+    for piece in _pieces(text, first_line):
+        if isinstance(piece, _Fenced):
+            if not piece.closed:
+                problem(piece.line, "the fenced block does not end", f"close it with {piece.ticks}")
+            if not _take_sample(piece, body, problem):
+                current.lines += piece.raw
+            continue
+        number, line = piece
+        if not _HEADING.fullmatch(line):
+            current.lines.append(piece)
+            continue
+        heading = line.rstrip()
+        if heading.startswith("## "):
+            inside_zh = heading == "## 中文"
+        name = _HEADINGS.get(heading) or (_ZH_HEADINGS.get(heading) if inside_zh else None)
+        if name is not None:
+            current = _Section(number)
+            if name in sections:
+                problem(number, f"the section '{heading}' comes twice", "join the two")
+            sections[name] = current
+        elif not heading.startswith("# "):
+            known = ", ".join([*_HEADINGS, *_ZH_HEADINGS])
+            problem(number, f"unknown heading '{heading}'", f"use one of: {known}")
+    return sections
+
+
+@dataclass
+class _Fenced:
+    """A fenced block: its words, its lines, and the lines with the fences as they are in the page."""
+
+    line: int
+    ticks: str
+    indent: int
+    info: list[str]
+    inner: list[str] = field(default_factory=list)
+    raw: list[tuple[int, str]] = field(default_factory=list)
+    closed: bool = False
+
+
+def _pieces(text: str, first_line: int) -> Iterator[_Fenced | tuple[int, str]]:
+    """The body's lines, each fenced block in one piece."""
+    fence: _Fenced | None = None
+    for number, line in enumerate(text.split("\n"), first_line):
+        mark = _FENCE.fullmatch(line)
+        info = mark["info"].split() if mark else []
+        if fence is not None and mark is not None and info[:1] == ["log"]:
+            yield fence  # a new sample begins: the one before was never closed
+            fence = None
+        if fence is None:
+            if mark is None:
+                yield number, line
+            else:
+                fence = _Fenced(number, mark["ticks"], len(mark["indent"]), info, raw=[(number, line)])
+            continue
+        fence.raw.append((number, line))
+        if mark is not None and not info and len(mark["ticks"]) >= len(fence.ticks):
+            fence.closed = True
+            yield fence
+            fence = None
+        else:
+            indent = min(fence.indent, len(line) - len(line.lstrip(" ")))
+            fence.inner.append(line[indent:])
+    if fence is not None:
+        yield fence
+
+
+def _take_sample(block: _Fenced, body: Body, problem: _Report) -> bool:
+    """Keep the block where it is a sample."""
+    if block.info[:1] != ["log"]:
+        return False
+    if block.info[1:] not in (["fires"], ["quiet"]):
+        problem(block.line, f"unknown block '{' '.join(block.info)}'", "use 'log fires' or 'log quiet'")
+    elif not any(line.strip() for line in block.inner):
+        problem(block.line, "the sample is empty", "put the log's lines between the fences")
+    elif block.closed:
+        samples = body.fires if block.info[1] == "fires" else body.quiet
+        samples.append(Item("\n".join(block.inner).strip("\n"), block.line))
+    return True
+
+
+def _items(section: _Section, problem: _Report) -> list[Item]:
+    """The numbered list of a Fix section; anything else in it is a problem."""
+    found: list[tuple[int, list[str]]] = []
+    fenced = False
+    for number, line in section.lines:
+        item = _ITEM.fullmatch(line)
+        if item is not None and not fenced:
+            found.append((number, [item["text"]]))
+        elif found and (not line.strip() or line[0] in " \t" or fenced):
+            found[-1][1].append(line)
+        elif line.strip():
+            problem(
+                number, "Fix must be a numbered list", "start each fix with '1. ', indent what belongs to it"
+            )
+            break
+        if _FENCE.fullmatch(line):
+            fenced = not fenced
+    if not found and not any(line.strip() for _, line in section.lines):
+        problem(section.line, "Fix must be a numbered list", "start each fix with '1. '")
+    return [
+        Item(_unwrap([lines[0], *textwrap.dedent("\n".join(lines[1:])).splitlines()]), number)
+        for number, lines in found
+    ]
+
+
+def _unwrap(lines: list[str]) -> str:
+    """Join the lines of a paragraph; keep blank lines, list items and fenced blocks as they are."""
+    out: list[str] = []
+    fenced = False
+    fresh = True  # whether the next line starts a line of its own
+    for line in lines:
+        if _FENCE.fullmatch(line):
+            fenced = not fenced
+            out.append(line)
+            fresh = True
+        elif fenced:
+            out.append(line)
+        elif not line.strip():
+            out.append("")
+            fresh = True
+        elif fresh or _BULLET.match(line):
+            out.append(line.rstrip())
+            fresh = False
+        else:
+            out[-1] = _join(out[-1], line.strip())
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(out)).strip("\n")
+
+
+def _join(left: str, right: str) -> str:
+    """Chinese text takes no space at a line's end; other text does."""
+    wide = "\u3000" <= left[-1] <= "\u9fff" or left[-1] >= "\uff00"
+    wide_right = "\u3000" <= right[0] <= "\u9fff" or right[0] >= "\uff00"
+    return left + right if wide and wide_right else f"{left} {right}"

@@ -1,0 +1,1 @@
+"""How far a run came, how fast, and how its numbers went."""

@@ -1,0 +1,113 @@
+"""A run's rhythm by the clock: how long it has been silent, and how long is too long for it."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stallwatch_rules.diagnosis.findings import Streams
+from stallwatch_rules.progress.tracker import ProgressTracker, stall_threshold
+from stallwatch_rules.records import Line
+from stallwatch_rules.stream import ACTIVITY_SECONDS, StreamReading
+from stallwatch_rules.text.reported import latest
+
+ALIVE = 5  #: lines after a silence that show that the run only did something without a word
+ENOUGH = 5  #: durations that tell a rhythm
+TOLD = 3.0  #: without them, so many times the step time that the trainer prints is no stall yet
+STANDING = 1200.0  #: seconds that a bar may stand at a step: saves and evaluations take a while
+MID_RUN = 10  #: a first step beyond so many steps was not the run's first
+USUAL = 1.5  #: a silence is no news if the run got over one nearly as long before
+
+
+@dataclass(frozen=True)
+class RunClock:
+    """When something happened last."""
+
+    threshold: float  #: seconds without a step that are too many
+    silence: float | None  #: seconds from the last step to the end of the log, or to now
+    silent: bool  #: the log falls silent after the last step for longer than the threshold
+    last_advance: Line | None
+
+
+def read_clock(
+    streams: Streams,
+    tracker: ProgressTracker,
+    now: float | None = None,
+    threshold: float | None = None,
+    *,
+    by_hand: bool = False,
+) -> RunClock:
+    """The clock of these streams. ``now`` is given by who watches live; else the log's end counts."""
+    if threshold is None:
+        durations = tracker.durations(tracker.phase)
+        threshold = max(stall_threshold(durations), USUAL * max(durations, default=0.0))
+        if len(durations) < ENOUGH:
+            threshold = max(threshold, TOLD * max(tracker.step_seconds()[-50:], default=0.0))
+    advanced = [stream for stream in streams.values() if stream.last_advance is not None]
+    lines = [stream.last_advance for stream in advanced if stream.last_advance is not None]
+    last_advance = latest(lines) if lines else None
+    times = [time for stream in advanced if (time := _last_sign(stream)) is not None]
+    if not times or len(times) < len(advanced):
+        if times or now is not None or not advanced:
+            return RunClock(threshold, None, False, last_advance)
+        if tracker.waited > max(threshold, STANDING):
+            return RunClock(threshold, tracker.waited, True, last_advance)
+        beyond = _unaccounted(streams, tracker)
+        return RunClock(threshold, beyond, (beyond or 0.0) > 2 * threshold, last_advance)
+    ends = [stream.last_time for stream in streams.values() if stream.last_time is not None]
+    end = now if now is not None else max(ends)
+    silence = max(0.0, end - max(times))
+    if silence <= threshold:
+        return RunClock(threshold, silence, False, last_advance)
+    signs: Counter[int] = Counter()
+    for stream in streams.values():
+        signs.update(stream.activity)
+    alive = sys.maxsize if by_hand else ALIVE
+    silent = _falls_silent(max(times), end, signs, threshold, alive)
+    return RunClock(threshold, silence, silent, last_advance)
+
+
+def begins_in_mid_run(tracker: ProgressTracker) -> bool:
+    """Whether the log is some steps from the middle of a run, by the number of its first step."""
+    first, last, known = tracker.first_step, tracker.last_step, len(tracker.step_seconds())
+    if first is None or last is None or not known:
+        return False
+    return first > MID_RUN * max(1.0, (last - first) / max(known - 1, 1))
+
+
+def _unaccounted(streams: Streams, tracker: ProgressTracker) -> float | None:
+    """How long the log goes on beyond what its steps took, where steps have no times but other lines have.
+
+    Only of an evaluation in the middle of a run: before the first step of a log anything may take hours.
+    """
+    firsts = [stream.first_time for stream in streams.values() if stream.first_time is not None]
+    ends = [stream.last_time for stream in streams.values() if stream.last_time is not None]
+    if not firsts or tracker.phase != "eval" or not begins_in_mid_run(tracker):
+        return None
+    return max(0.0, max(ends) - min(firsts) - sum(tracker.step_seconds()))
+
+
+def _last_sign(stream: StreamReading) -> float | None:
+    """When the stream's last step was done at the latest.
+
+    Where that line has no time of its own, the next line that has one came after it.
+    """
+    done = stream.when(stream.last_advance)
+    return done if done is not None else stream.after_time
+
+
+def _falls_silent(start: float, end: float, signs: Mapping[int, int], threshold: float, alive: int) -> bool:
+    """Whether there is a gap longer than the threshold, and hardly a line after it.
+
+    Lines come after a silent evaluation or a slow save, too; after a hang there are few, unless somebody
+    ended it.
+    """
+    moments = {sign * ACTIVITY_SECONDS: count for sign, count in signs.items()}
+    marks = [start, *sorted(moment for moment in moments if start < moment < end), end]
+    gaps = [index for index in range(1, len(marks)) if marks[index] - marks[index - 1] > threshold]
+    if not gaps:
+        return False
+    resumed = marks[gaps[-1]] - ACTIVITY_SECONDS
+    return sum(count for moment, count in moments.items() if moment >= resumed) < alive

@@ -1,0 +1,230 @@
+"""How one stream of lines advanced: its steps with their times, and what rules fired between them.
+
+Bounded: when a stream has many steps, neighbouring intervals are put together, two and two.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+
+from stallwatch_rules.records import Line, Sample
+
+MAX_INTERVALS = 1000
+MAX_TIMES = 1000
+MAX_SERIES = 8
+CLOCK_STEP = 60.0  #: seconds that a clock may go back without having been set
+
+
+@dataclass(slots=True)
+class Interval:
+    """From one step (or a few neighbouring ones) to the next."""
+
+    span: int  #: steps that end in it
+    step: int | None  #: the last of them
+    time: float | None  #: when that step was done
+    seconds: float | None  #: how long they took together; ``None`` where the log does not tell
+    hits: dict[str, int] = field(default_factory=dict)  #: rule → matches before the last of them
+
+    @property
+    def pace(self) -> float | None:
+        """Seconds a step."""
+        return None if self.seconds is None else self.seconds / self.span
+
+    def joined(self, later: Interval) -> Interval:
+        """This and the following interval as one."""
+        seconds = None if self.seconds is None or later.seconds is None else self.seconds + later.seconds
+        hits = later.hits
+        if self.hits:
+            hits = {rule: self.hits.get(rule, 0) + hits.get(rule, 0) for rule in {*self.hits, *hits}}
+        return Interval(self.span + later.span, later.step, later.time, seconds, hits)
+
+
+class Timeline:
+    """The rises of one step counter in one stream, in their order."""
+
+    def __init__(self) -> None:
+        self.advances = 0  #: steps seen to follow one another; without step numbers, logged losses
+        self.total: int | None = None
+        self.intervals: list[Interval] = []
+        self.open_hits: dict[str, int] = {}  #: matches since the last step
+        self.first_step: int | None = None
+        self.last_step: int | None = None
+        self.last_time: float | None = None  #: when the last step was done
+        self.left_out = 0  #: samples without a step number that were not read, before the next one
+        self._time_anchor: tuple[float, int] | None = None  # a line's time, and the advances then
+        self._clock_anchor: tuple[float, int] | None = None  # the same by the trainer's own clock
+        self._width = 1  # intervals are joined until they span so many steps
+
+    def hit(self, rule: str, count: int = 1) -> None:
+        """Count matches of a rule whose harm depends on progress."""
+        self.open_hits[rule] = self.open_hits.get(rule, 0) + count
+
+    def see(self, sample: Sample) -> None:
+        """Take a sample of this counter."""
+        steps = 1
+        if sample.step is None:
+            steps += self.left_out
+            self.left_out = 0
+        else:
+            if self.last_step is None:
+                if sample.from_bar and sample.step == 0:
+                    return  # a bar's first drawing is no step
+                self.first_step = sample.step
+            elif sample.step > self.last_step:
+                steps = sample.step - self.last_step
+            elif sample.step < self.last_step / 2:  # it began anew: another epoch, or a restart
+                self._time_anchor = self._clock_anchor = None
+            else:
+                return
+            self.last_step = sample.step
+        self.total = sample.total_steps or self.total
+        self.advances += steps
+        pace = self._pace(sample)
+        seconds = None if pace is None else pace * steps
+        self.last_time = sample.time
+        self._append(Interval(steps, sample.step, sample.time, seconds, self.open_hits))
+        self.open_hits = {}
+
+    def _pace(self, sample: Sample) -> float | None:
+        """Seconds a step: by the lines' times, by the trainer's clock, or as the line says.
+
+        Lines without a time of their own repeat the last one, and clocks count whole seconds: so the
+        time since the last change is spread over the steps since then.
+        """
+        pace, self._time_anchor = _spread(self._time_anchor, sample.time, self.advances)
+        elapsed = sample.values.get("elapsed_seconds")
+        by_clock, self._clock_anchor = _spread(self._clock_anchor, elapsed, self.advances)
+        if pace is None:
+            pace = by_clock
+        if pace is None and not sample.from_bar:  # a bar's rate is smoothed over the steps before
+            pace = sample.values.get("step_seconds")
+        return pace
+
+    def _append(self, interval: Interval) -> None:
+        if self.intervals and self.intervals[-1].span < self._width:
+            self.intervals[-1] = self.intervals[-1].joined(interval)
+        else:
+            self.intervals.append(interval)
+        if len(self.intervals) > MAX_INTERVALS:
+            pairs = zip(self.intervals[::2], self.intervals[1::2], strict=False)
+            odd = self.intervals[len(self.intervals) // 2 * 2 :]
+            self.intervals = [one.joined(other) for one, other in pairs] + odd
+            self._width *= 2
+
+
+def _spread(
+    anchor: tuple[float, int] | None, moment: float | None, advances: int
+) -> tuple[float | None, tuple[float, int] | None]:
+    if moment is None:
+        return None, anchor
+    if anchor is None or moment < anchor[0]:
+        return None, (moment, advances)
+    if moment == anchor[0]:
+        return None, anchor
+    return (moment - anchor[0]) / (advances - anchor[1]), (moment, advances)
+
+
+class StreamTimelines:
+    """One source and rank: a timeline per counter, as a log may count its steps in several ways."""
+
+    def __init__(self) -> None:
+        self.by_series: dict[str, Timeline] = {}
+        self.hit_times: dict[str, list[float]] = {}
+        self._unplaced: dict[str, int] = {}  # matches before any counter was seen
+
+    @property
+    def advances(self) -> int:
+        """Steps seen, by the counter that tells most."""
+        main = self.main
+        return main.advances if main is not None else 0
+
+    def hit(self, rule: str, line: Line, count: int = 1) -> None:
+        """Count matches of a rule whose harm depends on progress; the last of them in this line."""
+        self._unplaced[rule] = self._unplaced.get(rule, 0) + count
+        for timeline in self.by_series.values():
+            timeline.hit(rule, count)
+        if line.time is not None:
+            times = self.hit_times.setdefault(rule, [])
+            times.append(line.time)
+            if len(times) > MAX_TIMES:
+                del times[1:MAX_TIMES:2]
+
+    def see(self, sample: Sample) -> None:
+        """Take a sample."""
+        if not sample.series:
+            return
+        timeline = self.by_series.get(sample.series)
+        if timeline is None:
+            if len(self.by_series) >= MAX_SERIES:
+                return
+            timeline = self.by_series[sample.series] = Timeline()
+            timeline.open_hits = dict(self._unplaced)
+        timeline.see(sample)
+
+    def leave_out(self, losses: int) -> None:
+        """So many losses without a step number were not read."""
+        timeline = self.by_series.get("dict")
+        if timeline is not None and timeline.last_step is None:
+            timeline.left_out += losses
+
+    @property
+    def main(self) -> Timeline | None:
+        """The counter with the most steps. A bar shorter than the longest one is an evaluation's."""
+        longest = 0
+        for timeline in self.by_series.values():  # asked for at every sample
+            longest = max(longest, timeline.total or 0)
+        found, most = None, (0, "")
+        for name, timeline in self.by_series.items():
+            if (timeline.advances, name) <= most or not timeline.advances:
+                continue
+            if not (name.startswith("bar") and (timeline.total or 0) < longest):
+                found, most = timeline, (timeline.advances, name)
+        return found
+
+
+def leading(streams: Mapping[tuple[str, int | None], StreamTimelines]) -> Timeline | None:
+    """The stream that tells most about the run's pace: the most steps, then the lowest rank."""
+    ordered = sorted(
+        streams.items(), key=lambda item: (-item[1].advances, item[0][1] is None, item[0][1] or 0, item[0][0])
+    )
+    return ordered[0][1].main if ordered else None
+
+
+class StepClock:
+    """When the steps of a timeline were done."""
+
+    def __init__(self, timeline: Timeline | None) -> None:
+        intervals = timeline.intervals if timeline is not None else []
+        times = [i.time for i in intervals if i.time is not None]
+        if any(later < earlier - CLOCK_STEP for earlier, later in pairwise(times)):
+            intervals = []  # the clock was set back: which steps came after a moment, nobody knows
+        timed = sorted((i.time, i.span, i.step or 0) for i in intervals if i.time is not None)
+        self._times = [time for time, _, _ in timed]
+        self._steps = [step for _, _, step in timed]
+        self._done = list(accumulate((span for _, span, _ in timed), initial=0))
+
+    def after(self, time: float | None) -> int:
+        """How many steps were done after a moment; none where the moment is not known."""
+        if time is None:
+            return 0
+        return self._done[-1] - self._done[bisect_right(self._times, time)]
+
+    def at(self, time: float | None) -> int | None:
+        """The last step that was done at a moment; ``None`` before the first, and where that is not known."""
+        index = bisect_right(self._times, time) if time is not None else 0
+        return self._steps[index - 1] if index else None
+
+
+def between(intervals: Sequence[Interval], times: Sequence[float]) -> list[int] | None:
+    """How many of the moments lie in each interval, and after the last one; ``None`` without times."""
+    ends = [interval.time for interval in intervals]
+    if any(end is None for end in ends):
+        return None
+    counts = [0] * (len(ends) + 1)
+    bounds = [end for end in ends if end is not None]
+    for time in times:
+        counts[bisect_left(bounds, time)] += 1
+    return counts

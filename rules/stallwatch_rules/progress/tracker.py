@@ -1,0 +1,293 @@
+"""How far a run came and how fast it goes, from the samples of all its ranks.
+
+Each source and rank is followed by itself and the answers are put together when asked, so that it does not
+matter in which order the ranks' lines come.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Iterator, Sequence
+
+from stallwatch_rules.progress.counters import Counter
+from stallwatch_rules.progress.phases import sign_of
+from stallwatch_rules.records import Line, Phase, Progress, Sample
+
+_MAX_COUNTERS = 65536
+_ATTEMPT_FOLDER = re.compile(r"(?:^|[/\\])attempt_(\d{1,4})[/\\]")  # torchrun's log folders
+
+
+def stall_threshold(
+    durations: Sequence[float],
+    *,
+    floor: float = 30.0,
+    start: float = 1800.0,
+    factor: float = 3.0,
+    enough: int = 5,
+) -> float:
+    """After how many seconds without progress a phase is stalled, given how long it took until now.
+
+    ``start`` until ``enough`` durations are known, then ``factor`` times their 99th percentile (nearest
+    rank), at least ``floor``.
+    """
+    if len(durations) < enough:
+        return start
+    ordered = sorted(durations)
+    p99 = ordered[math.ceil(0.99 * len(ordered)) - 1]
+    return max(floor, factor * p99)
+
+
+class _Stream:
+    """What one source tells of one rank."""
+
+    def __init__(self, line: Line) -> None:
+        found = _ATTEMPT_FOLDER.search(line.source)
+        self.rank = line.rank
+        self.source = line.source
+        self.attempt = int(found[1]) + 1 if found else 1
+        self.counters: dict[str, Counter] = {}
+        self.main_bar: Counter | None = None
+        self.phase: Phase = "init"
+        self.phase_time: float | None = None
+        self.finished = False
+        self.last_loss: float | None = None
+        self.loss_time: float | None = None
+
+    @property
+    def last(self) -> int | None:
+        return max(
+            (c.last for c in self.counters.values() if _counts(c) and c.last is not None), default=None
+        )
+
+    def enter(self, phase: Phase, time: float | None) -> None:
+        self.phase, self.phase_time = phase, time
+
+    def counter(self, sample: Sample) -> Counter:
+        counter = self.counters.get(sample.series)
+        if counter is None:
+            counter = Counter(sample.step is not None, self.attempt)
+            self.counters[sample.series] = counter
+        if sample.from_bar and counter is not self.main_bar:
+            main = self.main_bar
+            # The training's bar is drawn first; what is drawn inside it, or is shorter and comes after it,
+            # is an evaluation's.
+            if main is None or (main.complete and (sample.total_steps or 0) > (main.total or 0)):
+                if main is not None:
+                    main.nested = True
+                self.main_bar = counter
+                counter.nested = False
+            else:
+                counter.nested = True
+        return counter
+
+
+def _counts(counter: Counter) -> bool:
+    return counter.counts_steps and not counter.nested
+
+
+class ProgressTracker:
+    """Takes the lines of a run in and knows its steps, their durations, its phase and whether it finished."""
+
+    def __init__(self) -> None:
+        self.last_progress_time: float | None = None  #: the time of the latest line that showed progress
+        self.progressed = False  #: whether any line showed progress
+        self._streams: dict[tuple[str, int | None], _Stream] = {}
+        self._counters = 0
+        self._gaps: dict[str, dict[str, int]] = {}  # source → kind of metrics → how often some were left out
+        self._furthest = (1, -1)  # attempt, step
+        self.first_step: int | None = None  #: the lowest step seen
+
+    def add(self, sample: Sample | None, line: Line) -> bool:
+        """Take in a line and the sample that it holds, if any; whether it showed progress.
+
+        Lines without a sample tell the phase, if they hold one of ``phases.SIGN_WORDS``.
+        """
+        if sample is None:
+            sign = sign_of(line.text)
+            if sign is None:
+                return False
+        else:  # transformers' summary, which it prints when train() returns
+            sign = "finished" if "train_runtime" in sample.values else None
+            if "eval_loss" in sample.values and "loss" not in sample.values:
+                sign = "eval"  # an evaluation's result; the next training step ends that phase
+        stream = self._stream(line)
+        if sign == "finished":
+            stream.finished = True
+        elif sign == "restarted":
+            stream.main_bar = None
+        elif sign is not None:
+            stream.enter(sign, line.time)
+        return sample is not None and self._sampled(stream, sample)
+
+    def skip(self, source: str, kinds: Collection[str]) -> None:
+        """Metrics of these kinds (``watched.METRICS``) were left out of a source."""
+        gaps = self._gaps.setdefault(source, {})
+        for kind in kinds:
+            gaps[kind] = gaps.get(kind, 0) + 1
+
+    def _stream(self, line: Line) -> _Stream:
+        key = (line.source, line.rank)
+        stream = self._streams.get(key)
+        if stream is None:
+            stream = self._streams[key] = _Stream(line)
+        return stream
+
+    def _sampled(self, stream: _Stream, sample: Sample) -> bool:
+        loss = sample.values.get("loss")
+        if loss is not None:
+            stream.last_loss, stream.loss_time = loss, sample.time
+        if sample.series == "":
+            return False
+        known = len(stream.counters)
+        if self._counters >= _MAX_COUNTERS and sample.series not in stream.counters:
+            return False
+        counter = stream.counter(sample)
+        self._counters += len(stream.counters) - known
+        gaps = self._gaps.get(stream.source)
+        if gaps is not None:
+            counter.resume(gaps.get(sample.series.partition(" ")[0], 0))
+        during: Phase = "train" if stream.phase == "init" else stream.phase
+        if not counter.seen(sample, during):
+            return False
+        if counter.nested:
+            stream.enter("eval", sample.time)
+        elif not (sample.from_bar and sample.step == 0):  # a bar's first drawing is no step yet
+            stream.enter("train", sample.time)
+            stream.finished = False
+        self.progressed = True
+        if _counts(counter) and counter.last is not None:
+            self._furthest = max(self._furthest, (counter.attempt, counter.last))
+            self.first_step = counter.last if self.first_step is None else min(self.first_step, counter.last)
+        if sample.time is not None and (
+            self.last_progress_time is None or sample.time > self.last_progress_time
+        ):
+            self.last_progress_time = sample.time
+        return True
+
+    def merge(self, other: ProgressTracker) -> None:
+        """Take over what another tracker knows of other sources: files may be read by several processes."""
+        if not self._streams.keys().isdisjoint(other._streams):
+            raise ValueError("both trackers followed the same source and rank")
+        self._streams.update(other._streams)
+        self._gaps.update(other._gaps)
+        self._counters += other._counters
+        self.progressed = self.progressed or other.progressed
+        self._furthest = max(self._furthest, other._furthest)
+        firsts = [step for step in (self.first_step, other.first_step) if step is not None]
+        self.first_step = min(firsts, default=None)
+        times = [t for t in (self.last_progress_time, other.last_progress_time) if t is not None]
+        self.last_progress_time = max(times, default=None)
+
+    # ---- steps
+
+    @property
+    def attempt(self) -> int:
+        """1, 2, … how many times the steps started again from a lower number, plus one."""
+        return self._furthest[0]
+
+    @property
+    def last_step(self) -> int | None:
+        """The furthest step of the latest attempt."""
+        return self._furthest[1] if self._furthest[1] >= 0 else None
+
+    def _leading(self) -> Iterator[Counter]:
+        """The counters of the latest attempt."""
+        for stream in self._streams.values():
+            for counter in stream.counters.values():
+                if _counts(counter) and counter.attempt == self.attempt:
+                    yield counter
+
+    @property
+    def total_steps(self) -> int | None:
+        """How many steps the run should take."""
+        leading = [c for c in self._leading() if c.total]
+        return max(leading, key=lambda c: (c.last or 0, c.total or 0)).total if leading else None
+
+    @property
+    def steps(self) -> dict[int | None, int]:
+        """The last step of each rank."""
+        found: dict[int | None, int] = {}
+        for stream in self._streams.values():
+            last = stream.last
+            if last is not None:
+                found[stream.rank] = max(last, found.get(stream.rank, last))
+        return dict(sorted(found.items(), key=lambda item: (item[0] is None, item[0] or 0)))
+
+    @property
+    def last_loss(self) -> float | None:
+        """The latest loss, which may be NaN; of several ranks' the lowest rank's."""
+        streams = [s for s in self._streams.values() if s.last_loss is not None]
+        if not streams:
+            return None
+        return max(streams, key=lambda s: (s.loss_time or 0.0, -(s.rank or 0), s.source)).last_loss
+
+    # ---- durations
+
+    def durations(self, phase: Phase = "train") -> list[float]:
+        """Seconds between two observed progress events in that phase, for the stall threshold.
+
+        They are those of the counter that reports most often.
+        """
+        found = [
+            (len(c.durations.get(phase, ())), -(s.rank or 0), s.source, name, c)
+            for s in self._streams.values()
+            for name, c in s.counters.items()
+            if not c.nested
+        ]
+        best = max(found, key=lambda entry: entry[:4], default=None)
+        return list(best[4].durations.get(phase, ())) if best else []
+
+    @property
+    def waited(self) -> float:
+        """Seconds that a bar went on standing at the last step, by its own clock: it is drawn once more when
+        the program ends or something is printed."""
+        return max((c.waited for c in self._leading() if c.last == self.last_step), default=0.0)
+
+    def step_seconds(self) -> list[float]:
+        """Seconds per step, oldest first: measured, or as the trainer tells them where no times are known."""
+        found = [
+            (len(c.step_seconds), -(s.rank or 0), s.source, name, c)
+            for s in self._streams.values()
+            for name, c in s.counters.items()
+            if _counts(c)
+        ]
+        best = max(found, key=lambda entry: entry[:4], default=None)
+        return list(best[4].step_seconds) if best else []
+
+    # ---- state
+
+    @property
+    def phase(self) -> Phase:
+        """What the run is doing: a phase that one rank announced lasts until any rank is a step further."""
+        if not self.progressed:
+            return "init"
+        last = self.last_step
+        for stream in sorted(self._streams.values(), key=lambda s: (s.rank or 0, s.source)):
+            if stream.phase in ("init", "train"):
+                continue
+            own = stream.last
+            if own is not None:
+                if last is not None and own >= last:
+                    return stream.phase
+            elif stream.phase_time is not None and stream.phase_time >= (self.last_progress_time or math.inf):
+                return stream.phase
+        return "train"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the log shows that training came to its end."""
+        if any(s.finished for s in self._streams.values()):
+            return True
+        return any(c.complete for c in self._leading())
+
+    def summary(self) -> Progress:
+        """The record for the diagnosis."""
+        loss = self.last_loss
+        return Progress(
+            first_step=self.first_step,
+            last_step=self.last_step,
+            total_steps=self.total_steps,
+            last_loss=loss if loss is not None and math.isfinite(loss) else None,
+            finished=self.finished,
+        )

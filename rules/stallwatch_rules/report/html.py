@@ -1,0 +1,103 @@
+"""The report to send on: one HTML file with its charts, which loads nothing and runs nothing."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+from jinja2 import Environment, PackageLoader
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+
+from stallwatch_rules.records import Diagnosis, Series
+from stallwatch_rules.report import phrases
+from stallwatch_rules.report.clean import clean_diagnosis
+from stallwatch_rules.report.svg import line_chart
+from stallwatch_rules.report.words import word
+
+_CHARTS = ("loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds")
+
+
+def to_html(diagnosis: Diagnosis, language: str = "en", *, context: str = "") -> str:
+    """The diagnosis as a whole page; `context` are the lines around the evidence, where they are at hand."""
+    diagnosis = clean_diagnosis(diagnosis)
+    primary = diagnosis.primary
+    say = functools.partial(word, language=language)
+    about = []
+    if primary is not None:
+        about = [primary.rule, phrases.certainty(primary, language), phrases.where(primary, language)]
+    return (
+        _environment()
+        .get_template("page.html.jinja")
+        .render(
+            language="zh" if language.startswith("zh") else "en",
+            diagnosis=diagnosis,
+            primary=primary,
+            verdict=phrases.badge(diagnosis, language),
+            headline=phrases.headline(diagnosis, language),
+            about=[part for part in about if part],
+            note=phrases.primary_note(diagnosis),
+            context=context,
+            charts=list(_charts(diagnosis, language)),
+            findings=[
+                (one, phrases.finding_line(one, primary, language))
+                for one in phrases.other_findings(diagnosis)
+            ],
+            unknown=[
+                (
+                    phrases.exception_where(one, language),
+                    [phrases.exception_line(one, language), *one.frames],
+                    phrases.nearest_line(one, language),
+                )
+                for one in diagnosis.unknown
+            ],
+            new_lines=[(one.exemplar, phrases.new_line_where(one, language)) for one in diagnosis.new_lines],
+            facts=list(_facts(diagnosis, language)),
+            stats=phrases.stats_line(diagnosis, language),
+            word=say,
+            prose=_prose,
+        )
+    )
+
+
+def _charts(diagnosis: Diagnosis, language: str) -> Iterator[tuple[str, Markup]]:
+    mark = diagnosis.primary.step if diagnosis.primary is not None else None
+    for name in _CHARTS:
+        series = [one for one in diagnosis.series if one.name == name]
+        title = _title(name, series, language)
+        if drawn := line_chart(series, title, word("step", language), mark):
+            yield title, Markup(drawn)  # made by us of numbers and escaped words
+
+
+def _title(name: str, series: list[Series], language: str) -> str:
+    """The chart's name, and whose lines it shows where that is known."""
+    ranks = sorted({one.rank for one in series if one.rank is not None})
+    told = phrases.ranks_of(ranks, language)
+    return f"{word(name, language)} ({told})" if told else word(name, language)
+
+
+def _facts(diagnosis: Diagnosis, language: str) -> Iterator[tuple[str, str]]:
+    for key, line in (
+        ("progress", phrases.progress_line(diagnosis, language)),
+        ("environment", phrases.environment_line(diagnosis)),
+        ("ending", diagnosis.ending),
+    ):
+        if line:
+            yield word(key, language), line
+
+
+@functools.lru_cache(maxsize=1)
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("stallwatch_rules.report", "."), autoescape=True, trim_blocks=True
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _markdown() -> MarkdownIt:
+    # A rule page's words may hold what a log said: no HTML of its own, nothing that a browser would fetch.
+    return MarkdownIt("commonmark", {"html": False}).disable("image")
+
+
+def _prose(text: str) -> Markup:
+    return Markup(_markdown().render(text))  # rendered with HTML switched off

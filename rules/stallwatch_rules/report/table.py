@@ -1,0 +1,44 @@
+"""Several diagnoses in a short table: a line for each log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.report import phrases
+from stallwatch_rules.report.clean import clean_diagnosis
+from stallwatch_rules.report.markdown import plain
+from stallwatch_rules.report.words import word
+
+Row = tuple[str, str, str, str]  #: file, verdict, what it is about, how far it came
+
+
+def rows(found: Sequence[tuple[str, Diagnosis]], language: str = "en") -> list[Row]:
+    """The table's rows, in the order given."""
+    return [_row(name, clean_diagnosis(diagnosis), language) for name, diagnosis in found]
+
+
+def _row(name: str, diagnosis: Diagnosis, language: str) -> Row:
+    about = phrases.headline(diagnosis, language)
+    if diagnosis.primary is not None:
+        about = f"{diagnosis.primary.rule}: {about}"
+    return name, phrases.badge(diagnosis, language), about, phrases.progress_line(diagnosis, language)
+
+
+def to_text(found: Sequence[tuple[str, Diagnosis]], language: str = "en") -> str:
+    """Columns under each other; what is told of a log stands under its name."""
+    told = rows(found, language)
+    wide = max((len(name) for name, *_ in told), default=0)
+    lines = []
+    for name, verdict, about, progress in told:
+        lines.append(f"{name:{wide}}  {verdict}" + (f"  ({progress})" if progress else ""))
+        lines.append(f"  {about}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def to_markdown_table(found: Sequence[tuple[str, Diagnosis]], language: str = "en") -> str:
+    """The same for an issue tracker."""
+    heads = [word(key, language) for key in ("file-head", "verdict", "primary", "progress")]
+    lines = [f"| {' | '.join(heads)} |", "|---|---|---|---|"]
+    lines += [f"| {' | '.join(map(plain, row))} |" for row in rows(found, language)]
+    return "\n".join(lines) + "\n"

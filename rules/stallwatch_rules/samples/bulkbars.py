@@ -1,0 +1,33 @@
+"""What ``barsteps`` says, for all rows of a block at once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stallwatch_rules.samples.barsteps import NEAR, BarSteps, Drawn
+from stallwatch_rules.samples.blocks import NO_RANK, Block
+
+
+def place_losses(block: Block, bars: BarSteps) -> None:
+    """Give the losses without a step that of the bar beside them; ``bars`` are those before the block."""
+    none = np.zeros(block.size, bool)
+    total, step, loss = (block.valid.get(name, none) for name in ("total_steps", "step", "loss"))
+    drawn = block.bare & total & step
+    lacking = loss & ~block.bare & ~step
+    for number in np.unique(block.rank[drawn | lacking]).tolist():
+        rank = None if number == NO_RANK else number
+        rows = np.flatnonzero(drawn & (block.rank == number))
+        before = bars.last.get(rank, Drawn(-NEAR - 1, 0, 0))
+        lines = np.append(before.line, block.line[rows])
+        steps = np.append(before.step, block.numbers["step"][rows] if len(rows) else [])
+        totals = np.append(before.total, block.numbers["total_steps"][rows] if len(rows) else [])
+        longest = np.maximum(np.maximum.accumulate(totals), bars.longest.get(rank, 0))
+        wanted = np.flatnonzero(lacking & (block.rank == number))
+        at = np.searchsorted(lines, block.line[wanted], side="right") - 1
+        beside = (block.line[wanted] - lines[at] <= NEAR) & (totals[at] == longest[at]) & (totals[at] > 0)
+        if beside.any():
+            block.put("step", wanted[beside], steps[at[beside]])
+            block.put("total_steps", wanted[beside], totals[at[beside]])
+        if len(rows):
+            bars.longest[rank] = int(longest[-1])
+            bars.see(rank, Drawn(int(lines[-1]), int(steps[-1]), int(totals[-1])))

@@ -1,0 +1,117 @@
+"""``name: number`` pairs in running text: losses, norms, rates, times and memory by their many names."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from stallwatch_rules.hints import may_hold
+from stallwatch_rules.text.numbers import NUMBER, lowered, number
+
+GIB = 1024.0**3
+
+_LOSSES = ("loss", "loss_step")
+_WORDS = ("loss", "norm", "lr", "learning", "skipped")  # each name holds one of them
+# All three look at lower case. A pattern that begins with letters is quick; what stands before them is
+# looked at where one is found.
+_KEYED = re.compile(
+    r"(loss(?:_step)?|norm|lr|learning[ _]rate|skipped|loss[ _]scale)\b"
+    r"\s{0,4}(?:[:=：]\s{0,4})?\[?(?:np\.float\d\d\()?(" + NUMBER + r")(?![\w])"
+)
+_NAME_BEFORE = re.compile(r"(?<![\w/.])[\w/]{0,20}\Z")  # "train/policy_" of "train/policy_loss"
+_NORM_BEFORE = re.compile(r"g|global_|[\w/]{0,12}grad_?")
+_WORD_BEFORE = re.compile(r"(?<![\w/])[a-z]{2,12} \Z")  # "val" of "val loss"
+_TIMED = re.compile(
+    r"(?:elapsed time per iteration|iter time|train_step_timing|time_per_step|per_step_time|step[_ ]time"
+    r"|timing_s/step)"
+    r"(?: in s| ?\((ms|s)\))?\s{0,3}[:=]\s{0,3}(" + NUMBER + r")\s?(ms|s)?"
+)
+_SINCE_START = re.compile(r"\btrain_time[:=]\s?(" + NUMBER + r")(ms|s)\b")
+# Losses that are not the training's: "val loss", "aux_loss", …
+_OTHER_LOSS = re.compile(
+    r"\b(?:val|valid|validation|eval|test|dev|critic|aux|auxiliary|kl|value|vf|router|z|balance|balancing"
+    r"|entropy|unsupervised|ptx|mtp|ref|best|min|max|prev|previous|last)\b",
+    re.IGNORECASE,
+)
+
+
+_METRICS = {
+    "loss": "loss",
+    "loss_step": "loss",  # Lightning
+    "norm": "grad_norm",
+    "lr": "learning_rate",
+    "learning rate": "learning_rate",
+    "learning_rate": "learning_rate",
+    "skipped": "skipped_steps",
+    "loss scale": "loss_scale",
+    "loss_scale": "loss_scale",
+}
+
+
+def keyed(text: str) -> dict[str, float]:
+    """The metrics that the text names, by our names; the first of each counts."""
+    values: dict[str, float] = {}
+    if not text:
+        return values
+    lower = lowered(text)
+    if may_hold(lower, _WORDS):
+        for found in _KEYED.finditer(lower):
+            before = _name_before(lower, found)
+            if before is None or (found[1] in _LOSSES and _is_other(lower, found.start(), before)):
+                continue
+            values.setdefault(_METRICS[found[1]], number(found[2]))
+    timed = _TIMED.search(lower) if "tim" in lower else None
+    if timed:
+        seconds = number(timed[2])
+        values["step_seconds"] = seconds / 1000 if "ms" in (timed[1], timed[3]) else seconds
+    since_start = _SINCE_START.search(text) if "train_time" in text else None
+    if since_start:
+        values["elapsed_seconds"] = number(since_start[1]) / (1000 if since_start[2] == "ms" else 1)
+    if "Mem" in text:
+        values.update(memory(text))
+    return values
+
+
+def _name_before(lower: str, found: re.Match[str]) -> str | None:
+    """What of the metric's name stands before the word that was found; ``None`` if it is no such name."""
+    start = found.start()
+    last = lower[start - 1] if start else " "
+    if not (last.isalnum() or last in "_/."):
+        return ""
+    before = _NAME_BEFORE.search(lower, max(0, start - 20), start)
+    if before is None or not before[0]:
+        return None
+    if found[1] in _LOSSES or (found[1] == "norm" and _NORM_BEFORE.fullmatch(before[0])):
+        return before[0]
+    return None
+
+
+def _is_other(lower: str, start: int, before: str) -> bool:
+    """Whether the loss is another than the training's, by its name or by the word before it."""
+    start -= len(before)
+    word = None
+    if start and lower[start - 1] == " ":
+        word = _WORD_BEFORE.search(lower, max(0, start - 13), start)
+    return _names_other(word[0] if word else "", before + "loss")
+
+
+@lru_cache(maxsize=1024)  # a log has few names and prints them again and again
+def _names_other(word: str, name: str) -> bool:
+    return _OTHER_LOSS.search(f"{word} {name}".replace("_", " ").replace("/", " ")) is not None
+
+
+_ALLOCATED = re.compile(r"\bMemAllocated=(" + NUMBER + r")GB(?:, MaxMemAllocated=(" + NUMBER + r")GB)?")
+_MEMORY_USAGE = re.compile(r"\bMA (" + NUMBER + r") GB\s+Max_MA (" + NUMBER + r") GB\s+CA ")
+
+
+def memory(text: str) -> dict[str, float]:
+    """Allocated and peak device memory as DeepSpeed prints them."""
+    found = _ALLOCATED.search(text) if "MemAllocated" in text else None
+    if found is None and "Max_MA" in text:
+        found = _MEMORY_USAGE.search(text)
+    if found is None:
+        return {}
+    values = {"memory_allocated_bytes": number(found[1]) * GIB}
+    if found[2]:
+        values["memory_peak_bytes"] = number(found[2]) * GIB
+    return values

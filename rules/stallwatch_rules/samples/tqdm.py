@@ -1,0 +1,60 @@
+"""tqdm's progress bars, and which of them show training."""
+
+from __future__ import annotations
+
+import re
+
+from stallwatch_rules.text.numbers import NUMBER, duration, number
+
+_BAR = re.compile(
+    r"(?P<label>[^|]{0,80}?)(?:\d{1,3}%\|[^|]*\|)? ?\b(?P<done>\d{1,15})/(?P<total>\d{1,15}) "
+    r"\[(?P<elapsed>[\d:]+)<(?P<left>[\d:]+|\?)(?:, *(?:(?P<rate>"
+    + NUMBER
+    + r"|\?) ?(?P<unit>[^\s,\]]{1,12})))?"
+    r"(?P<more>[^\]]*)\]?"
+)
+_TRAINING = re.compile(
+    r"(?:train(?:ing)?(?: (?:step|epoch|progress)s?)?|(?:global |optimi[sz]er )?(?:step|iter(?:ation)?)s?"
+    r"|epochs?)[\s\d\[\]/:,.=-]*",
+    re.IGNORECASE,
+)
+_EPOCH = re.compile(r"epochs?\s*\[?(\d{1,9})", re.IGNORECASE)
+_STEPS_A_SECOND = ("it/s", "step/s", "steps/s", "batch/s", "iter/s")
+_SECONDS_A_STEP = ("s/it", "s/step", "s/steps", "s/batch", "s/iter")
+
+
+class Bar:
+    """One drawing of a bar. ``label`` is what stands before it, without the colon."""
+
+    __slots__ = ("done", "elapsed", "label", "postfix", "seconds", "total", "training")
+
+    def __init__(self, found: re.Match[str]) -> None:
+        self.label = found["label"].strip().rstrip(":").strip()
+        self.done = int(found["done"])
+        self.total = int(found["total"])
+        self.elapsed = duration(found["elapsed"])
+        self.postfix = found["more"]
+        rate, unit = found["rate"], found["unit"] or "it/s"
+        self.seconds: float | None = None
+        if rate and rate != "?":
+            value = number(rate)
+            if unit in _SECONDS_A_STEP:
+                self.seconds = value
+            elif unit in _STEPS_A_SECOND and value > 0:
+                self.seconds = 1 / value
+        counts_steps = unit in _STEPS_A_SECOND or unit in _SECONDS_A_STEP
+        self.training = counts_steps and (not self.label or _TRAINING.fullmatch(self.label) is not None)
+
+    @property
+    def epoch(self) -> float | None:
+        """The epoch that the label names: the bar then starts again with each epoch."""
+        found = _EPOCH.search(self.label)
+        return float(found[1]) if found else None
+
+
+def read_bar(text: str) -> Bar | None:
+    """The bar that the line is, or ``None``."""
+    if "<" not in text:
+        return None
+    found = _BAR.match(text)
+    return Bar(found) if found else None

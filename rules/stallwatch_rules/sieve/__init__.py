@@ -1,0 +1,1 @@
+"""Long logs read in part: what is read, and what is only counted."""

@@ -1,0 +1,77 @@
+"""What a sieve remembers within one stretch of a source: which rules and wordings it has met, and how often.
+
+A stretch is a part of the source at fixed offsets, so whoever starts at one decides as somebody who has read
+all before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+_FIGURES = b"0123456789abcdef.+-eE:x"  # digits, and what numbers and addresses are made of
+_BAR_ENDS = (b"it]", b"/s]")  # a message may follow a progress bar that it found in its line
+KEY_BYTES = 200
+
+
+@dataclass(frozen=True)
+class SieveSizes:
+    """How much is read, in bytes and in segments (a line, or a drawing of a progress bar)."""
+
+    cell: int = 1024 * 1024
+    head: int = 96 * 1024  #: of a source, read whole
+    head_segments: int = 800  #: and at least so many
+    tail: int = 128 * 1024  #: bytes of a source's end, read whole
+    stretch_cells: int = 128
+    dense_cells: int = 4  #: at a stretch's start, with all samples; behind them every fourth has them
+    novel: tuple[int, int] = (4, 20)  #: segments before and behind a rule's first match in a stretch
+    novel_windows: int = 20  #: so many; what is new after them has the small window
+    known: tuple[int, int] = (2, 6)  #: around its next matches
+    known_windows: int = 10
+    rule_lines: int = (
+        200  #: a rule's lines that are read; the others are counted, except a cell's first and last
+    )
+    contexts: int = 64  #: lines that meet what another rule requires
+    tracebacks: int = 6  #: of one final line that are read whole; of the others only what names them
+    torn_tracebacks: int = 20  #: with other lines in them, around which much is read
+    tracebacks_after: int = 16  #: segments behind a traceback, where its message may go on
+    wordings: int = 400  #: different lines that say that something is wrong
+    wording: tuple[int, int] = (2, 6)
+    warnings: int = 100  #: of a cell that are looked at
+    warnings_every: int = 8  #: behind the dense cells, so many have one that is searched for warnings
+    samples: int = 2  #: lines of each kind of metric at a cell's start
+    next_metrics: int = 3  #: behind the first and the last of a rule's lines in a cell
+    probe: int = 8 * 1024  #: bytes at a cell's two ends in which they are looked for first
+    row: int = 3  #: segments at a cell's start that are read whatever they say
+
+
+@dataclass
+class SieveState:
+    """Counts within a stretch."""
+
+    fired: dict[int, int] = field(default_factory=dict)  #: by target, segments so far
+    windows: int = 0
+    finals: dict[bytes, int] = field(default_factory=dict)  #: tracebacks by their final line
+    wordings: dict[bytes, int] = field(default_factory=dict)
+    kinds: set[int] = field(default_factory=set)  #: kinds of metrics met
+    carry: int = 0  #: segments of the next cell that belong to a window of the last
+
+    def window(self, before: int, sizes: SieveSizes) -> tuple[int, int]:
+        """How much to read around a rule's line, when ``before`` lines of it were met."""
+        if before == 0 and self.windows < sizes.novel_windows:
+            self.windows += 1
+            return sizes.novel
+        return sizes.known if before < sizes.known_windows else (0, 0)
+
+    def room(self, target: int, limit: int, asked: int) -> int:
+        """How many of ``asked`` further segments may be read before a limit is met; they are counted."""
+        met = self.fired.get(target, 0)
+        self.fired[target] = met + asked
+        return max(0, min(asked, limit - met))
+
+
+def wording(text: bytes, *, bars: bool = True) -> bytes:
+    """A line without its figures: lines of the same wording have the same one. ``bars``: it may hold some."""
+    if bars:
+        for end in _BAR_ENDS:
+            text = text.rpartition(end)[2] or text
+    return text[:KEY_BYTES].translate(None, _FIGURES)

@@ -1,0 +1,95 @@
+"""What one rank does, by its stack: the operation that it is in, and the user's own line that called it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from stallwatch_rules.stacks.kinds import TIERS, is_library, kind_of
+from stallwatch_rules.stacks.reading import main_thread
+from stallwatch_rules.stacks.records import Asked, Frame, Kind, ThreadStack
+
+_BACKWARD = ("run_backward", "_engine_run_backward", "backward")
+_WAITS: tuple[Kind, ...] = ("collective", "joining")
+
+
+@dataclass(frozen=True)
+class Doing:
+    """What a rank does and where; `frames` are those of the thread that tells."""
+
+    kind: Kind
+    what: str = ""
+    place: str = ""
+    frames: tuple[Frame, ...] = ()
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for the other ranks."""
+        return self.kind in _WAITS
+
+
+def doing_of(rank: Asked) -> Doing:
+    """By the main thread; where that waits for autograd, by the thread of autograd that waits for ranks."""
+    main = main_thread(rank.threads)
+    if main is None or not main.frames:
+        return _recorded(rank, Doing("unknown"))
+    found = _by_frames(main)
+    if not found.waits and _in_backward(main.frames):
+        for thread in rank.threads:
+            other = _by_frames(thread)
+            if other.waits:
+                return Doing(other.kind, other.what, found.place, (*main.frames, *thread.frames))
+    return _recorded(rank, found)
+
+
+def _by_frames(thread: ThreadStack) -> Doing:
+    frames, place = thread.frames, place_of(thread.frames)
+    for tier in range(TIERS):
+        for frame in reversed(frames):
+            known = kind_of(frame, tier)
+            if known is not None:
+                return Doing(*known, place, frames)
+        if _imports(frames):
+            return Doing("import", "", place, frames)
+    return Doing("code", "", place, frames)
+
+
+def _imports(frames: Sequence[Frame]) -> bool:
+    """Whether what the user's own code called is an import."""
+    for frame in reversed(frames):
+        if frame.file.startswith("<frozen importlib"):
+            return True
+        if not is_library(frame):
+            return False
+    return False
+
+
+def _recorded(rank: Asked, found: Doing) -> Doing:
+    """Compiled code shows no frames: where those tell nothing, torch may say that it waits."""
+    waiting = rank.recorded.waiting
+    if waiting and found.kind in ("code", "unknown", "thread", "rollout") and _in_library(found.frames):
+        return Doing("collective", waiting[0].operation, found.place, found.frames)
+    if waiting and found.kind == "collective" and found.what == "wait":
+        return Doing("collective", waiting[0].operation, found.place, found.frames)
+    return found
+
+
+def _in_library(frames: Sequence[Frame]) -> bool:
+    return not frames or is_library(frames[-1])
+
+
+def _in_backward(frames: Sequence[Frame]) -> bool:
+    return frames[-1].function.rpartition(".")[2] in _BACKWARD
+
+
+def place_of(frames: Iterable[Frame]) -> str:
+    """``train.py:42 in step``: the innermost frame of the user's own code, else the innermost of all."""
+    known = list(frames)
+    own = [frame for frame in known if not is_library(frame)]
+    return short(own[-1] if own else known[-1]) if known else ""
+
+
+def short(frame: Frame) -> str:
+    """A frame in a sentence."""
+    return f"{PurePosixPath(frame.file).name}:{frame.line} in {frame.function}"

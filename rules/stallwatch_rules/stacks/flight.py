@@ -1,0 +1,127 @@
+"""What torch's flight recorder told in a rank, read; and which ranks it says are behind.
+
+Its numbers count the collectives of a process group in the order in which the rank joined them, so a rank
+with a smaller number has not come to the collective that the others wait in. torch 2.13 writes them as text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from stallwatch_rules.stacks.records import Asked, Counts, Recorded, Waiting
+
+_NUMBERS = re.compile(r"\d+")
+
+
+def read_recorder(told: Any) -> Recorded:
+    """The recorder's counters and what is under way; what is malformed is left out."""
+    if not isinstance(told, dict):
+        return Recorded()
+    counts = {}
+    for group, status in _items(told.get("status")):
+        joined, done = (
+            _number(status, "last_enqueued_collective"),
+            _number(status, "last_completed_collective"),
+        )
+        if group.isdigit() and joined is not None:
+            counts[int(group)] = Counts(joined, -1 if done is None else done)
+    members = {
+        name: tuple(int(rank) for rank in _NUMBERS.findall(str(group.get("ranks", ""))))
+        for name, group in _items(told.get("groups"))
+        if isinstance(group, dict)
+    }
+    entries = told.get("entries")
+    waiting = [_waiting(entry, counts) for entry in (entries if isinstance(entries, list) else ())]
+    return Recorded(
+        world_size=_whole(told.get("world_size")) or 0,
+        counts=counts,
+        members={name: ranks for name, ranks in members.items() if ranks},
+        waiting=tuple(one for one in waiting if one is not None),
+    )
+
+
+def _waiting(entry: Any, counts: dict[int, Counts]) -> Waiting | None:
+    """The collective of an entry, if it is not done."""
+    if not isinstance(entry, dict) or entry.get("is_p2p") or entry.get("state") == "completed":
+        return None
+    group, number = _whole(entry.get("pg_id")), _whole(entry.get("collective_seq_id"))
+    if group is None or number is None or (group in counts and number <= counts[group].done):
+        return None
+    named = entry.get("process_group")
+    name = str(named[0]) if isinstance(named, list) and named else str(group)
+    # Such as "nccl:all_reduce" and "nccl:_all_gather_base".
+    operation = str(entry.get("profiling_name") or "").rpartition(":")[2].strip("_").removesuffix("_base")
+    return Waiting(group, name, number, operation)
+
+
+def blamed(ranks: Sequence[Asked]) -> list[int]:
+    """The ranks that have not come to a collective in which others wait: those that most others miss."""
+    missed: Counter[int] = Counter()
+    for rank in ranks:
+        missing: set[int] = set()
+        for wait in rank.recorded.waiting:
+            members = rank.recorded.members.get(wait.name, ())
+            for other in ranks:
+                counts = other.recorded.counts.get(wait.group)
+                if (
+                    counts is not None
+                    and counts.joined < wait.number
+                    and (not members or other.rank in members)
+                ):
+                    missing.add(other.rank)
+        missed.update(missing)
+    if not missed:
+        return []
+    most = max(missed.values())
+    return sorted(rank for rank, count in missed.items() if count == most)
+
+
+def mismatched(ranks: Sequence[Asked]) -> list[int]:
+    """The ranks that joined another operation than most others as the same collective of a group."""
+    joined: dict[tuple[int, str, int], dict[str, list[int]]] = {}
+    for rank in ranks:
+        for wait in rank.recorded.waiting:
+            operations = joined.setdefault((wait.group, wait.name, wait.number), {})
+            operations.setdefault(wait.operation, []).append(rank.rank)
+    odd: set[int] = set()
+    for operations in joined.values():
+        if len(operations) > 1:
+            most = max(len(each) for each in operations.values())
+            common = [each for each in operations.values() if len(each) == most]
+            # Without a majority nobody knows which of them took the wrong way.
+            odd.update(*(each for each in operations.values() if len(common) > 1 or len(each) < most))
+    return sorted(odd)
+
+
+def joined(ranks: Sequence[Asked]) -> dict[int, int]:
+    """How many collectives each rank has joined, in the group in which that differs most; else empty."""
+    best: dict[int, int] = {}
+    for group in sorted({group for rank in ranks for group in rank.recorded.counts}):
+        counts = {
+            rank.rank: rank.recorded.counts[group].joined for rank in ranks if group in rank.recorded.counts
+        }
+        if _spread(counts) > _spread(best):
+            best = counts
+    return best
+
+
+def _spread(counts: dict[int, int]) -> int:
+    return max(counts.values()) - min(counts.values()) if counts else 0
+
+
+def _number(status: Any, name: str) -> int | None:
+    return _whole(status.get(name)) if isinstance(status, dict) else None
+
+
+def _whole(value: Any) -> int | None:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _items(value: Any) -> list[tuple[str, Any]]:
+    return [(str(key), each) for key, each in value.items()] if isinstance(value, dict) else []

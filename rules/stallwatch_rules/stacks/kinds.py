@@ -1,0 +1,98 @@
+"""Which library calls mean what: a table of places in packages, each with what a rank that is there does.
+
+Files are written as in an installed package, with ``/``; functions without their class. Read from the
+innermost frame outwards, the first row that fits wins; rows of a further tier count where none of an earlier
+one fits: a thread that waits for a queue may wait for data.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from stallwatch_rules.stacks.records import Frame, Kind
+
+
+@dataclass(frozen=True)
+class Row:
+    """Frames of one meaning."""
+
+    kind: Kind
+    file: str  #: a part of the path, as a regular expression
+    function: str = ""  #: the whole name, as a regular expression; any where empty
+    label: str = ""  #: what to call it, else the function's own name
+    tier: int = 0
+
+    def fits(self, path: str, function: str) -> bool:
+        """Whether a frame is such a one."""
+        return re.search(self.file, path) is not None and (
+            not self.function or re.fullmatch(self.function, function) is not None
+        )
+
+
+_SAVES = r"_?(?:legacy_)?save(?!r).*|_zero3_consolidated_16bit_state_dict|async_save"
+_JOINS = (
+    r"init_process_group|new_(?:sub)?groups?.*|_new_group_with_tag|_store_based_barrier|_?\w*rendezvous.*"
+)
+_TRAINERS = r"/(?:transformers|accelerate|peft|trl|diffusers|lightning)/.*\.py$"
+_GENERATORS = r"/(?:trl|deepspeed|transformers|peft)/.*\.py$"
+_CLIENTS = r"/(?:urllib3|requests|httpx|httpcore|aiohttp|botocore|grpc|huggingface_hub)/"
+_THREADS = r"/python3[^/]*/(?:threading|queue|concurrent/futures/_base|selectors)\.py$|/multiprocessing/"
+_LOADERS = r"torch/utils/data/|torchdata/|/webdataset/|/streaming/base/|nvidia/dali/"
+
+TIERS = 3
+ROWS: tuple[Row, ...] = (
+    Row("debugger", r"/(?:pdb|bdb|code)\.py$|/(?:ipdb|pudb|debugpy|IPython)/", label="debugger"),
+    Row("joining", r"torch/distributed/(?:rendezvous|c10d_logger|distributed_c10d)\.py$", _JOINS),
+    Row("joining", r"deepspeed/comm/", r"init_distributed|init_process_group|new_group"),
+    Row("collective", r"torch/distributed/distributed_c10d\.py$", r"(?!_)(?!wrapper).*"),
+    Row("collective", r"torch/distributed/(?:_functional_collectives|_symmetric_memory|nn/functional)"),
+    Row("collective", r"deepspeed/(?:comm|runtime/comm)/", r"(?!_|log_wrapper|wrapper).*"),
+    Row("collective", r"/(?:deepspeed|megatron|torch/distributed|torch_npu)/.*\.py$", r"wait"),
+    Row("lock", r"/filelock/|/fasteners/|/portalocker/", r".*(?:acquire|lock|__enter__).*", "file lock"),
+    Row("data", r"torch/utils/data/dataloader\.py$", label="DataLoader.__next__"),
+    Row("data", _LOADERS, label="data loading"),
+    Row("data", r"-packages/datasets/", label="datasets"),
+    Row("save", r"torch/serialization\.py$", r"_?(?:legacy_)?save", "torch.save"),
+    Row("save", r"/safetensors/", r"save.*", "safetensors.save"),
+    Row("save", r"torch/distributed/checkpoint/", r".*(?:save|write|plan).*", "checkpoint save"),
+    Row("save", r"deepspeed/runtime/.*\.py$", _SAVES),
+    Row("save", _TRAINERS, r"_?save_.*|_?save"),
+    Row("load", r"torch/serialization\.py$", r"_?(?:legacy_)?load", "torch.load"),
+    Row("load", r"/(?:transformers|diffusers|peft)/.*\.py$", r"from_pretrained|load_state_dict|_load_.*"),
+    Row("load", r"deepspeed/runtime/.*\.py$", r"_?load_.*checkpoint.*"),
+    Row("rollout", r"/transformers/generation/|/vllm/|/sglang/", label="generate"),
+    Row("rollout", _GENERATORS, r"generate|_generate.*", "generate"),
+    Row(
+        "compile",
+        r"torch/_inductor/|torch/_dynamo/|/triton/(?:compiler|runtime)/",
+        r".*compil.*",
+        "compilation",
+    ),
+    Row("compile", r"torch/utils/cpp_extension\.py$|deepspeed/ops/op_builder/", label="compilation"),
+    Row("network", _CLIENTS, tier=1),
+    Row("network", r"/python3[^/]*/(?:socket|ssl|http/client|urllib/request)\.py$", tier=1),
+    Row("process", r"/python3[^/]*/subprocess\.py$|/multiprocessing/popen_", tier=1),
+    Row("thread", _THREADS, tier=2),
+)
+
+# What is on every stack, or only passes a call on.
+_PASSING = re.compile(r"torch/(?:utils/_contextlib|distributed/c10d_logger|utils/_device)\.py$")
+_LIBRARY = re.compile(r"/(?:site-packages|dist-packages)/|/lib(?:64)?/python3|^<|/stallwatch_exporter/|^…")
+
+
+def is_library(frame: Frame) -> bool:
+    """Whether it is installed code rather than the user's own."""
+    return bool(_LIBRARY.search(frame.file.replace("\\", "/")))
+
+
+def kind_of(frame: Frame, tier: int = 0) -> tuple[Kind, str] | None:
+    """What a frame means and what to call it; ``None`` where it says nothing."""
+    path = "/" + frame.file.replace("\\", "/").lstrip("/")
+    if _PASSING.search(path):
+        return None
+    function = frame.function.rpartition(".")[2]
+    for row in ROWS:
+        if row.tier == tier and row.fits(path, function):
+            return row.kind, row.label or function
+    return None

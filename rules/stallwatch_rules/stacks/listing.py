@@ -1,0 +1,79 @@
+"""All stacks of a stall as a text file: folded over ranks, every thread, the odd ones first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from stallwatch_rules.stacks.folding import line
+from stallwatch_rules.stacks.records import Asked, StallStacks, ThreadStack
+from stallwatch_rules.stacks.words import sentence
+from stallwatch_rules.text.digest import fold_ranks
+
+_MOST_THREADS = 32
+_ORIGINS = {
+    "probe": "told by the rank",
+    "signal": "written by faulthandler, as no thread of the rank could answer",
+    "py-spy": "read by py-spy",
+    "": "no stack",
+}
+
+
+def listing(stacks: StallStacks, ranks: Sequence[Asked], run: str = "") -> str:
+    """The text; ranks whose threads are all at the same lines share one part."""
+    return "\n".join(_lines(stacks, ranks, run)) + "\n"
+
+
+def folded(stacks: StallStacks) -> str:
+    """The stacks that an incident keeps, one for each group of ranks, the odd ones first."""
+    parts = []
+    for group in sorted(stacks.groups, key=lambda one: one.ranks[0] not in stacks.odd):
+        name = f"rank{'' if len(group.ranks) == 1 else 's'} {fold_ranks(group.ranks)}"
+        odd = " (odd)" if group.ranks[0] in stacks.odd else ""
+        parts.append(
+            "\n".join([f"{name}{odd}: {group.condition}", *(f"  {frame}" for frame in group.frames)])
+        )
+    return "\n\n".join(parts)
+
+
+def _lines(stacks: StallStacks, ranks: Sequence[Asked], run: str) -> Iterator[str]:
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(stacks.time))
+    yield f"Stacks{f' of {run}' if run else ''} at {at} UTC, {stacks.seconds:.1f} s after they were asked for"
+    if told := sentence(stacks):
+        yield told
+    alike: dict[tuple[object, ...], list[Asked]] = {}
+    for rank in sorted(ranks, key=lambda one: (one.rank not in stacks.odd, one.rank)):
+        alike.setdefault((rank.condition, rank.origin, rank.threads), []).append(rank)
+    for group in alike.values():
+        first = group[0]
+        numbers = [rank.rank for rank in group]
+        yield ""
+        yield (
+            f"=== rank{'' if len(group) == 1 else 's'} {fold_ranks(numbers)}"
+            f" (process{'' if len(group) == 1 else 'es'} {', '.join(str(rank.pid) for rank in group)};"
+            f" {first.condition}; {_ORIGINS[first.origin]})"
+        )
+        for rank in group:
+            yield from _about(rank)
+        for thread in first.threads[:_MOST_THREADS]:
+            yield from _thread(thread)
+        if len(first.threads) > _MOST_THREADS:
+            yield f"  {len(first.threads) - _MOST_THREADS} more threads"
+
+
+def _about(rank: Asked) -> Iterator[str]:
+    for group, counts in sorted(rank.recorded.counts.items()):
+        yield f"  rank {rank.rank}: group {group}: {counts.joined} collectives joined, {counts.done} done"
+    for wait in rank.recorded.waiting:
+        yield f"  rank {rank.rank}: in {wait.operation}, collective {wait.number} of group {wait.name}"
+    if rank.lock_holder:
+        yield f"  rank {rank.rank}: waits for a file lock held by {rank.lock_holder}"
+    if rank.kernel:
+        yield f"  rank {rank.rank}: in the kernel at {rank.kernel}"
+
+
+def _thread(thread: ThreadStack) -> Iterator[str]:
+    name = thread.name or ("MainThread" if thread.main else "")
+    yield f"  thread {name or 'without a name'}{' (main)' if thread.main else ''}, innermost call last:"
+    for frame in thread.frames:
+        yield f"    {line(frame)}"

@@ -1,0 +1,119 @@
+"""What is known of one rank at a stall, and what the ranks tell together. Plain data, no behaviour."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+#: "probe": a thread of the rank told it. "signal": faulthandler did, as the interpreter lock was held.
+#: "py-spy": read from outside. Empty: nobody could.
+Origin = Literal["", "probe", "signal", "py-spy"]
+
+#: What a rank does. "code" is the user's own code; "unknown": no stack.
+Kind = Literal[
+    "collective",
+    "joining",
+    "data",
+    "rollout",
+    "save",
+    "load",
+    "import",
+    "lock",
+    "compile",
+    "debugger",
+    "network",
+    "process",
+    "thread",
+    "code",
+    "unknown",
+]
+
+#: "stopped": by SIGSTOP or Ctrl-Z. "blocked": in the kernel, deaf to signals (disk, network file system,
+#: driver). "ended": the process is gone.
+Condition = Literal["alive", "stopped", "blocked", "ended"]
+
+#: Why ranks are the odd ones. "diverged": they wait in another collective than the others.
+Why = Literal["", "ended", "stopped", "behind", "elsewhere", "diverged"]
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """One call on a stack."""
+
+    file: str
+    line: int
+    function: str  #: with its class where the origin tells it
+    module: str = ""
+
+
+class ThreadStack(msgspec.Struct, frozen=True):
+    """One thread; its outermost frame first."""
+
+    frames: tuple[Frame, ...]
+    name: str = ""
+    main: bool = False
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """A collective that a rank has joined and that is not done."""
+
+    group: int  #: number of the process group in this rank
+    name: str  #: name of the process group
+    number: int  #: of the collective in that group
+    operation: str  #: such as ``all_reduce``
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """How many collectives of one process group a rank has joined, and how many of them are done."""
+
+    joined: int
+    done: int
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """What torch's flight recorder told in one rank."""
+
+    world_size: int = 0
+    counts: dict[int, Counts] = {}  #: by the number of the process group
+    members: dict[str, tuple[int, ...]] = {}  #: global ranks by the group's name, where that is told
+    waiting: tuple[Waiting, ...] = ()
+
+
+class Asked(msgspec.Struct):
+    """Everything that was learnt of one rank."""
+
+    rank: int
+    pid: int
+    origin: Origin = ""
+    condition: Condition = "alive"
+    threads: tuple[ThreadStack, ...] = ()
+    recorded: Recorded = Recorded()
+    lock_holder: str = ""  #: who holds the file lock that the process waits for, such as ``process 4711``
+    kernel: str = ""  #: where in the kernel it waits, if that may be read
+    locked_out: bool = False  #: no thread of the rank could answer: other code holds the interpreter lock
+
+
+class StackGroup(msgspec.Struct):
+    """Ranks that do the same at the same place."""
+
+    ranks: list[int]
+    kind: Kind
+    condition: Condition = "alive"
+    what: str = ""  #: the operation, such as ``all_gather`` or ``DataLoader.__next__``
+    place: str = ""  #: the user's own frame, such as ``train.py:42 in step``
+    collective: int | None = None  #: collectives joined, where the ranks' numbers differ
+    note: str = ""  #: such as who holds the lock
+    locked_out: bool = False
+    frames: list[str] = []  #: ``file:line in function``, outermost first
+
+
+class StallStacks(msgspec.Struct):
+    """Where all ranks were at a stall. `groups` begins with those that wait, and ends with the odd ones."""
+
+    time: float  #: Unix seconds at which the last rank had told
+    seconds: float  #: it took to ask them all
+    groups: list[StackGroup] = []
+    odd: list[int] = []
+    why: Why = ""
+    elsewhere: int = 0  #: ranks on other hosts, of which nothing is known here
+    file: str = ""  #: all stacks, in the run's folder

@@ -1,0 +1,1 @@
+"""Text itself: encodings, numbers, secrets, and what of it may be shown."""

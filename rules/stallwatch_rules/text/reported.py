@@ -1,0 +1,77 @@
+"""From a line to what a report says of it: a place with an ISO time, its text redacted and cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime, timezone
+
+from stallwatch_rules.records import Line, Place
+from stallwatch_rules.text.redact import redact
+
+MAX_TEXT = 600  #: characters of a log line that a report carries
+_SEEN_BEFORE = 80  # characters before what must be seen
+_SEEN_AFTER = 300
+
+
+def iso(time: float | None, *, zoned: bool = True) -> str | None:
+    """Unix seconds as ISO 8601 in UTC; without a zone where the log names none."""
+    if time is None:
+        return None
+    try:
+        told = datetime.fromtimestamp(time, timezone.utc).isoformat(timespec="milliseconds")
+        return told.replace("+00:00", "Z" if zoned else "")
+    except (OverflowError, OSError, ValueError):
+        return None
+
+
+def shown(text: str, find: Callable[[str], int] | None = None) -> str:
+    """A log line as a report carries it: no secret, not endless.
+
+    ``find`` tells where in a long text stands what must be seen of it.
+    """
+    clean = redact(text.strip())
+    if len(clean) > MAX_TEXT and find is not None and (at := find(clean)) > MAX_TEXT - _SEEN_AFTER:
+        clean = "…" + clean[clean.find(" ", at - _SEEN_BEFORE, at) + 1 or at :]
+    return clean if len(clean) <= MAX_TEXT else clean[: MAX_TEXT - 1] + "…"
+
+
+def place(line: Line, step: int | None, find: Callable[[str], int] | None = None) -> Place:
+    """Where a line stands, with its text as ``shown`` gives it."""
+    return Place(
+        line.rank, line.source, line.number, iso(line.time, zoned=line.zoned), step, shown(line.text, find)
+    )
+
+
+def earliest(lines: Iterable[Line]) -> Line:
+    """The first of lines from several streams: by time where all know theirs, else the lowest rank's.
+
+    Never by the order in which the streams were read: another order must not give another answer.
+    """
+    candidates = list(lines)
+    timed = all(line.time is not None for line in candidates)
+    return min(
+        candidates,
+        key=lambda line: (
+            line.time if timed and line.time is not None else 0.0,
+            line.rank is None,
+            line.rank if line.rank is not None else 0,
+            line.source,
+            line.number,
+        ),
+    )
+
+
+def latest(lines: Iterable[Line]) -> Line:
+    """The last of lines from several streams, in the same sense."""
+    candidates = list(lines)
+    timed = all(line.time is not None for line in candidates)
+    return max(
+        candidates,
+        key=lambda line: (
+            line.time if timed and line.time is not None else 0.0,
+            line.rank is not None,
+            -line.rank if line.rank is not None else 0,
+            line.source,
+            line.number,
+        ),
+    )

@@ -1,0 +1,318 @@
+"""The sentences that a diagnosis itself says, in English and Chinese."""
+
+from __future__ import annotations
+
+import re
+
+_SENTENCES: dict[str, tuple[str, str]] = {
+    "advancing": (
+        "Steps went on: {steps} followed.",
+        "训练仍在推进：之后又完成了 {steps} 步。",
+    ),
+    "cost": (
+        " A step with it took {with_match}, one without {without}: about {extra} each (medians of {n_with}"
+        " and {n_without}).",
+        "出现它的步用时 {with_match}，没有它的步 {without}，每次约多 {extra}"
+        "（{n_with} 步与 {n_without} 步的中位数）。",
+    ),
+    "no-cost": (
+        " It cost no measurable time: {with_match} a step with it, {without} without (medians of {n_with}"
+        " and {n_without}).",
+        "没有可测量的时间损失：有它的步 {with_match}，没有的 {without}"
+        "（{n_with} 步与 {n_without} 步的中位数）。",
+    ),
+    "slower-with": (
+        "Steps became slower as it came more often: {before} at first, {now} now.",
+        "它出现得越多，每步越慢：起初 {before}，现在 {now}。",
+    ),
+    "stands": (
+        "No step for {silence}; this run's threshold is {threshold}.",
+        "已有 {silence} 没有新的 step，本次训练的阈值为 {threshold}。",
+    ),
+    "stands-by-timeout": (
+        "No step followed until a timeout ended the run.",
+        "之后再没有新的 step，直到超时结束训练。",
+    ),
+    "stands-by-watch": (
+        "No step follows any more.",
+        "之后再没有新的 step。",
+    ),
+    "last-came-then": (
+        " The messages went on up to that point.",
+        "这些消息一直出现到那时。",
+    ),
+    "last-came-before": (
+        " The last of these messages came {steps} steps before, no longer than usual between them.",
+        "最后一条这样的消息出现在 {steps} 步之前，间隔与往常相当。",
+    ),
+    "came-more-often": (
+        " They became more: {before} in ten steps at first, {now} at the end.",
+        "并且越来越多：起初每十步 {before} 条，最后每十步 {now} 条。",
+    ),
+    "long-before-stall": (
+        "The run stands, but {steps} steps went well after the last of these messages.",
+        "训练停住了，但最后一条消息之后还正常完成了 {steps} 步。",
+    ),
+    "no-steps": (
+        "This text shows too few steps to tell whether it matters: it is harmless as long as steps go on.",
+        "文本里的 step 太少，无法判断是否有影响：只要 step 继续推进就无害。",
+    ),
+    "scale-at-minimum": (
+        "The loss scale reached its minimum: fp16 cannot hold this model's numbers.",
+        "loss scale 已降到最小值：fp16 的数值范围不够用。",
+    ),
+    "overflow-in-a-row": (
+        "Every one of the last {row} steps overflowed and was skipped.",
+        "最后 {row} 步全部溢出并被跳过。",
+    ),
+    "overflow-mostly": (
+        "{share} of the steps overflowed and were skipped.",
+        "{share} 的 step 溢出并被跳过。",
+    ),
+    "overflow-often": (
+        "{share} of the steps overflowed and were skipped; training goes on with the others.",
+        "{share} 的 step 溢出并被跳过，其余 step 仍在训练。",
+    ),
+    "overflow-rare": (
+        "{count} overflows, and good steps after them: dynamic loss scaling found its scale.",
+        "共 {count} 次溢出，之后 step 正常：动态 loss scale 已找到合适的值。",
+    ),
+    "overflow-rare-one": (
+        "One overflow, and good steps after it: dynamic loss scaling found its scale.",
+        "只有一次溢出，之后 step 正常：动态 loss scale 已找到合适的值。",
+    ),
+    "overflow-start-one": (
+        "One overflow at the start: this is how dynamic loss scaling finds its scale.",
+        "开头有一次溢出：动态 loss scale 就是这样找到合适的值的。",
+    ),
+    "overflow-start": (
+        "{count} overflows at the start: this is how dynamic loss scaling finds its scale.",
+        "开头有 {count} 次溢出：动态 loss scale 就是这样找到合适的值的。",
+    ),
+    "silent": (
+        "No step for {silence}; this run's threshold is {threshold}. Nothing in the log says why.",
+        "已有 {silence} 没有新的 step，本次训练的阈值为 {threshold}。日志没有说明原因。",
+    ),
+    "silent-by-watch": (
+        "No step for longer than this run's rhythm allows. Nothing in the log says why.",
+        "没有新的 step 的时间已超出本次训练的正常节奏。日志没有说明原因。",
+    ),
+    "slower": (
+        "A step took {before} at first and {now} in the last {count}: {percent} more.",
+        "起初每步 {before}，最近 {count} 步每步 {now}：慢了 {percent}。",
+    ),
+    "reached-the-end": (
+        " The run reached its end all the same.",
+        "训练仍然跑到了终点。",
+    ),
+    "loss-diverged": (
+        "The loss ran away: {low} at its best, {high} (median) in the last {count} values.",
+        "loss 已发散：最好时为 {low}，最近 {count} 个值的中位数为 {high}。",
+    ),
+    "spike": (
+        "The loss jumped from {usual} to {loss} at step {step}.",
+        "loss 在第 {step} 步从 {usual} 跳到 {loss}。",
+    ),
+    "spike-back": (
+        "The loss jumped from {usual} to {loss} at step {step} and is coming back.",
+        "loss 在第 {step} 步从 {usual} 跳到 {loss}，正在回落。",
+    ),
+    "loss-same": (
+        "The last {count} values of the loss are all exactly {loss}.",
+        "最近 {count} 个 loss 都恰好是 {loss}。",
+    ),
+    "loss-unlogged": (
+        "{count} steps passed since a loss was last printed, many times the usual distance.",
+        "距上次打印 loss 已有 {count} 步，远超平常的间隔。",
+    ),
+    "no-gradient-no-rate": (
+        "The last {count} gradient norms are exactly 0, and so is the learning rate: no parameter changes.",
+        "最近 {count} 个梯度范数恰好为 0，学习率也是 0：没有参数在更新。",
+    ),
+    "no-gradient-no-change": (
+        "The last {count} gradient norms are exactly 0, and the loss does not change.",
+        "最近 {count} 个梯度范数恰好为 0，loss 也没有变化。",
+    ),
+    "no-gradient-no-fall": (
+        "The last {count} gradient norms are exactly 0, and the loss does not fall.",
+        "最近 {count} 个梯度范数恰好为 0，loss 没有下降。",
+    ),
+    "straggler": (
+        "Steps that took an even {before} take {now} since the last {count}: {percent} more, all of them.",
+        "原本稳定在 {before} 的每步耗时，最近 {count} 步变为 {now}：每步都慢了 {percent}。",
+    ),
+    "scale-falling": (
+        "The loss scale was halved {count} times in a row, to {scale}: each of these steps was skipped.",
+        "loss scale 连续 {count} 次减半，降到 {scale}：这些 step 都被跳过。",
+    ),
+    "stands-in-evaluation": (
+        "The run stands in an evaluation: no step for {silence}; its threshold is {threshold}.",
+        "训练停在评估中：已有 {silence} 没有新的 step，阈值为 {threshold}。",
+    ),
+    "stands-in-evaluation-by-timeout": (
+        "An evaluation had begun; no step came after it until a collective timed out.",
+        "评估开始之后再没有 step，直到集合通信超时。",
+    ),
+    "stands-in-evaluation-by-watch": (
+        "The run stands in an evaluation.",
+        "训练停在评估中。",
+    ),
+    "moe-stands": (
+        "A mixture-of-experts model under ZeRO-3 stands after trace-cache messages.",
+        "ZeRO-3 下的 MoE 模型在 trace cache 消息之后停住。",
+    ),
+    "p2p-stands": (
+        "The ranks talk over GPU peer-to-peer, and not even the first collectives finished.",
+        "各 rank 通过 GPU P2P 通信，而最初的几次集合通信都没有完成。",
+    ),
+    "flight-behind": (
+        "NCCL's counters point to {ranks}: last enqueued collective {behind}, {others} on the other ranks.",
+        "NCCL 计数器指向 {ranks}：它最后入队的集合通信是 {behind}，其他 rank 是 {others}。",
+    ),
+    "flight-differs": (
+        "The ranks waited in different collectives ({shown}): their code took different paths.",
+        "各 rank 等在不同的集合通信里（{shown}）：代码走了不同的分支。",
+    ),
+    "flight-sizes": (
+        "The ranks wait in one {operation} with different sizes ({shown} numbers): they took different"
+        " paths.",
+        "各 rank 在同一次 {operation} 里给出的大小不同（{shown} 个数）：代码走了不同的分支。",
+    ),
+    "flight-first": (
+        "It is one of the first collectives ({operation} #{work}): suspect GPU peer-to-peer or the network"
+        " rather than the model.",
+        "超时的是最初几次集合通信之一（{operation} #{work}）：先怀疑 GPU P2P 或网络，而不是模型。",
+    ),
+    "flight-same": (
+        "{ranks} wait in the same collective ({operation} #{work}): look for a rank that is missing from this"
+        " list; if none is, suspect a GPU, its driver or a link.",
+        "{ranks} 都等在同一次集合通信（{operation} #{work}）：找名单里缺少的 rank；"
+        "若都在，怀疑 GPU、驱动或链路。",
+    ),
+    "uneven-end": (
+        "{ranks} ended at step {step}, before the others ({others}): look there first.",
+        "{ranks} 停在第 {step} 步，早于其他 rank（第 {others} 步）：请先查那里。",
+    ),
+    "recovered": (
+        "Not the end of the run: {steps} steps followed.",
+        "训练没有因此结束：之后又完成了 {steps} 步。",
+    ),
+    "ended-well": (
+        "The command ended well (exit code 0).",
+        "命令正常结束（退出码 0）。",
+    ),
+    # notes of the whole diagnosis
+    "just-ends": (
+        "The log ends at step {step} of {total} without an end: it was cut off, is still being written, or"
+        " the process was killed without a word.",
+        "日志停在第 {step}/{total} 步，没有结尾：可能被截断、仍在写入，或进程被无声地杀掉。",
+    ),
+    "other-run-job": (
+        "{one} and {other} are logs of different jobs ({first}, {second}), diagnosed here as one run: --each"
+        " gives every file its own verdict.",
+        "{one} 与 {other} 是不同作业（{first}、{second}）的日志，这里当作一次训练来诊断："
+        "用 --each 可逐个文件诊断。",
+    ),
+    "other-run-total": (
+        "{one} and {other} look like different runs ({first} and {second} steps to do), diagnosed here as"
+        " one: --each gives every file its own verdict.",
+        "{one} 与 {other} 像是不同的训练（总步数 {first} 与 {second}），这里当作一次来诊断："
+        "用 --each 可逐个文件诊断。",
+    ),
+    "other-run-time": (
+        "{one} and {other} look like runs one after the other, each from its first steps on, diagnosed here"
+        " as one: --each gives every file its own verdict.",
+        "{one} 与 {other} 像是先后两次从头开始的训练，这里当作一次来诊断：用 --each 可逐个文件诊断。",
+    ),
+    "just-ends-somewhere": (
+        "The log ends in mid-run at step {step}, without a word of an end. If the run should have gone on, it"
+        " was killed or cut off there: look at the scheduler, the node's kernel log (dmesg) and its memory.",
+        "日志在训练途中停在第 {step} 步，没有任何结束信息。如果训练本应继续，"
+        "那么它就是在那里被杀掉或日志被截断：请查看调度器、节点内核日志（dmesg）和内存。",
+    ),
+    "last-words": (
+        "The log's last words speak of an error, and no step follows: see the new lines before its end.",
+        "日志最后的内容像是出错了，之后再没有新的步数：请看结尾前新出现的行。",
+    ),
+    "ends-in-evaluation": (
+        "It ends in an evaluation: if the run is still up and stands there, see evaluation-hang.",
+        "最后的动静是一次评估：如果训练还在运行却停在那里，请看 evaluation-hang。",
+    ),
+    "unknown-may-be-cause": (
+        "An exception that no rule knows may be the cause: {exception}.",
+        "规则库未收录的异常可能才是原因：{exception}。",
+    ),
+    "killed-silently": (
+        "SIGKILL ended it, and nothing in the log says why. No evidence that memory ran out was found:"
+        " it is the most frequent reason.",
+        "进程被 SIGKILL 结束，日志没有说明原因。没有找到内存耗尽的证据，但这是最常见的原因。",
+    ),
+    "killed-afterwards": (
+        "SIGKILL came after {rule}: it is how the run was ended, not why.",
+        "SIGKILL 在 {rule} 之后：它是结束方式，不是原因。",
+    ),
+    "ended-by-signal": (
+        "The signal is how the command ended; nothing in the log says more.",
+        "命令以该信号结束，日志没有更多说明。",
+    ),
+    "told-to-stop": (
+        "A signal from outside asked it to end, and nothing in the log says why: look for who sent it.",
+        "外部信号要求它结束，日志没有说明原因：请查是谁发的。",
+    ),
+    "no-rule": (
+        "The command failed, and nothing in its log says why.",
+        "命令失败了，但日志没有说明原因。",
+    ),
+    "training-was-complete": (
+        "Training itself had reached its last step.",
+        "训练本身已到达最后一步。",
+    ),
+    "other-logs": (
+        "Look at the logs of {ranks}: this text is only the launcher's, and the cause stands in theirs.",
+        "请查看 {ranks} 的日志：这里只有启动器的输出，原因在那些日志里。",
+    ),
+    "other-logs-unknown": (
+        "Look at the logs of the ranks themselves: this text is only the launcher's (torchrun: --redirects 3"
+        " --log-dir DIR, or --tee 3).",
+        "请查看各 rank 自己的日志：这里只有启动器的输出"
+        "（torchrun 可用 --redirects 3 --log-dir DIR 或 --tee 3）。",
+    ),
+    "absent-ranks": (
+        "{ranks} did not report it: look there first.",
+        "{ranks} 没有报告这个错误：请先查那里。",
+    ),
+    "interrupted": (
+        "The run was stopped by hand.",
+        "训练是被人为中断的。",
+    ),
+    "stopped-by-hand": (
+        "What follows when a run is stopped by hand.",
+        "人为中断训练之后的正常现象。",
+    ),
+}
+
+
+def say(key: str, language: str = "en", **values: object) -> str:
+    """The sentence for ``key`` in the language; English for any that is not Chinese."""
+    english, chinese = _SENTENCES[key]
+    return (chinese if language.startswith("zh") else english).format(**values)
+
+
+def say_counted(key: str, count: int, language: str = "en") -> str:
+    """The sentence for so many; there is one of its own for one."""
+    return say(f"{key}-one", language) if count == 1 else say(key, language, count=count)
+
+
+def retold(text: str, language: str = "en") -> str:
+    """One of these sentences in another language; what is none of them comes back as it is.
+
+    A diagnosis is made in one language, and those who read of it may want another.
+    """
+    to = int(language.startswith("zh"))
+    # The longest first: one sentence may begin like another.
+    for pair in sorted(_SENTENCES.values(), key=lambda pair: -len(pair[1 - to])):
+        pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>.{1,200}?)", re.escape(pair[1 - to]))
+        found = re.fullmatch(pattern, text)
+        if found is not None:
+            return pair[to].format(**found.groupdict())
+    return text

@@ -1,0 +1,205 @@
+"""Who holds up the others, and the sentence that says it: from stacks, torch's counters and the kernel."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from stallwatch_rules.stacks.flight import read_recorder
+from stallwatch_rules.stacks.folding import fold
+from stallwatch_rules.stacks.listing import folded, listing
+from stallwatch_rules.stacks.records import Asked, Frame, StallStacks, ThreadStack
+from stallwatch_rules.stacks.words import sentence
+
+SITE = "/venv/lib/python3.11/site-packages"
+TRAIN = Frame("/w/train.py", 42, "step", "__main__")
+REDUCE = Frame(f"{SITE}/torch/distributed/distributed_c10d.py", 3032, "all_reduce")
+WRAPPER = Frame(f"{SITE}/torch/distributed/c10d_logger.py", 83, "wrapper")
+LOADER = Frame(f"{SITE}/torch/utils/data/dataloader.py", 708, "_BaseDataLoaderIter.__next__")
+QUEUE = Frame("/usr/lib/python3.11/multiprocessing/queues.py", 113, "Queue.get")
+
+
+def rank(number: int, *frames: Frame, recorded: Any = None, **about: Any) -> Asked:
+    threads = (
+        (ThreadStack((Frame("/w/train.py", 99, "main"), *frames), "MainThread", True),) if frames else ()
+    )
+    origin = "probe" if frames else ""
+    return Asked(
+        number, 100 + number, origin, threads=threads, recorded=read_recorder(recorded or {}), **about
+    )
+
+
+def recorder(
+    joined: int, done: int, operation: str = "all_reduce", world: int = 4, group: int = 0
+) -> dict[str, Any]:
+    """As torch 2.13 writes it, with what the probe adds."""
+    entry = {
+        "collective_seq_id": joined,
+        "pg_id": group,
+        "process_group": [str(group), "default_pg"],
+        "profiling_name": f"gloo:{operation}",
+        "state": "scheduled",
+        "is_p2p": False,
+    }
+    status = {"last_enqueued_collective": str(joined), "last_completed_collective": str(done)}
+    return {"world_size": world, "status": {str(group): status}, "groups": {}, "entries": [entry]}
+
+
+def folded_of(*ranks: Asked) -> StallStacks:
+    return fold(ranks, time=1_795_000_000.0, seconds=0.25)
+
+
+WAIT = (TRAIN, WRAPPER, REDUCE)
+
+
+def test_the_rank_that_is_elsewhere_while_the_others_wait() -> None:
+    found = folded_of(rank(0, *WAIT), rank(1, TRAIN, LOADER, QUEUE), rank(2, *WAIT), rank(3, *WAIT))
+    assert (found.odd, found.why) == ([1], "elsewhere")
+    assert sentence(found) == (
+        "Ranks 0, 2, 3 wait in all_reduce (train.py:42 in step); "
+        "rank 1 is in DataLoader.__next__ (data loading, train.py:42 in step)."
+    )
+    assert sentence(found, "zh") == (
+        "rank 0, 2, 3 都在 all_reduce 中等待（train.py:42 的 step）；"
+        "rank 1 停在 DataLoader.__next__（数据加载，train.py:42 的 step）。"
+    )
+
+
+def test_of_several_that_are_elsewhere_the_recorder_names_the_one_that_is_missed() -> None:
+    """Rank 2 has joined the collective already, asynchronously."""
+    found = folded_of(
+        rank(0, *WAIT, recorded=recorder(7, 6)),
+        rank(1, TRAIN, LOADER, recorded=recorder(6, 6)),
+        rank(2, Frame("/w/log.py", 7, "write"), recorded=recorder(7, 6)),
+    )
+    assert found.odd == [1]
+    assert (
+        "rank 1 is in DataLoader.__next__ (data loading, train.py:42 in step, 6 collectives joined)."
+        in sentence(found)
+    )
+
+
+def test_all_wait_and_one_has_joined_fewer() -> None:
+    found = folded_of(*(rank(n, *WAIT, recorded=recorder(204 if n == 2 else 205, 203)) for n in range(4)))
+    assert (found.odd, found.why) == ([2], "behind")
+    assert "204 collectives joined" in sentence(found) and "205 collectives joined" in sentence(found)
+
+
+def test_all_wait_in_the_same_number_but_not_in_the_same_operation() -> None:
+    ranks = [
+        rank(n, *WAIT, recorded=recorder(9, 8, "broadcast" if n == 3 else "all_reduce")) for n in range(4)
+    ]
+    found = folded_of(*ranks)
+    assert (found.odd, found.why) == ([3], "diverged")
+
+
+def test_of_two_that_wait_apart_both_are_named() -> None:
+    found = folded_of(
+        rank(0, *WAIT, recorded=recorder(9, 8, world=2)),
+        rank(1, *WAIT, recorded=recorder(9, 8, "broadcast", world=2)),
+    )
+    assert (found.odd, found.why) == ([0, 1], "diverged")
+
+
+def test_members_of_another_group_are_not_missed() -> None:
+    told = recorder(5, 4)
+    told["groups"] = {"0": {"ranks": "[0, 1]"}}
+    found = folded_of(
+        rank(0, *WAIT, recorded=told),
+        rank(1, TRAIN, LOADER, recorded=recorder(4, 4)),
+        rank(2, TRAIN, LOADER, recorded=recorder(3, 3)),
+    )
+    assert found.odd == [1]
+
+
+@pytest.mark.parametrize(
+    ("condition", "says"),
+    [("stopped", "rank 1 is stopped by a signal such as SIGSTOP"), ("ended", "rank 1 has ended")],
+)
+def test_what_the_kernel_tells_is_the_surest(condition: Any, says: str) -> None:
+    found = folded_of(rank(0, *WAIT), rank(1, condition=condition), rank(2, TRAIN, LOADER))
+    assert (found.odd, found.why) == ([1], condition)
+    assert says in sentence(found)
+
+
+def test_a_rank_in_a_backward_whose_thread_waits_waits_too() -> None:
+    backward = Frame(f"{SITE}/torch/autograd/graph.py", 825, "_engine_run_backward")
+    threads = (
+        ThreadStack((TRAIN, backward), "MainThread", True),
+        ThreadStack((Frame(f"{SITE}/deepspeed/comm/torch.py", 5, "TorchBackend.reduce"), REDUCE), "Dummy-1"),
+    )
+    found = folded_of(Asked(0, 1, "probe", threads=threads), rank(1, TRAIN, LOADER))
+    assert found.odd == [1]
+    assert sentence(found).startswith("Rank 0 waits in all_reduce (train.py:42 in step);")
+
+
+def test_a_rank_whose_compiled_code_waits_is_told_by_the_recorder() -> None:
+    """A synchronisation of a device shows no Python frame but the library's."""
+    sync = Frame(f"{SITE}/torch/cuda/__init__.py", 1108, "synchronize")
+    found = folded_of(rank(0, TRAIN, sync, recorded=recorder(7, 6, "all_gather_base")), rank(1, TRAIN))
+    assert found.odd == [1]
+    assert sentence(found).startswith("Rank 0 waits in all_gather (train.py:42 in step")
+
+
+def test_nobody_waits_and_all_are_alike() -> None:
+    found = folded_of(*(rank(n, TRAIN, LOADER) for n in range(8)))
+    assert found.odd == [] and len(found.groups) == 1
+    assert sentence(found) == (
+        "All ranks (0–7) are in DataLoader.__next__ (data loading, train.py:42 in step)."
+    )
+
+
+def test_the_missing_ones_are_on_another_host() -> None:
+    found = folded_of(*(rank(n, *WAIT, recorded=recorder(5, 4, world=8)) for n in range(4)))
+    assert (found.odd, found.elsewhere) == ([], 4)
+    assert sentence(found).endswith("; the other 4 ranks are on other hosts.")
+
+
+def test_no_rank_told_anything() -> None:
+    assert sentence(folded_of(rank(0), rank(1))) == "All ranks (0, 1) did not tell."
+    assert sentence(folded_of()) == ""
+
+
+CALLS = [
+    ("filelock/_api.py", "BaseFileLock.acquire", "lock", "waits for a file lock"),
+    ("transformers/generation/utils.py", "GenerationMixin._sample", "rollout", "is in generate (generation"),
+    ("deepspeed/runtime/engine.py", "DeepSpeedEngine.save_checkpoint", "save", "is in save_checkpoint"),
+    ("torch/serialization.py", "_save", "save", "is in torch.save (checkpoint"),
+    ("torch/distributed/distributed_c10d.py", "init_process_group", "joining", "waits in init_process"),
+    ("deepspeed/runtime/zero/partition_parameters.py", "AllGatherHandle.wait", "collective", "waits in wait"),
+    ("torch/_inductor/compile_fx.py", "compile_fx", "compile", "is in compilation"),
+    ("requests/sessions.py", "Session.send", "network", "waits for the network"),
+    ("transformers/modeling_utils.py", "PreTrainedModel.from_pretrained", "load", "is in from_pretrained"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("file", "function", "kind", "says"), CALLS)
+def test_what_calls_of_libraries_mean(file: str, function: str, kind: str, says: str) -> None:
+    found = folded_of(rank(0, TRAIN, Frame(f"{SITE}/{file}", 1, function), QUEUE))
+    assert found.groups[0].kind == kind
+    assert f"Rank 0 {says}" in sentence(found)
+
+
+def test_an_import_is_no_wait_for_the_network() -> None:
+    importing = Frame("<frozen importlib._bootstrap>", 1176, "_find_and_load")
+    found = folded_of(
+        rank(0, TRAIN, importing, Frame(f"{SITE}/urllib3/__init__.py", 1, "<module>"), importing)
+    )
+    assert sentence(found) == "Rank 0 is importing modules (train.py:42 in step)."
+
+
+@pytest.mark.parametrize(
+    "told", [None, 3, {"status": 3, "entries": [3, {}], "groups": {"0": 3}, "world_size": "x"}]
+)
+def test_a_recorder_that_tells_something_else(told: Any) -> None:
+    assert read_recorder(told).waiting == ()
+
+
+def test_the_listing_holds_every_thread_once() -> None:
+    ranks = [rank(0, *WAIT), rank(1, TRAIN, LOADER, QUEUE), rank(2, *WAIT)]
+    text = listing(folded_of(*ranks), ranks, "sft")
+    assert re.findall(r"^=== (ranks? [\d, ]+) ", text, re.MULTILINE) == ["rank 1", "ranks 0, 2"]
+    assert text.count("distributed_c10d.py:3032 in all_reduce") == 1
+    assert folded(folded_of(*ranks)).startswith("rank 1 (odd): alive\n  /w/train.py:99 in main\n")

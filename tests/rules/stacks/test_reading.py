@@ -1,0 +1,124 @@
+"""Three forms of stacks in one: what the probe, faulthandler and py-spy really write."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from stallwatch_exporter.probe import stacks as probe
+from stallwatch_rules.stacks.reading import (
+    from_faulthandler,
+    from_probe,
+    from_py_spy,
+    main_thread,
+)
+
+
+def here() -> int:
+    return sys._getframe(1).f_lineno
+
+
+def waiting_thread(stop: threading.Event) -> threading.Thread:
+    thread = threading.Thread(target=stop.wait, name="prefetch", daemon=True)
+    thread.start()
+    return thread
+
+
+def test_what_the_probe_tells_has_names_and_the_main_thread() -> None:
+    stop = threading.Event()
+    thread = waiting_thread(stop)
+    told: list[object] = []
+    asker = threading.Thread(target=lambda: told.append(json.loads(json.dumps(probe.stacks()))))
+    asker.start()
+    asker.join()
+    stop.set()
+    thread.join()
+    found = from_probe(told[0])
+    main = main_thread(found)
+    assert main is not None and main.name == "MainThread"
+    names = [frame.function.rpartition(".")[2] for frame in main.frames]
+    assert "test_what_the_probe_tells_has_names_and_the_main_thread" in names
+    assert names[-1] != names[0], "outermost first"
+    (other,) = [each for each in found if each.name == "prefetch"]
+    assert other.frames[-1].function.endswith("wait") and not other.main
+    assert all("asker" not in each.name for each in found), "who asks is not told"
+
+
+def test_what_faulthandler_writes() -> None:
+    stop = threading.Event()
+    thread = waiting_thread(stop)
+    with tempfile.TemporaryFile("w+") as file:
+        line = here() + 1
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        text = file.read()
+    stop.set()
+    thread.join()
+    main = main_thread(from_faulthandler(text))
+    assert main is not None
+    assert (main.frames[-1].function, main.frames[-1].line) == ("test_what_faulthandler_writes", line)
+    assert Path(main.frames[-1].file).name == "test_reading.py"
+
+
+def test_faulthandler_of_newer_pythons_and_stacks_of_c() -> None:
+    text = (
+        "Thread 0x00007f1c [prefetch] (most recent call first):\n"
+        '  File "/w/a b.py", line 3 in <lambda>\n\n'
+        "Current thread 0x00007f1d [python3] (most recent call first):\n"
+        '  File "/w/train.py", line ??? in step\n'
+        '  File "/w/train.py", line 9 in <module>\n\n'
+        "Current thread's C stack trace (most recent call first):\n"
+        '  Binary file "python3", at _Py_DumpStack+0x4 [0x5]\n'
+    )
+    other, main = from_faulthandler(text)
+    assert (other.name, other.frames[0].file, other.main) == ("prefetch", "/w/a b.py", False)
+    assert [frame.line for frame in main.frames] == [9, 0] and main.main
+
+
+PROGRAM = """
+import threading, sys
+def inner():
+    print("ready", flush=True)
+    sys.stdin.read()
+threading.Thread(target=threading.Event().wait, name="aux", daemon=True).start()
+inner()
+"""
+
+
+def test_what_py_spy_writes() -> None:
+    from stallwatch_exporter.stacks.spying import find_py_spy, spied
+
+    program = find_py_spy()
+    if program is None:
+        pytest.skip("py-spy is not installed")
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None and child.stdin is not None
+        child.stdout.readline()
+        found = spied(program, child.pid, 30.0)
+        child.stdin.close()
+    main = main_thread(found)
+    assert main is not None
+    assert [frame.function for frame in main.frames] == ["<module>", "inner"]
+    assert "aux" in [each.name for each in found]
+
+
+@pytest.mark.parametrize(
+    "told", [None, 3, {}, {"threads": 3}, {"threads": [3, {"frames": [3, [1], ["a", "b", "c", "d"]]}]}]
+)
+def test_what_is_malformed_is_left_out(told: object) -> None:
+    assert all(not thread.frames for thread in from_probe(told))
+
+
+@pytest.mark.parametrize("text", ["", "no json", "{}", '[{"frames": 3}]', "[3]"])
+def test_text_that_is_no_dump(text: str) -> None:
+    assert all(not thread.frames for thread in from_py_spy(text))
+    assert from_faulthandler(text) == ()

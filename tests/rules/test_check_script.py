@@ -1,0 +1,162 @@
+"""Scripts that will fail, and the harmless ones that look like them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from textwrap import dedent
+
+import pytest
+
+from stallwatch_rules.checks.dsconfig import DsConfig
+from stallwatch_rules.checks.everything import check_run
+from stallwatch_rules.checks.remark import Remark
+from stallwatch_rules.checks.script import Script, parse_script
+
+ZERO3: dict[str, dict[str, object]] = {
+    "zero_optimization": {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}
+}
+UNGATHERED = {"zero_optimization": {"stage": 3}}
+
+
+def found(
+    text: str, values: Mapping[str, object] = ZERO3, **versions: str
+) -> list[tuple[str, str, int | None]]:
+    script = parse_script(dedent(text), "train.py")
+    assert isinstance(script, Script)
+    remarks = check_run(DsConfig(values, "ds.json"), [script], versions)
+    return [(one.severity, one.check, one.line) for one in remarks if one.file == "train.py"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "loss = loss + 0.0 * sum(p.sum() for p in model.parameters())",
+        "loss += 0 * sum([p.flatten()[0] for _, p in model.named_parameters()])",
+        "extra = sum(p.mean() for p in unused.parameters())\nloss = loss + 0.0 * extra",
+        "extra = 0\nfor p in unused.parameters():\n    extra += 0.0 * p.sum()\nloss = loss + extra",
+    ],
+)
+def test_a_dummy_loss(text: str) -> None:
+    sharp = {"zero_optimization": {**ZERO3["zero_optimization"], "stage3_param_persistence_threshold": 0}}
+    ((severity, check, _),) = found(text, sharp)
+    assert (severity, check) == ("fails", "dummy-loss")
+    ((severity, _, _),) = found(text)  # small parameters are whole there
+    assert severity == ("fails" if "in model." in text else "likely")
+    assert found(text, {"zero_optimization": {"stage": 2}}) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "count = sum(p.numel() for p in model.parameters())",
+        "loss_norm = sum(p.grad.norm() for p in model.parameters())",
+        "norm = sum(p.norm() for p in model.parameters())\nprint(norm)",
+        "loss = model(x).sum() + sum(t.sum() for t in terms)",
+        "with deepspeed.zero.GatheredParameters(ps):\n    loss = sum(p.sum() for p in m.parameters())",
+        "loss = loss + 0.0 * sum(p.detach().sum() for p in model.parameters())",
+    ],
+)
+def test_sums_that_are_no_dummy_loss(text: str) -> None:
+    assert found(text) == []
+
+
+def test_a_dummy_loss_over_the_running_module_itself_may_work() -> None:
+    text = """
+    class Leaf:
+        def forward(self, x):
+            loss = x + 0.0 * sum(p.sum() for p in self.parameters())
+            return loss
+    """
+    assert found(text) == [("likely", "dummy-loss", 4)]
+
+
+def test_initialize_without_a_model() -> None:
+    assert found("import deepspeed\ndeepspeed.initialize(model=None, config=c)")[0][:2] == (
+        "fails",
+        "initialize-without-model",
+    )
+    assert found("import deepspeed\ne, *_ = deepspeed.initialize(args, model)") == []
+    assert found("import deepspeed\ne, *_ = deepspeed.initialize(**everything)") == []
+
+
+EVAL = """
+import deepspeed
+engine, *_ = deepspeed.initialize(model=model, config=c)
+{}
+for batch in data:
+    loss = engine(batch)
+    engine.backward(loss)
+    engine.step()
+"""
+
+
+def test_training_in_evaluation_mode() -> None:
+    assert found(EVAL.format("model.eval()"), deepspeed="0.15.3") == [("fails", "trained-in-eval-mode", 4)]
+    assert found(EVAL.format("model.eval()"), deepspeed="0.15.4") == [("advice", "trained-in-eval-mode", 4)]
+    assert found(EVAL.format("model.eval(); evaluate(); engine.train()"), deepspeed="0.15.3") == []
+    assert found(EVAL.format("reference.eval()"), deepspeed="0.15.3") == []
+
+
+def test_online_dpo_without_a_reference_model() -> None:
+    text = "from trl import OnlineDPOTrainer\nt = OnlineDPOTrainer(model=m, peft_config={})"
+    assert found(text.format("LoraConfig()"), trl="0.12.2") == [("fails", "online-dpo-without-reference", 2)]
+    assert found(text.format("get_peft_config(a)"), trl="0.12.2")[0][0] == "likely"
+    assert found(text.format("LoraConfig(), ref_model=r"), trl="0.12.2") == []
+    assert found(text.format("LoraConfig()"), trl="0.13.0") == []
+    assert found(text.format("LoraConfig()")) == []
+
+
+def test_trainers_that_cannot_save() -> None:
+    text = "from trl import PPOTrainer\nt = PPOTrainer(args=a)"
+    assert found(text, trl="0.12.2") == [("likely", "ppo-save-unwrapped", 2)]
+    assert found(text, {"zero_optimization": {"stage": 2}}, trl="0.12.2") == []
+    assert found(text, trl="0.16.1") == []
+
+
+def test_saving_what_zero3_does_not_gather() -> None:
+    text = "from transformers import Trainer\ntrainer = Trainer()\ntrainer.save_model('out')"
+    assert found(text, UNGATHERED) == [("likely", "gather-on-save", 3)]
+    assert found(text) == []
+    assert found("state = accelerator.get_state_dict(model)", UNGATHERED) == [("fails", "gather-on-save", 1)]
+
+
+def test_saving_past_the_engine() -> None:
+    text = "import deepspeed\nengine, *_ = deepspeed.initialize(model=model)\n{}"
+    assert found(text.format("torch.save(model.state_dict(), f)")) == [
+        ("likely", "saves-partitioned-weights", 3)
+    ]
+    assert found(text.format("before = model.state_dict()")) == []
+    assert found(text.format("tokenizer.save_pretrained(out)")) == []
+    assert found(text.format("model.save_pretrained(out, state_dict=whole)")) == []
+
+
+def test_loading_and_arguments() -> None:
+    text = "import transformers\nm = AutoModelForCausalLM.from_pretrained(n, device_map={})"
+    assert found(text.format("'auto'")) == [("likely", "device-map-with-zero3", 2)]
+    assert found(text.format("None")) == []
+    both = "a = TrainingArguments(save_only_model=True, load_best_model_at_end=True)"
+    assert found(both) == [("fails", "best-model-without-optimizer", 1)]
+
+
+def test_experts() -> None:
+    text = "m = load('mistralai/Mixtral-8x7B-v0.1')\n{}\nloss.backward()"
+    assert found(text.format("")) == [("advice", "experts-under-zero3", 1)]
+    assert found(text.format(""), deepspeed="0.18.0") == []  # it does so by itself
+    assert found(text.format("set_z3_leaf_modules(m, [Block])")) == []
+
+
+def test_auto_needs_somebody_to_fill_it_in() -> None:
+    config = DsConfig({"train_micro_batch_size_per_gpu": "auto"}, "ds.json")
+
+    def checked(text: str) -> list[str]:
+        script = parse_script(text, "train.py")
+        assert isinstance(script, Script)
+        return [one.check for one in check_run(config, [script])]
+
+    assert checked("import deepspeed\ndeepspeed.initialize(model=m)") == ["auto-without-trainer"]
+    assert checked("import deepspeed, accelerate\ndeepspeed.initialize(model=m)") == []
+
+
+def test_a_script_that_python_cannot_read() -> None:
+    remark = parse_script("x = (\n", "train.py")
+    assert isinstance(remark, Remark) and remark.line == 1

@@ -1,0 +1,45 @@
+"""Neighbouring words in source: with hyperscan and without."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallwatch_rules.authoring import phrases
+from stallwatch_rules.authoring.phrases import Phrases, rare_phrases
+
+
+@pytest.fixture(params=["hyperscan", "google-re2"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "google-re2":
+        monkeypatch.setattr(phrases, "hyperscan", None)
+
+
+@pytest.mark.usefixtures("engine")
+def test_found_as_source_breaks_lines_and_in_any_case() -> None:
+    looked = Phrases([("the", "crane"), ("crane", "broke"), ("boat",)])
+    text = b'say("The Crane "\n    "broke")'
+    assert sorted(looked.hits(text)) == [(("crane", "broke"), len(text) - 2), (("the", "crane"), 14)]
+    assert looked.ends(b"the\0crane") == [], "two strings of a compiled file"
+    assert looked.ends(b"\xff\xfeboat\0the crane") == [6, 16]
+
+
+@pytest.mark.usefixtures("engine")
+def test_nothing_is_looked_for() -> None:
+    assert Phrases([]).hits(b"the crane") == []
+    assert Phrases([]).ends(b"the crane") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("crane_of_hold", [("crane_of_hold",)]),
+        ("a crane", [("a", "crane")]),
+        ("a crane of the port", [("crane", "of"), ("the", "port")]),
+        (
+            "the hold of a ship holds so many crates",
+            [("so", "many", "crates"), ("a", "ship", "holds")],
+        ),
+    ],
+)
+def test_a_value_put_in_breaks_only_one(text: str, expected: list[phrases.Phrase]) -> None:
+    assert rare_phrases(text.split()) == expected

@@ -1,0 +1,57 @@
+"""A run that was seen to stand and was then ended: the stall is the cause, how it was ended is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallwatch_rules.matching.matcher import lines_of
+from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis
+
+STEPS = "".join(f"step {step}/60 loss {2 / step:.4f}\n" for step in range(1, 21))
+TERMINATED = (
+    "W1121 08:40:03.561000 25446 torch/distributed/elastic/agent/server/api.py:753] Received 15 death signal,"
+    " shutting down workers\n"
+)
+KILLED = (
+    "E1121 08:41:10.745000 26924 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9)"
+    " local_rank: 1 (pid: 27127) of binary: /opt/venv/bin/python\n"
+)
+OOM = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has 79 GiB\n"
+
+
+@pytest.fixture(scope="module")
+def known() -> Catalogue:
+    return load_catalogue()
+
+
+def ended(known: Catalogue, text: str, *, stalled: bool, ending: str = "killed: SIGKILL") -> Diagnosis:
+    reading = RunReading(known)
+    reading.feed(lines_of(text))
+    return reading.diagnose(ending=ending, failed=True, stalled=stalled)
+
+
+@pytest.mark.parametrize("end", [TERMINATED, KILLED, TERMINATED + KILLED, ""])
+def test_the_stall_is_the_cause_of_a_run_that_was_ended_in_it(known: Catalogue, end: str) -> None:
+    found = ended(known, STEPS + end, stalled=True)
+    assert found.verdict == "failed" and found.primary is not None
+    assert found.primary.rule == "silent-hang-no-error"
+
+
+@pytest.mark.parametrize(
+    ("end", "rule"), [(TERMINATED, "secondary-sigterm-cascade"), (KILLED, "host-oom-sigkill")]
+)
+def test_without_a_stall_the_signal_is_all_there_is(known: Catalogue, end: str, rule: str) -> None:
+    found = ended(known, STEPS + end, stalled=False)
+    assert found.primary is not None and found.primary.rule == rule
+
+
+def test_a_failure_that_the_log_tells_explains_the_stall(known: Catalogue) -> None:
+    found = ended(known, STEPS + OOM + TERMINATED, stalled=True)
+    assert found.primary is not None and found.primary.rule == "cuda-oom"
+
+
+def test_memory_that_the_kernel_took_is_no_stall(known: Catalogue) -> None:
+    found = ended(known, STEPS + KILLED, stalled=True, ending="oom-killed: the kernel ended it")
+    assert found.primary is not None and found.primary.rule == "host-oom-sigkill"

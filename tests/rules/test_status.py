@@ -1,0 +1,58 @@
+"""A page is ``stable`` where something proves its message, and only there."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+
+import pytest
+
+from stallwatch_rules.authoring.wordings import same_package
+from stallwatch_rules.pages.catalogue import Catalogue
+
+PROVING = runpy.run_path(str(Path(__file__).with_name("proving.py")))
+LOGS: dict[str, Path] = PROVING["own_logs"]()
+PROOFS: dict[str, list[str]] = json.loads(PROVING["FILE"].read_text(encoding="utf-8"))
+LEAST_STABLE = 120
+
+
+def test_stable_are_the_pages_that_have_a_proof(catalogue: Catalogue) -> None:
+    stable = {page.id for page in catalogue.pages.values() if page.status == "stable"}
+    assert stable == set(PROOFS), "run tests/rules/proving.py, as its docstring says"
+    assert len(stable) >= LEAST_STABLE
+
+
+def test_a_wording_was_found_in_a_package_that_the_page_names(catalogue: Catalogue) -> None:
+    for rule, told in PROOFS.items():
+        named = [one.package for one in catalogue.pages[rule].emitted_by]
+        for package in (one.split()[1] for one in told if one.startswith("wording: ")):
+            assert any(same_package(package, name) for name in named), (rule, package)
+
+
+@pytest.mark.parametrize("log", LOGS)
+def test_the_rules_that_a_log_proves_fire_in_it(log: str, catalogue: Catalogue) -> None:
+    proven = {rule for rule, told in PROOFS.items() if f"log: {log}" in told}
+    assert proven <= PROVING["seen_in"]([LOGS[log]], catalogue)
+
+
+def test_a_judged_rule_is_proven_by_a_log(catalogue: Catalogue) -> None:
+    for rule, told in PROOFS.items():
+        if catalogue.pages[rule].judged:
+            assert any(one.startswith("log: ") for one in told), rule
+
+
+def test_only_what_was_found_is_a_proof(catalogue: Catalogue) -> None:
+    place = "/opt/lib/python3.11/site-packages/torch/cuda/__init__.py"
+    told = {
+        "package": "torch",
+        "version": "2.13.0",
+        "rules": [
+            {"rule": "cuda-oom", "state": "found", "file": place},
+            {"rule": "npu-oom", "state": "missing", "file": ""},
+            {"rule": "my-own", "state": "found", "file": place},
+        ],
+    }
+    assert PROVING["proofs"](catalogue, [told], {}) == {
+        "cuda-oom": ["wording: torch 2.13.0, torch/cuda/__init__.py"]
+    }
