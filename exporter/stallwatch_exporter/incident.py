@@ -8,11 +8,12 @@ from typing import Literal
 import msgspec
 
 from stallwatch_rules.records import Primary
+from stallwatch_rules.stacks.records import StallStacks
 
 Kind = Literal["stall", "finding", "ended"]
 Severity = Literal["critical", "warning", "info"]
 Status = Literal["open", "resolved"]
-Resolution = Literal["", "recovered", "run-finished", "run-failed"]
+Resolution = Literal["", "recovered", "run-finished", "run-failed", "unknown"]
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -58,7 +59,12 @@ class Incident(msgspec.Struct, kw_only=True):
     note: str = ""  #: the evidence behind the harm
     primary: Primary | None = None  #: the diagnosis at that moment
     ending: Ending | None = None
+    stacks: StallStacks | None = None  #: where the ranks of this host were; it comes after the opening
 
 
 Sink = Callable[[Incident], None]
-"""Told of every change. Must return at once; what it raises is caught and counted by the agent."""
+"""Told of every change. Must return at once; what it raises is caught and counted by the agent.
+
+A sink may also have a method ``alive(problem)``. It is called about once a second, at every look at the run,
+with what could not be seen since the last one; "" for nothing.
+"""

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable
 
-from stallwatch_rules.controls import without_controls
+from stallwatch_rules.text.controls import without_controls
 
 
 def printable(text: str) -> str:

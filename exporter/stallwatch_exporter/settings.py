@@ -54,12 +54,14 @@ class ExporterSettings:
     host: str = "127.0.0.1"  #: address /metrics is bound to
     port: int = 19400  #: first port tried; 0 lets the system choose
     port_tries: int = 50  #: how many ports above it are tried when it is taken
+    linger_seconds: float = 30.0  #: how long /metrics may outlive the command until Prometheus read its end
     tls_certificate: Path | None = None  #: PEM files; with both, /metrics is served over HTTPS
     tls_key: Path | None = None
     tls_client_ca: Path | None = None  #: with it, scrapers must show a certificate of this authority
     stall_floor_seconds: float = 30.0  #: a stall is never called sooner than this
     stall_start_seconds: float = 1800.0  #: the threshold while a phase has been seen too few times
     stall_factor: float = 3.0  #: threshold = factor * 99th percentile of the phase's own durations
+    on_stall: str = "report"  #: or "abort", or "command …": done when a stall's evidence is in
     home: Path = field(default_factory=state_home)
     keep_days: int = 30  #: ended runs older than this are removed when another run starts
     keep_gb: float = 10.0  #: and the oldest ended ones beyond this size

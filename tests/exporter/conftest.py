@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,12 +13,14 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from stallwatch_exporter.agent import Agent
 from stallwatch_exporter.incident import Ending, Incident
-from stallwatch_exporter.runfolder import RunFolder
+from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.settings import ExporterSettings
-from stallwatch_rules.catalogue import Catalogue
+from stallwatch_exporter.watching.agent import Agent
+from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
+
+sys.path.insert(0, str(Path(__file__).parent))  # for everymetric.py
 
 BEGIN = 1_795_000_000.0
 

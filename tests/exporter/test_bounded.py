@@ -18,8 +18,8 @@ LIMIT = 400 * MEGABYTE
 CHILD = """
 import json, re, sys
 from pathlib import Path
-from stallwatch_exporter.postmortem import diagnose_paths
-from stallwatch_rules.catalogue import load_catalogue
+from stallwatch_exporter.files.postmortem import diagnose_paths
+from stallwatch_rules.pages.catalogue import load_catalogue
 diagnosis, problems = diagnose_paths([sys.argv[1]], catalogue=load_catalogue(cache=Path(sys.argv[2])))
 print(json.dumps([
     diagnosis.verdict,

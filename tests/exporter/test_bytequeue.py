@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stallwatch_exporter.bytequeue import ByteQueue, Chunk
+from stallwatch_exporter.running.bytequeue import ByteQueue, Chunk
 
 
 def test_what_does_not_fit_is_dropped_counted_and_marked() -> None:

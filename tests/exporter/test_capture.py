@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_exporter.bytequeue import ByteQueue
-from stallwatch_exporter.capture import Capture, CommandProblem
-from stallwatch_exporter.signals import SignalRelay
+from stallwatch_exporter.running.bytequeue import ByteQueue
+from stallwatch_exporter.running.capture import Capture, CommandProblem
+from stallwatch_exporter.running.signals import SignalRelay
 
 FLOOD = """
 import sys
@@ -309,7 +309,7 @@ def test_signals_to_us_reach_the_command(number: signal.Signals, tmp_path: Path)
 def test_ctrl_c_is_passed_on_only_where_the_terminal_does_not(
     foreground: bool, sent: list[signal.Signals], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stallwatch_exporter.signals.in_foreground", lambda: foreground)
+    monkeypatch.setattr("stallwatch_exporter.running.signals.in_foreground", lambda: foreground)
     got: list[signal.Signals] = []
     with SignalRelay() as relay:
         relay.attach(got.append, lambda: None)

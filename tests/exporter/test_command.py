@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from stallwatch_exporter.bytequeue import ByteQueue, Chunk
-from stallwatch_exporter.command import run_command
 from stallwatch_exporter.incident import Ending, Incident
-from stallwatch_exporter.mining import Miner, joined
-from stallwatch_exporter.replay import replay
-from stallwatch_exporter.runfolder import RunFolder, list_runs
+from stallwatch_exporter.running.bytequeue import ByteQueue, Chunk
+from stallwatch_exporter.running.command import run_command
+from stallwatch_exporter.runs.replay import replay
+from stallwatch_exporter.runs.runfolder import RunFolder, list_runs
 from stallwatch_exporter.settings import ExporterSettings
-from stallwatch_rules.catalogue import Catalogue
+from stallwatch_exporter.watching.mining import Miner, joined
+from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
 
 
@@ -172,7 +172,7 @@ def test_a_watcher_that_breaks_leaves_the_command_alone(
     def broken(*_: object, **__: object) -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr("stallwatch_exporter.command.open_agent", broken)
+    monkeypatch.setattr("stallwatch_exporter.running.command.open_agent", broken)
     outcome = run(STEPS + "raise SystemExit(4)")
     assert outcome.code == 4 and outcome.ends == []
     assert capfdbinary.readouterr().out.count(b"\n") == 8
@@ -191,9 +191,9 @@ def test_secrets_in_the_command_are_not_kept(run: Run) -> None:
 DRIVER = """
 import sys
 from pathlib import Path
-from stallwatch_exporter.command import run_command
+from stallwatch_exporter.running.command import run_command
 from stallwatch_exporter.settings import ExporterSettings
-from stallwatch_rules.catalogue import load_catalogue
+from stallwatch_rules.pages.catalogue import load_catalogue
 settings = ExporterSettings(home=Path(sys.argv[1]), port=0)
 def end(diagnosis, ending, folder):
     print(ending.kind, ending.signal, ending.exit_code, file=sys.stderr, flush=True)
@@ -322,7 +322,7 @@ def test_a_command_goes_on_when_no_thread_is_left_to_watch_it(
         raise RuntimeError("can't start new thread")
 
     told: list[str] = []
-    monkeypatch.setattr("stallwatch_exporter.command.Miner", no_thread)
+    monkeypatch.setattr("stallwatch_exporter.running.command.Miner", no_thread)
     command = [sys.executable, "-c", "raise SystemExit(3)"]
     settings = ExporterSettings(home=tmp_path)
     assert run_command(command, settings, [], Catalogue.of([]), metrics=False, notice=told.append) == 3

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stallwatch_exporter.copies import MAX_PIECE, RankCopies
-from stallwatch_exporter.replay import merged_records, read_records
-from stallwatch_exporter.runfolder import RunFolder
-from stallwatch_rules.redact import redact
+from stallwatch_exporter.runs.copies import MAX_PIECE, RankCopies
+from stallwatch_exporter.runs.replay import merged_records, read_records
+from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_rules.text.redact import redact
 
 
 def nothing_secret(text: str) -> str:

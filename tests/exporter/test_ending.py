@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from stallwatch_exporter.ending import EndingWatch, classify, read_oom_kills
-from stallwatch_exporter.ending_words import STOPPED_WATCHING, detail_in
 from stallwatch_exporter.incident import Ending
+from stallwatch_exporter.running.ending import EndingWatch, classify, read_oom_kills
+from stallwatch_exporter.running.ending_words import STOPPED_WATCHING, detail_in
 
 CGROUP = {"cgroup": 0, "host": 7}
 OOM_HERE = {"oom_before": CGROUP, "oom_after": {"cgroup": 1, "host": 8}}

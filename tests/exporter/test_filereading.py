@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_exporter.allfiles import Parallel, default_workers
-from stallwatch_exporter.postmortem import diagnose_paths
-from stallwatch_rules.catalogue import Catalogue
+from stallwatch_exporter.files.allfiles import Parallel, default_workers
+from stallwatch_exporter.files.postmortem import diagnose_paths
+from stallwatch_rules.pages.catalogue import Catalogue
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 
@@ -60,6 +60,6 @@ def test_little_is_read_without_processes(
     def refuse(*_: object) -> Executor:
         raise AssertionError("no process should be started")
 
-    monkeypatch.setattr("stallwatch_exporter.allfiles._processes", refuse)
+    monkeypatch.setattr("stallwatch_exporter.files.allfiles._processes", refuse)
     diagnosis, _ = diagnose_paths(logs, catalogue=catalogue, parallel=Parallel(workers=default_workers()))
     assert diagnosis.verdict == "failed"

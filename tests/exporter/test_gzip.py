@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from stallwatch_exporter import decompress
-from stallwatch_exporter.inputs import InputError, Limits, Meter
+from stallwatch_exporter.files import decompress
+from stallwatch_exporter.files.inputs import InputError, Limits, Meter
 
 LOG = b"".join(b"step %d loss %d\n" % (n, random.Random(n).getrandbits(40)) for n in range(20_000))
 

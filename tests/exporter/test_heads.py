@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_exporter.heads import HEAD, broken_at, head_first
-from stallwatch_exporter.inputs import InputError, InputProblem
-from stallwatch_exporter.logfiles import LogFile
-from stallwatch_exporter.postmortem import diagnose_paths
-from stallwatch_rules.catalogue import Catalogue, load_catalogue
+from stallwatch_exporter.files.heads import HEAD, broken_at, head_first
+from stallwatch_exporter.files.inputs import InputError, InputProblem
+from stallwatch_exporter.files.logfiles import LogFile
+from stallwatch_exporter.files.postmortem import diagnose_paths
+from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.records import Diagnosis
 
 WIDTH = 80

@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from stallwatch_exporter.inputs import CHUNK, Limits
-from stallwatch_exporter.logfiles import InputProblem, expand, from_stream
+from stallwatch_exporter.files.inputs import CHUNK, Limits
+from stallwatch_exporter.files.logfiles import InputProblem, expand, from_stream
 
 # Larger than any buffer, and it does not compress to nothing.
 TEXT = "".join(f"line {n} {random.Random(n).random()}\n" for n in range(14_000)).encode()

@@ -10,47 +10,15 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from everymetric import full
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from stallwatch_exporter.metrics import RunMetrics
-from stallwatch_exporter.ringreader import Record
-from stallwatch_exporter.server import serve
+from stallwatch_exporter.rings.reader import Record
+from stallwatch_exporter.serving.metrics import RunMetrics
+from stallwatch_exporter.serving.server import serve
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_rules.records import Line, Match, Sample
-
-LINE = Line(text="x", source="out", number=1, rank=1)
-
-
-def full() -> RunMetrics:
-    """Metrics with every series present."""
-    metrics = RunMetrics("sft-1")
-    values = {
-        "loss": 0.5,
-        "grad_norm": float("nan"),
-        "learning_rate": 1e-4,
-        "loss_scale": 65536.0,
-        "overflow": 1.0,
-        "memory_allocated_bytes": 1e9,
-        "memory_peak_bytes": 2e9,
-    }
-    metrics.sample(Sample(rank=None, time=1.0, step=3, values=values))
-    told = {"step": 3.0, "memory_reserved_bytes": 3e9, "resident_bytes": 1e9, "allocation_retries": 1.0}
-    metrics.hooked(Record(0, 1, 1.0, {**told, "out_of_memory": 1.0}))
-    metrics.read(10, 1000)
-    metrics.match(Match("zero3-trace-cache-invalidated", LINE, {}))
-    metrics.warning(1)
-    metrics.progress(3, 100)
-    metrics.stepped(0, 1234.5)
-    metrics.step_took(1.5)
-    metrics.phase("train")
-    metrics.thresholds({"train": 30.0, "init": 1800.0})
-    metrics.stalled(2.0)
-    metrics.incident("cuda-oom", "critical", True)
-    metrics.host_memory(10**9)
-    metrics.dropped(2)
-    metrics.identity("node1", {"torch": "2.13.0"})
-    return metrics
 
 
 def page(metrics: RunMetrics) -> str:
@@ -85,12 +53,23 @@ def test_numbers_come_out_as_they_went_in() -> None:
     assert found["stallwatch_log_lines_total"] == 10
 
 
+def test_checkpoints_tell_the_longest_time_between_two() -> None:
+    metrics = RunMetrics("sft-1")
+    metrics.milestones.saved(1000.0)
+    assert "stallwatch_checkpoint_interval_seconds" not in series(metrics)
+    for when in (1300.0, 1400.0):
+        metrics.milestones.saved(when)
+    found = series(metrics)
+    assert found["stallwatch_checkpoint_interval_seconds"] == 300
+    assert found["stallwatch_last_checkpoint_timestamp_seconds"] == 1400
+
+
 def test_every_series_carries_the_run_and_nothing_of_the_log() -> None:
     for family in text_string_to_metric_families(page(full())):
         for sample in family.samples:
             labels = dict(sample.labels)
             assert labels.pop("run") == "sft-1"
-            known = {"rank", "rule", "severity", "phase", "le", "stallwatch_phase"}
+            known = {"rank", "rule", "severity", "phase", "le", "stallwatch_phase", "ending"}
             assert set(labels) <= known or sample.name == "stallwatch_run_info"
             assert not sample.name.endswith("_created")
 
@@ -132,6 +111,21 @@ def test_what_the_probe_tells_wins_over_the_log() -> None:
     counted = {name: n for name, n in found.items() if name.startswith("stallwatch_trace_cache")}
     assert counted == {"stallwatch_trace_cache_invalidations_total{rank=0}": 3}
     assert found["stallwatch_rule_matches_total{rule=zero3-trace-cache-invalidated}"] == 1
+
+
+def test_a_number_of_the_log_goes_when_the_ranks_tell_it() -> None:
+    """A plain loop's first lines come before the first record, and have no rank."""
+    metrics = RunMetrics("sft-1")
+    told = {"loss": float("nan"), "learning_rate": 0.1}
+    metrics.sample(Sample(None, 1.0, step=1, values=told, series="dict"))
+    metrics.hooked(Record(0, 1, 1.5, {"step": 2.0, "loss": 0.5}))
+    metrics.hooked(Record(1, 1, 1.6, {"step": 2.0, "loss": 0.6}))
+    metrics.sample(Sample(None, 2.0, step=2, values=told, series="dict"))
+    found = series(metrics)
+    shown = {name: value for name, value in found.items() if name.startswith("stallwatch_loss")}
+    assert shown == {"stallwatch_loss{rank=0}": 0.5, "stallwatch_loss{rank=1}": 0.6}
+    assert found["stallwatch_learning_rate"] == 0.1  # which only the log tells
+    assert metrics.registry.page().count(b"stallwatch_loss{") == 2
 
 
 def test_a_rank_that_began_anew_counts_on() -> None:
@@ -178,7 +172,7 @@ def test_promtool_accepts_the_live_endpoint() -> None:
     with urllib.request.urlopen(server.url, timeout=10) as answer:
         text = answer.read()
     server.close()
-    assert text.count(b"# TYPE stallwatch_") == 30
+    assert text.count(b"# TYPE stallwatch_") == 36
     checked = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, timeout=60)
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
 

@@ -10,10 +10,10 @@ from typing import Any
 import psutil
 import pytest
 
-from stallwatch_exporter.bytequeue import ByteQueue
-from stallwatch_exporter.hostmemory import resident_bytes
 from stallwatch_exporter.incident import Ending
-from stallwatch_exporter.mining import SLICE_BYTES, Miner, Mining
+from stallwatch_exporter.running.bytequeue import ByteQueue
+from stallwatch_exporter.running.hostmemory import resident_bytes
+from stallwatch_exporter.watching.mining import SLICE_BYTES, Miner, Mining
 
 Make = Callable[..., Any]
 FILLER = b"".join(b"chatter of a healthy run, number %d\n" % number for number in range(2000))

@@ -9,13 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from subprocess import run
 
+import msgspec
 import pytest
 
-from stallwatch_exporter.baseline import read_baseline
-from stallwatch_exporter.incident import Ending
-from stallwatch_exporter.postmortem import diagnose_paths, diagnose_streams
-from stallwatch_exporter.runfolder import RunFolder
-from stallwatch_rules.catalogue import Catalogue
+from stallwatch_exporter.files.baseline import read_baseline
+from stallwatch_exporter.files.postmortem import diagnose_paths, diagnose_streams
+from stallwatch_exporter.incident import Ending, Incident, Resolution
+from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
 
 OOM = (
@@ -114,6 +115,18 @@ def test_lines_that_were_cut_are_noted(tmp_path: Path, catalogue: Catalogue) -> 
     assert any("longer than 64 KiB" in note for note in diagnosis.notes)
 
 
+def test_an_error_at_the_end_of_a_megabyte_line_is_found_and_shown(
+    tmp_path: Path, catalogue: Catalogue
+) -> None:
+    error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    (tmp_path / "a.log").write_text(STEPS + "0.125, " * 150_000 + error + "\n")
+    diagnosis, _ = diagnose_paths([tmp_path / "a.log"], catalogue=catalogue)
+    assert diagnosis.primary is not None
+    assert diagnosis.primary.rule == "cuda-oom"
+    assert error in diagnosis.primary.evidence[0]
+    assert len(diagnosis.primary.evidence[0]) < 600
+
+
 Record = Callable[[Ending | None], Path]
 
 
@@ -140,6 +153,30 @@ def test_a_run_folder_tells_how_the_run_ended(recorded: Record, catalogue: Catal
     assert diagnosis.progress.last_step == 29
 
 
+@pytest.mark.parametrize(
+    ("resolution", "rule"),
+    [("run-failed", "silent-hang-no-error"), ("recovered", "secondary-sigterm-cascade")],
+)
+def test_a_stall_that_was_open_at_the_end_is_its_cause(
+    recorded: Record, catalogue: Catalogue, resolution: Resolution, rule: str
+) -> None:
+    path = recorded(Ending(kind="killed", exit_code=143, signal="SIGTERM", detail="Ended by SIGTERM."))
+    about = {"run": "job", "kind": "stall", "rule": "silent-hang-no-error", "severity": "critical"}
+    stall = Incident(
+        **about,  # type: ignore[arg-type]
+        id="job/stall/silent-hang-no-error/1",
+        status="resolved",
+        episode=1,
+        opened_at=30.0,
+        updated_at=60.0,
+        resolved_at=60.0,
+        resolution=resolution,
+    )
+    (path / "incidents.jsonl").write_bytes(msgspec.json.encode(stall) + b"\n")
+    diagnosis, _ = diagnose_paths([path], catalogue=catalogue)
+    assert diagnosis.primary is not None and diagnosis.primary.rule == rule
+
+
 def test_a_finished_run_folder_is_healthy(recorded: Record, catalogue: Catalogue) -> None:
     path = recorded(Ending(kind="finished", exit_code=0, detail="The command exited with 0."))
     diagnosis, _ = diagnose_paths([path], catalogue=catalogue)
@@ -156,9 +193,9 @@ def test_a_run_folder_without_an_ending_is_read_as_logs(recorded: Record, catalo
 
 def test_reading_plain_logs_does_not_load_the_decompressors() -> None:
     """They cost start-up time that most diagnoses need not pay."""
-    lazy = ("zstandard", "tarfile", "lzma", "stallwatch_exporter.runfolder")
+    lazy = ("zstandard", "tarfile", "lzma", "stallwatch_exporter.runs.runfolder")
     code = (
-        "import sys; from stallwatch_exporter.logfiles import expand; expand(['.']); "
+        "import sys; from stallwatch_exporter.files.logfiles import expand; expand(['.']); "
         f"print([name for name in {lazy} if name in sys.modules])"
     )
     done = run(
@@ -184,7 +221,7 @@ def test_lines_that_a_terminal_broke_are_read_whole(tmp_path: Path, catalogue: C
 
 
 def test_a_baseline_knows_what_only_its_middle_says(tmp_path: Path) -> None:
-    from stallwatch_rules.catalogue import load_catalogue
+    from stallwatch_rules.pages.catalogue import load_catalogue
 
     catalogue = load_catalogue()
     steps = "".join(f"step {step}/90000 loss 1.5\n" for step in range(1, 20_000))

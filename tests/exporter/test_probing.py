@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from stallwatch_exporter.probe.api import Probe
-from stallwatch_exporter.probing import BOOTSTRAP, Probing, make_folder, with_probe
+from stallwatch_exporter.rings.probing import BOOTSTRAP, Probing, make_folder, with_probe
 
 
 @pytest.fixture
@@ -156,3 +158,20 @@ def test_a_home_that_cannot_be_written_has_its_rings_elsewhere(tmp_path: Path) -
     folder = make_folder(tmp_path / "file")
     assert folder.is_dir() and folder.stat().st_mode & 0o077 == 0
     folder.rmdir()
+
+
+def test_that_the_last_rank_is_gone_is_told_once(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib\nfrom stallwatch_exporter.probe.api import Probe\n"
+        "Probe(pathlib.Path(sys.argv[1]), {'RANK': '0'}).announce()\nprint(flush=True); input()\n"
+    )
+    rank = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdin=-1, stdout=-1)
+    assert rank.stdout is not None
+    rank.stdout.readline()
+    probing = Probing(tmp_path)
+    (record,) = probing.read()
+    assert record.values["phase"] == 0.0  # init
+    assert not probing.just_left()
+    rank.kill()
+    rank.wait()
+    assert [probing.just_left(), probing.just_left()] == [True, False]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stallwatch_exporter.prune import KEEP, prune
-from stallwatch_exporter.runfolder import RunFolder
+from stallwatch_exporter.runs.prune import KEEP, prune
+from stallwatch_exporter.runs.runfolder import RunFolder
 
 NOW = 100 * 86400.0
 

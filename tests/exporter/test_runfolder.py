@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from stallwatch_exporter.incident import Ending
-from stallwatch_exporter.runfolder import RunFolder, agent_alive, list_runs, read_info, run_name, sanitise
+from stallwatch_exporter.runs.runfolder import (
+    RunFolder,
+    agent_alive,
+    list_runs,
+    read_info,
+    run_name,
+    sanitise,
+)
 
 
 @pytest.mark.parametrize(

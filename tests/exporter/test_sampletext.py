@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stallwatch_exporter.sampletext import HEADER, number_text, row_text
+from stallwatch_exporter.sampling.text import HEADER, number_text, row_text
 from stallwatch_rules.samples.table import FIELDS, Row
 
 numbers = st.none() | st.floats() | st.integers(-(10**12), 10**12).map(float)
@@ -31,7 +31,7 @@ rows = st.tuples(
 @given(row=rows)
 def test_a_row_as_pyarrow_writes_it(row: Row) -> None:
     arrow_csv = pytest.importorskip("pyarrow.csv")
-    from stallwatch_exporter.sampletables import table_of_rows
+    from stallwatch_exporter.sampling.tables import table_of_rows
 
     out = io.BytesIO()
     options = arrow_csv.WriteOptions(quoting_style="needed", quoting_header="none")

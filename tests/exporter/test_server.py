@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from stallwatch_exporter.server import serve
+from stallwatch_exporter.serving.server import serve
 from stallwatch_exporter.settings import ExporterSettings
 
 

@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from stallwatch_exporter import workers
-from stallwatch_exporter.allfiles import Parallel
-from stallwatch_exporter.logfiles import LogFile
-from stallwatch_exporter.postmortem import diagnose_paths
-from stallwatch_exporter.sharing import BATCH, batches
-from stallwatch_exporter.workers import Board, Job, read_away
-from stallwatch_rules.catalogue import Catalogue, load_catalogue
+from stallwatch_exporter.files import workers
+from stallwatch_exporter.files.allfiles import Parallel
+from stallwatch_exporter.files.logfiles import LogFile
+from stallwatch_exporter.files.postmortem import diagnose_paths
+from stallwatch_exporter.files.sharing import BATCH, batches
+from stallwatch_exporter.files.workers import Board, Job, read_away
+from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.records import Diagnosis
 
 
@@ -103,7 +103,7 @@ def test_what_others_fail_to_read_is_read_here(
     monkeypatch: pytest.MonkeyPatch,
     act: Callable[[int], Exception | None],
 ) -> None:
-    monkeypatch.setattr("stallwatch_exporter.sharing.BATCH", 1)
+    monkeypatch.setattr("stallwatch_exporter.files.sharing.BATCH", 1)
     executor = Scripted(act)
     assert diagnosed(logs, catalogue, Parallel(executor=executor)) == diagnosed(logs, catalogue)
     assert executor.jobs
@@ -140,8 +140,8 @@ def test_a_failure_within_a_file_concerns_that_file(
 def test_no_more_than_a_window_of_jobs_is_handed_over(
     catalogue: Catalogue, logs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stallwatch_exporter.sharing.BATCH", 1)
-    monkeypatch.setattr("stallwatch_exporter.allfiles.MAX_WORKERS", 1)
+    monkeypatch.setattr("stallwatch_exporter.files.sharing.BATCH", 1)
+    monkeypatch.setattr("stallwatch_exporter.files.allfiles.MAX_WORKERS", 1)
     given, done, most = [], [], 0
     real = workers.read_away
 
@@ -157,7 +157,7 @@ def test_no_more_than_a_window_of_jobs_is_handed_over(
         done.append(job)
         return read
 
-    monkeypatch.setattr("stallwatch_exporter.sharing.read_away", counted)
+    monkeypatch.setattr("stallwatch_exporter.files.sharing.read_away", counted)
     with Counted(1) as executor:
         assert diagnosed(logs, catalogue, Parallel(workers=2, executor=executor)).verdict == "failed"
     assert 1 < most <= 4
@@ -166,7 +166,7 @@ def test_no_more_than_a_window_of_jobs_is_handed_over(
 def test_the_rules_are_unpacked_once_for_all_jobs(
     catalogue: Catalogue, logs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stallwatch_exporter.sharing.BATCH", 1)
+    monkeypatch.setattr("stallwatch_exporter.files.sharing.BATCH", 1)
     monkeypatch.setattr(workers, "_engines", {})
     made = []
     real = workers.Matcher
@@ -217,10 +217,11 @@ def test_a_process_without_the_rules_says_so(monkeypatch: pytest.MonkeyPatch) ->
 
 KILLED = """
 import os, signal, sys
-from stallwatch_exporter import sharing, workers
-from stallwatch_exporter.allfiles import Parallel
-from stallwatch_exporter.postmortem import diagnose_paths
-from stallwatch_rules.catalogue import load_catalogue
+from stallwatch_exporter.files import sharing
+from stallwatch_exporter.files import workers
+from stallwatch_exporter.files.allfiles import Parallel
+from stallwatch_exporter.files.postmortem import diagnose_paths
+from stallwatch_rules.pages.catalogue import load_catalogue
 from pathlib import Path
 
 def killing(job):
@@ -236,8 +237,9 @@ if __name__ == "__main__":
 
 PARENT = """
 import os, sys, threading
-from stallwatch_exporter import allfiles, workers
-from stallwatch_rules.catalogue import Catalogue
+from stallwatch_exporter.files import allfiles
+from stallwatch_exporter.files import workers
+from stallwatch_rules.pages.catalogue import Catalogue
 
 if sys.argv[1] == "thread":  # here and in the process that is started
     workers._asked_for_a_death_signal = lambda: False

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stallwatch_exporter.settings import ExporterSettings
-from stallwatch_exporter.stall import StallWatch
+from stallwatch_exporter.watching.stall import StallWatch
 
 SETTINGS = ExporterSettings(stall_floor_seconds=30, stall_start_seconds=1800, stall_factor=3)
 
@@ -40,10 +40,15 @@ def test_the_floor_keeps_fast_steps_from_crying_wolf() -> None:
     assert watch.check(last + 31.0).stalled
 
 
-@pytest.mark.parametrize("steps", [0, 1, 5])
+def test_a_run_may_load_for_an_hour() -> None:
+    watch, _ = training(1.0, steps=0)
+    assert not watch.check(1000.0 + 3600.0).stalled
+    assert watch.check(1000.0 + 3601.0).stalled
+
+
+@pytest.mark.parametrize("steps", [1, 5, 7])
 def test_while_the_rhythm_is_unknown_it_waits_long(steps: int) -> None:
     watch, last = training(1.0, steps=steps)
-    last = last if steps else 1000.0
     assert watch.check(last).threshold == 1800.0
     assert not watch.check(last + 1800.0).stalled
     assert watch.check(last + 1801.0).stalled
@@ -52,7 +57,7 @@ def test_while_the_rhythm_is_unknown_it_waits_long(steps: int) -> None:
 def test_a_slow_start_is_not_held_for_the_rhythm_of_the_steps() -> None:
     watch = StallWatch(SETTINGS, started=0.0)
     watch.observe(900.0, "train", 1)
-    for step in range(2, 8):
+    for step in range(2, 10):
         watch.observe(900.0 + step, "train", step)
     assert watch.thresholds["train"] == 30.0
 
@@ -95,6 +100,37 @@ def test_pauses_that_keep_ending_by_themselves_become_part_of_the_rhythm() -> No
         watch.observe(now, "train", 11 + step)
     assert watch.thresholds["train"] == 600.0
     assert not watch.check(now + 200.0).stalled
+
+
+def test_the_first_interval_of_a_log_may_hold_a_rollout_that_nothing_tells_of() -> None:
+    watch, last = training(20.0, steps=1)
+    watch.blind = True
+    watch.observe(last, "train", 1)
+    assert watch.check(last).threshold == 4 * 1800.0
+    watch.observe(last + 300.0, "train", 2)
+    assert watch.check(last + 300.0).threshold == 1800.0
+
+
+def test_a_log_that_paused_while_its_rhythm_is_unknown_is_given_three_times_as_long() -> None:
+    watch = StallWatch(SETTINGS, started=0.0)
+    watch.blind = True
+    for step, now in enumerate([10.0, 20.0, 30.0, 40.0], start=1):
+        watch.observe(now, "train", step)
+    assert watch.check(2040.0).stalled
+    watch.observe(2040.0, "train", 5)
+    assert watch.check(2040.0).threshold == 6000.0
+
+
+def test_in_a_log_an_evaluation_may_be_over_and_the_steps_be_what_is_quiet() -> None:
+    watch, now = training(100.0)
+    watch.blind = True
+    for _ in range(6):
+        watch.observe(now, "eval")
+        watch.observe(now + 10.0, "save")
+        watch.observe(now + 20.0, "train")
+        now += 120.0
+    watch.observe(now, "eval")
+    assert watch.check(now).threshold == watch.thresholds["train"] == 300.0
 
 
 def test_a_watch_that_stood_still_blames_nobody() -> None:
@@ -145,7 +181,7 @@ def test_it_is_stalled_exactly_when_quiet_for_longer_than_the_threshold(
     state = watch.check(now + quiet)
     assert state.threshold >= 30.0
     assert state.stalled == (state.seconds > state.threshold)
-    assert state.threshold <= max(30.0, 3 * max(durations)) + 1e-3
+    assert state.threshold <= max(1800.0, 3 * max(durations)) + 1e-3
 
 
 @given(st.lists(st.sampled_from(["step", "eval", "wait", "check"]), max_size=60))

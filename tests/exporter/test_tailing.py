@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from stallwatch_exporter.history import clock_shift, read_history, summary
 from stallwatch_exporter.incident import Ending, Incident
-from stallwatch_exporter.runfolder import RunFolder, list_runs
+from stallwatch_exporter.runs.runfolder import RunFolder, list_runs
 from stallwatch_exporter.settings import ExporterSettings
-from stallwatch_exporter.tail import FileTailer, Portion
-from stallwatch_exporter.tailing import POSITIONS, Follower, tail_files
-from stallwatch_exporter.tailset import TailSet, load_positions
-from stallwatch_rules.catalogue import Catalogue
+from stallwatch_exporter.tailing.follow import POSITIONS, Follower, tail_files
+from stallwatch_exporter.tailing.tail import FileTailer, Portion
+from stallwatch_exporter.tailing.tailset import TailSet, load_positions
+from stallwatch_exporter.watching.history import clock_shift, read_history, summary
+from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "

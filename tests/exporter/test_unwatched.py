@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from stallwatch_exporter.capture import CommandProblem
-from stallwatch_exporter.unwatched import run_unwatched
+from stallwatch_exporter.running.capture import CommandProblem
+from stallwatch_exporter.running.unwatched import run_unwatched
 
 
 def test_output_and_exit_code_are_the_commands(capfd: pytest.CaptureFixture[str]) -> None:

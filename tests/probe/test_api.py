@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import threading
@@ -10,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from stallwatch_exporter.probe import api
 from stallwatch_exporter.probe.api import Probe
 from stallwatch_exporter.probe.devices import Reading
-from stallwatch_exporter.probe.events import EventFile
-from stallwatch_exporter.ringreader import Record, RingReader
+from stallwatch_exporter.probe.events import MOST_BYTES, EventFile
+from stallwatch_exporter.probe.ring import RingWriter
+from stallwatch_exporter.rings.reader import Record, RingReader
 
 
 class Clock:
@@ -150,6 +153,32 @@ def test_a_second_thread_is_counted_and_never_waits(tmp_path: Path, probe: Probe
     assert reader.dropped_records == 1
 
 
+def test_two_threads_that_tell_at_once_make_one_ring(
+    tmp_path: Path, probe: Probe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow_disk(*given: Any) -> RingWriter:
+        begun.set()
+        assert go_on.wait(30)
+        return RingWriter(*given)
+
+    monkeypatch.setattr(api, "RingWriter", slow_disk)
+    other = threading.Thread(target=probe.event, args=("log",), kwargs={"text": "first"})
+    other.start()
+    assert begun.wait(30)
+    monkeypatch.setattr(api, "RingWriter", RingWriter)  # whoever came second would make one at once
+    probe.event("log", text="second")
+    probe.step()
+    go_on.set()
+    other.join()
+    probe.event("log", text="third")
+    (path,) = rings(tmp_path)
+    lines = path.with_suffix(".jsonl").read_text().splitlines()
+    assert [json.loads(line)["text"] for line in lines] == ["first", "third"]
+    assert probe._missed == 2 and probe._faults == 0
+
+
 def test_a_forked_child_leaves_the_parents_ring_alone(tmp_path: Path, probe: Probe) -> None:
     probe.step()
     child = os.fork()
@@ -191,12 +220,22 @@ def test_a_process_that_is_no_rank_tells_nothing_before_its_first_step(tmp_path:
 
 
 def test_the_side_file_ends_at_its_size_and_counts_the_rest(tmp_path: Path) -> None:
-    file = EventFile(tmp_path / "x.jsonl", most_bytes=1000)
+    file = EventFile(tmp_path / "x.jsonl", most_bytes=1000, kept_bytes=0)
     told = sum(file.write("warning", text=f"number {number} " + "x" * 80) for number in range(50))
     assert 0 < told < 10
     assert told + file.dropped == 50
     assert len(lines(tmp_path / "x.jsonl")) == told
     assert (tmp_path / "x.jsonl").stat().st_size <= 1000
+
+
+def test_a_side_file_full_of_warnings_has_room_for_the_exception_that_ends_the_rank(tmp_path: Path) -> None:
+    file = EventFile(tmp_path / "x.jsonl")
+    while file.write("warning", text="x" * 1000):
+        pass
+    assert not file.write("checkpoint", path="/out/checkpoint-1" + "x" * 1000)
+    assert file.write("exception", message="\u4e2d" * 2000, frames=["/home/user/train.py:1 step" * 4] * 40)
+    assert lines(tmp_path / "x.jsonl")[-1]["kind"] == "exception"
+    assert (tmp_path / "x.jsonl").stat().st_size <= MOST_BYTES
 
 
 def test_a_side_file_that_cannot_be_made_counts_and_goes_on(tmp_path: Path) -> None:
@@ -225,6 +264,25 @@ class OnDevice:
 
     def __float__(self) -> float:
         raise AssertionError("this waits for the device")
+
+
+@pytest.mark.repro
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_a_number_that_is_spread_over_ranks_is_not_read(tmp_path: Path, probe: Probe) -> None:
+    """To read a sum whose parts lie on several ranks is a collective, which the others do not join."""
+    torch = importlib.import_module("torch")
+    distributed = importlib.import_module("torch.distributed")
+    tensor = importlib.import_module("torch.distributed.tensor")
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = distributed.device_mesh.init_device_mesh("cpu", (1,))
+        loss = tensor.DTensor.from_local(torch.tensor(2.0), mesh, [tensor.Partial()])
+        probe.step(loss=loss, grad_norm=torch.tensor(0.5))
+    finally:
+        distributed.destroy_process_group()
+    values = records(tmp_path)[0].values
+    assert "loss" not in values and values["grad_norm"] == 0.5
+    assert probe._faults == 0
 
 
 def test_a_number_on_a_device_is_never_waited_for(

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
-from stallwatch_exporter.probing import with_probe
-from stallwatch_exporter.ringreader import Record, RingReader
+from stallwatch_exporter.rings.probing import with_probe
+from stallwatch_exporter.rings.reader import Record, RingReader
 
 LIBRARIES = {
     "torch/__init__.py": "from torch.optim import optimizer\nimport torch.later\n__version__ = '9.9'\n",

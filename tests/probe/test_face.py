@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
 
-import pytest
-
 from stallwatch_exporter.probe.api import Probe
-from stallwatch_exporter.probing import with_probe
-from stallwatch_exporter.ringreader import Record, RingReader
+from stallwatch_exporter.rings.probing import with_probe
+from stallwatch_exporter.rings.reader import Record, RingReader
+from stallwatch_exporter.serving.standalone import Standalone
 from stallwatch_exporter.settings import ExporterSettings
-from stallwatch_exporter.standalone import Standalone
 
 
 def run(code: str, **variables: str) -> str:
@@ -73,6 +70,29 @@ def test_a_plain_loop_without_an_agent_serves_its_own_metrics() -> None:
     assert 'stallwatch_loss{rank="5",run="mine"} 1.5' in page
 
 
+def test_names_that_are_not_known_are_told_once(tmp_path: Path) -> None:
+    code = (
+        "import stallwatch\n"
+        "with stallwatch.training_run() as run:\n"
+        "    for _ in range(2): run.step(losss=1.0, loss=2.0)\n"
+        "    for _ in range(2):\n"
+        "        with run.phase('bogus'): pass\n"
+        "    run.value('lr', 0.1)\n"
+        "print('on')\n"
+    )
+    environ = {**os.environ, **rings(tmp_path)}
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "on\n")
+    losss, bogus, lr = done.stderr.splitlines()
+    assert "no number 'losss'" in losss and losss.endswith("did you mean loss?")
+    assert "no phase 'bogus'" in bogus and "weight-sync" in bogus
+    assert "no number 'lr'" in lr and "learning_rate" in lr
+    reader = RingReader(next((tmp_path / "rings").glob("*.ring")))
+    found = [each.values for each in reader.read().records if "step" in each.values]
+    assert [each["loss"] for each in found] == [2.0, 2.0]
+
+
 def test_switched_off_it_does_nothing(tmp_path: Path) -> None:
     run(LOOP, STALLWATCH_PROBE="0", STALLWATCH_HOME=str(tmp_path / "home"))
     assert not (tmp_path / "home").exists()
@@ -102,31 +122,6 @@ def test_each_local_rank_has_a_port_of_its_own(tmp_path: Path) -> None:
     for each in (one, other):
         each.close()
         assert not each.folder.exists()
-
-
-@pytest.mark.repro
-@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
-def test_the_callback_tells_a_trainers_steps_and_phases(tmp_path: Path) -> None:
-    code = (
-        "import types, stallwatch\n"
-        "callback = stallwatch.Callback()\n"
-        "state = types.SimpleNamespace(global_step=4, max_steps=8)\n"
-        "callback.on_train_begin(None, state, None)\n"
-        "for step in (5, 6):\n"
-        "    state.global_step = step\n"
-        "    callback.on_step_end(None, state, None, model=None)\n"
-        "    callback.on_log(None, state, None, logs={'loss': '1.25', 'epoch': 1})\n"
-        "callback.on_prediction_step(None, state, None)\n"
-        "callback.on_evaluate(None, state, None, metrics={})\n"
-    )
-    run(code, **rings(tmp_path))
-    told = [
-        (each.values.get("step"), each.values.get("loss"), each.values["phase"])
-        for each in records(tmp_path)
-        if "phase" in each.values
-    ]
-    assert told == [(5, None, 1), (6, 1.25, 1), (None, 1.25, 2), (None, None, 1)]
-    assert records(tmp_path)[-1].values["target_steps"] == 8
 
 
 def test_an_engine_that_is_there_already_is_watched() -> None:

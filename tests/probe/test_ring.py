@@ -21,7 +21,7 @@ from stallwatch_exporter.probe.layout import (
     unpack_header,
 )
 from stallwatch_exporter.probe.ring import RingWriter
-from stallwatch_exporter.ringreader import RingReader
+from stallwatch_exporter.rings.reader import RingReader
 
 NAN = float("nan")
 

@@ -3,9 +3,16 @@
 DeepSpeed up to 0.15.3 refuses that under ZeRO-3; newer versions train on.
 """
 
+import argparse
+from pathlib import Path
+
 import tiny
 import torch
 from torch import nn
+
+parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+parser.add_argument("--hold", type=Path, help="end only when this file is there")
+options = parser.parse_args()
 
 STEPS, GENERATE_EVERY = 6, 4
 rank = tiny.start()
@@ -20,4 +27,5 @@ for step, (features, targets) in enumerate(tiny.batches(rank, STEPS), start=1):
     engine.backward(loss)
     engine.step()
     tiny.report(rank, step, STEPS, loss)
+tiny.wait_for(options.hold)
 tiny.finish()

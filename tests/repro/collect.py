@@ -1,7 +1,11 @@
 """Write the project's own corpus again: run the small programs of ``cases/`` and keep what they print.
 
     python tests/repro/collect.py            # all cases (some minutes)
-    python tests/repro/collect.py zero.no_sync healthy.ddp
+    python tests/repro/collect.py zero-no-sync healthy-ddp
+    python tests/repro/collect.py --versions FOLDER
+
+What older stacks printed is taken from the folder of `make test-versions`; without it, those logs stay as
+they are.
 
 Each log goes to tests/corpus/logs/, with the machine's own paths taken out (scrub.py), and a line about it to
 tests/corpus/cases.jsonl: what was run, with which versions, and what a diagnosis should say.
@@ -24,6 +28,10 @@ from typing import Any
 from corpus_cases import CASES, Case
 from record import environment
 from scrub import Scrubber, scrubber
+from versions import results
+from versions.attempts import ATTEMPTS
+from versions.stacks import STACKS
+from watched import torchrun
 
 HERE = Path(__file__).resolve().parent
 CORPUS = HERE.parent / "corpus"
@@ -60,14 +68,34 @@ def collect(case: Case, clean: Scrubber, work: Path) -> dict[str, Any]:
     }
 
 
+def take(case: Case, folder: Path) -> dict[str, Any]:
+    """What an older stack printed and told when ``make test-versions`` ran it (versions/)."""
+    attempt = next(each for each in ATTEMPTS if each.name == case.program)
+    stack = next(each for each in STACKS if each.deepspeed == case.stack)
+    seen = results.read(folder / "observed.json")[stack.name, attempt.name]
+    log = CORPUS / "logs" / f"{case.name}.log"
+    clean = scrubber(HERE, HERE.parent.parent, folder / stack.name)
+    clean.copy(folder / "logs" / stack.name / f"{attempt.name}.log", log)
+    return {
+        "id": case.name,
+        "signature": case.signature,
+        "file": f"logs/{log.name}",
+        "command": " ".join(["python", *torchrun(attempt.program, *attempt.options)]),
+        "exit_code": seen.exit_code,
+        "versions": {name: seen.versions[name] for name in ("python", "torch", "deepspeed")}
+        | ({"transformers": stack.transformers, "trl": stack.trl} if attempt.trainer else {}),
+    }
+
+
 def main() -> None:
-    by_name = {case.program: case for case in CASES}
+    by_name = {case.name: case for case in CASES}
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("programs", nargs="*", metavar="MODULE.FUNCTION", help="default: all of them")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="default: all of them")
+    parser.add_argument("--versions", type=Path, metavar="FOLDER", help="of `make test-versions`")
     options = parser.parse_args()
-    if unknown := set(options.programs) - set(by_name):
+    if unknown := set(options.cases) - set(by_name):
         parser.error(f"no such case: {', '.join(sorted(unknown))}")
     index = CORPUS / "cases.jsonl"
     known = {}
@@ -75,11 +103,14 @@ def main() -> None:
         known = {row["id"]: row for row in map(json.loads, index.read_text().splitlines())}
     with tempfile.TemporaryDirectory(prefix="corpus-") as folder:
         clean = scrubber(HERE, HERE.parent.parent)
-        for count, program in enumerate(chosen := options.programs or list(by_name), 1):
-            case = by_name[program]
-            print(f"{count}/{len(chosen)} {program}", flush=True)
-            known[case.name] = collect(case, clean, Path(folder))
-            print(f"    exit code {known[case.name]['exit_code']}", flush=True)
+        for count, name in enumerate(chosen := options.cases or list(by_name), 1):
+            case = by_name[name]
+            print(f"{count}/{len(chosen)} {name}", flush=True)
+            if not case.stack:
+                known[name] = collect(case, clean, Path(folder))
+            elif options.versions is not None:
+                known[name] = take(case, options.versions.resolve())
+            print(f"    exit code {known[name]['exit_code'] if name in known else 'not known'}", flush=True)
     order = [case.name for case in CASES]
     rows = sorted(
         (row for row in known.values() if row["id"] in order), key=lambda row: order.index(row["id"])

@@ -7,21 +7,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Case:
-    """One small program of ``cases/`` and the class of failure that it shows."""
+    """One small program and the class of failure that it shows."""
 
-    program: str  #: module.function in cases/
+    program: str  #: module.function in cases/, or a name for what `script` or `stack` run
     signature: str  #: id of the rule that should be primary; "healthy", "benign:…" or "unknown" otherwise
     ranks: int = 0  #: 0: started by python itself, without torchrun
+    script: tuple[str, ...] = ()  #: a program beside cases/ and its options, in place of a function in there
+    stack: str = ""  #: the DeepSpeed of an older stack (versions/stacks.py), whose attempt `program` is
 
     @property
     def name(self) -> str:
-        return self.program.replace(".", "-").replace("_", "-")
+        name = self.program.replace(".", "-").replace("_", "-")
+        return f"deepspeed-{self.stack}-{name}" if self.stack else name
 
     def command(self, python: str) -> list[str]:
+        program = [f"../{self.script[0]}", *self.script[1:]] if self.script else ["run.py", self.program]
         if not self.ranks:
-            return [python, "run.py", self.program]
+            return [python, *program]
         launch = ["-m", "torch.distributed.run", "--nproc-per-node", str(self.ranks), "--tee", "3"]
-        return [python, *launch, "run.py", self.program]
+        return [python, *launch, *program]
 
 
 CASES = (
@@ -75,4 +79,27 @@ CASES = (
     Case("healthy.ddp", "healthy", 2),
     Case("healthy.noisy", "healthy"),
     Case("healthy.trainer", "healthy"),
+    Case("trl.sft", "healthy", 2, ("trainers/sft.py",)),
+    Case("trl.dpo", "healthy", 2, ("trainers/dpo.py",)),
+    Case("trl.grpo", "healthy", 2, ("trainers/grpo.py",)),
+    Case("trl.online_dpo", "healthy", 2, ("trainers/online_dpo.py",)),
+    Case("trl.grpo_reward_raises", "unknown", 2, ("trainers/grpo.py", "--reward", "raises")),
+    Case(
+        "trl.grpo_reward_stuck",
+        "gloo-collective-timeout",
+        2,
+        ("trainers/grpo.py", "--reward", "stuck", "--timeout", "8"),
+    ),
+    Case("eval-mode", "zero3-backward-in-eval-mode", 2, stack="0.14.5"),
+    Case("ppo", "zero3-save-unwrapped-model", 2, stack="0.14.5"),
+    Case("online-dpo", "deepspeed-initialize-model-none", 2, stack="0.15.3"),
+    Case("ppo", "zero3-save-unwrapped-model", 2, stack="0.15.3"),
+    Case("dummy-loss", "zero3-dummy-loss-invalid-gradient", 2, stack="0.15.3"),
+    Case("grpo", "healthy", 2, stack="0.15.4"),
+    Case("grpo", "healthy", 2, stack="0.16.3"),
+    Case("trace", "healthy", 2, stack="0.16.3"),
+    Case("stall", "zero3-trace-cache-invalidated", 2, stack="0.16.3"),
+    Case("grpo", "unknown", 2, stack="0.16.4"),
+    Case("grpo", "healthy", 2, stack="0.17.6"),
+    Case("grpo", "healthy", 2, stack="0.18.9"),
 )

@@ -18,12 +18,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from record import environment
 from test_repro import run as launch
 
-from stallwatch_exporter.command import run_command
-from stallwatch_exporter.probing import with_probe
-from stallwatch_exporter.ringreader import RingReader
-from stallwatch_exporter.runfolder import list_runs
+from stallwatch_exporter.rings.probing import with_probe
+from stallwatch_exporter.rings.reader import RingReader
+from stallwatch_exporter.running.command import run_command
+from stallwatch_exporter.runs.runfolder import list_runs
 from stallwatch_exporter.settings import ExporterSettings
-from stallwatch_rules.catalogue import load_catalogue
+from stallwatch_rules.pages.catalogue import load_catalogue
 
 pytestmark = [
     pytest.mark.repro,

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from stallwatch_exporter.postmortem import diagnose_paths
-from stallwatch_exporter.replay import merged_records, recorded_files
-from stallwatch_rules.catalogue import load_catalogue
+from stallwatch_exporter.files.postmortem import diagnose_paths
+from stallwatch_exporter.runs.replay import merged_records, recorded_files
+from stallwatch_rules.pages.catalogue import load_catalogue
 
 RECORDINGS = Path(__file__).resolve().parent.parent / "recordings"
 NAMES = sorted(path.parent.name for path in RECORDINGS.glob("*/meta.json"))

@@ -12,8 +12,8 @@ import pytest
 from record import environment
 from scenarios import SCENARIOS, Scenario
 
-from stallwatch_exporter.postmortem import diagnose_paths
-from stallwatch_rules.catalogue import load_catalogue
+from stallwatch_exporter.files.postmortem import diagnose_paths
+from stallwatch_rules.pages.catalogue import load_catalogue
 
 pytestmark = pytest.mark.repro
 HERE = Path(__file__).resolve().parent

@@ -13,9 +13,9 @@ import pytest
 from stallwatch.commands.rules_verify import look
 from stallwatch.package_sources import downloaded, installed
 from stallwatch.source_files import SourceError, Sources
-from stallwatch_rules.catalogue import load_catalogue
-from stallwatch_rules.page import RulePage
-from stallwatch_rules.wordings import same_package
+from stallwatch_rules.authoring.wordings import same_package
+from stallwatch_rules.pages.catalogue import load_catalogue
+from stallwatch_rules.pages.page import RulePage
 
 INSTALLED = ("accelerate", "deepspeed", "torch", "transformers")
 DOWNLOADED = {"peft": "", "trl": ""}  #: the one place for pins; empty: the newest release

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import warnings
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -18,6 +20,7 @@ warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distri
 
 import deepspeed  # noqa: E402
 import torch  # noqa: E402
+from deepspeed.runtime.zero.config import DeepSpeedZeroConfig  # noqa: E402
 from torch import nn  # noqa: E402
 
 WIDTH = 64
@@ -57,7 +60,12 @@ class Net(nn.Module):
 
 
 def config(*, learning_rate: float = 1e-3, **zero: Any) -> dict[str, Any]:
-    """A ZeRO-3 configuration that really partitions these small parameters; `zero` goes on top."""
+    """A ZeRO-3 configuration that really partitions these small parameters; `zero` goes on top.
+
+    DeepSpeed before 0.16.4 prints its trace-cache messages unasked, and refuses the key that asks for them.
+    """
+    if "log_trace_cache_warnings" not in DeepSpeedZeroConfig.__annotations__:
+        zero.pop("log_trace_cache_warnings", None)
     return {
         "train_micro_batch_size_per_gpu": 4,
         "gradient_clipping": 1.0,
@@ -107,6 +115,12 @@ def batches(rank: int, count: int) -> Any:
 def report(rank: int, step: int, steps: int, loss: torch.Tensor) -> None:
     """The usual line of a training loop."""
     print(f"rank {rank} step {step}/{steps} loss {loss.item():.4f}")
+
+
+def wait_for(file: Path | None) -> None:
+    """Go on when this file is there; at once without one."""
+    while file is not None and not file.exists():
+        time.sleep(0.05)
 
 
 def finish() -> None:

@@ -7,7 +7,6 @@ something to tell, nothing is made: most Python processes of a command are no ra
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from typing import Any
 
 from .devices import Reading
 from .events import EventFile
+from .launched import ranks
 from .layout import DROPPED_EVENTS, DROPPED_RECORDS, FAULTS, FIELDS, PASSING, PHASES
 from .ring import RingWriter
 
@@ -27,9 +27,13 @@ _NAN = float("nan")
 _INDEX = {name: place for place, name in enumerate(FIELDS)}
 _STEP, _SECONDS, _PHASE = _INDEX["step"], _INDEX["step_seconds"], _INDEX["phase"]
 _LOSS, _GRAD_NORM, _TOLD_NAN = _INDEX["loss"], _INDEX["grad_norm"], _INDEX["told_nan"]
+_LEARNING_RATE, _LOSS_SCALE = _INDEX["learning_rate"], _INDEX["loss_scale"]
+_TARGET, _SKIPPED, _BEATS = _INDEX["target_steps"], _INDEX["skipped_steps"], _INDEX["beats"]
+_ALLOCATED, _RESERVED = _INDEX["memory_allocated_bytes"], _INDEX["memory_reserved_bytes"]
+_PEAK, _RESIDENT = _INDEX["memory_peak_bytes"], _INDEX["resident_bytes"]
 _FLEETING = len(PASSING)
 _NOTHING = (_NAN,) * _FLEETING
-_TRAIN = float(PHASES.index("train"))
+_INIT, _TRAIN = float(PHASES.index("init")), float(PHASES.index("train"))
 
 
 class Probe:
@@ -57,27 +61,88 @@ class Probe:
         self._stepped_at: float | None = None
         self._written_at = self._sampled_at = 0.0
         self._missed = self._faults = 0
-        self._busy = threading.Lock()  # only ever tried: whoever comes second is counted, and goes on
-        self._try_busy = self._busy.acquire
+        self._unlock()
 
     # ---- numbers
 
-    def step(self, number: float | None = None, **values: Any) -> None:
-        """A training step is done; `values` are fields of ``layout``, such as ``loss``."""
+    def step(
+        self,
+        number: float | None = None,
+        *,
+        loss: Any = None,
+        grad_norm: Any = None,
+        learning_rate: Any = None,
+        loss_scale: Any = None,
+        target_steps: Any = None,
+        skipped_steps: Any = None,
+        memory_allocated_bytes: Any = None,
+        memory_reserved_bytes: Any = None,
+        memory_peak_bytes: Any = None,
+        resident_bytes: Any = None,
+        **others: Any,
+    ) -> None:
+        """A training step is done. Each value is a field of ``layout``: a number, or a tensor that holds one.
+
+        Without `number` the steps are counted. The usual fields are written out one by one, because a dict
+        and a loop over it take half as long again (``make bench-probe``).
+        """
         if self._off or not (self._try_busy(False) or self._too_late()):
             return
         try:
-            row, places = self._row, _INDEX
-            try:
-                for name, value in values.items():
-                    if type(value) is float:
-                        row[places[name]] = value
-                    else:
-                        self._take(name, value)
-                if row[_LOSS] != row[_LOSS] or row[_GRAD_NORM] != row[_GRAD_NORM]:
-                    self._mark_nan(values)
-            except Exception:
-                self._take_each(values)
+            row = self._row
+            if loss is not None:
+                if type(loss) is float and loss == loss:
+                    row[_LOSS] = loss
+                else:
+                    self._take_one("loss", loss)
+            if grad_norm is not None:
+                if type(grad_norm) is float and grad_norm == grad_norm:
+                    row[_GRAD_NORM] = grad_norm
+                else:
+                    self._take_one("grad_norm", grad_norm)
+            if learning_rate is not None:
+                if type(learning_rate) is float:
+                    row[_LEARNING_RATE] = learning_rate
+                else:
+                    self._take_one("learning_rate", learning_rate)
+            if loss_scale is not None:
+                if type(loss_scale) is float:
+                    row[_LOSS_SCALE] = loss_scale
+                else:
+                    self._take_one("loss_scale", loss_scale)
+            if target_steps is not None:
+                if type(target_steps) is float:
+                    row[_TARGET] = target_steps
+                else:
+                    self._take_one("target_steps", target_steps)
+            if skipped_steps is not None:
+                if type(skipped_steps) is float:
+                    row[_SKIPPED] = skipped_steps
+                else:
+                    self._take_one("skipped_steps", skipped_steps)
+            if memory_allocated_bytes is not None:
+                if type(memory_allocated_bytes) is float:
+                    row[_ALLOCATED] = memory_allocated_bytes
+                else:
+                    self._take_one("memory_allocated_bytes", memory_allocated_bytes)
+            if memory_reserved_bytes is not None:
+                if type(memory_reserved_bytes) is float:
+                    row[_RESERVED] = memory_reserved_bytes
+                else:
+                    self._take_one("memory_reserved_bytes", memory_reserved_bytes)
+            if memory_peak_bytes is not None:
+                if type(memory_peak_bytes) is float:
+                    row[_PEAK] = memory_peak_bytes
+                else:
+                    self._take_one("memory_peak_bytes", memory_peak_bytes)
+            if resident_bytes is not None:
+                if type(resident_bytes) is float:
+                    row[_RESIDENT] = resident_bytes
+                else:
+                    self._take_one("resident_bytes", resident_bytes)
+            if others:
+                for name, value in others.items():
+                    self._take_one(name, value)
             now = self._clock()
             self.steps = row[_STEP] = self.steps + 1.0 if number is None else number
             if self._stepped_at is not None:
@@ -92,7 +157,7 @@ class Probe:
         except Exception:
             self._fault()
         finally:
-            self._busy.release()
+            self._leave()
 
     def value(self, name: str, value: Any) -> None:
         """A field of the next record. A tensor on a device is read when it is ready, in a later one."""
@@ -103,7 +168,7 @@ class Probe:
         except Exception:
             self._fault()
         finally:
-            self._busy.release()
+            self._leave()
 
     def add(self, name: str, by: float = 1.0) -> None:
         """Count something. A record is written for it alone only when the last one is a second old."""
@@ -117,31 +182,48 @@ class Probe:
         except Exception:
             self._fault()
         finally:
-            self._busy.release()
+            self._leave()
 
     def phase(self, name: str) -> None:
-        """What the rank does now: one of ``layout.PHASES``. The next step ends any other phase."""
+        """What the rank does now: one of ``layout.PHASES``. The next step ends any other phase.
+
+        Told again while it lasts, it is a sign of life, such as a batch of an evaluation.
+        """
         if self._off or not self._enter():
             return
         try:
-            self._row[_PHASE] = float(PHASES.index(name))
+            row, phase = self._row, float(PHASES.index(name))
+            lasts = row[_PHASE] == phase
+            row[_PHASE] = phase
+            row[_BEATS] = (row[_BEATS] if row[_BEATS] == row[_BEATS] else 0.0) + 1.0
             self._stepped_at = None  # the time until the next step is not that step's alone
-            self._write(self._clock())
+            if lasts:
+                self._write_if_due()
+            else:
+                self._write(self._clock())
         except Exception:
             self._fault()
         finally:
-            self._busy.release()
+            self._leave()
+
+    @property
+    def doing(self) -> str:
+        """The phase told last; ``init`` before any."""
+        phase = self._row[_PHASE]
+        return PHASES[int(phase)] if phase == phase else "init"
 
     def announce(self) -> None:
         """Write a record now, so that the agent knows this rank before its first step."""
         if self._off or not self._enter():
             return
         try:
+            if self._row[_PHASE] != self._row[_PHASE]:
+                self._row[_PHASE] = _INIT
             self._write(self._clock())
         except Exception:
             self._fault()
         finally:
-            self._busy.release()
+            self._leave()
 
     # ---- text
 
@@ -150,15 +232,28 @@ class Probe:
         if self._off or not (self.is_rank or self._ring):
             return  # a launcher's warnings are no rank's
         try:
-            ring = self._open()
-            if self._events is None:
-                self._events = EventFile(ring.path.with_suffix(".jsonl"))
-            dropped = self._events.dropped
-            self._events.write(kind, key, **about)
-            if self._events.dropped != dropped:
-                ring.count(DROPPED_EVENTS, self._events.dropped)
+            ring, events = self._ring, self._events
+            if ring is None or events is None:
+                if not self._enter():
+                    return  # another thread is about to make both: it is only ever one
+                try:
+                    ring, events = self._open(), self._events
+                finally:
+                    self._leave()
+                assert events is not None
+            dropped = events.dropped
+            events.write(kind, key, **about)
+            if events.dropped != dropped:
+                ring.count(DROPPED_EVENTS, events.dropped)
         except Exception:
             self._fault()
+
+    def left_out(self) -> None:
+        """An event was not told, because there were too many of its kind: count it as dropped."""
+        ring, events = self._ring, self._events
+        if ring is not None and events is not None:
+            events.dropped += 1
+            ring.count(DROPPED_EVENTS, events.dropped)
 
     def failed(self) -> None:
         """A hook failed: count it."""
@@ -168,12 +263,15 @@ class Probe:
 
     def forked(self) -> None:
         """In a child after a fork: the ring is the parent's. The child gets one of its own when it steps."""
-        self._busy = threading.Lock()
-        self._try_busy = self._busy.acquire
+        self._unlock()
         self._ring = self._events = None
         self._waiting.clear()
         self._row = [_NAN] * len(FIELDS)
         self._stepped_at, self.steps = None, 0.0
+
+    def _unlock(self) -> None:
+        self._busy = threading.Lock()  # only ever tried: whoever comes second is counted, and goes on
+        self._try_busy, self._leave = self._busy.acquire, self._busy.release
 
     def _enter(self) -> bool:
         return self._try_busy(False) or self._too_late()
@@ -198,20 +296,12 @@ class Probe:
         if number is not None:
             self._put(place, number)
 
-    def _mark_nan(self, values: Mapping[str, Any]) -> None:
-        """A loss or a gradient norm is NaN, or was not told at all."""
-        for name in ("loss", "grad_norm"):
-            value = values.get(name)
-            if type(value) is float and value != value:
-                self._put(_INDEX[name], value)
-
-    def _take_each(self, values: Mapping[str, Any]) -> None:
-        """One of them cannot be taken: it is counted, the others are not lost with it."""
-        for name, value in values.items():
-            try:
-                self._take(name, value)
-            except Exception:
-                self._fault()
+    def _take_one(self, name: str, value: Any) -> None:
+        """What cannot be taken is counted; the other values are not lost with it."""
+        try:
+            self._take(name, value)
+        except Exception:
+            self._fault()
 
     def _put(self, place: int, number: float) -> None:
         self._row[place] = number
@@ -255,38 +345,27 @@ class Probe:
                 self._fault()
 
     def _open(self) -> RingWriter:
+        """The ring, made where there is none; only for whoever has entered, or two threads made two."""
         if self._ring is None:
             assert self._folder is not None
-            rank, local_rank = _ranks(self._environ)
+            rank, local_rank = ranks(self._environ)
             name = f"{rank}-{os.getpid()}-{time.time_ns()}.ring"
             try:
-                self._ring = RingWriter(self._folder / name, rank, local_rank)
+                ring = RingWriter(self._folder / name, rank, local_rank)
             except Exception:
                 self._off = True  # no folder, no room: it will not be tried at every step
                 raise
+            self._events = EventFile(ring.path.with_suffix(".jsonl"))  # a file with the first event
+            self._ring = ring
+            from .stacks import stand_by  # not at start: most Python processes of a command are no ranks
+
+            stand_by(self, self._ring.path)
         return self._ring
 
     def _fault(self) -> None:
         self._faults += 1
         if self._ring is not None:
             self._ring.count(FAULTS, self._faults)
-
-
-def _ranks(environ: Mapping[str, str]) -> tuple[int, int]:
-    """Global and local rank: what torch.distributed says, else the launcher's variables; -1 is unknown."""
-    local = _number(environ.get("LOCAL_RANK"))
-    distributed = sys.modules.get("torch.distributed")
-    try:
-        if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            return int(distributed.get_rank()), local
-    except Exception:
-        pass
-    rank = _number(environ.get("RANK"))
-    return (rank if rank >= 0 else max(local, 0)), local
-
-
-def _number(text: str | None) -> int:
-    return int(text) if text is not None and text.isdigit() and len(text) < 9 else -1
 
 
 _current: Probe | None = None

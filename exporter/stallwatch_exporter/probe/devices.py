@@ -24,6 +24,8 @@ class Reading:
 
     def offer(self, value: Any) -> float | None:
         """The number, if it costs nothing to read; of a tensor on a device it comes with ``ready``."""
+        if is_spread(value):
+            return None
         device = getattr(getattr(value, "device", None), "type", "cpu")
         if device == "cpu":
             # Of a tensor that needs gradients torch would warn, in the middle of the training's output.
@@ -34,14 +36,19 @@ class Reading:
         self._offered = now
         torch = sys.modules["torch"]
         backend = getattr(torch, device, None)  # torch.cuda, torch.npu
-        if backend is None or value.numel() != 1 or _capturing(backend):
+        if backend is None or value.numel() != 1:
             return None
-        if self._host is None:
-            self._host = torch.empty((), dtype=torch.float32, pin_memory=True)
-        with torch.no_grad():
-            self._host.copy_(value.detach().reshape(()), non_blocking=True)
-        event = backend.Event()
-        event.record()
+        # The copy is queued on the tensor's device, whichever is the current one (torch 2.13:
+        # ``aten/src/ATen/native/cuda/Copy.cu``); what is asked and recorded goes to the current one's stream.
+        with backend.device(value.device):
+            if _capturing(backend):
+                return None
+            if self._host is None:
+                self._host = torch.empty((), dtype=torch.float32, pin_memory=True)
+            with torch.no_grad():
+                self._host.copy_(value.detach().reshape(()), non_blocking=True)
+            event = backend.Event()
+            event.record(backend.current_stream(value.device))
         self._event = event
         return None
 
@@ -51,6 +58,11 @@ class Reading:
             return None
         self._event = None
         return float(self._host)
+
+
+def is_spread(value: Any) -> bool:
+    """Whether it is a ``DTensor``: the ranks hold parts of its number, and reading it may take all."""
+    return hasattr(value, "to_local")
 
 
 def _capturing(backend: Any) -> bool:

@@ -1,7 +1,7 @@
 """Text beside the numbers: warnings, exceptions, versions; one JSON object a line, bounded.
 
 A message that was told before is counted and not told again, and the file ends at a size: a rank that warns a
-million times costs a megabyte at most.
+million times costs a megabyte at most. The last of it is kept for the exception that ends the rank.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 
 MOST_BYTES = 1 << 20
 MOST_LINE = 16 << 10
+KEPT_BYTES = 32 << 10  #: of the file, for the kind `LAST` alone, and the longest line of it
+LAST = "exception"
 _MOST_KEYS = 2000
 
 
@@ -21,11 +23,17 @@ class EventFile:
     """Appends to a file that is made with the first event. Never raises; `dropped` says what is missing."""
 
     def __init__(
-        self, path: Path, *, most_bytes: int = MOST_BYTES, clock: Callable[[], float] = time.time
+        self,
+        path: Path,
+        *,
+        most_bytes: int = MOST_BYTES,
+        kept_bytes: int = KEPT_BYTES,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.path = path
         self.dropped = 0  #: events that found no room or no disk; repeated ones are no loss
         self._left = most_bytes
+        self._kept = kept_bytes
         self._clock = clock
         self._fd: int | None = None
         self._seen: dict[str, int] = {}
@@ -51,7 +59,8 @@ class EventFile:
 
         record = {"time": round(self._clock(), 3), "kind": kind, "count": count, **about}
         line = json.dumps(record, ensure_ascii=True, default=str).encode("ascii") + b"\n"
-        if len(line) > min(MOST_LINE, self._left):
+        most = min(KEPT_BYTES, self._left) if kind == LAST else min(MOST_LINE, self._left - self._kept)
+        if len(line) > most:
             self.dropped += 1
             return False
         if self._fd is None:

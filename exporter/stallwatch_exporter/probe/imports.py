@@ -8,23 +8,51 @@ finished meanwhile. Each library imports further modules after the one that is w
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
 #: The module to wait for → the hook to install then, a module of ``hooks`` with ``install(module, probe)``.
-HOOKS = {
-    "torch.optim.optimizer": "torch",
-    "deepspeed.runtime.engine": "deepspeed",
-    "deepspeed.runtime.zero.partitioned_param_coordinator": "trace_cache",
-}
+#: Several may wait for the same module.
+HOOKS = (
+    ("torch.optim.optimizer", "torch"),
+    ("torch._tensor", "losses"),
+    ("torch.amp.grad_scaler", "losses"),
+    ("transformers.trainer_callback", "transformers"),
+    ("torch._dynamo.callback", "phases"),
+    ("torch.distributed.checkpoint", "phases"),
+    ("torch.distributed.checkpoint.default_planner", "phases"),
+    ("transformers.trainer", "phases"),
+    ("transformers.generation.utils", "phases"),
+    ("deepspeed.runtime.engine", "phases"),
+    ("deepspeed.runtime.pipe.engine", "phases"),
+    ("trl.trainer.grpo_trainer", "phases"),
+    ("trl.trainer.rloo_trainer", "phases"),
+    ("trl.generation.vllm_generation", "phases"),
+    ("trl.generation.vllm_client", "phases"),
+    ("trl.extras.vllm_client", "phases"),
+    ("vllm.entrypoints.llm", "phases"),
+    ("swift.trainers.rlhf_trainer.rollout_mixin", "phases"),
+    ("deepspeed.runtime.engine", "deepspeed"),
+    ("deepspeed.runtime.zero.partitioned_param_coordinator", "trace_cache"),
+    ("deepspeed.runtime.zero.parameter_offload", "eval_mode"),
+    ("deepspeed.runtime.zero.parameter_offload", "partitioned_sums"),
+    ("deepspeed.runtime.zero.partition_parameters", "missing_model"),
+    ("deepspeed.runtime.engine", "engine_saving"),
+    ("accelerate.accelerator", "engine_saving"),
+    ("transformers.trainer", "trainer_saving"),
+    ("torch.serialization", "checkpoints"),
+    ("deepspeed.runtime.engine", "checkpoints"),
+    ("transformers.trainer_callback", "checkpoints"),
+    ("transformers.configuration_utils", "checkpoints"),
+)
 
 
 class Watcher:
     """A meta-path finder that only looks."""
 
-    def __init__(self, hooks: dict[str, str] = HOOKS) -> None:
-        self._hooks = hooks
-        self._waiting = dict(hooks)
+    def __init__(self, hooks: Iterable[tuple[str, str]] = HOOKS) -> None:
+        self._waiting = list(hooks)
         self._inside = False
 
     def find_spec(self, *_: Any) -> None:
@@ -32,23 +60,24 @@ class Watcher:
         if self._waiting and not self._inside:
             self._inside = True
             try:
-                for module in list(self._waiting):
-                    if module in sys.modules:
-                        self._look(module)
+                for waiting in list(self._waiting):
+                    if waiting[0] in sys.modules:
+                        self._look(waiting)
             except Exception:
                 self._failed()
             finally:
                 self._inside = False
 
-    def _look(self, name: str) -> None:
+    def _look(self, waiting: tuple[str, str]) -> None:
+        name, hook = waiting
         module = sys.modules[name]
         if getattr(getattr(module, "__spec__", None), "_initializing", False):
             return
-        del self._waiting[name]  # first: what fails is not tried again
+        self._waiting.remove(waiting)  # first: what fails is not tried again
         from .api import current
 
         probe = current()
-        import_module(f".hooks.{self._hooks[name]}", __package__).install(module, probe)
+        import_module(f".hooks.{hook}", __package__).install(module, probe)
 
     @staticmethod
     def _failed() -> None:

@@ -40,6 +40,7 @@ LASTING = (
     "invalidations_short",
     "invalidations_external",
     "warnings",
+    "beats",
 )
 FIELDS = PASSING + LASTING
 PHASES = ("init", "train", "eval", "save", "rollout", "weight-sync", "idle")  #: by number in ``phase``

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
+
+Notice = Callable[[Any, FrameType], None]
 
 
 class NoticedMethod:
@@ -19,19 +21,23 @@ class NoticedMethod:
     def __init__(
         self,
         function: Any,
-        notice: Callable[[Any, FrameType], None],
+        notice: Notice,
         failed: Callable[[], None],
     ) -> None:
         self.function = function
-        self._notice = notice
-        self._failed = failed
+        self._notices: tuple[tuple[Notice, Callable[[], None]], ...] = ((notice, failed),)
+
+    def add(self, notice: Notice, failed: Callable[[], None]) -> None:
+        """Call this one as well."""
+        self._notices += ((notice, failed),)
 
     def __get__(self, obj: Any, owner: Any = None) -> Any:
         if obj is not None:
-            try:
-                self._notice(obj, sys._getframe(1))
-            except Exception:
-                self._failed()
+            for notice, failed in self._notices:
+                try:
+                    notice(obj, sys._getframe(1))
+                except Exception:
+                    failed()
         return self.function.__get__(obj, owner)
 
 
@@ -68,15 +74,26 @@ class NoticedAttribute:
             raise AttributeError(self._name) from None
 
 
-def notice_method(
-    cls: type, name: str, notice: Callable[[Any, FrameType], None], failed: Callable[[], None]
-) -> bool:
-    """Put a `NoticedMethod` in the place of a function of the class itself; False where there is none."""
+def notice_method(cls: type, name: str, notice: Notice, failed: Callable[[], None]) -> bool:
+    """Put a `NoticedMethod` in the place of a function of the class itself; False where there is none.
+
+    Several hooks may notice the same method.
+    """
     function = vars(cls).get(name)
-    if function is None or isinstance(function, NoticedMethod) or not hasattr(function, "__get__"):
+    if isinstance(function, NoticedMethod):
+        function.add(notice, failed)
+        return True
+    if function is None or not hasattr(function, "__get__"):
         return False
     setattr(cls, name, NoticedMethod(function, notice, failed))
     return True
+
+
+def stop_noticing(cls: type, name: str) -> None:
+    """Put the function itself back in its place, for all hooks."""
+    function = vars(cls).get(name)
+    if isinstance(function, NoticedMethod):
+        setattr(cls, name, function.function)
 
 
 def notice_attribute(
@@ -87,3 +104,41 @@ def notice_attribute(
         return False
     setattr(cls, name, NoticedAttribute(name, notice, failed))
     return True
+
+
+def notice_module_attribute(
+    module: ModuleType, name: str, notice: Notice, failed: Callable[[], None]
+) -> bool:
+    """Call ``notice(module, frame)`` whenever ``module.name`` is looked up; False where it has no such thing.
+
+    Only from outside: code in the module itself reads its globals without asking the module.
+    """
+    if name not in vars(module):
+        return False
+    noticed = _NoticedLookup(name, notice, failed)
+    module.__class__ = type("module", (type(module),), {name: noticed})
+    return True
+
+
+def notice_lookup(cls: type, name: str, notice: Notice, failed: Callable[[], None]) -> bool:
+    """Call ``notice(object, frame)`` whenever an attribute that instances have is looked up."""
+    if hasattr(cls, name):
+        return False
+    setattr(cls, name, _NoticedLookup(name, notice, failed))
+    return True
+
+
+class _NoticedLookup(NoticedAttribute):
+    """As a noticed attribute; but looking it up is what is noticed, and not setting it."""
+
+    def __init__(self, name: str, notice: Notice, failed: Callable[[], None]) -> None:
+        super().__init__(name, lambda *_: None, failed)
+        self._looked_up = notice
+
+    def __get__(self, obj: Any, owner: Any = None) -> Any:
+        if obj is not None:
+            try:
+                self._looked_up(obj, sys._getframe(1))
+            except Exception:
+                self._failed()
+        return super().__get__(obj, owner)

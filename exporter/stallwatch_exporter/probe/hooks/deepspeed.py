@@ -15,10 +15,13 @@ from ..api import Probe
 from ..noticing import notice_attribute, notice_method
 from .leader import Leader
 from .versions import tell_versions
+from .warned import before_backward
 
-# 0.14 to 0.16 ask the first of these, then the third; 0.17 and newer may begin with the second.
+# 0.14 to 0.16 ask the first of these, then the last; 0.17 leaves that to the second; newer ones may begin
+# with the third.
 _ASKED_IN_BACKWARD = (
     "gradient_accumulation_steps",
+    "_backward_prologue",
     "managed_gradient_accumulation",
     "is_gradient_accumulation_boundary",
 )
@@ -82,15 +85,20 @@ class EngineWatch:
 
     def asked(self, engine: Any, frame: FrameType) -> None:
         """A method was called: in ``backward``, the first time in each, look at the loss."""
-        if frame.f_code.co_name != "backward" or not self._leader.leads(engine):
+        if frame.f_code.co_name != "backward":
             return
         micro = getattr(engine, "micro_steps", None)
         if self._backward.get(engine) == micro:
             return
         self._backward[engine] = micro
         loss = frame.f_locals.get("loss")
-        if loss is not None:
+        if loss is not None and self._leader.leads(engine):
             self._probe.value("loss", loss)
+        for look in before_backward:
+            try:
+                look(engine, loss, frame)
+            except Exception:
+                self._probe.failed()
 
 
 def _numbers(engine: Any) -> dict[str, Any]:

@@ -6,7 +6,10 @@ import sys
 
 from ..api import Probe
 
-_PACKAGES = ("torch", "torch_npu", "deepspeed", "transformers", "accelerate", "trl", "peft", "lightning")
+_PACKAGES = (
+    *("torch", "torch_npu", "deepspeed", "transformers", "accelerate", "trl", "peft", "lightning", "numpy"),
+    *("pydantic", "tokenizers", "huggingface_hub", "datasets", "safetensors", "swift", "vllm"),
+)
 
 
 def tell_versions(probe: Probe) -> None:

@@ -23,6 +23,9 @@ def install(probe: Probe) -> None:
     """Watch both, as far as the training has imported them."""
     import warnings  # the interpreter has it from its start
 
+    if probe.is_rank:
+        probe.add("warnings", 0.0)  # none so far, which is more than not known
+
     before = getattr(warnings, "_showwarnmsg_impl", None)
     if before is not None:
 

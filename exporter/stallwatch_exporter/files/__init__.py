@@ -1,0 +1,1 @@
+"""Logs read from files: which, how they are unpacked, and by how many processes."""

@@ -1,0 +1,160 @@
+"""Reads all of a run's files: one after the other, several at once, or a large one by several processes.
+
+What is made of a file belongs to that file alone, and is put together in the files' order, so the run's
+reading is the same as if one process had read all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import dataclass
+
+from stallwatch_exporter.files.filereading import Engines, FileRead, read_file
+from stallwatch_exporter.files.inputs import Limits
+from stallwatch_exporter.files.logfiles import LogFile
+from stallwatch_exporter.files.ranges import RangeReading, ranges_of
+from stallwatch_exporter.files.sharing import Sharing
+from stallwatch_exporter.files.workers import Board, Pages, begin, sift_away
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.sieve.state import SieveSizes
+
+WORTH_A_POOL = 160 * 1024 * 1024  #: bytes on disk; below it a process costs more to start than it saves
+MAX_WORKERS = 8
+
+Told = Callable[[int], None]  #: how many bytes on disk were read so far
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """How files may be read at once: by processes of our own, or by whatever executor there is.
+
+    Processes are started as ``multiprocessing`` does it, so a script that asks for them needs a
+    ``if __name__ == "__main__":``.
+    """
+
+    workers: int = 1  #: this process included
+    executor: Executor | None = None
+    limits: Limits | None = None
+    worth: int = WORTH_A_POOL  #: bytes on disk from which on processes are started
+
+
+def default_workers() -> int:
+    """As many as there are processors for us, within reason."""
+    with contextlib.suppress(AttributeError, OSError):
+        return min(MAX_WORKERS, len(os.sched_getaffinity(0)))
+    return min(MAX_WORKERS, os.cpu_count() or 1)
+
+
+def read_all(
+    files: Sequence[LogFile],
+    reading: RunReading,
+    *,
+    parallel: Parallel | None = None,
+    told: Told = lambda _read: None,
+    whole: bool = False,
+) -> Iterator[tuple[LogFile, FileRead]]:
+    """Read the files into a run's reading, in their order; several at once where that pays.
+
+    With ``whole`` this process reads every line, without a sieve.
+    """
+    parallel = parallel or Parallel()
+    if whole:
+        yield from _one_by_one(files, reading, Engines(reading.matcher, lambda: None), told)
+        return
+    engines = Engines.of(reading.matcher)
+    away = [file for file in files if file.path]
+    if _few_are_large(away, parallel):
+        yield from _in_ranges(files, reading, engines, parallel, told)
+        return
+    workers = min(parallel.workers, len(away))
+    apart = parallel.executor is None and workers > 1 and sum(file.size for file in away) >= parallel.worth
+    # A daemonic process may start none.
+    if parallel.executor is None and (not apart or multiprocessing.current_process().daemon):
+        yield from _one_by_one(files, reading, engines, told)
+        return
+    pages, board = Pages.of(reading.catalogue), Board(len(files))
+    share = functools.partial(
+        Sharing,
+        files,
+        engines=engines,
+        board=board,
+        told=told,
+        digest=pages.digest,
+        limits=parallel.limits,
+    )
+    if parallel.executor is not None:
+        window = 2 * max(parallel.workers, MAX_WORKERS)
+        yield from share(parallel.executor, window, pages=pages).read(reading)
+        return
+    engines.sieve()  # compiled here and kept, so that the others only load it
+    # This process reads, too: it is ready while the others still start. Between two portions it hands out the
+    # next batch, so none need lie with a process that is busy while another one has nothing left to do.
+    with _processes(workers - 1, pages, board) as pool:
+        yield from share(pool, workers - 1, here=True).read(reading)
+
+
+def _few_are_large(files: Sequence[LogFile], parallel: Parallel) -> bool:
+    """Whether reading files at the same time would leave processes without work, or one with most of it."""
+    if parallel.executor is not None or parallel.workers < 2 or multiprocessing.current_process().daemon:
+        return False
+    total, largest = sum(file.size for file in files), max(files, key=lambda file: file.size, default=None)
+    if largest is None or total < parallel.worth or not ranges_of(largest, SieveSizes()):
+        return False
+    return len(files) < parallel.workers or largest.size > total / 2
+
+
+def _in_ranges(
+    files: Sequence[LogFile], reading: RunReading, engines: Engines, parallel: Parallel, told: Told
+) -> Iterator[tuple[LogFile, FileRead]]:
+    """One file after the other, the large ones with the help of other processes."""
+    pages, board = Pages.of(reading.catalogue), Board(0)
+    engines.sieve()  # compiled here and kept, so that the others only load it
+    helpers = parallel.workers - 1
+    with _processes(helpers, pages, board) as pool:
+        before = 0
+        for file in files:
+            within = functools.partial(_tell, told, before, file.size)
+            sift = functools.partial(sift_away, pages.digest)
+            read = RangeReading(pool, helpers, sift, engines, within).read(file, reading)
+            yield file, read if read is not None else read_file(file, reading, engines, within)
+            before += file.size
+            told(before)
+
+
+def _one_by_one(
+    files: Sequence[LogFile], reading: RunReading, engines: Engines, told: Told
+) -> Iterator[tuple[LogFile, FileRead]]:
+    before = 0
+    for file in files:
+        read = read_file(file, reading, engines, functools.partial(_tell, told, before, file.size))
+        before += file.size
+        told(before)
+        yield file, read
+
+
+def _tell(told: Told, before: int, size: int, read: int) -> None:
+    """A compressed file counts by its size on disk, once it is read."""
+    told(before + min(read, size))
+
+
+@contextlib.contextmanager
+def _processes(count: int, pages: Pages, board: Board) -> Iterator[Executor]:
+    """Processes of our own, which give up at once when this one does, and without a word."""
+    pool = ProcessPoolExecutor(
+        count,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=begin,
+        initargs=(pages.shared(), board),
+    )
+    try:
+        yield pool
+    except BaseException:
+        board.stop()
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()

@@ -1,0 +1,84 @@
+"""Reads one log file into a reading."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from stallwatch_exporter.files.heads import broken_at
+from stallwatch_exporter.files.inputs import InputProblem
+from stallwatch_exporter.files.logfiles import LogFile
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.reading import Parted, RunReading
+from stallwatch_rules.sieve.engine import sieve_engine
+from stallwatch_rules.sieve.sieve import SieveEngine
+from stallwatch_rules.sieve.sourcereading import SourceReading
+
+Within = Callable[[int], None]  #: told how many bytes of a file were read
+
+
+class Stopped(Exception):
+    """Reading was given up: nobody waits for it any more."""
+
+
+@dataclass
+class FileRead:
+    """What was read of one file."""
+
+    reading: Parted | None  #: of this file alone; ``None`` where it went into the run's own
+    bytes: int = 0
+    lines: int = 0
+    cut: int = 0  #: lines that were longer than what is kept of one
+    problems: list[InputProblem] = field(default_factory=list)
+    binary: list[str] = field(default_factory=list)  #: its name, if it was found but is no text
+
+
+class Engines(NamedTuple):
+    """What reading needs: the compiled patterns, and those of the sieve for who asks for them."""
+
+    matcher: Matcher
+    sieve: Callable[[], SieveEngine | None]
+
+    @classmethod
+    def of(cls, matcher: Matcher) -> Engines:
+        """Those of a matcher's catalogue, the sieve's compiled when it is first needed."""
+        return cls(matcher, functools.cache(lambda: sieve_engine(matcher)))
+
+
+def read_file(file: LogFile, reading: RunReading, engines: Engines, within: Within) -> FileRead:
+    """Read a file into a reading."""
+    read = FileRead(None)
+    chunks = file.chunks(read.problems, read.binary)
+    head = next(chunks, b"")
+    source = SourceReading(reading, LineReader(file.name, file.rank, broken_at(head)), engines.sieve)
+    for chunk in itertools.chain((head,) if head else (), chunks):
+        source.feed(chunk)
+        within(source.bytes)
+    source.finish()
+    read.bytes, read.lines, read.cut = source.bytes, source.lines, source.cut
+    return read
+
+
+def read_apart(file: LogFile, engines: Engines, within: Within) -> FileRead:
+    """Read a file into a reading of its own. Whatever goes wrong concerns this file alone."""
+    reading = RunReading(engines.matcher.catalogue, engines.matcher)
+    try:
+        read = read_file(file, reading, engines, within)
+    except Stopped:
+        raise
+    except Exception as error:
+        return FileRead(None, problems=[_failed(file, error)])
+    return replace(read, reading=reading.parted())
+
+
+def _failed(file: LogFile, error: Exception) -> InputProblem:
+    return InputProblem(
+        file.name,
+        None,
+        f"reading it failed ({type(error).__name__}: {error})",
+        "the rest was read; please report it",
+    )

@@ -1,0 +1,193 @@
+"""The diagnosis of a run from the logs that it left."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from stallwatch_exporter.files.allfiles import Parallel, read_all
+from stallwatch_exporter.files.inputs import InputProblem, Limits
+from stallwatch_exporter.files.logfiles import LogFile, expand, from_stream
+from stallwatch_exporter.stacks.kept import kept_stacks
+from stallwatch_rules.lines.reader import MAX_LINE
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.progress.series import series_of
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis, Stats
+from stallwatch_rules.stacks.concluding import with_stacks
+from stallwatch_rules.text.plural import counted
+
+if TYPE_CHECKING:
+    from stallwatch_rules.failures.novelty import Baseline
+
+__all__ = ["InputProblem", "Parallel", "diagnose_each", "diagnose_paths", "diagnose_streams"]
+
+ProgressTold = Callable[[int, int], None]
+"""Told how many bytes of how many (on disk) were read."""
+
+_NAMED = 3  # files of those that were passed over
+
+
+def diagnose_paths(
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    catalogue: Catalogue,
+    language: str = "en",
+    progress: ProgressTold | None = None,
+    limits: Limits | None = None,
+    baseline: Baseline | None = None,
+    parallel: Parallel | None = None,
+) -> tuple[Diagnosis, list[InputProblem]]:
+    """Read files, folders, globs, archives and ``-`` and diagnose the run that they tell of.
+
+    ``parallel`` lets several processes read; the diagnosis is the same.
+
+    What cannot be read is told in the problems, and the rest is diagnosed. ``baseline`` is what a healthy run
+    says (``baseline.read_baseline``): lines that it does not have are told as new.
+    """
+    started = time.monotonic()
+    files, problems = expand(paths, limits=limits)
+    ending, failed, stalled = _recorded_ending(paths, language)
+    if parallel is not None:
+        parallel = replace(parallel, limits=limits)
+    diagnosis = _diagnose(
+        files,
+        problems,
+        catalogue,
+        language,
+        progress,
+        started,
+        ending,
+        failed,
+        baseline,
+        parallel,
+        stalled=stalled,
+    )
+    stacks = kept_stacks(paths)
+    return diagnosis if stacks is None else with_stacks(diagnosis, stacks, language), problems
+
+
+def diagnose_each(
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    catalogue: Catalogue,
+    language: str = "en",
+    progress: ProgressTold | None = None,
+    baseline: Baseline | None = None,
+) -> tuple[list[tuple[str, Diagnosis]], list[InputProblem]]:
+    """The same for logs of different runs: every file by itself, with its name, in their order."""
+    files, problems = expand(paths)
+    matcher = Matcher(catalogue)
+    total = sum(file.size for file in files)
+    done = 0
+    found: list[tuple[str, Diagnosis]] = []
+    for file in files:
+        wrong: list[InputProblem] = []
+        started = time.monotonic()
+        diagnosis = _diagnose(
+            [file], wrong, catalogue, language, None, started, baseline=baseline, matcher=matcher
+        )
+        problems += wrong
+        found.append((file.name, diagnosis))
+        done += file.size
+        if progress is not None:
+            progress(done, total)
+    return found, problems
+
+
+def diagnose_streams(
+    streams: Sequence[tuple[str, BinaryIO]],
+    *,
+    catalogue: Catalogue,
+    language: str = "en",
+    progress: ProgressTold | None = None,
+    limits: Limits | None = None,
+) -> tuple[Diagnosis, list[InputProblem]]:
+    """The same for open, seekable streams, such as uploads, each with its file's name."""
+    started = time.monotonic()
+    files: list[LogFile] = []
+    problems: list[InputProblem] = []
+    for name, stream in streams:
+        found, wrong = from_stream(name, stream, limits=limits)
+        files += found
+        problems += wrong
+    return _diagnose(files, problems, catalogue, language, progress, started), problems
+
+
+def _diagnose(
+    files: Sequence[LogFile],
+    problems: list[InputProblem],
+    catalogue: Catalogue,
+    language: str,
+    progress: ProgressTold | None,
+    started: float,
+    ending: str = "",
+    failed: bool | None = None,
+    baseline: Baseline | None = None,
+    parallel: Parallel | None = None,
+    matcher: Matcher | None = None,
+    stalled: bool = False,
+) -> Diagnosis:
+    reading = RunReading(catalogue, matcher)
+    reading.baseline = baseline
+    stats = Stats()
+    notes: list[str] = []
+    binary: list[str] = []
+    for file, read in read_all(files, reading, told=_told_of(progress, files), parallel=parallel):
+        problems += read.problems
+        binary += read.binary
+        if read.bytes:
+            stats.files += 1
+            stats.bytes += read.bytes
+            stats.lines += read.lines
+        if read.cut:
+            notes.append(
+                f"{file.name}: {counted(read.cut, 'line')} longer than {MAX_LINE // 1024} KiB: read at the "
+                "beginning and the end"
+            )
+    if binary:
+        notes.append(_passed_over(binary))
+    diagnosis = reading.diagnose(ending=ending, failed=failed, stalled=stalled, language=language)
+    diagnosis.series = series_of(reading.streams)
+    stats.seconds = round(time.monotonic() - started, 3)
+    diagnosis.stats = stats
+    diagnosis.notes = [*diagnosis.notes, *notes, *map(str, problems)]
+    return diagnosis
+
+
+def _told_of(progress: ProgressTold | None, files: Sequence[LogFile]) -> Callable[[int], None]:
+    total = sum(file.size for file in files)
+    return lambda read: None if progress is None else progress(read, total)
+
+
+def _passed_over(binary: Sequence[str]) -> str:
+    """That files were found, but are no text."""
+    shown = ", ".join(binary[:_NAMED]) + (", …" if len(binary) > _NAMED else "")
+    files = "1 file is" if len(binary) == 1 else f"{len(binary)} files are"
+    return f"{files} binary and no log, and not read: {shown}"
+
+
+def _recorded_ending(paths: Sequence[str | os.PathLike[str]], language: str) -> tuple[str, bool | None, bool]:
+    """How the run ended, if the one path given is the folder that Stallwatch kept of it.
+
+    The last word says that a stall was open when it did.
+    """
+    if len(paths) != 1 or not (Path(paths[0]) / "agent.json").is_file():
+        return "", None, False
+    from stallwatch_exporter.running.ending_words import detail_in
+    from stallwatch_exporter.runs.runfolder import read_info
+    from stallwatch_exporter.watching.incidents import read_incidents
+
+    info = read_info(Path(paths[0]))
+    if info is None or info.ending is None:
+        return "", None, False
+    stalled = any(
+        incident.kind == "stall" and incident.resolution == "run-failed"
+        for incident in read_incidents(Path(paths[0]))
+    )
+    return f"{info.ending.kind}: {detail_in(info.ending, language)}", info.ending.failed, stalled

@@ -1,0 +1,103 @@
+"""Checkpoints that the first rank writes: where, so that the agent can look at them when they are done.
+
+Nothing is read here. ``torch.save`` is told of as it opens a file; a model of transformers as it writes its
+configuration, which comes before the weights; a trainer's checkpoint when it is complete; DeepSpeed's as its
+tag is settled. ``safetensors.torch.save_file`` called directly is seen by nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ..api import Probe
+from ..noticing import notice_method
+from .transformers import notice_event
+
+AGAIN_SECONDS = 30.0  #: the same path is told of at most this often
+FOLDER_SECONDS = 5.0  #: for a checkpoint's folder as its files are written; the agent looks later
+MOST_TOLD = 2000  #: what comes after is counted as dropped
+_CHECKPOINT = re.compile(r"(checkpoint|ckpt|global_step|step|epoch|iter)[-_=]?\d+", re.IGNORECASE)
+
+
+def install(module: Any, probe: Probe) -> None:
+    """Watch one of the modules that write: each is known by what it has."""
+    if os.environ.get("RANK", "0") != "0":
+        return
+    told = _written(probe)
+    if hasattr(module, "_open_zipfile_writer_file"):  # torch.serialization
+
+        def saved(writer: Any, _: FrameType) -> None:
+            told.tell(folder_of(Path(writer.name)), "torch.save")
+
+        # A ``with`` asks for it as it begins.
+        notice_method(module._open_zipfile_writer_file, "__exit__", saved, probe.failed)
+    elif hasattr(module, "DeepSpeedEngine"):  # deepspeed.runtime.engine
+
+        def tagged(_: Any, frame: FrameType) -> None:
+            given = frame.f_locals
+            if "save_dir" in given and "tag" in given:
+                told.tell(Path(given["save_dir"]) / given["tag"], "save_checkpoint")
+
+        notice_method(module.DeepSpeedEngine, "_checkpoint_tag_validation", tagged, probe.failed)
+    elif hasattr(module, "CallbackHandler"):  # transformers.trainer_callback
+
+        def complete(state: Any, given: Mapping[str, Any]) -> None:
+            told.tell(Path(given["args"].output_dir) / f"checkpoint-{state.global_step}", "trainer")
+
+        notice_event(module.CallbackHandler, {"on_save": complete}, probe)
+    else:  # transformers.configuration_utils
+        config = getattr(module, "PretrainedConfig", None) or module.PreTrainedConfig
+
+        def described(_: Any, frame: FrameType) -> None:
+            folder = frame.f_locals.get("save_directory")
+            if folder is not None and hasattr(frame.f_locals.get("self"), "state_dict"):
+                told.tell(folder, "save_pretrained")
+
+        notice_method(config, "save_pretrained", described, probe.failed)
+
+
+def folder_of(file: Path) -> Path:
+    """The checkpoint that a file is a part of, by its folder's name: the file itself where that is none's."""
+    return file.parent if _CHECKPOINT.fullmatch(file.parent.name) else file
+
+
+class Written:
+    """Paths that were told of, each not too often."""
+
+    def __init__(self, probe: Probe, clock: Callable[[], float] = time.monotonic) -> None:
+        self._probe = probe
+        self._clock = clock
+        self._told: dict[tuple[str, str], float] = {}
+        self._left = MOST_TOLD
+
+    def tell(self, path: Any, by: str) -> None:
+        """Something is being written, or was written, to `path`."""
+        where = str(Path(path).absolute())
+        now = self._clock()
+        parts = by == "torch.save" and _CHECKPOINT.fullmatch(Path(where).name)
+        again = FOLDER_SECONDS if parts else AGAIN_SECONDS
+        if now - self._told.get((where, by), float("-inf")) < again:
+            return
+        if self._left <= 0:
+            self._probe.left_out()
+            return
+        self._left -= 1
+        self._told[where, by] = now
+        self._probe.event("checkpoint", path=where, by=by)
+
+
+_shared: Written | None = None
+
+
+def _written(probe: Probe) -> Written:
+    """One for all modules: a trainer's checkpoint is written by several of them."""
+    global _shared
+    if _shared is None:
+        _shared = Written(probe)
+    return _shared

@@ -1,0 +1,72 @@
+"""The loss where a loop calls ``loss.backward()`` itself: all that a step takes gradients of, added up.
+
+With gradient accumulation a loop divides each part by their number, so the sum is the step's loss. Only one
+step a second is looked at. A tensor on a device is neither waited for nor added up: of several parts there
+the last one stands for all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from ..api import SAMPLE_SECONDS, Probe
+from ..devices import is_spread
+from ..noticing import notice_method
+from .phases import doing_of
+
+
+def install(module: Any, probe: Probe) -> None:
+    """Watch ``Tensor.backward`` of ``torch._tensor``, and who scales losses in ``torch.amp.grad_scaler``."""
+    watch = _watches.setdefault(id(probe), LossWatch(probe))
+    if hasattr(module, "GradScaler"):
+        notice_method(module.GradScaler, "scale", watch.scales, probe.failed)
+    else:
+        notice_method(module.Tensor, "backward", watch.backward, probe.failed)
+
+
+class LossWatch:
+    """What is noticed of the backward passes of one process."""
+
+    def __init__(self, probe: Probe, clock: Callable[[], float] = time.monotonic) -> None:
+        self._probe = probe
+        self._clock = clock
+        self._doing = doing_of(probe)
+        self._scaled = False
+        self._step = -1.0  # the step whose parts are added up
+        self._parts: list[float] = []
+        self._looked_at = float("-inf")
+
+    def backward(self, loss: Any, frame: FrameType) -> None:
+        """``loss.backward`` was looked up, by code at `frame`."""
+        self._doing.train()
+        probe = self._probe
+        if probe.told_by_user or self._scaled or _is_an_engines(frame):
+            return  # somebody tells the loss who knows it unscaled
+        if self._step != probe.steps:
+            now = self._clock()
+            if 0.0 <= now - self._looked_at < SAMPLE_SECONDS:
+                return
+            self._looked_at, self._step = now, probe.steps
+            self._parts.clear()
+        if loss.numel() != 1 or is_spread(loss):
+            return
+        if loss.device.type == "cpu":
+            self._parts.append(float(loss.detach()))
+            probe.value("loss", sum(self._parts))
+        else:
+            probe.value("loss", loss)
+
+    def scales(self, scaler: Any, _: FrameType) -> None:
+        """A ``GradScaler`` is used: what is differentiated is the loss times a number on the device."""
+        self._scaled = self._scaled or bool(scaler.is_enabled())
+
+
+def _is_an_engines(frame: FrameType) -> bool:
+    """Whether DeepSpeed asks: its engine was told the loss before it scaled it."""
+    return str(frame.f_globals.get("__name__", "")).startswith("deepspeed.")
+
+
+_watches: dict[int, LossWatch] = {}

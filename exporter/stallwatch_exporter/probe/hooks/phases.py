@@ -1,0 +1,200 @@
+"""What a rank does besides training: evaluating, saving, loading, sampling, handing weights over, compiling.
+
+Each is told when its function is looked up, just before the call. What ends it is the next sign of training:
+a batch (``training_step``), a backward pass, a step. Names that a version does not have are passed over.
+
+The names are those of transformers 4.40 to 5.23 (``trainer.py``, ``generation/utils.py``), DeepSpeed 0.14 to
+0.19 (``runtime/engine.py``, ``runtime/pipe/engine.py``), torch 2.1 to 2.13 (``distributed/checkpoint``,
+``_dynamo/callback.py``), TRL 0.14 to 1.16 (``trainer``, ``extras`` or ``generation``), vLLM
+(``entrypoints/llm.py``) and ms-swift 3 (``trainers/rlhf_trainer/rollout_mixin.py``).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from ..api import Probe
+from ..noticing import notice_method, notice_module_attribute
+
+#: Module → (class, or "" for the module itself; name; what it begins). "train" ends whatever was before.
+PLACES: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "transformers.trainer": (
+        ("Trainer", "training_step", "train"),
+        ("Trainer", "evaluate", "eval"),
+        ("Trainer", "predict", "eval"),
+        ("Trainer", "prediction_step", "eval"),
+        ("Trainer", "save_model", "save"),
+        ("Trainer", "_save_checkpoint", "save"),
+        ("Trainer", "_load_from_checkpoint", "init"),
+    ),
+    "transformers.generation.utils": (("GenerationMixin", "generate", "rollout"),),
+    "deepspeed.runtime.engine": (
+        ("DeepSpeedEngine", "backward", "train"),
+        ("DeepSpeedEngine", "eval", "eval"),
+        ("DeepSpeedEngine", "save_checkpoint", "save"),
+        ("DeepSpeedEngine", "save_16bit_model", "save"),
+        ("DeepSpeedEngine", "load_checkpoint", "init"),
+    ),
+    "deepspeed.runtime.pipe.engine": (
+        ("PipelineEngine", "train_batch", "train"),
+        ("PipelineEngine", "eval_batch", "eval"),
+    ),
+    "torch.distributed.checkpoint": (
+        ("", "save", "save"),
+        ("", "async_save", "save"),
+        ("", "load", "init"),
+    ),
+    # Whoever imported the functions themselves: each asks its planner before it writes or reads.
+    "torch.distributed.checkpoint.default_planner": (
+        ("DefaultSavePlanner", "set_up_planner", "save"),
+        ("DefaultLoadPlanner", "set_up_planner", "init"),
+    ),
+    "trl.trainer.grpo_trainer": (
+        ("GRPOTrainer", "_generate_and_score_completions", "rollout"),
+        ("GRPOTrainer", "_move_model_to_vllm", "weight-sync"),
+    ),
+    "trl.trainer.rloo_trainer": (
+        ("RLOOTrainer", "_generate_and_score_completions", "rollout"),
+        ("RLOOTrainer", "_move_model_to_vllm", "weight-sync"),
+    ),
+    "trl.generation.vllm_generation": (
+        ("VLLMGeneration", "sync_weights", "weight-sync"),
+        ("VLLMGeneration", "generate", "rollout"),
+    ),
+    "trl.generation.vllm_client": (
+        ("VLLMClient", "update_named_param", "weight-sync"),
+        ("VLLMClient", "generate", "rollout"),
+    ),
+    "trl.extras.vllm_client": (
+        ("VLLMClient", "update_named_param", "weight-sync"),
+        ("VLLMClient", "generate", "rollout"),
+    ),
+    "vllm.entrypoints.llm": (("LLM", "generate", "rollout"), ("LLM", "chat", "rollout")),
+    "swift.trainers.rlhf_trainer.rollout_mixin": (
+        ("RolloutTrainerMixin", "_move_model_to_vllm", "weight-sync"),
+        ("RolloutTrainerMixin", "_rollout", "rollout"),
+    ),
+}
+_EVALUATES = (
+    "evaluate",
+    "predict",
+    "prediction_step",
+    "eval_batch",
+)  # what is sampled in these is no rollout
+
+
+def install(module: Any, probe: Probe) -> None:
+    """Notice what `module` has of `PLACES`, or of torch's compiler."""
+    doing = doing_of(probe)
+    if module.__name__ == "torch._dynamo.callback":
+        _compiler(module, doing)
+        return
+    for owner, name, phase in PLACES[module.__name__]:
+        begin = doing.beginning(phase, surely=name in _EVALUATES)
+        if not owner:
+            notice_module_attribute(module, name, begin, probe.failed)
+        elif hasattr(module, owner):
+            notice_method(getattr(module, owner), name, begin, probe.failed)
+
+
+def _compiler(module: Any, doing: Doing) -> None:
+    """A compilation takes minutes, also in the middle of a run. torch 2.4 and newer call back at both ends.
+
+    The same code serves as a start and an end for all compilations that are under way at once.
+    """
+    handler = module.callback_handler
+
+    def started(*_: Any) -> None:
+        doing.safely(doing.compiling)
+
+    def ended(*_: Any) -> None:
+        doing.safely(doing.compiled)
+
+    handler.register_start_callback(started)
+    handler.register_end_callback(ended)
+
+
+class Doing:
+    """What this process does, by what it was seen to begin last."""
+
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+        self._begun = False  # the first step is done
+        self._evaluating = False  # by a trainer: it goes on until the training does
+        self._thread: int | None = None  # the one that trains; it counts once a step was made
+        self._before = "train"  # a compilation
+
+    def beginning(self, phase: str, *, surely: bool = False) -> Callable[[Any, FrameType], None]:
+        """What to call when `phase` begins, in the form of a notice."""
+
+        def notice(_: Any, frame: FrameType) -> None:
+            if frame.f_globals.get("__package__") == __package__:
+                return  # another hook looks at the object
+            if phase == "train":
+                self.train()
+            else:
+                self.begin(phase, surely=surely)
+
+        return notice
+
+    def train(self) -> None:
+        """A batch of the training. Until the first step is done this is still the beginning."""
+        self._look()
+        self._thread = threading.get_ident()  # here alone: whoever saves after the first step may be another
+        phase = "train" if self._begun else "init"
+        if self._evaluating or self._probe.doing != phase:
+            self._evaluating = False
+            self._probe.phase(phase)
+
+    def begin(self, phase: str, *, surely: bool = False) -> None:
+        """Something else than training begins, or goes on.
+
+        Checkpoints are also written by threads beside the training, and servers sample in theirs.
+        """
+        self._look()
+        if self._begun and self._thread is not None and threading.get_ident() != self._thread:
+            return
+        if phase == "eval":
+            self._evaluating = self._evaluating or surely
+        elif phase == "rollout" and self._evaluating:
+            phase = "eval"
+        self._probe.phase(phase)
+
+    def end(self) -> None:
+        """The training is over, as its trainer says; what comes now is told as it begins."""
+        self._evaluating = False
+        self._probe.phase("idle")
+
+    def _look(self) -> None:
+        if self._probe.doing == "train":  # so a step was made, and ended whatever was before
+            self._evaluating = False
+            self._begun = True
+
+    def compiling(self) -> None:
+        """A compilation begins."""
+        self._before = self._probe.doing
+        if self._before == "train":
+            self._probe.phase("init")
+
+    def compiled(self) -> None:
+        """It is over."""
+        if self._before == "train" and self._probe.doing == "init":
+            self._probe.phase("train")
+
+    def safely(self, what: Callable[[], None]) -> None:
+        """Call it from within somebody else's code."""
+        try:
+            what()
+        except Exception:
+            self._probe.failed()
+
+
+_known: dict[int, Doing] = {}
+
+
+def doing_of(probe: Probe) -> Doing:
+    """The one of this probe: all places tell the same."""
+    return _known.setdefault(id(probe), Doing(probe))

@@ -1,0 +1,111 @@
+"""What a trainer is going to save, looked at as its training begins.
+
+Two things fail at the first checkpoint only, hours later: a trainer whose ``save_model`` puts a bare model in
+the engine's place (TRL's PPO trainers, 0.11 to 0.19), and ZeRO-3 that was not told to gather weights.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from types import CodeType, FrameType
+from typing import Any
+
+from ..api import Probe
+from ..noticing import notice_lookup, notice_method
+from ..places import is_own
+from .versions import tell_versions
+from .warned import warn
+
+UNWRAPPED = "zero3-save-unwrapped-model"
+NOT_GATHERED = "zero3-weights-not-gathered-notice"
+_HANDLER = "callback_handler"
+_GATHERS = "zero_gather_16bit_weights_on_model_save"
+
+
+def install(module: Any, probe: Probe) -> None:
+    """Watch ``transformers.trainer``: a trainer looks its handler up and tells it that a training begins."""
+    asked: list[weakref.ref[Any]] = []  # the trainer that did so last
+
+    def looked_up(trainer: Any, _: FrameType) -> None:
+        if not asked or asked[0]() is not trainer:
+            asked[:] = [weakref.ref(trainer)]
+
+    def begins(handler: Any, _: FrameType) -> None:
+        trainer = asked[0]() if asked else None
+        if trainer is not None and vars(trainer).get(_HANDLER) is handler:
+            tell_versions(probe)
+            introduce(trainer, probe)
+            look(trainer, probe)
+
+    # Not ``self`` in the frame that asks: it lasts for the whole training (see ``transformers``).
+    notice_lookup(module.Trainer, _HANDLER, looked_up, probe.failed)
+    notice_method(module.CallbackHandler, "on_train_begin", begins, probe.failed)
+
+
+def introduce(trainer: Any, probe: Probe) -> None:
+    """Tell what trains: some versions fit some trainers only."""
+    classes = [each.__name__ for each in type(trainer).__mro__][:10]
+    engine = engine_of(trainer)
+    accumulation = getattr(trainer.args, "gradient_accumulation_steps", None)
+    stage = engine.zero_optimization_stage() if engine is not None else None
+    probe.event("trainer", ",".join(classes), classes=classes, stage=stage, accumulation=accumulation)
+
+
+def look(trainer: Any, probe: Probe) -> None:
+    """Warn of what will fail when `trainer` saves."""
+    engine = engine_of(trainer)
+    if engine is None or engine.zero_optimization_stage() != 3:
+        return
+    name = type(trainer).__name__
+    saves = str(getattr(trainer.args.save_strategy, "value", trainer.args.save_strategy))
+    swaps = swaps_engine(trainer.save_model)
+    if swaps is not None:
+        path = swaps.co_filename if is_own(swaps.co_filename) else _within(swaps.co_filename)
+        place = f"{path}:{swaps.co_firstlineno}"
+        seen = "unwrapped-later" if saves == "no" else "unwrapped-at-checkpoint"
+        warn(probe, UNWRAPPED, seen, name, trainer=name, place=place, **_first_save(trainer, saves))
+    elif saves != "no" and not getattr(engine, _GATHERS)() and not _gathers_adapters(trainer):
+        warn(probe, NOT_GATHERED, "not-gathered", name, trainer=name, **_first_save(trainer, saves))
+
+
+def engine_of(trainer: Any) -> Any:
+    """The engine that a trainer trains with: TRL's PPO trainers name it so only after training began."""
+    for name in ("deepspeed", "model_wrapped", "model"):
+        engine = getattr(trainer, name, None)
+        if hasattr(engine, _GATHERS) and hasattr(engine, "zero_optimization_stage"):
+            return engine
+    return None
+
+
+def swaps_engine(save_model: Any) -> CodeType | None:
+    """The code of a ``save_model`` that sets ``self.model`` and ``self.deepspeed`` and calls another's."""
+    function = inspect.unwrap(getattr(save_model, "__func__", save_model))
+    code = getattr(function, "__code__", None)
+    if code is None or not {"save_model", "deepspeed", "model"} <= {*code.co_names}:
+        return None
+    import dis  # the standard library's, and torch has it already
+
+    stored = {each.argval for each in dis.get_instructions(code) if each.opname == "STORE_ATTR"}
+    return code if {"deepspeed", "model"} <= stored else None
+
+
+def _gathers_adapters(trainer: Any) -> bool:
+    """Whether adapters are gathered all the same: transformers 5 does so, whatever the configuration says."""
+    code = getattr(getattr(trainer.save_model, "__func__", None), "__code__", None)
+    return hasattr(trainer.model, "peft_config") and "_zero3_consolidated_16bit_state_dict" in getattr(
+        code, "co_names", ()
+    )
+
+
+def _first_save(trainer: Any, saves: str) -> dict[str, str | int]:
+    """When the first checkpoint is due, as far as the trainer says."""
+    steps = getattr(trainer.args, "save_steps", None)
+    return {"saves": f"step {int(steps)}" if saves == "steps" and steps and steps >= 1 else saves}
+
+
+def _within(path: str) -> str:
+    """A library's file from its package on."""
+    for part in ("site-packages", "dist-packages"):
+        path = path.rpartition(f"{part}/")[2]
+    return path

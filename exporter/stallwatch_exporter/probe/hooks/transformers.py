@@ -1,0 +1,93 @@
+"""The Trainer of transformers and what builds on it: its own count of steps, and the numbers that it logs.
+
+A trainer tells its callbacks through one handler, whose functions hand their arguments on to ``call_event``
+(transformers 4.40 to 5.23: ``trainer_callback.py``). They are noticed there: the frame that asks is the
+handler's own and lasts for the event. The trainer's frames are left alone: until Python 3.12 ``f_locals``
+leaves a copy on the frame that keeps all its locals alive, a whole evaluation's predictions too.
+The same `TrainerWatch` serves ``stallwatch.Callback()``, where no probe was loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any
+
+from ..api import Probe
+from ..noticing import notice_method
+from .phases import doing_of
+
+_LOGGED = ("loss", "grad_norm", "learning_rate")
+
+
+def install(module: Any, probe: Probe) -> None:
+    """Watch the class ``CallbackHandler`` of ``transformers.trainer_callback``."""
+    watch = TrainerWatch(probe)
+    calls: dict[str, Callable[[Any, Mapping[str, Any]], None]] = {
+        "on_train_begin": lambda state, _: watch.begins(state),
+        "on_step_begin": lambda *_: watch.batch(),
+        "on_step_end": lambda state, _: watch.stepped(state),
+        "on_log": lambda _, given: watch.logged(given.get("logs")),
+        "on_prediction_step": lambda *_: watch.predicted(),
+        "on_train_end": lambda *_: watch.ends(),
+    }
+    notice_event(module.CallbackHandler, calls, probe)
+
+
+def notice_event(
+    handler: type, calls: Mapping[str, Callable[[Any, Mapping[str, Any]], None]], probe: Probe
+) -> None:
+    """Call each of `calls` at its event, with the trainer's state and all that the handler was given."""
+
+    def notice(_: Any, frame: FrameType) -> None:
+        call = calls.get(frame.f_code.co_name)
+        if call is None:
+            return  # somebody else's frame, or an event that tells nothing
+        given = frame.f_locals
+        state = given.get("state")
+        if hasattr(state, "global_step"):
+            call(state, given)
+
+    notice_method(handler, "call_event", notice, probe.failed)
+
+
+class TrainerWatch:
+    """What a trainer tells, handed to the probe."""
+
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+        self._doing = doing_of(probe)
+
+    def begins(self, state: Any) -> None:
+        """The trainer counts the steps from here on: it knows where a checkpoint left off."""
+        self._probe.told_by_user = True
+        self._probe.steps = float(state.global_step)
+        if state.max_steps and state.max_steps > 0:
+            self._probe.value("target_steps", state.max_steps)
+
+    def batch(self) -> None:
+        """The first batch of a step."""
+        self._doing.train()
+
+    def stepped(self, state: Any) -> None:
+        """An optimizer step is done."""
+        self._probe.step(state.global_step)
+
+    def logged(self, logs: Mapping[str, Any] | None) -> None:
+        """Numbers of the last steps; transformers 5 tells some as text."""
+        for name in _LOGGED:
+            if logs and name in logs:
+                try:
+                    value = logs[name]  # not ``float`` of a tensor: that would wait for its device
+                    self._probe.value(name, float(value) if isinstance(value, str) else value)
+                except ValueError:
+                    continue
+
+    def predicted(self) -> None:
+        """A batch of an evaluation."""
+        self._doing.begin("eval", surely=True)
+
+    def ends(self) -> None:
+        """Whatever steps now is not this trainer's."""
+        self._probe.told_by_user = False
+        self._doing.end()

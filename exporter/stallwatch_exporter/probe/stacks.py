@@ -1,0 +1,239 @@
+"""Where this rank is, told when the agent asks: after a stall, and never before.
+
+Two ways to answer, for two kinds of stall:
+
+* A thread waits in ``read`` on a named pipe beside the ring; that costs nothing until the agent writes to it.
+  It tells the stacks of all threads, with their names, then what torch knows of its collectives.
+* A thread gets nowhere while other code holds the interpreter lock. So ``faulthandler`` stands ready on a
+  real-time signal that nobody uses: it needs no lock, and writes to a file of its own.
+
+A process that was forked has neither; it gets its own when it turns out to be a rank. After ``exec`` there is
+neither: descriptors are closed and handlers are gone, and the agent looks before it sends the signal.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import faulthandler
+import json
+import os
+import signal
+import stat
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .api import Probe
+
+#: Beside ``<name>.ring``: the pipe to ask by, the answer, what torch adds to it, faulthandler's file, and
+#: the number of the signal that makes it write.
+ASK, ANSWER, COLLECTIVES, FAULT, SIGNAL = ".ask", ".stacks", ".collectives", ".fault", ".signal"
+SIGNALS_TRIED = 8
+MOST_THREADS = 64
+INNERMOST, OUTERMOST = 80, 40  #: frames of a thread that are told, from either end
+MOST_BYTES = 4 << 20  #: an answer longer than this is not written
+MOST_ENTRIES = 32  #: collectives that are told of
+_QUESTION = 64
+_TOLD_OF_ENTRIES = ("collective_seq_id", "pg_id", "process_group", "profiling_name", "state", "is_p2p")
+
+
+class Answerer:
+    """Answers for this process; `base` is the path of its ring."""
+
+    def __init__(self, base: Path) -> None:
+        self.pid = os.getpid()
+        self._base = base
+        self._fault: int | None = None
+        with contextlib.suppress(OSError, ValueError, RuntimeError):
+            self._stand_by()
+
+    def listen(self) -> None:
+        """Let a thread wait for questions; raises where no pipe or no thread is to be had."""
+        pipe = self._base.with_suffix(ASK)
+        os.mkfifo(pipe, 0o600)
+        # Also open for writing: it never ends, however many agents come and go.
+        self._pipe = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
+        self._identity = _identity(self._pipe)
+        _thread.start_new_thread(self._wait, ())  # no Thread object: nobody counts it, or joins it
+
+    def still_ours(self) -> bool:
+        """Whether the signal is still faulthandler's; if Python code took it, the agent may not send it."""
+        if self._fault is not None and signal.getsignal(self._fault) not in (signal.SIG_DFL, None):
+            self._fault = None
+            with contextlib.suppress(OSError):
+                self._base.with_suffix(SIGNAL).unlink()
+        return self._fault is not None
+
+    def _stand_by(self) -> None:
+        number = free_signal()
+        if number is None:
+            return
+        path = self._base.with_suffix(FAULT)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        # Not chained: nobody is there to hand it on to, and with `chain` Python would not ask the kernel to
+        # restart the calls that the signal interrupts (CPython, Modules/faulthandler.c, SA_RESTART).
+        faulthandler.register(number, file=fd, all_threads=True, chain=False)
+        self._fault = number
+        _write(self._base.with_suffix(SIGNAL), f"{number} {fd}\n".encode())
+
+    def _wait(self) -> None:
+        try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they belong to the training
+            # The training may close descriptors that it does not know; what has the number then is not ours.
+            while _identity(self._pipe) == self._identity:
+                question = os.read(self._pipe, _QUESTION)
+                if not question or os.getpid() != self.pid:
+                    return
+                self._answer(question.split()[-1].decode("ascii", "replace"))
+        except Exception:  # at worst nobody answers: the agent has other ways
+            pass
+
+    def _answer(self, question: str) -> None:
+        for suffix, tell in ((ANSWER, stacks), (COLLECTIVES, collectives)):
+            try:
+                data = json.dumps({"asked": question, **tell()}, default=str).encode("ascii", "replace")
+                if len(data) <= MOST_BYTES:
+                    _write(self._base.with_suffix(suffix), data)
+            except Exception:
+                continue  # such as a disk that is full: the other half may still fit
+
+
+def stacks() -> dict[str, Any]:
+    """The stacks of all threads but this one, outermost frame first; the main thread comes first."""
+    threading = sys.modules.get("threading")
+    # Not `enumerate`: its lock may be held by a thread that hangs.
+    known = dict(getattr(threading, "_active", {})) if threading is not None else {}
+    main = getattr(getattr(threading, "_main_thread", None), "ident", None)
+    own = _thread.get_ident()
+    found = []
+    for ident, frame in sys._current_frames().items():
+        if ident != own:
+            name = str(getattr(known.get(ident), "name", "") or "")
+            found.append({"name": name, "main": ident == main, "frames": frames(frame)})
+    found.sort(key=lambda thread: not thread["main"])
+    return {
+        "time": time.time(),
+        "pid": os.getpid(),
+        "python": sys.version.split()[0],
+        "rank": _rank(),
+        "threads": found[:MOST_THREADS],
+    }
+
+
+def frames(frame: FrameType | None) -> list[list[Any]]:
+    """``[file, line, function, module]`` of each frame, outermost first; a long stack without its middle."""
+    found: list[list[Any]] = []
+    while frame is not None:
+        code = frame.f_code
+        name = getattr(code, "co_qualname", code.co_name)  # since Python 3.11, with the class
+        module = frame.f_globals.get("__name__")
+        found.append([code.co_filename, frame.f_lineno or 0, name, module if isinstance(module, str) else ""])
+        frame = frame.f_back
+    if len(found) > INNERMOST + OUTERMOST:
+        found[INNERMOST:-OUTERMOST] = [["…", 0, f"{len(found) - INNERMOST - OUTERMOST} frames left out", ""]]
+    return found[::-1]
+
+
+def collectives() -> dict[str, Any]:
+    """What torch's flight recorder holds, where the ranks are connected: counters and what is under way.
+
+    Nothing here waits for a device: the recorder only asks whether events have passed
+    (torch 2.13, torch/csrc/distributed/c10d/FlightRecorder.hpp). It records gloo's collectives, too, but
+    counts those that are done as active; so the last few that are not retired are told.
+    """
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    distributed = sys.modules.get("torch.distributed")
+    if _rank() is None or c10d is None or distributed is None:
+        return {}
+    told: dict[str, Any] = {"world_size": int(distributed.get_world_size())}
+    for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):  # which of them there is depends on torch
+        dump: Callable[..., Any] | None = getattr(c10d, name, None)
+        if dump is not None:
+            recorder = json.loads(dump(includeCollectives=True, onlyActive=True))
+            entries = [one for one in recorder.get("entries", ()) if not one.get("retired")]
+            told["status"] = recorder.get("pg_status", {})
+            told["groups"] = recorder.get("pg_config", {})
+            told["entries"] = [_brief(one) for one in entries[-MOST_ENTRIES:]]
+            break
+    return told
+
+
+def _brief(entry: dict[str, Any]) -> dict[str, Any]:
+    return {name: entry.get(name) for name in _TOLD_OF_ENTRIES}
+
+
+def free_signal(status: Path = Path("/proc/self/status")) -> int | None:
+    """A real-time signal that nobody in this process handles or ignores; ``None`` where there is none."""
+    if not hasattr(signal, "SIGRTMAX"):
+        return None
+    taken = caught(status)
+    for number in range(signal.SIGRTMAX - 5, signal.SIGRTMAX - 5 - SIGNALS_TRIED, -1):
+        if not taken >> (number - 1) & 1 and signal.getsignal(number) == signal.SIG_DFL:
+            return int(number)
+    return None
+
+
+def caught(status: Path) -> int:
+    """The signals that a process handles, blocks or ignores, a bit each; an `OSError` where none are told."""
+    found = 0
+    for line in status.read_text("ascii", "replace").splitlines():
+        name, _, value = line.partition(":")
+        if name in ("SigCgt", "SigIgn", "SigBlk"):
+            found |= int(value, 16)
+    return found
+
+
+def _rank() -> int | None:
+    """This process's rank where torch.distributed is up; nothing is imported for it."""
+    distributed = sys.modules.get("torch.distributed")
+    try:
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            return int(distributed.get_rank())
+    except Exception:
+        pass
+    return None
+
+
+def _identity(fd: int) -> tuple[int, int, bool]:
+    about = os.fstat(fd)
+    return about.st_dev, about.st_ino, stat.S_ISFIFO(about.st_mode)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """In one piece: whoever reads it sees all of it."""
+    fresh = path.with_suffix(path.suffix + ".new")
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        if os.write(fd, data) != len(data):
+            raise OSError("not all of it could be written")
+    finally:
+        os.close(fd)
+    fresh.replace(path)
+
+
+_answerer: Answerer | None = None
+
+
+def stand_by(probe: Probe, ring: Path) -> None:
+    """From now on the agent may ask this process where it is, beside its `ring`; once a process."""
+    global _answerer
+    try:
+        if _answerer is None or _answerer.pid != os.getpid():
+            _answerer = Answerer(ring)
+            if _look_after_signal not in probe.samplers:
+                probe.samplers.append(_look_after_signal)
+            _answerer.listen()
+    except Exception:  # no room for a pipe, no thread: the rank is watched without
+        probe.failed()
+
+
+def _look_after_signal() -> dict[str, float]:
+    """Look about once a second whether the signal is still faulthandler's; a sampler without values."""
+    if _answerer is not None and _answerer.pid == os.getpid():
+        _answerer.still_ours()
+    return {}

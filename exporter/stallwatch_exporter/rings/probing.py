@@ -1,0 +1,145 @@
+"""The agent's end of the probe: the folder that ranks write into, and what is read from it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from stallwatch_exporter.probe.api import FOLDER_VARIABLE, SWITCH_VARIABLE
+from stallwatch_exporter.probe.layout import LayoutProblem
+from stallwatch_exporter.rings.presence import ranks_there
+from stallwatch_exporter.rings.reader import Record, RingReader
+from stallwatch_rules.text.redact import redact
+
+BOOTSTRAP = Path(__file__).parents[1] / "probe" / "bootstrap"
+_MOST_RINGS = 4096
+_MOST_RECORDS = 256  # of one ring in one look: more say nothing that these do not
+_ORPHAN_SECONDS = 86400.0
+
+
+def make_folder(home: Path) -> Path:
+    """A new folder for the rings of one run, readable by its user only; an `OSError` where there is no room.
+
+    A state folder that cannot be written is no reason to see less of the run.
+    """
+    try:
+        parent = home / "rings"
+        parent.mkdir(parents=True, exist_ok=True)
+        _remove_orphans(parent)
+        folder = parent / f"{os.getpid()}-{time.time_ns()}"
+        folder.mkdir(mode=0o700)
+        return folder
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="stallwatch-rings-"))
+
+
+def _remove_orphans(parent: Path) -> None:
+    """Folders that a killed agent left: ranks that outlived it keep their rings, which have names no more."""
+    for old in parent.iterdir():
+        pid = old.name.partition("-")[0]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)) and _age(old) > _ORPHAN_SECONDS:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _age(path: Path) -> float:
+    try:
+        return time.time() - path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def with_probe(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """The environment in which every Python loads the probe."""
+    if environ.get(SWITCH_VARIABLE) == "0":
+        return dict(environ)
+    # No empty part: to Python that is the working directory.
+    path = os.pathsep.join(part for part in (str(BOOTSTRAP), environ.get("PYTHONPATH", "")) if part)
+    return {**environ, "PYTHONPATH": path, FOLDER_VARIABLE: str(folder.absolute())}
+
+
+class Probing:
+    """Reads the rings and side files of one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lost = 0  #: records and events that nobody will read, and what failed inside the probes
+        self._rings: dict[str, RingReader | None] = {}  # None: no ring after all
+        self._lost_records = 0
+        self._alive: set[int] = set()  # processes; those of another namespace of numbers are never seen
+        self._offsets: dict[str, int] = {}
+
+    def read(self) -> list[Record]:
+        """What all ranks told since the last look, in the order of time."""
+        found: list[Record] = []
+        for reader in self._readers():
+            batch = reader.read(_MOST_RECORDS)
+            self._lost_records += batch.lost
+            found += batch.records
+        told = [reader for reader in self._rings.values() if reader is not None]
+        self.lost = self._lost_records + sum(
+            each.dropped_records + each.dropped_events + each.faults for each in told
+        )
+        return sorted(found, key=lambda record: record.time)
+
+    def just_left(self) -> bool:
+        """Whether the last rank that was there has ended since the last look."""
+        pids = {reader.header.pid for reader in self._rings.values() if reader is not None}
+        before, self._alive = self._alive, {pid for pid in pids if psutil.pid_exists(pid)}
+        return bool(before) and not self._alive
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """The text events since the last look, without secrets."""
+        for reader in self._readers():
+            name, path = reader.path.name, reader.path.with_suffix(".jsonl")
+            try:
+                with path.open("rb") as file:
+                    file.seek(self._offsets.get(name, 0))
+                    data = file.read()
+            except OSError:
+                continue
+            whole = data[: data.rfind(b"\n") + 1]
+            self._offsets[name] = self._offsets.get(name, 0) + len(whole)
+            for line in whole.splitlines():
+                try:
+                    event = json.loads(redact(line.decode("utf-8", "replace")))
+                except ValueError:
+                    continue
+                if isinstance(event, dict):
+                    yield {"rank": reader.header.rank, **event}
+
+    def ranks_there(self) -> dict[int, bool]:
+        """For each rank that has told anything whether its process is up."""
+        return ranks_there(reader.header for reader in self._rings.values() if reader is not None)
+
+    def close(self) -> None:
+        """The run is over: the folder goes. What is worth keeping was read."""
+        for reader in self._rings.values():
+            if reader is not None:
+                reader.close()
+        self._rings.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _readers(self) -> Iterator[RingReader]:
+        try:
+            names = sorted(entry.name for entry in os.scandir(self.folder) if entry.name.endswith(".ring"))
+        except OSError:
+            names = []
+        for name in names:
+            if name not in self._rings and len(self._rings) < _MOST_RINGS:
+                self._rings[name] = _opened(self.folder / name)
+        yield from (reader for reader in self._rings.values() if reader is not None)
+
+
+def _opened(path: Path) -> RingReader | None:
+    try:
+        return RingReader(path)
+    except (OSError, LayoutProblem):
+        return None

@@ -1,0 +1,1 @@
+"""``stallwatch run``: the command, its output and signals passed through, and how it ended."""

@@ -1,0 +1,171 @@
+"""Start the command, with its output carried through us, and wait for it.
+
+Where our own output is a terminal the command gets a pseudo-terminal, so that it draws its progress bars;
+else a pipe. The pseudo-terminal is raw: it changes no byte, the real one behind us does what it would have
+done. When stdout and stderr are the same terminal they share one: what is drawn over both stays in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import termios
+import time
+import tty
+from collections.abc import Callable, Mapping, Sequence
+
+from stallwatch_exporter.running.bytequeue import ByteQueue
+from stallwatch_exporter.running.keeper import Keeper
+from stallwatch_exporter.running.pump import Pump
+
+GRACE_SECONDS = 2.0  #: how long a grandchild may hold the output open after the command ended
+
+
+class CommandProblem(Exception):
+    """The command could not be started; `exit_code` is what a shell would end with."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class Capture:
+    """The running command. Output appears on `stdout` and `stderr` (our descriptors) and in `queue`."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        queue: ByteQueue,
+        *,
+        stdout: int = 1,
+        stderr: int = 2,
+        environ: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        environment = dict(os.environ if environ is None else environ)
+        self.problem: str | None = None  #: why the output is not carried through us, or None
+        self._pumps: list[Pump] = []
+        self._carried: list[tuple[int, int]] = []  # (what we read, where it goes)
+        self._keeper: Keeper | None = None
+        self._terminals: list[tuple[int, int]] = []  # (pseudo-terminal, the real one it stands for)
+        channels: list[int] = []  # what the command writes to, of those that we made
+        out, err = stdout, stderr
+        try:
+            # Before the command starts: what cannot be made is done without while that is still possible.
+            out = err = self._carry("stdout", stdout, queue, clock, channels)
+            if not _same_terminal(stdout, stderr):
+                err = self._carry("stderr", stderr, queue, clock, channels)
+        except (OSError, RuntimeError) as error:  # no descriptor, or no thread, to be had
+            self.problem = f"{type(error).__name__}: {error}"
+            self._let_go(channels)
+            self._terminals.clear()
+            out, err = stdout, stderr
+        if self._carried and self.problem is None:
+            with contextlib.suppress(OSError):  # no room for one more process: we had better not die
+                self._keeper = Keeper(self._carried)
+        if not os.isatty(out):
+            # Python keeps back up to 8 KiB of what it prints into a pipe: at a hang, the lines that matter.
+            environment.setdefault("PYTHONUNBUFFERED", "1")
+        try:
+            self._child = subprocess.Popen(command, stdout=out, stderr=err, env=environment)
+        except OSError as error:
+            self._let_go(channels)
+            raise start_problem(command[0], error) from error
+        for fd in channels:
+            os.close(fd)
+        self.pid = self._child.pid
+
+    def wait(self) -> int:
+        """Wait for the command; its exit status as `subprocess` gives it."""
+        return self._child.wait()
+
+    def drain(self, grace: float = GRACE_SECONDS) -> None:
+        """After the command ended: carry the rest of its output."""
+        deadline = time.monotonic() + grace
+        for pump in self._pumps:
+            pump.finish(max(0.0, deadline - time.monotonic()))
+        self._dismiss_keeper()
+
+    def _dismiss_keeper(self) -> None:
+        if self._keeper is not None:
+            self._keeper.dismiss()
+            self._keeper = None
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the command, if it still runs."""
+        with contextlib.suppress(ProcessLookupError):
+            self._child.send_signal(number)
+
+    def resize(self) -> None:
+        """The window changed its size: pass it on."""
+        for pseudo, real in self._terminals:
+            _copy_size(real, pseudo)
+        if self._terminals:
+            self.send(signal.SIGWINCH)
+
+    def _carry(
+        self, name: str, ours: int, queue: ByteQueue, clock: Callable[[], float], channels: list[int]
+    ) -> int:
+        """Begin to carry what the command will write to the descriptor that this returns."""
+        source, its = self._channel(ours)
+        channels.append(its)
+        try:
+            self._pumps.append(Pump(name, source, ours, queue, clock))
+            self._carried.append((source, ours))
+        except (OSError, RuntimeError):
+            os.close(source)
+            raise
+        return its
+
+    def _channel(self, ours: int) -> tuple[int, int]:
+        """(what we read, what the command writes to)."""
+        if os.isatty(ours):
+            with contextlib.suppress(OSError, termios.error):  # no pseudo-terminal left: a pipe will do
+                return self._terminal(ours)
+        return os.pipe()
+
+    def _terminal(self, ours: int) -> tuple[int, int]:
+        pseudo, its = os.openpty()
+        try:
+            tty.setraw(its)
+        except termios.error:
+            os.close(pseudo)
+            os.close(its)
+            raise
+        _copy_size(ours, pseudo)
+        self._terminals.append((pseudo, ours))
+        return pseudo, its
+
+    def _let_go(self, channels: list[int]) -> None:
+        """Nothing will be written: end the pumps."""
+        for fd in channels:
+            os.close(fd)
+        channels.clear()
+        for pump in self._pumps:
+            pump.finish(GRACE_SECONDS)
+        self._pumps.clear()
+        self._dismiss_keeper()
+
+
+def _same_terminal(one: int, other: int) -> bool:
+    return os.isatty(one) and os.isatty(other) and os.fstat(one).st_rdev == os.fstat(other).st_rdev
+
+
+def _copy_size(source: int, target: int) -> None:
+    with contextlib.suppress(OSError):  # either may be closed by now
+        fcntl.ioctl(target, termios.TIOCSWINSZ, fcntl.ioctl(source, termios.TIOCGWINSZ, b"\0" * 8))
+
+
+def start_problem(name: str, error: OSError) -> CommandProblem:
+    """Why the command could not be started, in words."""
+    if error.errno == errno.ENOENT:
+        return CommandProblem(f"{name}: command not found", 127)
+    if error.errno == errno.ENOEXEC:
+        return CommandProblem(
+            f"{name}: not a program; if it is a script, give it a first line such as #!/bin/sh", 126
+        )
+    return CommandProblem(f"{name}: cannot be run: {(error.strerror or str(error)).lower()}", 126)

@@ -1,0 +1,81 @@
+"""Who held the memory when something was killed: the sentences that go with a SIGKILL.
+
+A launcher only tells "Signal 9, error_file N/A". The probe tells what each rank held, the agent weighs the
+command and its processes, and in Kubernetes the pod knows why its container was killed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from stallwatch_exporter.incident import Ending
+from stallwatch_exporter.running.ending import killed_within
+
+_GIB = 2**30
+# Each sentence in English, as it is kept, beside what says the same in Chinese.
+_RANK = "Rank {rank} held the most memory, up to {size} GiB."
+_ALL = "All processes of the command held up to {size} GiB, of {limit} GiB that they may use."
+_OOMKILLED = "Kubernetes calls this OOMKilled: the container's memory limit was reached (pod {pod})."
+_ASK = "In Kubernetes, `kubectl describe pod {pod}` tells whether it was OOMKilled or evicted."
+_CHINESE = {
+    _RANK: "rank {rank} 占用内存最多，最高 {size} GiB。",
+    _ALL: "该命令的所有进程合计最高占用 {size} GiB，可用上限为 {limit} GiB。",
+    _OOMKILLED: "Kubernetes 将其记为 OOMKilled：容器达到了内存上限（pod {pod}）。",
+    _ASK: "在 Kubernetes 中，`kubectl describe pod {pod}` 会显示是 OOMKilled 还是被驱逐。",
+}
+_FIELD = r"(?P<\1>[\\w.-]+)"
+_PATTERNS = {
+    re.compile(re.sub(r"\\{(\w+)\\}", _FIELD, re.escape(english))): chinese
+    for english, chinese in _CHINESE.items()
+}
+
+
+class MemoryHeld:
+    """The most that each rank, and the whole command, was seen to hold."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[int, float] = {}
+        self._all = 0
+        self._limit = 0
+
+    def rank(self, rank: int, values: Mapping[str, float]) -> None:
+        """What a rank told of itself."""
+        held = values.get("resident_bytes", 0.0)
+        if rank >= 0 and held > self._ranks.get(rank, 0.0):  # never where it is NaN
+            self._ranks[rank] = held
+
+    def command(self, size: int, limit: int) -> None:
+        """What the command and all its processes hold now, and may at most; bytes."""
+        self._all, self._limit = max(self._all, size), limit
+
+    def told(self, ending: Ending, last_lines: Sequence[str], environ: Mapping[str, str]) -> Ending:
+        """The ending, where something was killed with what is known of its memory."""
+        killed = ending.signal == "SIGKILL" or ending.kind == "oom-killed" or killed_within(last_lines)
+        if not killed or ending.kind == "finished":
+            return ending
+        more = [ending.detail]
+        if self._ranks:
+            most = max(self._ranks, key=lambda rank: self._ranks[rank])
+            more.append(_RANK.format(rank=most, size=_size(self._ranks[most])))
+        if self._all and self._limit:
+            more.append(_ALL.format(size=_size(self._all), limit=_size(self._limit)))
+        if environ.get("KUBERNETES_SERVICE_HOST"):  # which the kubelet sets in every container
+            pod = re.sub(r"[^\w.-]", "", environ.get("HOSTNAME", "")) or "-"
+            more.append((_OOMKILLED if ending.kind == "oom-killed" else _ASK).format(pod=pod))
+        return msgspec.structs.replace(ending, detail=" ".join(part for part in more if part))
+
+
+def memory_in_chinese(detail: str) -> str:
+    """Those sentences of an ending's detail that are of this module, in Chinese."""
+    return "".join(
+        chinese.format(**found.groupdict())
+        for pattern, chinese in _PATTERNS.items()
+        if (found := pattern.search(detail))
+    )
+
+
+def _size(size: float) -> str:
+    return f"{size / _GIB:.1f}"

@@ -1,0 +1,213 @@
+"""The log copies of a run: what it printed, per rank, with the time each piece came.
+
+Pieces are cut where a terminal would: at a newline, or after the carriage return that ends one state of a
+progress bar. Nothing is lost or added in cutting, so a replay prints the same bytes; only secrets are
+blotted out before they reach the disk. A line that is written in parts is cut between its words, and each
+part is looked at together with what came before it: half a token looks like no token.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stallwatch_exporter.runs.cri import CriRecord, format_record
+from stallwatch_rules.lines.prefixes import take_rank
+
+_PIECE_END = re.compile(
+    rb"\n|\r(?=[^\n])"
+)  # "\r\n" is one end; a "\r" at the end of a portion waits for the next
+MAX_PIECE = 64 * 1024
+UNFINISHED_SECONDS = (
+    1.0  #: a piece without an end is written after this long, so that a crash leaves it on disk
+)
+_CONTEXT = 1024  # of the line so far, looked at again with its next part
+_BUFFERED = 1024 * 1024
+_SPARE_BYTES = 512 * 1024 * 1024  # left free on the disk: the checkpoints of the run need it more
+_MOST_RANKS = 100_000
+_HEADER = 45
+
+
+@dataclass
+class _Stream:
+    name: str
+    held: bytes = b""
+    held_ns: int = 0
+    rank: int | None = None
+    file: str | None = None  # of the unfinished line; None at a line's start
+    context: bytes = b""  # what was written of it
+
+
+@dataclass
+class RankCopies:
+    """Writes ``ranks/rank<N>.log`` and ``output.log`` below `folder`."""
+
+    folder: Path
+    redact: Callable[[str], str]
+    notice: Callable[[str], None]
+    max_bytes: float = float("inf")  #: the copies of this run stop growing here
+    written: int = 0
+    lost: int = 0  #: pieces that could not be written
+    files: set[str] = field(default_factory=set)  #: what has been written to, relative to the folder
+
+    def __post_init__(self) -> None:
+        self._streams: dict[str, _Stream] = {}
+        self._buffers: defaultdict[str, list[bytes]] = defaultdict(list)
+        self._buffered = 0
+        self._last_ns = 0
+        self._told: set[str] = set()
+
+    def write(
+        self,
+        source: str,
+        stream: str,
+        data: bytes,
+        time: float,
+        rank: int | None = None,
+        *,
+        fresh: bool = False,
+    ) -> None:
+        """Take what `source` printed on `stream`. `rank` is that of the whole source, where it has one.
+
+        With `fresh` it does not continue what came before: an unfinished line ends there.
+        """
+        state = self._streams.setdefault(source, _Stream(stream))
+        if fresh and (state.held or state.file is not None):
+            ended, state.held = state.held + b"\n", b""
+            self._keep(state, self._redacted(state, [ended]), time, state.rank)
+        state.rank = rank
+        if not state.held:
+            state.held_ns = self._stamp(time)
+        text = state.held + data
+        pieces, start = [], 0
+        if b"\r" in text:
+            for found in _PIECE_END.finditer(text):
+                pieces.append(text[start : found.end()])
+                start = found.end()
+        else:
+            start = text.rfind(b"\n") + 1
+            pieces = text[:start].splitlines(keepends=True)
+        while len(text) - start > MAX_PIECE:
+            end = start + MAX_PIECE
+            cut = _between_words(text, start, end) or _between_words(text, start, end, _MARKS) or end
+            pieces.append(text[start:cut])
+            start = cut
+        self._keep(state, self._redacted(state, pieces), time, rank)
+        if start and start < len(text):
+            state.held_ns = self._stamp(time)
+        state.held = text[start:]
+
+    def flush(self, now: float, *, everything: bool = False) -> None:
+        """Write pieces that have been unfinished for a while (or all), and empty the buffers to disk."""
+        for state in self._streams.values():
+            if not state.held or not (everything or self._overdue(state, now)):
+                continue
+            end = len(state.held) if everything else _between_words(state.held, 0, len(state.held))
+            if end:
+                held, state.held = state.held[:end], state.held[end:]
+                self._keep(state, self._redacted(state, [held]), now, state.rank)
+        self._to_disk()
+
+    @staticmethod
+    def _overdue(state: _Stream, now: float) -> bool:
+        return not 0 <= now * 1e9 - state.held_ns < UNFINISHED_SECONDS * 1e9
+
+    def _stamp(self, time: float) -> int:
+        # Strictly rising over all streams: a replay puts the files together in the order of printing.
+        self._last_ns = max(self._last_ns + 1, int(time * 1e9))
+        return self._last_ns
+
+    def _keep(self, state: _Stream, pieces: list[bytes], time: float, rank: int | None) -> None:
+        for piece in pieces:
+            file = state.file or _file_of(rank, piece)
+            full = piece.endswith(b"\n")
+            record = CriRecord(
+                state.held_ns or self._stamp(time), state.name, full, piece[:-1] if full else piece
+            )
+            state.held_ns = 0
+            self._buffers[file].append(format_record(record))
+            self._buffered += len(piece) + _HEADER
+            # After a carriage return another rank may go on; what a flush tore apart stays together.
+            state.file = None if full or piece.endswith(b"\r") else file
+        if self._buffered > _BUFFERED:
+            self._to_disk()
+
+    def _redacted(self, state: _Stream, pieces: list[bytes]) -> list[bytes]:
+        """The pieces that follow on `state.context`, without their secrets."""
+        if not pieces:
+            return pieces
+        whole = b"".join(pieces)
+        text = (state.context + whole).decode("utf-8", "surrogateescape")
+        if self.redact(text) != text:  # one pass for many lines: there hardly ever is a secret
+            context, masked = state.context, []
+            for piece in pieces:
+                masked.append(self._masked(context, piece))
+                context = _follow(context, masked[-1])
+            pieces = masked
+            whole = b"".join(pieces)
+        state.context = _follow(state.context, whole)
+        return pieces
+
+    def _masked(self, context: bytes, piece: bytes) -> bytes:
+        text = context + piece
+        masked = self.redact(text.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+        same = next(
+            (at for at, (one, other) in enumerate(zip(text, masked, strict=False)) if one != other), None
+        )
+        # Where a secret began before this piece, its mask stands here.
+        return masked[len(context) if same is None else min(len(context), same) :]
+
+    def _to_disk(self) -> None:
+        buffers, self._buffers = self._buffers, defaultdict(list)
+        size, self._buffered = self._buffered, 0
+        if not buffers:
+            return
+        count = sum(map(len, buffers.values()))
+        if self.written + size > self.max_bytes:
+            self._lose(count, f"the log copies reached {self.max_bytes / 1e9:.1f} GB and grow no further")
+            return
+        try:
+            if shutil.disk_usage(self.folder).free < _SPARE_BYTES + size:
+                self._lose(count, "the disk is nearly full: no log copies are written until there is room")
+                return
+            for file, records in buffers.items():
+                with (self.folder / file).open("ab") as out:
+                    out.write(b"".join(records))
+                count -= len(records)
+                self.files.add(file)
+        except OSError as error:
+            self._lose(count, f"log copies cannot be written ({error.strerror}); the run goes on without")
+        else:
+            self.written += size
+
+    def _lose(self, count: int, why: str) -> None:
+        self.lost += count
+        if why not in self._told:
+            self._told.add(why)
+            self.notice(why)
+
+
+_BLANKS = (b" ", b"\t", b"\r")
+_MARKS = (b'"', b"'", b",", b";", b"&")  # between the words of what knows no blanks, such as dense JSON
+
+
+def _between_words(text: bytes, start: int, end: int, marks: tuple[bytes, ...] = _BLANKS) -> int:
+    """The last place after which a word begins; 0 where there is none."""
+    return max(text.rfind(mark, start, end) for mark in marks) + 1
+
+
+def _follow(context: bytes, text: bytes) -> bytes:
+    """What the next piece of the line is looked at with, once `text` was written."""
+    start = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+    return (context + text if not start else text[start:])[-_CONTEXT:]
+
+
+def _file_of(rank: int | None, piece: bytes) -> str:
+    if b"]" in piece or b"ank" in piece or b"ANK" in piece:  # else no prefix can name a rank
+        named, _ = take_rank(piece[:400].decode("utf-8", "replace"))
+        rank = rank if named is None else named
+    return "output.log" if rank is None or rank >= _MOST_RANKS else f"ranks/rank{rank}.log"

@@ -1,0 +1,76 @@
+"""Old runs make room for new ones: by age, then by size, and never one that is marked to be kept."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from stallwatch_exporter.runs.runfolder import agent_alive, read_info, runs_home
+
+KEEP = "KEEP"  #: a file of this name in a run's folder keeps it for good
+_DAY = 86400.0
+_TRASH = ".removed-"
+
+
+@dataclass(frozen=True)
+class _Old:
+    path: Path
+    ended_at: float
+    bytes: int
+    kept: bool  # marked, or still running
+
+
+def prune(
+    home: Path, keep_days: float, keep_gb: float, now: float, notice: Callable[[str], None]
+) -> list[str]:
+    """Remove ended runs older than `keep_days`, then the oldest beyond `keep_gb`; return their names."""
+    runs = sorted(_runs(home), key=lambda run: run.ended_at)
+    total = sum(run.bytes for run in runs)
+    removed = []
+    for run in runs:
+        too_old = now - run.ended_at > keep_days * _DAY
+        if run.kept or not (too_old or total > keep_gb * 1e9):
+            continue
+        try:
+            # Out of sight at once: removing takes a while, and may be cut short.
+            run.path.rename(run.path.with_name(_TRASH + run.path.name))
+        except OSError:
+            continue
+        total -= run.bytes
+        removed.append(run.path.name)
+    for trash in runs_home(home).glob(_TRASH + "*"):
+        shutil.rmtree(trash, ignore_errors=True)
+    if removed:
+        names = ", ".join(removed[:3]) + (", …" if len(removed) > 3 else "")
+        notice(
+            f"removed {len(removed)} old run{'s' if len(removed) > 1 else ''} ({names}); "
+            f"to keep one for good: touch '{runs_home(home)}/<run>/{KEEP}'"
+        )
+    return removed
+
+
+def _runs(home: Path) -> Iterator[_Old]:
+    try:
+        folders = list(runs_home(home).iterdir())
+    except OSError:
+        return
+    for path in folders:
+        if path.name.startswith("."):
+            continue
+        # A folder without a record is not ours to remove, nor is what a link points to.
+        info = None if path.is_symlink() else read_info(path)
+        if info is not None:
+            ended = info.ended_at or info.updated_at
+            yield _Old(path, ended, _size(path), (path / KEEP).exists() or agent_alive(info))
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.lstat().st_size
+        except OSError:
+            continue  # gone meanwhile
+    return total

@@ -1,0 +1,90 @@
+"""Print a recorded run again at its own pace: the same bytes, to the same streams, in the same order."""
+
+from __future__ import annotations
+
+import gzip
+import heapq
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from stallwatch_exporter.runs.cri import CriRecord, parse_record
+from stallwatch_exporter.runs.runfolder import read_info
+
+# Within a file a piece may stand behind a later one: it is stamped when it began and written when it ended.
+_LOOK_AHEAD = 1024
+
+
+class NoRecording(ValueError):
+    """The folder holds no log copies."""
+
+
+def recorded_files(folder: Path) -> list[Path]:
+    """The log copies of one run's folder."""
+    names = ("*.log", "*.log.gz", "ranks/*.log", "ranks/*.log.gz")
+    return sorted({path for name in names for path in folder.glob(name) if path.is_file()})
+
+
+def read_records(path: Path) -> Iterator[CriRecord]:
+    """The records of one copy in the order of their times; lines that are no record are passed over."""
+    ahead: list[tuple[int, int, CriRecord]] = []
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
+        for number, line in enumerate(lines):
+            record = parse_record(line)
+            if record is not None:
+                heapq.heappush(ahead, (record.time_ns, number, record))
+            if len(ahead) > _LOOK_AHEAD:
+                yield heapq.heappop(ahead)[2]
+    while ahead:
+        yield heapq.heappop(ahead)[2]
+
+
+def merged_records(folder: Path) -> Iterator[CriRecord]:
+    """All records of a run in the order in which they were printed."""
+    return heapq.merge(*map(read_records, recorded_files(folder)), key=lambda record: record.time_ns)
+
+
+def replay(
+    folder: Path,
+    speed: float = 1.0,
+    *,
+    out: BinaryIO | None = None,
+    err: BinaryIO | None = None,
+    max_gap: float | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> int:
+    """Print the run that `folder` holds, `speed` times as fast, and return the exit code that it had.
+
+    The silence before the recorded end is kept too: a run that hung hangs again. `max_gap` (seconds of
+    waiting) shortens silences. Raises `NoRecording` when there is nothing to print.
+    """
+    if not recorded_files(folder):
+        raise NoRecording(f"{folder} holds no log copies (*.log, ranks/*.log)")
+    if not speed > 0:
+        raise ValueError(f"speed must be above 0, not {speed}")
+    streams = {"stdout": out or sys.stdout.buffer, "stderr": err or sys.stderr.buffer}
+    due, last_ns = clock(), None
+
+    def wait_until(time_ns: int) -> None:
+        nonlocal due, last_ns
+        gap = 0.0 if last_ns is None else (time_ns - last_ns) / 1e9 / speed
+        last_ns = time_ns
+        due += min(gap, max_gap) if max_gap is not None else gap
+        left = due - clock()
+        if left > 0.001:
+            sleep(left)
+
+    for record in merged_records(folder):
+        wait_until(record.time_ns)
+        stream = streams[record.stream]
+        stream.write(record.printed)
+        stream.flush()
+    info = read_info(folder)
+    if info is None:
+        return 0
+    if info.ended_at is not None and last_ns is not None:
+        wait_until(max(last_ns, int(info.ended_at * 1e9)))
+    return info.ending.exit_code or 0 if info.ending else 0

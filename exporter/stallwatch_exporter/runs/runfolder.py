@@ -1,0 +1,252 @@
+"""A run's traces: ``<home>/runs/<run>/`` and the ``agent.json`` in it, by which others find the agent."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import psutil
+
+from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.settings import state_home
+from stallwatch_rules.text.redact import redact
+
+__all__ = [
+    "AgentInfo",
+    "RunFolder",
+    "agent_alive",
+    "list_runs",
+    "read_info",
+    "run_name",
+    "runs_home",
+    "state_home",
+]
+
+State = Literal["starting", "training", "stalled", "finished", "failed"]
+_LAUNCHERS = re.compile(
+    r"(python[\d.]*|uv|bash|sh|env|nohup|time|timeout|srun|torchrun|deepspeed|accelerate)"
+)
+_ASSIGNMENT = re.compile(r"(?s)(-{0,2}[\w.-]+=)(.+)")
+_SOME_SECRET = "x1234567"  # is masked behind a name that tells of a secret
+
+
+class AgentInfo(msgspec.Struct, kw_only=True):
+    """What ``agent.json`` tells of one run. Times are Unix seconds."""
+
+    run: str
+    pid: int
+    host: str
+    command: list[str]
+    cwd: str
+    started_at: float
+    updated_at: float
+    ended_at: float | None = None
+    endpoint: str | None = None  #: such as "http://127.0.0.1:19400/metrics"
+    state: State = "starting"
+    ending: Ending | None = None
+    rank_logs: list[str] = []  #: copies written so far, relative to the run's folder
+
+
+def run_name(command: Sequence[str], now: float) -> str:
+    """A name for a run nobody named: the script's stem and the local time it started."""
+    return sanitise(
+        f"{redact(_stem(_redacted(command)))}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}"
+    )
+
+
+def _stem(command: Sequence[str]) -> str:
+    # Variables set for the command (env NAME=value …), and what was masked, are nobody's name.
+    command = [word for word in command if not re.match(r"\w+=", word) and "***" not in word]
+    scripts = [Path(word).stem for word in command if word.endswith((".py", ".sh"))]
+    if scripts:
+        return scripts[0]
+    for before, word in zip(("", *command), command, strict=False):
+        if before == "-m":
+            return word
+        if before == "-c":
+            break
+        if not word.startswith("-") and not _LAUNCHERS.fullmatch(Path(word).name):
+            return Path(word).name
+    named = [word for word in command if word != "env"]
+    return Path(named[0]).name if named else "run"
+
+
+def sanitise(name: str) -> str:
+    """The name as one safe folder name and one safe label."""
+    safe = re.sub(r"[^\w.+=-]+", "-", name, flags=re.UNICODE).strip(".-")
+    return safe[:100] or "run"
+
+
+def runs_home(home: Path) -> Path:
+    """The folder that holds one folder per run."""
+    return home / "runs"
+
+
+class RunFolder:
+    """One run's folder. Where it cannot be written, writes are skipped: a full disk must not end a run."""
+
+    def __init__(self, run: str, path: Path, info: AgentInfo, problem: str | None = None) -> None:
+        self.run = run
+        self.path = path
+        self.info = info
+        self.problem = problem  #: why nothing is kept, or None
+        self.failed_writes = 0
+
+    @classmethod
+    def create(
+        cls,
+        name: str | None,
+        command: Sequence[str],
+        *,
+        home: Path | None = None,
+        now: float | None = None,
+        reuse: bool = False,
+    ) -> RunFolder:
+        """Make the folder. A name that is taken gets ``-2``, ``-3`` … unless `reuse` asks to go on in it."""
+        now = time.time() if now is None else now
+        base = sanitise(name) if name else run_name(command, now)
+        parent = runs_home(home or state_home())
+        run, path, problem = base, parent / base, None
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            path = _claim(parent, base, reuse)
+            run = path.name
+            (path / "ranks").mkdir(exist_ok=True)
+        except OSError as error:
+            problem = f"{error.strerror}: {error.filename}"
+        info = AgentInfo(
+            run=run,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            command=_redacted(command),
+            cwd=_cwd(),
+            started_at=now,
+            updated_at=now,
+        )
+        folder = cls(run, path, info, problem)
+        folder.write_info()
+        return folder
+
+    @property
+    def command_line(self) -> str:
+        """The command as a shell would take it."""
+        return shlex.join(self.info.command)
+
+    def write_info(self, **changes: Any) -> None:
+        """Take over `changes` and write ``agent.json`` in one piece: a reader sees the old or the new one."""
+        for key, value in changes.items():
+            setattr(self.info, key, value)
+        self._write("agent.json", msgspec.json.format(msgspec.json.encode(self.info), indent=2))
+
+    def write_json(self, name: str, record: Any) -> None:
+        """Write one record as a JSON file of this folder."""
+        self._write(name, msgspec.json.format(msgspec.json.encode(record), indent=2))
+
+    def append_incident(self, incident: Incident) -> None:
+        """Add one change of an incident to ``incidents.jsonl``."""
+        if self.problem is None:
+            with self._counted(), (self.path / "incidents.jsonl").open("ab") as out:
+                out.write(msgspec.json.encode(incident) + b"\n")
+
+    def append_event(self, event: dict[str, Any]) -> None:
+        """Add what a rank's probe told in words to ``events.jsonl``."""
+        if self.problem is None:
+            with self._counted(), (self.path / "events.jsonl").open("ab") as out:
+                out.write(msgspec.json.encode(event) + b"\n")
+
+    def _write(self, name: str, data: bytes) -> None:
+        if self.problem is not None:
+            return
+        with self._counted():
+            fresh = self.path / f".{name}.new"
+            fresh.write_bytes(data)
+            fresh.replace(self.path / name)
+
+    @contextlib.contextmanager
+    def _counted(self) -> Any:
+        try:
+            yield
+        except OSError:
+            self.failed_writes += 1
+
+
+def list_runs(home: Path | None = None) -> list[AgentInfo]:
+    """Every run that left a readable ``agent.json``, newest first."""
+    parent = runs_home(home or state_home())
+    try:
+        folders = [entry for entry in parent.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+    except OSError:
+        return []
+    infos = [info for folder in folders if (info := read_info(folder)) is not None]
+    return sorted(infos, key=lambda info: (info.started_at, info.run), reverse=True)
+
+
+def read_info(folder: Path) -> AgentInfo | None:
+    """The ``agent.json`` of one run's folder; ``None`` where there is none that can be read."""
+    try:
+        return msgspec.json.decode((folder / "agent.json").read_bytes(), type=AgentInfo)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def agent_alive(info: AgentInfo) -> bool:
+    """Whether the agent still runs. One on another host is believed until it says it ended."""
+    if info.ended_at is not None:
+        return False
+    if info.host != socket.gethostname():
+        return True
+    try:
+        # A process younger than the agent's own record is another one that was given its number.
+        return psutil.Process(info.pid).create_time() <= info.started_at + 1
+    except psutil.AccessDenied:
+        return True
+    except psutil.Error:
+        return False
+
+
+def _claim(parent: Path, base: str, reuse: bool) -> Path:
+    for number in range(1, 1000):
+        path = parent / (base if number == 1 else f"{base}-{number}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            if reuse and path.is_dir():
+                return path
+        else:
+            return path
+    raise FileExistsError(17, "too many runs of this name", str(parent / base))
+
+
+def _redacted(command: Sequence[str]) -> list[str]:
+    """The command without its secrets: those within a word, and words that are one as a whole."""
+    return [_redacted_word(before, word) for before, word in zip(("", *command), command, strict=False)]
+
+
+def _redacted_word(before: str, word: str) -> str:
+    # What the shell took for one word may hold a blank or a comma, which would end a secret in a log.
+    assigned = _ASSIGNMENT.fullmatch(word)
+    if assigned and before != "-c" and _is_secret(assigned[1]):
+        return assigned[1] + "***"
+    if before.startswith("--") and not word.startswith("-") and _is_secret(f"{before} "):
+        return "***"
+    return redact(word)
+
+
+def _is_secret(name: str) -> bool:
+    """Whether what follows this name is one."""
+    return _SOME_SECRET not in redact(name + _SOME_SECRET)
+
+
+def _cwd() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return ""

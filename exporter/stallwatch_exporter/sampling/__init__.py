@@ -1,0 +1,1 @@
+"""The numbers in logs as a table: rows, CSV, Parquet, frames."""

@@ -1,0 +1,122 @@
+"""Gauges and counters whose lines on the page are ready before anybody asks for it.
+
+``prometheus_client`` (0.26, ``exposition.py``) builds each line of a page anew, labels and all, which takes
+several microseconds a line. Here a series keeps its line until its value changes, and then renders the value
+alone. What a line looks like is still the library's: it renders each once, when the series comes up.
+Decision 17 says what this gains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from prometheus_client import generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+Kind = Literal["gauge", "counter"]
+END = b"# EOF\n"  #: what ends a page in the OpenMetrics format
+
+
+class Metrics(Collector):
+    """These metrics and nothing else, for the library to render."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        """The metrics."""
+        return self._metrics
+
+    def page(self, *, open_metrics: bool) -> str:
+        """Their part of a page, without its end."""
+        text: bytes = openmetrics(self) if open_metrics else generate_latest(self)  # type: ignore[no-untyped-call]
+        return text.removesuffix(END).decode()
+
+
+class Series:
+    """One value, and its line on the page. Only one thread may call `inc`."""
+
+    __slots__ = ("_line", "_prefix", "_shown", "value")
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self.value = 0.0
+        self._shown: float | None = None
+        self._line = ""
+
+    def set(self, value: float) -> None:
+        """It is `value` now."""
+        self.value = float(value)
+
+    def inc(self, amount: float = 1.0) -> None:
+        """So much more. ``ValueError`` where that is less than nothing: these count."""
+        if amount < 0:
+            raise ValueError("a counter only counts upwards")
+        self.value += amount
+
+    def line(self) -> str:
+        """The line, with its end."""
+        value = self.value
+        if value is not self._shown:  # not `!=`: 0.0 and -0.0 are shown differently, NaN as itself
+            shown = floatToGoString(value)  # type: ignore[no-untyped-call]
+            self._line = f"{self._prefix} {shown}\n"
+            self._shown = value
+        return self._line
+
+
+class Family(Collector):
+    """A gauge or a counter with labels. ``collect`` is for the library, ``page`` is the quick way."""
+
+    def __init__(self, kind: Kind, name: str, text: str, labels: Iterable[str]) -> None:
+        """`name` is without ``_total``, `text` what it means."""
+        self._kind = kind
+        self._name = name
+        self._text = text
+        self._labels = tuple(labels)
+        self._series: dict[tuple[str, ...], Series] = {}
+        self._heads = {way: Metrics([self._metric()]).page(open_metrics=way) for way in (False, True)}
+
+    def labels(self, *values: str) -> Series:
+        """The series with these values of its labels, which begins with 0."""
+        series = self._series.get(values)
+        if series is None:
+            if len(values) != len(self._labels):
+                raise ValueError(f"{self._name} has the labels {self._labels}, not {len(values)}")
+            series = self._series[values] = Series(self._prefix(values))
+        return series
+
+    def clear(self) -> None:
+        """Withdraw all series: the page no longer shows them."""
+        self._series.clear()
+
+    def describe(self) -> list[Metric]:
+        """The family without its series, so that no other takes its name."""
+        return [self._metric()]
+
+    def collect(self) -> Iterator[Metric]:
+        """The family as the library knows it."""
+        metric = self._metric()
+        for values, series in list(self._series.items()):
+            self._add(metric, values, series.value)
+        yield metric
+
+    def page(self, *, open_metrics: bool) -> str:
+        """The family's part of a page. A series' line is the same in both formats, only the head differs."""
+        return self._heads[open_metrics] + "".join([series.line() for series in list(self._series.values())])
+
+    def _metric(self) -> Metric:
+        return Metric(self._name, self._text, self._kind)
+
+    def _add(self, metric: Metric, values: tuple[str, ...], value: float) -> None:
+        suffix = "_total" if self._kind == "counter" else ""
+        metric.add_sample(self._name + suffix, dict(zip(self._labels, values, strict=True)), value)
+
+    def _prefix(self, values: tuple[str, ...]) -> str:
+        metric = self._metric()
+        self._add(metric, values, 0.0)
+        rendered = Metrics([metric]).page(open_metrics=False)
+        return rendered.removeprefix(self._heads[False]).removesuffix(" 0.0\n")

@@ -1,0 +1,70 @@
+"""A rank that watches itself, where there is no agent: a thread reads its own ring and serves /metrics.
+
+The training thread writes into the ring and knows nothing of this one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from stallwatch_exporter.notices import tell
+from stallwatch_exporter.rings.probing import Probing, make_folder
+from stallwatch_exporter.serving.metrics import RunMetrics
+from stallwatch_exporter.serving.server import MetricsServer, serve
+from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_exporter.watching.advance import Advance
+from stallwatch_exporter.watching.hookedprogress import HookedProgress
+from stallwatch_exporter.watching.stall import StallWatch
+
+LOOK_SECONDS = 1.0
+
+
+class Standalone:
+    """The metrics of this process, kept up to date by a daemon thread until the process ends."""
+
+    def __init__(self, run: str, settings: ExporterSettings, local_rank: int = 0) -> None:
+        self.folder: Path = make_folder(settings.home)
+        self.metrics = RunMetrics(run)
+        self._probing = Probing(self.folder)
+        self._progress = HookedProgress()
+        self._watch = StallWatch(settings, time.time())
+        self._advance = Advance(self._progress, self._watch, self.metrics)
+        self._ended = threading.Event()
+        port = settings.port + max(local_rank, 0) if settings.port else 0
+        self.server: MetricsServer | None = serve(self.metrics.registry, replace(settings, port=port), tell)
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._follow, name="stallwatch", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    def look(self) -> None:
+        """Take over what the ring has that is new."""
+        for record in self._probing.read():
+            self.metrics.hooked(record)
+            self._progress.hooked(record)
+            self._advance.seen(record.time)
+        self.metrics.thresholds(self._watch.thresholds)
+        self.metrics.milestones.progressed(self._watch.last_sign)
+        self.metrics.dropped(self._probing.lost)
+
+    def close(self) -> None:
+        """Stop serving and remove the ring. A forked child has nothing of this to close."""
+        if self._ended.is_set() or os.getpid() != self._pid:
+            return
+        self._ended.set()
+        self._thread.join(timeout=5)
+        if self.server is not None:
+            self.server.close()
+        self._probing.close()
+
+    def _follow(self) -> None:
+        while not self._ended.wait(LOOK_SECONDS):
+            try:
+                self.look()
+            except Exception:  # the next look may go well; the training must not hear of this one
+                continue

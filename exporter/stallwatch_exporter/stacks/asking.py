@@ -1,0 +1,91 @@
+"""Ask a rank that has a probe: through its pipe, and by the signal on which faulthandler stands ready."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from stallwatch_exporter.probe.stacks import ANSWER, ASK, COLLECTIVES, FAULT, MOST_BYTES, SIGNAL
+from stallwatch_exporter.stacks.processes import PROC, handles
+
+_SETTLED_SECONDS = 0.5  # a dump that did not grow for this long is whole; a busy machine pauses within one
+
+
+def ask(ring: Path, question: str) -> bool:
+    """Write to the pipe beside the ring; whether somebody is there to read it."""
+    try:
+        fd = os.open(ring.with_suffix(ASK), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:  # ENXIO: nobody has it open
+        return False
+    try:
+        os.write(fd, f"{question}\n".encode())
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def answer(ring: Path, question: str) -> dict[str, Any] | None:
+    """The stacks that the rank told to this question, once they are there."""
+    return _told(ring.with_suffix(ANSWER), question)
+
+
+def collectives(ring: Path, question: str) -> dict[str, Any] | None:
+    """What torch's flight recorder told, once it is there; it comes after the stacks."""
+    return _told(ring.with_suffix(COLLECTIVES), question)
+
+
+def _told(path: Path, question: str) -> dict[str, Any] | None:
+    try:
+        with path.open("rb") as file:
+            told = json.loads(file.read(MOST_BYTES + 1))
+    except (OSError, ValueError):
+        return None
+    return told if isinstance(told, dict) and told.get("asked") == question else None
+
+
+class FaultDump:
+    """Makes faulthandler write the stacks of one process; ``text`` gives them once they are whole."""
+
+    def __init__(self, ring: Path, pid: int) -> None:
+        self._path = ring.with_suffix(FAULT)
+        self._pid = pid
+        self._begin = self._size = 0
+        self._grown = 0.0
+        self.sent = self._send(ring)
+
+    def text(self) -> str | None:
+        """The dump; ``None`` while there is none, or while it still grows."""
+        try:
+            size = self._path.stat().st_size
+            now = time.monotonic()
+            if size != self._size:
+                self._size, self._grown = size, now
+            if size == self._begin or now - self._grown < _SETTLED_SECONDS:
+                return None
+            with self._path.open("rb") as file:
+                file.seek(self._begin)
+                return file.read(MOST_BYTES).decode("utf-8", "replace")
+        except OSError:
+            return None
+
+    def _send(self, ring: Path) -> bool:
+        """Send the signal, if it is certain that it does no more than that."""
+        try:
+            number, fd = (int(word) for word in ring.with_suffix(SIGNAL).read_text("ascii").split())
+            about = self._path.stat()
+            opened = (PROC / str(self._pid) / "fd" / str(fd)).stat()
+            # The training may have closed all descriptors that it does not know, and opened others.
+            if (about.st_dev, about.st_ino) != (opened.st_dev, opened.st_ino):
+                return False
+            if not handles(self._pid, number):
+                return False
+            self._begin = self._size = about.st_size
+            os.kill(self._pid, number)
+            return True
+        except (OSError, ValueError):
+            return False

@@ -1,0 +1,153 @@
+"""Ask all local ranks where they are, one way after the other, each for a bounded time."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from stallwatch_exporter.stacks import asking, processes
+from stallwatch_exporter.stacks.localranks import LocalRank
+from stallwatch_exporter.stacks.spying import find_py_spy, spied
+from stallwatch_rules.stacks.flight import read_recorder
+from stallwatch_rules.stacks.reading import from_faulthandler, from_probe
+from stallwatch_rules.stacks.records import Asked
+
+ANSWER_SECONDS = 2.0  #: for the thread in the rank
+COLLECTIVES_SECONDS = 1.0  #: for torch's flight recorder, from the first answer on
+SIGNAL_SECONDS = 1.5  #: for faulthandler
+SPY_SECONDS = 10.0  #: for py-spy
+_LOOK_SECONDS = 0.02
+_SPIES = 4
+
+
+def gather(ranks: Sequence[LocalRank]) -> list[Asked]:
+    """What was learnt of each; never raises for a rank that cannot be asked."""
+    asked = {one.rank: Asked(one.rank, one.pid) for one in ranks}
+    for one in ranks:
+        asked[one.rank].condition = "ended" if one.ended else processes.condition(one.pid)
+    probed = [
+        one for one in ranks if one.ring is not None and asked[one.rank].condition in ("alive", "blocked")
+    ]
+    question = str(time.time_ns())
+    heard = _by_pipe(probed, question, asked)
+    _by_signal([one for one in probed if not asked[one.rank].origin], asked)
+    for rank in heard:  # its thread has the question, and could not answer
+        asked[rank].locked_out = asked[rank].origin == "signal"
+    _late_answers([one for one in probed if asked[one.rank].locked_out], question, asked)
+    _from_outside([one for one in ranks if not asked[one.rank].origin], asked)
+    _look(ranks, asked)
+    return list(asked.values())
+
+
+def _by_pipe(ranks: Sequence[LocalRank], question: str, asked: dict[int, Asked]) -> set[int]:
+    """Ask them all at once; the ranks whose pipe took the question."""
+    waiting = {one.rank: one.ring for one in ranks if one.ring and asking.ask(one.ring, question)}
+    recorders = dict(waiting)
+    heard = set(waiting)
+
+    def stacks_are_in() -> bool:
+        for rank, ring in list(waiting.items()):
+            told = asking.answer(ring, question)
+            if told is not None:
+                asked[rank].threads, asked[rank].origin = from_probe(told), "probe"
+                del waiting[rank]
+        return not waiting
+
+    def recorders_are_in() -> bool:
+        for rank, ring in list(recorders.items()):
+            told = asking.collectives(ring, question)
+            if told is not None:
+                asked[rank].recorded = read_recorder(told)
+                del recorders[rank]
+        return not recorders
+
+    _until(stacks_are_in, ANSWER_SECONDS)
+    for rank in waiting:
+        recorders.pop(rank)
+    _until(recorders_are_in, COLLECTIVES_SECONDS)
+    return heard
+
+
+def _late_answers(ranks: Sequence[LocalRank], question: str, asked: dict[int, Asked]) -> None:
+    """A thread that answered after all was slow: no call keeps the interpreter lock from it."""
+    for one in ranks:
+        told = asking.answer(one.ring, question) if one.ring is not None else None
+        if told is not None:
+            record = asked[one.rank]
+            record.threads, record.origin, record.locked_out = from_probe(told), "probe", False
+
+
+def _by_signal(ranks: Sequence[LocalRank], asked: dict[int, Asked]) -> None:
+    dumps = {one.rank: asking.FaultDump(one.ring, one.pid) for one in ranks if one.ring is not None}
+    waiting = {rank: dump for rank, dump in dumps.items() if dump.sent}
+
+    def dumps_are_in() -> bool:
+        for rank, dump in list(waiting.items()):
+            text = dump.text()
+            if text:
+                asked[rank].threads, asked[rank].origin = from_faulthandler(text), "signal"
+                del waiting[rank]
+        return not waiting
+
+    _until(dumps_are_in, SIGNAL_SECONDS)
+
+
+def _from_outside(ranks: Sequence[LocalRank], asked: dict[int, Asked]) -> None:
+    program = find_py_spy()
+    left = [one for one in ranks if asked[one.rank].condition != "ended"]
+    if program is None or not left:
+        return
+    todo: queue.SimpleQueue[LocalRank] = queue.SimpleQueue()
+    for one in left:
+        todo.put(one)
+
+    def spy() -> None:
+        while True:
+            try:
+                one = todo.get_nowait()
+            except queue.Empty:
+                return
+            threads = spied(program, one.pid, SPY_SECONDS)
+            if threads:
+                asked[one.rank].threads, asked[one.rank].origin = threads, "py-spy"
+
+    # Not an executor: it waits for its threads when the interpreter ends, and a py-spy may be past killing.
+    spies = [threading.Thread(target=spy, name="stallwatch py-spy", daemon=True) for _ in left[:_SPIES]]
+    for each in spies:
+        each.start()
+    for each in spies:
+        each.join()
+
+
+def _look(ranks: Sequence[LocalRank], asked: dict[int, Asked]) -> None:
+    """What the kernel tells, looked at last: who is blocked still, and who waits for a lock."""
+    holders = processes.lock_holders()
+    names = {one.pid: f"rank {one.rank} (PID {one.pid})" for one in ranks}
+    for one in ranks:
+        record = asked[one.rank]
+        now = record.condition if one.ended else processes.condition(one.pid)
+        # A moment in the disk's queue is no blockade: it counts when it is there at both looks.
+        record.condition = "alive" if now == "blocked" != record.condition else now
+        if record.condition != "ended":
+            record.kernel = processes.kernel_place(one.pid)
+            holder = holders.get(one.pid)
+            record.lock_holder = names.get(holder, f"PID {holder}") if holder else ""
+
+
+def _until(done: Callable[[], bool], patience: float) -> None:
+    end = time.monotonic() + patience
+    while not done() and time.monotonic() < end:
+        time.sleep(_LOOK_SECONDS)
+
+
+def keep(folder: Path, now: float, text: str) -> str:
+    """Write the stacks into the run's folder; the file's name, or an empty text where that failed."""
+    name = f"stacks-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}.txt"
+    try:
+        (folder / name).write_text(text, "utf-8", "replace")
+    except OSError:
+        return ""
+    return name

@@ -1,0 +1,130 @@
+"""The ranks on this host: those that have a ring, and Python processes of the command that have none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from stallwatch_exporter.probe.layout import LayoutProblem
+from stallwatch_exporter.rings.reader import RingReader
+from stallwatch_exporter.stacks.processes import condition
+
+_RING = re.compile(r"(\d+)-(\d+)-(\d+)\.ring")
+# In clusters that number their pods (Kubeflow's PyTorchJob), a launcher has a RANK of its own.
+_LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed", "accelerate"}
+_LAUNCHERS |= {"deepspeed.launcher.runner", "deepspeed.launcher.launch", "accelerate.commands.launch"}
+_NEWER_SECONDS = 1.0  # a process that is younger than its ring by more than this is another one
+
+
+@dataclass(frozen=True)
+class LocalRank:
+    """One rank's process."""
+
+    rank: int
+    pid: int
+    started: float  #: Unix seconds, of the process or of its ring
+    ring: Path | None = None
+    ended: bool = False
+
+
+def local_ranks(rings: Path | None, command: int | None) -> list[LocalRank]:
+    """One process for each rank, by rank; `command` is the process whose descendants may be ranks."""
+    probed = list(_with_ring(rings)) if rings is not None else []
+    bare = _without_ring(command, {one.pid for one in probed}) if command is not None else []
+    alive = _outermost([one for one in (*probed, *bare) if not one.ended])
+    chosen: dict[int, LocalRank] = {}
+    for one in sorted(alive, key=lambda each: (each.ring is not None, each.started)):
+        chosen[one.rank] = one
+    if chosen:
+        began = min(one.started for one in chosen.values())
+        for one in sorted(probed, key=lambda each: each.started):
+            # Ranks of an attempt that was over before these began are missed by nobody.
+            if one.ended and one.rank not in {each.rank for each in alive} and _last_word(one) > began:
+                chosen[one.rank] = one
+    return [chosen[rank] for rank in sorted(chosen)]
+
+
+def _with_ring(folder: Path) -> Iterable[LocalRank]:
+    try:
+        paths = sorted(folder.glob("*.ring"))
+    except OSError:
+        return
+    for path in paths:
+        found = _RING.fullmatch(path.name)
+        if found:
+            rank, pid, started = int(found[1]), int(found[2]), int(found[3]) / 1e9
+            yield LocalRank(rank, pid, started, path, condition(pid) == "ended" or _reused(pid, started))
+
+
+def _reused(pid: int, started: float) -> bool:
+    """Whether the number belongs to another process by now."""
+    try:
+        return psutil.Process(pid).create_time() > started + _NEWER_SECONDS
+    except psutil.Error:
+        return False
+
+
+def _without_ring(command: int, known: set[int]) -> list[LocalRank]:
+    """Python processes below the command that a launcher gave a rank, and that have no probe."""
+    try:
+        family = psutil.Process(command).children(recursive=True)
+    except (psutil.Error, OSError):
+        return []
+    found = []
+    for process in family:
+        try:
+            if process.pid in known or "python" not in process.name().lower():
+                continue
+            environ = process.environ()
+            rank = environ.get("RANK") or environ.get("LOCAL_RANK") or ""
+            if rank.isdigit() and condition(process.pid) != "ended":
+                found.append(LocalRank(int(rank), process.pid, process.create_time()))
+        except (psutil.Error, OSError):
+            continue  # ended meanwhile, or another user's
+    return found
+
+
+def _outermost(ranks: list[LocalRank]) -> list[LocalRank]:
+    """Without launchers, and without workers that a rank started and that inherited its number."""
+    ranks = [one for one in ranks if not _launches(one.pid)]
+    by_pid = {one.pid: one for one in ranks}
+    found = []
+    for one in ranks:
+        try:
+            above = [each.pid for each in psutil.Process(one.pid).parents()]
+        except (psutil.Error, OSError):
+            above = []
+        if not any(pid in by_pid and by_pid[pid].rank == one.rank for pid in above):
+            found.append(one)
+    return found
+
+
+def _launches(pid: int) -> bool:
+    """Whether it is a launcher: ``python …/torchrun …`` or ``python -u -m torch.distributed.run …``."""
+    try:
+        words = psutil.Process(pid).cmdline()[1:]
+    except (psutil.Error, OSError):
+        return False
+    while words and words[0].startswith("-") and words[0] != "-m":
+        words = words[1:]
+    program = words[1:2] if words[:1] == ["-m"] else [Path(word).name for word in words[:1]]
+    return bool(_LAUNCHERS.intersection(program))
+
+
+def _last_word(rank: LocalRank) -> float:
+    """When the rank last wrote into its ring."""
+    if rank.ring is None:
+        return rank.started
+    try:
+        reader = RingReader(rank.ring)
+    except (OSError, LayoutProblem):
+        return rank.started
+    try:
+        records = reader.read(1).records
+        return records[-1].time if records else rank.started
+    finally:
+        reader.close()

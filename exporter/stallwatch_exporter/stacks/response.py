@@ -1,0 +1,54 @@
+"""What a run's stall sets in motion once it was raised: evidence first, then what the user wants done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.rings.probing import Probing
+from stallwatch_exporter.running.ending_words import ABORTED
+from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_exporter.stacks.evidence import Evidence, Found
+from stallwatch_exporter.stacks.reaction import ABORT, react
+
+
+class Response:
+    """``begin`` when a stall was raised, ``take`` what came of it, ``react`` as `policy` says."""
+
+    def __init__(
+        self, folder: RunFolder, policy: str, probing: Probing | None, notice: Callable[[str], None]
+    ) -> None:
+        self.aborted = False  #: the command was ended by us
+        self._policy = policy
+        self._notice = notice
+        self._path = folder.path if folder.problem is None else None
+        rings = probing.folder if probing is not None else None
+        self._evidence = Evidence(rings, self._path, folder.run, notice)
+
+    def watch(self, command: int) -> None:
+        """The process that was started: its descendants may be ranks, and it can be ended."""
+        self._evidence.command = command
+
+    def begin(self, episode: int) -> None:
+        """Ask the ranks where they are; returns at once."""
+        self._evidence.gather(episode)
+
+    def take(self, episode: int | None) -> Found | None:
+        """What was found, if it belongs to the stall that is now."""
+        return self._evidence.take(episode) if episode is not None else None
+
+    def judged(self, ending: Ending) -> Ending:
+        """How the command ended, if need be with who ended it."""
+        if not self.aborted or ending.kind == "finished":
+            return ending
+        return msgspec.structs.replace(ending, kind="killed", detail=f"{ABORTED} {ending.detail}")
+
+    def react(self, incident: Incident) -> None:
+        """Do what the user wants done at a stall; returns at once."""
+        command = self._evidence.command
+        started = react(
+            self._policy, incident, command, self._notice, folder=str(self._path) if self._path else ""
+        )
+        self.aborted = self.aborted or (started is not None and self._policy == ABORT)

@@ -1,0 +1,1 @@
+"""``stallwatch tail``: growing files followed through all that happens to log files."""

@@ -1,0 +1,211 @@
+"""``stallwatch tail``: a run that is already up, watched by the files it writes."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from stallwatch_exporter.incident import Ending, Sink
+from stallwatch_exporter.running.ending_words import STOPPED_WATCHING
+from stallwatch_exporter.runs.runfolder import agent_alive, read_info, runs_home, sanitise
+from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_exporter.tailing.tailset import TailSet, load_positions
+from stallwatch_exporter.tailing.waker import Waker
+from stallwatch_exporter.watching.agent import Agent
+from stallwatch_exporter.watching.history import read_history, stream_of, summary
+from stallwatch_exporter.watching.opening import Notice, OnEnd, open_agent, to_stderr
+from stallwatch_rules.lines.rankpaths import rank_of_path
+from stallwatch_rules.pages.catalogue import Catalogue
+
+TICK_SECONDS = 1.0
+HASTE_SECONDS = 0.1  #: between two looks at the clock where somebody has to be told something
+_SAVE_SECONDS = 5.0
+POSITIONS = "positions.json"  #: in the run's folder: how far each file was read
+
+
+def tail_files(
+    globs: Sequence[str],
+    settings: ExporterSettings,
+    sinks: Sequence[Sink],
+    catalogue: Catalogue,
+    *,
+    name: str | None = None,
+    once: bool = False,
+    until_idle: float | None = None,
+    metrics: bool = True,
+    notice: Notice = to_stderr,
+    on_end: OnEnd | None = None,
+    stopped: Callable[[], bool] | None = None,
+) -> int:
+    """Watch files until Ctrl-C, until none grew for `until_idle` seconds, or (`once`) until all was read.
+
+    What they hold already is history: it teaches the rhythm and is told in one line, but raises no incident,
+    unless the run stands still right now and is to be watched until Ctrl-C. A second tail of the same `name`
+    goes on where the first stopped.
+    """
+    started = time.time()
+    folder = runs_home(settings.home) / sanitise(name) if name else None
+    known = read_info(folder) if folder else None
+    reuse = folder is not None and not (known is not None and agent_alive(known))
+    positions = load_positions(folder / POSITIONS) if folder and reuse else {}
+    files = TailSet(globs, positions, notice)
+    files.discover()
+    if not files.tailers:
+        if once:
+            notice(f"no file matches {' '.join(globs)}; name an existing file, folder or pattern")
+            return 2
+        notice(f"no file matches {' '.join(globs)} yet; waiting for one")
+    agent, server = open_agent(
+        ["stallwatch", "tail", *globs],
+        settings,
+        sinks,
+        catalogue,
+        name=name if name else _name_of(globs, started),
+        metrics=metrics,
+        notice=notice,
+        started=started,
+        reuse=reuse,
+    )
+    with _stoppable() as asked:
+        if files.tailers:
+            diagnosis, left_out = read_history(agent, files)
+            notice(summary(agent, diagnosis, len(files.tailers), left_out))
+            if once or until_idle is not None:  # whoever asks so may well ask about a run of long ago
+                agent.paused(max(0.0, time.time() - (files.modified or started)))
+        agent.tick(time.time())
+        follower = Follower(agent, files)
+        if not once:
+            follower.follow(lambda: asked.is_set() or (stopped is not None and stopped()), until_idle)
+        follower.close()
+    now = time.time()
+    ending = Ending(
+        kind="unknown",
+        exit_code=None,
+        detail="The log files do not tell how the command ended." if once else STOPPED_WATCHING,
+        seconds=now - started,
+    )
+    diagnosis = agent.end(ending, now)
+    if on_end is not None:
+        on_end(diagnosis, ending, agent.folder)
+    if server is not None:
+        server.linger(settings.linger_seconds)
+        server.close()
+    return 0
+
+
+class Follower:
+    """Feeds an agent what the files get. ``step`` is one round, for tests; ``follow`` goes on."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        files: TailSet,
+        waker: Waker | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._agent = agent
+        self._clock = clock
+        self._files = files
+        self._waker = waker or Waker()
+        self._waker.watch(files.folders)
+        self._looked = self._ticked = self._saved = self._grown = 0.0
+        self._all_read = clock()  # the last moment at which nothing was left unread
+
+    def follow(self, stopped: Callable[[], bool], until_idle: float | None) -> None:
+        """Go on until `stopped`, or until nothing came for `until_idle` seconds."""
+        self._grown = self._clock()
+        while not stopped():
+            changed = set(self._files.more) or self._waker.wait(
+                min(TICK_SECONDS, max(HASTE_SECONDS, self._agent.due_in()))
+            )
+            now = self.step(changed)
+            if until_idle is not None and now - self._grown >= until_idle:
+                return
+
+    def step(self, changed: set[Path]) -> float:
+        """One round: the files that changed, and about once a second all of them and the clock.
+
+        Much may have been written meanwhile, so the clock is looked at within a round too. The time it is
+        then is returned.
+        """
+        began = now = self._clock()
+        everything = _is_due(now, self._looked)
+        if everything:
+            if self._files.discover():
+                self._waker.watch(self._files.folders)
+            self._looked = now
+        for path, portion in self._files.poll(None if everything else changed):
+            self._grown = now = max(now, self._clock())
+            self._agent.feed(
+                str(path),
+                portion.data,
+                now,
+                stream=stream_of(path),
+                rank=rank_of_path(str(path)),
+                fresh=portion.fresh,
+            )
+            if now - began >= TICK_SECONDS and _is_due(now, self._ticked):
+                self._tick(now, behind=True)
+        behind = bool(self._files.more)
+        if not behind:
+            self._all_read = now
+        hasty = self._agent.due_in() <= 0 and _is_due(now, self._ticked, HASTE_SECONDS)
+        if everything or hasty or _is_due(now, self._ticked):
+            self._tick(now, behind)
+        return now
+
+    def _tick(self, now: float, behind: bool) -> None:
+        """While something is left unread, the run is judged as it was when nothing was."""
+        self._ticked = now
+        self._agent.tick(now, read_until=min(now, self._all_read) if behind else None)
+        if _is_due(now, self._saved, _SAVE_SECONDS):
+            self.save()
+            self._saved = now
+
+    def save(self) -> None:
+        """Remember how far the files were read."""
+        self._agent.folder.write_json(POSITIONS, self._files.positions)
+
+    def close(self) -> None:
+        """Remember, and let go."""
+        self.save()
+        self._waker.close()
+        self._files.close()
+
+
+def _is_due(now: float, last: float, after: float = TICK_SECONDS) -> bool:
+    return not 0 <= now - last < after  # a clock that was set back does not hold it up
+
+
+def _name_of(globs: Sequence[str], started: float) -> str:
+    """After the file, or the folder that the pattern is in, and the time."""
+    first = Path(globs[0]).absolute()
+    plain = not any(char in first.name for char in "*?[")
+    word = (first.stem if first.suffix else first.name) if plain else first.parent.name
+    return f"{word or 'tail'}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(started))}"
+
+
+@contextmanager
+def _stoppable() -> Iterator[threading.Event]:
+    """An event that Ctrl-C, SIGTERM and SIGHUP set; a second Ctrl-C interrupts."""
+    asked = threading.Event()
+    before: dict[signal.Signals, Any] = {}
+
+    def stop(*_: object) -> None:
+        asked.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, stop)
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,151 @@
+"""All files of one ``stallwatch tail``: found by their patterns, followed, and remembered over a restart."""
+
+from __future__ import annotations
+
+import errno
+import glob
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from stallwatch_exporter.tailing.tail import FileTailer, Portion, Position
+from stallwatch_rules.text.encodings import looks_binary
+
+_MAGIC = "*?["
+
+
+class TailSet:
+    """The files that match `patterns`: paths, globs (``**`` too), or folders: all ``*.log`` files below."""
+
+    def __init__(
+        self,
+        patterns: Sequence[str],
+        positions: dict[str, Position] | None = None,
+        notice: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._patterns = patterns
+        self._known = positions or {}
+        self._notice = notice
+        self._refused: set[Path] = set()
+        self._told: set[object] = set()
+        self.tailers: dict[Path, FileTailer] = {}
+
+    def discover(self) -> list[Path]:
+        """Look for files that joined since the last call."""
+        new = []
+        found: set[Path] = set()
+        for pattern in self._patterns:
+            try:
+                found.update(_matches(pattern))
+            except OSError as error:  # such as a folder that may not be entered
+                self._cannot_look(Path(pattern), error)
+        for path in sorted(found):
+            if path in self.tailers or path in self._refused or not self._is_file(path):
+                continue
+            if _is_binary(path):
+                self._refused.add(path)
+                self._notice(f"{path} is not text and is not followed")
+                continue
+            self.tailers[path] = FileTailer(path, self._known.get(str(path)))
+            new.append(path)
+        return new
+
+    def poll(self, paths: Iterable[Path] | None = None) -> Iterator[tuple[Path, Portion]]:
+        """What was appended, to these files or to all."""
+        for path in list(self.tailers) if paths is None else paths:
+            tailer = self.tailers.get(path)
+            if tailer is not None:
+                for portion in tailer.poll():
+                    yield path, portion
+                if tailer.problem is not None:
+                    self._cannot_look(path, tailer.problem)
+
+    @property
+    def more(self) -> list[Path]:
+        """Files of which the last poll did not read everything."""
+        return [path for path, tailer in self.tailers.items() if tailer.more]
+
+    @property
+    def folders(self) -> set[Path]:
+        """The folders to watch: those of the files, and those in which new ones may appear."""
+        roots = {_root(pattern) for pattern in self._patterns}
+        return {path.parent for path in self.tailers} | {root for root in roots if _is_dir(root)}
+
+    @property
+    def modified(self) -> float | None:
+        """When any of the files was last written to."""
+        times = [tailer.modified for tailer in self.tailers.values()]
+        return max((time for time in times if time is not None), default=None)
+
+    @property
+    def positions(self) -> dict[str, Position]:
+        """How far each file was read, to be handed to the next set."""
+        now = {str(path): tailer.position for path, tailer in self.tailers.items()}
+        return {**self._known, **{path: position for path, position in now.items() if position is not None}}
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for tailer in self.tailers.values():
+            tailer.close()
+
+    def _is_file(self, path: Path) -> bool:
+        try:
+            return path.is_file()
+        except OSError as error:
+            self._cannot_look(path, error)
+            return False
+
+    def _cannot_look(self, path: Path, error: OSError) -> None:
+        """Once per file and reason: it is tried again, and again."""
+        ours = error.errno in (errno.EMFILE, errno.ENFILE)  # about us, not about one of a thousand files
+        key = error.errno if ours else (path, error.errno)
+        if key not in self._told:
+            self._told.add(key)
+            self._notice(f"{path} cannot be read just now ({error.strerror or error}); trying again")
+
+
+def load_positions(path: Path) -> dict[str, Position]:
+    """What an earlier agent left; nothing where there is nothing readable."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Position])
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return {}
+
+
+def _matches(pattern: str) -> Iterator[Path]:
+    path = Path(pattern)
+    if path.is_dir():
+        yield from path.rglob("*.log")
+    elif path.exists() or not any(char in pattern for char in _MAGIC):
+        yield path
+    else:
+        yield from map(Path, glob.iglob(pattern, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
+
+
+def _root(pattern: str) -> Path:
+    """The folder in which a pattern's matches begin."""
+    path = Path(pattern)
+    if _is_dir(path):
+        return path
+    fixed = []
+    for part in path.parts[:-1]:
+        if any(char in part for char in _MAGIC):
+            break
+        fixed.append(part)
+    return Path(*fixed) if fixed else Path()
+
+
+def _is_dir(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
+def _is_binary(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return looks_binary(file.read(4096))
+    except OSError:
+        return False

@@ -1,0 +1,397 @@
+"""The agent of one run: lines in, metrics, copies and incidents out.
+
+It has no thread and no clock of its own: ``feed`` brings bytes, ``tick`` brings time. Nothing that goes wrong
+in here gets out (see ``guard``).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from stallwatch_exporter.incident import Ending, Incident, Sink
+from stallwatch_exporter.notices import surviving
+from stallwatch_exporter.rings.probing import Probing
+from stallwatch_exporter.running.memory_held import MemoryHeld
+from stallwatch_exporter.runs.copies import RankCopies
+from stallwatch_exporter.runs.runfolder import RunFolder, State
+from stallwatch_exporter.serving.metrics import RunMetrics
+from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_exporter.stacks.response import Response
+from stallwatch_exporter.watching.advance import Advance
+from stallwatch_exporter.watching.alarms import Alarms
+from stallwatch_exporter.watching.diagnosing import Diagnoser
+from stallwatch_exporter.watching.guard import Guard
+from stallwatch_exporter.watching.hearing import Hearing
+from stallwatch_exporter.watching.heartbeat import Heartbeat
+from stallwatch_exporter.watching.hookedprogress import HookedProgress
+from stallwatch_exporter.watching.incidents import IncidentBook, read_incidents, redacted
+from stallwatch_exporter.watching.readers import Readers
+from stallwatch_exporter.watching.stall import StallState, StallWatch
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis, Line, Match, Stats
+from stallwatch_rules.text.plural import counted
+from stallwatch_rules.text.redact import redact
+
+_IDLE_SECONDS = 0.5  #: a progress bar that was not drawn anew for this long is read as it is
+_QUIET_SECONDS = 30.0  #: after this long without a line, an exception that no rule knows was the last word
+_LAST_LINES = 200
+_SHOWN_LINES = 3
+
+
+class Agent:
+    """Watches one run."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        settings: ExporterSettings,
+        catalogue: Catalogue,
+        sinks: Sequence[Sink] = (),
+        *,
+        clock: Callable[[], float] = time.time,
+        notice: Callable[[str], None] = lambda _: None,
+        probing: Probing | None = None,
+    ) -> None:
+        self.folder = folder
+        self.metrics = RunMetrics(folder.run)
+        self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self.memory = MemoryHeld()
+        self._settings = settings
+        self._sinks = tuple(sinks)
+        self._heartbeat = Heartbeat(self._sinks)
+        self._clock = clock
+        notice = surviving(notice)
+        self._guarded = Guard(notice)
+        self._reading = RunReading(catalogue)
+        self._reading.tracker = self._progress = HookedProgress()
+        self._probing = probing
+        self._diagnoser = Diagnoser(self._reading, settings.language, self._guarded, clock)
+        self._readers = Readers()
+        self._watch = StallWatch(settings, folder.info.started_at)
+        self._advance = Advance(self._reading.tracker, self._watch, self.metrics)
+        self._book = IncidentBook(folder.run, folder.info.host, self._tell, read_incidents(folder.path))
+        self._alarms = Alarms(self._book, catalogue)
+        self._hearing = Hearing(self._reading, self._warned)
+        self.response = Response(folder, settings.on_stall, probing, notice)
+        self._copies = (
+            RankCopies(folder.path, redact, notice, settings.keep_gb * 1e9)
+            if folder.problem is None
+            else None
+        )
+        self._news = False  # something came since the last diagnosis
+        self._line_at: float | None = None  # when the last line came, until its silence was looked into
+        self._stall: StallState | None = None  # as it was at the last look
+        self._looked_at = 0.0
+        self._size = Stats()
+        self._started = time.monotonic()
+        self._dropped = 0
+        self._unread = 0
+        self._fed_at = folder.info.started_at
+        for adopted in self._book.all_open:
+            self.metrics.incident(adopted.rule, adopted.severity, True)
+        self.metrics.thresholds(self._watch.thresholds)
+        self.metrics.milestones.progressed(self._watch.last_sign)
+        self.metrics.identity(folder.info.host, {})
+
+    @property
+    def errors(self) -> int:
+        """How often something went wrong in here, or in a sink."""
+        return self._guarded.errors
+
+    # ---- lines
+
+    def feed(
+        self,
+        source: str,
+        data: bytes,
+        now: float,
+        *,
+        stream: str = "stdout",
+        rank: int | None = None,
+        fresh: bool = False,
+    ) -> None:
+        """Bytes that `source` printed at `now`. With `fresh` they do not continue what came before."""
+        self._keep(source, stream, data, now, rank, fresh)
+        with self._guarded("reading the log"):
+            self._take(self._readers.lines(source, data, now, rank, fresh=fresh), len(data), now)
+
+    def copy(
+        self,
+        source: str,
+        data: bytes,
+        now: float,
+        *,
+        stream: str = "stdout",
+        rank: int | None = None,
+        fresh: bool = False,
+    ) -> int:
+        """Bytes that there is no time to read: they only go into the copies. How many lines were dropped."""
+        self._keep(source, stream, data, now, rank, fresh)
+        lines = data.count(b"\n")
+        self._unread += lines
+        return lines
+
+    def _keep(self, source: str, stream: str, data: bytes, now: float, rank: int | None, fresh: bool) -> None:
+        """Write the bytes into the run's copies, where there are any."""
+        with self._guarded("the log copies"):
+            if self._copies is not None:
+                self._copies.write(source, stream, data, now, rank, fresh=fresh)
+
+    def history(
+        self, source: str, data: bytes, rank: int | None, *, counted: bool, shift: float = 0.0
+    ) -> None:
+        """Bytes that were there before us. Their own timestamps count, moved by `shift` seconds."""
+        with self._guarded("reading the log"):
+            self._take(self._readers.past(source, data, rank, shift), len(data), None, counted=counted)
+
+    def history_ends(self, last_sign: float) -> Diagnosis:
+        """All that was there is read; the files were last written to at `last_sign`. What is known so far."""
+        with self._guarded("reading the log"):
+            for bar in self._readers.idle(last_sign):
+                self._take(bar, 0, None)
+        with self._guarded("taking over the run"):
+            self._advance.history(last_sign)
+            found, _ = self._diagnosis(last_sign)
+            self._alarms.forgive(found)
+            return found
+        return Diagnosis("no-training-log")
+
+    def _take(
+        self, lines: list[Line], size: int, now: float | None, *, counted: bool = True, progress: bool = True
+    ) -> None:
+        self._size.bytes += size
+        self._size.lines += len(lines)
+        if counted:
+            self.metrics.read(len(lines), size)
+        if not lines:
+            return
+        self._progress.heard_at = self._progress.heard_at if now is None else now
+        seen = self._reading.feed(lines)
+        self.last_lines.extend(line.text for line in lines[-_LAST_LINES:])
+        for sample in seen.samples:
+            self.metrics.sample(sample)
+        if counted:
+            for match in seen.matches:
+                self.metrics.match(match)
+            for line in seen.warnings:
+                self.metrics.warning(line.rank)
+        if now is not None:
+            self._line_at = self._fed_at = now
+            progressed = progress and self._advance.seen(now)
+            self._alarms.matched(seen.matches, now)
+            self._news = self._news or progressed or bool(seen.matches)
+
+    def _hear(self, now: float, *, everything: bool = False) -> None:
+        """What the ranks told of themselves since the last look."""
+        if self._probing is None:
+            return
+        events = list(self._probing.events())  # before the records: they name what those count
+        for event in events:
+            self.folder.append_event(event)
+        self._hearing.events(events, now)
+        for record in self._probing.read():
+            self.metrics.hooked(record)
+            self.memory.rank(record.rank, record.values)
+            self._news = self._hearing.record(record, self._progress.hooked(record)) or self._news
+            self._news = self._advance.seen(record.time) or self._news
+        if self._probing.just_left() and self._stall is None:  # a hang that kills its ranks is not over
+            self._progress.ended(now)
+            self._advance.seen(now)
+        unsaid = self._hearing.unsaid(now, everything=everything)
+        self._take(unsaid, 0, now, counted=False, progress=False)
+
+    # ---- time
+
+    def tick(self, now: float | None = None, *, read_until: float | None = None) -> None:
+        """Look at the clock: about once a second, whether lines come or not.
+
+        While more lines wait to be read, `read_until` is the time of the last one fed. The run is judged as
+        it was then: its silence since is ours.
+        """
+        now = self._clock() if now is None else now
+        present = now if read_until is None else read_until
+        with self._guarded("the log copies"):
+            if self._copies is not None:
+                self._copies.flush(present)
+        with self._guarded("reading the log"):
+            for bar in self._readers.idle(present - _IDLE_SECONDS):
+                self._take(bar, 0, bar[-1].time if bar else None)
+        with self._guarded("the probe's records"):
+            self._hear(now)
+        with self._guarded("looking at checkpoints"):
+            self._hearing.look(now)
+        with self._guarded("watching the run"):
+            self._watch.set_back(now)
+            self._look(present, now)
+        with self._guarded("gathering the stacks"):
+            self._locate(now)
+        with self._guarded("the metrics"):
+            self.metrics.thresholds(self._watch.thresholds)
+            self.metrics.milestones.progressed(self._watch.last_sign)
+            if self._probing is not None:
+                self.metrics.milestones.ranks(self._probing.ranks_there())
+            self.metrics.dropped(self._dropped + self._unread + self._lost())
+        with self._guarded("the run's record"):
+            self._write_info(now)
+        with self._guarded("the heartbeat"):
+            self._heartbeat.beat(self.errors, self._dropped + self._unread)
+
+    def due_in(self) -> float:
+        """Seconds until the clock should be looked at because of what was read; infinity for no reason."""
+        return self._alarms.due_in(self._clock())
+
+    def paused(self, seconds: float) -> None:
+        """We stood still ourselves (Ctrl-Z, a suspended machine)."""
+        self._watch.pause(seconds)
+
+    def dropped(self, total: int) -> None:
+        """How many lines were passed through unseen until now."""
+        self._dropped = total
+
+    def _look(self, now: float, clock: float) -> None:
+        state, continues = self._check_stall(now)
+        if state.stalled:
+            since = self._looked_at if continues else state.since + state.threshold
+            self.metrics.stalled(max(0.0, now - since))
+        self._looked_at = now
+        if not state.stalled:
+            self._alarms.stepped(self._reading.tracker.last_step, now)
+        begins = state.stalled and not continues
+        line_at = min(self._line_at or now, clock)
+        falls_silent = self._line_at is not None and now - line_at >= _QUIET_SECONDS
+        if (
+            begins
+            or falls_silent
+            or self._alarms.due(max(now, line_at))
+            or (self._diagnoser.ready and (self._news or state.stalled))
+        ):
+            diagnosis, sure = self._diagnosis(now)
+            if state.stalled:  # first: what a stall names as its cause is not told a second time
+                self._alarms.stalled(state, diagnosis, self._shown_lines(), now)
+            if begins:  # after it was raised: no evidence delays an alarm
+                self.response.begin(state.episode)
+            self._alarms.raise_due(diagnosis, max(now, line_at))
+            if sure:
+                self._alarms.judged(diagnosis, now)
+            if falls_silent:
+                self._line_at = None
+                self._alarms.fell_silent(diagnosis, now)
+
+    def _locate(self, now: float) -> None:
+        """Where the ranks stand: told of the stall that was raised, once they have said it."""
+        found = self.response.take(self._stall.episode if self._stall is not None else None)
+        if found is None:
+            return
+        if found.stacks is not None:
+            self._diagnoser.stacks = found.stacks
+            diagnosis, _ = self._diagnosis(now)
+            self._alarms.located(found.stacks, diagnosis, now)
+        for stall in self._book.of_kind("stall"):
+            self.response.react(stall)
+
+    def _check_stall(self, now: float) -> tuple[StallState, bool]:
+        """The state, and whether it is the stall of the last look; a recovery in between is told."""
+        state, before = self._watch.check(now), self._stall
+        # A stall that ended and began anew between two looks is another one.
+        continues = before is not None and before.episode == state.episode and state.stalled
+        self._stall = state if state.stalled else None
+        if before is not None and not continues:
+            self._diagnoser.stacks = None
+            seconds = max(0.0, state.since - before.since)
+            self._alarms.recovered(seconds, self._reading.tracker.summary(), state.phase, now)
+        return state, continues
+
+    def _diagnosis(self, now: float, ending: Ending | None = None) -> tuple[Diagnosis, bool]:
+        """What is known, and whether it could be found out."""
+        state = self._stall
+        with self._guarded("watching the run"):
+            state = self._watch.check(now)
+        diagnosis, sure = self._diagnoser.diagnose(now, state, ending)
+        self._news = False
+        if sure:
+            diagnosis.stats = Stats(
+                len(self._readers), self._size.bytes, self._size.lines, time.monotonic() - self._started
+            )
+            if self._unread:
+                was = "was" if self._unread == 1 else "were"
+                diagnosis.notes.append(f"{counted(self._unread, 'line')} at the end {was} not read in time.")
+            self.metrics.identity(self.folder.info.host, diagnosis.environment)
+        return diagnosis, sure
+
+    # ---- the end
+
+    def judged(self, ending: Ending) -> Ending:
+        """How the command ended, with what only we know of it: who ended it, and who held the memory."""
+        ending = self.response.judged(ending)
+        with self._guarded("how it ended"):
+            return self.memory.told(ending, list(self.last_lines), os.environ)
+        return ending
+
+    def end(self, ending: Ending, now: float | None = None) -> Diagnosis:
+        """The command ended, or we stop looking: raise or resolve what is left, and keep the diagnosis."""
+        now = self._clock() if now is None else now
+        present = min(now, self._fed_at) if self._unread else now  # what was not read may tell of steps
+        with self._guarded("reading the log"):
+            for left in self._readers.finish(present):
+                # It came when it came: that the file ends here is no sign of progress.
+                at = max((line.time for line in left if line.time is not None), default=present)
+                self._take(left, 0, min(at, present), progress=self._stall is None)
+        with self._guarded("the probe's records"):
+            self._hear(now, everything=True)
+            if self._probing is not None:
+                self._probing.close()
+        with self._guarded("looking at checkpoints"):
+            self._hearing.look(now, ended=True)
+        was_stalled, quiet = self._stall is not None, None
+        with self._guarded("watching the run"):
+            state, continues = self._check_stall(present)
+            quiet = state.seconds if was_stalled and continues else None
+        diagnosis, _ = self._diagnosis(present, ending)
+        with self._guarded("the incidents"):
+            self._alarms.ended(ending, diagnosis, self._shown_lines(), quiet, now)
+            self.metrics.milestones.ended(now, ending.kind)
+        with self._guarded("the log copies"):
+            if self._copies is not None:
+                self._copies.flush(now, everything=True)
+        with self._guarded("the run's record"):
+            self.folder.write_json("diagnosis.json", diagnosis)
+            shown: State = "finished" if ending.kind in ("finished", "unknown") else "failed"
+            self._write_info(now, state=shown, ended_at=now, ending=redacted(ending))
+        return diagnosis
+
+    # ---- help
+
+    def _warned(self, match: Match) -> None:
+        """A rank warns of what has not failed yet."""
+        self._news = True
+        self.metrics.match(match)
+        self._alarms.warned(match, self._clock())
+
+    def _tell(self, incident: Incident) -> None:
+        rule, severity = incident.rule, incident.severity
+        self.metrics.incident(rule, severity, self._book.has_open(rule, severity))
+        self.folder.append_incident(incident)
+        for sink in self._sinks:
+            with self._guarded("telling of an incident"):
+                sink(incident)
+
+    def _shown_lines(self) -> list[str]:
+        return [line for line in self.last_lines if line.strip()][-_SHOWN_LINES:]
+
+    def _lost(self) -> int:
+        probing = self._probing.lost if self._probing is not None else 0
+        return (self._copies.lost if self._copies is not None else 0) + self.folder.failed_writes + probing
+
+    def _write_info(self, now: float, **changes: object) -> None:
+        info = self.folder.info
+        if "state" not in changes:
+            running: State = "training" if self._reading.tracker.progressed else "starting"
+            changes["state"] = "stalled" if self._stall is not None else running
+        if self._copies is not None:
+            changes["rank_logs"] = sorted(self._copies.files)
+        if "ended_at" in changes or changes["state"] != info.state or not 0 <= now - info.updated_at < 1.0:
+            self.folder.write_info(updated_at=now, **changes)

@@ -1,0 +1,330 @@
+"""What deserves an incident: a stall, a finding that is fatal or does harm by the run's progress, a bad end.
+
+Decides only; it neither reads logs nor clocks. Low noise is the aim: notices, harmless findings, launchers'
+summaries and other ranks' echoes raise nothing while the run is up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stallwatch_exporter.incident import Ending, Incident, Resolution, Severity
+from stallwatch_exporter.watching.incidents import IncidentBook
+from stallwatch_exporter.watching.stall import StallState
+from stallwatch_rules.diagnosis.findings import TRACE_CACHE
+from stallwatch_rules.judgements.concerns import SEEN
+from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS, STEP_TIME
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.records import Diagnosis, Finding, Match, Phase, Primary, Progress, UnknownException
+from stallwatch_rules.stacks.records import StallStacks
+
+UNKNOWN_FAILURE = "unknown-failure"  #: the rule of an ending that no rule explains
+#: Time for the other lines of a failure to come; a run that ends meanwhile sends one message, not three.
+#: Whoever is told hears of it within a second of the line, so half of one is all there is.
+GATHER_SECONDS = 0.5
+_DEGRADING_AFTER = 2  # judgements in a row: one slow step is no news
+_FINE_AFTER = 6
+
+
+class Alarms:
+    """Opens and resolves the incidents of one run in its `book`."""
+
+    def __init__(self, book: IncidentBook, catalogue: Catalogue) -> None:
+        self._book = book
+        self._catalogue = catalogue
+        self._pending: dict[str, tuple[float, Match]] = {}
+        self._warnings: dict[str, tuple[float, Match]] = {}  # of what has not failed yet
+        self._checkpoints: set[str] = set()  # rules by which a checkpoint was found to be broken
+        self._harmful: dict[str, int] = {}  # judgements in a row, by rule
+        self._fine: dict[str, int] = {}
+        self._known_past: dict[str, int] = {}  # matches by rule
+        self._unknown_past = 0  # exceptions that no rule knows
+
+    def matched(self, matches: Sequence[Match], now: float) -> None:
+        """Rules fired: fatal causes are raised as soon as their lines are in."""
+        for match in matches:
+            page = self._catalogue.pages.get(match.rule)
+            if page is None or page.role != "cause" or page.harm != "fatal" or match.rule in self._pending:
+                continue
+            if self._book.get("finding", match.rule) is None:
+                self._pending[match.rule] = (now, match)
+
+    def warned(self, match: Match, now: float) -> None:
+        """A rank saw what will fail, or what goes wrong without a word: told once, as soon as judged."""
+        if match.captures.get(SEEN) == "checkpoint":
+            self._checkpoints.add(match.rule)
+        if self._book.get("finding", match.rule) is None:
+            self._warnings.setdefault(match.rule, (now, match))
+
+    def due(self, now: float) -> bool:
+        """Whether a fatal finding, or a warning, waits to be raised."""
+        waiting = (*self._pending.values(), *self._warnings.values())
+        return any(_gathered(since, now) for since, _ in waiting)
+
+    def due_in(self, now: float) -> float:
+        """Seconds until ``due``; infinity where nothing waits."""
+        waiting = (*self._pending.values(), *self._warnings.values())
+        left = (max(0.0, since + GATHER_SECONDS - now) for since, _ in waiting)
+        return min(left, default=float("inf"))
+
+    def forgive(self, diagnosis: Diagnosis) -> None:
+        """What was found in the past of a run that was up before is known, and no news."""
+        self._pending.clear()
+        self._known_past = {finding.rule: finding.count for finding in diagnosis.findings}
+        self._unknown_past = _unknown_count(diagnosis)
+
+    def raise_due(self, diagnosis: Diagnosis, now: float, *, everything: bool = False) -> None:
+        """Raise the fatal findings that waited long enough (or all), unless the diagnosis takes them back."""
+        findings = {finding.rule: finding for finding in diagnosis.findings}
+        for rule, (since, match) in list(self._pending.items()):
+            if not everything and not _gathered(since, now):
+                continue
+            del self._pending[rule]
+            finding = findings.get(rule)
+            if finding is None or finding.harm == "fatal":
+                self._raise(rule, "critical", diagnosis, finding, now, match)
+        for rule, (since, match) in list(self._warnings.items()):
+            if not everything and not _gathered(since, now):
+                continue
+            del self._warnings[rule]
+            finding = findings.get(rule)
+            if finding is not None and finding.harm in ("fatal", "degrading"):
+                severity: Severity = "critical" if finding.harm == "fatal" else "warning"
+                self._raise(rule, severity, diagnosis, finding, now, match)
+
+    def judged(self, diagnosis: Diagnosis, now: float) -> None:
+        """A fresh diagnosis of the running run."""
+        findings = {finding.rule: finding for finding in diagnosis.findings}
+        for rule, finding in findings.items():
+            if self._by_progress(rule):
+                self._weigh(rule, finding, diagnosis, now)
+        for incident in self._book.of_kind("finding"):
+            if incident.rule == UNKNOWN_FAILURE:
+                self._settle(incident, None, diagnosis, now, harmful=diagnosis.verdict == UNKNOWN_FAILURE)
+            else:
+                self._follow(incident, findings.get(incident.rule), diagnosis, now)
+
+    def fell_silent(self, diagnosis: Diagnosis, now: float) -> None:
+        """No line came for a while: an exception that no rule knows, and that nothing survived, is news."""
+        if diagnosis.verdict != UNKNOWN_FAILURE or _unknown_count(diagnosis) <= self._unknown_past:
+            return
+        unknown = diagnosis.unknown[0]
+        self._book.open(
+            "finding",
+            UNKNOWN_FAILURE,
+            "critical",
+            now,
+            rank=unknown.first.rank,
+            count=unknown.count,
+            evidence=_evidence(None, unknown, ()),
+            **_progress(diagnosis.progress),
+        )
+
+    def stalled(self, state: StallState, diagnosis: Diagnosis, last_lines: Sequence[str], now: float) -> None:
+        """The run stands: open the incident of this stall, or bring it up to date."""
+        about: dict[str, Any] = {
+            **_progress(diagnosis.progress),
+            "stalled_seconds": round(state.seconds, 1),
+            "threshold_seconds": round(state.threshold, 1),
+            "primary": diagnosis.primary,
+        }
+        open_stalls = self._book.of_kind("stall")
+        if open_stalls:
+            self._book.update(open_stalls[0], now, **about)
+            return
+        primary = diagnosis.primary
+        rule = primary.rule if primary is not None and primary.harm == "fatal" else SILENT_HANG
+        finding = next((one for one in diagnosis.findings if one.rule == rule), None)
+        self._book.open(
+            "stall",
+            rule,
+            "critical",
+            now,
+            phase=state.phase,
+            rank=primary.rank if primary is not None and rule == primary.rule else None,
+            evidence=_evidence(primary, None, last_lines),
+            note=finding.note if finding else "",
+            count=finding.count if finding else 1,
+            **about,
+        )
+
+    def located(self, stacks: StallStacks, diagnosis: Diagnosis, now: float) -> None:
+        """The ranks told where they stand: it belongs to the stall that is open."""
+        for incident in self._book.of_kind("stall"):
+            rank = stacks.odd[0] if stacks.odd and incident.rule in STANDSTILLS else incident.rank
+            self._book.update(incident, now, stacks=stacks, rank=rank, primary=diagnosis.primary)
+
+    def recovered(self, seconds: float, progress: Progress, phase: Phase, now: float) -> None:
+        """The run goes on in `phase`, after so many seconds without progress."""
+        facts = {"stalled_seconds": round(seconds, 1), "phase": phase, **_progress(progress)}
+        for incident in self._book.of_kind("stall"):
+            self._book.resolve(incident, now, "recovered", **facts)
+
+    def stepped(self, step: int | None, now: float) -> None:
+        """The run is at this step: a stall at another, that an earlier agent left open, is over."""
+        for incident in self._book.of_kind("stall"):
+            if step is not None and step != incident.step:
+                self._book.resolve(incident, now, "recovered", step=step)
+
+    def ended(
+        self,
+        ending: Ending,
+        diagnosis: Diagnosis,
+        last_lines: Sequence[str],
+        quiet: float | None,
+        now: float,
+    ) -> None:
+        """The command ended, after `quiet` seconds of a stall. Only a bad end is an incident: nobody need be
+        told of one's own Ctrl-C."""
+        if ending.kind == "unknown":  # we stopped looking; what is open stays open
+            self.raise_due(diagnosis, now, everything=True)
+            self.fell_silent(diagnosis, now)
+            return
+        self._pending.clear()
+        if ending.kind == "finished":  # a last checkpoint that is broken is news, however well it ended
+            self.raise_due(diagnosis, now, everything=True)
+        self._warnings.clear()
+        resolution: Resolution = "run-finished" if ending.kind == "finished" else "run-failed"
+        for incident in self._book.of_kind("stall"):
+            stalled = incident.stalled_seconds if quiet is None else round(quiet, 1)
+            about = {"stalled_seconds": stalled, **_progress(diagnosis.progress)}
+            self._book.resolve(incident, now, resolution, **about)
+        # That the run finished mends no checkpoint: those stay open.
+        self._book.resolve_all(now, resolution, but=self._checkpoints if ending.kind == "finished" else ())
+        if not ending.failed:
+            return
+        primary = diagnosis.primary
+        unknown = diagnosis.unknown[0] if diagnosis.unknown else None
+        finding = next((one for one in diagnosis.findings if primary and one.rule == primary.rule), None)
+        self._book.open(
+            "ended",
+            primary.rule if primary else UNKNOWN_FAILURE,
+            "critical",
+            now,
+            rank=primary.rank if primary else unknown.first.rank if unknown else None,
+            evidence=_evidence(primary, unknown, last_lines),
+            note=finding.note if finding else "",
+            count=finding.count if finding else 1,
+            primary=primary,
+            ending=ending,
+            **_progress(diagnosis.progress),
+        )
+
+    def _by_progress(self, rule: str) -> bool:
+        """Whether only the run's progress tells what this rule means."""
+        page = self._catalogue.pages.get(rule)
+        if page is None or (rule in STANDSTILLS and not page.patterns):
+            return False  # a standstill without a line is told as the stall that it is
+        return page.harm == "by-progress" or not page.patterns
+
+    def _weigh(self, rule: str, finding: Finding, diagnosis: Diagnosis, now: float) -> None:
+        if finding.harm not in ("fatal", "degrading") or self._explained(rule, diagnosis):
+            self._harmful.pop(rule, None)
+            return
+        if finding.count <= self._known_past.get(rule, 0):
+            return
+        self._harmful[rule] = self._harmful.get(rule, 0) + 1
+        if any(incident.rule == rule for incident in self._book.of_kind("stall")):
+            return  # told already, as what it led to
+        if finding.harm == "fatal" or self._harmful[rule] >= _DEGRADING_AFTER:
+            self._raise(rule, "critical" if finding.harm == "fatal" else "warning", diagnosis, finding, now)
+
+    def _explained(self, rule: str, diagnosis: Diagnosis) -> bool:
+        """Whether it only says again what another finding says with its cause."""
+        if rule != STEP_TIME:
+            return False
+        slowing = any(
+            one.rule == TRACE_CACHE and one.harm in ("fatal", "degrading") for one in diagnosis.findings
+        )
+        return slowing or self._book.get("finding", TRACE_CACHE) is not None
+
+    def _raise(
+        self,
+        rule: str,
+        severity: Severity,
+        diagnosis: Diagnosis,
+        finding: Finding | None,
+        now: float,
+        match: Match | None = None,
+    ) -> None:
+        primary = diagnosis.primary if diagnosis.primary and diagnosis.primary.rule == rule else None
+        place = finding.first if finding else None
+        line = match.line if match else None
+        self._book.open(
+            "finding",
+            rule,
+            severity,
+            now,
+            rank=line.rank if line else place.rank if place else None,
+            harm=finding.harm if finding else "fatal",
+            count=finding.count if finding else 1,
+            evidence=list(primary.evidence)
+            if primary
+            else [line.text]
+            if line
+            else [place.text]
+            if place
+            else [],
+            note=finding.note if finding else "",
+            primary=primary,
+            **_progress(diagnosis.progress),
+        )
+
+    def _follow(self, incident: Incident, finding: Finding | None, diagnosis: Diagnosis, now: float) -> None:
+        """Keep an open finding up to date; resolve it when the run proved that it does no harm."""
+        harmful = finding is not None and finding.harm in ("fatal", "degrading")
+        self._settle(incident, finding, diagnosis, now, harmful=harmful)
+        if finding is not None and harmful:
+            self._book.update(
+                incident,
+                now,
+                harm=finding.harm,
+                count=finding.count,
+                note=finding.note,
+            )
+
+    def _settle(
+        self,
+        incident: Incident,
+        finding: Finding | None,
+        diagnosis: Diagnosis,
+        now: float,
+        *,
+        harmful: bool,
+    ) -> None:
+        """Resolve an open finding once it did no harm for some judgements in a row."""
+        if harmful:
+            self._fine.pop(incident.rule, None)
+            return
+        self._fine[incident.rule] = self._fine.get(incident.rule, 0) + 1
+        if self._fine[incident.rule] >= _FINE_AFTER:
+            del self._fine[incident.rule]
+            note = finding.note if finding else incident.note
+            self._book.resolve(incident, now, "recovered", note=note, **_progress(diagnosis.progress))
+
+
+def _gathered(since: float, now: float) -> bool:
+    return not 0 <= now - since < GATHER_SECONDS  # a clock that was set back is no reason to wait
+
+
+def _unknown_count(diagnosis: Diagnosis) -> int:
+    return sum(one.count for one in diagnosis.unknown)
+
+
+def _evidence(
+    primary: Primary | None, unknown: UnknownException | None, last_lines: Sequence[str]
+) -> list[str]:
+    if primary is not None and primary.evidence:
+        return list(primary.evidence)
+    if unknown is not None:
+        return [*unknown.frames[-1:], f"{unknown.exception}: {unknown.message}"]
+    return list(last_lines)
+
+
+def _progress(progress: Progress) -> dict[str, Any]:
+    return {
+        "step": progress.last_step,
+        "total_steps": progress.total_steps,
+        "last_loss": progress.last_loss,
+    }

@@ -1,0 +1,75 @@
+"""The diagnoses of a run that is watched: when the next one may be made, and what to say if one fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from stallwatch_exporter.incident import Ending
+from stallwatch_exporter.running.ending_words import detail_in
+from stallwatch_exporter.watching.guard import Guard
+from stallwatch_exporter.watching.incidents import redacted
+from stallwatch_exporter.watching.stall import StallState
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.stacks.concluding import with_stacks
+from stallwatch_rules.stacks.records import StallStacks
+
+DIAGNOSE_SECONDS = 5.0  #: how often a run in which something happens is diagnosed anew
+_SHARE = 20  # at most this part (1/20) of the time goes into diagnosing
+
+
+class Diagnoser:
+    """Diagnoses what was read so far, not too often."""
+
+    def __init__(
+        self, reading: RunReading, language: str, guard: Guard, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._reading = reading
+        self._language = language
+        self._guard = guard
+        self._clock = clock
+        self.stacks: StallStacks | None = None  #: of the stall that is now
+        self._at = 0.0
+        self._wait = 0.0
+
+    @property
+    def ready(self) -> bool:
+        """Whether enough time went by since the last diagnosis. A clock that was set back counts as such."""
+        return not 0 <= self._clock() - self._at < self._wait
+
+    def diagnose(
+        self, now: float, state: StallState | None, ending: Ending | None = None
+    ) -> tuple[Diagnosis, bool]:
+        """What is known, and whether it could be found out: an incident must not wait for a diagnosis.
+
+        ``state`` is the stall watch's; ``None`` where it could not be asked.
+        """
+        start = time.perf_counter()
+        try:
+            with self._guard("the diagnosis"):
+                return self._diagnosis(now, state, ending), True
+        finally:
+            self._at = self._clock()
+            self._wait = max(DIAGNOSE_SECONDS, _SHARE * (time.perf_counter() - start))
+        stalled = state is not None and state.stalled
+        bare = Diagnosis("stalled" if stalled else "no-training-log")
+        if ending is not None:
+            bare.verdict = "unknown-failure" if ending.failed else "no-training-log"
+        bare.notes.append("The diagnosis itself failed; the log copies are in the run's folder.")
+        with self._guard("the progress"):
+            bare.progress = self._reading.tracker.summary()
+        return bare, False
+
+    def _diagnosis(self, now: float, state: StallState | None, ending: Ending | None) -> Diagnosis:
+        found = self._reading.diagnose(
+            ending=f"{ending.kind}: {detail_in(ending, self._language)}" if ending else "",
+            failed=ending.failed if ending else None,
+            now=now,
+            threshold=state.threshold if state is not None else None,
+            stalled=state is not None and state.stalled,
+            language=self._language,
+        )
+        if self.stacks is not None:
+            found = with_stacks(found, self.stacks, self._language)
+        return redacted(found)

@@ -1,0 +1,89 @@
+"""What ranks tell of themselves, brought into the reading of the run and to the alarms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from stallwatch_exporter.rings.reader import Record
+from stallwatch_exporter.watching.checkpoints import CheckpointWatch
+from stallwatch_exporter.watching.concerns import Invalidations, concern_match
+from stallwatch_exporter.watching.toldexceptions import ToldExceptions
+from stallwatch_exporter.watching.unfitting import after_a_failure, before_it_fails, versions_in
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Line, Match, Sample
+from stallwatch_rules.selftold import SOURCE
+
+Warned = Callable[[Match], None]
+
+
+class Hearing:
+    """Hand it every event, then every record. `warned` is called with each warning that is new."""
+
+    def __init__(self, reading: RunReading, warned: Warned) -> None:
+        self._reading = reading
+        self._warned = warned
+        self._invalidations = Invalidations()
+        self._exceptions = ToldExceptions()
+        self._checkpoints = CheckpointWatch()
+        self._versions: dict[int, dict[str, str]] = {}  # by rank
+        self._number = 0
+
+    def events(self, events: Sequence[Mapping[str, Any]], now: float) -> None:
+        """What came since the last look, in its order in ``events.jsonl``."""
+        for event in events:
+            self._number += 1
+            kind = event.get("kind")
+            if kind == "concern":
+                self._concern(event)
+            elif kind == "trace-cache":
+                self._invalidations.named(event, self._number)
+            elif kind == "exception":
+                self._exceptions.heard(event, self._number, now)
+                self._all(after_a_failure(self._versions_of(event), event, self._number))
+            elif kind == "checkpoint":
+                self._checkpoints.heard(event, self._number, now)
+            elif kind == "versions":
+                self._imported(event)
+            elif kind == "trainer":
+                self._all(before_it_fails(self._versions_of(event), event, self._number))
+
+    def record(self, record: Record, sample: Sample | None) -> bool:
+        """A record, and the step that it tells of; whether it has news."""
+        told = self._invalidations.counted(record)
+        if told is not None:
+            self._reading.tell(told.match, told.more)
+        if sample is not None:
+            self._reading.step(sample, SOURCE)
+        return told is not None
+
+    def look(self, now: float, *, ended: bool = False) -> None:
+        """Look after what takes its time: checkpoints that were written."""
+        self._all(self._checkpoints.finish(now) if ended else self._checkpoints.look(now))
+
+    def unsaid(self, now: float, *, everything: bool = False) -> list[Line]:
+        """Lines for exceptions that the log does not show."""
+        return self._exceptions.unsaid(self._reading.streams, now, everything=everything)
+
+    def _concern(self, event: Mapping[str, Any]) -> None:
+        match = concern_match(event, self._number)
+        if match is not None:
+            self._all([match])
+
+    def _all(self, matches: Iterable[Match]) -> None:
+        """Take warnings, whoever found them."""
+        for match in matches:
+            if match.rule in self._reading.catalogue.pages:
+                self._reading.tell(match)
+                self._warned(match)
+
+    def _imported(self, event: Mapping[str, Any]) -> None:
+        found = versions_in(event)
+        rank = event.get("rank")
+        if isinstance(rank, int):
+            self._versions[rank] = found
+            self._reading.environment(found, SOURCE, rank)
+
+    def _versions_of(self, event: Mapping[str, Any]) -> dict[str, str]:
+        rank = event.get("rank")
+        return self._versions.get(rank, {}) if isinstance(rank, int) else {}

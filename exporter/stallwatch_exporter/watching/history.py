@@ -1,0 +1,76 @@
+"""A run that was up before us: what its files hold already, and how far their clocks are from ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stallwatch_exporter.tailing.tail import FileTailer
+from stallwatch_exporter.tailing.tailset import TailSet
+from stallwatch_exporter.watching.agent import Agent
+from stallwatch_rules.lines.rankpaths import rank_of_path
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.text.plural import counted
+
+MOST_BYTES = 512 * 1024 * 1024  #: of all files together; the beginning of longer ones is left out
+_LEAST_BYTES = 4 * 1024 * 1024
+_END = 64 * 1024
+_APART = 60.0  # timestamps without a time zone are hours off, slow writers a few seconds
+
+
+def read_history(agent: Agent, files: TailSet) -> tuple[Diagnosis, int]:
+    """Feed the agent what the files hold; what is known by now, and how many bytes were left out.
+
+    What an earlier agent of the same name has counted is read for the diagnosis, but not counted again.
+    """
+    limit = max(_LEAST_BYTES, MOST_BYTES // max(1, len(files.tailers)))
+    left_out = 0
+    for path, tailer in files.tailers.items():
+        source, rank, shift = str(path), rank_of_path(str(path)), clock_shift(tailer)
+        for data in tailer.before(limit):
+            agent.history(source, data, rank, counted=False, shift=shift)
+        left_out += tailer.skip_to_last(limit)
+        while True:
+            for portion in tailer.poll():
+                agent.history(source, portion.data, rank, counted=True, shift=shift)
+            if not tailer.more:
+                break
+    last_sign = files.modified
+    return agent.history_ends(agent.folder.info.started_at if last_sign is None else last_sign), left_out
+
+
+def clock_shift(tailer: FileTailer) -> float:
+    """What to add to the file's own timestamps, so that the last one is the time it was written at."""
+    modified = tailer.modified
+    try:
+        with tailer.path.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - _END))
+            data = file.read(_END)
+    except OSError:
+        return 0.0
+    reader = LineReader(str(tailer.path))
+    lines = reader.feed(data) + reader.finish()
+    last = next((line.time for line in reversed(lines) if line.time is not None), None)
+    if modified is None or last is None or abs(modified - last) < _APART:
+        return 0.0
+    return modified - last
+
+
+def summary(agent: Agent, diagnosis: Diagnosis, files: int, left_out: int) -> str:
+    """One line on what was there before."""
+    progress = diagnosis.progress
+    parts = [f"read {counted(files, 'file')} as history ({counted(diagnosis.stats.lines, 'line')})"]
+    if left_out:
+        parts.append(f"left out the first {left_out / 1e6:,.0f} MB")
+    if progress.last_step is not None:
+        total = f" of {progress.total_steps}" if progress.total_steps else ""
+        parts.append(f"at step {progress.last_step}{total}")
+    rules = [finding.rule for finding in diagnosis.findings if finding.harm != "harmless"]
+    if rules:
+        parts.append(f"found in it: {', '.join(rules[:5])}{', …' if len(rules) > 5 else ''}")
+    return f"{agent.folder.run}: {'; '.join(parts)}"
+
+
+def stream_of(path: Path) -> str:
+    """The stream that a file holds, by its name."""
+    return "stderr" if "stderr" in path.name or path.suffix == ".err" else "stdout"

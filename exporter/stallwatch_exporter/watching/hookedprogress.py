@@ -1,0 +1,147 @@
+"""Progress where the ranks themselves tell of their steps and phases: they win over what the log says.
+
+The log still tells what no probe sees: evaluations and saves written by hand, by their bars and messages.
+"""
+
+from __future__ import annotations
+
+from stallwatch_exporter.probe.layout import PHASES
+from stallwatch_exporter.rings.reader import Record
+from stallwatch_rules.progress.tracker import ProgressTracker
+from stallwatch_rules.records import Line, Phase, Sample
+
+SOURCE = "probe"
+_NO_PAUSE = ("init", "train")
+_SILENT = 30.0  #: ranks that told nothing for so long may have lost their probes: the log counts again
+
+
+class _Rank:
+    """What one rank told."""
+
+    def __init__(self) -> None:
+        self.phase: Phase = "init"
+        self.since = 0.0  #: when that began
+        self.beats = 0.0
+        self.step = -1
+        self.stepped_at = 0.0
+        self.records = 0
+        self.restarts = 0
+
+
+class HookedProgress(ProgressTracker):
+    """As without a probe, until the first step that one tells of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard_at = 0.0  #: when the lines came that are being read, by our own clock
+        self._hooked = False
+        self._stepped_at = 0.0  # when the last step was, by the ranks
+        self._told_at = 0.0  # when they told of anything
+        self._logged_until = 0.0  # when the log last told of a step, before any rank did
+        self._ranks: dict[int, _Rank] = {}
+        self._logged: tuple[float, Phase] = (0.0, "init")  # the last phase that the log told
+
+    @property
+    def hooked_ranks(self) -> bool:
+        """Whether any rank tells of itself."""
+        return bool(self._ranks)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the last step that ranks told was made before the log's last: it was counted there."""
+        return self._hooked and self._stepped_at <= self._logged_until
+
+    def add(self, sample: Sample | None, line: Line) -> bool:
+        """Take in a line of the log."""
+        known = self._streams.get((line.source, line.rank))
+        before = (known.phase, known.phase_time) if known is not None else None
+        counted = self._furthest, self.first_step, self.last_progress_time
+        progressed = super().add(sample, line)
+        stream = self._streams.get((line.source, line.rank))
+        if self._hooked and self.heard_at - self._told_at < _SILENT:
+            self._furthest, self.first_step = counted[:2]
+            if stream is None or stream.phase in _NO_PAUSE:
+                self.last_progress_time = counted[2]  # the same step, told a second time
+        elif progressed and not self._hooked:
+            self._logged_until = self.heard_at
+        if stream is not None and (stream.phase, stream.phase_time) != before:
+            self._logged = (self.heard_at, stream.phase)
+        return progressed
+
+    def hooked(self, record: Record) -> Sample | None:
+        """Take in what a rank told; the sample that it is, or ``None`` where it tells of no step."""
+        values = dict(record.values)
+        phase, beats = values.pop("phase", None), values.pop("beats", None)
+        step, total = values.pop("step", None), values.pop("target_steps", None)
+        rank = self._ranks.setdefault(record.rank, _Rank())
+        self._told_at = max(self._told_at, record.time)
+        if step is not None:
+            return self._stepped(rank, record, int(step), int(total) if total else None, values)
+        if phase is not None and 0 <= phase < len(PHASES):
+            self._told(rank, record, PHASES[int(phase)], beats or 0.0)  # type: ignore[arg-type]
+        return None
+
+    def ended(self, time: float) -> None:
+        """No rank of this machine is left: the launcher ends, or starts them again, which takes a while."""
+        for rank in self._ranks.values():
+            rank.phase, rank.since = "init", time
+        self._advanced(time)
+
+    def _told(self, rank: _Rank, record: Record, phase: Phase, beats: float) -> None:
+        changed = phase != rank.phase
+        alive = beats != rank.beats and phase not in _NO_PAUSE and record.rank == min(self._ranks)
+        rank.beats = beats
+        if changed:
+            rank.phase, rank.since = phase, record.time
+        if alive and not changed:  # ranks enter a phase one after the other: that is one sign, not several
+            self._advanced(record.time)
+
+    def _stepped(
+        self, rank: _Rank, record: Record, step: int, total: int | None, values: dict[str, float]
+    ) -> Sample:
+        if not self._hooked:
+            self._hooked = True
+            self._furthest, self.first_step = (1, -1), None  # what the log counted may be something else
+        if step < rank.step:
+            rank.restarts += 1
+        rank.phase, rank.since, rank.step, rank.stepped_at = "train", record.time, step, record.time
+        rank.records += 1
+        self._stepped_at = max(self._stepped_at, record.time)
+        # A folder's name as torchrun has it, so that the tracker counts a further attempt.
+        source = f"{SOURCE}/attempt_{rank.restarts}/" if rank.restarts else SOURCE
+        sample = Sample(
+            rank=record.rank,
+            time=record.time,
+            step=step,
+            total_steps=total,
+            values=values,
+            series=SOURCE,
+        )
+        super().add(sample, Line("", source, rank.records, record.rank, record.time))
+        return sample
+
+    def _advanced(self, time: float) -> None:
+        if self.last_progress_time is None or time > self.last_progress_time:
+            self.last_progress_time = time
+
+    @property
+    def phase(self) -> Phase:
+        """What the run is doing: what one rank does besides training, until that rank is a step further."""
+        pauses = [rank for rank in self._ranks.values() if self._pauses(rank)]
+        if pauses:
+            latest = max(pauses, key=lambda rank: rank.since)
+            logged_at, logged = self._logged
+            return logged if logged_at > latest.since and logged not in _NO_PAUSE else latest.phase
+        if not self._hooked:
+            return super().phase
+        logged_at, logged = self._logged
+        told_at = max((rank.since for rank in self._ranks.values()), default=0.0)
+        return logged if logged_at > max(self._stepped_at, told_at) and logged not in _NO_PAUSE else "train"
+
+    def _pauses(self, rank: _Rank) -> bool:
+        """Whether it does something else. A rank that never steps counts until the others do."""
+        if rank.phase == "train" or not rank.since:
+            return False
+        if not self._hooked:
+            return rank.phase != "init" and not self.progressed
+        return rank.step >= 0 or rank.since > self._stepped_at

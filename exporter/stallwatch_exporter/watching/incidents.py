@@ -1,0 +1,141 @@
+"""The open incidents of one run: episodes, updates, and telling the sinks, each change once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from stallwatch_exporter.incident import Incident, Kind, Resolution, Severity
+from stallwatch_rules.text.redact import redact
+
+_Record = TypeVar("_Record", bound=msgspec.Struct)
+_UPDATE_SECONDS = 60.0
+# What changes by itself while an incident is open; it is told now and then, not each time.
+_DRIFTING = {"stalled_seconds", "threshold_seconds", "count", "last_loss"}
+
+
+def redacted(record: _Record) -> _Record:
+    """The record with the secrets in all its texts masked."""
+    return msgspec.convert(_masked(msgspec.to_builtins(record)), type(record))
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, list):
+        return [_masked(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _masked(item) for key, item in value.items()}
+    return value
+
+
+def read_incidents(folder: Path) -> list[Incident]:
+    """The last state of each incident that earlier agents of this run's folder told of."""
+    last: dict[str, Incident] = {}
+    try:
+        with (folder / "incidents.jsonl").open("rb") as lines:
+            for line in lines:
+                try:
+                    incident = msgspec.json.decode(line, type=Incident)
+                except (msgspec.MsgspecError, UnicodeDecodeError):
+                    continue  # such as a last line that a full disk cut short
+                last[incident.id] = incident
+    except OSError:
+        pass
+    return list(last.values())
+
+
+class IncidentBook:
+    """One incident per kind, rule and episode. `tell` gets a copy of it at every change.
+
+    `past` is what earlier agents of the same run told: episodes count on, and what they left open is ours to
+    resolve, but for the ends, which have nothing after them.
+    """
+
+    def __init__(
+        self, run: str, host: str, tell: Callable[[Incident], None], past: Iterable[Incident] = ()
+    ) -> None:
+        self._run = run
+        self._host = host
+        self._tell = tell
+        self._open: dict[tuple[Kind, str], Incident] = {}
+        self._episodes: dict[tuple[Kind, str], int] = {}
+        for incident in past:
+            key = (incident.kind, incident.rule)
+            self._episodes[key] = max(incident.episode, self._episodes.get(key, 0))
+            if incident.status == "open" and incident.kind != "ended":
+                self._open[key] = incident
+
+    def open(self, kind: Kind, rule: str, severity: Severity, now: float, **facts: Any) -> Incident:
+        """Open an episode; the open one, where there is one."""
+        key = (kind, rule)
+        if key in self._open:
+            return self._open[key]
+        episode = self._episodes[key] = self._episodes.get(key, 0) + 1
+        incident = redacted(
+            Incident(
+                id=f"{self._run}/{kind}/{rule}/{episode}",
+                run=self._run,
+                host=self._host,
+                kind=kind,
+                rule=rule,
+                severity=severity,
+                status="open",
+                episode=episode,
+                opened_at=now,
+                updated_at=now,
+                **facts,
+            )
+        )
+        self._open[key] = incident
+        self._tell(msgspec.structs.replace(incident))
+        return incident
+
+    def update(self, incident: Incident, now: float, **facts: Any) -> None:
+        """Take over what is known by now."""
+        fresh = redacted(msgspec.structs.replace(incident, **facts))
+        changed = {name for name in facts if getattr(fresh, name) != getattr(incident, name)}
+        if not changed:
+            return
+        for name in changed:
+            setattr(incident, name, getattr(fresh, name))
+        if changed - _DRIFTING or not 0 <= now - incident.updated_at < _UPDATE_SECONDS:
+            incident.updated_at = now
+            self._tell(msgspec.structs.replace(incident))
+
+    def resolve(self, incident: Incident, now: float, resolution: Resolution, **facts: Any) -> None:
+        """Close an episode; the next one of this rule is a new incident."""
+        if self._open.pop((incident.kind, incident.rule), None) is None:
+            return
+        for name, value in facts.items():
+            setattr(incident, name, value)
+        incident.status = "resolved"
+        incident.resolution = resolution
+        incident.resolved_at = incident.updated_at = now
+        self._tell(msgspec.structs.replace(incident))
+
+    def resolve_all(self, now: float, resolution: Resolution, *, but: Collection[str] = ()) -> None:
+        """Close whatever is open, except findings of the rules in `but`."""
+        for incident in list(self._open.values()):
+            if incident.kind != "finding" or incident.rule not in but:
+                self.resolve(incident, now, resolution)
+
+    def get(self, kind: Kind, rule: str) -> Incident | None:
+        """The open incident of this kind and rule."""
+        return self._open.get((kind, rule))
+
+    def has_open(self, rule: str, severity: Severity) -> bool:
+        """Whether any incident of this rule and severity is open."""
+        return any((one.rule, one.severity) == (rule, severity) for one in self._open.values())
+
+    @property
+    def all_open(self) -> list[Incident]:
+        """All open incidents."""
+        return list(self._open.values())
+
+    def of_kind(self, kind: Kind) -> list[Incident]:
+        """The open incidents of this kind."""
+        return [incident for incident in self._open.values() if incident.kind == kind]

@@ -1,0 +1,205 @@
+"""The thread that mines what a command prints, while its output passes by."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from stallwatch_exporter.incident import Ending
+from stallwatch_exporter.notices import surviving
+from stallwatch_exporter.running.bytequeue import ByteQueue, Chunk
+from stallwatch_exporter.running.hostmemory import memory_limit, resident_bytes
+from stallwatch_exporter.serving.server import MetricsServer
+from stallwatch_exporter.watching.agent import Agent
+from stallwatch_exporter.watching.opening import Notice
+from stallwatch_rules.records import Diagnosis
+
+TICK_SECONDS = 1.0
+HASTE_SECONDS = 0.1  #: between two looks at the clock where somebody has to be told something
+FINISH_SECONDS = 10.0  #: how long the rest may be mined after the command ended; what is left is only copied
+REPORT_SECONDS = 10.0  #: and how long copying that (half of it at most) and concluding may take
+SLICE_BYTES = 512 * 1024  #: mined in one go: the clock is looked at in between
+_MEMORY_SECONDS = 5.0
+_SAME_MOMENT = 0.01
+_STOOD_STILL = 10.0  # a wait of a second that took longer than this: we were stopped, or the machine slept
+_AFTER_A_FAULT = 0.1
+_CLOSING = 2.0
+
+Opened = tuple[Agent, MetricsServer | None]
+Judge = Callable[[Sequence[str]], Ending]  # from the last lines to how the command ended
+
+
+class Mining:
+    """One round after the other: a slice of the queue to the agent, and about once a second the clock."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        queue: ByteQueue,
+        pid: int,
+        *,
+        clock: Callable[[], float] = time.time,
+        weigh: Callable[[int], int] = resident_bytes,
+    ) -> None:
+        self._agent = agent
+        self._queue = queue
+        self._pid = pid
+        self._clock = clock
+        self._weigh = weigh
+        self._ticked = self._weighed = 0.0
+        self._limit: int | None = None
+        self.ended = False  #: the command did: its silence from here on tells nothing
+
+    def round(self) -> None:
+        """Wait up to a second for output, mine a slice of it, and look at the clock."""
+        before = self._clock()
+        timeout = max(0.0, min(TICK_SECONDS, self._ticked + TICK_SECONDS - before))
+        timeout = min(timeout, max(HASTE_SECONDS, self._agent.due_in()))
+        chunks = self._queue.take(timeout, SLICE_BYTES)
+        waited = self._clock() - before
+        if waited > _STOOD_STILL:
+            self._agent.paused(waited - TICK_SECONDS)
+        for chunk in joined(chunks):
+            self._agent.feed(chunk.stream, chunk.data, chunk.time, stream=chunk.stream, fresh=chunk.gap)
+        # The clock before the queue: what is put after this moment was printed after it, too.
+        now = self._clock()
+        behind = self.ended or self._queue.waiting
+        after = TICK_SECONDS if self._agent.due_in() > 0 else HASTE_SECONDS
+        if (chunks or not behind) and not 0 <= now - self._ticked < after:
+            self._ticked = now
+            self._agent.dropped(self._queue.dropped)
+            # While lines wait unread, nobody knows that the run is silent: it is as far as the log was read.
+            self._agent.tick(now, read_until=chunks[-1].time if behind else None)
+        if not 0 <= now - self._weighed < _MEMORY_SECONDS:
+            self._weighed = now
+            if self._limit is None:
+                self._limit = memory_limit()
+                self._agent.metrics.host_memory_limit(self._limit)
+            held = self._weigh(self._pid)
+            self._agent.metrics.host_memory(held)
+            self._agent.memory.command(held, self._limit)
+
+    def leave(self, in_time: Callable[[], bool]) -> tuple[int, int]:
+        """Only copy what is left in the queue, while there is time: the lines copied, and those dropped."""
+        copied = dropped = 0
+        while chunks := self._queue.take(0.0, SLICE_BYTES):
+            for name, data, at, gap in joined(chunks):
+                if in_time():
+                    copied += self._agent.copy(name, data, at, stream=name, fresh=gap)
+                else:
+                    dropped += data.count(b"\n")
+        self._queue.dropped += dropped
+        self._agent.dropped(self._queue.dropped)
+        return copied, dropped
+
+
+class Miner:
+    """Opens the agent in its thread, feeds it from `queue`, and asks it for the diagnosis at the end."""
+
+    def __init__(
+        self,
+        open_agent: Callable[[], Opened],
+        queue: ByteQueue,
+        pid: int,
+        notice: Notice,
+        linger: float = 0.0,
+    ) -> None:
+        """`linger`: how many seconds /metrics may stay after the end, for a Prometheus to read it."""
+        self._open_agent = open_agent
+        self._queue = queue
+        self._pid = pid
+        self._notice = surviving(notice)
+        self._judge: Judge | None = None
+        self._ended_at: float | None = None
+        self._read_until = self._copy_until = float("inf")
+        self._faults = 0
+        self._linger = linger
+        self._concluded = threading.Event()
+        self._result: tuple[Agent, Ending, Diagnosis] | None = None
+        self._thread = threading.Thread(target=self._run, name="stallwatch agent", daemon=True)
+        self._thread.start()
+
+    def finish(
+        self,
+        judge: Judge,
+        patience: float = FINISH_SECONDS,
+        *,
+        ended: float | None = None,
+        report: float = REPORT_SECONDS,
+    ) -> tuple[Agent, Ending, Diagnosis] | None:
+        """The command ended at `ended`: mine the rest and conclude. ``None`` where that failed.
+
+        What is not mined after `patience` seconds goes into the copies only; then the conclusion has `report`
+        seconds: whoever waits for the exit code must not wait for us.
+        """
+        self._ended_at = ended
+        self._read_until = time.monotonic() + patience
+        self._copy_until = self._read_until + report / 2
+        self._judge = judge
+        self._queue.close()
+        if not self._concluded.wait(patience + report):
+            self._notice(f"the report is not ready after {patience + report:.0f} s and is left out")
+            return None
+        return self._result
+
+    def close(self) -> None:
+        """After ``finish``: wait until /metrics is closed."""
+        self._thread.join(self._linger + _CLOSING)
+
+    def _run(self) -> None:
+        server = None
+        try:
+            agent, server = self._open_agent()
+            agent.response.watch(self._pid)
+            self._mine(Mining(agent, self._queue, self._pid))
+            if self._judge is not None:
+                ending = agent.judged(self._judge(list(agent.last_lines)))
+                self._result = (agent, ending, agent.end(ending, self._ended_at))
+        except Exception as error:  # whatever it is, the command must not be affected
+            self._notice(f"the watching failed ({type(error).__name__}: {error}); the command goes on")
+            while not self._queue.ended:
+                self._queue.take(TICK_SECONDS)
+        finally:
+            self._concluded.set()
+        if server is not None:
+            server.linger(self._linger)
+            server.close()
+
+    def _mine(self, mining: Mining) -> None:
+        while not self._queue.ended:
+            mining.ended = self._judge is not None
+            try:
+                if time.monotonic() < self._read_until:
+                    mining.round()
+                else:
+                    self._leave(mining)
+            except Exception as error:  # such as no memory left for a moment: the watching must outlive it
+                self._faulted(error)
+
+    def _leave(self, mining: Mining) -> None:
+        copied, dropped = mining.leave(lambda: time.monotonic() < self._copy_until)
+        if copied:
+            self._notice(f"the last {copied:,} lines were not read in time: they are in the copies only")
+        if dropped:
+            self._notice(f"{dropped:,} more lines were neither read nor copied in time")
+
+    def _faulted(self, error: Exception) -> None:
+        self._faults += 1
+        if self._faults == 1:
+            self._notice(f"the watching stumbled ({type(error).__name__}: {error}) and goes on")
+        time.sleep(_AFTER_A_FAULT)  # no busy loop, whatever it was
+
+
+def joined(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
+    """Neighbouring pieces of one stream that came at the same moment, as one."""
+    parts: list[Chunk] = []
+    for chunk in chunks:
+        first = parts[0] if parts else chunk
+        if chunk.stream != first.stream or chunk.gap or chunk.time - first.time > _SAME_MOMENT:
+            if parts:
+                yield first._replace(data=b"".join(part.data for part in parts))
+            parts = []
+        parts.append(chunk)
+    if parts:
+        yield parts[0]._replace(data=b"".join(part.data for part in parts))

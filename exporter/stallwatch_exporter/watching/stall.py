@@ -1,0 +1,165 @@
+"""When is a run stuck? When it is quiet for longer than this phase of this run ever was, and then some.
+
+A pure clockwork: it is told of every sign of progress, and knows the threshold of each phase when asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_exporter.watching.rhythm import ENOUGH, Rhythm
+from stallwatch_rules.records import Phase
+
+#: How patient the start is with a phase, in multiples of ``[stall] start_seconds``. Large models load for an
+#: hour, evaluations and saves show no sign of life in most logs, rollouts of 69 minutes are on record, and so
+#: are three silent hours from a trainer's last word to the end of its launcher.
+PATIENCE: Mapping[Phase, float] = {"init": 2, "eval": 4, "save": 2, "rollout": 4, "idle": 8}
+_WARM_UP = 2  # steps after the first one that may still compile, allocate and record
+_MOST_STEPS = 4  # waits for several steps may be longer, up to so many times
+_BLIND_PATIENCE = 4  # with a log's first interval: it may hold a rollout that nothing tells of
+_EXPLAINED = ("eval", "save", "rollout", "weight-sync")
+
+
+@dataclass(frozen=True)
+class StallState:
+    """What the watch knows at one moment."""
+
+    stalled: bool
+    phase: Phase
+    step: int | None
+    since: float  #: time of the last sign of progress
+    seconds: float  #: quiet for so long
+    threshold: float
+    episode: int  #: 1, 2, … of this stall, or of the last one; 0 before the first
+
+
+class StallWatch:
+    """Learns how long each phase is quiet between two signs of progress."""
+
+    def __init__(self, settings: ExporterSettings, started: float) -> None:
+        self._settings = settings
+        self._phase: Phase = "init"
+        self.blind = False  #: only a log tells of progress, which may be silent about what is done
+        self._step: int | None = None
+        self._stride = 1  # steps from one sign of progress to the next: a log may tell of every tenth
+        self._last = started
+        self._stalled = False
+        self._episode = 0
+        self._warm_up = _WARM_UP
+        self._warmed = 0.0  # the longest of these
+        self._rhythms: dict[Phase, Rhythm] = {}
+        self._thresholds: dict[Phase, float] = {}
+        self._to_learn: set[Phase] = {"init", "train"}
+
+    def observe(self, time: float, phase: Phase, step: int | None = None) -> None:
+        """A sign of progress: a further step, a batch of an evaluation, another phase.
+
+        The wait before it belongs to the phase that the run was in, not to the one it enters.
+        """
+        waited = time - self._last
+        if waited > 0:
+            self._learn(waited, phase)
+        self._last = time  # also back: a clock that was set back must not blind the watch until it caught up
+        self._stalled = False
+        self._phase = phase
+        if step is not None:
+            self._stride = max(1, step - self._step) if self._step is not None else 1
+            self._step = step
+        if phase not in self._thresholds:
+            self._to_learn.add(phase)
+
+    def check(self, now: float) -> StallState:
+        """The state at `now`; a stall begins with the first check that finds one."""
+        quiet = max(0.0, now - self._last)
+        threshold = self.thresholds[self._phase]
+        if quiet > threshold and not self._stalled:
+            self._stalled = True
+            self._episode += 1
+        return StallState(self._stalled, self._phase, self._step, self._last, quiet, threshold, self._episode)
+
+    def set_back(self, now: float) -> None:
+        """It is `now`, at most: after a clock was set back no sign of progress lies in the future."""
+        self._last = min(self._last, now)
+
+    def pause(self, seconds: float) -> None:
+        """The watch itself stood still (a suspended machine, Ctrl-Z): that time tells nothing of the run."""
+        self._last += seconds
+
+    def take_over(self, durations: Mapping[Phase, Sequence[float]], last_sign: float) -> None:
+        """Begin with a run that was up before: the rhythm in its log, and its last sign of life."""
+        for phase, seconds in durations.items():
+            rhythm = self._rhythm(phase)
+            (rhythm.within if phase == "train" else rhythm.ends).extend(seconds)
+            self._to_learn.add(phase)
+        if durations.get("train"):
+            self._warm_up = 0
+        self._last = last_sign
+        self._stalled = False
+
+    @property
+    def last_sign(self) -> float:
+        """When there was progress last."""
+        return self._last
+
+    @property
+    def longest(self) -> float:
+        """The longest that this phase was quiet without being stalled, of the last times."""
+        return self._rhythm(self._phase).longest
+
+    @property
+    def thresholds(self) -> dict[Phase, float]:
+        """The threshold of each phase met until now, in seconds."""
+        # Put off until someone asks: steps may come by the thousand. They come first: others ask for theirs.
+        for phase in sorted(self._to_learn, key=lambda phase: phase != "train"):
+            self._thresholds[phase] = self._threshold(phase)
+        self._to_learn.clear()
+        return dict(self._thresholds)
+
+    def _rhythm(self, phase: Phase) -> Rhythm:
+        return self._rhythms.setdefault(phase, Rhythm())
+
+    def _learn(self, waited: float, phase: Phase) -> None:
+        """The run was quiet for so long, and is in `phase` now."""
+        before = self._phase
+        rhythm = self._rhythm(before)
+        self._to_learn.add(before)
+        if before == "init":
+            self._to_learn.add("train")
+        if before == phase == "train" and self._warm_up and not self._stalled:
+            self._warm_up -= 1
+            self._warmed = max(self._warmed, waited)
+        elif self._stalled and not (before == "train" and phase in _EXPLAINED):
+            rhythm.paused(waited)
+        elif before == phase:
+            rhythm.within.append(waited)
+        else:  # also a silent evaluation that is only told of when it is over
+            rhythm.ends.append(waited)
+
+    def _threshold(self, phase: Phase) -> float:
+        settings, rhythm = self._settings, self._rhythm(phase)
+        start = settings.stall_start_seconds * PATIENCE.get(phase, 1.0)
+        if phase == "train":
+            start *= min(_MOST_STEPS, self._stride)
+            known = len(rhythm.within) >= ENOUGH
+            # The first sign came after as many steps as the next ones will: a log of a line in half an hour.
+            usual = max(self._rhythm("init").longest, self._warmed, rhythm.longest)
+            if self.blind:
+                start *= 1 if self._warmed or rhythm.longest else _BLIND_PATIENCE
+                usual = max(usual, rhythm.longest_pause)
+        else:
+            known = len(rhythm.ends) >= ENOUGH
+            usual = rhythm.longest
+            if len(rhythm.within) >= ENOUGH:  # it shows signs of life: no need to wait for its end
+                start = settings.stall_start_seconds
+        # A log seldom says that an evaluation is over: it may be the steps that are quiet.
+        steps = self._thresholds.get("train", 0.0) if self.blind and phase in _EXPLAINED else 0.0
+        own = rhythm.threshold(
+            floor=settings.stall_floor_seconds,
+            start=start if known else max(start, settings.stall_factor * usual),
+            factor=settings.stall_factor,
+            known=known,
+            steps=phase == "train",
+        )
+        return max(own, steps)

@@ -1,0 +1,197 @@
+"""Evidence after the alarm: an agent over ranks that answer late, never, or with what no rank would say."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stallwatch_exporter.files.postmortem import diagnose_paths
+from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.probe.ring import RingWriter
+from stallwatch_exporter.probe.stacks import ANSWER, ASK
+from stallwatch_exporter.rings.probing import Probing
+from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_exporter.stacks import evidence, gathering
+from stallwatch_exporter.stacks.localranks import LocalRank
+from stallwatch_exporter.watching.agent import Agent
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.stacks.concluding import with_stacks
+from stallwatch_rules.stacks.records import Asked
+from stallwatch_rules.stacks.words import sentence
+
+
+class Watched:
+    """A run of one rank: this process, which answers as the test wants it to."""
+
+    def __init__(self, tmp_path: Path, catalogue: Catalogue, on_stall: str = "report") -> None:
+        self.rings = tmp_path / "rings"
+        self.rings.mkdir()
+        self.ring = RingWriter(self.rings / f"0-{os.getpid()}-{time.time_ns()}.ring", 0)
+        os.mkfifo(self.ring.path.with_suffix(ASK))
+        self.pipe = os.open(self.ring.path.with_suffix(ASK), os.O_RDWR | os.O_NONBLOCK)
+        self.told: list[Incident] = []
+        self.notices: list[str] = []
+        settings = ExporterSettings(home=tmp_path / "home", stall_start_seconds=10.0, on_stall=on_stall)
+        self.folder = RunFolder.create("sft", ["python", "sft.py"], home=tmp_path / "home")
+        self.now = self.folder.info.started_at
+        self.agent = Agent(
+            self.folder,
+            settings,
+            catalogue,
+            [self.told.append],
+            clock=lambda: self.now,
+            notice=self.notices.append,
+            probing=Probing(self.rings),
+        )
+
+    def close(self) -> None:
+        os.close(self.pipe)
+
+    def stand(self, seconds: float) -> None:
+        """So long no step is made."""
+        self.now += seconds
+        self.agent.tick(self.now)
+
+    def question(self) -> str:
+        """What the rank is asked."""
+        asked = self.until(self._read)
+        assert isinstance(asked, bytes)
+        return asked.decode().strip()
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self.pipe, 64)
+        except BlockingIOError:
+            return b""
+
+    def answer(self, question: str, threads: object) -> None:
+        told = {"asked": question, "threads": threads}
+        self.ring.path.with_suffix(ANSWER).write_text(json.dumps(told))
+
+    def until(self, done: Callable[[], object]) -> object:
+        end = time.monotonic() + 30
+        while not (result := done()):
+            assert time.monotonic() < end, f"waited in vain: {self.notices}"
+            time.sleep(0.01)
+        return result
+
+    def looked(self) -> bool:
+        """A look at the clock, without time going by; whether the stacks are told."""
+        self.agent.tick(self.now)
+        return bool(self.told[-1].stacks)
+
+
+@pytest.fixture
+def watched(tmp_path: Path, catalogue: Catalogue) -> Watched:
+    return Watched(tmp_path, catalogue)
+
+
+THREADS = [{"name": "MainThread", "main": True, "frames": [["/w/sft.py", 7, "main", "__main__"]]}]
+
+
+def test_the_alarm_is_out_before_the_rank_has_answered(watched: Watched) -> None:
+    watched.stand(3600.0)
+    (stall,) = watched.told
+    assert stall.kind == "stall" and stall.stacks is None
+    watched.answer(watched.question(), THREADS)
+    watched.until(watched.looked)
+    stacks = watched.told[-1].stacks
+    assert stacks is not None and watched.told[-1].id == stall.id
+    assert sentence(stacks) == "Rank 0 is at sft.py:7 in main."
+    assert "/w/sft.py:7 in main" in (watched.folder.path / stacks.file).read_text()
+    kept = (watched.folder.path / "incidents.jsonl").read_text().splitlines()
+    assert json.loads(kept[0])["stacks"] is None and json.loads(kept[-1])["stacks"]["groups"]
+    watched.close()
+
+
+def test_a_post_mortem_of_the_runs_folder_names_the_rank_too(watched: Watched, catalogue: Catalogue) -> None:
+    watched.agent.feed("stdout", b"step 1/10 loss 1.0\nstep 2/10 loss 0.9\n", watched.now)
+    watched.stand(3600.0)
+    watched.answer(watched.question(), THREADS)
+    watched.until(watched.looked)
+    watched.agent.end(Ending(kind="killed", exit_code=137, signal="SIGKILL"), watched.now)
+    found, problems = diagnose_paths([watched.folder.path], catalogue=catalogue)
+    assert found.digest[0] == "Rank 0 is at sft.py:7 in main." and problems == []
+    assert found.stats.files == 1, "the stacks are no log"
+    watched.close()
+
+
+def test_answers_to_a_stall_that_is_over_are_dropped(watched: Watched) -> None:
+    watched.stand(3600.0)
+    question = watched.question()
+    watched.agent.feed("stdout", b"step 1/10 loss 1.0\n", watched.now + 1)
+    watched.stand(2.0)
+    assert watched.told[-1].status == "resolved"
+    watched.answer(question, THREADS)
+    watched.until(lambda: list(watched.folder.path.glob("stacks-*.txt")))
+    watched.stand(1.0)
+    assert all(one.stacks is None for one in watched.told)
+    watched.close()
+
+
+def test_secrets_on_a_stack_are_masked(watched: Watched) -> None:
+    secret = "hf_" + "Ab3dEf6hIj" * 3 + "Qr5t"
+    watched.stand(3600.0)
+    watched.answer(watched.question(), [{"main": True, "frames": [[f"/w/{secret}.py", 1, "f", ""]]}])
+    watched.until(watched.looked)
+    stacks = watched.told[-1].stacks
+    assert stacks is not None
+    assert secret not in repr(watched.told[-1]) + (watched.folder.path / stacks.file).read_text()
+    watched.close()
+
+
+def test_the_reaction_comes_after_the_evidence(tmp_path: Path, catalogue: Catalogue) -> None:
+    watched = Watched(
+        tmp_path, catalogue, on_stall=f"command cat > {tmp_path}/new && mv {tmp_path}/new {tmp_path}/got"
+    )
+    watched.stand(3600.0)
+    watched.answer(watched.question(), THREADS)
+    watched.until(watched.looked)
+    watched.until((tmp_path / "got").exists)
+    assert json.loads((tmp_path / "got").read_text())["stacks"]["groups"][0]["place"] == "sft.py:7 in main"
+    watched.close()
+
+
+def test_the_diagnosis_names_the_odd_rank(watched: Watched) -> None:
+    from stallwatch_rules.records import Diagnosis
+    from stallwatch_rules.stacks.records import StackGroup, StallStacks
+
+    watched.stand(3600.0)
+    primary = watched.told[0].primary
+    stacks = StallStacks(1.0, 0.1, [StackGroup([2], "code", place="sft.py:7 in main")], [2], "elsewhere")
+    found = with_stacks(Diagnosis("stalled", primary=primary, digest=["rank 0: slow"]), stacks)
+    assert found.digest == ["Rank 2 is at sft.py:7 in main.", "rank 0: slow"]
+    assert found.primary is not None and found.primary.rank == 2
+    assert found.primary.evidence[0] == found.digest[0]
+    assert with_stacks(found, stacks).digest == found.digest, "told once"
+    watched.close()
+
+
+def test_asking_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stuck, now = threading.Event(), [0.0]
+    monkeypatch.setattr(evidence, "local_ranks", lambda *_: stuck.wait() and [])
+    notices: list[str] = []
+    asking = evidence.Evidence(tmp_path, None, "sft", notices.append, clock=lambda: now[0])
+    asking.gather(1)
+    assert asking.take(1) is None
+    now[0] = evidence.PATIENCE_SECONDS
+    assert asking.take(1) == evidence.Found(None)
+    assert len(notices) == 1 and asking.take(1) is None  # told once
+    stuck.set()
+
+
+def test_a_rank_that_answered_late_was_not_locked_out(watched: Watched) -> None:
+    rank = LocalRank(0, os.getpid(), 0.0, watched.ring.path)
+    asked = {0: Asked(0, os.getpid(), origin="signal", locked_out=True)}
+    gathering._late_answers([rank], "1", asked)
+    assert asked[0].locked_out  # no answer, no news
+    watched.ring.path.with_suffix(ANSWER).write_text(json.dumps({"asked": "1", "threads": []}))
+    gathering._late_answers([rank], "1", asked)
+    assert (asked[0].origin, asked[0].locked_out) == ("probe", False)

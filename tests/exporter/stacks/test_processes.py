@@ -1,0 +1,60 @@
+"""What the kernel tells of processes: real ones, and lines as /proc writes them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from stallwatch_exporter.stacks.processes import condition, handles, lock_holders
+
+WAITS = """
+import fcntl, sys
+with open(sys.argv[1]) as file:
+    print("ready", flush=True)
+    fcntl.flock(file, fcntl.LOCK_EX)
+"""
+
+
+def test_who_waits_for_a_lock_and_who_holds_it(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with subprocess.Popen([sys.executable, "-c", WAITS, str(path)], stdout=subprocess.PIPE) as child:
+            assert child.stdout is not None
+            child.stdout.readline()
+            until = time.monotonic() + 30
+            while lock_holders().get(child.pid) != os.getpid():
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            child.kill()
+
+
+def test_conditions_by_the_state_in_status(tmp_path: Path) -> None:
+    for number, (state, expected) in enumerate(
+        [
+            ("S (sleeping)", "alive"),
+            ("T (stopped)", "stopped"),
+            ("D (disk sleep)", "blocked"),
+            ("Z (zombie)", "ended"),
+        ]
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "status").write_text(f"Name:\tpython\nState:\t{state}\nSigQ:\t0/1\n")
+        assert condition(number, tmp_path) == expected
+    assert condition(99, tmp_path) == "ended"
+    assert condition(99, tmp_path / "no-proc") == "alive"
+
+
+def test_a_signal_is_handled_only_with_a_handler_and_unblocked(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    status = tmp_path / "7" / "status"
+    status.write_text("SigBlk:\t0000000000000000\nSigCgt:\t0400000000000000\n")
+    assert handles(7, 59, tmp_path) and not handles(7, 58, tmp_path)
+    status.write_text("SigBlk:\t0400000000000000\nSigCgt:\t0400000000000000\n")
+    assert not handles(7, 59, tmp_path)
+    assert not handles(8, 59, tmp_path)

@@ -1,0 +1,138 @@
+"""``[stall] on_stall``: commands of the user's own, and runs that are ended, as real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.stacks.reaction import abort, react, variables
+from stallwatch_exporter.stacks.usercommand import OUTPUT_BYTES, run_line
+from stallwatch_rules.stacks.records import StackGroup, StallStacks
+
+STALL = Incident(
+    id="sft/stall/silent-hang-no-error/1",
+    run="sft",
+    kind="stall",
+    rule="silent-hang-no-error",
+    severity="critical",
+    status="open",
+    episode=1,
+    opened_at=0.0,
+    updated_at=0.0,
+    step=12,
+    stacks=StallStacks(1.0, 0.1, [StackGroup([1], "code")], [1], "elsewhere", file="stacks-1.txt"),
+)
+
+
+def test_a_command_gets_the_incident_and_its_variables(tmp_path: Path) -> None:
+    notices: list[str] = []
+    line = f"cat > {tmp_path}/in; echo $STALLWATCH_RANKS $STALLWATCH_STEP $STALLWATCH_STACKS > {tmp_path}/out"
+    thread = react(f"command {line}", STALL, 4711, notices.append, folder="/runs/sft")
+    assert thread is not None
+    thread.join(30)
+    assert json.loads((tmp_path / "in").read_text())["stacks"]["odd"] == [1]
+    assert (tmp_path / "out").read_text() == "1 12 /runs/sft/stacks-1.txt\n"
+    (notice,) = notices
+    assert "exited with 0" in notice and notice.endswith("(it printed nothing)")
+
+
+def test_what_a_command_prints_is_kept_and_told(tmp_path: Path) -> None:
+    notices: list[str] = []
+    run_line("echo requeued; echo as 4712 >&2", STALL, {}, notices.append, folder=str(tmp_path))
+    (kept,) = tmp_path.glob("on-stall-*.txt")
+    assert kept.read_text() == "requeued\nas 4712\n"
+    (notice,) = notices
+    assert "exited with 0" in notice and str(kept) in notice
+
+
+def test_of_much_output_the_end_is_kept(tmp_path: Path) -> None:
+    line = f"{sys.executable} -c \"print('x' * 200_000); print('the end')\""
+    run_line(line, STALL, {}, lambda _: None, folder=str(tmp_path))
+    (kept,) = tmp_path.glob("on-stall-*.txt")
+    text = kept.read_text()
+    assert text.startswith("[the first ") and text.endswith("x\nthe end\n")
+    assert OUTPUT_BYTES < len(text) < OUTPUT_BYTES + 100
+
+
+def test_a_folder_that_takes_no_file_is_told(tmp_path: Path) -> None:
+    notices: list[str] = []
+    run_line("echo hello", STALL, {}, notices.append, folder=str(tmp_path / "gone"))
+    assert "its output cannot be kept: No such file" in notices[0]
+
+
+def test_a_command_that_takes_too_long_ends_with_all_it_started(tmp_path: Path) -> None:
+    notices: list[str] = []
+    line = "sleep 600 & echo $!; wait"
+    run_line(line, STALL, {}, notices.append, folder=str(tmp_path), patience=1.0)
+    (kept,) = tmp_path.glob("on-stall-*.txt")
+    child = int(kept.read_text())
+    try:
+        _, alive = psutil.wait_procs([psutil.Process(child)], timeout=30)
+    except psutil.NoSuchProcess:
+        alive = []
+    assert not alive
+    assert "was ended after 1 s" in notices[0]
+
+
+def test_a_command_has_a_session_of_its_own(tmp_path: Path) -> None:
+    code = "import os; print(os.getsid(0) == os.getpgrp() != int(os.environ['OURS']))"
+    run_line(f'{sys.executable} -c "{code}"', STALL, {"OURS": str(os.getsid(0))}, print, folder=str(tmp_path))
+    (kept,) = tmp_path.glob("on-stall-*.txt")
+    assert kept.read_text() == "True\n"
+
+
+def test_a_command_that_fails_or_takes_too_long_is_told() -> None:
+    notices: list[str] = []
+    run_line("echo no such job >&2; exit 3", STALL, {}, notices.append)
+    run_line("exec sleep 60", STALL, {}, notices.append, patience=0.2)
+    assert "exited with 3" in notices[0] and notices[0].endswith(": no such job")
+    assert "was ended after" in notices[1]
+
+
+def test_what_is_not_known_is_empty() -> None:
+    told = variables(msgspec.structs.replace(STALL, stacks=None), None, "")
+    assert (told["STALLWATCH_RANKS"], told["STALLWATCH_COMMAND_PID"], told["STALLWATCH_STACKS"]) == (
+        "",
+        "",
+        "",
+    )
+
+
+STUBBORN = """
+import signal, subprocess, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+def test_a_command_that_ignores_sigterm_is_killed_with_all_it_started() -> None:
+    with subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE) as command:
+        assert command.stdout is not None
+        grandchild = psutil.Process(int(command.stdout.readline()))
+        abort(command.pid, grace=0.3)
+        assert command.wait(30) == -9
+    gone, alive = psutil.wait_procs([grandchild], timeout=30)
+    assert not alive and gone
+
+
+def test_the_exit_status_is_left_to_whoever_waits_for_the_command() -> None:
+    with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as command:
+        abort(command.pid, grace=30)
+        assert command.wait(30) == -signal.SIGTERM
+
+
+def test_only_run_can_end_a_command() -> None:
+    notices: list[str] = []
+    assert react("abort", STALL, None, notices.append) is None
+    assert "only stallwatch run" in notices[0]
+    assert react("report", STALL, 4711, notices.append) is None

@@ -1,0 +1,174 @@
+"""Checkpoints that ranks told of: what is broken is told once it is sure, not while it is written."""
+
+from __future__ import annotations
+
+import json
+import struct
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stallwatch_exporter.probe.api import Probe
+from stallwatch_exporter.rings.probing import Probing
+from stallwatch_exporter.watching.checkpoints import SETTLED_SECONDS, SURE_SECONDS, CheckpointWatch
+
+EMPTY, CORRUPT = "zero3-empty-state-dict", "checkpoint-archive-corrupt"
+
+
+def weights(path: Path, shape: list[int], cut: int = 0) -> Path:
+    """A safetensors file with one tensor; the last `cut` bytes are missing."""
+    size = 4 * (shape[0] if shape else 1)
+    header = json.dumps({"head.weight": {"dtype": "F32", "shape": shape, "data_offsets": [0, size]}}).encode()
+    data = struct.pack("<Q", len(header)) + header + bytes(size)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data[: len(data) - cut])
+    return path
+
+
+@pytest.fixture
+def watch_here() -> CheckpointWatch:
+    """Looks at once instead of in a thread."""
+    return CheckpointWatch(begin=lambda job: job())
+
+
+def told(path: Path) -> dict[str, Any]:
+    return {"kind": "checkpoint", "rank": 0, "time": 1.0, "path": str(path)}
+
+
+def seen(watched: CheckpointWatch, *times: float) -> list[str]:
+    """The rules that are told when it looks at these times."""
+    return [match.rule for now in times for match in watched.look(now)]
+
+
+def test_empty_tensors_are_told_when_they_were_found_twice(
+    watch_here: CheckpointWatch, tmp_path: Path
+) -> None:
+    file = weights(tmp_path / "model.safetensors", [0])
+    watch_here.heard(told(file), 7, 0.0)
+    sure = SETTLED_SECONDS + SURE_SECONDS + 2
+    assert seen(watch_here, 1.0, SETTLED_SECONDS, SETTLED_SECONDS + 1, sure - 1) == []
+    (match,) = watch_here.look(sure)
+    assert (match.rule, match.line.number, match.line.rank) == (EMPTY, 7, 0)
+    assert str(file) in match.line.text and "head.weight" in match.line.text
+    watch_here.heard(told(file), 8, sure)
+    assert seen(watch_here, *range(int(sure), int(sure) + 200)) == []  # told already
+
+
+def test_a_file_that_was_still_being_written_is_not_told(watch_here: CheckpointWatch, tmp_path: Path) -> None:
+    file = weights(tmp_path / "model.safetensors", [100], cut=30)
+    watch_here.heard(told(file), 1, 0.0)
+    assert seen(watch_here, SETTLED_SECONDS, SETTLED_SECONDS + 1) == []
+    weights(file, [100])
+    assert seen(watch_here, *range(12, 200)) == []
+
+
+def test_at_the_end_of_a_run_one_look_is_enough(watch_here: CheckpointWatch, tmp_path: Path) -> None:
+    file = weights(tmp_path / "model.safetensors", [100], cut=30)
+    watch_here.heard(told(file), 1, 0.0)
+    assert [match.rule for match in watch_here.finish(1.0)] == [CORRUPT]
+
+
+def test_what_lies_in_a_folder_is_looked_at_with_it(watch_here: CheckpointWatch, tmp_path: Path) -> None:
+    file = weights(tmp_path / "checkpoint-2" / "model.safetensors", [0])
+    watch_here.heard(told(file), 1, 0.0)
+    watch_here.heard(told(file.parent), 2, 1.0)
+    assert [match.line.number for match in watch_here.finish(1.0)] == [2]
+
+
+def test_whole_checkpoints_removed_ones_and_odd_events_are_no_news(
+    watch_here: CheckpointWatch, tmp_path: Path
+) -> None:
+    watch_here.heard(told(weights(tmp_path / "model.safetensors", [3])), 1, 0.0)
+    watch_here.heard(told(tmp_path / "rotated-away"), 2, 0.0)
+    watch_here.heard({"kind": "checkpoint", "path": 3}, 3, 0.0)
+    assert seen(watch_here, *range(200)) == []
+    assert watch_here.finish(200.0) == []
+
+
+def test_a_file_system_that_hangs_holds_up_nothing(tmp_path: Path) -> None:
+    hangs = threading.Event()
+    watched = CheckpointWatch(
+        begin=lambda job: threading.Thread(target=lambda: (hangs.wait(), job())).start()
+    )
+    watched.heard(told(weights(tmp_path / "model.safetensors", [0])), 1, 0.0)
+    assert seen(watched, *range(100)) == []
+    hangs.set()
+    assert [match.rule for match in watched.finish(101.0)] == [EMPTY]
+
+
+def test_a_checkpoint_of_empty_tensors_is_an_incident_and_stays_in_the_diagnosis(
+    watch: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "rings").mkdir()
+    run = watch()
+    run.agent._probing = Probing(tmp_path / "rings")
+    run.agent._hearing._checkpoints = CheckpointWatch(begin=lambda job: job())
+    probe = Probe(tmp_path / "rings", {"RANK": "0"}, lambda: run.now)
+    probe.announce()
+    file = weights(tmp_path / "checkpoint-2" / "model.safetensors", [0])
+    probe.event("checkpoint", path=str(file.parent), by="trainer")
+    for _ in range(40):
+        run.wait(2.0)
+        probe.step(loss=0.5)
+    (incident,) = run.told
+    assert (incident.rule, incident.severity) == (EMPTY, "warning")
+    assert str(file) in incident.evidence[0] and incident.note
+    diagnosis = run.end("finished", 0)
+    assert (diagnosis.verdict, diagnosis.primary.rule, diagnosis.primary.harm) == (
+        "degraded",
+        EMPTY,
+        "degrading",
+    )
+    assert [one.status for one in run.told if one.kind == "finding"][-1] == "open"  # it is broken still
+
+
+def test_a_last_checkpoint_that_is_broken_is_told_though_the_run_finished(
+    watch: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "rings").mkdir()
+    run = watch()
+    run.agent._probing = Probing(tmp_path / "rings")
+    run.agent._hearing._checkpoints = CheckpointWatch(begin=lambda job: job())
+    probe = Probe(tmp_path / "rings", {"RANK": "0"}, lambda: run.now)
+    probe.announce()
+    for _ in range(5):
+        run.wait(2.0)
+        probe.step(loss=0.5)
+    file = tmp_path / "final" / "model.safetensors"
+    file.parent.mkdir()
+    file.touch()
+    probe.event("checkpoint", path=str(file.parent), by="trainer")
+    assert run.end("finished", 0).verdict == "degraded"
+    (incident,) = run.told
+    assert (incident.rule, incident.status) == (CORRUPT, "open")
+
+
+def announce_trainer(probe: Probe, **about: Any) -> None:
+    probe.announce()
+    probe.event("versions", trl="0.15.2", deepspeed="0.16.4", transformers="4.48.3")
+    probe.event("trainer", **about)
+
+
+@pytest.mark.parametrize(
+    ("about", "rules"),
+    [
+        ({"classes": ["GRPOTrainer", "Trainer"], "stage": 3}, ["trainer-api-changed"]),
+        ({"classes": ["GRPOTrainer", "Trainer"], "stage": 2}, []),
+        ({"classes": ["SFTTrainer", "Trainer"], "stage": 3}, []),
+        ({"classes": None, "stage": None}, []),
+    ],
+)
+def test_versions_that_do_not_fit_what_trains_are_told_as_it_begins(
+    watch: Callable[..., Any], tmp_path: Path, about: dict[str, Any], rules: list[str]
+) -> None:
+    (tmp_path / "rings").mkdir()
+    run = watch()
+    run.agent._probing = Probing(tmp_path / "rings")
+    announce_trainer(Probe(tmp_path / "rings", {"RANK": "0"}, lambda: run.now), **about)
+    run.wait(3)
+    assert [incident.rule for incident in run.told] == rules
+    diagnosis = run.end("finished", 0)
+    assert diagnosis.environment == {"trl": "0.15.2", "deepspeed": "0.16.4", "transformers": "4.48.3"}

@@ -1,0 +1,26 @@
+"""How soon somebody is told of a line that is fatal: the loops are woken for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stallwatch_exporter.watching.alarms import GATHER_SECONDS
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+
+
+def test_nothing_is_due_without_a_reason(run: Any) -> None:
+    run.say("{'loss': 2.1} step 1")
+    assert run.agent.due_in() == float("inf")
+
+
+def test_a_fatal_line_asks_for_a_look_and_is_told_at_it(run: Any) -> None:
+    run.say(OOM)
+    assert run.agent.due_in() == GATHER_SECONDS
+    run.now += GATHER_SECONDS / 2
+    assert run.agent.due_in() == GATHER_SECONDS / 2
+    run.now += GATHER_SECONDS / 2
+    assert (run.agent.due_in(), run.told) == (0.0, [])
+    run.agent.tick(run.now)
+    assert [incident.rule for incident in run.told] == ["cuda-oom"]
+    assert run.agent.due_in() == float("inf")

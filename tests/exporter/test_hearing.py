@@ -1,0 +1,236 @@
+"""What ranks tell of themselves becomes findings and incidents, though the log says nothing of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stallwatch_exporter.probe.api import Probe
+from stallwatch_exporter.probe.hooks.warned import warn
+from stallwatch_exporter.rings.probing import Probing
+
+SAVES = "zero3-save-unwrapped-model"
+CACHE = "zero3-trace-cache-invalidated"
+
+
+@pytest.fixture
+def probed(watch: Callable[..., Any], tmp_path: Path) -> tuple[Any, list[Probe]]:
+    """A run under watch and the probes of its two ranks, by the same clock."""
+    folder = tmp_path / "rings"
+    folder.mkdir()
+    run = watch()
+    run.agent._probing = Probing(folder)
+    return run, [Probe(folder, {"RANK": str(rank)}, lambda: run.now) for rank in (0, 1)]
+
+
+def train(run: Any, probes: list[Probe], steps: int, seconds: float = 2.0) -> None:
+    for _ in range(steps):
+        run.wait(seconds)
+        for probe in probes:
+            probe.step(loss=0.5)
+    run.wait(1.0)
+
+
+def warn_of_saving(probes: list[Probe]) -> None:
+    for probe in probes:
+        probe.announce()
+        warn(
+            probe,
+            SAVES,
+            "unwrapped-at-checkpoint",
+            "PPOTrainer",
+            trainer="PPOTrainer",
+            place="trl/trainer/ppo_trainer.py:332",
+            saves="step 500",
+        )
+
+
+def finding(diagnosis: Any, rule: str) -> Any:
+    return next((one for one in diagnosis.findings if one.rule == rule), None)
+
+
+def test_a_warning_is_an_incident_before_anything_fails(probed: Any) -> None:
+    run, probes = probed
+    warn_of_saving(probes)
+    run.wait(3)
+    (incident,) = run.told
+    assert (incident.id, incident.severity, incident.harm) == (
+        f"sft/finding/{SAVES}/1",
+        "warning",
+        "degrading",
+    )
+    assert "trl/trainer/ppo_trainer.py:332" in incident.evidence[0]
+    assert incident.note == "It will fail at the first checkpoint (save strategy: step 500)."
+    assert incident.primary is not None and incident.primary.fixes
+    assert incident.primary.file == "events.jsonl"
+    assert run.metric(f"stallwatch_rule_matches_total{{rule={SAVES}}}") == 2
+    train(run, probes, 30)
+    assert len(run.changes) == 1  # neither repeated nor taken back, though the steps go on
+    diagnosis = run.end("finished", 0)
+    assert finding(diagnosis, SAVES).harm == "harmless"
+    assert diagnosis.verdict == "healthy"
+    assert run.changes[-1][1:] == ("resolved", "run-finished")
+
+
+def test_what_was_warned_of_and_then_failed_is_told_by_the_logs_line(probed: Any) -> None:
+    run, probes = probed
+    warn_of_saving(probes)
+    train(run, probes, 5)
+    error = "'LlamaForCausalLM' object has no attribute 'zero_gather_16bit_weights_on_model_save'"
+    run.say(
+        "[rank0]: Traceback (most recent call last):",
+        '[rank0]:   File "train.py", line 9, in <module>',
+        f"[rank0]: AttributeError: {error}",
+    )
+    run.wait(2)
+    diagnosis = run.end()
+    assert diagnosis.verdict == "failed"
+    assert (diagnosis.primary.rule, diagnosis.primary.harm, diagnosis.primary.file) == (
+        SAVES,
+        "fatal",
+        "stdout",
+    )
+    assert finding(diagnosis, SAVES).count == 1
+    assert [error in text for text in diagnosis.primary.evidence] == [True, False]
+    assert "ppo_trainer.py:332" in diagnosis.primary.evidence[1]
+    assert run.told[-1].severity == "critical"
+
+
+def test_the_meaning_is_told_in_the_users_language(watch: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "rings").mkdir()
+    run = watch(language="zh")
+    run.agent._probing = Probing(tmp_path / "rings")
+    warn_of_saving([Probe(tmp_path / "rings", {"RANK": "0"}, lambda: run.now)])
+    run.wait(3)
+    assert run.told[0].note.startswith("将在保存第一个 checkpoint 时失败")
+
+
+def test_warnings_of_rules_and_kinds_that_are_not_known_are_passed_over(probed: Any) -> None:
+    run, probes = probed
+    probes[0].announce()
+    warn(probes[0], "no-such-rule", "sum", "x", parameter="x", place="y")
+    warn(probes[0], SAVES, "of-a-later-version", "x")
+    probes[0].event("concern", rule=["a", "list"], seen=3)
+    run.wait(5)
+    assert run.told == [] and run.agent.errors == 0
+
+
+def raise_unseen(probe: Probe, message: str = "CUDA out of memory. Tried to allocate 2.00 GiB.") -> None:
+    probe.event(
+        "exception",
+        exception="torch.OutOfMemoryError",
+        message=message,
+        frames=["/w/train.py:12 <module>", "/env/site-packages/torch/nn/modules/linear.py:125 forward"],
+    )
+
+
+def test_an_exception_that_the_log_does_not_show_is_diagnosed(probed: Any) -> None:
+    run, probes = probed
+    train(run, probes, 5)
+    raise_unseen(probes[1])
+    run.wait(10)
+    assert [(one.rule, one.severity) for one in run.told] == [("cuda-oom", "critical")]
+    diagnosis = run.end()
+    assert (diagnosis.verdict, diagnosis.primary.rule, diagnosis.primary.rank) == ("failed", "cuda-oom", 1)
+    assert diagnosis.primary.file == "events.jsonl"
+
+
+def test_an_exception_that_the_log_shows_counts_once(probed: Any) -> None:
+    run, probes = probed
+    train(run, probes, 5)
+    raise_unseen(probes[1], "no such thing as 5 apples")
+    run.wait(2)
+    run.say(
+        "[rank1]: Traceback (most recent call last):",
+        '[rank1]:   File "/w/train.py", line 12, in <module>',
+        "[rank1]: torch.OutOfMemoryError: no such thing as 5 apples",
+    )
+    diagnosis = run.end()
+    assert [(one.exception, one.count) for one in diagnosis.unknown] == [("torch.OutOfMemoryError", 1)]
+    assert diagnosis.unknown[0].first.file == "stdout"
+
+
+def test_an_exception_that_no_rule_knows_is_shown_with_its_frames(probed: Any) -> None:
+    run, probes = probed
+    raise_unseen(probes[0], "first line\nsecond line")
+    diagnosis = run.end()
+    (unknown,) = diagnosis.unknown
+    assert (unknown.exception, unknown.ranks) == ("torch.OutOfMemoryError", [0])
+    assert unknown.message.startswith("first line")
+    assert unknown.frames[0] == "/w/train.py:12 in <module>"
+
+
+def invalidate(probe: Probe, how: str = "mismatch", times: int = 3) -> None:
+    for _ in range(times):
+        probe.add(f"invalidations_{how}")
+    names = {"got_name": "blocks.2 (Block)", "expected_name": "blocks.0 (Block)"}
+    probe.event("trace-cache", "once", how=how, got=5, expected=3, **names)
+
+
+def test_silent_invalidations_before_a_standstill_are_its_cause_with_the_modules(probed: Any) -> None:
+    run, probes = probed
+    for _ in range(20):
+        for probe in probes:
+            invalidate(probe)
+        train(run, probes, 1)
+    assert run.told == []
+    run.wait(40)
+    (stall,) = run.told
+    assert (stall.id, stall.severity) == (f"sft/stall/{CACHE}/1", "critical")
+    assert stall.evidence == ["trace cache invalidated: expected blocks.0 (Block), but got blocks.2 (Block)"]
+    assert stall.count == 120 and stall.note
+    assert run.metric("stallwatch_trace_cache_invalidations_total{rank=0}") == 60
+    train(run, probes, 1)
+    assert run.changes[-1][1:] == ("resolved", "recovered")
+
+
+def test_invalidations_while_steps_go_on_are_harmless(probed: Any) -> None:
+    run, probes = probed
+    for _ in range(30):
+        for probe in probes:
+            invalidate(probe, times=1)
+        train(run, probes, 1)
+    diagnosis = run.end("finished", 0)
+    assert run.told == []
+    assert finding(diagnosis, CACHE).harm == "harmless"
+    assert diagnosis.verdict == "healthy"
+
+
+def test_invalidations_by_design_are_no_finding_even_in_a_standstill(probed: Any) -> None:
+    """A trainer that generates throws the trace away from outside of the forward pass."""
+    run, probes = probed
+    for _ in range(20):
+        for probe in probes:
+            invalidate(probe, "external")
+        train(run, probes, 1)
+    run.wait(40)
+    assert [incident.rule for incident in run.told] == ["silent-hang-no-error"]
+
+
+def test_invalidations_that_the_log_tells_count_once(probed: Any) -> None:
+    run, probes = probed
+    for _ in range(20):
+        invalidate(probes[0], times=1)
+        run.say("Invalidate trace cache @ step 10: expected module 19, but got module 11")
+        train(run, probes, 1)
+    diagnosis = run.end("finished", 0)
+    assert finding(diagnosis, CACHE).count == 20
+
+
+def test_warnings_of_the_ranks_are_counted_and_the_logs_are_not_counted_beside_them(probed: Any) -> None:
+    run, probes = probed
+    run.say("UserWarning: before any rank told of itself")
+    run.wait(1)
+    assert run.metric("stallwatch_warnings_total") == 1
+    for probe in probes:
+        probe.add("warnings", 0.0)
+        probe.add("warnings", 2.0)
+    train(run, probes, 1)
+    run.say("UserWarning: one of those")
+    run.wait(1)
+    assert run.metric("stallwatch_warnings_total{rank=0}") == 2
+    assert run.metric("stallwatch_warnings_total{rank=1}") == 2
+    assert run.metric("stallwatch_warnings_total") == 1

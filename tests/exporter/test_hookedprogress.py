@@ -1,0 +1,152 @@
+"""Steps and phases that ranks tell, put together with what the log says."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallwatch_exporter.probe.layout import PHASES
+from stallwatch_exporter.rings.reader import Record
+from stallwatch_exporter.serving.metrics import RunMetrics
+from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_exporter.watching.advance import Advance
+from stallwatch_exporter.watching.hookedprogress import HookedProgress
+from stallwatch_exporter.watching.stall import StallWatch
+from stallwatch_rules.records import Line, Sample
+
+
+class Ranks:
+    """What ranks and logs tell, by a clock that the tests turn."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.progress = HookedProgress()
+        self.watch = StallWatch(ExporterSettings(), self.now)
+        self.metrics = RunMetrics("r")
+        self.advance = Advance(self.progress, self.watch, self.metrics)
+        self.beats = 0.0
+
+    def tell(self, phase: str, step: int | None = None, rank: int = 0, after: float = 0.0) -> None:
+        self.now += after
+        self.beats += 1
+        values = {"phase": float(PHASES.index(phase)), "beats": self.beats}
+        if step is not None:
+            values["step"] = float(step)
+        self.progress.hooked(Record(rank, 0, self.now, values))
+        self.advance.seen(self.now)
+
+    def steps(self, first: int, last: int, seconds: float = 1.0, ranks: int = 1) -> None:
+        for step in range(first, last + 1):
+            self.now += seconds
+            for rank in range(ranks):
+                self.tell("train", step, rank, after=0.001)
+
+    def log(self, text: str = "", step: int | None = None) -> None:
+        self.progress.heard_at = self.now
+        sample = None if step is None else Sample(None, self.now, step=step, series="dict")
+        self.progress.add(sample, Line(text, "train.log", 1, None, self.now))
+        self.advance.seen(self.now)
+
+    def stalled(self, after: float) -> bool:
+        return self.watch.check(self.now + after).stalled
+
+
+@pytest.fixture
+def run() -> Ranks:
+    run = Ranks()
+    run.tell("init")
+    return run
+
+
+def test_one_rank_that_evaluates_is_an_evaluation_of_the_run(run: Ranks) -> None:
+    run.steps(1, 50, ranks=2)
+    run.tell("eval", rank=0)
+    run.tell("train", 50, rank=1, after=0.1)  # the same step, a little later
+    assert run.progress.phase == "eval"
+    assert not run.stalled(after=3000.0)
+    run.tell("train", rank=0, after=3000.0)
+    assert run.progress.phase == "train"
+
+
+def test_ranks_that_tell_of_the_same_step_are_one_step(run: Ranks) -> None:
+    """Else seven of eight waits would be some milliseconds, and the eighth an outlier."""
+    run.steps(1, 400, seconds=20.0, ranks=8)
+    assert run.watch.thresholds["train"] == pytest.approx(60.0, abs=1.0)
+
+
+def test_a_line_about_a_step_that_was_told_is_no_sign_of_life(run: Ranks) -> None:
+    run.steps(1, 400, seconds=20.0)
+    last = run.watch.last_sign
+    run.now += 5.0
+    run.log(step=400)
+    assert run.watch.last_sign == last
+
+
+def test_a_log_that_goes_on_without_its_probes_is_no_stall(run: Ranks) -> None:
+    run.steps(1, 400)
+    for step in range(401, 500):
+        run.now += 20.0
+        run.log(step=step)
+    assert not run.stalled(after=25.0)
+
+
+def test_batches_of_an_evaluation_are_signs_of_life(run: Ranks) -> None:
+    run.steps(1, 50)
+    for _ in range(100):
+        run.tell("eval", after=60.0)
+        assert not run.stalled(after=59.0)
+    assert run.stalled(after=3601.0)
+
+
+def test_a_compilation_in_mid_run_is_no_stall(run: Ranks) -> None:
+    run.steps(1, 400)
+    run.tell("init", after=0.1)
+    assert not run.stalled(after=1200.0)
+    run.tell("train", after=1200.0)
+    assert run.stalled(after=31.0)
+
+
+def test_ranks_that_are_started_again_load_again(run: Ranks) -> None:
+    run.steps(1, 400)
+    run.progress.ended(run.now + 1.0)
+    run.advance.seen(run.now + 1.0)
+    assert run.progress.phase == "init"
+    assert not run.stalled(after=900.0)
+    run.tell("init", after=30.0)
+    run.steps(380, 390)  # from the last checkpoint
+    assert (run.progress.attempt, run.progress.last_step) == (2, 390)
+    assert run.stalled(after=31.0)
+
+
+def test_a_rank_that_never_steps_holds_no_phase(run: Ranks) -> None:
+    run.tell("init", rank=9)
+    run.steps(1, 5)
+    assert run.progress.phase == "train"
+
+
+def test_evaluations_that_only_the_log_tells_of_count(run: Ranks) -> None:
+    run.steps(1, 50)
+    run.now += 1.0
+    run.log("***** Running Evaluation *****")
+    assert run.progress.phase == "eval"
+    run.steps(51, 51)
+    assert run.progress.phase == "train"
+
+
+@pytest.mark.parametrize("printed", [1001, 1])
+def test_steps_that_the_log_told_before_the_ranks_count_once(run: Ranks, printed: int) -> None:
+    """Records are read once a second: the first steps' lines are there before. Logs may count otherwise."""
+    for step in range(3):
+        run.now += 0.2
+        run.log(step=printed + step)
+    before = run.metrics.registry.get_sample_value("stallwatch_steps_total", {"run": "r"})
+    durations = run.metrics.registry.get_sample_value("stallwatch_step_duration_seconds_count", {"run": "r"})
+    assert (before, durations) == (printed + 2, 2)
+    end, run.now = run.now, run.now - 0.61
+    run.steps(1, 3, seconds=0.199)
+    assert run.now <= end
+    run.steps(4, 10, seconds=0.2)
+    after = run.metrics.registry.get_sample_value("stallwatch_steps_total", {"run": "r"})
+    assert after == before + 7
+    durations = run.metrics.registry.get_sample_value("stallwatch_step_duration_seconds_count", {"run": "r"})
+    assert durations == 9
+    assert run.metrics.registry.get_sample_value("stallwatch_step", {"run": "r"}) == 10

@@ -1,0 +1,79 @@
+"""The agent may be killed: what the command prints afterwards still arrives, and the command lives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stallwatch_exporter.running.keeper import Keeper
+
+RUN = [sys.executable, "-c", "from stallwatch.cli import main; main()", "run", "--no-metrics", "--"]
+PRINTS = (
+    "import os, pathlib, sys\n"
+    "here = pathlib.Path(sys.argv[1])\n"
+    "print('before')\n"
+    "(here / 'told').write_text(str(os.getpid()))\n(here / 'go').read_text()\n"
+    "print('after', 'x' * 100_000)\nprint('on stderr', file=sys.stderr)\n"
+)
+
+
+def test_a_command_prints_on_when_its_agent_is_killed(tmp_path: Path) -> None:
+    for pipe in ("told", "go"):
+        os.mkfifo(tmp_path / pipe)
+    command = [*RUN, sys.executable, "-c", PRINTS, str(tmp_path)]
+    agent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert agent.stdout is not None and agent.stderr is not None
+    assert (tmp_path / "told").read_text().isdigit()
+    assert agent.stdout.readline() == b"before\n"
+    agent.send_signal(signal.SIGKILL)
+    agent.wait(timeout=60)
+    (tmp_path / "go").write_text("on")
+    assert agent.stdout.read() == b"after " + b"x" * 100_000 + b"\n"
+    assert b"on stderr\n" in agent.stderr.read()
+
+
+def test_nothing_is_left_of_a_run_that_ended(tmp_path: Path) -> None:
+    command = [*RUN, sys.executable, "-c", "print('on')"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as run:
+        assert run.communicate(timeout=120)[0] == b"on\n"
+    assert run.returncode == 0
+    assert [pid for pid in psutil.pids() if session_of(pid) == run.pid] == []
+
+
+def session_of(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except OSError:  # ended meanwhile
+        return None
+
+
+def test_a_keeper_that_is_dismissed_carries_nothing(tmp_path: Path) -> None:
+    source, write = os.pipe()
+    with (tmp_path / "out").open("wb") as out:
+        keeper = Keeper([(source, out.fileno())])
+        os.write(write, b"still to be read by the agent")
+        keeper.dismiss()
+    assert os.read(source, 100) == b"still to be read by the agent"
+    assert (tmp_path / "out").read_bytes() == b""
+    with pytest.raises(ChildProcessError):
+        os.waitpid(keeper._process.pid, 0)
+    for fd in (source, write):
+        os.close(fd)
+
+
+def test_a_keeper_that_is_stopped_keeps_nobody_from_ending() -> None:
+    source, target = os.pipe()
+    keeper = Keeper([(source, target)])
+    os.kill(keeper._process.pid, signal.SIGSTOP)
+    keeper.dismiss()
+    assert keeper._process.wait(30) == -signal.SIGKILL
+    os.close(source)
+    os.close(target)

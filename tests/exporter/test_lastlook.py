@@ -1,0 +1,113 @@
+"""The endpoint outlives the command until a scraper read the end; for nobody else, and not for long."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, Gauge
+
+from stallwatch_exporter.probe.layout import FIELDS, Header
+from stallwatch_exporter.rings.presence import ranks_there
+from stallwatch_exporter.serving.lastlook import Scrapes
+from stallwatch_exporter.serving.server import serve
+from stallwatch_exporter.settings import ExporterSettings
+
+SCRAPER = {"X-Prometheus-Scrape-Timeout-Seconds": "10"}
+
+
+def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    start_response("200 OK", [])
+    return [b"metrics"]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def scraped_at(*times: float, header: bool = True) -> tuple[Scrapes, Clock]:
+    clock = Clock()
+    scrapes = Scrapes(answer, clock)
+    environ = {"HTTP_X_PROMETHEUS_SCRAPE_TIMEOUT_SECONDS": "10"} if header else {}
+    for clock.now in times:
+        assert b"".join(scrapes(environ, lambda *_: None)) == b"metrics"
+    return scrapes, clock
+
+
+def test_who_was_never_scraped_waits_for_nobody() -> None:
+    scrapes, _ = scraped_at()
+    assert scrapes.patience(30) == 0
+    assert not scrapes.wait_for_one(30)
+
+
+def test_a_person_or_a_dashboard_is_no_scraper() -> None:
+    scrapes, _ = scraped_at(100, 101, 102, header=False)
+    assert scrapes.patience(30) == 0
+
+
+def test_the_wait_follows_the_scrapers_own_rhythm() -> None:
+    scrapes, clock = scraped_at(100, 105, 110)
+    clock.now = 112
+    assert scrapes.patience(30) == pytest.approx(5 * 1.5 + 1 - 2)
+    assert scrapes.patience(3) == 3
+    clock.now = 125
+    assert scrapes.patience(30) == 0  # it has stopped coming
+
+
+def test_a_single_scrape_tells_no_rhythm() -> None:
+    scrapes, _ = scraped_at(100)
+    assert scrapes.patience(30) == 30
+
+
+def get(url: str, headers: dict[str, str]) -> str:
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as response:
+        return str(response.read().decode())
+
+
+def test_the_last_value_is_read_before_the_endpoint_closes() -> None:
+    registry = CollectorRegistry()
+    gauge = Gauge("ended", "Whether it ended.", registry=registry)
+    server = serve(registry, ExporterSettings(port=0), pytest.fail)
+    assert server is not None
+    assert "ended 0.0" in get(server.url, SCRAPER)
+    gauge.set(1)
+    seen: list[bool] = []
+    lingering = threading.Thread(target=lambda: seen.append(server.linger(60)))
+    lingering.start()
+    while lingering.is_alive():  # as a scraper would, until it is let go
+        assert "ended 1.0" in get(server.url, SCRAPER)
+        lingering.join(0.01)
+    server.close()
+    assert seen == [True]
+
+
+def header(rank: int, pid: int, started: float) -> Header:
+    return Header(8, 16, rank, rank, pid, started, FIELDS)
+
+
+def test_a_rank_is_there_as_long_as_the_process_of_its_newest_ring() -> None:
+    import psutil
+
+    own = os.getpid()
+    born = psutil.Process(own).create_time()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        other_born = psutil.Process(other.pid).create_time()
+        headers = [header(0, own, born + 1), header(1, other.pid, other_born + 1), header(-1, own, born)]
+        assert ranks_there(headers) == {0: True, 1: True}
+        # Its number belongs to somebody who was born later: the rank itself is gone.
+        assert ranks_there([header(2, other.pid, other_born - 60)]) == {2: False}
+        other.kill()
+        other.wait()
+        assert ranks_there(headers) == {0: True, 1: False}
+        restarted = [*headers, header(1, own, other_born + 2)]
+        assert ranks_there(restarted) == {0: True, 1: True}

@@ -1,0 +1,115 @@
+"""Who held the memory when something was killed: by ranks, the kernel's counters, the pod's name."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stallwatch_exporter.incident import Ending
+from stallwatch_exporter.probe.api import Probe
+from stallwatch_exporter.rings.probing import Probing, make_folder
+from stallwatch_exporter.running.ending import EndingWatch, classify
+from stallwatch_exporter.running.ending_words import detail_in
+from stallwatch_exporter.running.memory_held import MemoryHeld
+
+GIB = 2**30
+POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "sft-worker-0"}
+TORCHRUN = ["  error_file: <N/A>", "  traceback : Signal 9 (SIGKILL) received by PID 4711"]
+
+
+def held() -> MemoryHeld:
+    memory = MemoryHeld()
+    memory.rank(0, {"resident_bytes": 9.0 * GIB})
+    memory.rank(3, {"resident_bytes": 61.2 * GIB})
+    memory.rank(3, {"resident_bytes": 2.0 * GIB, "loss": 1.0})  # its peak counts, not what it holds now
+    memory.rank(1, {"resident_bytes": float("nan")})
+    memory.rank(-1, {"resident_bytes": 99.0 * GIB})  # no rank
+    memory.command(100 * GIB, 128 * GIB)
+    memory.command(50 * GIB, 128 * GIB)
+    return memory
+
+
+@pytest.mark.parametrize(
+    ("ending", "lines"),
+    [
+        (classify(-9), []),
+        (classify(137), []),
+        (classify(1, last_lines=TORCHRUN), TORCHRUN),
+        (classify(1, oom_before={"cgroup": 0}, oom_after={"cgroup": 1}), []),
+    ],
+)
+def test_a_kill_names_the_rank_that_held_most(ending: Ending, lines: list[str]) -> None:
+    told = held().told(ending, lines, {})
+    assert told.detail == (
+        f"{ending.detail} Rank 3 held the most memory, up to 61.2 GiB. "
+        "All processes of the command held up to 100.0 GiB, of 128.0 GiB that they may use."
+    )
+    assert (told.kind, told.exit_code, told.signal) == (ending.kind, ending.exit_code, ending.signal)
+
+
+@pytest.mark.parametrize("ending", [classify(0), classify(1), classify(-11), classify(-15)])
+def test_other_endings_are_told_as_they_are(ending: Ending) -> None:
+    assert held().told(ending, ["Epoch 1"], POD) == ending
+
+
+def test_without_a_probe_or_a_weight_nothing_is_made_up() -> None:
+    assert MemoryHeld().told(classify(-9), [], {}) == classify(-9)
+
+
+def test_in_kubernetes_the_pod_is_named() -> None:
+    killed = MemoryHeld().told(classify(-9), [], POD)
+    assert killed.kind == "killed"
+    assert "`kubectl describe pod sft-worker-0` tells whether it was OOMKilled or evicted" in killed.detail
+    oom = MemoryHeld().told(classify(-9, oom_before={"cgroup": 0}, oom_after={"cgroup": 1}), [], POD)
+    assert "Kubernetes calls this OOMKilled" in oom.detail and "(pod sft-worker-0)" in oom.detail
+
+
+def test_all_of_it_is_said_in_chinese_too() -> None:
+    told = held().told(classify(-9, oom_before={"cgroup": 0}, oom_after={"cgroup": 1}), [], POD)
+    assert detail_in(told, "zh") == (
+        "内核的 OOM killer 杀死了进程（退出码 137）。rank 3 占用内存最多，最高 61.2 GiB。"
+        "该命令的所有进程合计最高占用 100.0 GiB，可用上限为 128.0 GiB。"
+        "Kubernetes 将其记为 OOMKilled：容器达到了内存上限（pod sft-worker-0）。"
+    )
+    asked = MemoryHeld().told(classify(-9), [], POD)
+    assert "kubectl describe pod sft-worker-0" in detail_in(asked, "zh")
+
+
+def test_a_real_child_that_its_container_killed(tmp_path: Path) -> None:
+    """A real SIGKILL, and the counters of a control group (version 2) as the kernel writes them."""
+    proc, groups = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    groups.mkdir()
+    (proc / "vmstat").write_text("pgfault 1\noom_kill 5\n")
+    (proc / "self" / "cgroup").write_text("0::/\n")
+    events = "low 0\nhigh 0\nmax {0}\noom {0}\noom_kill {0}\noom_group_kill 0\n"
+    (groups / "memory.events").write_text(events.format(0))
+    watch = EndingWatch(proc, groups)
+    child = subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], stdin=-1, stdout=-1)
+    assert child.stdout is not None and child.stdin is not None
+    child.stdout.readline()
+    child.send_signal(signal.SIGKILL)
+    (groups / "memory.events").write_text(events.format(1))
+    ending = held().told(watch.ending(child.wait(), seconds=1.0, now=0.0), [], POD)
+    child.stdin.close()
+    child.stdout.close()
+    assert (ending.kind, ending.signal) == ("oom-killed", "SIGKILL")
+    assert "control group" in ending.detail and "Rank 3" in ending.detail and "OOMKilled" in ending.detail
+
+
+def test_the_agent_remembers_what_its_ranks_held(run: Any, tmp_path: Path) -> None:
+    rings = make_folder(tmp_path)
+    run.agent._probing = Probing(rings)
+    probe = Probe(rings, {"RANK": "5"}, lambda: run.now)
+    for size in (3.0, 1.0):
+        run.wait(2)
+        probe.step(resident_bytes=size * GIB)
+    run.wait(2)
+    assert "Rank 5 held the most memory, up to 3.0 GiB." in run.agent.judged(classify(-9)).detail
+    assert run.agent.judged(classify(0)) == classify(0)
+    run.agent._probing.close()

@@ -1,0 +1,89 @@
+"""Runs small trainings with real libraries as one rank that a probe watches, and tells what it wrote."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from stallwatch_exporter.probe.layout import PHASES
+from stallwatch_exporter.rings.probing import with_probe
+from stallwatch_exporter.rings.reader import Record, RingReader
+
+#: A model of a few hundred weights, and data for it.
+TINY = """
+import sys, torch
+from torch.utils.data import Dataset
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+class Data(Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, i): return {"input_ids": torch.arange(8) % 16, "labels": torch.arange(8) % 16}
+model = LlamaForCausalLM(LlamaConfig(vocab_size=16, hidden_size=8, intermediate_size=8,
+    num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1))
+def trainer(folder, callbacks=(), **more):
+    args = TrainingArguments(folder, max_steps=4, eval_strategy="steps", eval_steps=2, save_steps=2,
+        logging_steps=1, per_device_train_batch_size=2, report_to=[], use_cpu=True, disable_tqdm=True, **more)
+    return Trainer(model=model, args=args, train_dataset=Data(), eval_dataset=Data(),
+        callbacks=list(callbacks))
+"""
+
+
+def needs(*packages: str) -> list[pytest.MarkDecorator]:
+    """Marks for tests that train with these."""
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    return [
+        pytest.mark.repro,
+        pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} is not installed"),
+    ]
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Ranks:
+    """Programs as rank 0 of 1, with the rings of their probes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.rings = folder / "rings"
+        self.rings.mkdir()
+
+    def run(self, code: str, *options: str, probe: bool = True, **variables: str) -> str:
+        """Run `code`, which must succeed; what it printed to stdout."""
+        program = self.folder / "train.py"
+        program.write_text(code)
+        one = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+        environ = {**os.environ, **one, "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1", **variables}
+        environ = with_probe(environ, self.rings) if probe else environ
+        command = [sys.executable, *options, str(program), str(self.folder / "out")]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=170)
+        assert done.returncode == 0, done.stderr[-4000:]
+        return done.stdout
+
+    def records(self) -> list[Record]:
+        """What the rank told."""
+        (path,) = self.rings.glob("*.ring")
+        reader = RingReader(path)
+        found = reader.read().records
+        assert (reader.faults, reader.dropped_records) == (0, 0)
+        return found
+
+    def phases(self) -> list[str]:
+        """What it did, one after the other: its phases, and "step 3" for steps."""
+        told = []
+        for record in self.records():
+            if "step" in record.values:
+                told.append(f"step {record.values['step']:.0f}")
+            elif "phase" in record.values:
+                told.append(PHASES[int(record.values["phase"])])
+        return [name for name, _ in groupby(told)]

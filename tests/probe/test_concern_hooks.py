@@ -1,0 +1,330 @@
+"""What the hooks warn of and what they leave alone, on real torch modules and graphs without DeepSpeed.
+
+The same with real engines is in ``tests/repro/test_early_warnings.py``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stallwatch_exporter.probe.api import Probe
+from stallwatch_exporter.probe.hooks.checkpoints import (
+    AGAIN_SECONDS,
+    FOLDER_SECONDS,
+    MOST_TOLD,
+    Written,
+    folder_of,
+)
+from stallwatch_exporter.probe.hooks.eval_mode import EvalWatch, in_evaluation
+from stallwatch_exporter.probe.hooks.missing_model import who_lacks_one
+from stallwatch_exporter.probe.hooks.partitioned_sums import SumWatch, summed_while_partitioned
+from stallwatch_exporter.probe.hooks.trainer_saving import engine_of, look, swaps_engine
+from stallwatch_exporter.rings.reader import RingReader
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+
+
+@pytest.fixture
+def probe(tmp_path: Path) -> Probe:
+    return Probe(tmp_path, {"RANK": "0"})
+
+
+def told(tmp_path: Path) -> list[dict[str, Any]]:
+    """The events of the probe's file."""
+    return [json.loads(line) for path in tmp_path.glob("*.jsonl") for line in path.read_text().splitlines()]
+
+
+# ---- evaluation mode
+
+
+class Tower(nn.Module):  # type: ignore[name-defined,misc]
+    """A frozen encoder, a normalisation with statistics, and a head that learns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(4, 4).requires_grad_(False)
+        self.norm = nn.BatchNorm1d(4)
+        self.drop = nn.Dropout(0.1)
+        self.head = nn.Linear(4, 1)
+
+
+def test_what_is_in_evaluation_mode_on_purpose_is_left_alone() -> None:
+    model = Tower()
+    assert in_evaluation(model, strict=False) == {}
+    for part in (model.frozen, model.norm, model.drop):
+        part.eval()
+    assert in_evaluation(model, strict=False) == {}
+    assert set(in_evaluation(model, strict=True).values()) == {"frozen", "norm", "drop"}
+    model.eval()
+    assert in_evaluation(model, strict=False) == {model.head: "head"}
+
+
+def test_adapters_in_evaluation_mode_are_found_in_a_frozen_model() -> None:
+    model = Tower().requires_grad_(False)
+    model.head.lora_A = nn.Linear(4, 2)
+    assert in_evaluation(model.eval(), strict=False) == {model.head.lora_A: "head.lora_A"}
+    model.head.lora_A.train()
+    assert in_evaluation(model, strict=False) == {}
+
+
+class Turn:
+    """A clock that the test turns."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Engine:
+    """As much of an engine as the watch looks at."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+
+def backward(watch: EvalWatch, engine: Engine, *reached: Any) -> None:
+    """A backward pass through some of the engine's modules."""
+    frame = inspect.currentframe()
+    assert frame is not None
+    watch.begins(engine, None, frame)
+    for sub_module in reached:
+        arrive(watch, sub_module)
+
+
+def arrive(watch: EvalWatch, sub_module: Any) -> None:
+    frame = inspect.currentframe()
+    assert frame is not None and sub_module is frame.f_locals["sub_module"]
+    watch.reached(None, frame)
+
+
+def test_only_a_module_that_the_backward_pass_reaches_is_told(probe: Probe, tmp_path: Path) -> None:
+    model, armed = Tower(), list[bool]()
+    model.teacher = nn.Linear(4, 4).eval()  # learns from nothing, though nobody froze it
+    watch = EvalWatch(probe, armed.append, refused=False, clock=Turn())
+    backward(watch, Engine(model), model.head, model.norm)
+    assert told(tmp_path) == []
+    model.eval()
+    backward(watch, Engine(model), model.norm, model.head)
+    (event,) = told(tmp_path)
+    assert (event["rule"], event["seen"]) == ("zero3-backward-in-eval-mode", "eval-silent")
+    assert (event["module"], event["others"]) == ("head (Linear)", "1")
+    assert event["place"].startswith(__file__ + ":")
+
+
+def test_the_model_is_looked_through_now_and_then_and_when_it_was_left_in_evaluation_mode(
+    probe: Probe, tmp_path: Path
+) -> None:
+    clock, model, armed = Turn(), Tower(), list[bool]()
+    engine, watch = Engine(model), EvalWatch(probe, armed.append, refused=False, clock=clock)
+    backward(watch, engine, model.head)
+    model.head.eval()
+    backward(watch, engine, model.head)
+    assert told(tmp_path) == []  # too soon
+    clock.now = 1.5
+    backward(watch, engine, model.head)
+    assert len(told(tmp_path)) == 1
+    model.eval()
+    model.other = nn.Linear(1, 1).eval()
+    backward(watch, engine, model.other)  # at once: the model as a whole is another than it was
+    assert [event["module"] for event in told(tmp_path)] == ["head (Linear)", "other (Linear)"]
+    backward(watch, engine)
+    assert armed == [True, False, True, False]  # a backward pass is watched only while there is a suspect
+
+
+@pytest.mark.parametrize(("version", "seen"), [("0.15.3", ["eval-refused"]), ("0.15.4+cpu", []), ("", [])])
+def test_deepspeeds_version_tells_whether_it_refuses(
+    probe: Probe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, seen: list[str]
+) -> None:
+    armed: list[bool] = []
+    watch, model = (
+        EvalWatch(probe, armed.append, clock=Turn()),
+        Tower(),
+    )  # made while DeepSpeed is being imported
+    monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(__version__=version))
+    model.drop.eval()
+    backward(watch, Engine(model), model.drop)
+    assert [event["seen"] for event in told(tmp_path)] == seen
+
+
+def test_a_deepspeed_that_refuses_is_told_of_every_module(probe: Probe, tmp_path: Path) -> None:
+    model, armed = Tower(), list[bool]()
+    model.drop.eval()
+    backward(EvalWatch(probe, armed.append, refused=True, clock=Turn()), Engine(model), model.drop)
+    assert [(event["seen"], event["module"]) for event in told(tmp_path)] == [
+        ("eval-refused", "drop (Dropout)")
+    ]
+
+
+# ---- sums over what is partitioned
+
+
+def partitioned(size: int = 0) -> Any:
+    """A parameter as ZeRO-3 leaves it outside of its module."""
+    parameter = nn.Parameter(torch.ones(size))
+    parameter.ds_id = 3
+    return parameter
+
+
+def test_sums_over_partitioned_parameters_are_found_under_arithmetic() -> None:
+    first, second, real = partitioned(), partitioned(), torch.ones(3, requires_grad=True)
+    loss = (real**2).mean() + 0.0 * sum(each.sum() for each in (first, second))
+    assert summed_while_partitioned(loss.grad_fn) is second
+    assert summed_while_partitioned((loss / 2 + first.pow(2).sum()).grad_fn) is not None
+    assert summed_while_partitioned((real.mean() + first.mean().nan_to_num()).grad_fn) is first
+
+
+def test_what_is_summed_whole_or_within_a_module_is_no_such_sum() -> None:
+    scale, head = partitioned(1), nn.Linear(3, 1)
+    head.weight.ds_id = 4
+    loss = (head(torch.ones(2, 3)) * scale).sum() + head.weight.sum()
+    scale.data, head.weight.data = torch.empty(0), torch.empty(0)  # partitioned after the forward pass
+    assert summed_while_partitioned(loss.grad_fn) is None
+    empty = torch.empty(0, requires_grad=True)  # no parameter of ZeRO-3: an empty batch
+    assert summed_while_partitioned((empty.sum() + scale.sum().detach()).grad_fn) is None
+    assert summed_while_partitioned(None) is None
+
+
+def test_the_walk_ends_whatever_the_graph() -> None:
+    loss = partitioned().sum()
+    for _ in range(1000):
+        loss = loss + 1.0
+    assert summed_while_partitioned(loss.grad_fn) is None
+    assert summed_while_partitioned(loss.grad_fn, most=2000) is not None
+
+
+def test_the_first_losses_are_looked_at_and_then_ever_fewer(probe: Probe, tmp_path: Path) -> None:
+    model = nn.Module()
+    model.adapter = nn.ParameterList([partitioned() for _ in range(20)])
+    engine, watch, frame = Engine(model), SumWatch(probe), inspect.currentframe()
+    assert frame is not None
+    for parameter in model.adapter:
+        watch.begins(engine, parameter.sum(), frame)
+    assert [event["parameter"] for event in told(tmp_path)] == [
+        f"adapter.{index - 1}" for index in (1, 2, 3, 4, 8, 16)
+    ]
+
+
+# ---- saving
+
+
+class Base:
+    """A trainer as far as saving is concerned."""
+
+    def __init__(self, engine: Any, saves: str = "steps") -> None:
+        self.deepspeed, self.model = engine, SimpleNamespace(policy=object())
+        self.args = SimpleNamespace(save_strategy=saves, save_steps=500)
+
+    def save_model(self) -> None:
+        self.saved = self.deepspeed
+
+
+class Swapping(Base):
+    def save_model(self) -> None:
+        whole, self.model = self.model, self.model.policy
+        engine, self.deepspeed = self.deepspeed, self.model
+        super().save_model()
+        self.model, self.deepspeed = whole, engine
+
+
+class Reading(Base):
+    def save_model(self) -> None:
+        self.model = self.deepspeed.module
+        super().save_model()
+
+
+def zero3(gathers: bool, stage: int = 3) -> Any:
+    return SimpleNamespace(
+        zero_gather_16bit_weights_on_model_save=lambda: gathers, zero_optimization_stage=lambda: stage
+    )
+
+
+def test_a_save_model_that_puts_a_bare_model_in_the_engines_place_is_known_by_its_code() -> None:
+    assert swaps_engine(Swapping(None).save_model) is Swapping.save_model.__code__
+    assert swaps_engine(Base(None).save_model) is None
+    assert swaps_engine(Reading(None).save_model) is None
+    assert swaps_engine(print) is None
+
+
+def test_the_engine_may_be_named_so_only_later() -> None:
+    engine, trainer = zero3(True), Base(None)
+    assert engine_of(trainer) is None
+    trainer.model = engine
+    assert engine_of(trainer) is engine
+
+
+def test_trainers_are_warned_of_at_their_beginning(probe: Probe, tmp_path: Path) -> None:
+    for trainer in (
+        Base(zero3(True)),
+        Base(zero3(False), "no"),
+        Base(zero3(False, stage=2)),
+        Swapping(zero3(True, stage=2)),
+        Base(None),
+        Reading(zero3(True)),
+    ):
+        look(trainer, probe)
+    assert told(tmp_path) == []
+    look(Base(zero3(False)), probe)
+    look(Swapping(zero3(True)), probe)
+    look(Swapping(zero3(True), "no"), probe)
+    first, second = told(tmp_path)  # the third is of the same trainer
+    assert (first["rule"], first["saves"]) == ("zero3-weights-not-gathered-notice", "step 500")
+    assert (second["rule"], second["trainer"]) == ("zero3-save-unwrapped-model", "Swapping")
+    line = Swapping.save_model.__code__.co_firstlineno
+    assert second["place"] == f"{__file__}:{line}"
+
+
+def test_the_trainer_that_lacks_a_model_is_named() -> None:
+    class OnlineTrainer:
+        def __init__(self) -> None:
+            self.model, self.ref_model, self.reward_model = object(), None, object()
+            self.found = self.prepare()
+
+        def prepare(self) -> tuple[str, str]:
+            return who_lacks_one(sys._getframe())
+
+    assert OnlineTrainer().found == ("OnlineTrainer", "ref_model")
+    assert who_lacks_one(None) == ("", "")
+
+
+def test_a_path_is_told_of_again_when_it_may_be_another_checkpoint(probe: Probe, tmp_path: Path) -> None:
+    clock = Turn()
+    written = Written(probe, clock)
+    for clock.now in (0.0, AGAIN_SECONDS - 1, AGAIN_SECONDS):
+        written.tell("last.pt", "torch.save")
+    events = told(tmp_path)
+    assert [(event["kind"], event["path"]) for event in events] == [
+        ("checkpoint", str(Path("last.pt").absolute()))
+    ] * 2
+
+
+def test_the_files_of_a_checkpoint_are_told_of_as_one_folder(probe: Probe, tmp_path: Path) -> None:
+    clock = Turn()
+    written = Written(probe, clock)
+    for clock.now, name in ((0.0, "optimizer.pt"), (1.0, "scheduler.pt"), (FOLDER_SECONDS, "rng_state.pth")):
+        written.tell(folder_of(Path("/out/checkpoint-8", name)), "torch.save")
+    written.tell("/out/checkpoint-8", "trainer")  # that it is complete
+    assert [(event["path"], event["by"]) for event in told(tmp_path)] == [
+        ("/out/checkpoint-8", "torch.save"),
+        ("/out/checkpoint-8", "torch.save"),
+        ("/out/checkpoint-8", "trainer"),
+    ]
+    assert folder_of(Path("/out/last.pt")) == Path("/out/last.pt")
+
+
+def test_checkpoints_that_are_too_many_are_counted(probe: Probe, tmp_path: Path) -> None:
+    written = Written(probe, Turn())
+    for number in range(MOST_TOLD + 3):
+        written.tell(f"/out/{number}.pt", "torch.save")
+    assert len(told(tmp_path)) == MOST_TOLD
+    (ring,) = map(RingReader, tmp_path.glob("*.ring"))
+    ring.read()
+    assert ring.dropped_events == 3

@@ -1,0 +1,310 @@
+"""What a rank does besides training, told by the real libraries: no code of the training is changed."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from ranks import TINY, Ranks, needs
+
+from stallwatch_exporter.probe import api
+from stallwatch_exporter.probe.api import Probe
+from stallwatch_exporter.probe.hooks.phases import PLACES, Doing
+from stallwatch_exporter.probe.hooks.transformers import TrainerWatch, install
+from stallwatch_exporter.probe.imports import HOOKS
+from stallwatch_exporter.probe.layout import PHASES
+
+
+def test_every_place_is_waited_for_and_begins_a_known_phase() -> None:
+    waited_for = {module for module, hook in HOOKS if hook == "phases"}
+    assert waited_for == {*PLACES, "torch._dynamo.callback"}
+    assert {phase for places in PLACES.values() for _, _, phase in places} <= {*PHASES}
+
+
+# ---- the order of things
+
+
+def doing(tmp_path: Path) -> tuple[Probe, Doing]:
+    probe = Probe(tmp_path, {"RANK": "0"})
+    return probe, Doing(probe)
+
+
+def test_until_the_first_step_is_done_a_run_is_only_beginning(tmp_path: Path) -> None:
+    probe, told = doing(tmp_path)
+    told.begin("eval", surely=True)
+    told.train()
+    assert probe.doing == "init"
+    probe.step()
+    told.begin("save")
+    told.train()
+    assert probe.doing == "train"
+
+
+def test_a_thread_that_saves_first_is_not_taken_for_the_one_that_trains(tmp_path: Path) -> None:
+    probe, told = doing(tmp_path)
+    told.train()
+    probe.step()
+    saving = threading.Thread(target=told.begin, args=("save",))
+    saving.start()
+    saving.join()
+    assert probe.doing == "train"
+    told.begin("save")
+    assert probe.doing == "save"
+
+
+def test_what_an_evaluation_generates_is_no_rollout(tmp_path: Path) -> None:
+    probe, told = doing(tmp_path)
+    probe.step()
+    told.begin("eval", surely=True)
+    told.begin("rollout")
+    assert probe.doing == "eval"
+    told.train()
+    told.begin("rollout")
+    assert probe.doing == "rollout"
+    probe.step()
+    told.begin("eval")  # an engine in eval mode: that is how rollouts are sampled, too
+    told.begin("rollout")
+    assert probe.doing == "rollout"
+
+
+def test_no_device_is_waited_for_when_a_trainer_logs_a_tensor(tmp_path: Path) -> None:
+    waited: list[bool] = []
+
+    class OnDevice:
+        device = SimpleNamespace(type="accelerator")
+
+        def __float__(self) -> float:
+            waited.append(True)
+            return 1.0
+
+    TrainerWatch(Probe(tmp_path, {"RANK": "0"})).logged({"loss": OnDevice(), "grad_norm": "0.5"})
+    assert waited == []
+
+
+def test_a_compilation_in_mid_run_counts_as_beginning_and_ends(tmp_path: Path) -> None:
+    probe, told = doing(tmp_path)
+    probe.step()
+    told.compiling()
+    assert probe.doing == "init"
+    told.compiled()
+    assert probe.doing == "train"
+    told.begin("eval", surely=True)
+    told.compiling()
+    told.compiled()
+    assert probe.doing == "eval"
+
+
+# ---- real trainers
+
+
+class TestFrames:
+    pytestmark = needs("transformers")
+
+    def test_what_an_evaluation_drops_is_not_kept_by_the_frame_that_tells(self, tmp_path: Path) -> None:
+        """Until Python 3.12 ``f_locals`` would keep a copy of the frame's locals for as long as it runs."""
+        library = import_module("transformers.trainer_callback")
+        handler_class = type("Handler", (library.CallbackHandler,), dict(vars(library.CallbackHandler)))
+        probe = Probe(tmp_path, {"RANK": "0"})
+        install(SimpleNamespace(CallbackHandler=handler_class), probe)
+        handler = handler_class([library.DefaultFlowCallback()], None, None, None, None)
+        state, control = library.TrainerState(), library.TrainerControl()
+
+        def evaluate() -> None:
+            batch = {0.5}  # a weak reference can point at a set
+            gone = weakref.ref(batch)
+            handler.on_prediction_step(None, state, control)
+            del batch
+            assert gone() is None
+
+        evaluate()
+        assert probe.doing == "eval"
+
+
+EVALUATED_AND_SAVED = [
+    "init",  # told as soon as torch is imported
+    "step 1",
+    "step 2",
+    "eval",
+    "save",
+    "train",
+    "step 3",
+    "step 4",
+    "eval",
+    "save",
+    "idle",
+]
+
+
+@pytest.mark.parametrize("callback", ["", "callbacks=[stallwatch.Callback()]"], ids=["as-it-is", "callback"])
+class TestTrainer:
+    pytestmark = needs("transformers", "accelerate")
+
+    def test_a_trainer_tells_steps_evaluations_and_checkpoints(self, ranks: Ranks, callback: str) -> None:
+        code = TINY + f"import stallwatch\ntrainer(sys.argv[1], {callback}).train()\n"
+        ranks.run(code)
+        assert ranks.phases() == EVALUATED_AND_SAVED
+        last = next(each.values for each in reversed(ranks.records()) if "step" in each.values)
+        assert last["target_steps"] == 4
+        assert all("loss" in each.values for each in ranks.records() if each.values.get("step", 0) in (2, 4))
+
+
+@pytest.mark.parametrize("probe", [False])
+class TestTrainerAlone:
+    pytestmark = needs("transformers", "accelerate")
+
+    def test_without_an_agent_the_callback_serves_what_the_trainer_does(
+        self, ranks: Ranks, probe: bool
+    ) -> None:
+        code = TINY + (
+            "import stallwatch, urllib.request\n"
+            "trainer(sys.argv[1], [stallwatch.Callback('mine')]).train()\n"
+            "from stallwatch.integrations import loop\n"
+            "loop._served.look()\n"
+            "print(urllib.request.urlopen(loop.endpoint()).read().decode())\n"
+        )
+        page = ranks.run(code, probe=probe, STALLWATCH_EXPORTER_PORT="0").splitlines()
+        assert 'stallwatch_step{run="mine"} 4.0' in page
+        assert 'stallwatch_target_steps{run="mine"} 4.0' in page
+        assert 'stallwatch_phase{run="mine",stallwatch_phase="idle"} 1.0' in page
+        assert any(line.startswith('stallwatch_rank_resident_bytes{rank="0"') for line in page)
+
+
+class TestResumed:
+    pytestmark = needs("transformers", "accelerate")
+
+    def test_a_resumed_trainer_goes_on_from_its_checkpoints_step(self, ranks: Ranks) -> None:
+        code = TINY + (
+            "one = trainer(sys.argv[1]); one.args.max_steps = 2; one.train()\n"
+            "trainer(sys.argv[1]).train(resume_from_checkpoint=True)\n"
+        )
+        ranks.run(code)
+        assert [told for told in ranks.phases() if told.startswith("step")] == [
+            "step 1",
+            "step 2",
+            "step 3",
+            "step 4",
+        ]
+
+    def test_sampling_and_a_torch_checkpoint_in_a_plain_loop(self, ranks: Ranks) -> None:
+        code = TINY + (
+            "import torch.distributed.checkpoint as dcp\n"
+            "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+            "def step():\n"
+            "    model(**{name: value[None] for name, value in Data()[0].items()}).loss.backward()\n"
+            "    optimizer.step(); optimizer.zero_grad()\n"
+            "step()\n"
+            "model.generate(torch.ones(1, 2, dtype=torch.long), max_new_tokens=2, pad_token_id=0)\n"
+            "step()\n"
+            "dcp.save({'model': model.state_dict()}, checkpoint_id=sys.argv[1])\n"
+            "step()\n"
+            "dcp.load({'model': model.state_dict()}, checkpoint_id=sys.argv[1])\n"
+        )
+        ranks.run(code)
+        assert ranks.phases() == [
+            "init",
+            "step 1",
+            "rollout",
+            "train",
+            "step 2",
+            "save",
+            "train",
+            "step 3",
+            "init",
+        ]
+
+
+# ---- losses of plain loops
+
+LOOP = """
+import sys, torch
+weight = torch.nn.Parameter(torch.tensor([2.0]))
+optimizer = torch.optim.SGD([weight], lr=0.0)
+"""
+
+
+class TestLosses:
+    pytestmark = needs("torch")
+
+    def test_the_parts_of_an_accumulated_loss_are_added_up(self, ranks: Ranks) -> None:
+        code = LOOP + "for part in (0.5, 1.0, 1.5): (weight * part).sum().backward()\noptimizer.step()\n"
+        ranks.run(code)
+        (step,) = [each.values for each in ranks.records() if "step" in each.values]
+        assert (step["loss"], step["learning_rate"]) == (6.0, 0.0)
+
+    def test_a_scaled_loss_is_told_by_nobody(self, ranks: Ranks) -> None:
+        code = LOOP + (
+            "scaler = torch.amp.GradScaler('cpu')\n"
+            "scaler.scale((weight * 1.5).sum()).backward()\nscaler.step(optimizer); scaler.update()\n"
+        )
+        ranks.run(code)
+        (step,) = [each.values for each in ranks.records() if "step" in each.values]
+        assert "loss" not in step
+
+    def test_tracebacks_and_compiled_code_are_those_of_a_run_without_probe(self, ranks: Ranks) -> None:
+        code = LOOP + (
+            "import traceback\n"
+            "@torch.compile(backend='eager')\n"
+            "def train(x):\n"
+            "    loss = (weight * x).sum(); loss.backward(); return loss.detach()\n"
+            "print(train(torch.ones(3)), weight.grad, torch.Tensor.backward.__qualname__)\n"
+            "try: torch.ones(2).sum().backward()\n"
+            "except RuntimeError: print(traceback.format_exc())\n"
+        )
+        assert ranks.run(code) == ranks.run(code, probe=False)
+
+
+class TestCompiling:
+    pytestmark = needs("torch")
+
+    def test_a_compilation_is_a_phase(self, ranks: Ranks) -> None:
+        code = LOOP + (
+            "compiled = torch.compile(lambda x: (weight * x).sum(), backend='eager')\n"
+            "for size in (2, 2, 3):\n"
+            "    compiled(torch.ones(size, 1)).backward(); optimizer.step()\n"
+        )
+        ranks.run(code)
+        assert ranks.phases()[-3:] == ["init", "train", "step 3"]
+
+
+class TestLightning:
+    pytestmark = needs("lightning")
+
+    def test_what_a_trainer_cannot_answer_is_counted_and_does_not_end_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        probe = Probe(tmp_path, {"RANK": "0"})
+        monkeypatch.setattr(api, "_current", probe)
+        monkeypatch.setenv(api.FOLDER_VARIABLE, str(tmp_path))
+        callback = import_module("stallwatch.integrations.lightning").LightningCallback()
+        callback.on_train_start(SimpleNamespace(global_step=3), None)  # no `estimated_stepping_batches`
+        callback.on_train_batch_end(SimpleNamespace(), None, None, None, 0)
+        assert probe._faults == 2
+        assert probe.steps == 3.0 and probe.told_by_user
+
+    def test_a_lightning_trainer_tells_steps_losses_and_phases(self, ranks: Ranks) -> None:
+        code = (
+            "import sys, torch, stallwatch, lightning as L\n"
+            "class Model(L.LightningModule):\n"
+            "    def __init__(self): super().__init__(); self.layer = torch.nn.Linear(4, 1)\n"
+            "    def training_step(self, batch, index): return self.layer(batch).pow(2).mean()\n"
+            "    def validation_step(self, batch, index): self.log('v', self.layer(batch).mean())\n"
+            "    def configure_optimizers(self): return torch.optim.SGD(self.parameters(), lr=0.125)\n"
+            "data = torch.utils.data.DataLoader(torch.ones(16, 4), batch_size=2)\n"
+            "trainer = L.Trainer(accelerator='cpu', max_steps=4, val_check_interval=4, logger=False,\n"
+            "    accumulate_grad_batches=2, callbacks=[stallwatch.LightningCallback()],\n"
+            "    enable_progress_bar=False, enable_model_summary=False, default_root_dir=sys.argv[1])\n"
+            "trainer.fit(Model(), data, data)\n"
+        )
+        ranks.run(code)
+        steps = [each.values for each in ranks.records() if "step" in each.values]
+        assert [each["step"] for each in steps] == [1, 2, 3, 4]
+        assert all(each["loss"] >= 0 and each["learning_rate"] == 0.125 for each in steps)
+        assert steps[0]["target_steps"] == 4
+        told = ranks.phases()
+        # Its sanity check comes before the training.
+        assert told[:3] == ["init", "eval", "init"] and told[-1] == "idle"
+        assert told[told.index("step 2") + 1] == "eval" and "save" in told

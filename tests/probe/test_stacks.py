@@ -1,0 +1,313 @@
+"""The probe's answer to the agent, in real processes that do what training code may do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stallwatch_exporter.probe.layout import FIELDS
+from stallwatch_exporter.probe.ring import RingWriter
+from stallwatch_exporter.probe.stacks import ANSWER, ASK, FAULT, SIGNAL, free_signal
+from stallwatch_exporter.stacks import asking, gathering, processes
+from stallwatch_exporter.stacks.localranks import LocalRank, local_ranks
+from stallwatch_rules.stacks.reading import from_faulthandler, from_probe, main_thread
+
+EXPORTER = Path(processes.__file__).parents[2]
+BEGIN = """
+import os, sys, time
+from pathlib import Path
+from stallwatch_exporter.probe.api import Probe
+probe = Probe(Path(sys.argv[1]), {"RANK": "3"})
+probe.announce()
+"""
+END = """
+def training():
+    print("ready", flush=True)
+    sys.stdin.read(1)
+    probe.step(1)
+    print("trained", flush=True)
+training()
+"""
+
+
+class Rank:
+    """A process with a probe, at a standstill until it is let go."""
+
+    def __init__(self, child: subprocess.Popen[str], folder: Path) -> None:
+        self.child = child
+        self.folder = folder
+        self.pid = child.pid
+
+    @property
+    def ring(self) -> Path:
+        return next(self.folder.glob(f"3-{self.pid}-*.ring"))
+
+    def go_on(self) -> str:
+        """It trains on, to its end; what it printed."""
+        out, err = self.child.communicate("x", timeout=60)
+        assert self.child.returncode == 0, err
+        return out
+
+
+@contextmanager
+def rank(folder: Path, code: str = "", end: str = END, begin: str = BEGIN) -> Iterator[Rank]:
+    command = [sys.executable, "-c", begin + code + end, str(folder)]
+    environ = {**os.environ, "PYTHONPATH": f"{EXPORTER}{os.pathsep}{EXPORTER.parent / 'rules'}"}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ
+    ) as child:
+        assert child.stdout is not None
+        try:
+            assert child.stdout.readline() == "ready\n", child.stderr.read() if child.stderr else ""
+            yield Rank(child, folder)
+        finally:
+            child.kill()
+
+
+def wait_for(found: Callable[[], object]) -> object:
+    until = time.monotonic() + 30
+    while not (result := found()):
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.01)
+    return result
+
+
+def functions(told: object) -> list[str]:
+    main = main_thread(from_probe(told))
+    assert main is not None
+    return [frame.function for frame in main.frames]
+
+
+def test_it_answers_each_question_and_trains_on(tmp_path: Path) -> None:
+    with rank(tmp_path) as one:
+        for question in ("1", "2"):
+            assert asking.ask(one.ring, question)
+            told = wait_for(lambda question=question: asking.answer(one.ring, question))
+            assert functions(told) == ["<module>", "training"]
+        assert asking.answer(one.ring, "3") is None
+        assert one.go_on() == "trained\n"
+
+
+def test_faulthandler_answers_where_the_thread_does_not(tmp_path: Path) -> None:
+    with rank(tmp_path) as one:
+        dump = asking.FaultDump(one.ring, one.pid)
+        assert dump.sent
+        text = wait_for(dump.text)
+        assert isinstance(text, str)
+        main = main_thread(from_faulthandler(text))
+        assert main is not None and [frame.function for frame in main.frames] == ["<module>", "training"]
+        assert one.go_on() == "trained\n", "the call that the signal interrupted was restarted"
+
+
+FORK = """
+child = os.fork()
+if child == 0:
+    time.sleep(60)
+Path(sys.argv[1], "child").write_text(str(child))
+"""
+
+
+def test_a_forked_worker_has_no_thread_and_the_rank_still_answers(tmp_path: Path) -> None:
+    with rank(tmp_path, FORK) as one:
+        child = psutil.Process(int((tmp_path / "child").read_text()))
+        try:
+            assert child.num_threads() == 1 and psutil.Process(one.pid).num_threads() == 2
+            assert asking.ask(one.ring, "1")
+            told = wait_for(lambda: asking.answer(one.ring, "1"))
+            assert isinstance(told, dict) and told["pid"] == one.pid
+        finally:
+            child.kill()
+        assert one.go_on() == "trained\n"
+
+
+def test_a_forked_rank_gets_a_pipe_of_its_own(tmp_path: Path) -> None:
+    code = """
+import stallwatch_exporter.probe.api as api
+os.register_at_fork(after_in_child=probe.forked)
+if os.fork():
+    os.wait()
+    sys.exit()
+probe.announce()
+Path(sys.argv[1], "child").write_text(str(os.getpid()))
+"""
+    with rank(tmp_path, code) as parent:
+        pid = int((tmp_path / "child").read_text())
+        ring = next(tmp_path.glob(f"3-{pid}-*.ring"))
+        assert asking.ask(ring, "1")
+        told = wait_for(lambda: asking.answer(ring, "1"))
+        assert isinstance(told, dict) and told["pid"] == pid != parent.pid
+        assert asking.FaultDump(ring, pid).sent
+        assert parent.go_on() == "trained\n"
+
+
+def test_a_program_in_the_ranks_place_gets_no_signal(tmp_path: Path) -> None:
+    """After ``exec`` nobody handles the signal: it would end the program."""
+    program = "print('ready', flush=True); import sys; sys.stdin.read(1); print('trained', flush=True)"
+    with rank(tmp_path, end=f"os.execv(sys.executable, [sys.executable, '-c', {program!r}])") as one:
+        assert not asking.ask(one.ring, "1")
+        assert not asking.FaultDump(one.ring, one.pid).sent
+        assert one.go_on() == "trained\n"
+
+
+HANDLERS = """
+import signal
+def handler(*_):
+    print("handled", flush=True)
+for number in range(signal.SIGRTMIN, signal.SIGRTMAX):
+    signal.signal(number, handler)
+probe._sampled_at = 0.0  # as after a second
+probe.announce()
+"""
+
+
+def test_a_signal_that_the_training_took_for_itself_is_not_sent(tmp_path: Path) -> None:
+    with rank(tmp_path, HANDLERS) as one:
+        assert not one.ring.with_suffix(SIGNAL).exists()
+        assert not asking.FaultDump(one.ring, one.pid).sent
+        assert asking.ask(one.ring, "1") and wait_for(lambda: asking.answer(one.ring, "1"))
+        assert one.go_on() == "trained\n"
+
+
+CLOSED = """
+os.closerange(3, 256)
+files = [open(Path(sys.argv[1], f"own{n}"), "w+b", buffering=0) for n in range(20)]
+"""
+
+
+def test_descriptors_that_the_training_closed_and_got_back_are_left_alone(tmp_path: Path) -> None:
+    with rank(tmp_path, CLOSED) as one:
+        assert not asking.FaultDump(one.ring, one.pid).sent
+        asking.ask(one.ring, "1")  # the read under way ends; the next one would be of another file
+        assert one.go_on() == "trained\n"
+        assert all(path.read_bytes() == b"" for path in tmp_path.glob("own*"))
+
+
+def test_no_room_for_a_pipe_is_counted_and_nothing_else(tmp_path: Path) -> None:
+    code = "os.mkfifo = None\n"
+    begin = BEGIN.replace("probe.announce()", code + "probe.announce()")
+    command = [sys.executable, "-c", begin + "print(probe._faults)", str(tmp_path)]
+    environ = {**os.environ, "PYTHONPATH": f"{EXPORTER}{os.pathsep}{EXPORTER.parent / 'rules'}"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=True)
+    assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+def test_the_first_free_signal_from_the_top_is_taken() -> None:
+    taken = free_signal()
+    assert taken is not None
+    before = signal.signal(taken, signal.SIG_IGN)
+    try:
+        assert free_signal() == taken - 1
+    finally:
+        signal.signal(taken, before)
+
+
+def test_what_lies_beside_the_ring_is_for_its_user_alone(tmp_path: Path) -> None:
+    with rank(tmp_path) as one:
+        for suffix in (ASK, FAULT, SIGNAL):
+            assert one.ring.with_suffix(suffix).stat().st_mode & 0o077 == 0
+        assert asking.ask(one.ring, "1") and wait_for(lambda: asking.answer(one.ring, "1"))
+        assert one.ring.with_suffix(ANSWER).stat().st_mode & 0o077 == 0
+
+
+# ---------------------------------------------------------------- the agent's side, of the same processes
+
+
+def test_the_newer_process_of_a_rank_counts(tmp_path: Path) -> None:
+    with rank(tmp_path) as gone:
+        assert [each.pid for each in local_ranks(tmp_path, None)] == [gone.pid]
+        gone.go_on()
+    assert local_ranks(tmp_path, None) == [], "where all have ended nobody waits"
+    with rank(tmp_path) as alive:
+        assert [(each.pid, each.ended) for each in local_ranks(tmp_path, None)] == [(alive.pid, False)]
+
+
+def test_a_rank_without_a_pipe_is_asked_by_the_signal(tmp_path: Path) -> None:
+    begin = BEGIN.replace("probe.announce()", "os.mkfifo = None; probe.announce()")
+    with rank(tmp_path, begin=begin) as one:
+        (asked,) = gathering.gather([LocalRank(3, one.pid, 0.0, one.ring)])
+        assert (asked.origin, asked.locked_out) == ("signal", False)
+        assert one.go_on() == "trained\n"
+
+
+def test_ranks_of_an_attempt_that_was_over_are_missed_by_nobody(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    began = time.time() - 100
+    ring = RingWriter(tmp_path / f"0-{ended.pid}-{int(began * 1e9)}.ring", 0)
+    ring.write(began + 50, [0.0] * len(FIELDS))
+    with rank(tmp_path) as one:
+        assert [(each.rank, each.ended) for each in local_ranks(tmp_path, None)] == [(3, False)]
+        ring.write(time.time(), [0.0] * len(FIELDS))  # it lived on beside the other, and ended
+        assert [(each.rank, each.ended) for each in local_ranks(tmp_path, None)] == [(0, True), (3, False)]
+        one.go_on()
+
+
+WORKER = """
+import subprocess
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={**os.environ, "RANK": "3"})
+"""
+
+
+def test_processes_without_a_probe_are_found_by_their_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that inherited its rank from a rank is a worker of it."""
+    monkeypatch.setenv("RANK", "5")
+    bare = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        with rank(tmp_path, WORKER) as one:
+            found = local_ranks(tmp_path, os.getpid())
+            assert [(each.rank, each.pid) for each in found] == [(3, one.pid), (5, bare.pid)]
+            for child in psutil.Process(one.pid).children():
+                child.kill()
+            one.go_on()
+    finally:
+        bare.kill()
+        bare.wait()
+
+
+def test_a_launcher_that_its_cluster_gave_a_rank_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    launcher = tmp_path / "torchrun"
+    launcher.write_text(
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "print(child.pid, flush=True)\n"
+        "child.wait()\n"
+    )
+    with subprocess.Popen([sys.executable, "-u", str(launcher)], stdout=subprocess.PIPE) as launched:
+        assert launched.stdout is not None
+        worker = int(launched.stdout.readline())
+        try:
+            assert [(each.rank, each.pid) for each in local_ranks(None, os.getpid())] == [(0, worker)]
+        finally:
+            psutil.Process(worker).kill()
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_a_stopped_rank_is_told_as_such_and_gets_no_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: bool
+) -> None:
+    if not stop:  # it answers, however busy the machine is
+        monkeypatch.setattr(gathering, "ANSWER_SECONDS", 30.0)
+    with rank(tmp_path) as one:
+        if stop:
+            os.kill(one.pid, signal.SIGSTOP)
+            wait_for(lambda: processes.condition(one.pid) == "stopped")
+        (asked,) = gathering.gather([LocalRank(3, one.pid, 0.0, one.ring)])
+        assert asked.condition == ("stopped" if stop else "alive")
+        assert asked.origin in (("", "py-spy") if stop else ("probe",))
+        if stop:
+            os.kill(one.pid, signal.SIGCONT)
+        assert one.go_on() == "trained\n"

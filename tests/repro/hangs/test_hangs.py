@@ -1,0 +1,136 @@
+"""Real hangs of one of three ranks: the stall is raised in time, and the rank is named with what it does."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from watched_ranks import LATE, Ranks, Watch
+
+from stallwatch_exporter.incident import Incident
+from stallwatch_rules.stacks.words import sentence
+
+pytestmark = [
+    pytest.mark.repro,
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
+]
+WAITING = r"Ranks 0, 2 wait in all_reduce \(stuck_ranks\.py:\d+ in train, \d+ collectives joined\); rank 1 "
+
+
+@contextmanager
+def held(ranks: Ranks, hang: str, rank: int = 1) -> Iterator[None]:
+    ranks.hold(hang, rank)
+    try:
+        yield
+    finally:
+        ranks.let_go(hang, rank)
+
+
+@contextmanager
+def stopped(ranks: Ranks, rank: int = 1) -> Iterator[None]:
+    os.kill(ranks.pids[rank], signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(ranks.pids[rank], signal.SIGCONT)
+
+
+@contextmanager
+def file_lock(ranks: Ranks) -> Iterator[None]:
+    with (ranks.folder / "cache.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with held(ranks, "flock"):
+            yield
+
+
+@contextmanager
+def native_call(ranks: Ranks) -> Iterator[None]:
+    ranks.hold("native")
+    try:
+        yield
+    finally:
+        ranks.let_go("native")
+        with (ranks.folder / "native.pipe").open("r+b", buffering=0) as pipe:
+            pipe.write(b"x")
+
+
+@contextmanager
+def stuck_save(ranks: Ranks) -> Iterator[None]:
+    ranks.hold("save")
+    try:
+        yield
+    finally:
+        ranks.let_go("save")
+        ranks.drain("save.pipe")
+
+
+def checked(watch: Watch, stall: Incident, odd: int, says: str) -> None:
+    """Raised after its threshold, told before anybody was asked, and named right."""
+    first = watch.stalls[0]
+    assert first.stacks is None, "the incident waited for its evidence"
+    assert first.stalled_seconds is not None and first.threshold_seconds is not None
+    assert first.stalled_seconds <= first.threshold_seconds + LATE
+    stacks = stall.stacks
+    assert stacks is not None
+    assert stacks.odd == [odd] and stall.rank == odd, sentence(stacks)
+    assert re.fullmatch(says, sentence(stacks)), sentence(stacks)
+    assert stall.primary is not None and stall.primary.rank == odd
+    assert stall.primary.evidence[0] == sentence(stacks)
+    kept = (watch.folder / stacks.file).read_text()
+    assert sentence(stacks) in kept and "stuck_ranks.py" in kept
+
+
+PLACES = {
+    "reward": r"is at stuck_ranks\.py:\d+ in (?:slow_reward|held) \(\d+ collectives joined\)\.",
+    "loader": r"is in DataLoader\.__next__ \(data loading, stuck_ranks\.py:\d+ in deadlocked_loader, .*\)\.",
+    "loop": r"is at stuck_ranks\.py:\d+ in (?:endless_loop|held) \(\d+ collectives joined\)\.",
+    "rollout": r"is in generate \(generation, stuck_ranks\.py:\d+ in \S*__call__, .*\)\.",
+}
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("hang", PLACES)
+def test_a_rank_that_is_elsewhere(ranks: Ranks, watch: Watch, hang: str) -> None:
+    with held(ranks, hang):
+        checked(watch, watch.stall(), 1, WAITING + PLACES[hang])
+
+
+def test_a_rank_that_was_stopped(ranks: Ranks, watch: Watch) -> None:
+    with stopped(ranks):
+        says = r"Ranks 0, 2 wait in all_reduce .*; rank 1 is stopped by a signal such as SIGSTOP.*"
+        checked(watch, watch.stall(), 1, says)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_rank_that_waits_for_the_lock_of_a_file(ranks: Ranks, watch: Watch) -> None:
+    with file_lock(ranks):
+        says = rf"waits for a file lock \(held by PID {os.getpid()}, .*locked_file.*\)\."
+        checked(watch, watch.stall(), 1, WAITING + says)
+
+
+def test_a_rank_in_a_call_that_keeps_the_interpreter_lock(ranks: Ranks, watch: Watch) -> None:
+    """No thread of it can answer, and torch's counters stay unknown: faulthandler tells."""
+    with native_call(ranks):
+        says = r"Ranks 0, 2 wait in all_reduce .*; rank 1 is at .*native_call \(a call keeps the .* lock\)\."
+        checked(watch, watch.stall(), 1, says)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_rank_whose_storage_takes_no_more_of_a_checkpoint(ranks: Ranks, watch: Watch) -> None:
+    with stuck_save(ranks):
+        says = r"is in torch\.save \(checkpoint, stuck_ranks\.py:\d+ in stuck_save, .*\)\."
+        checked(watch, watch.stall(), 1, WAITING + says)
+
+
+def test_the_run_goes_on_after_its_hang(ranks: Ranks, watch: Watch) -> None:
+    with held(ranks, "reward"):
+        watch.stall()
+    watch.until(lambda: watch.stalls[-1].status == "resolved")
+    assert watch.stalls[-1].resolution == "recovered"
+    assert watch.notices == []

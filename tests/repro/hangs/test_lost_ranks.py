@@ -1,0 +1,133 @@
+"""Hangs that nothing but an end resolves, under ``stallwatch run``: who is named, and what is done then."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from watched_ranks import HERE, LATE, RANKS
+
+from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.running.command import run_command
+from stallwatch_exporter.running.ending_words import ABORTED, detail_in
+from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_exporter.stacks.spying import find_py_spy
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.stacks.words import sentence
+
+pytestmark = [
+    pytest.mark.repro,
+    pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed"),
+]
+
+
+class Outcome:
+    """What a run told, and how it ended."""
+
+    def __init__(self) -> None:
+        self.told: list[Incident] = []
+        self.notices: list[str] = []
+        self.ends: list[tuple[Diagnosis, Ending]] = []
+        self.code: int | None = None
+
+    def checked(self, odd: list[int], says: str) -> None:
+        """The stall came in time, before its evidence, and names the right ranks."""
+        stalls = [one for one in self.told if one.kind == "stall"]
+        first = stalls[0]
+        assert first.stacks is None, "the incident waited for its evidence"
+        assert first.stalled_seconds is not None and first.threshold_seconds is not None
+        assert first.stalled_seconds <= first.threshold_seconds + LATE
+        stacks = stalls[-1].stacks
+        assert stacks is not None and stacks.odd == odd, stacks
+        assert re.fullmatch(says, sentence(stacks)), sentence(stacks)
+
+
+Watched = Callable[..., Outcome]
+
+
+@pytest.fixture
+def watched(tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    """Runs a program's ranks under watch until they end."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", str(HERE.parent))
+
+    def start(
+        program: str,
+        *arguments: str,
+        ranks: int = RANKS,
+        **more: object,
+    ) -> Outcome:
+        outcome = Outcome()
+        launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
+        settings = {"home": tmp_path / "home", "port": 0, "stall_floor_seconds": 2.0, **more}
+        outcome.code = run_command(
+            [*launch, str(HERE / program), *arguments],
+            ExporterSettings(**settings),  # type: ignore[arg-type]
+            [outcome.told.append],
+            catalogue,
+            notice=outcome.notices.append,
+            on_end=lambda diagnosis, ending, _: outcome.ends.append((diagnosis, ending)),
+        )
+        return outcome
+
+    return start
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_rank_that_left_out_a_collective_and_the_run_is_ended(watched: Watched) -> None:
+    outcome = watched("lost_ranks.py", "skip", on_stall="abort")
+    outcome.checked(
+        [1],
+        r"Ranks 0, 2 wait in all_reduce \(lost_ranks\.py:\d+ in balance, \d+ collectives joined\); "
+        r"rank 1 waits in barrier \(lost_ranks\.py:\d+ in balance, \d+ collectives joined\)\.",
+    )
+    assert [one.resolution for one in outcome.told if one.kind == "stall"][-1] == "run-failed"
+    diagnosis, ending = outcome.ends[0]
+    assert ending.kind == "killed" and ending.detail.startswith(ABORTED)
+    assert "on_stall = abort" in detail_in(ending, "zh")
+    assert outcome.code != 0
+    assert any(line.startswith("Ranks 0, 2 wait in all_reduce") for line in diagnosis.digest)
+    assert not [
+        each for each in psutil.Process().children(recursive=True) if "lost_ranks.py" in each.cmdline()
+    ]
+
+
+def test_a_rank_that_ended_while_others_wait_and_a_command_is_told(watched: Watched, tmp_path: Path) -> None:
+    line = f"cat > {tmp_path}/incident.json; env > {tmp_path}/environ; kill $STALLWATCH_COMMAND_PID"
+    outcome = watched("lost_ranks.py", "leave", ranks=2, on_stall=f"command {line}")
+    outcome.checked([1], r"Rank 0 is at lost_ranks\.py:\d+ in collect.*; rank 1 has ended.*\.")
+    incident = json.loads((tmp_path / "incident.json").read_text())
+    assert incident["kind"] == "stall" and incident["stacks"]["odd"] == [1]
+    told = dict(line.split("=", 1) for line in (tmp_path / "environ").read_text().splitlines() if "=" in line)
+    assert told["STALLWATCH_RANKS"] == "1" and told["STALLWATCH_RUN"] == incident["run"]
+    assert Path(told["STALLWATCH_STACKS"]).read_text().count("=== rank") == 2
+    assert outcome.code not in (0, None)
+
+
+@pytest.mark.skipif(find_py_spy() is None, reason="py-spy is not installed")
+def test_ranks_without_a_probe_are_read_from_outside(watched: Watched) -> None:
+    """Without torch's counters nobody knows which of two took the wrong way: both are named."""
+    outcome = watched("lost_ranks.py", "skip", ranks=2, probe=False, on_stall="abort")
+    outcome.checked(
+        [0, 1],
+        r"Rank 0 waits in all_reduce \(lost_ranks\.py:\d+ in balance\); "
+        r"rank 1 waits in barrier \(lost_ranks\.py:\d+ in balance\)\.",
+    )
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_deepspeed_rank_whose_reward_function_does_not_come_back(watched: Watched) -> None:
+    """The other one waits for a part of the model that ZeRO-3 keeps on this one."""
+    outcome = watched("stuck_deepspeed.py", ranks=2, on_stall="abort")
+    outcome.checked(
+        [1],
+        r"Rank 0 waits in all_gather \(tiny\.py:\d+ in Net\.\w+, \d+ collectives joined\); "
+        r"rank 1 is at stuck_deepspeed\.py:\d+ in reward \(\d+ collectives joined\)\.",
+    )

@@ -1,0 +1,79 @@
+"""TRL's own trainers on the newest stack: what the probe saw, what the log said, and the diagnosis."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from watched import Seen, torchrun, watch
+
+pytestmark = [
+    pytest.mark.repro,
+    pytest.mark.timeout(300),  # fifteen seconds each on an idle machine
+    pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="trl is not installed"),
+]
+STEPS = 8
+BOTH = {"0": STEPS, "1": STEPS}
+
+
+def run(folder: Path, trainer: str, *options: str) -> Seen:
+    seen = watch(torchrun(f"trainers/{trainer}.py", *options), folder / "home")
+    assert seen.faults == 0
+    assert {"torch", "deepspeed", "transformers", "accelerate", "trl"} <= set(seen.versions)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("trainer", "external"),
+    # TRL from 1.5 throws the trace cache away whenever it has generated; Online DPO runs under ZeRO-2 here.
+    [("sft", 0), ("dpo", 0), ("grpo", STEPS), ("online_dpo", 0)],
+)
+def test_nothing_is_wrong(tmp_path: Path, trainer: str, external: int) -> None:
+    seen = run(tmp_path, trainer, "--steps", str(STEPS))
+    assert (seen.exit_code, seen.verdict, seen.primary) == (0, "healthy", None)
+    assert [rule for rule, harm in seen.findings.items() if harm != "harmless"] == []
+    assert seen.incidents == []
+    assert seen.steps == BOTH
+    assert seen.invalidations == {"mismatch": 0, "short": 0, "external": external}
+    assert (seen.raised, seen.exceptions, seen.early, seen.messages) == ([], [], [], 0)
+
+
+def test_a_reward_function_that_raises(tmp_path: Path) -> None:
+    """No rule knows a program's own exception: it is shown as it is."""
+    seen = run(tmp_path, "grpo", "--reward", "raises")
+    raised = "LookupError: the reward table has no entry for this answer"
+    assert (seen.exit_code, seen.verdict, seen.primary) == (1, "unknown-failure", None)
+    assert seen.raised == seen.exceptions == [raised]
+    assert seen.steps == {"0": 4, "1": 4}
+
+
+def test_a_reward_function_that_never_returns(tmp_path: Path) -> None:
+    """The rank that waits for it is the one that fails; the other says nothing.
+
+    The time limit is that of the healthy steps before, too: a busy machine must keep it.
+    """
+    seen = run(tmp_path, "grpo", "--reward", "stuck", "--timeout", "30")
+    assert (seen.exit_code, seen.verdict, seen.primary) == (1, "failed", "gloo-collective-timeout")
+    assert any("Timed out waiting 30000ms" in text for text in seen.raised)
+    assert any("Timed out waiting 30000ms" in text for text in seen.exceptions)
+    assert seen.steps == {"0": 4, "1": 4}
+
+
+def test_a_policy_that_scoring_leaves_in_evaluation_mode(tmp_path: Path) -> None:
+    """DeepSpeed trains on and nothing is printed: only the probe sees it."""
+    seen = run(tmp_path, "grpo", "--reward", "eval")
+    assert seen.exit_code == 0
+    assert (seen.raised, seen.exceptions) == ([], [])
+    assert seen.steps == BOTH
+    assert seen.early == ["zero3-backward-in-eval-mode"]
+    assert seen.findings["zero3-backward-in-eval-mode"] == "degrading"
+
+
+def test_weights_saved_that_are_not_gathered(tmp_path: Path) -> None:
+    """transformers saves a checkpoint of DeepSpeed in their place and says so."""
+    seen = run(tmp_path, "sft", "--save")
+    assert seen.exit_code == 0
+    assert seen.steps == BOTH
+    assert seen.verdict == "healthy"
+    assert seen.findings == {"zero3-weights-not-gathered-notice": "harmless"}

@@ -1,0 +1,74 @@
+"""The table of versions: what was seen last on every stack is what is expected, and what the page says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from versions import results
+from versions.attempts import ATTEMPTS, Attempt
+from versions.expected import EXPECTED, differences, row_of
+from versions.page import PAGE, page
+from versions.stacks import STACKS, Stack
+from watched import Seen, last_words
+
+SEEN = results.read()
+WANTED = results.wanted()
+NAMES = [f"{stack.name}-{attempt.name}" for stack, attempt in WANTED]
+
+
+@pytest.mark.parametrize(("stack", "attempt"), WANTED, ids=NAMES)
+def test_what_was_seen_last_is_what_is_expected(stack: Stack, attempt: Attempt) -> None:
+    """The recorded observations against the expectations: nothing of the code runs here.
+
+    What the code does is observed anew by ``make test-versions``, which records it.
+    """
+    assert list(differences(stack, attempt, SEEN[stack.name, attempt.name])) == []
+
+
+def test_the_page_is_written_from_it(root: Path) -> None:
+    assert (root / PAGE).read_text() == page(SEEN)
+
+
+def test_every_expectation_is_tried_somewhere() -> None:
+    used = {id(row_of(stack, attempt)) for stack, attempt in WANTED}
+    assert [row for row in EXPECTED if id(row) not in used] == []
+
+
+def test_stacks_go_from_old_to_new_and_every_trainer_is_known() -> None:
+    assert [stack.deepspeed for stack in STACKS] == [
+        stack.deepspeed for stack in sorted(STACKS, key=lambda stack: stack.version)
+    ]
+    known = {attempt.trainer for attempt in ATTEMPTS}
+    assert {trainer for stack in STACKS for trainer in stack.trainers} <= known
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"primary": "cuda-oom"}, "primary cause"),
+        ({"steps": {"0": 1}}, "steps"),
+        ({"exceptions": []}, "the probe does not tell"),
+        ({"raised": []}, "the log does not tell"),
+        ({"invalidations": {"mismatch": 9}}, "invalidations (mismatch)"),
+        ({"faults": 1}, "faults inside the probe"),
+        ({"versions": {"deepspeed": "0.1"}}, "DeepSpeed's version"),
+        ({"exit_code": 0}, "exit code"),
+    ],
+)
+def test_each_difference_is_told(change: dict[str, object], told: str) -> None:
+    stack, attempt = STACKS[1], next(each for each in ATTEMPTS if each.name == "eval-mode")
+    seen: Seen = replace(SEEN[stack.name, attempt.name], **change)  # type: ignore[arg-type]
+    assert [each for each in differences(stack, attempt, seen) if each.startswith(told)]
+
+
+def test_last_words_leave_out_summaries_and_chatter() -> None:
+    lines = [
+        "[default1]:[rank1]: AssertionError: no",
+        "[default0]:[rank0]: AssertionError: no",
+        "ValueError: yes",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+        "an Error: of no class",
+    ]
+    assert last_words(lines) == ["AssertionError: no", "ValueError: yes"]

@@ -1,0 +1,111 @@
+"""Try every failure on every stack and write docs/versions.md: `make test-versions`.
+
+    python -m versions --folder DIR [--stack 0.15.3 …] [--again]     # in tests/repro
+
+What was seen already is not run again unless asked for. A stack that cannot be installed is told and left
+out. Ends with 1 where something is not as expected (expected.py) or could not be tried.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from scrub import scrubber
+from watched import HERE, NotWatched, Seen, torchrun, watch
+
+from . import results
+from .attempts import ATTEMPTS, Attempt
+from .environments import environment_of
+from .expected import differences
+from .page import PAGE, page
+from .stacks import STACKS, Stack
+
+REPOSITORY = HERE.parents[1]
+
+
+def main() -> int:
+    options = _options()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    kept = options.folder / "observed.json"
+    seen = {} if options.again and not options.stack else results.read(kept)
+    chosen = [stack for stack in STACKS if not options.stack or stack.deepspeed in options.stack]
+    for stack in chosen:
+        _try_all(stack, seen, kept, options)
+    everything = results.read() | seen  # what was not tried now stays as it was seen last
+    results.write(everything)
+    (REPOSITORY / PAGE).write_text(page(everything))
+    problems = [problem for stack in chosen for problem in _problems(stack, seen)]
+    print(f"\n{len(seen)} results, written to {PAGE}")
+    print("\n  ".join(["Not as expected:", *problems]) if problems else "All as expected.")
+    return 1 if problems else 0
+
+
+def _try_all(stack: Stack, seen: results.Results, kept: Path, options: argparse.Namespace) -> None:
+    """Make the stack's environment and the attempts that are still to make."""
+    attempts = [each for each in ATTEMPTS if each.fits(stack)]
+    open_ones = [each for each in attempts if options.again or (stack.name, each.name) not in seen]
+    print(f"\n{stack.name}: {len(open_ones)} of {len(attempts)} attempts to make", flush=True)
+    if not open_ones:
+        return
+    try:
+        python = environment_of(stack, options.folder, options.torch)
+    except subprocess.CalledProcessError as error:
+        print(f"  cannot be installed, goes on without it:\n{error.stderr}", flush=True)
+        return
+    for attempt in open_ones:
+        print(f"  {attempt.name:22}", end="", flush=True)
+        try:
+            one = seen[stack.name, attempt.name] = _try(stack, attempt, python, options.folder)
+        except NotWatched as error:
+            print(f" not watched, goes on without it:\n{error}", flush=True)
+            continue
+        results.write(seen, kept)
+        said = f"{one.verdict} {one.primary or ''}"
+        print(f" {one.seconds:5.1f} s  exit {one.exit_code}  {said}", flush=True)
+
+
+def _problems(stack: Stack, seen: results.Results) -> Iterator[str]:
+    """What is not as expected of a stack, and what is not there."""
+    missing = []
+    for attempt in (each for each in ATTEMPTS if each.fits(stack)):
+        if (here := seen.get((stack.name, attempt.name))) is None:
+            missing.append(attempt.name)
+        else:
+            yield from (f"{stack.name} {attempt.name}: {each}" for each in differences(stack, attempt, here))
+    if missing:
+        yield f"{stack.name}: not tried: {', '.join(missing)}"
+
+
+def _try(stack: Stack, attempt: Attempt, python: str, folder: Path) -> Seen:
+    """One attempt; the terminal's output is kept in the folder beside the environments."""
+    log = folder / "logs" / stack.name / f"{attempt.name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="watched-") as home:
+        seen = watch(torchrun(attempt.program, *attempt.options), Path(home) / "home", python, keep=log)
+    clean = scrubber(HERE, REPOSITORY, folder / stack.name)
+    seen.raised = [clean.text(each) for each in seen.raised]
+    seen.exceptions = [clean.text(each) for each in seen.exceptions]
+    return seen
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="versions", description=(__doc__ or "").partition("\n")[0])
+    option = parser.add_argument
+    option("--folder", type=Path, required=True, help="where environments and results are kept")
+    option("--stack", action="append", metavar="DEEPSPEED", help="only this one; may be given again")
+    option("--again", action="store_true", help="run what was seen already, too")
+    option("--torch", default="torch==2.13.0", help="what pip is told of torch (default: %(default)s)")
+    options = parser.parse_args()
+    options.folder = options.folder.resolve()
+    if unknown := set(options.stack or ()) - {stack.deepspeed for stack in STACKS}:
+        parser.error(f"no such stack: {', '.join(sorted(unknown))}")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""What is tried on each stack: the five failures, what is near to them, and runs that are well."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from packaging.version import Version
+
+from .stacks import Stack
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One program with its options, started by torchrun with two ranks."""
+
+    name: str
+    title: str  #: what it is about, as a heading
+    program: str
+    options: tuple[str, ...] = ()
+    trainer: str = ""  #: which of TRL's trainers it needs; none: plain DeepSpeed
+    since: str = ""  #: the oldest DeepSpeed to which it is something of its own
+
+    def fits(self, stack: Stack) -> bool:
+        """Whether it is tried on the stack."""
+        if self.since and stack.version < Version(self.since):
+            return False
+        return not self.trainer or self.trainer in stack.trainers
+
+
+_SHORT_STALL = ("--steps", "20", "--hang-at", "9", "--pace", "0", "--timeout", "5", "--seed", "2")
+
+ATTEMPTS = (
+    Attempt(
+        "eval-mode",
+        "A backward pass through a model left in evaluation mode (ZeRO-3)",
+        "backward_in_eval_mode.py",
+    ),
+    Attempt("model-none", "`deepspeed.initialize` without a model", "initialize_model_none.py"),
+    Attempt(
+        "online-dpo",
+        "Online DPO with an adapter, so without a reference model (TRL, ZeRO-2)",
+        "trainers/online_dpo.py",
+        trainer="online-dpo",
+    ),
+    Attempt("dummy-loss", "A dummy loss summed over partitioned parameters (ZeRO-3)", "dummy_loss.py"),
+    Attempt(
+        "dummy-loss-unused",
+        "The same over a module that the forward pass leaves out (ZeRO-3)",
+        "dummy_loss.py",
+        ("--unused",),
+    ),
+    Attempt(
+        "save-unwrapped",
+        "Saving the module inside the engine (ZeRO-3, accelerate)",
+        "save_unwrapped_model.py",
+    ),
+    Attempt("ppo", "PPO that saves checkpoints (TRL, ZeRO-3)", "trainers/ppo.py", trainer="ppo"),
+    Attempt("trace", "The trace cache thrown away (ZeRO-3, default settings)", "trace_cache.py"),
+    Attempt(
+        "trace-asked",
+        "The same with `log_trace_cache_warnings`, a setting since 0.16.4",
+        "trace_cache.py",
+        ("--messages",),
+        since="0.16.4",
+    ),
+    Attempt(
+        "stall",
+        "Trace-cache messages, then one rank without data (ZeRO-3)",
+        "zero3_stall.py",
+        _SHORT_STALL,
+    ),
+    Attempt("grpo", "GRPO (TRL, ZeRO-3)", "trainers/grpo.py", trainer="grpo"),
+    Attempt("sft", "SFT (TRL, ZeRO-3)", "trainers/sft.py", trainer="sft"),
+    Attempt("dpo", "DPO (TRL, ZeRO-3)", "trainers/dpo.py", trainer="dpo"),
+)

@@ -1,0 +1,195 @@
+"""Run a launch under ``stallwatch run`` and put together what was told of it: log, probe and diagnosis."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from record import environment
+
+from stallwatch_exporter.probe.layout import LayoutProblem
+from stallwatch_exporter.rings.reader import RingReader
+from stallwatch_exporter.runs.replay import merged_records
+
+HERE = Path(__file__).resolve().parent
+KINDS = ("mismatch", "short", "external")  #: why ZeRO-3 threw its trace cache away
+_RAISED = re.compile(r"^(?:\[[a-z]+\d*\]:\s?)*((?:\w+\.)*\w*(?:Error|Exception)\b: .+)$")
+_SUMMARIES = ("torch.distributed.elastic.", "subprocess.CalledProcessError")
+_MESSAGE = "Invalidate trace cache @"
+_MOST = 200  #: characters kept of an exception's text: some hold lists of all parameters
+
+
+class NotWatched(RuntimeError):
+    """Stallwatch itself left no diagnosis; the end of the output says why."""
+
+
+@dataclass
+class Seen:
+    """What one run showed. All of it is JSON."""
+
+    exit_code: int = 0
+    seconds: float = 0.0
+    #: What the log printed: last words of exceptions, and how many trace-cache messages.
+    raised: list[str] = field(default_factory=list)
+    messages: int = 0
+    #: What the probe saw: by rank, or the most that any rank counted.
+    steps: dict[str, int] = field(default_factory=dict)
+    invalidations: dict[str, int] = field(default_factory=dict)
+    exceptions: list[str] = field(default_factory=list)
+    early: list[str] = field(default_factory=list)  #: rules that it warned of before they came true
+    versions: dict[str, str] = field(default_factory=dict)
+    faults: int = 0
+    #: What Stallwatch says of it.
+    verdict: str = ""
+    primary: str | None = None
+    findings: dict[str, str] = field(default_factory=dict)  #: rule → harm
+    incidents: list[str] = field(default_factory=list)  #: rules of incidents that were opened meanwhile
+
+
+def watch(
+    command: list[str],
+    home: Path,
+    python: str = sys.executable,
+    seconds: float = 240.0,
+    keep: Path | None = None,
+) -> Seen:
+    """Run a launch by the Python of some environment; Stallwatch itself is the one of this Python.
+
+    `home` is a new folder for its state. After `seconds` everything is ended, and the exit code tells it.
+    What the launch printed goes to `keep`, in one file as a terminal would show it. Raises `NotWatched` where
+    Stallwatch failed instead of the launch.
+    """
+    env = environment(None) | {
+        "STALLWATCH_HOME": str(home),
+        "PATH": f"{Path(python).parent}:{environment(None)['PATH']}",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONDONTWRITEBYTECODE": "",
+    }
+    home.mkdir(parents=True)
+    output = home / "terminal.log"
+    stallwatch = [str(Path(sys.executable).parent / "stallwatch"), "run", "--name", "watched", "--port", "0"]
+    with output.open("wb") as out:
+        child = subprocess.Popen(
+            [*stallwatch, "--", python, *command],
+            cwd=HERE,
+            env=env,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+        rings = Rings(home)
+        try:
+            rings.follow(child, seconds)
+        finally:
+            if child.poll() is None:
+                child.send_signal(signal.SIGTERM)
+                child.wait(60)
+    folder = home / "runs" / "watched"
+    if not (folder / "diagnosis.json").exists():
+        raise NotWatched(output.read_text(errors="replace")[-2000:])
+    if keep is not None:
+        keep.write_bytes(b"".join(record.printed for record in merged_records(folder)))
+    seen = told(folder)
+    seen.exit_code = child.returncode
+    rings.into(seen)
+    return seen
+
+
+def torchrun(program: str, *options: str) -> list[str]:
+    """The launch of two ranks, to be put behind a Python."""
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--tee", "3"]
+    return [*launch, program, *options]
+
+
+class Rings:
+    """The rings of a run, held open: their folder goes when the run ends, what was written stays readable."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._readers: dict[Path, RingReader] = {}
+        self._last: dict[Path, dict[str, float]] = {}
+
+    def follow(self, child: subprocess.Popen[bytes], seconds: float) -> None:
+        """Until the child ends, but no longer than that."""
+        for _ in range(int(seconds / 0.2)):
+            self._look()
+            try:
+                child.wait(0.2)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        self._look()
+
+    def _look(self) -> None:
+        for path in self._home.glob("rings/*/*.ring"):
+            if path not in self._readers:
+                try:
+                    self._readers[path] = RingReader(path)
+                except (OSError, LayoutProblem):  # not written yet, or gone already
+                    continue
+        for path, reader in self._readers.items():
+            for record in reader.read().records:
+                self._last.setdefault(path, {}).update(record.values)
+
+    def into(self, seen: Seen) -> None:
+        """Put the last numbers of each rank into `seen`."""
+        for path, reader in self._readers.items():
+            values = self._last.get(path, {})
+            seen.faults += reader.faults
+            if "step" in values:
+                seen.steps[str(reader.header.rank)] = int(values["step"])
+            for kind in KINDS:
+                count = int(values.get(f"invalidations_{kind}", 0))
+                seen.invalidations[kind] = max(count, seen.invalidations.get(kind, 0))
+            reader.close()
+
+
+def told(folder: Path) -> Seen:
+    """What stands in the folder of a run that ended."""
+    lines = [record.printed.decode(errors="replace").strip() for record in merged_records(folder)]
+    diagnosis = json.loads((folder / "diagnosis.json").read_text())
+    events = list(_json_lines(folder / "events.jsonl"))
+    return Seen(
+        seconds=round(json.loads((folder / "agent.json").read_text())["ending"]["seconds"], 1),
+        raised=last_words(lines),
+        messages=sum(_MESSAGE in line for line in lines),
+        exceptions=_distinct(
+            f"{event['exception'].removeprefix('builtins.')}: {event['message']}"[:_MOST]
+            for event in events
+            if event["kind"] == "exception"
+        ),
+        early=_distinct(event["rule"] for event in events if event["kind"] == "concern"),
+        versions=next((_versions(event) for event in events if event["kind"] == "versions"), {}),
+        verdict=diagnosis["verdict"],
+        primary=diagnosis["primary"] and diagnosis["primary"]["rule"],
+        findings={finding["rule"]: finding["harm"] for finding in diagnosis["findings"]},
+        incidents=_distinct(event["rule"] for event in _json_lines(folder / "incidents.jsonl")),
+    )
+
+
+def last_words(lines: Iterable[str]) -> list[str]:
+    """Distinct last lines of exceptions in a log, the most frequent first, without launchers' summaries."""
+    found = (match[1][:_MOST] for line in lines if (match := _RAISED.match(line)))
+    counted = Counter(text for text in found if not text.startswith(_SUMMARIES))
+    return [text for text, _ in counted.most_common()]
+
+
+def _versions(event: Mapping[str, Any]) -> dict[str, str]:
+    return {name: value for name, value in event.items() if name not in ("rank", "time", "kind", "count")}
+
+
+def _distinct(each: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(each))
+
+
+def _json_lines(path: Path) -> Iterable[dict[str, Any]]:
+    return map(json.loads, path.read_text().splitlines()) if path.exists() else ()
