@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from stallwatch_rules.controls import without_controls
-from stallwatch_rules.redact import redact
+from stallwatch_rules.text.controls import without_controls
+from stallwatch_rules.text.redact import redact
 
 # Look-alikes instead of escapes: every chat has other escapes, none reads meaning into these.
 _LOOK_ALIKES = str.maketrans(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from stallwatch_alerts.routing import Route, all_urls
 from stallwatch_exporter.incident import Severity
 
 Language = Literal["en", "zh"]
@@ -17,6 +18,15 @@ class AlertSettings:
     urls: tuple[str, ...] = ()  #: Apprise URLs; secrets, so out of every log and message
     language: Language = "en"
     min_severity: Severity = "warning"
+    routes: tuple[Route, ...] = ()
+    dashboard_url: str = ""  #: for links to runs' pages
+    deadman_url: str = ""  #: pinged while we can see; a secret
+    deadman_seconds: float = 60.0  #: how often
+
+    @property
+    def all_urls(self) -> tuple[str, ...]:
+        """Every chat that may be told, each once."""
+        return all_urls(self.urls, self.routes)
 
     def __repr__(self) -> str:
         return f"AlertSettings({len(self.urls)} urls, {self.language}, {self.min_severity})"

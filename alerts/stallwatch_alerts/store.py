@@ -2,60 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from sqlalchemy import (
-    JSON,
-    Column,
-    Connection,
-    Engine,
-    Float,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    create_engine,
-    event,
-    insert,
-    select,
-    update,
-)
-from sqlalchemy.engine import make_url
+from sqlalchemy import Connection, Engine, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from stallwatch_alerts.storage.engine import open_engine, writing
+from stallwatch_alerts.storage.migrate import migrate
+from stallwatch_alerts.storage.tables import HISTORY, INCIDENTS
 from stallwatch_exporter.incident import Incident
 
-_METADATA = MetaData()
-_INCIDENTS = Table(
-    "incidents",
-    _METADATA,
-    Column("id", String(400), primary_key=True),
-    Column("run", String(200), nullable=False),
-    Column("kind", String(20), nullable=False),
-    Column("rule", String(200), nullable=False),
-    Column("severity", String(20), nullable=False),
-    Column("status", String(20), nullable=False),
-    Column("episode", Integer, nullable=False),
-    Column("opened_at", Float, nullable=False),
-    Column("updated_at", Float, nullable=False),
-    Column("resolved_at", Float),
-    Column("payload", JSON, nullable=False),  # the whole incident; the columns above are for finding it
-    Index("incidents_by_run", "run", "opened_at"),
-)
+_SEVERITIES = {"info": 0, "warning": 1, "critical": 2}
+
+
+@dataclass(frozen=True)
+class Change:
+    """What became of an incident: ``open``, ``worse``, ``better``, ``resolved``, or people's words."""
+
+    at: float
+    what: str
+    who: str = ""
+    text: str = ""
 
 
 class IncidentStore:
     """Keeps the last known state of every incident. Several agents may share one database."""
 
     def __init__(self, url: str) -> None:
-        self._engine = _engine(url)
-        with self._engine.begin() as connection:
-            _METADATA.create_all(connection)
+        self._engine = open_engine(url)
+        migrate(self._engine)
 
     @classmethod
     def at_home(cls, home: Path) -> IncidentStore:
@@ -65,62 +43,82 @@ class IncidentStore:
 
     def upsert(self, incident: Incident) -> None:
         """Insert the incident, or replace what is known of it."""
-        row = _row(incident)
-        known = update(_INCIDENTS).where(_INCIDENTS.c.id == incident.id).values(row)
         try:
-            with self._writing() as connection:
-                if connection.execute(known).rowcount == 0:
-                    connection.execute(insert(_INCIDENTS).values(row))
+            self._write(incident)
         except IntegrityError:  # another agent inserted it in between
-            with self._writing() as connection:
-                connection.execute(known)
+            self._write(incident)
 
     def list(
         self, run: str | None = None, status: str | None = None, limit: int | None = None
     ) -> list[Incident]:
         """Incidents, newest first; of one run or status only, where asked."""
-        query = select(_INCIDENTS.c.payload).order_by(_INCIDENTS.c.opened_at.desc(), _INCIDENTS.c.id)
+        query = select(INCIDENTS.c.payload).order_by(INCIDENTS.c.opened_at.desc(), INCIDENTS.c.id)
         if run is not None:
-            query = query.where(_INCIDENTS.c.run == run)
+            query = query.where(INCIDENTS.c.run == run)
         if status is not None:
-            query = query.where(_INCIDENTS.c.status == status)
+            query = query.where(INCIDENTS.c.status == status)
         if limit is not None:
             query = query.limit(limit)
         with self._engine.connect() as connection:
             return [msgspec.convert(payload, Incident) for payload in connection.scalars(query)]
 
+    def get(self, incident: str) -> Incident | None:
+        """The incident of this id."""
+        with self._engine.connect() as connection:
+            payload = connection.scalar(select(INCIDENTS.c.payload).where(INCIDENTS.c.id == incident))
+        return None if payload is None else msgspec.convert(payload, Incident)
+
+    def history(self, incident: str) -> tuple[Change, ...]:
+        """What became of it, oldest first."""
+        query = select(HISTORY).where(HISTORY.c.incident == incident).order_by(HISTORY.c.id)
+        with self._engine.connect() as connection:
+            return tuple(Change(row.at, row.what, row.who, row.text) for row in connection.execute(query))
+
+    @property
+    def engine(self) -> Engine:
+        """The database, for what else is kept in it."""
+        return self._engine
+
     def close(self) -> None:
         """Give back the connections."""
         self._engine.dispose()
 
-    @contextmanager
-    def _writing(self) -> Iterator[Connection]:
-        with self._engine.begin() as connection:
-            yield connection
+    def _write(self, incident: Incident) -> None:
+        row = _row(incident)
+        known = (
+            select(INCIDENTS.c.status, INCIDENTS.c.severity, INCIDENTS.c.opened_at)
+            .where(INCIDENTS.c.id == incident.id)
+            .with_for_update()
+        )
+        with writing(self._engine) as connection:
+            before = connection.execute(known).one_or_none()
+            if before is None:
+                connection.execute(insert(INCIDENTS).values(row))
+            else:
+                connection.execute(update(INCIDENTS).where(INCIDENTS.c.id == incident.id).values(row))
+            _note(connection, incident, before)
 
 
-def _engine(url: str) -> Engine:
-    # Payloads are plain data; msgspec turns NaN into null, which every database's JSON takes.
-    # What an incident holds is nobody's business in an error message.
-    engine = create_engine(
-        url,
-        json_serializer=lambda value: msgspec.json.encode(value).decode(),
-        hide_parameters=True,
-    )
-    if make_url(url).get_backend_name() == "sqlite":
-        event.listen(engine, "connect", _sqlite_for_several_processes)
-    return engine
+def _note(connection: Connection, incident: Incident, before: Any) -> None:
+    for what in _changes(incident, before):
+        connection.execute(
+            insert(HISTORY).values(
+                incident=incident.id, at=incident.updated_at, what=what, who="", text=incident.resolution
+            )
+        )
 
 
-def _sqlite_for_several_processes(connection: Any, _record: object) -> None:
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA busy_timeout=5000")
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=NORMAL")
-    cursor.close()
+def _changes(incident: Incident, before: Any) -> tuple[str, ...]:
+    """What of the change deserves a line: not each step and count."""
+    if before is None or before.opened_at != incident.opened_at:
+        return ("open",) if incident.status == "open" else ("open", "resolved")
+    if before.status != incident.status:
+        return (incident.status,)
+    harm = _SEVERITIES.get(incident.severity, 0) - _SEVERITIES.get(before.severity, 0)
+    return () if harm == 0 else ("worse",) if harm > 0 else ("better",)
 
 
 def _row(incident: Incident) -> dict[str, Any]:
     payload = msgspec.to_builtins(incident)
-    row = {column: payload[column] for column in _INCIDENTS.c.keys() if column != "payload"}  # noqa: SIM118
+    row = {column: payload[column] for column in INCIDENTS.c.keys() if column != "payload"}  # noqa: SIM118
     return {**row, "payload": payload}

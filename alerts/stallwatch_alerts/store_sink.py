@@ -4,17 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from stallwatch_alerts.delivery.fingerprint import fingerprint
+from stallwatch_alerts.endings import keeping
 from stallwatch_alerts.masking import hide_secrets
 from stallwatch_alerts.worker import Worker
 from stallwatch_exporter.incident import Incident
 
 if TYPE_CHECKING:
+    from stallwatch_alerts.delivery.ledger import Ledger
     from stallwatch_alerts.store import IncidentStore
+
+
+_CAPACITY = 20_000  # while the database is away; the run's folder has them all, too
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
+
+
+@dataclass(frozen=True)
+class _Told:
+    """A chat took a message."""
+
+    url: str
+    keys: tuple[str, ...]
+    at: float
 
 
 class StoreSink:
@@ -34,11 +52,20 @@ class StoreSink:
         self._store: IncidentStore | None = None
         self._report = report
         self._url = url
-        self._worker: Worker[Incident] = Worker("stallwatch-incidents", self._write)
+        self._ledger: Ledger | None = None
+        self._complained = False
+        self._worker: Worker[Incident | _Told] = Worker(
+            "stallwatch-incidents", self._write, capacity=_CAPACITY
+        )
 
     def __call__(self, incident: Incident) -> None:
         """Queue the incident as it is now."""
-        self._worker.put(msgspec.structs.replace(incident))
+        self._worker.put(keeping(msgspec.structs.replace(incident)))
+
+    def told(self, url: str, keys: Sequence[str]) -> None:
+        """Queue a note of what the chat at `url` was told, so that no relay tells it again."""
+        if keys:
+            self._worker.put(_Told(url, tuple(keys), time.time()))
 
     @property
     def failed(self) -> int:
@@ -52,16 +79,46 @@ class StoreSink:
             self._store.close()
         return done and self.failed == 0
 
-    def _write(self, incident: Incident, _give_up: threading.Event) -> None:
+    def _write(self, item: Incident | _Told, give_up: threading.Event) -> None:
+        wait = _FIRST_WAIT
+        while True:
+            try:
+                self._keep(item)
+                return
+            except Exception as error:
+                self._say(error)
+                if not self._may_pass(error) or give_up.wait(wait):
+                    raise
+                wait = min(_LONGEST_WAIT, 2 * wait)
+
+    def _keep(self, item: Incident | _Told) -> None:
+        if self._store is None:
+            self._store = self._open_store()
+        if isinstance(item, _Told):
+            self._note(self._store, item)
+        else:
+            self._store.upsert(item)
+
+    def _may_pass(self, error: Exception) -> bool:
         try:
-            if self._store is None:
-                self._store = self._open_store()
-            self._store.upsert(incident)
-        except Exception as error:
-            if self._worker.failed == 0:
-                with contextlib.suppress(Exception):
-                    self._report(f"an incident could not be stored ({self._reason(error)})")
-            raise
+            from stallwatch_alerts.storage.engine import may_pass
+        except ModuleNotFoundError:
+            return False
+        return may_pass(error)
+
+    def _say(self, error: Exception) -> None:
+        if not self._complained:
+            self._complained = True
+            with contextlib.suppress(Exception):
+                self._report(f"an incident could not be stored ({self._reason(error)})")
+
+    def _note(self, store: IncidentStore, item: _Told) -> None:
+        if self._ledger is None:
+            from stallwatch_alerts.delivery.ledger import Ledger
+
+            self._ledger = Ledger(store.engine)
+        for key in item.keys:
+            self._ledger.note(fingerprint(item.url), key, item.at)
 
     def _reason(self, error: Exception) -> str:
         """Its first line: below it, SQLAlchemy shows the statement."""

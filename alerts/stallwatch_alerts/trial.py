@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stallwatch_alerts.channels.apprise_channel import AppriseChannel
+from stallwatch_alerts.channels.errors import ChannelError
 from stallwatch_alerts.channels.notice import test_notice
+from stallwatch_alerts.channels.remedies import remedy
 from stallwatch_alerts.masking import mask_url
 
 
@@ -17,6 +19,7 @@ class Delivery:
     url: str  #: masked
     delivered: bool
     reason: str = ""  #: why not, without secrets
+    remedy: str = ""  #: what to do about it, where that is known
 
 
 def test_message(urls: Sequence[str], language: str) -> list[Delivery]:
@@ -27,6 +30,8 @@ def test_message(urls: Sequence[str], language: str) -> list[Delivery]:
 def _try(url: str, language: str) -> Delivery:
     try:
         AppriseChannel(url).send(test_notice(language))
+    except ChannelError as error:
+        return Delivery(mask_url(url), False, str(error), remedy(error.chat, error.code, language))
     except Exception as error:
         return Delivery(mask_url(url), False, str(error) or type(error).__name__)
     return Delivery(mask_url(url), True)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from stallwatch_exporter.incident import Incident
-from stallwatch_rules.catalogue import Catalogue
-from stallwatch_rules.page import RulePage, Sections
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.pages.page import RulePage, Sections
 from stallwatch_rules.records import Primary
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from stallwatch_alerts.messages import en, render, render_test, zh
 from stallwatch_exporter.incident import Ending, Incident
-from stallwatch_rules.page import RulePage
+from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import Primary
 
 Stall = Callable[..., Incident]

@@ -14,7 +14,7 @@ from stallwatch_alerts.channels import Notice
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_alerts.sink import ChatSink, Retry
 from stallwatch_exporter.incident import Incident
-from stallwatch_rules.catalogue import Catalogue
+from stallwatch_rules.pages.catalogue import Catalogue
 
 Stall = Callable[..., Incident]
 FAST = Retry(attempts=4, first_wait=0.01)

@@ -1,17 +1,29 @@
-"""One chat through Apprise. A channel is one URL, so that each fails, waits and retries by itself."""
+"""One chat behind an Apprise URL. A channel is one URL, so that each fails, waits and retries by itself."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+import json
+from typing import Any
 
 import apprise
 from apprise.plugins.custom_json import NotifyJSON
+from apprise.plugins.email import NotifyEmail
+from apprise.plugins.ntfy import NotifyNtfy, NtfyPriority
 
+from stallwatch_alerts.channels.addresses import apprise_url
+from stallwatch_alerts.channels.chats import chat_of
+from stallwatch_alerts.channels.errors import ChannelError
+from stallwatch_alerts.channels.faces import headline
 from stallwatch_alerts.channels.notice import Notice
+from stallwatch_alerts.channels.overhearing import Heard, listen_to, overheard, silence_libraries
+from stallwatch_alerts.channels.posting import Line, post, retry_after
+from stallwatch_alerts.channels.smtp import code_of
 from stallwatch_alerts.masking import hide_secrets, mask_url
+from stallwatch_alerts.messages.layout import clipped
+from stallwatch_alerts.messages.page import html_page
+from stallwatch_rules.text.redact import redact
+
+__all__ = ["AppriseChannel", "ChannelError"]
 
 _LEVELS = {
     "failure": apprise.NotifyType.FAILURE,
@@ -19,14 +31,16 @@ _LEVELS = {
     "info": apprise.NotifyType.INFO,
     "success": apprise.NotifyType.SUCCESS,
 }
-
-
-# What Apprise said in this context; it may send from a thread of its own, which inherits the context.
-_hearing: ContextVar[list[str] | None] = ContextVar("stallwatch_hearing", default=None)
-
-
-class ChannelError(Exception):
-    """What went wrong, without any secret of the URL."""
+# docs.ntfy.sh, "Publishing", "Message priority": 4 and 5 make themselves heard.
+_PRIORITIES = {
+    "failure": NtfyPriority.MAX,
+    "warning": NtfyPriority.HIGH,
+    "info": NtfyPriority.LOW,
+    "success": NtfyPriority.NORMAL,
+}
+_NTFY_BYTES = 4096  # docs.ntfy.sh, "Limitations": a longer message becomes an attachment
+_NTFY_REST = 300  # topic, tags and the names of all fields
+_LONGEST_REASON = 500
 
 
 class AppriseChannel:
@@ -41,62 +55,103 @@ class AppriseChannel:
         asset = apprise.AppriseAsset(
             app_id="Stallwatch", app_desc="Stallwatch", image_url_mask="", async_mode=False
         )
-        with _overheard() as heard:
-            plugin = apprise.Apprise.instantiate(url, asset=asset)
+        with overheard() as heard:
+            plugin = apprise.Apprise.instantiate(apprise_url(url), asset=asset)
         if plugin is None:
-            raise ChannelError(self._reason(heard) or "not a URL that Apprise understands")
-        self._plugin = plugin
+            said = "; ".join(dict.fromkeys(heard.said))
+            raise ChannelError(self._hidden(said) or "not a URL that Apprise understands", code="url")
+        self._plugin: Any = plugin
+        self._chat = chat_of(plugin, url)
+        self._line = Line(plugin.verify_certificate, plugin.request_timeout, bool(plugin.redirects))
+        self._taken: tuple[Notice | None, int] = (None, 0)  # the notice in hand, and how many targets have it
         self._own_fields = dict(plugin.payload_extras) if isinstance(plugin, NotifyJSON) else {}
+        self._own_priority = isinstance(plugin, NotifyNtfy) and plugin.priority != NtfyPriority.NORMAL
+        if isinstance(plugin, NotifyNtfy):
+            plugin.request_rate_per_sec = 0  # Apprise would sleep for 5.5 s; ``delivery.limits`` knows better
         self._apprise = apprise.Apprise(asset=asset)
         self._apprise.add(plugin)
+        listen_to(plugin)
+
+    def __repr__(self) -> str:
+        return f"AppriseChannel({self.name})"
 
     def send(self, notice: Notice) -> None:
         """Deliver, or raise `ChannelError` with the reason."""
-        if isinstance(self._plugin, NotifyJSON):
-            # The `:key=value` part of a json:// URL, filled in here; what the user wrote there wins.
-            self._plugin.payload_extras = {**notice.facts, "text": notice.message.text, **self._own_fields}
-        with _overheard() as heard:
+        failure: ChannelError | None = None
+        try:
+            if self._chat is not None:
+                self._post(notice)
+            else:
+                self._notify(notice)
+        except ChannelError as error:
+            failure = error
+        except Exception as error:  # of a library: what it says, and what hangs on it, may hold the URL
+            failure = ChannelError(f"not sent ({type(error).__name__})", code="internal")
+        if failure is not None:
+            raise ChannelError(
+                self._hidden(str(failure)),
+                chat=failure.chat,
+                code=failure.code,
+                retry_after=failure.retry_after,
+            )
+
+    def _post(self, notice: Notice) -> None:
+        """To all targets; a second try goes on where the first one stopped."""
+        assert self._chat is not None
+        before, taken = self._taken
+        if before != notice:
+            taken = 0
+        for number, request in enumerate(self._chat.requests(notice)):
+            if number < taken:
+                continue
+            failure = self._chat.fault(post(request, self._line))
+            if failure is not None:
+                raise failure
+            self._taken = (notice, number + 1)
+        self._taken = (None, 0)
+
+    def _notify(self, notice: Notice) -> None:
+        title, body, form = self._words(notice)
+        with overheard() as heard:
             delivered = self._apprise.notify(
-                body=notice.message.text,
-                title=notice.message.title,
+                body=body,
+                title=title,
                 notify_type=_LEVELS[notice.level],
-                body_format=apprise.NotifyFormat.TEXT,
+                body_format=form,
                 interpret_escapes=False,
             )
         if not delivered:
-            raise ChannelError(self._reason(heard) or "Apprise could not deliver the message")
+            raise _failure(heard, "smtp" if isinstance(self._plugin, NotifyEmail) else "")
 
-    def _reason(self, heard: list[str]) -> str:
-        return hide_secrets("; ".join(dict.fromkeys(heard)), self._url)
+    def _words(self, notice: Notice) -> tuple[str, str, apprise.NotifyFormat]:
+        title, text = headline(notice), notice.message.text
+        if isinstance(self._plugin, NotifyJSON):
+            # The `:key=value` part of a json:// URL, filled in here; what the user wrote there wins.
+            self._plugin.payload_extras = {**notice.facts, "text": text, **self._own_fields}
+            return notice.message.title, text, apprise.NotifyFormat.TEXT
+        if isinstance(self._plugin, NotifyNtfy):
+            if not self._own_priority:
+                self._plugin.priority = _PRIORITIES[notice.level]
+            # Apprise attaches what is longer than this once it is JSON with escapes for all but ASCII.
+            room = self._plugin.ntfy_json_upstream_size_limit - len(json.dumps(title)) - _NTFY_REST
+            return title, _for_ntfy(text, room), apprise.NotifyFormat.TEXT
+        if isinstance(self._plugin, NotifyEmail):
+            return title, html_page(notice.message.text), apprise.NotifyFormat.HTML
+        return title, text, apprise.NotifyFormat.TEXT
 
-
-def silence_libraries() -> None:
-    """Keep what Apprise and its HTTP library log to ourselves: URLs, and so secrets, stand in it."""
-    logger = logging.getLogger("apprise")
-    logger.propagate = False
-    logger.setLevel(logging.WARNING)
-    logger.addHandler(_EAR)
-    # "POST /services/<token> HTTP/1.1" would come at DEBUG.
-    logging.getLogger("urllib3").setLevel(logging.WARNING)
-
-
-@contextmanager
-def _overheard() -> Iterator[list[str]]:
-    heard: list[str] = []
-    token = _hearing.set(heard)
-    try:
-        yield heard
-    finally:
-        _hearing.reset(token)
+    def _hidden(self, reason: str) -> str:
+        return hide_secrets(redact(reason), self._url)[:_LONGEST_REASON]
 
 
-class _Ear(logging.Handler):
-    """Hears Apprise's warnings: the reason of a refusal is told nowhere else."""
+def _failure(heard: Heard, chat: str) -> ChannelError:
+    reason = "; ".join(dict.fromkeys(heard.said)) or "Apprise could not deliver the message"
+    refused = next((answer for answer in reversed(heard.answers) if not answer.ok), None)
+    if refused is None:
+        return ChannelError(reason, chat=chat, code=code_of(reason) if chat == "smtp" else "connection")
+    return ChannelError(reason, chat=chat, code=f"http-{refused.status}", retry_after=retry_after(refused))
 
-    def emit(self, record: logging.LogRecord) -> None:
-        heard = _hearing.get()
-        if heard is not None:
-            heard.append(record.getMessage().strip())
 
-
-_EAR = _Ear(logging.WARNING)
+def _for_ntfy(text: str, room: int) -> str:
+    while (size := max(len(text.encode()) - _NTFY_BYTES, len(json.dumps(text)) - room)) > 0:
+        text = clipped(text, len(text) - max(1, size // 6))
+    return text

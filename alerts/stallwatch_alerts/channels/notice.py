@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from stallwatch_alerts.delivery.keys import told_key
 from stallwatch_alerts.messages import Message, render, render_test
+from stallwatch_alerts.messages.links import link_lines, with_links
+from stallwatch_alerts.messages.located import render_located, stage
 from stallwatch_exporter.incident import Incident
 
 if TYPE_CHECKING:
-    from stallwatch_rules.page import RulePage
+    from stallwatch_alerts.settings import AlertSettings
+    from stallwatch_rules.pages.page import RulePage
 
 Fact = str | int | None
 
@@ -21,10 +25,11 @@ class Notice:
     message: Message
     level: Literal["failure", "warning", "info", "success"]
     facts: dict[str, Fact]  #: keys of the JSON body that generic webhooks get, besides title and text
+    key: str = ""  #: under which it is noted who was told; empty where nobody need know
 
 
 def incident_notice(incident: Incident, language: str, page: RulePage | None) -> Notice:
-    """The notice of an incident that opened or resolved."""
+    """The notice of an incident that opened or resolved, or of a stall whose ranks told where they are."""
     facts: dict[str, Fact] = {
         "id": incident.id,
         "run": incident.run,
@@ -37,7 +42,16 @@ def incident_notice(incident: Incident, language: str, page: RulePage | None) ->
         "step": incident.step,
         "host": incident.host,
     }
-    return Notice(render(incident, language, page), _level(incident), facts)
+    if stage(incident) == "located" and incident.stacks is not None:
+        facts["odd_ranks"] = ",".join(str(rank) for rank in incident.stacks.odd)
+        return Notice(render_located(incident, incident.stacks, language), _level(incident), facts)
+    return Notice(render(incident, language, page), _level(incident), facts, told_key(incident))
+
+
+def linked(notice: Notice, page: RulePage | None, run: str, settings: AlertSettings) -> Notice:
+    """The notice with links to the rule's page and, where there is a dashboard, to the run's."""
+    lines = link_lines(page, run, settings.dashboard_url, settings.language)
+    return replace(notice, message=Message(notice.message.title, with_links(notice.message.text, lines)))
 
 
 def test_notice(language: str) -> Notice:

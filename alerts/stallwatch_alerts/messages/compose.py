@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stallwatch_alerts.messages import en, zh
+from stallwatch_alerts.messages.languages import words_of
 from stallwatch_alerts.messages.plain import plain
 from stallwatch_alerts.messages.words import Words
 from stallwatch_alerts.neutral import neutralise, shorten
-from stallwatch_exporter.ending_words import detail_in
 from stallwatch_exporter.incident import Ending, Incident
-from stallwatch_rules.fixes import fixes_for
-from stallwatch_rules.placeholders import why_of
+from stallwatch_exporter.running.ending_words import detail_in
+from stallwatch_rules.pages.fixes import fixes_for
+from stallwatch_rules.pages.placeholders import why_of
 from stallwatch_rules.records import Primary
-from stallwatch_rules.sentences import retold
+from stallwatch_rules.text.sentences import retold
 
 if TYPE_CHECKING:
-    from stallwatch_rules.page import RulePage
+    from stallwatch_rules.pages.page import RulePage
 
 TITLE_LIMIT = 200
 TEXT_LIMIT = 1500
@@ -46,7 +46,7 @@ class Message:
 
 def render(incident: Incident, language: str, page: RulePage | None) -> Message:
     """The message of an incident as it opens or resolves; `page` is that of its rule, if there is one."""
-    words = _words(language)
+    words = words_of(language)
     incident = msgspec.structs.replace(incident, note=retold(incident.note, language))
     cause = _cause(incident, language, page)
     run = neutralise(incident.run, 80)
@@ -60,17 +60,13 @@ def render(incident: Incident, language: str, page: RulePage | None) -> Message:
 
 def render_test(language: str) -> Message:
     """The message of ``stallwatch alerts test``."""
-    words = _words(language)
+    words = words_of(language)
     return Message(words.test_title, words.test_text)
 
 
 def ending_line(ending: Ending, language: str) -> str:
     """How a command ended, in one or two lines, for the terminal."""
-    return _how_it_ended(ending, _words(language))
-
-
-def _words(language: str) -> Words:
-    return zh.WORDS if language.startswith("zh") else en.WORDS
+    return _how_it_ended(ending, words_of(language))
 
 
 # ---------------------------------------------------------------- the cause, in the reader's language
@@ -190,10 +186,19 @@ def _resolved(incident: Incident, words: Words, cause: _Cause) -> Iterator[str]:
     if incident.kind == "stall" and incident.resolution == "recovered":
         yield words.recovered_sentence
     else:
-        yield words.over_sentence.get(incident.resolution, words.over_sentence[""])
+        over = words.over_sentence.get(incident.resolution, words.over_sentence[""])
+        between = words.comma.strip(",，")  # a space where the language has one between sentences
+        yield between.join((over, _lasted(incident, words))).strip()
     yield _lines(_where(incident, words), words.stall_cause.format(title=cause.title) if cause.title else "")
     if incident.ending is not None:
         yield _how_it_ended(incident.ending, words)
+
+
+def _lasted(incident: Incident, words: Words) -> str:
+    """How long a problem was there. An ending has no duration, and the run's own is told below."""
+    if incident.kind == "ended" or incident.resolved_at is None:
+        return ""
+    return words.lasted.format(duration=words.duration(_stalled_for(incident)))
 
 
 def _what(incident: Incident, words: Words) -> str:

@@ -70,6 +70,7 @@ WORDS = Words(
         "run-finished": "The run has finished.",
         "run-failed": "The run has failed; how it ended comes in a message of its own.",
     },
+    lasted="It lasted {duration}.",
     run="Run: {run}",
     on_host="Run: {run} on {host}",
     place="At: ",
@@ -84,4 +85,18 @@ WORDS = Words(
     ran_for="after {duration}",
     test_title="[stallwatch] test message",
     test_text="Stallwatch can reach this channel. Incidents of your runs will arrive here.",
+    and_others="{title} (and {count} more)",
+    also="At the same time:",
+    further="… and {count} more",
+    tally={"critical": "critical", "warning": "warnings", "info": "notes", "resolved": "resolved"},
+    in_all="In all: {tally}.",
+    late="This message comes {duration} late: the chat, or the way to it, was down.",
+    expired="Messages that could not be delivered within a day and were given up: {count}. "
+    "stallwatch alerts deliveries lists them.",
+    escalated="{title} (nobody has acknowledged it for {duration})",
+    acknowledge="Whoever takes care of it: stallwatch alerts ack {id}",
+    rule_link="Rule: ",
+    page_link="Page: ",
+    alert_over="over: {title}",
+    alerts={},  # the rule files speak English
 )

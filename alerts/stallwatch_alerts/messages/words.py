@@ -35,6 +35,7 @@ class Words:
     stall_sentence_plain: str  #: {duration}
     recovered_sentence: str
     over_sentence: Mapping[str, str]  #: by resolution
+    lasted: str  #: {duration}
     run: str  #: {run}
     on_host: str  #: {run}, {host}
     place: str  #: label of rank, step, phase
@@ -49,3 +50,19 @@ class Words:
     ran_for: str  #: {duration}
     test_title: str
     test_text: str
+    # Groups and alerts that reach us through Alertmanager
+    and_others: str  #: {title}, {count}
+    also: str  #: before a list of titles
+    further: str  #: {count}
+    tally: Mapping[str, str]  #: by severity, and "resolved"
+    in_all: str  #: {tally}
+    late: str  #: {duration}
+    expired: str  #: {count}
+    escalated: str  #: {title}, {duration}
+    acknowledge: str  #: {id}
+    rule_link: str
+    page_link: str
+    alert_over: str  #: {title}
+    alerts: Mapping[
+        str, str
+    ]  #: by alert, where the rule file's own summary is in another language: {run}, {rank}

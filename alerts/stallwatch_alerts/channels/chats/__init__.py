@@ -1,0 +1,77 @@
+"""A chat per file: what its documentation asks of a request, and what its answers mean.
+
+Apprise reads the URL. The request is ours where Apprise 2.2.0 cannot do what the chat's documentation says:
+it takes every 200 of Feishu, Lark, DingTalk and WeCom for a success although their errors come in a 200,
+cannot sign for Feishu and Lark, loses ``Retry-After`` and error codes everywhere, and sends plain text
+where there are cards.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+from urllib.parse import parse_qs, urlsplit
+
+from apprise.plugins.dingtalk import NotifyDingTalk
+from apprise.plugins.discord import NotifyDiscord
+from apprise.plugins.feishu import NotifyFeishu
+from apprise.plugins.lark import NotifyLark
+from apprise.plugins.slack import NotifySlack, SlackMode
+from apprise.plugins.telegram import NotifyTelegram
+from apprise.plugins.wecombot import NotifyWeComBot
+from apprise.plugins.workflows import NotifyWorkflows
+
+from stallwatch_alerts.channels.chats.dingtalk import DingTalk
+from stallwatch_alerts.channels.chats.discord import Discord
+from stallwatch_alerts.channels.chats.feishu import Feishu
+from stallwatch_alerts.channels.chats.slack import Slack
+from stallwatch_alerts.channels.chats.teams import Teams
+from stallwatch_alerts.channels.chats.telegram import Telegram
+from stallwatch_alerts.channels.chats.wecom import WeCom
+from stallwatch_alerts.channels.errors import ChannelError
+from stallwatch_alerts.channels.notice import Notice
+from stallwatch_alerts.channels.posting import Answer, Request
+
+
+class Chat(Protocol):
+    """Writes the requests for a notice, and reads what comes back."""
+
+    name: str
+
+    def requests(self, notice: Notice) -> list[Request]:
+        """One for each of the URL's targets."""
+
+    def fault(self, answer: Answer) -> ChannelError | None:
+        """What an answer complains of; `None` where the message was taken."""
+
+
+def chat_of(plugin: Any, url: str) -> Chat | None:
+    """The chat behind what Apprise made of the URL; `None` where Apprise itself sends.
+
+    That is so for every other service, and where a URL asks for what only Apprise does: a template of the
+    user's own, Slack's workflows, Slack's users by e-mail address, or Telegram's search for the bot's owner.
+    """
+    if isinstance(plugin, (NotifyFeishu, NotifyLark)):
+        return Feishu(plugin, secret=_query(url, "secret"))
+    if isinstance(plugin, NotifyDingTalk):
+        return DingTalk(plugin)
+    if isinstance(plugin, NotifyWeComBot):
+        return WeCom(plugin)
+    if getattr(plugin, "template", None):
+        return None
+    if isinstance(plugin, NotifyDiscord):
+        return Discord(plugin)
+    if isinstance(plugin, NotifyWorkflows):
+        return Teams(plugin)
+    if isinstance(plugin, NotifyTelegram) and plugin.targets:
+        return Telegram(plugin)
+    if isinstance(plugin, NotifySlack) and plugin.mode in (
+        SlackMode.WEBHOOK,
+        SlackMode.WEBHOOK_GOV,
+        SlackMode.BOT,
+    ):
+        return Slack.of(plugin)
+    return None
+
+
+def _query(url: str, name: str) -> str:
+    return parse_qs(urlsplit(url).query).get(name, [""])[0]

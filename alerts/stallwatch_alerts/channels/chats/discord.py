@@ -1,0 +1,105 @@
+"""Discord webhooks.
+
+Documented at discord.com/developers/docs: "Webhook resource", "Execute Webhook" (without ``wait=true`` a
+message that is not saved is no error), "Message resource", "Embed limits" (title 256, description 4096,
+6000 in all) and "Allowed mentions", "Rate limits" (429 with ``retry_after`` in seconds in the body and
+``Retry-After``).
+
+Apprise sends without ``wait=true`` and without ``allowed_mentions``, and on a 429 it sends again at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from stallwatch_alerts.channels.errors import ChannelError
+from stallwatch_alerts.channels.faces import COLOURS, headline
+from stallwatch_alerts.channels.notice import Notice
+from stallwatch_alerts.channels.posting import Answer, Request, retry_after
+from stallwatch_alerts.messages.layout import (
+    Block,
+    Code,
+    Links,
+    address,
+    blocks_of,
+    bold_label,
+    clipped,
+    fitted,
+    joined,
+)
+
+_TITLE, _DESCRIPTION = 256, 4096
+_MARKS = re.compile(r"([\\*_~`|<]|(?<=\])\(|^[#>])")
+
+
+class Discord:
+    """One webhook, with its thread where the URL names one."""
+
+    name = "discord"
+
+    def __init__(self, plugin: Any) -> None:
+        self._url = f"{plugin.notify_url}/{plugin.webhook_id}/{plugin.webhook_token}"
+        self._user = plugin.user
+        self._params = {"wait": "true"}
+        if plugin.thread_id:
+            self._params["thread_id"] = str(plugin.thread_id)
+
+    def requests(self, notice: Notice) -> list[Request]:
+        """One embed; nobody can be mentioned by it."""
+        embed: dict[str, Any] = {
+            "title": _title(headline(notice)),
+            "color": COLOURS[notice.level],
+            "description": written(fitted(blocks_of(notice.message.text), _DESCRIPTION, _size)),
+        }
+        body: dict[str, Any] = {"embeds": [embed], "allowed_mentions": {"parse": []}}
+        if self._user:
+            body["username"] = self._user
+        return [Request(self._url, body, params=self._params)]
+
+    def fault(self, answer: Answer) -> ChannelError | None:
+        """Discord's own code where it gave one."""
+        said = answer.json()
+        if answer.status == 204 or (answer.ok and "id" in said):
+            return None
+        code = str(said.get("code") or "")
+        if not code.isdecimal() or code == "0":
+            code = "malformed" if answer.ok else f"http-{answer.status}"
+        return ChannelError(
+            f"Discord answered {answer.status}: {said.get('message') or code}",
+            chat=self.name,
+            code=code,
+            retry_after=retry_after(answer),
+        )
+
+
+def written(blocks: Sequence[Block]) -> str:
+    """Discord's Markdown."""
+    return joined(blocks, _written)
+
+
+def _written(block: Block) -> str:
+    if isinstance(block, Code):
+        return "```\n" + "\n".join(block.lines).replace("```", "'''") + "\n```"
+    if isinstance(block, Links):
+        return " · ".join(f"[{_escaped(label)}]({address(url)})" for label, url in block.links)
+    return "\n".join(bold_label(label, _escaped(rest)) for label, rest in block.lines)
+
+
+def _title(text: str) -> str:
+    while _length(_escaped(text)) > _TITLE:
+        text = clipped(text, len(text) - 1)
+    return _escaped(text)
+
+
+def _escaped(text: str) -> str:
+    return _MARKS.sub(r"\\\1", text)
+
+
+def _size(blocks: Sequence[Block]) -> int:
+    return _length(written(blocks))
+
+
+def _length(text: str) -> int:
+    return len(text.encode("utf-16-le")) // 2  # however Discord counts, this is no less

@@ -1,0 +1,129 @@
+"""Slack: incoming webhooks, and bots by ``chat.postMessage``.
+
+Documented at docs.slack.dev: "Sending messages using incoming webhooks" (a plain ``ok``, or an error code
+as text with 400, 403, 404, 410), "chat.postMessage" (errors as ``"ok": false`` in a 200), "Rate limits"
+(429 with ``Retry-After``), "Blocks": "Header" (150 characters) and "Rich text", "Formatting message text"
+(``&``, ``<`` and ``>`` are escaped in ``text``).
+
+Rich text is literal: no mark, mention or link is looked for in it. Apprise sends mrkdwn, in which a log's
+``_`` and ``*`` have a meaning that nothing can take away.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from apprise.plugins.slack import CHANNEL_RE, SlackMode
+
+from stallwatch_alerts.channels.errors import ChannelError
+from stallwatch_alerts.channels.faces import headline
+from stallwatch_alerts.channels.notice import Notice
+from stallwatch_alerts.channels.posting import Answer, Request, retry_after
+from stallwatch_alerts.messages.layout import Block, Code, Links, blocks_of, clipped, fitted
+
+_HEADER = 150
+_TEXT = 10_000  # of all blocks together; "msg_blocks_too_long" comes beyond some 13,000
+_CODE = re.compile(r"[a-z][a-z0-9_]{2,60}")
+
+
+class Slack:
+    """One webhook, or one bot and its channels."""
+
+    name = "slack"
+
+    def __init__(self, plugin: Any, targets: Sequence[tuple[str | None, str | None]]) -> None:
+        self._bot = plugin.mode == SlackMode.BOT
+        self._user = plugin.user
+        self._targets = targets
+        if self._bot:
+            self._url = plugin.api_url.format("chat.postMessage")
+            self._headers = {"Authorization": f"Bearer {plugin.access_token}"}
+        else:
+            host = plugin.webhook_gov_url if plugin.mode == SlackMode.WEBHOOK_GOV else plugin.webhook_url
+            self._url = f"{host}/{plugin.token_a}/{plugin.token_b}/{plugin.token_c}"
+            self._headers = {}
+
+    @classmethod
+    def of(cls, plugin: Any) -> Slack | None:
+        """`None` where a target is no channel: Apprise looks people up by their e-mail address."""
+        targets: list[tuple[str | None, str | None]] = []
+        for channel in plugin.channels:
+            if channel is None:
+                targets.append((None, None))
+                continue
+            found = CHANNEL_RE.match(channel)
+            if found is None:
+                return None
+            name = found["channel"]
+            # As in Apprise: "+" stands before an id, and a bare name is a channel's.
+            name = name[1:] if name[0] == "+" else name if name[0] in "#@" else f"#{name}"
+            targets.append((name, found["thread_ts"]))
+        return cls(plugin, targets)
+
+    def requests(self, notice: Notice) -> list[Request]:
+        """One for each channel."""
+        body: dict[str, Any] = {
+            "text": _escaped(headline(notice)),  # what notifications show
+            "blocks": _blocks(notice),
+            "unfurl_links": False,
+            "unfurl_media": False,
+        }
+        if self._user:
+            body["username"] = self._user
+        found = []
+        for channel, thread in self._targets:
+            where = {"channel": channel, "thread_ts": thread}
+            own = {**body, **{name: value for name, value in where.items() if value}}
+            found.append(Request(self._url, own, headers=self._headers))
+        return found
+
+    def fault(self, answer: Answer) -> ChannelError | None:
+        """Slack's own code where it gave one."""
+        said = answer.json()
+        if answer.ok and (said.get("ok") is True if self._bot else answer.text.strip() == "ok"):
+            return None
+        code = str(said.get("error") or answer.text.strip())
+        if not _CODE.fullmatch(code):
+            code = f"http-{answer.status}" if not answer.ok else "malformed"
+        reason = f"Slack answered {answer.status}: {code}"
+        return ChannelError(reason, chat=self.name, code=code, retry_after=retry_after(answer))
+
+
+def _blocks(notice: Notice) -> list[dict[str, Any]]:
+    parts = fitted(blocks_of(notice.message.text), _TEXT, _size)
+    header = {"type": "plain_text", "text": clipped(headline(notice), _HEADER), "emoji": True}
+    elements = [_element(part) for part in parts]
+    found: list[dict[str, Any]] = [{"type": "header", "text": header}]
+    if elements:
+        found.append({"type": "rich_text", "elements": elements})
+    return found
+
+
+def _element(block: Block) -> dict[str, Any]:
+    if isinstance(block, Code):
+        text = {"type": "text", "text": "\n".join(block.lines)}
+        return {"type": "rich_text_preformatted", "elements": [text]}
+    texts: list[dict[str, Any]] = []
+    if isinstance(block, Links):
+        for label, url in block.links:
+            texts += [{"type": "link", "url": url, "text": label}, {"type": "text", "text": "  "}]
+        return {"type": "rich_text_section", "elements": texts[:-1]}
+    for label, rest in block.lines:
+        if label:
+            texts.append({"type": "text", "text": label, "style": {"bold": True}})
+        texts.append({"type": "text", "text": f"{rest}\n"})
+    return {"type": "rich_text_section", "elements": texts}
+
+
+def _size(blocks: Sequence[Block]) -> int:
+    return sum(
+        len(str(text.get("text", ""))) + len(str(text.get("url", "")))
+        for block in blocks
+        for text in _element(block)["elements"]
+    )
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,109 @@
+"""Microsoft Teams, through a workflow of Power Automate.
+
+Documented at learn.microsoft.com: "Create incoming webhooks with Workflows for Microsoft Teams" and "Create
+and send messages" of incoming webhooks (a card in ``attachments``, 28 KB, more than four requests a second
+are refused with a 429), "Trigger a workflow with a request" (202; errors as ``error.code``),
+adaptivecards.io, "RichTextBlock" and "TextRun".
+
+Text runs are literal; text blocks, as Apprise sends them, read Markdown.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from stallwatch_alerts.channels.errors import ChannelError
+from stallwatch_alerts.channels.faces import headline
+from stallwatch_alerts.channels.notice import Notice
+from stallwatch_alerts.channels.posting import Answer, Request, retry_after
+from stallwatch_alerts.messages.layout import Block, Code, Links, blocks_of, fitted
+
+_LIMIT = 27_000
+_STYLES = {"failure": "attention", "warning": "warning", "info": "accent", "success": "good"}
+_CODE = re.compile(r"[A-Za-z0-9_.-]{1,60}")
+
+
+class Teams:
+    """One workflow."""
+
+    name = "teams"
+
+    def __init__(self, plugin: Any) -> None:
+        path = "/powerautomate/automations/direct" if plugin.power_automate else ""
+        if path and plugin.routing_id:
+            path += f"/cu/{plugin.routing_id}"
+        port = f":{plugin.port}" if plugin.port else ""
+        self._url = (
+            f"https://{plugin.host}{port}{path}/workflows/{plugin.workflow}/triggers/manual/paths/invoke"
+        )
+        self._params = {
+            "api-version": plugin.api_version,
+            "sp": "/triggers/manual/run",
+            "sv": "1.0",
+            "sig": plugin.signature,
+        }
+
+    def requests(self, notice: Notice) -> list[Request]:
+        """One adaptive card."""
+        blocks = blocks_of(notice.message.text)
+        kept = fitted(
+            blocks, _LIMIT, lambda some: len(json.dumps(_body(notice, some), ensure_ascii=False).encode())
+        )
+        return [Request(self._url, _body(notice, kept), params=self._params)]
+
+    def fault(self, answer: Answer) -> ChannelError | None:
+        """Power Automate's own code. A 202 says that the workflow was started, not that it went well."""
+        if answer.status in (200, 202):
+            return None
+        error = answer.json().get("error")
+        code = str(error.get("code", "")) if isinstance(error, dict) else ""
+        code = code if _CODE.fullmatch(code) else f"http-{answer.status}"
+        reason = f"Teams answered {answer.status}: {code}"
+        return ChannelError(reason, chat=self.name, code=code, retry_after=retry_after(answer))
+
+
+def _body(notice: Notice, blocks: Sequence[Block]) -> dict[str, Any]:
+    head = _run(headline(notice), weight="Bolder", size="Medium")
+    content: list[dict[str, Any]] = [
+        {"type": "Container", "style": _STYLES[notice.level], "bleed": True, "items": [_line([head])]}
+    ]
+    actions: list[dict[str, Any]] = []
+    for block in blocks:
+        if isinstance(block, Links):
+            actions += [{"type": "Action.OpenUrl", "title": label, "url": url} for label, url in block.links]
+        elif isinstance(block, Code):
+            lines = [_line([_run(line or " ", fontType="Monospace", size="Small")]) for line in block.lines]
+            content.append({"type": "Container", "style": "emphasis", "items": lines})
+        else:
+            content.append({"type": "Container", "items": [_prose(line) for line in block.lines]})
+    card = {
+        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+        "type": "AdaptiveCard",
+        "version": "1.4",
+        "msteams": {"width": "Full"},
+        "body": content,
+        "actions": actions,
+    }
+    attachment = {
+        "contentType": "application/vnd.microsoft.card.adaptive",
+        "contentUrl": None,
+        "content": card,
+    }
+    return {"type": "message", "summary": headline(notice), "attachments": [attachment]}
+
+
+def _prose(line: tuple[str, str]) -> dict[str, Any]:
+    label, rest = line
+    runs = [_run(label, weight="Bolder")] if label else []
+    return _line([*runs, _run(rest)] if rest else runs or [_run(" ")])
+
+
+def _line(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"type": "RichTextBlock", "spacing": "None", "inlines": runs}
+
+
+def _run(text: str, **style: str) -> dict[str, Any]:
+    return {"type": "TextRun", "text": text, **style}

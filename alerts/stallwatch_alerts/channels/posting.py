@@ -1,0 +1,138 @@
+"""One HTTP request to a chat and its answer. Whatever fails is told without the URL, which is a secret."""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import requests
+
+from stallwatch_alerts.channels.errors import ChannelError
+
+_TOO_MANY = 429
+_MOST_BYTES = 8192  # of an answer; error pages of proxies are longer, and no use
+_LONGEST = 30.0  # seconds for the whole answer: the time-out of the library starts anew with every byte
+
+
+@dataclass(frozen=True)
+class Request:
+    """A POST of JSON. Nothing of it is shown by ``repr``: tracebacks with variables must not leak it."""
+
+    url: str = field(repr=False)
+    body: Mapping[str, Any] = field(repr=False)
+    params: Mapping[str, str] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    text: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether HTTP calls it a success; chats tell of errors in a 200, too."""
+        return 200 <= self.status < 300
+
+    def json(self) -> dict[str, Any]:
+        """The JSON object in it; empty where it holds none."""
+        try:
+            found = json.loads(self.text)
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+@dataclass(frozen=True)
+class Line:
+    """How to reach a host: what an Apprise URL can say of it."""
+
+    verify: bool = True  #: ``?verify=no``: any certificate will do
+    timeout: tuple[float, float] = (4.0, 4.0)  #: ``?cto=``, ``?rto=``: seconds to connect, seconds to answer
+    redirects: bool = False
+
+
+def post(request: Request, line: Line) -> Answer:
+    """Send it; `ChannelError` where no answer comes."""
+    try:
+        return _post(request, line)
+    except requests.RequestException as error:
+        failure = failure_of(error, line)
+    raise failure  # out here, so that the library's exception does not hang on it
+
+
+def _post(request: Request, line: Line) -> Answer:
+    headers = {"User-Agent": "Stallwatch", "Content-Type": "application/json; charset=utf-8"}
+    data = json.dumps(request.body, ensure_ascii=False).encode()
+    with requests.post(
+        request.url,
+        data=data,
+        params=dict(request.params),
+        headers={**headers, **request.headers},
+        verify=line.verify,
+        timeout=line.timeout,
+        allow_redirects=line.redirects,
+        stream=True,
+    ) as response:
+        end = time.monotonic() + _LONGEST
+        content = bytearray()
+        for piece in response.iter_content(1):  # by bytes: a slow answer must not hold us up
+            content += piece
+            if len(content) >= _MOST_BYTES or time.monotonic() > end:
+                break
+        return Answer(response.status_code, dict(response.headers), content.decode("utf-8", "replace"))
+
+
+def failure_of(error: Exception, line: Line) -> ChannelError:
+    """The library's exception in words of our own: its own hold the URL."""
+    text = str(error)
+    if isinstance(error, requests.Timeout):
+        return ChannelError(f"no answer within {max(line.timeout):g} s", code="timeout")
+    if isinstance(error, requests.exceptions.SSLError):
+        return ChannelError("the server's certificate is not accepted", code="tls")
+    if isinstance(error, requests.exceptions.ProxyError):
+        return ChannelError("the proxy refuses", code="proxy")
+    if "NameResolutionError" in text or "Name or service not known" in text or "getaddrinfo" in text:
+        return ChannelError("the host's name cannot be resolved", code="dns")
+    if "refused" in text:
+        return ChannelError("connection refused", code="refused")
+    if isinstance(error, requests.ConnectionError):
+        return ChannelError("the connection broke", code="connection")
+    return ChannelError(f"not sent ({type(error).__name__})", code="connection")
+
+
+def retry_after(answer: Answer) -> float | None:
+    """The seconds for which a server asks to be left alone; the longer of two.
+
+    ``Retry-After`` holds seconds or a date (RFC 9110, section 10.2.3); a 429 may tell them in its body,
+    as Telegram's does in ``parameters.retry_after`` and Discord's in ``retry_after``.
+    """
+    headers = {name.lower(): value for name, value in answer.headers.items()}
+    asked = [_of_header(headers.get("retry-after", "").strip())]
+    if answer.status == _TOO_MANY:
+        said = answer.json()
+        parameters = said.get("parameters")
+        asked.append(_seconds((parameters if isinstance(parameters, dict) else said).get("retry_after")))
+    return max((seconds for seconds in asked if seconds is not None), default=None)
+
+
+def _of_header(value: str) -> float | None:
+    try:
+        return _seconds(float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _seconds(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and 0 <= value < float("inf") else None

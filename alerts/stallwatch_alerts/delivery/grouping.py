@@ -1,0 +1,114 @@
+"""One message for many: the worst one whole, the others by their titles, and counts of all of them.
+
+A chat that takes 20 messages a minute, or was down for an hour, hears of a burst at once, not for hours.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from stallwatch_alerts.channels.notice import Notice
+from stallwatch_alerts.messages import Message
+from stallwatch_alerts.messages.languages import words_of
+from stallwatch_alerts.messages.layout import shortened
+from stallwatch_alerts.neutral import shorten
+
+TITLE_LIMIT, TEXT_LIMIT = 200, 1500
+LATE_SECONDS = 300.0  #: a message that is older says so
+_TITLES = 10
+_IDS = 200
+_RANKS = {"critical": 0, "warning": 1, "info": 2}
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Several notices in bounded room: what a message tells of them."""
+
+    worst: Notice
+    count: int
+    titles: list[str]  #: of the others, the worst first; the first few
+    severities: dict[str, int]  #: how many of the open ones, by severity; "resolved" for the others
+    ids: list[str]  #: for programs; the first few hundred
+
+
+def group_of(notice: Notice) -> Group:
+    """A group of one."""
+    facts = notice.facts
+    severity = "resolved" if facts.get("status") == "resolved" else str(facts.get("severity") or "info")
+    return Group(notice, 1, [], {severity: 1}, [str(facts.get("id") or "")])
+
+
+def merged(groups: Sequence[Group]) -> Group:
+    """One group for all of them; in which order they are put together changes only which titles are shown."""
+    by_harm = sorted(groups, key=lambda group: _harm(group.worst))
+    titles = [group.worst.message.title for group in by_harm[1:]]
+    for group in by_harm:
+        if len(titles) >= _TITLES:
+            break
+        titles += group.titles
+    severities: Counter[str] = Counter()
+    for group in groups:
+        severities.update(group.severities)
+    ids = [name for group in groups for name in group.ids]
+    return Group(
+        by_harm[0].worst,
+        sum(group.count for group in groups),
+        titles[:_TITLES],
+        dict(severities),
+        ids[:_IDS],
+    )
+
+
+def written(group: Group, language: str, *, late: float = 0.0, expired: int = 0) -> Notice:
+    """The group as one message. `late` is its age in seconds; `expired` counts messages that never came."""
+    words = words_of(language)
+    notice = group.worst
+    title, blocks, facts = notice.message.title, [], dict(notice.facts)
+    if group.count > 1:
+        others = group.count - 1
+        title = words.and_others.format(title=title, count=others)
+        lines = [words.also, *(f"- {one}" for one in group.titles)]
+        if others > len(group.titles):
+            lines.append(words.further.format(count=others - len(group.titles)))
+        tally = words.comma.join(
+            f"{group.severities[name]} {words.tally[name]}"
+            for name in ("critical", "warning", "info", "resolved")
+            if group.severities.get(name)
+        )
+        blocks += [words.in_all.format(tally=tally), "\n".join(lines)]
+        facts |= {"count": group.count, "incidents": ",".join(group.ids)}
+    if late >= LATE_SECONDS:
+        blocks.insert(0, words.late.format(duration=words.duration(late)))
+    if expired:
+        blocks.insert(0, words.expired.format(count=expired))
+    text = "\n\n".join([*blocks, notice.message.text])
+    message = Message(shorten(title, TITLE_LIMIT), shortened(text, TEXT_LIMIT))
+    return replace(notice, message=message, facts=facts)
+
+
+def expiry_notice(expired: int, language: str) -> Notice:
+    """Nothing but that messages were given up."""
+    words = words_of(language)
+    facts: dict[str, str | int | None] = {
+        "id": "stallwatch/expired",
+        "run": "stallwatch",
+        "kind": "expired",
+        "rule": "",
+        "severity": "warning",
+        "status": "open",
+        "episode": 1,
+        "rank": None,
+        "step": None,
+        "host": "",
+        "count": expired,
+    }
+    said = words.expired.format(count=expired)
+    return Notice(Message(shorten(said, TITLE_LIMIT), said), "warning", facts)
+
+
+def _harm(notice: Notice) -> tuple[bool, int]:
+    facts = notice.facts
+    return facts.get("status") == "resolved", _RANKS.get(str(facts.get("severity")), 3)

@@ -1,0 +1,153 @@
+"""From an incident's news to each chat's messages: routes, silences, escalations, who was told before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from stallwatch_alerts.channels.notice import Notice
+from stallwatch_alerts.delivery.fingerprint import fingerprint
+from stallwatch_alerts.delivery.keys import told_key
+from stallwatch_alerts.delivery.records import Draft
+from stallwatch_alerts.masking import mask_url
+from stallwatch_alerts.messages import Message
+from stallwatch_alerts.messages.languages import words_of
+from stallwatch_alerts.routing import Stop, stops
+from stallwatch_alerts.settings import AlertSettings
+from stallwatch_exporter.incident import Incident
+
+if TYPE_CHECKING:
+    from stallwatch_alerts.delivery.outbox import Outbox
+    from stallwatch_alerts.people import People, Silence
+
+Told = Callable[[str, Iterable[str]], set[str]]
+_SILENCES_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Letter:
+    """News of an incident, in words."""
+
+    incident: Incident
+    notice: Notice
+    family: str = ""  #: of its rule's page
+
+
+class Planner:
+    """Knows the settings, and asks people's silences and acknowledgements now and then."""
+
+    def __init__(
+        self,
+        settings: AlertSettings,
+        people: Callable[[], People] | None = None,
+        tick: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._open_people = people
+        self._people: People | None = None
+        self._silences: list[Silence] = []
+        self._asked_at: float | None = None
+        self._tick = tick
+
+    @property
+    def channels(self) -> list[str]:
+        """The fingerprints of all chats."""
+        return [fingerprint(url) for url in self._settings.all_urls]
+
+    def is_acknowledged(self, incident: str) -> bool:
+        """Whether somebody cares for it; whatever goes wrong with the database is raised."""
+        people = self._get_people()
+        return people is not None and people.is_acknowledged(incident)
+
+    def urls_now(self, letter: Letter, now: float) -> list[str]:
+        """The chats that hear of it at once, where nothing can be kept for later."""
+        if self._is_silenced(letter.incident, now):
+            return []
+        return [stop.url for stop in self._stops(letter, now) if stop.not_before <= now]
+
+    def drafts(self, letters: Sequence[Letter], told: Told, outbox: Outbox, now: float) -> list[Draft]:
+        """The messages to be kept. An end goes to whoever heard, or will hear, of the beginning."""
+        found: list[Draft] = []
+        new: set[tuple[str, str]] = set()
+
+        def knows(channel: str, key: str) -> bool:
+            return (channel, key) in new or bool(told(channel, [key]))
+
+        for letter in letters:
+            for draft in self._drafts_of(letter, knows, outbox, now):
+                fresh = tuple(key for key in draft.keys if not knows(draft.channel, key))
+                if draft.keys and not fresh:
+                    continue
+                new.update((draft.channel, key) for key in fresh)
+                found.append(replace(draft, keys=fresh))
+        return found
+
+    def _drafts_of(
+        self, letter: Letter, knows: Callable[[str, str], bool], outbox: Outbox, now: float
+    ) -> list[Draft]:
+        incident, key = letter.incident, letter.notice.key
+        if incident.status == "resolved" or not key:
+            opening = told_key(incident, "open")
+            heard = [
+                (channel, url)
+                for channel, url in zip(self.channels, self._settings.all_urls, strict=True)
+                if knows(channel, opening) or channel in outbox.escalated(incident.id)
+            ]
+            by_url = {stop.url: stop for stop in self._stops(letter, now) if not stop.escalation}
+            return [self._draft(letter, channel, by_url.get(url, Stop(url))) for channel, url in heard]
+        if self._is_silenced(incident, now):
+            return []
+        return [self._draft(letter, fingerprint(stop.url), stop) for stop in self._stops(letter, now)]
+
+    def _draft(self, letter: Letter, channel: str, stop: Stop) -> Draft:
+        incident, notice = letter.incident, letter.notice
+        key = notice.key
+        if stop.escalation:
+            notice, key = self._escalated(letter, stop), f"{key}/escalated"
+        return Draft(
+            channel,
+            mask_url(stop.url),
+            incident.run,
+            notice,
+            (key,) if key else (),
+            incident.id,
+            stop.not_before,
+            stop.escalation,
+        )
+
+    def _escalated(self, letter: Letter, stop: Stop) -> Notice:
+        words = words_of(self._settings.language)
+        message = letter.notice.message
+        title = words.escalated.format(title=message.title, duration=words.duration(stop.waited))
+        text = f"{message.text}\n\n{words.acknowledge.format(id=letter.incident.id)}"
+        return replace(letter.notice, message=Message(title, text))
+
+    def _stops(self, letter: Letter, now: float) -> list[Stop]:
+        incident = letter.incident
+        return stops(
+            self._settings.urls,
+            self._settings.routes,
+            incident.run,
+            incident.severity,
+            letter.family,
+            incident.rule,
+            now,
+        )
+
+    def _is_silenced(self, incident: Incident, now: float) -> bool:
+        since = None if self._asked_at is None else self._tick() - self._asked_at
+        if since is None or since >= _SILENCES_SECONDS:
+            self._asked_at = self._tick()
+            try:
+                people = self._get_people()
+                self._silences = [] if people is None else people.silences(now)
+            except Exception:
+                pass  # a database that is away: what was known last holds, and in doubt it is told
+        return any(one.fits(incident.run, incident.rule, incident.severity, now) for one in self._silences)
+
+    def _get_people(self) -> People | None:
+        if self._people is None and self._open_people is not None:
+            self._people = self._open_people()
+        return self._people

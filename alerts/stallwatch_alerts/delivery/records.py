@@ -1,0 +1,50 @@
+"""What goes into the outbox, what is taken out of it for a try, and what is told of it afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stallwatch_alerts.channels.notice import Notice
+from stallwatch_alerts.delivery.grouping import Group
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A message to be kept, with what it tells its chat."""
+
+    channel: str  #: the chat's fingerprint
+    name: str  #: its URL, masked
+    run: str
+    notice: Notice
+    keys: tuple[str, ...]
+    about: str = ""  #: the incident's id
+    not_before: float = 0.0  #: when it may leave
+    escalation: bool = False  #: withdrawn where somebody acknowledges the incident, or it resolves
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Messages that were claimed for one try, the oldest first."""
+
+    claim: str
+    ids: tuple[int, ...]
+    groups: tuple[Group, ...]
+    keys: tuple[str, ...]
+    attempts: int  #: tries of the first one that failed before
+    created_at: float  #: of the oldest
+    expired: int = 0  #: messages that were given up, of which the chat does not know yet
+    escalates: str = ""  #: the incident's id, where it is an escalation
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What became of a message, for the log of deliveries."""
+
+    name: str
+    run: str
+    title: str
+    state: str
+    attempts: int
+    created_at: float
+    sent_at: float | None
+    reason: str

@@ -1,0 +1,177 @@
+"""Empties the outbox: one thread per chat, so that a dead one delays no other."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from stallwatch_alerts.channels.notice import Notice
+from stallwatch_alerts.delivery.channel import Channel, retry_after
+from stallwatch_alerts.delivery.fingerprint import fingerprint
+from stallwatch_alerts.delivery.grouping import expiry_notice, merged, written
+from stallwatch_alerts.delivery.limits import Limit, limits_of
+from stallwatch_alerts.delivery.records import Batch
+from stallwatch_alerts.delivery.waits import is_expired, wait_after
+from stallwatch_alerts.masking import mask_url
+
+if TYPE_CHECKING:
+    from stallwatch_alerts.delivery.outbox import Outbox
+
+_LOOK_SECONDS = 1.0  # also for what another process put in, and for tries that are due
+
+
+class Sender:
+    """Delivers one chat's messages from `outbox`, until closed.
+
+    `report` is told of what fails, without secrets; `count` of ``sent``, ``failed`` and ``given-up``, once
+    for each try; `delivered` of what the chat was told; `acknowledged` says whether somebody cares for an
+    incident.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        outbox: Outbox,
+        connect: Callable[[str], Channel],
+        *,
+        language: str = "en",
+        report: Callable[[str], None] = lambda _: None,
+        count: Callable[[str], None] = lambda _: None,
+        delivered: Callable[[str, Sequence[str]], None] = lambda _url, _keys: None,
+        acknowledged: Callable[[str], bool] = lambda _: False,
+        clock: Callable[[], float] = time.time,
+        limits: Sequence[Limit] | None = None,
+        start: bool = True,
+    ) -> None:
+        self.name = mask_url(url)
+        self.looked_at = clock()  #: when the thread was last seen at work
+        self.sent = 0  #: messages that arrived, each of a group by itself
+        self.given_up = 0
+        self._url = url
+        self._outbox = outbox
+        self._connect = connect
+        self._language = language
+        self._report = report
+        self._tell_count = count
+        self._delivered = delivered
+        self._acknowledged = acknowledged
+        self._clock = clock
+        self._limits = limits_of(url) if limits is None else limits
+        self._channel: Channel | None = None
+        self._troubled = self._refusing = False
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._fingerprint = ""
+        self._thread = threading.Thread(target=self._run, name=f"stallwatch-sender {self.name}", daemon=True)
+        if start:
+            self._thread.start()
+
+    def wake(self) -> None:
+        """There may be something to send."""
+        self._wake.set()
+
+    def close(self, timeout: float) -> None:
+        """Finish the try in hand; what is left stays in the outbox for the next start."""
+        self._closing.set()
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread still runs."""
+        return self._thread.is_alive()
+
+    def look(self) -> bool:
+        """Try the next messages that are due; whether there were any."""
+        channel = self._fingerprint = self._fingerprint or fingerprint(self._url)
+        batch = self._outbox.claim(channel, self._clock(), self._limits)
+        if batch is None:
+            return False
+        if batch.escalates and self._is_acknowledged(batch.escalates):
+            self._outbox.withdraw(batch, "acknowledged")
+            return True
+        self._try(batch, channel)
+        return True
+
+    def _run(self) -> None:
+        self._open()
+        while not self._closing.is_set():
+            self._wake.clear()
+            try:
+                while not self._closing.is_set() and self.look():
+                    pass
+                self._troubled = False
+            except Exception as error:  # such as a database that is away for a while
+                if not self._troubled:
+                    self._say(
+                        f"{self.name}: the outbox cannot be read ({type(error).__name__}), trying again"
+                    )
+                self._troubled = True
+            self.looked_at = self._clock()
+            self._wake.wait(_LOOK_SECONDS)
+
+    def _open(self) -> None:
+        try:
+            self._channel = self._connect(self._url)
+        except Exception as error:  # the messages stay: whoever mends the URL finds them
+            self._say(f"{self.name} cannot be used: {error}")
+
+    def _try(self, batch: Batch, channel: str) -> None:
+        try:
+            if self._channel is None:
+                self._channel = self._connect(self._url)
+            self._channel.send(self._notice(batch))
+        except Exception as error:
+            self._refused(batch, channel, error)
+            return
+        self._refusing = False
+        self.sent += sum(group.count for group in batch.groups)
+        self._count("sent")
+        with contextlib.suppress(Exception):
+            self._delivered(self._url, batch.keys)
+        self._outbox.sent(batch, channel, self._clock())
+
+    def _notice(self, batch: Batch) -> Notice:
+        if not batch.groups:
+            return expiry_notice(batch.expired, self._language)
+        late = 0.0 if batch.escalates else self._clock() - batch.created_at
+        return written(merged(batch.groups), self._language, late=late, expired=batch.expired)
+
+    def _refused(self, batch: Batch, channel: str, error: Exception) -> None:
+        now = self._clock()
+        reason = str(error) or type(error).__name__
+        if batch.ids and is_expired(batch.created_at, batch.attempts + 1, now):
+            lost = self._outbox.give_up(batch, channel, reason)
+            self.given_up += lost
+            self._count("given-up")
+            title = batch.groups[0].worst.message.title
+            self._say(
+                f"{self.name}: gave up {title!r}{f' and {lost - 1} more' if lost > 1 else ''}: {reason}"
+            )
+            return
+        asked = retry_after(error)
+        again = now + wait_after(batch.attempts + 1, random.random(), asked)
+        self._outbox.refused(batch, channel, reason, now, again, pause=asked is not None)
+        self._count("failed")
+        if not self._refusing:
+            self._say(f"{self.name} did not take a message, trying again: {reason}")
+        self._refusing = True
+
+    def _is_acknowledged(self, incident: str) -> bool:
+        try:
+            return self._acknowledged(incident)
+        except Exception:  # in doubt somebody is called
+            return False
+
+    def _count(self, what: str) -> None:
+        with contextlib.suppress(Exception):
+            self._tell_count(what)
+
+    def _say(self, text: str) -> None:
+        with contextlib.suppress(Exception):  # whoever cannot be told must not cost a message its next try
+            self._report(text)

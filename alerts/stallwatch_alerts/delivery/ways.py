@@ -1,0 +1,21 @@
+"""What those who deliver are given: how a chat is reached, and who is told of what."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from stallwatch_alerts.delivery.channel import Channel, apprise_channel
+from stallwatch_alerts.delivery.courier import Retry
+
+
+@dataclass(frozen=True)
+class Ways:
+    """`report` hears what fails, without secrets; `delivered` each URL and the keys of what it was told."""
+
+    connect: Callable[[str], Channel] = apprise_channel
+    report: Callable[[str], None] = lambda _: None
+    delivered: Callable[[str, Sequence[str]], None] = lambda _url, _keys: None
+    clock: Callable[[], float] = time.time
+    retry: Retry = field(default_factory=Retry)  #: for messages that live in memory

@@ -1,0 +1,204 @@
+"""A message's text as blocks, for chats that have markup: prose with labels, code, links.
+
+The text is the one form in which a message is composed, grouped and kept. It follows a few rules: a blank
+line between blocks, four spaces before what is literal (a log's lines, a stack), and at the end lines of a
+label and an address. Only we write addresses: ``neutral`` leaves none in what comes from a log.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from stallwatch_alerts.messages.en import WORDS as ENGLISH
+from stallwatch_alerts.messages.zh import WORDS as CHINESE
+
+_INDENT = "    "
+_LINK = re.compile(r"(?P<label>[^:：]{1,30})[:：] ?(?P<url>https?://[^\s<>\"|\\^`{}]+)")
+_JOINERS = "\u200d\ufe0e\ufe0f"
+
+
+@dataclass(frozen=True)
+class Prose:
+    """Lines of a label (with its colon, may be empty) and the rest."""
+
+    lines: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Code:
+    """Literal lines."""
+
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Links:
+    """Labels and addresses."""
+
+    links: tuple[tuple[str, str], ...]
+
+
+Block = Prose | Code | Links
+
+
+def blocks_of(text: str) -> list[Block]:
+    """The blocks of a text; joined again they say the same."""
+    found: list[Block] = []
+    for part in re.split(r"\n[ \t]*\n", text.strip("\n")):
+        for kind, lines in groupby(part.split("\n"), _kind):
+            found.append(_block(kind, list(lines)))
+    return found
+
+
+def _kind(line: str) -> str:
+    if line.startswith(_INDENT):
+        return "code"
+    return "links" if _LINK.fullmatch(line) else "prose"
+
+
+def _block(kind: str, lines: list[str]) -> Block:
+    if kind == "code":
+        return Code(tuple(line[len(_INDENT) :] for line in lines))
+    if kind == "links":
+        found = [_LINK.fullmatch(line) for line in lines]
+        return Links(tuple((link["label"], link["url"]) for link in found if link is not None))
+    return Prose(tuple(_labelled(line) for line in lines))
+
+
+def _labels() -> tuple[str, ...]:
+    """The beginnings of our own sentences that stand out: ``Likely cause:``, ``证据：``."""
+    templates = [
+        template
+        for words in (ENGLISH, CHINESE)
+        for template in (
+            words.run,
+            words.place,
+            words.cause,
+            words.stall_cause,
+            words.evidence,
+            words.fixes,
+            words.ended,
+            words.also,
+        )
+    ]
+    found = {match[0] for one in templates if (match := re.match(r"[^:：{]+[:：]", one)) is not None}
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+_LABELS = _labels()
+
+
+def _labelled(line: str) -> tuple[str, str]:
+    for label in _LABELS:
+        if line.startswith(label):
+            return label, line[len(label) :]
+    return "", line
+
+
+def joined(blocks: Sequence[Block], write: Callable[[Block], str]) -> str:
+    """The blocks as one text: code right under what introduces it, a blank line before everything else."""
+    found = ""
+    for block in blocks:
+        between = "" if not found else "\n" if isinstance(block, Code) else "\n\n"
+        found += between + write(block)
+    return found
+
+
+def bold_label(label: str, rest: str) -> str:
+    """A line of prose in Markdown; `rest` is escaped already.
+
+    The space is needed: behind a full-width colon, CommonMark takes ``**`` for no end of bold text where a
+    letter follows.
+    """
+    return f"**{label}** {rest.lstrip()}".rstrip() if label else rest
+
+
+def address(url: str) -> str:
+    """The address as it may stand in Markdown's brackets."""
+    return url.replace("(", "%28").replace(")", "%29")
+
+
+def shortened(text: str, limit: int) -> str:
+    """The text at most `limit` long; the links at its end are not what is cut off."""
+    if len(text) <= limit:
+        return text
+    head, _, tail = text.rpartition("\n\n")
+    if tail and len(tail) < limit and all(_LINK.fullmatch(line) for line in tail.split("\n")):
+        return f"{clipped(head, limit - len(tail) - 2)}\n\n{tail}"
+    return clipped(text, limit)
+
+
+def fitted(blocks: Sequence[Block], limit: int, size: Callable[[Sequence[Block]], int]) -> list[Block]:
+    """As much of the blocks as has a `size` of at most `limit` once it is written in a chat's markup.
+
+    What is cut is cut before it is written, so no mark stays open and no character is cut in two. Links stay
+    longest.
+    """
+    if size(blocks) <= limit:
+        return list(blocks)
+    low, high = 0, sum(_length(block) for block in blocks)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if size(_cut(blocks, middle)) <= limit:
+            low = middle
+        else:
+            high = middle - 1
+    kept = _cut(blocks, low)
+    return kept if size(kept) <= limit else []
+
+
+def _length(block: Block) -> int:
+    if isinstance(block, Links):
+        return 0
+    return sum(len(line if isinstance(line, str) else "".join(line)) + 1 for line in block.lines)
+
+
+def _cut(blocks: Iterable[Block], room: int) -> list[Block]:
+    kept: list[Block] = []
+    for block in blocks:
+        if isinstance(block, Links):
+            kept.append(block)
+        elif room > 0:
+            length = _length(block)
+            kept.append(block if length <= room else _shortened(block, room))
+            room -= length
+    return kept
+
+
+def _shortened(block: Prose | Code, room: int) -> Block:
+    if isinstance(block, Code):
+        return Code(tuple(_taken(block.lines, room)))
+    whole = ["".join(line) for line in block.lines]
+    return Prose(tuple(_labelled(line) for line in _taken(whole, room)))
+
+
+def _taken(lines: Iterable[str], room: int) -> list[str]:
+    taken: list[str] = []
+    for line in lines:
+        if len(line) + 1 > room:
+            taken.append(clipped(line, room))
+            break
+        taken.append(line)
+        room -= len(line) + 1
+    return taken
+
+
+def clipped(text: str, limit: int) -> str:
+    """At most `limit` characters, the last an ellipsis where something is missing.
+
+    What is one character to the eye (an accent, an emoji's colour) stays one.
+    """
+    if len(text) <= limit:
+        return text
+    end = max(0, limit - 1)
+    while 0 < end < len(text) and (_joins(text[end]) or text[end - 1] == "\u200d"):
+        end -= 1
+    return text[:end].rstrip() + "…"
+
+
+def _joins(char: str) -> bool:
+    return unicodedata.combining(char) != 0 or char in _JOINERS or "🏻" <= char <= "🏿"

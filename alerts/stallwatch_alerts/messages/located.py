@@ -1,0 +1,60 @@
+"""The message that follows a stall's first one: where the ranks are, and which of them hold up the others."""
+
+from __future__ import annotations
+
+from stallwatch_alerts.messages.compose import TITLE_LIMIT, Message
+from stallwatch_alerts.neutral import neutralise, shorten
+from stallwatch_exporter.incident import Incident
+from stallwatch_rules.stacks.records import StallStacks
+from stallwatch_rules.stacks.words import sentence
+from stallwatch_rules.text.digest import fold_ranks
+
+_SENTENCE_LIMIT = 700
+_FRAMES, _FRAME_LIMIT = 5, 120
+_WORDS = {
+    "en": {
+        "one": "rank {ranks} holds up the run",
+        "many": "ranks {ranks} hold up the run",
+        "diverged": "{which} {ranks} went another way than the others",
+        "apart": "ranks {ranks} went different ways",
+        "none": "where its ranks stand",
+        "file": "All stacks: {file} in the run's folder",
+    },
+    "zh": {
+        "one": "rank {ranks} 拖住了任务",
+        "many": "rank {ranks} 拖住了任务",
+        "diverged": "rank {ranks} 与其他 rank 走了不同的路径",
+        "apart": "rank {ranks} 走了不同的路径",
+        "none": "各 rank 停在哪里",
+        "file": "全部调用栈：任务目录中的 {file}",
+    },
+}
+
+
+def stage(incident: Incident) -> str:
+    """What a change is about, and what is told once each: ``open``, ``located`` or ``resolved``."""
+    return "located" if incident.status == "open" and incident.stacks is not None else incident.status
+
+
+def render_located(incident: Incident, stacks: StallStacks, language: str) -> Message:
+    """The message of a stall whose ranks have told where they are."""
+    words = _WORDS["zh" if language.startswith("zh") else "en"]
+    which = "rank" if len(stacks.odd) == 1 else "ranks"
+    title = words[_about(stacks)].format(ranks=fold_ranks(stacks.odd), which=which)
+    blocks = [neutralise(sentence(stacks, language), _SENTENCE_LIMIT)]
+    if stacks.odd and stacks.groups:  # the odd ones come last; of their stack, the end tells where they are
+        frames = stacks.groups[-1].frames[-_FRAMES:]
+        blocks.append("\n".join(f"    {neutralise(frame, _FRAME_LIMIT)}" for frame in frames))
+    if stacks.file:
+        blocks.append(words["file"].format(file=neutralise(stacks.file, 80)))
+    head = f"[{neutralise(incident.run, 80)}] {title}"
+    return Message(shorten(head, TITLE_LIMIT), "\n\n".join(block for block in blocks if block))
+
+
+def _about(stacks: StallStacks) -> str:
+    if not stacks.odd:
+        return "none"
+    if stacks.why == "diverged":
+        everybody = sum(len(group.ranks) for group in stacks.groups)
+        return "apart" if len(stacks.odd) == everybody else "diverged"
+    return "one" if len(stacks.odd) == 1 else "many"

@@ -1,0 +1,40 @@
+"""Incidents of agents that died: nobody would ever resolve them, so the next agent of this host does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.runs.runfolder import agent_alive, list_runs, runs_home
+from stallwatch_exporter.watching.incidents import read_incidents
+
+
+def close_orphans(home: Path, now: float) -> list[Incident]:
+    """What agents that are gone left open, resolved as of now; so it stands in their runs' folders, too.
+
+    What became of those runs is not known: the agent was killed, or its host was. A run whose end is an
+    incident of its own is none of them.
+    """
+    closed: list[Incident] = []
+    for info in list_runs(home):
+        if info.ended_at is None and not agent_alive(info):
+            closed += _close(runs_home(home) / info.run, now)
+    return closed
+
+
+def _close(folder: Path, now: float) -> list[Incident]:
+    left = [
+        msgspec.structs.replace(one, status="resolved", resolution="unknown", resolved_at=now, updated_at=now)
+        for one in read_incidents(folder)
+        if one.status == "open" and one.kind != "ended"
+    ]
+    if not left:
+        return []
+    try:
+        with (folder / "incidents.jsonl").open("ab") as journal:
+            journal.write(b"\n" + b"".join(msgspec.json.encode(one) + b"\n" for one in left))
+    except OSError:
+        return []  # it is told again by whoever can keep it
+    return left

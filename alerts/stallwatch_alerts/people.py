@@ -1,0 +1,108 @@
+"""What people say about incidents: that somebody cares, that it shall be quiet, and notes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from sqlalchemy import Engine, and_, delete, insert, select, update
+
+from stallwatch_alerts.storage.engine import writing
+from stallwatch_alerts.storage.migrate import migrate
+from stallwatch_alerts.storage.tables import ACKNOWLEDGEMENTS, HISTORY, INCIDENTS, MESSAGES, SILENCES
+
+_KEPT_SECONDS = 30 * 86400.0
+
+
+@dataclass(frozen=True)
+class Silence:
+    """Nothing that fits is told between these times. "" fits everything, names may hold * and ?."""
+
+    starts_at: float
+    ends_at: float
+    run: str = ""
+    rule: str = ""
+    severity: str = ""
+    who: str = ""
+    comment: str = ""
+    id: int = 0
+
+    def fits(self, run: str, rule: str, severity: str, now: float) -> bool:
+        """Whether it keeps such an incident quiet now."""
+        return (
+            self.starts_at <= now < self.ends_at
+            and fnmatchcase(run, self.run or "*")
+            and fnmatchcase(rule, self.rule or "*")
+            and self.severity in ("", severity)
+        )
+
+
+class People:
+    """Silences, acknowledgements and notes in one database."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        migrate(engine)
+
+    def silence(self, silence: Silence) -> int:
+        """Keep it; its number."""
+        values = {name: getattr(silence, name) for name in SILENCES.c.keys() if name != "id"}  # noqa: SIM118
+        with writing(self._engine) as connection:
+            connection.execute(delete(SILENCES).where(SILENCES.c.ends_at < silence.starts_at - _KEPT_SECONDS))
+            key = connection.execute(insert(SILENCES).values(values)).inserted_primary_key
+        return int(key[0]) if key is not None else 0
+
+    def expire(self, silence: int, now: float) -> bool:
+        """End it now; whether there was one."""
+        with writing(self._engine) as connection:
+            mine = and_(SILENCES.c.id == silence, SILENCES.c.ends_at > now)
+            return connection.execute(update(SILENCES).where(mine).values(ends_at=now)).rowcount > 0
+
+    def silences(self, now: float) -> list[Silence]:
+        """Those that are in force, or will be."""
+        query = select(SILENCES).where(SILENCES.c.ends_at > now).order_by(SILENCES.c.id)
+        with self._engine.connect() as connection:
+            return [Silence(**row._asdict()) for row in connection.execute(query)]
+
+    def acknowledge(self, incident: str, who: str, now: float) -> bool:
+        """Somebody cares: nobody else is called. False where there is no such incident."""
+        with writing(self._engine) as connection:
+            opened = connection.scalar(select(INCIDENTS.c.opened_at).where(INCIDENTS.c.id == incident))
+            if opened is None:
+                return False
+            known = and_(ACKNOWLEDGEMENTS.c.incident == incident, ACKNOWLEDGEMENTS.c.opened_at == opened)
+            if connection.execute(select(ACKNOWLEDGEMENTS).where(known)).first() is None:
+                connection.execute(
+                    insert(ACKNOWLEDGEMENTS).values(incident=incident, opened_at=opened, at=now, who=who)
+                )
+                connection.execute(
+                    insert(HISTORY).values(incident=incident, at=now, what="acknowledged", who=who, text="")
+                )
+            waiting = and_(
+                MESSAGES.c.about == incident, MESSAGES.c.state == "waiting", MESSAGES.c.escalation == 1
+            )
+            connection.execute(
+                update(MESSAGES).where(waiting).values(state="withdrawn", reason="acknowledged")
+            )
+        return True
+
+    def is_acknowledged(self, incident: str) -> bool:
+        """Whether somebody cares for it, as it was opened last."""
+        same = and_(
+            ACKNOWLEDGEMENTS.c.incident == incident,
+            INCIDENTS.c.id == incident,
+            ACKNOWLEDGEMENTS.c.opened_at == INCIDENTS.c.opened_at,
+        )
+        with self._engine.connect() as connection:
+            return connection.execute(select(ACKNOWLEDGEMENTS.c.at).where(same)).first() is not None
+
+    def note(self, incident: str, who: str, text: str, now: float) -> bool:
+        """Keep a remark with the incident. False where there is no such incident."""
+        with writing(self._engine) as connection:
+            known = select(INCIDENTS.c.id).where(INCIDENTS.c.id == incident)
+            if connection.execute(known).first() is None:
+                return False
+            connection.execute(
+                insert(HISTORY).values(incident=incident, at=now, what="note", who=who, text=text[:1000])
+            )
+        return True

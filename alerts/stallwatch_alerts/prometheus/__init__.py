@@ -1,0 +1,1 @@
+"""For people who alert through Prometheus: the rules that follow from the catalogue, and their links."""

@@ -1,0 +1,215 @@
+"""The whole way from a metric to the chats, link by link, with a real metric and a real alert.
+
+We serve one metric where an agent of this host would; Prometheus scrapes it, its rule ``StallwatchTest``
+fires, Alertmanager routes it, the relay tells the chats. Each link is asked whether it has it; the first that
+has not is the broken one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from stallwatch_alerts.prometheus.asking import Alertmanager, NoAnswer, Prometheus, RelayServer
+from stallwatch_exporter.serving.server import serve
+from stallwatch_exporter.settings import ExporterSettings
+
+ALERT = "StallwatchTest"
+_LOOK_SECONDS = 0.5
+_STARTING = 15.0
+
+
+@dataclass(frozen=True)
+class Link:
+    """One link of the way, and what is known of it."""
+
+    name: str
+    holds: bool
+    said: str = ""  #: what was seen, or why it is broken and what to do
+
+
+class Broken(Exception):
+    """A link does not hold; the reason and the remedy."""
+
+
+class PathTest:
+    """Tries the way once. `wait` is how many seconds each link may take to have it."""
+
+    def __init__(
+        self,
+        prometheus: str,
+        relay: str,
+        exporter: ExporterSettings,
+        *,
+        alertmanager: str = "",
+        token: str = "",
+        wait: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.run = f"alert-test-{time.time_ns() // 1_000_000}"
+        self._prometheus = Prometheus(prometheus)
+        self._alertmanager = Alertmanager(alertmanager) if alertmanager else None
+        self._relay = RelayServer(relay, token)
+        self._exporter = exporter
+        self._wait = wait
+        self._clock = clock
+        self._pause = pause
+
+    def links(self) -> Iterator[Link]:
+        """Each link as soon as it is known; the first that does not hold is the last one."""
+        steps: list[tuple[str, Callable[[], str]]] = [
+            ("Prometheus answers and has the rules", self._has_rules),
+            ("Prometheus tells an Alertmanager", self._tells),
+            ("the relay answers", self._relay_answers),
+        ]
+        if not (yield from _walked(steps)):
+            return
+        registry = CollectorRegistry()
+        Gauge("stallwatch_alert_test", "1 while alerts are tried.", ("run",), registry=registry).labels(
+            self.run
+        ).set(1)
+        said: list[str] = []
+        server = serve(registry, self._exporter, said.append)
+        if server is None:
+            port = self._exporter.port
+            why = said[0] if said else "it cannot be had"
+            remedy = "give --port one that is free and that Prometheus scrapes"
+            yield Link(f"a metric is served on port {port}", False, f"{why}; {remedy}")
+            return
+        try:
+            yield Link("a metric is served", True, server.url)
+            yield from _walked(
+                [
+                    ("Prometheus scrapes it", self._scraped),
+                    ("its rule fires", self._fires),
+                    ("Alertmanager has the alert", self._routed),
+                    ("the relay told the chats", self._delivered),
+                ]
+            )
+        finally:
+            server.close()
+
+    # ---- the links
+
+    def _has_rules(self) -> str:
+        rules = self._prometheus.rules()
+        ours = [rule for rule in rules if str(rule.get("name", "")).startswith("Stallwatch")]
+        if not any(rule["name"] == ALERT for rule in ours):
+            raise Broken(
+                f"{self._prometheus.url} has no rule {ALERT}: `stallwatch rules export --prometheus DIR`,"
+                " name the files under rule_files, and reload it"
+            )
+        sick = [rule for rule in ours if rule.get("health") == "err"]
+        if sick:
+            raise Broken(f"its rule {sick[0]['name']} fails: {sick[0].get('lastError', '')}")
+        return f"{self._prometheus.url}, {len(ours)} alerting rules"
+
+    def _tells(self) -> str:
+        # A Prometheus that has just started needs some seconds to know them.
+        known = self._until(self._prometheus.alertmanagers, min(self._wait, _STARTING))
+        if not known:
+            raise Broken(f"{self._prometheus.url} knows none: name it under alerting in prometheus.yml")
+        self._alertmanager = self._alertmanager or Alertmanager(known[0])
+        try:
+            self._alertmanager.get("/api/v2/status")
+        except NoAnswer as error:
+            raise Broken(
+                f"{error}; where it has another address from here, give --alertmanager URL"
+            ) from None
+        return self._alertmanager.url
+
+    def _relay_answers(self) -> str:
+        try:
+            self._relay.messages(self.run)
+        except NoAnswer as error:
+            raise Broken(f"{error}; start `stallwatch relay`, or give its address with --relay URL") from None
+        return self._relay.url
+
+    def _scraped(self) -> str:
+        began = self._clock()
+        expression = f'stallwatch_alert_test{{run="{self.run}"}}'
+        if not self._until(lambda: self._prometheus.query(expression)):
+            raise Broken(self._why_not_scraped())
+        return self._after(began)
+
+    def _why_not_scraped(self) -> str:
+        port = self._exporter.port
+        ours = [target for target in self._prometheus.targets() if f":{port}/" in target.get("scrapeUrl", "")]
+        if not ours:
+            return f"no target of {self._prometheus.url} has port {port}: name this host under scrape_configs"
+        down = [target for target in ours if target.get("health") != "up"]
+        if down:
+            return (
+                f"{down[0]['scrapeUrl']}: {down[0].get('lastError') or 'not scraped yet'};"
+                " bind to an address that Prometheus reaches (--host 0.0.0.0)"
+            )
+        return f"{ours[0]['scrapeUrl']} is scraped, but it is another host or program than this one"
+
+    def _fires(self) -> str:
+        began = self._clock()
+        expression = f'ALERTS{{alertname="{ALERT}", run="{self.run}", alertstate="firing"}}'
+        if not self._until(lambda: self._prometheus.query(expression)):
+            raise Broken(f"{ALERT} does not fire: is evaluation_interval longer than {self._wait:.0f} s?")
+        return self._after(began)
+
+    def _routed(self) -> str:
+        assert self._alertmanager is not None
+        began, alertmanager = self._clock(), self._alertmanager
+        found = self._until(lambda: alertmanager.alerts(self.run))
+        if not found:
+            raise Broken(
+                f"{alertmanager.url} did not get it: Prometheus' own log tells why"
+                " (metric prometheus_notifications_errors_total)"
+            )
+        status = found[0].get("status", {})
+        if status.get("state") == "suppressed":
+            by = "a silence" if status.get("silencedBy") else "an inhibition"
+            raise Broken(f"{alertmanager.url} holds it back: {by} matches it")
+        receivers = ", ".join(receiver["name"] for receiver in found[0].get("receivers", []))
+        return f"{self._after(began)}, for {receivers}"
+
+    def _delivered(self) -> str:
+        began = self._clock()
+        messages = self._until(lambda: self._relay.messages(self.run))
+        if not messages:
+            raise Broken(
+                "the relay heard nothing of it: does the receiver's webhook lead to"
+                f" {self._relay.url}/alertmanager, and has it the token?"
+            )
+        self._until(lambda: all(one["state"] == "sent" for one in self._relay.messages(self.run)))
+        messages = self._relay.messages(self.run)
+        late = [one for one in messages if one["state"] != "sent"]
+        if late:
+            raise Broken(f"{late[0]['name']} did not take it: {late[0]['reason'] or 'still waiting'}")
+        return f"{self._after(began)}: {', '.join(one['name'] for one in messages)}"
+
+    # ---- help
+
+    def _until(self, ask: Callable[[], Any], seconds: float | None = None) -> Any:
+        """What `ask` answers, as soon as that is something; for so many seconds, by default `wait`."""
+        deadline = self._clock() + (self._wait if seconds is None else seconds)
+        while not (found := ask()) and self._clock() < deadline:
+            self._pause(_LOOK_SECONDS)
+        return found
+
+    def _after(self, began: float) -> str:
+        return f"after {self._clock() - began:.1f} s"
+
+
+def _walked(steps: list[tuple[str, Callable[[], str]]]) -> Generator[Link, None, bool]:
+    """The links of these steps; whether all of them held is the generator's value."""
+    for name, step in steps:
+        try:
+            yield Link(name, True, step())
+        except (Broken, NoAnswer) as error:
+            yield Link(name, False, str(error))
+            return False
+        except (KeyError, TypeError, IndexError) as error:
+            yield Link(name, False, f"an answer that we do not understand ({type(error).__name__}: {error})")
+            return False
+    return True

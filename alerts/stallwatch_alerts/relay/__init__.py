@@ -1,0 +1,1 @@
+"""``stallwatch relay``: alerts from Alertmanager, joined with their incidents, to the chats."""

@@ -1,0 +1,111 @@
+"""One message for a group of stories: the worst one whole, the others by their titles, and links."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import quote
+
+import msgspec
+
+from stallwatch_alerts.channels.notice import Fact, Notice, incident_notice, test_notice
+from stallwatch_alerts.messages import Message
+from stallwatch_alerts.messages.alert import render_alert
+from stallwatch_alerts.messages.languages import words_of
+from stallwatch_alerts.neutral import shorten
+from stallwatch_alerts.prometheus.links import runbook_of
+from stallwatch_alerts.relay.joining import TEST, Story
+
+if TYPE_CHECKING:
+    from stallwatch_exporter.incident import Incident
+    from stallwatch_rules.pages.catalogue import Catalogue
+
+TEXT_LIMIT = 1500
+_TITLE_LIMIT = 200
+_OTHERS = 10
+_WEB = ("https://", "http://")
+_LEVELS: dict[str, Literal["failure", "warning"]] = {"critical": "failure", "warning": "warning"}
+
+
+class Composer:
+    """Writes messages in one language, with links to rule pages and to the dashboard at `dashboard_url`."""
+
+    def __init__(self, catalogue: Catalogue, language: str, dashboard_url: str = "") -> None:
+        self._catalogue = catalogue
+        self._language = language
+        self._dashboard_url = dashboard_url.rstrip("/")
+        self._words = words_of(language)
+
+    def __call__(self, group: Sequence[Story]) -> Notice:
+        """The message of a group that is not empty, the worst story first."""
+        first, *others = group
+        notice = self._notice(first)
+        links = "\n".join(self._links(first))
+        if not others:
+            return _with_text(notice, notice.message.title, notice.message.text, links)
+        title = self._words.and_others.format(title=notice.message.title, count=len(others))
+        lines = [f"- {self._notice(story).message.title}" for story in others[:_OTHERS]]
+        if len(others) > _OTHERS:
+            lines.append(self._words.further.format(count=len(others) - _OTHERS))
+        text = "\n".join([self._words.also, *lines, "", notice.message.text])
+        return _with_text(notice, shorten(title, _TITLE_LIMIT), text, links)
+
+    def _notice(self, story: Story) -> Notice:
+        if story.incident is not None:
+            return self._incident_notice(story.incident)
+        if story.alert.name == TEST:
+            test = test_notice(self._language)
+            return replace(test, facts={**test.facts, "run": story.run, "id": story.key})
+        return _alert_notice(story, self._language)
+
+    def _incident_notice(self, incident: Incident) -> Notice:
+        """As the agent tells it, but with what the ranks told of themselves in the first message.
+
+        The agent needs a second one for that, as it does not wait; we come seconds later.
+        """
+        page = self._catalogue.pages.get(incident.rule)
+        told = incident_notice(incident, self._language, page)
+        if incident.stacks is None or incident.status != "open":
+            return told
+        opened = incident_notice(msgspec.structs.replace(incident, stacks=None), self._language, page)
+        text = f"{told.message.title}\n{told.message.text}\n\n{opened.message.text}"
+        return replace(opened, message=Message(opened.message.title, text), facts=told.facts)
+
+    def _links(self, story: Story) -> list[str]:
+        """Ours, or from the rule files that the user loaded: never from a log."""
+        found: list[tuple[str, str]] = []
+        page = self._catalogue.pages.get(story.incident.rule) if story.incident is not None else None
+        runbook = runbook_of(page) if page is not None else story.alert.annotations.get("runbook_url", "")
+        if runbook.startswith(_WEB) and not any(char.isspace() for char in runbook):
+            found.append((self._words.rule_link, runbook))
+        if self._dashboard_url and story.run:
+            found.append(
+                (self._words.page_link, f"{self._dashboard_url}/run?run={quote(story.run, safe='')}")
+            )
+        return [label + address for label, address in found]
+
+
+def _with_text(notice: Notice, title: str, text: str, links: str) -> Notice:
+    """The links are never what is cut off."""
+    room = TEXT_LIMIT - len(links) - 2 if links else TEXT_LIMIT
+    whole = f"{shorten(text, room)}\n\n{links}" if links else shorten(text, room)
+    return replace(notice, message=Message(title, whole))
+
+
+def _alert_notice(story: Story, language: str) -> Notice:
+    alert, over = story.alert, story.over
+    facts: dict[str, Fact] = {
+        "id": story.opening.removesuffix("/open"),
+        "run": story.run,
+        "kind": "alert",
+        "rule": alert.labels.get("rule") or alert.name,
+        "severity": story.severity,
+        "status": "resolved" if over else "open",
+        "episode": 1,
+        "rank": int(rank) if (rank := alert.labels.get("rank", "")).isdecimal() else None,
+        "step": None,
+        "host": alert.labels.get("instance", ""),
+    }
+    message = render_alert(alert.name, alert.labels, alert.annotations, over=over, language=language)
+    return Notice(message, "success" if over else _LEVELS.get(story.severity, "info"), facts)

@@ -1,0 +1,102 @@
+"""Alerts joined with what the incident database knows of them.
+
+An alert says which incident it is one side of: by its label ``rule``, or by ``incident`` with the incident's
+kind. All alerts of one incident are one story, its key the one under which the agent notes that it told the
+chat itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from stallwatch_alerts.delivery.keys import told_key
+from stallwatch_alerts.relay.webhook import Alert
+from stallwatch_exporter.incident import Incident
+
+WATCHDOG = "StallwatchWatchdog"
+TEST = "StallwatchTest"
+_ORDER = {"critical": 0, "warning": 1, "info": 2}
+_APART = 120.0  # seconds between an incident and its alert: scrape, evaluation, and clocks that differ
+
+Lookup = Callable[[str], Sequence[Incident]]  #: the incidents of a run, newest first
+
+
+@dataclass(frozen=True)
+class Story:
+    """What is to be told of one incident, or of an alert that belongs to none."""
+
+    key: str  #: once for each chat
+    opening: str  #: the key under which the beginning was told; the same, unless this is the end
+    run: str
+    severity: str
+    alert: Alert
+    incident: Incident | None = None
+
+    @property
+    def unjoined(self) -> bool:
+        """Whether the alert is one side of an incident that the database does not know (yet)."""
+        claims = {"rule", "incident"} & self.alert.labels.keys()
+        return self.incident is None and bool(claims) and self.alert.firing
+
+    @property
+    def over(self) -> bool:
+        """Whether it tells of an end."""
+        return self.key != self.opening
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """What is worse comes first."""
+        return self.over, _ORDER.get(self.severity, 3)
+
+
+def stories(alerts: Iterable[Alert], lookup: Lookup) -> list[Story]:
+    """One per incident or alert, the worst first. The watchdog is none."""
+    known: dict[str, Sequence[Incident]] = {}
+    found: dict[str, Story] = {}
+    for alert in alerts:
+        if alert.name == WATCHDOG:
+            continue
+        run = alert.labels.get("run", "")
+        if run and run not in known:
+            known[run] = lookup(run)
+        story = _story(alert, run, known.get(run, ()))
+        if story is not None:
+            found.setdefault(story.key, story)
+    return sorted(found.values(), key=lambda story: story.rank)
+
+
+def _story(alert: Alert, run: str, incidents: Sequence[Incident]) -> Story | None:
+    incident = _incident_of(alert, incidents)
+    if incident is None:
+        opening = f"alert/{alert.fingerprint or alert.name}/{alert.starts_at}/open"
+        key = opening if alert.firing else f"{opening.removesuffix('open')}resolved"
+        return Story(key, opening, run, alert.labels.get("severity", ""), alert)
+    if not alert.firing and incident.status == "open":
+        return None  # the run's metrics ended before the incident did: that is no end of it
+    opening = told_key(incident, "open")
+    return Story(told_key(incident), opening, run, incident.severity, alert, incident)
+
+
+def _incident_of(alert: Alert, incidents: Sequence[Incident]) -> Incident | None:
+    """The newest incident that the alert is about."""
+    rule, kind = alert.labels.get("rule"), alert.labels.get("incident")
+    if rule:
+        about = [incident for incident in incidents if incident.rule == rule]
+    elif kind:
+        about = [incident for incident in incidents if incident.kind == kind]
+    else:
+        return None
+    if alert.firing:
+        about = [incident for incident in about if not _is_past(incident, alert)]
+    # A rule's finding is resolved when the run ends, and its end is another incident of the same rule.
+    unresolved = [incident for incident in about if incident.status == "open"]
+    wanted = unresolved if alert.firing and unresolved else about
+    return wanted[0] if wanted else None
+
+
+def _is_past(incident: Incident, alert: Alert) -> bool:
+    """Whether it was over long before the alert began: then the alert is about one that is still to come."""
+    if incident.kind == "ended":  # it stays open: nothing comes after it
+        return incident.opened_at < alert.started - _APART
+    return incident.resolved_at is not None and incident.resolved_at < alert.started - _APART

@@ -1,0 +1,121 @@
+"""The relay as a whole: server, outbox, one sender per chat, and the dead-man's switch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from stallwatch_alerts.deadman import Deadman
+from stallwatch_alerts.delivery.channel import Channel, apprise_channel
+from stallwatch_alerts.delivery.outbox import Outbox
+from stallwatch_alerts.delivery.sender import Sender
+from stallwatch_alerts.relay.composing import Composer
+from stallwatch_alerts.relay.numbers import RelayNumbers
+from stallwatch_alerts.relay.relaying import Relaying
+from stallwatch_alerts.relay.server import RelayServer
+
+if TYPE_CHECKING:
+    from stallwatch_alerts.relay.settings import RelaySettings
+    from stallwatch_alerts.store import IncidentStore
+    from stallwatch_rules.pages.catalogue import Catalogue
+
+_STUCK_SECONDS = 180.0  # a sender that was not seen for so long hangs in a try
+_CLOSING = 5.0
+
+
+class Relay:
+    """Runs until closed; everything that it has to do happens in threads of its own."""
+
+    def __init__(
+        self,
+        settings: RelaySettings,
+        store: IncidentStore,
+        catalogue: Catalogue,
+        *,
+        report: Callable[[str], None] = lambda _: None,
+        connect: Callable[[str], Channel] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """An `OSError` where the address cannot be had."""
+        self._settings = settings
+        self._clock = clock
+        self._outbox = Outbox(store.engine)
+        alerts = settings.alerts
+        composer = Composer(catalogue, alerts.language, settings.dashboard_url)
+        self._relaying = Relaying(alerts, store, self._outbox, composer, clock)
+        numbers = RelayNumbers()
+        numbers.follow(self._outbox.waiting, lambda: self._relaying.watchdog_at)
+        self._started = clock()
+        self._senders = [
+            Sender(
+                url,
+                self._outbox,
+                connect or apprise_channel,
+                language=alerts.language,
+                report=report,
+                count=numbers.delivery,
+                clock=clock,
+            )
+            for url in alerts.all_urls
+        ]
+        # The server last: whoever posts early finds somebody to send.
+        try:
+            self.server = RelayServer(
+                (settings.host, settings.port),
+                receive=self._receive,
+                healthy=self.unhealthy,
+                messages=self._messages,
+                numbers=numbers,
+                token=settings.token,
+                report=report,
+            )
+        except OSError:
+            for sender in self._senders:
+                sender.close(0.0)
+            raise
+        self._deadman = (
+            Deadman(alerts.deadman_url, self.blind, seconds=alerts.deadman_seconds, report=report)
+            if alerts.deadman_url
+            else None
+        )
+
+    def unhealthy(self) -> str:
+        """What keeps us from doing our work; "" for nothing."""
+        try:
+            self._outbox.waiting()
+        except Exception as error:
+            return f"the incident database cannot be read ({type(error).__name__})"
+        now = self._clock()
+        for sender in self._senders:
+            if not sender.alive or now - sender.looked_at > _STUCK_SECONDS:
+                return f"nothing is sent to {sender.name} any more"
+        return ""
+
+    def blind(self) -> str:
+        """As ``unhealthy``, or because no alert could reach us; "" where we see."""
+        heard = self._relaying.watchdog_at
+        if heard is None:
+            return self.unhealthy() or "StallwatchWatchdog does not fire here"
+        silent = self._clock() - heard
+        if silent > self._settings.watchdog_seconds:
+            return f"StallwatchWatchdog was not heard for more than {self._settings.watchdog_seconds:.0f} s"
+        return self.unhealthy()
+
+    def close(self) -> None:
+        """Take nothing more, finish what is in hand. What is kept is sent at the next start."""
+        self.server.close()
+        for sender in self._senders:
+            sender.close(_CLOSING)
+        if self._deadman is not None:
+            self._deadman.close(None)
+
+    def _receive(self, body: bytes) -> int:
+        kept = self._relaying.receive(body)
+        if kept:
+            for sender in self._senders:
+                sender.wake()
+        return kept
+
+    def _messages(self, run: str) -> list[Any]:
+        return list(self._outbox.deliveries(run or None))

@@ -1,0 +1,174 @@
+"""The relay's HTTP side: Alertmanager posts here, Prometheus and load balancers look in.
+
+| path | what |
+|---|---|
+| POST /alertmanager | a notification; 200 means that it is on disk, 5xx that Alertmanager should try again |
+| GET /-/healthy | 200, or 503 with the reason |
+| GET /metrics | the relay's own numbers |
+| GET /api/messages?run=NAME | what became of the run's messages, as JSON |
+"""
+
+from __future__ import annotations
+
+import hmac
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from stallwatch_alerts.relay.numbers import RelayNumbers
+from stallwatch_alerts.relay.webhook import WebhookProblem
+
+WEBHOOK = "/alertmanager"
+_MOST_BYTES = 32 << 20  # Alertmanager puts no bound on a group; 10,000 alerts are some 10 MiB
+_TIMEOUT = 20.0  # Alertmanager itself waits for no answer longer than the group's interval
+_TOKEN_FREE = ("/-/healthy", "/metrics")
+
+Answer = tuple[HTTPStatus, str, bytes]
+
+
+class RelayServer:
+    """Serves until closed. `receive` takes a body, `healthy` tells what is wrong ("" for nothing)."""
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        *,
+        receive: Callable[[bytes], int],
+        healthy: Callable[[], str],
+        messages: Callable[[str], list[Any]],
+        numbers: RelayNumbers,
+        token: str = "",
+        report: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """An `OSError` where the address cannot be had."""
+        self._receive = receive
+        self._healthy = healthy
+        self._messages = messages
+        self._numbers = numbers
+        self._token = token
+        self._report = report
+        handler = type("Handler", (_Handler,), {"relay": self})
+        self._server = _Server(address, handler)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.1,), name="stallwatch-relay", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """The port it is bound to."""
+        return int(self._server.server_address[1])
+
+    def close(self) -> None:
+        """Take nothing more."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def may(self, path: str, authorization: str) -> bool:
+        """Whether a request with this header may go on."""
+        wanted = f"Bearer {self._token}"
+        return (
+            not self._token
+            or path in _TOKEN_FREE
+            or hmac.compare_digest(authorization.encode(), wanted.encode())
+        )
+
+    def take(self, body: bytes) -> Answer:
+        """Keep a notification. Whatever goes wrong on our side must make Alertmanager come again."""
+        try:
+            kept = self._receive(body)
+        except WebhookProblem as problem:
+            self._numbers.refused.inc()
+            self._report(f"refused a request: {problem}")
+            return _text(HTTPStatus.BAD_REQUEST, str(problem))
+        except Exception as error:
+            self._numbers.failed.inc()
+            # Its name only: what a database says may hold its address.
+            self._report(
+                f"a notification could not be stored ({type(error).__name__}); Alertmanager will try again"
+            )
+            return _text(HTTPStatus.SERVICE_UNAVAILABLE, "not stored; try again")
+        self._numbers.stored.inc()
+        return _text(HTTPStatus.OK, f"stored; {kept} messages")
+
+    def look(self, path: str, query: str) -> Answer:
+        """Answer a GET."""
+        if path == "/-/healthy":
+            wrong = self._healthy()
+            return _text(HTTPStatus.SERVICE_UNAVAILABLE, wrong) if wrong else _text(HTTPStatus.OK, "healthy")
+        if path == "/metrics":
+            return HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(self._numbers.registry)
+        if path == "/api/messages":
+            run = parse_qs(query).get("run", [""])[0]
+            return HTTPStatus.OK, "application/json", msgspec.json.encode(self._messages(run))
+        return _text(HTTPStatus.NOT_FOUND, f"nothing here; Alertmanager posts to {WEBHOOK}")
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Whoever hung up needs no traceback on our terminal."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    relay: RelayServer
+    timeout = _TIMEOUT
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        path = urlsplit(self.path).path
+        length = self.headers.get("Content-Length", "")
+        if not self.relay.may(path, self.headers.get("Authorization", "")):
+            self._refuse(HTTPStatus.UNAUTHORIZED, "the bearer token is missing or wrong")
+        elif path != WEBHOOK:
+            self._refuse(HTTPStatus.NOT_FOUND, f"Alertmanager posts to {WEBHOOK}")
+        elif not length.isdecimal():
+            self._refuse(HTTPStatus.LENGTH_REQUIRED, "a request needs a Content-Length")
+        elif int(length) > _MOST_BYTES:
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too large; bound it with max_alerts")
+        else:
+            body = self.rfile.read(int(length))
+            self._answer(self.relay.take(body))
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        if not self.relay.may(parts.path, self.headers.get("Authorization", "")):
+            self._refuse(HTTPStatus.UNAUTHORIZED, "the bearer token is missing or wrong")
+            return
+        try:
+            answer = self.relay.look(parts.path, parts.query)
+        except Exception as error:
+            answer = _text(HTTPStatus.SERVICE_UNAVAILABLE, type(error).__name__)
+        self._answer(answer)
+
+    def _refuse(self, status: HTTPStatus, why: str) -> None:
+        self.close_connection = True  # its body was not read
+        self._answer(_text(status, why))
+
+    def _answer(self, answer: Answer) -> None:
+        status, kind, body = answer
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        if status == HTTPStatus.UNAUTHORIZED:
+            self.send_header("WWW-Authenticate", "Bearer")
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: requests are counted, and faults told once."""
+
+
+def _text(status: HTTPStatus, text: str) -> Answer:
+    return status, "text/plain; charset=utf-8", f"{text}\n".encode()

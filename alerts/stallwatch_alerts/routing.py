@@ -1,0 +1,119 @@
+"""Which chats hear of an incident, when, and who is called where nobody cares for it.
+
+Routes are asked in their order; the first that fits decides, unless it says `go_on`. Without any that fits,
+the chats of ``[alerts] urls`` hear it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, time, timedelta
+from fnmatch import fnmatchcase
+from zoneinfo import ZoneInfo
+
+_RANKS = {"info": 0, "warning": 1, "critical": 2}
+
+
+@dataclass(frozen=True)
+class QuietHours:
+    """From one time of the day to another, also over midnight, where people live."""
+
+    begin: time
+    end: time
+    zone: ZoneInfo
+    but: str = "critical"  #: from this severity on, it is told nevertheless
+
+    def until(self, now: float) -> float:
+        """When they end, as Unix time; `now` itself where they are not."""
+        here = datetime.fromtimestamp(now, self.zone)
+        for day in (-1, 0):
+            begins = datetime.combine(here.date() + timedelta(days=day), self.begin, self.zone)
+            ends_on = begins.date() + timedelta(days=self.end <= self.begin)
+            ends = datetime.combine(ends_on, self.end, self.zone)
+            if begins <= here < ends:
+                return ends.timestamp()
+        return now
+
+
+@dataclass(frozen=True)
+class Route:
+    """For incidents that fit: all that is given must."""
+
+    runs: tuple[str, ...] = ()  #: names with * and ?
+    severities: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()  #: of rule pages, such as "memory"
+    rules: tuple[str, ...] = ()  #: ids with * and ?
+    urls: tuple[str, ...] | None = None  #: instead of [alerts] urls; secrets
+    quiet: QuietHours | None = None
+    escalate_after: float = 0.0  #: seconds without an acknowledgement; 0: never
+    escalate_urls: tuple[str, ...] = ()  #: secrets
+    go_on: bool = False
+
+    def __repr__(self) -> str:
+        return f"Route({', '.join((*self.runs, *self.severities, *self.families, *self.rules))})"
+
+    def fits(self, run: str, severity: str, family: str, rule: str) -> bool:
+        """Whether it is about such an incident."""
+        return (
+            _matches(self.runs, run)
+            and (not self.severities or severity in self.severities)
+            and (not self.families or family in self.families)
+            and _matches(self.rules, rule)
+        )
+
+
+@dataclass(frozen=True)
+class Stop:
+    """One chat that hears of an incident."""
+
+    url: str
+    not_before: float = 0.0
+    escalation: bool = False
+    waited: float = 0.0  #: for how long nobody will have acknowledged it, then
+
+
+def stops(
+    urls: Sequence[str], routes: Iterable[Route], run: str, severity: str, family: str, rule: str, now: float
+) -> list[Stop]:
+    """Where news of such an incident go, each chat once; the earliest of its times."""
+    found: dict[tuple[str, bool], Stop] = {}
+    decided = False
+    for route in routes:
+        if not route.fits(run, severity, family, rule):
+            continue
+        for stop in _stops_of(route, urls, severity, now):
+            known = found.get((stop.url, stop.escalation))
+            if known is None or stop.not_before < known.not_before:
+                found[stop.url, stop.escalation] = stop
+        if not route.go_on:
+            decided = True
+            break
+    if not decided:
+        for url in urls:
+            found[url, False] = Stop(url)
+    return list(found.values())
+
+
+def all_urls(urls: Sequence[str], routes: Iterable[Route]) -> tuple[str, ...]:
+    """Every chat that may ever be told."""
+    found = dict.fromkeys(urls)
+    for route in routes:
+        found.update(dict.fromkeys((*(route.urls or ()), *route.escalate_urls)))
+    return tuple(found)
+
+
+def _stops_of(route: Route, urls: Sequence[str], severity: str, now: float) -> list[Stop]:
+    not_before = 0.0
+    if route.quiet is not None and _RANKS.get(severity, 0) < _RANKS[route.quiet.but]:
+        until = route.quiet.until(now)
+        not_before = until if until > now else 0.0
+    found = [Stop(url, not_before) for url in (urls if route.urls is None else route.urls)]
+    if route.escalate_after and severity == "critical":
+        due = now + route.escalate_after
+        found += [Stop(url, due, True, route.escalate_after) for url in route.escalate_urls]
+    return found
+
+
+def _matches(patterns: Sequence[str], name: str) -> bool:
+    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)

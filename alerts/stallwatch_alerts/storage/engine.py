@@ -1,0 +1,74 @@
+"""Opens the database, whichever it is, so that several processes can share it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+
+_PATIENCE_SECONDS = 5
+
+
+def open_engine(url: str) -> Engine:
+    """An engine for a SQLAlchemy URL; nothing is connected yet."""
+    address = make_url(url)
+    if address.drivername == "postgresql":  # the driver that the extra `postgres` brings
+        address = address.set(drivername="postgresql+psycopg")
+    backend = address.get_backend_name()
+    # A server that was restarted leaves dead connections behind: they are tried before use, and replaced.
+    given: dict[str, Any] = {"pool_pre_ping": backend != "sqlite"}
+    if backend == "postgresql":
+        given["connect_args"] = {"connect_timeout": _PATIENCE_SECONDS}
+    # Payloads are plain data; msgspec turns NaN into null, which every database's JSON takes.
+    # What an incident holds is nobody's business in an error message.
+    engine = create_engine(
+        address,
+        json_serializer=lambda value: msgspec.json.encode(value).decode(),
+        hide_parameters=True,
+        **given,
+    )
+    if backend == "sqlite":
+        event.listen(engine, "connect", _for_several_processes)
+        event.listen(engine, "begin", _begin)
+    return engine
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether the same may work a little later: a server that restarts, a lock, a disk that is full."""
+    if not isinstance(error, DBAPIError):
+        return False
+    if "sqlite" in type(error.orig).__module__:
+        said = str(error.orig)
+        return any(word in said for word in ("locked", "busy", "full", "disk I/O"))
+    return error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError))
+
+
+@contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """A transaction that will write. SQLite takes its lock at the beginning, where it can be waited for.
+
+    A transaction that reads first and then wants to write is refused at once when another process wrote in
+    between (SQLITE_BUSY_SNAPSHOT, sqlite.org/isolation.html).
+    """
+    with engine.execution_options(stallwatch_writing=True).begin() as connection:
+        yield connection
+
+
+def _for_several_processes(connection: Any, _record: object) -> None:
+    # We say BEGIN ourselves: the driver's own way begins late, and commits around changes of the schema.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout={_PATIENCE_SECONDS * 1000}")
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.close()
+
+
+def _begin(connection: Connection) -> None:
+    writes = connection.get_execution_options().get("stallwatch_writing", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -1,0 +1,118 @@
+"""Every table of the database, as it is after the last migration."""
+
+from __future__ import annotations
+
+from sqlalchemy import JSON, Column, Float, Index, Integer, MetaData, String, Table
+
+METADATA = MetaData()
+
+INCIDENTS = Table(
+    "incidents",
+    METADATA,
+    Column("id", String(400), primary_key=True),
+    Column("run", String(200), nullable=False),
+    Column("kind", String(20), nullable=False),
+    Column("rule", String(200), nullable=False),
+    Column("severity", String(20), nullable=False),
+    Column("status", String(20), nullable=False),
+    Column("episode", Integer, nullable=False),
+    Column("opened_at", Float, nullable=False),
+    Column("updated_at", Float, nullable=False),
+    Column("resolved_at", Float),
+    Column("payload", JSON, nullable=False),  # the whole incident; the columns above are for finding it
+    Index("incidents_by_run", "run", "opened_at"),
+)
+
+#: What became of an incident, and what people said of it, one row for each change.
+HISTORY = Table(
+    "history",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("incident", String(400), nullable=False),
+    Column("at", Float, nullable=False),
+    Column("what", String(20), nullable=False),  # open, resolved, worse, better, acknowledged, note
+    Column("who", String(100), nullable=False),
+    Column("text", String(1000), nullable=False),
+    Index("history_by_incident", "incident", "id"),
+)
+
+#: Somebody has seen it and takes care: nobody else is called.
+ACKNOWLEDGEMENTS = Table(
+    "acknowledgements",
+    METADATA,
+    Column("incident", String(400), primary_key=True),
+    Column("opened_at", Float, primary_key=True),  # a pruned run's name, and with it its ids, may come again
+    Column("at", Float, nullable=False),
+    Column("who", String(100), nullable=False),
+)
+
+#: What is not told for a while. "" and "*" match everything.
+SILENCES = Table(
+    "silences",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("starts_at", Float, nullable=False),
+    Column("ends_at", Float, nullable=False),
+    Column("run", String(200), nullable=False),
+    Column("rule", String(200), nullable=False),
+    Column("severity", String(20), nullable=False),
+    Column("who", String(100), nullable=False),
+    Column("comment", String(1000), nullable=False),
+)
+
+#: Messages that were accepted for a chat. Also the log of deliveries.
+MESSAGES = Table(
+    "messages",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("channel", String(64), nullable=False),  # see fingerprint: the URL is a secret
+    Column("name", String(300), nullable=False),  # the URL, masked
+    Column("run", String(200), nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("notice", JSON, nullable=False),
+    Column("state", String(12), nullable=False),  # waiting, sent, given-up, withdrawn
+    Column("attempts", Integer, nullable=False),
+    Column("next_at", Float, nullable=False),
+    Column("claimed_until", Float, nullable=False),
+    Column("sent_at", Float),
+    Column("reason", String(1000), nullable=False),
+    Column("not_before", Float, nullable=False, server_default="0"),  # quiet hours, escalations
+    Column("tried_at", Float, nullable=False, server_default="0"),
+    Column("claim", String(32), nullable=False, server_default=""),  # who is trying
+    Column("about", String(400), nullable=False, server_default=""),  # the incident's id
+    Column("escalation", Integer, nullable=False, server_default="0"),  # 1: only if nobody acknowledged
+    Column("group", JSON),  # where it stands for several: see grouping
+    Column("keys", JSON),  # what it tells, for the ledger of another database
+    Index("messages_by_channel", "channel", "state", "id"),
+    Index("messages_by_run", "run", "id"),
+    Index("messages_by_incident", "about", "state"),
+)
+
+#: Which chat was told of what, by the agent itself or through a message above.
+TOLD = Table(
+    "told",
+    METADATA,
+    Column("channel", String(64), primary_key=True),
+    Column("key", String(500), primary_key=True),  # such as "<incident id>/open"
+    Column("at", Float, nullable=False),
+)
+
+#: What is to be minded before anything is sent to a chat.
+CHANNELS = Table(
+    "channels",
+    METADATA,
+    Column("channel", String(64), primary_key=True),
+    Column("paused_until", Float, nullable=False),  # it said Retry-After
+    Column("paused_at", Float, nullable=False),
+    Column("expired", Integer, nullable=False),  # given up, and it was not told so yet
+)
+
+#: When something was sent to a chat, for its rate limit; kept for some minutes.
+SENDS = Table(
+    "sends",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("channel", String(64), nullable=False),
+    Column("at", Float, nullable=False),
+    Index("sends_by_channel", "channel", "at"),
+)

@@ -1,0 +1,327 @@
+"""Real servers on free ports, with the configuration that we give to users: only addresses differ."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+PROMETHEUS, PROMTOOL = "prometheus", "promtool"
+ALERTMANAGER, AMTOOL = "prometheus-alertmanager", "amtool"
+AGENTS = ("agent", "second agent")  #: Prometheus scrapes so many
+STALLWATCH = str(Path(sys.executable).with_name("stallwatch"))
+_PATIENCE = 60.0
+
+
+def missing() -> list[str]:
+    """The programs that are not installed."""
+    return [name for name in (PROMETHEUS, PROMTOOL, ALERTMANAGER, AMTOOL) if shutil.which(name) is None]
+
+
+def free_port() -> int:
+    """A port that nobody has right now."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+def get(url: str, timeout: float = 5.0) -> str:
+    """The body of an address."""
+    with urllib.request.urlopen(url, timeout=timeout) as answer:
+        return str(answer.read().decode())
+
+
+class Process:
+    """A server that is stopped when the test is over; what it says is kept in a file."""
+
+    def __init__(
+        self, command: Sequence[str], folder: Path, name: str, environ: Mapping[str, str] | None = None
+    ) -> None:
+        self.log = folder / f"{name}.log"
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                cwd=folder,
+                env={**os.environ, **(environ or {})},
+            )
+
+    def until(self, url: str) -> None:
+        """Wait until the server answers at `url`."""
+        deadline = time.monotonic() + _PATIENCE
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, self.log.read_text()
+            try:
+                get(url)
+                return
+            except OSError:
+                time.sleep(0.05)
+        raise AssertionError(f"{url} does not answer: {self.log.read_text()[-2000:]}")
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """End it, and wait until it has."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+class Chat:
+    """A chat that keeps what it is told, and when; it can be made to refuse."""
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self.refuse = 0  #: the status with which to answer; 0: accept
+        self.refused = 0
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if outer.refuse:
+                    outer.refused += 1
+                else:
+                    outer.messages.append(json.loads(body))
+                self.send_response(outer.refuse or 200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"json://127.0.0.1:{self._server.server_port}/hook-s3cr3t"
+
+    def about(self, run: str, status: str = "open", kind: str | None = None) -> list[dict[str, Any]]:
+        """The messages of a run."""
+        return [
+            message
+            for message in list(self.messages)
+            if message["run"] == run
+            and message["status"] == status
+            and (kind is None or message["kind"] == kind)
+        ]
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Stack:
+    """Prometheus, Alertmanager, the relay and a chat, joined as in docs/compose."""
+
+    def __init__(self, folder: Path, root: Path) -> None:
+        self.folder = folder
+        self.root = root
+        self.home = folder / "state"
+        self.chat = Chat()
+        self.ports = {name: free_port() for name in ("prometheus", "alertmanager", "relay", *AGENTS)}
+        self._agents = list(AGENTS)
+        self._processes: dict[str, Process] = {}
+        self._environs: dict[str, dict[str, str]] = {}
+        self.orphans: list[psutil.Process] = []  #: trainings that outlived their agent
+        self._configure()
+
+    def _configure(self) -> None:
+        compose = self.root / "docs/compose"
+        changes = {
+            "/etc/prometheus/rules": str(self.root / "rules/prometheus"),
+            "/etc/prometheus/targets.yml": str(self.folder / "targets.yml"),
+            "alertmanager:9093": f"127.0.0.1:{self.ports['alertmanager']}",
+            "relay:19401": f"127.0.0.1:{self.ports['relay']}",
+        }
+        for name in ("prometheus.yml", "alertmanager.yml"):
+            text = (compose / name).read_text()
+            for before, after in changes.items():
+                text = text.replace(before, after)
+            (self.folder / name).write_text(text)
+        targets = [f"127.0.0.1:{self.ports[agent]}" for agent in AGENTS]
+        (self.folder / "targets.yml").write_text(json.dumps([{"targets": targets}]))
+
+    stallwatch = STALLWATCH
+
+    def get(self, name: str, path: str) -> str:
+        """What a server answers."""
+        return get(f"{self.url(name)}{path}")
+
+    def url(self, name: str) -> str:
+        """The address of a server."""
+        return f"http://127.0.0.1:{self.ports[name]}"
+
+    def alerts(self) -> str:
+        """What Alertmanager holds."""
+        return self.get("alertmanager", "/api/v2/alerts")
+
+    def environ_of(self, name: str, **environ: str) -> None:
+        """What a server gets beside the usual; before it is started."""
+        self._environs[name] = environ
+
+    def start(self, *names: str) -> None:
+        """Start the servers of these names, and wait until they answer."""
+        for name in names:
+            getattr(self, f"_start_{name}")()
+        for name in names:
+            self._processes[name].until(f"{self.url(name)}/-/healthy")
+
+    def stop(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
+        """End one server."""
+        self._processes.pop(name).stop(number)
+
+    def said(self, name: str) -> str:
+        """What a server printed."""
+        return self._processes[name].log.read_text()
+
+    def _start_prometheus(self) -> None:
+        self._processes["prometheus"] = Process(
+            [
+                PROMETHEUS,
+                f"--config.file={self.folder / 'prometheus.yml'}",
+                f"--storage.tsdb.path={self.folder / 'tsdb'}",
+                f"--web.listen-address=127.0.0.1:{self.ports['prometheus']}",
+                *_given(self.root / "docker-compose.yml"),
+            ],
+            self.folder,
+            "prometheus",
+        )
+
+    def _start_alertmanager(self) -> None:
+        self._processes["alertmanager"] = Process(
+            [
+                ALERTMANAGER,
+                f"--config.file={self.folder / 'alertmanager.yml'}",
+                f"--storage.path={self.folder / 'alertmanager'}",
+                f"--web.listen-address=127.0.0.1:{self.ports['alertmanager']}",
+                "--cluster.listen-address=",
+            ],
+            self.folder,
+            "alertmanager",
+        )
+
+    def _start_relay(self) -> None:
+        self._processes["relay"] = Process(
+            [STALLWATCH, "relay", "--port", str(self.ports["relay"])],
+            self.folder,
+            "relay",
+            {**self.environ(chats=True), **self._environs.get("relay", {})},
+        )
+
+    def environ(self, *, chats: bool) -> dict[str, str]:
+        """What our own programs get; with `chats` they tell the chat themselves."""
+        found = {"STALLWATCH_HOME": str(self.home), "STALLWATCH_STALL_FLOOR_SECONDS": "6"}
+        return {**found, "STALLWATCH_ALERTS_URLS": self.chat.url} if chats else found
+
+    def train(self, name: str, *, chats: bool = False) -> Training:
+        """A run under `stallwatch run`, scraped by Prometheus."""
+        return Training(self, name, chats)
+
+    def number(self, query: str) -> float | None:
+        """The highest value of a query to Prometheus; ``None`` where it has none."""
+        told = json.loads(self.get("prometheus", f"/api/v1/query?query={urllib.parse.quote(query)}"))
+        return max((float(one["value"][1]) for one in told["data"]["result"]), default=None)
+
+    def until_known(self, *runs: str) -> None:
+        """Wait until Prometheus has seen these runs make steps; a busy machine takes long to start."""
+        deadline = time.monotonic() + 2 * _PATIENCE
+        for run in runs:
+            while (self.number(f'stallwatch_step{{run="{run}"}}') or 0) < 20:
+                assert time.monotonic() < deadline, f"{run} never got going: {self.said(run)[-2000:]}"
+                time.sleep(0.1)
+
+    def close(self) -> None:
+        """End everything."""
+        for process in self._processes.values():
+            process.stop()
+        for orphan in self.orphans:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                orphan.kill()
+        self.chat.close()
+
+
+_TRAINING = """
+import pathlib, sys, time
+orders = pathlib.Path(sys.argv[1])
+for step in range(1, 100000):
+    print({"loss": 2.0 / step, "step": step}, f"step {step}/100000", flush=True)
+    time.sleep(0.2)
+    order = orders.read_text() if orders.exists() else ""
+    while order == "stall":
+        time.sleep(0.1)
+        order = orders.read_text()
+    if order == "crash":
+        raise RuntimeError("CUDA error: out of memory")
+    if order == "finish":
+        break
+"""
+
+
+def _given(compose: Path) -> list[str]:
+    """The flags of Prometheus that decide when alerts are told, as users get them."""
+    command = yaml.safe_load(compose.read_text())["services"]["prometheus"]["command"]
+    return [flag for flag in command if flag.startswith("--rules.")]
+
+
+class Training:
+    """A loop of steps that does what it is told."""
+
+    def __init__(self, stack: Stack, name: str, chats: bool) -> None:
+        self.name = name
+        self._stack = stack
+        self._orders = stack.folder / f"{name}.order"
+        program = stack.folder / "training.py"
+        program.write_text(_TRAINING)
+        port = str(stack.ports[stack._agents.pop()])
+        self._process = Process(
+            [
+                *(STALLWATCH, "run", "--name", name, "--port", port, "--no-probe", "--"),
+                *(sys.executable, str(program), str(self._orders)),
+            ],
+            stack.folder,
+            name,
+            stack.environ(chats=chats),
+        )
+        stack._processes[name] = self._process
+
+    def order(self, what: str) -> None:
+        """``stall``, ``go``, ``crash`` or ``finish``."""
+        whole = self._orders.with_suffix(".new")
+        whole.write_text(what)
+        whole.replace(self._orders)
+
+    def kill_agent(self) -> None:
+        """The agent gets no chance to say anything."""
+        self._stack.orphans += psutil.Process(self._process.process.pid).children(recursive=True)
+        self._process.stop(signal.SIGKILL)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the agent has ended, too."""
+        return self._process.process.poll() is not None
+
+    @property
+    def said(self) -> str:
+        """What was printed."""
+        return self._process.log.read_text()

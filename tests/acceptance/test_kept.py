@@ -1,0 +1,37 @@
+"""What was raised while the relay or the chat was away is told when they are back."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
+
+
+def test_a_killed_relay_loses_neither_what_it_kept_nor_what_came_meanwhile(stack: Any, script: Any) -> None:
+    stack.chat.refuse = 503
+    stack.start("alertmanager", "relay", "prometheus")
+    before, meanwhile = stack.train("before"), stack.train("meanwhile")
+    stack.until_known("before", "meanwhile")
+
+    def kill() -> None:
+        stack.stop("relay", signal.SIGKILL)
+        stack.chat.refuse = 0
+
+    def known(run: str) -> bool:
+        return run in stack.alerts()
+
+    script.at(1, lambda: before.order("crash"))
+    script.between(1, 1 + 15, "kept, and refused by the chat", lambda: stack.chat.refused)
+    script.at(17, kill)
+    script.at(18, lambda: meanwhile.order("crash"))
+    script.between(18, 18 + 15, "in Alertmanager", lambda: known("meanwhile"))
+    script.at(35, lambda: stack.start("relay"))
+    # A claim of the killed one runs out after a minute at the latest.
+    script.between(35, 35 + 75, "told that was kept", lambda: stack.chat.about("before"))
+    script.between(35, 35 + 45, "told that came meanwhile", lambda: stack.chat.about("meanwhile"))
+    script.run(settle=3)
+    assert sorted(message["run"] for message in stack.chat.messages) == ["before", "meanwhile"]
+    assert {message["rule"] for message in stack.chat.messages} == {"cuda-oom"}

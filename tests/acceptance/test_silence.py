@@ -1,0 +1,26 @@
+"""A silence of ours in a real Alertmanager."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from stallwatch_alerts.alertmanager import silence_there
+from stallwatch_alerts.people import Silence
+
+
+@pytest.mark.server
+def test_alertmanager_takes_our_silences(stack: Any) -> None:
+    stack.start("alertmanager")
+    now = time.time()
+    wanted = Silence(now, now + 3600, run="sweep-[!ab]*.x?*", rule="cuda-oom", who="ann", comment="known")
+    number = silence_there(stack.url("alertmanager"), wanted)
+    (found,) = json.loads(stack.get("alertmanager", "/api/v2/silences"))
+    assert (found["id"], found["createdBy"], found["comment"]) == (number, "ann", "known")
+    matchers = {one["name"]: (one["value"], one["isRegex"]) for one in found["matchers"]}
+    assert matchers["rule"] == ("cuda-oom", False)
+    assert matchers["run"] == (r"sweep\-[^ab].*\.x..*", True)
+    assert matchers["alertname"] == ("Stallwatch.*", True)

@@ -1,0 +1,92 @@
+"""`stallwatch alerts test --through prometheus`: it arrives, or the link that is broken is named."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def closed_port() -> int:
+    """A port that was free a moment ago: nothing is scraped there."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+def try_it(stack: Any, *arguments: str, wait: int = 30) -> tuple[int, list[str]]:
+    """The exit code, and a line per link."""
+    done = subprocess.run(
+        [
+            *(stack.stallwatch, "alerts", "test", "--through", "prometheus"),
+            *("--prometheus", stack.url("prometheus"), "--relay", stack.url("relay")),
+            *("--port", str(stack.ports["agent"]), "--wait", str(wait), *arguments),
+        ],
+        env=stack.environ(chats=True) | {"PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_it_arrives_and_each_broken_link_is_named(stack: Any, tmp_path: Path, closed_port: int) -> None:
+    stack.start("alertmanager", "relay", "prometheus")
+
+    code, lines = try_it(stack)
+    assert (code, [line.split()[0] for line in lines]) == (0, ["ok"] * 8), lines
+    (message,) = stack.chat.messages
+    assert (message["kind"], message["run"][:11]) == ("test", "alert-test-")
+    assert "s3cr3t" not in "".join(lines)
+
+    code, lines = try_it(stack, "--port", str(closed_port), wait=2)
+    assert (code, len(lines)) == (1, 5)
+    assert lines[-1].startswith("failed  Prometheus scrapes it: no target of ")
+
+    stack.chat.refuse = 403
+    code, lines = try_it(stack, wait=15)
+    assert (code, len(lines)) == (1, 8)
+    assert "did not take it" in lines[-1] and "403" in lines[-1] and "s3cr3t" not in lines[-1]
+    stack.chat.refuse = 0
+
+    silence = ["amtool", "--alertmanager.url", stack.url("alertmanager"), "silence", "add"]
+    subprocess.run(
+        [*silence, "alertname=StallwatchTest", "--comment=night", "--author=me"],
+        check=True,
+        capture_output=True,
+    )
+    code, lines = try_it(stack, wait=15)
+    assert code == 1
+    assert lines[-1].endswith("holds it back: a silence matches it")
+
+    stack.stop("relay")
+    code, lines = try_it(stack, wait=2)
+    assert code == 1
+    assert lines[-1].startswith("failed  the relay answers: ") and "start `stallwatch relay`" in lines[-1]
+
+    stack.stop("alertmanager")
+    code, lines = try_it(stack, wait=2)
+    assert (code, len(lines)) == (1, 2)
+    assert lines[-1].startswith("failed  Prometheus tells an Alertmanager: ")
+
+    stack.stop("prometheus")
+    code, lines = try_it(stack, wait=2)
+    assert (code, len(lines)) == (1, 1)
+    assert "Connection refused" in lines[-1]
+
+
+def test_a_prometheus_without_our_rules_is_told_how_to_get_them(stack: Any) -> None:
+    config = stack.folder / "prometheus.yml"
+    lines = [line for line in config.read_text().splitlines() if not line.endswith("alerting.yml")]
+    config.write_text("\n".join(lines) + "\n")
+    stack.start("prometheus")
+    code, said = try_it(stack, wait=2)
+    assert (code, len(said)) == (1, 1)
+    assert "has no rule StallwatchTest: `stallwatch rules export --prometheus DIR`" in said[0]

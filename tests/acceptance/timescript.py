@@ -1,0 +1,62 @@
+"""What happens when, as a script: at a moment do something, between two moments expect something.
+
+After the acceptance tests of Alertmanager, where a test says ``At(1, …)`` and ``Between(2, 2.5)``. Times are
+seconds since the script began; an expectation that is met too early fails as one that is met too late does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+_LOOK = 0.05
+
+
+@dataclass
+class _Expectation:
+    start: float
+    end: float
+    what: str
+    met: Callable[[], Any]
+    met_at: float | None = None
+
+
+@dataclass
+class Script:
+    """Steps by their times; ``run`` plays them against the real clock."""
+
+    _acts: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
+    _expected: list[_Expectation] = field(default_factory=list)
+
+    def at(self, when: float, act: Callable[[], None]) -> Script:
+        """Do something at that moment."""
+        self._acts.append((when, act))
+        return self
+
+    def between(self, start: float, end: float, what: str, met: Callable[[], Any]) -> Script:
+        """Expect `met` to become true not before `start` and not after `end`."""
+        self._expected.append(_Expectation(start, end, what, met))
+        return self
+
+    def run(self, settle: float = 0.0) -> dict[str, float]:
+        """Play it, and `settle` seconds more: when each expectation was met."""
+        began = time.monotonic()
+        acts = sorted(self._acts, key=lambda act: act[0])
+        done_at: float | None = None
+        while True:
+            now = time.monotonic() - began
+            while acts and acts[0][0] <= now:
+                acts.pop(0)[1]()
+            for one in self._expected:
+                if one.met_at is None and one.met():
+                    one.met_at = now
+                    assert now >= one.start, f"{one.what}: met at {now:.1f} s, before {one.start} s"
+                assert one.met_at is not None or now <= one.end, f"{one.what}: not met by {one.end} s"
+            if done_at is None and not acts and all(one.met_at is not None for one in self._expected):
+                done_at = now
+            if done_at is not None and now >= done_at + settle:
+                break
+            time.sleep(_LOOK)
+        return {one.what: one.met_at for one in self._expected if one.met_at is not None}

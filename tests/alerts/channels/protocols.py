@@ -1,0 +1,240 @@
+"""The chats' protocols as their documentation has them; the pages are named in ``channels/chats``.
+
+Each judges a request by itself: it knows nothing of how we write one.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import html.parser
+import json
+import re
+import time
+from typing import Any
+
+from channels_edge import Call, Reply, reply
+
+# Made up, of the right shape.
+SLACK = ("T1JJ3T3L2", "A1BRTD4JD", "TIiajkdnlazkcOXrIdevi7FQ")
+DISCORD = ("4174216298", "JHMHI8qBe7bk2ZwO5U711o3dV-js")
+TELEGRAM = "123456789:AbCdEfGh-IjKlMnOpQrStUvWxYz012345678"
+FEISHU, FEISHU_SECRET = "0c6b3f39-1a2b-4c3d-9e8f-aa11bb22cc33", "q3Zb8mPfXw2LkVn5"
+DINGTALK, DINGTALK_SECRET = "566cc69da782ec33b0a1", "SEC" + "000c65eb70bbd21d"
+WECOM = "693a91f6-7bbc-4bc4-97a0-0ec2f1fa5aaa"
+TEAMS = ("3f1ac0b7e2d94f1b8c1d", "iXkQ2mR7sUv-w8yZ0aBcDeFg_1h")
+
+
+def slack(call: Call) -> Reply:
+    """Incoming webhooks: errors are words."""
+    if call.path != "/services/" + "/".join(SLACK):
+        return Reply(403, "invalid_token") if call.path.startswith("/services/") else Reply(404, "no_service")
+    try:
+        fault = slack_fault(call.json)
+    except ValueError:
+        fault = "invalid_payload"
+    return Reply(400, fault) if fault else Reply(200, "ok")
+
+
+def slack_bot(call: Call) -> Reply:
+    """chat.postMessage: errors come in a 200."""
+    if call.headers["Authorization"] != "Bearer xoxb-1234567890-abcdefABCDEF":
+        return reply({"ok": False, "error": "invalid_auth"})
+    if call.json.get("channel") not in ("#training", "C0123ABCD"):
+        return reply({"ok": False, "error": "channel_not_found"})
+    fault = slack_fault(call.json)
+    return reply({"ok": False, "error": fault} if fault else {"ok": True, "ts": "1.2"})
+
+
+def slack_fault(body: dict[str, Any]) -> str:
+    if not body.get("text") and not body.get("blocks"):
+        return "no_text"
+    if re.search(r"<[!@#]", body.get("text", "")) or len(body.get("blocks", ())) > 50:
+        return "invalid_payload"
+    for block in body.get("blocks", ()):
+        if block["type"] == "header":
+            text = block["text"]
+            if text["type"] != "plain_text" or not 1 <= len(text["text"]) <= 150:
+                return "invalid_blocks"
+        elif block["type"] == "rich_text":
+            for element in block["elements"]:
+                if element["type"] not in ("rich_text_section", "rich_text_preformatted"):
+                    return "invalid_blocks"
+                allowed = {"text"} if element["type"] == "rich_text_preformatted" else {"text", "link"}
+                for one in element["elements"]:
+                    if one["type"] not in allowed or not one["text"]:
+                        return "invalid_blocks"
+        else:
+            return "invalid_blocks"
+    return "msg_blocks_too_long" if len(json.dumps(body.get("blocks"), ensure_ascii=False)) > 13_000 else ""
+
+
+def discord(call: Call) -> Reply:
+    """Execute webhook."""
+    if call.path != "/api/webhooks/" + "/".join(DISCORD):
+        return reply({"message": "Unknown Webhook", "code": 10015}, 404)
+    body = call.json
+    total = 0
+    for embed in body.get("embeds", ()):
+        title, description = embed.get("title", ""), embed.get("description", "")
+        if _utf16(title) > 256 or _utf16(description) > 4096 or not 0 <= embed["color"] <= 0xFFFFFF:
+            return reply({"message": "Invalid Form Body", "code": 50035, "errors": {}}, 400)
+        total += _utf16(title) + _utf16(description)
+    if total > 6000 or (not total and not body.get("content")) or len(body.get("content", "")) > 2000:
+        return reply({"message": "Cannot send an empty message", "code": 50006}, 400)
+    return reply({"id": "1", "type": 0}) if call.query.get("wait") == "true" else Reply(204)
+
+
+def telegram(call: Call) -> Reply:
+    """sendMessage with HTML."""
+    if call.path != f"/bot{TELEGRAM}/sendMessage":
+        return _telegram(401, "Unauthorized")
+    body = call.json
+    if body.get("chat_id") not in (-1001234, 42):
+        return _telegram(400, "Bad Request: chat not found")
+    parser = _TelegramHtml()
+    try:
+        parser.feed(body["text"])
+        parser.close()
+        parser.end()
+    except ValueError as error:
+        return _telegram(400, f"Bad Request: can't parse entities: {error}")
+    if not 1 <= _utf16(parser.text.strip()) <= 4096:
+        return _telegram(400, "Bad Request: message is too long")
+    return reply({"ok": True, "result": {"message_id": 1}})
+
+
+def _telegram(code: int, description: str) -> Reply:
+    return reply({"ok": False, "error_code": code, "description": description}, code)
+
+
+class _TelegramHtml(html.parser.HTMLParser):
+    """The tags that "HTML style" lists, closed in their order; any other < or & must be escaped."""
+
+    _TAGS = frozenset({"b", "i", "u", "s", "a", "code", "pre", "blockquote"})
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=False)
+        self.text, self._open = "", []  # type: tuple[str, list[str]]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in self._TAGS:
+            raise ValueError(f'Unsupported start tag "{tag}"')
+        self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self._open or self._open.pop() != tag:
+            raise ValueError(f'Unmatched end tag "{tag}"')
+
+    def handle_data(self, data: str) -> None:
+        if "<" in data:
+            raise ValueError("a bare <")
+        self.text += data
+
+    def handle_entityref(self, name: str) -> None:
+        if name not in ("lt", "gt", "amp", "quot"):
+            raise ValueError(f"Unsupported entity {name}")
+        self.text += "&"
+
+    def handle_charref(self, name: str) -> None:
+        self.text += "#"
+
+    def end(self) -> None:
+        if self._open:
+            raise ValueError(f'Can\'t find end tag "{self._open[-1]}"')
+
+
+def feishu(call: Call) -> Reply:
+    """Custom bot with signature verification."""
+    if call.path != f"/open-apis/bot/v2/hook/{FEISHU}":
+        return reply(
+            {"code": 19001, "msg": "param invalid: incoming webhook access token invalid", "data": {}}
+        )
+    body = call.json
+    signed = base64.b64encode(
+        hmac.new(f"{body.get('timestamp')}\n{FEISHU_SECRET}".encode(), b"", hashlib.sha256).digest()
+    ).decode()
+    late = abs(time.time() - int(body.get("timestamp", 0))) > 3600
+    if late or body.get("sign") != signed:
+        said = "sign match fail or timestamp is not within one hour from current time"
+        return reply({"code": 19021, "msg": said, "data": {}})
+    if len(call.body) > 20 * 1024 or body.get("msg_type") not in ("text", "post", "interactive"):
+        return reply({"code": 9499, "msg": "Bad Request", "data": {}})
+    card = body["card"]
+    tags = {"markdown", "div", "action", "note", "hr"}
+    if not card["elements"] or any(element["tag"] not in tags for element in card["elements"]):
+        return reply({"code": 9499, "msg": "Bad Request", "data": {}})
+    if "Stallwatch" not in json.dumps(body):
+        return reply({"code": 19024, "msg": "Key Words Not Found", "data": {}})
+    return reply({"code": 0, "msg": "success", "data": {}, "StatusCode": 0, "StatusMessage": "success"})
+
+
+def dingtalk(call: Call) -> Reply:
+    """Custom robot with a signature and the key word Stallwatch."""
+    if call.path != "/robot/send" or call.query.get("access_token") != DINGTALK:
+        return reply({"errcode": 300005, "errmsg": "token is not exist"})
+    stamp = call.query.get("timestamp", "0")
+    secret = DINGTALK_SECRET.encode()
+    digest = hmac.new(secret, stamp.encode() + b"\n" + secret, hashlib.sha256).digest()
+    if abs(time.time() * 1000 - int(stamp)) > 3_600_000:
+        return reply({"errcode": 310000, "errmsg": "description:timestamp is invalid"})
+    if call.query.get("sign") != base64.b64encode(digest).decode():
+        return reply({"errcode": 310000, "errmsg": "sign not match"})
+    if len(call.body) > 20_000:
+        return reply({"errcode": 460101, "errmsg": "message too long, exceed 20000 bytes"})
+    body = call.json
+    if body["msgtype"] != "markdown" or not body["markdown"]["title"] or not body["markdown"]["text"]:
+        return reply({"errcode": 40035, "errmsg": "param error"})
+    if "Stallwatch" not in body["markdown"]["text"]:
+        return reply({"errcode": 310000, "errmsg": "keywords not in content"})
+    return reply({"errcode": 0, "errmsg": "ok"})
+
+
+def wecom(call: Call) -> Reply:
+    """Group robot."""
+    if call.path != "/cgi-bin/webhook/send" or call.query.get("key") != WECOM:
+        return reply({"errcode": 93000, "errmsg": "invalid webhook url, hint: [1732], from ip: 1.2.3.4"})
+    body = call.json
+    content = body.get("markdown", {}).get("content", "")
+    if body["msgtype"] != "markdown" or not content or len(content.encode()) > 4096:
+        return reply(
+            {"errcode": 40058, "errmsg": "markdown.content exceed max length 4096. invalid Request Parameter"}
+        )
+    return reply({"errcode": 0, "errmsg": "ok"})
+
+
+def teams(call: Call) -> Reply:
+    """A workflow that is started by a request, and posts the card in it."""
+    if call.query.get("sig") != TEAMS[1]:
+        return reply({"error": {"code": "DirectApiAuthorizationRequired", "message": "…"}}, 401)
+    if call.path != f"/workflows/{TEAMS[0]}/triggers/manual/paths/invoke":
+        return reply({"error": {"code": "WorkflowTriggerNotFound", "message": "…"}}, 404)
+    if len(call.body) > 28 * 1024:
+        return Reply(413, "")
+    (attachment,) = call.json["attachments"]
+    card = attachment["content"]
+    sound = (
+        call.json["type"] == "message"
+        and attachment["contentType"] == "application/vnd.microsoft.card.adaptive"
+        and card["type"] == "AdaptiveCard"
+        and card["version"] <= "1.5"
+        and all(_is_sound(item) for item in card["body"])
+        and all(action["type"] == "Action.OpenUrl" for action in card["actions"])
+    )
+    return Reply(202) if sound else reply({"error": {"code": "TriggerInputSchemaMismatch"}}, 400)
+
+
+def _is_sound(item: dict[str, Any]) -> bool:
+    if item["type"] == "Container":
+        return bool(item["items"]) and all(_is_sound(one) for one in item["items"])
+    runs = item["inlines"]
+    return (
+        item["type"] == "RichTextBlock"
+        and bool(runs)
+        and all(r["type"] == "TextRun" and r["text"] for r in runs)
+    )
+
+
+def _utf16(text: str) -> int:
+    return len(text.encode("utf-16-le")) // 2

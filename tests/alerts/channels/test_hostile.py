@@ -1,0 +1,139 @@
+"""Log text in each chat's markup: it mentions nobody, links nowhere, and is shown as it is."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from channels_chats import CHATS
+
+from stallwatch_alerts.channels.apprise_channel import AppriseChannel
+from stallwatch_alerts.channels.notice import Notice, incident_notice
+from stallwatch_alerts.messages import Message
+from stallwatch_exporter.incident import Incident
+
+HOSTILE = (
+    "@everyone @here <!channel> <@U024BE7LH> <@&1> <at id=all></at> <@all> <#C1|x> [x](javascript:alert(1)) "
+    "[free](http://evil.example/a) https://evil.example/b <script>x</script> <a href='http://evil.example'>y</a>"
+    ' ![i](http://evil.example/i.png) ```` ``` `x` **b** __u__ ~~s~~ ||h|| <font color="info">z</font>'
+    " &lt;!here&gt; # head \u202egnp see train.py"
+)
+EVERY = pytest.mark.parametrize("name", CHATS)
+
+
+def sent(name: str, edge: Any, notice: Notice) -> dict[str, Any]:
+    given = CHATS[name]
+    server = edge.serve(given.host, given.protocol)
+    AppriseChannel(given.url).send(notice)
+    found: dict[str, Any] = server.taken[0].json
+    return found
+
+
+@EVERY
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_an_incident_full_of_marks_does_nothing(
+    name: str, language: str, edge: Any, stall: Callable[..., Incident]
+) -> None:
+    incident = stall(
+        run=HOSTILE, host=HOSTILE, note=HOSTILE, evidence=[HOSTILE, f"{HOSTILE}\nRule: https://evil.example"]
+    )
+    body = json.dumps(sent(name, edge, incident_notice(incident, language, None)), ensure_ascii=False)
+    body = body.replace("@13800001111", "")  # whom the user's own URL calls
+    for mark in (
+        "@everyone",
+        "@here",
+        "@all",
+        "<!",
+        "<@",
+        "<at",
+        "<#",
+        "](http",
+        "](java",
+        "://evil",
+        "<script",
+        "\\u202e",
+    ):
+        assert mark not in body, mark
+    assert re.search(r"(?<!\$schema\": \")https?://(?!adaptivecards)", body) is None
+    assert "evil" in body  # it can be read
+
+
+RAW = Message(
+    f"[{HOSTILE}] x", f"Run: {HOSTILE}\n\n    {HOSTILE}\n\nPage: https://watch.example.org/run?run=a(b)&c=d"
+)
+
+
+@pytest.fixture
+def raw(notice: Notice) -> Notice:
+    """Text that nothing was taken out of before: what a chat's module does by itself."""
+    return Notice(RAW, "failure", notice.facts)
+
+
+def test_slack_reads_nothing_in_rich_text(edge: Any, raw: Notice) -> None:
+    body = sent("slack", edge, raw)
+    assert not re.search(r"[<>]", body["text"])
+    elements = [one for element in body["blocks"][1]["elements"] for one in element["elements"]]
+    assert [one["url"] for one in elements if one["type"] == "link"] == [
+        "https://watch.example.org/run?run=a(b)&c=d"
+    ]
+    assert sum(HOSTILE in one["text"] for one in elements) == 2  # as it was
+
+
+class Tags(html.parser.HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, Any]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_telegram_has_only_our_tags_and_makes_no_link_of_a_file(edge: Any, raw: Notice) -> None:
+    body = sent("telegram", edge, raw)
+    tags = Tags()
+    tags.feed(body["text"])
+    assert {tag for tag, _ in tags.tags} <= {"b", "code", "pre", "a"}
+    assert [attrs for tag, attrs in tags.tags if tag == "a"] == [
+        {"href": "https://watch.example.org/run?run=a(b)&c=d"}
+    ]
+    assert HOSTILE in tags.text
+    assert "<code>train.py</code>" in body["text"]
+    assert body["link_preview_options"] == {"is_disabled": True}
+
+
+def test_discord_and_dingtalk_escape_marks(edge: Any, raw: Notice) -> None:
+    discord = sent("discord", edge, raw)
+    assert discord["allowed_mentions"] == {"parse": []}
+    prose, code, links = re.fullmatch(
+        r"(.*?)\n```\n(.*?)\n```\n\n(.*)", discord["embeds"][0]["description"], re.S
+    ).groups()  # type: ignore[union-attr]
+    assert re.search(r"(?<!\\)[`<~|_]|(?<=\])\(", prose) is None
+    assert "```" not in code
+    assert links == "[Page](https://watch.example.org/run?run=a%28b%29&c=d)"
+    text = sent("dingtalk", edge, raw)["markdown"]["text"]
+    unescaped = re.findall(r"(?<!\\)\[[^\]]*\]\([^)]*", text)
+    assert unescaped == ["[Page](https://watch.example.org/run?run=a%28b%29&c=d"]
+    assert not re.search(r"(?<!\\)<", text)
+
+
+def test_wecom_and_feishu_have_no_tag_but_ours(edge: Any, raw: Notice) -> None:
+    content = sent("wecom", edge, raw)["markdown"]["content"]
+    assert re.findall("<[^>]*>", content) == ['<font color="warning">', "</font>"]
+    assert re.findall(r"\]\(([^)]*)", content) == ["https://watch.example.org/run?run=a%28b%29&c=d"]
+    for element in sent("feishu", edge, raw)["card"]["elements"]:
+        assert not re.search(r"[<>]|\]\(", element.get("content", ""))
+
+
+def test_teams_reads_nothing_in_text_runs(edge: Any, raw: Notice) -> None:
+    (attachment,) = sent("teams", edge, raw)["attachments"]
+    card = json.dumps(attachment["content"], ensure_ascii=False)
+    assert '"TextBlock"' not in card
+    assert card.count(json.dumps(HOSTILE, ensure_ascii=False)[1:-1]) == 3

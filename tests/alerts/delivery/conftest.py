@@ -1,0 +1,299 @@
+"""A real PostgreSQL, databases of both kinds, a clock that is moved by hand, and a chat that misbehaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+
+from stallwatch_alerts.channels import Notice, incident_notice
+from stallwatch_alerts.channels.apprise_channel import AppriseChannel
+from stallwatch_alerts.delivery.fingerprint import fingerprint
+from stallwatch_alerts.delivery.outbox import Outbox
+from stallwatch_alerts.delivery.records import Draft
+from stallwatch_alerts.delivery.sender import Sender
+from stallwatch_alerts.masking import mask_url
+from stallwatch_alerts.storage.engine import open_engine, writing
+from stallwatch_exporter.incident import Incident
+
+
+class Postgres:
+    """A server of our own, reached by a socket in a folder of its own; not run as root, who may not."""
+
+    def __init__(self, programs: Path) -> None:
+        self._programs = programs
+        self._user = _unprivileged()
+        self.folder = Path(tempfile.mkdtemp(prefix="stallwatch-pg-"))
+        if self._user is not None:
+            os.chown(self.folder, self._user.pw_uid, self._user.pw_gid)
+        self._run("initdb", "-D", "data", "-A", "trust", "-U", "watcher", "--no-sync")
+        self._databases = 0
+        self.start()
+
+    def start(self) -> None:
+        options = f"-c listen_addresses='' -c unix_socket_directories='{self.folder}' -c fsync=off"
+        self._run("pg_ctl", "-D", "data", "-w", "-l", "log", "-o", options, "start")
+
+    def stop(self) -> None:
+        """As on a crash of its machine: nobody is waited for."""
+        self._run("pg_ctl", "-D", "data", "-w", "-m", "immediate", "stop")
+
+    def new_database(self) -> str:
+        """The URL of an empty database."""
+        self._databases += 1
+        name = f"alerts{self._databases}"
+        self._run("createdb", "-h", str(self.folder), "-U", "watcher", name)
+        return f"postgresql://watcher@/{name}?host={self.folder}"
+
+    def close(self) -> None:
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        user = {} if self._user is None else {"user": self._user.pw_uid, "group": self._user.pw_gid}
+        done = subprocess.run(
+            [self._programs / program, *arguments],
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            **user,
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def _unprivileged() -> pwd.struct_passwd | None:
+    if os.getuid() != 0:
+        return None
+    return next(one for one in pwd.getpwall() if one.pw_name in ("postgres", "nobody"))
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    """Debian keeps the server's programs out of the PATH."""
+    found = shutil.which("initdb")
+    places = [Path(found).resolve().parent] if found else []
+    places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    programs = next((place for place in places if (place / "postgres").exists()), None)
+    if programs is None:
+        pytest.skip("not installed: postgresql")
+    server = Postgres(programs)
+    yield server
+    server.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database, of one kind after the other."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'alerts.db'}"
+    url: str = request.getfixturevalue("postgres").new_database()
+    return url
+
+
+@pytest.fixture
+def engine(database: str) -> Iterator[Engine]:
+    made = open_engine(database)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def outbox(engine: Engine) -> Outbox:
+    return Outbox(engine)
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Iterator[Outbox]:
+    """An outbox on this host."""
+    made = open_engine(f"sqlite:///{tmp_path / 'spool.db'}")
+    yield Outbox(made)
+    made.dispose()
+
+
+class Clock:
+    """Unix time as the test says."""
+
+    def __init__(self, now: float = 1_800_000_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+class FaultyChat:
+    """Does what is in `script` to the next requests, one after the other; then takes everything.
+
+    A number is a status, a tuple a status with headers and a body, bytes are sent as they are, "hang" answers
+    nothing until the client has gone.
+    """
+
+    def __init__(self) -> None:
+        self.script: list[Any] = []
+        self.always: Any = None  #: instead of taking
+        self.requests = 0
+        self.bodies: list[dict[str, Any]] = []
+        self._changed = threading.Condition()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                with outer._changed:
+                    outer.requests += 1
+                    what = outer.script.pop(0) if outer.script else outer.always or 200
+                    if what == 200:
+                        outer.bodies.append(json.loads(body))
+                    outer._changed.notify_all()
+                outer._answer(self, what)
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+
+            def handle_error(self, *args: object) -> None:
+                pass
+
+        self._server = Server(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def _answer(self, handler: BaseHTTPRequestHandler, what: Any) -> None:
+        if what == "hang":
+            handler.connection.recv(1)  # until the client hangs up
+            return
+        if isinstance(what, bytes):
+            handler.wfile.write(what)
+            handler.close_connection = True
+            return
+        status, headers, body = what if isinstance(what, tuple) else (what, {}, b"")
+        handler.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    @property
+    def url(self) -> str:
+        """Apprise's, with short time-outs."""
+        return f"json://127.0.0.1:{self._server.server_port}/hook-s3cr3t?cto=2&rto=0.3"
+
+    def wait_for(self, count: int) -> None:
+        """Until so many messages were taken."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.bodies) >= count, timeout=60), self.requests
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def chat() -> Iterator[FaultyChat]:
+    server = FaultyChat()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def notice(stall: Callable[..., Incident]) -> Callable[..., Notice]:
+    """The notice of a stall with these changes."""
+    return lambda **changes: incident_notice(stall(**changes), "en", None)
+
+
+class Mail:
+    """One chat's outbox and a sender that is moved by hand."""
+
+    def __init__(self, url: str, outbox: Outbox, clock: Clock, **given: Any) -> None:
+        self.said: list[str] = []
+        self.outbox = outbox
+        self.clock = clock
+        self.url = url
+        self.channel = fingerprint(url)
+        self.sender = Sender(
+            url,
+            outbox,
+            given.pop("connect", AppriseChannel),
+            clock=clock,
+            report=self.said.append,
+            start=False,
+            **given,
+        )
+
+    def put(self, *notices: Notice, **given: Any) -> None:
+        """Keep messages."""
+        drafts = [
+            Draft(
+                self.channel,
+                mask_url(self.url),
+                str(one.facts["run"]),
+                one,
+                (one.key,) if one.key else (),
+                str(one.facts["id"]),
+                **given,
+            )
+            for one in notices
+        ]
+        self.outbox.put(lambda told: drafts, self.clock.now)
+
+    def pass_time(self, seconds: float, step: float = 1.0) -> None:
+        """Let it look every `step` seconds for so long."""
+        end = self.clock.now + seconds
+        while self.clock.now < end:
+            while self.sender.look():
+                pass
+            self.clock.now += step
+
+    def states(self) -> list[str]:
+        """What became of the messages, oldest first."""
+        return [one.state for one in reversed(self.outbox.deliveries(limit=20_000))]
+
+
+@pytest.fixture
+def mail(chat: FaultyChat, spool: Outbox, clock: Clock) -> Mail:
+    """To the local chat, from a local spool."""
+    return Mail(chat.url, spool, clock)
+
+
+@pytest.fixture
+def mail_of(clock: Clock) -> Callable[..., Mail]:
+    """To any chat, from any outbox."""
+    return lambda url, outbox, **given: Mail(url, outbox, clock, **given)
+
+
+@pytest.fixture
+def fill_disk() -> Callable[[Engine], None]:
+    """SQLite takes no further page: what it says then is what it says when the disk is full."""
+
+    def full(engine: Engine) -> None:
+        from sqlalchemy import event
+
+        @event.listens_for(engine, "connect")
+        def limit(connection: Any, _record: object) -> None:
+            pages = connection.execute("PRAGMA page_count").fetchone()[0]
+            connection.execute(f"PRAGMA max_page_count={pages}")
+
+        engine.dispose()
+        with writing(engine):
+            pass
+
+    return full

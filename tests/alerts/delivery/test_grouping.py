@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stallwatch_alerts.channels import Notice
+from stallwatch_alerts.delivery.grouping import TEXT_LIMIT, TITLE_LIMIT, Group, group_of, merged, written
+from stallwatch_alerts.messages import Message
+
+Make = Callable[..., Notice]
+
+
+def plain(number: int, severity: str = "critical", status: str = "open") -> Group:
+    facts = {"id": f"run/{number}", "severity": severity, "status": status}
+    return group_of(Notice(Message(f"title {number}", "text"), "failure", facts))
+
+
+def test_one_message_stays_as_it_is(notice: Make) -> None:
+    one = notice()
+    assert written(group_of(one), "en") == one
+
+
+def test_the_worst_is_told_whole_and_the_others_by_their_titles(notice: Make) -> None:
+    groups = [
+        group_of(notice(id="w", run="weak", severity="warning")),
+        group_of(notice(id="c", run="strong")),
+        group_of(notice(id="r", run="gone", status="resolved", resolution="recovered")),
+    ]
+    told = written(merged(groups), "en")
+    assert told.message.title.startswith("[strong] stalled") and "2 more" in told.message.title
+    assert "In all: 1 critical, 1 warnings, 1 resolved." in told.message.text
+    assert "- [weak] stalled" in told.message.text and "- [gone] recovered" in told.message.text
+    assert (told.facts["id"], told.facts["count"]) == ("c", 3)
+    assert told.facts["incidents"] == "w,c,r"
+
+
+def test_ten_thousand_fit_into_one_message_in_both_languages(notice: Make) -> None:
+    group = merged([group_of(notice(run="r" * 80))] * 10_000)
+    for language, words in (("en", "10000 critical"), ("zh", "10000 条严重")):
+        message = written(group, language, late=7200, expired=3).message
+        assert words in message.text
+        assert len(message.title) <= TITLE_LIMIT and len(message.text) <= TEXT_LIMIT
+
+
+@given(st.lists(st.tuples(st.sampled_from(["critical", "warning"]), st.sampled_from(["open", "resolved"]))))
+def test_nothing_is_lost_in_whichever_order_groups_meet(kinds: list[tuple[str, str]]) -> None:
+    ones = [plain(number, *kind) for number, kind in enumerate(kinds)] or [plain(0)]
+    at_once = merged(ones)
+    bit_by_bit = ones[0]
+    for one in ones[1:]:
+        bit_by_bit = merged([bit_by_bit, one])
+    assert at_once.count == bit_by_bit.count == len(ones)
+    assert at_once.severities == bit_by_bit.severities
+    assert sum(at_once.severities.values()) == len(ones)
+    assert at_once.worst.facts["status"] == bit_by_bit.worst.facts["status"]

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Engine, create_engine, inspect, text
+
+from stallwatch_alerts.delivery.outbox import Outbox
+from stallwatch_alerts.storage.engine import open_engine
+from stallwatch_alerts.storage.migrate import HEAD, migrate
+from stallwatch_alerts.storage.tables import METADATA
+from stallwatch_alerts.store import IncidentStore
+
+# As databases were before they had a version.
+_OLD = """
+CREATE TABLE incidents (id VARCHAR(400) NOT NULL PRIMARY KEY, run VARCHAR(200) NOT NULL,
+  kind VARCHAR(20) NOT NULL, rule VARCHAR(200) NOT NULL, severity VARCHAR(20) NOT NULL,
+  status VARCHAR(20) NOT NULL, episode INTEGER NOT NULL, opened_at FLOAT NOT NULL, updated_at FLOAT NOT NULL,
+  resolved_at FLOAT, payload JSON NOT NULL);
+CREATE INDEX incidents_by_run ON incidents (run, opened_at);
+CREATE TABLE messages (id INTEGER NOT NULL PRIMARY KEY, channel VARCHAR(64) NOT NULL,
+  name VARCHAR(300) NOT NULL, run VARCHAR(200) NOT NULL, created_at FLOAT NOT NULL, notice JSON NOT NULL,
+  state VARCHAR(12) NOT NULL, attempts INTEGER NOT NULL, next_at FLOAT NOT NULL,
+  claimed_until FLOAT NOT NULL, sent_at FLOAT, reason VARCHAR(1000) NOT NULL);
+INSERT INTO messages VALUES (1, 'abc', 'slack://****', 'old', 1.0,
+  '{"message": {"title": "kept", "text": ""}, "level": "failure", "facts": {"id": "old/1"}, "key": ""}',
+  'waiting', 0, 0, 0, NULL, '');
+"""
+
+
+def test_the_tables_are_those_that_the_code_thinks_of(engine: Engine) -> None:
+    migrate(engine)
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
+
+
+def test_the_newest_migration_is_known_by_its_number() -> None:
+    config = Config()
+    config.set_main_option("script_location", "stallwatch_alerts.storage:migrations")
+    assert ScriptDirectory.from_config(config).get_heads() == [HEAD]
+
+
+def test_a_database_without_a_version_is_taken_over_with_what_is_in_it(
+    tmp_path: Path, stall: Callable[..., Any]
+) -> None:
+    url = f"sqlite:///{tmp_path / 'incidents.db'}"
+    before = create_engine(url)
+    with before.begin() as connection:
+        for statement in _OLD.split(";")[:-1]:
+            connection.exec_driver_sql(statement)
+    before.dispose()
+    store = IncidentStore(url)
+    store.upsert(stall())
+    outbox = Outbox(store.engine)
+    assert outbox.waiting() == 1
+    batch = outbox.claim("abc", 10.0)
+    assert batch is not None and batch.groups[0].worst.message.title == "kept"
+    store.close()
+
+
+def test_many_come_at_once_to_an_empty_database(database: str) -> None:
+    engines = [open_engine(database) for _ in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(migrate, engines))
+    with engines[0].connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM alembic_version")) == 1
+    for engine in engines:
+        engine.dispose()
+
+
+def test_a_newer_database_is_left_as_it_is(engine: Engine) -> None:
+    migrate(engine)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    migrate(engine)
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT version_num FROM alembic_version")) == "9999"
+
+
+def test_a_migration_that_fails_leaves_nothing_behind(engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE silences (something INTEGER)"))
+    try:
+        migrate(engine)
+    except Exception:
+        pass
+    else:
+        raise AssertionError("it cannot have worked")
+    assert inspect(engine).get_table_names() == ["silences"]

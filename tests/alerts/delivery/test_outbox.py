@@ -1,0 +1,125 @@
+"""The outbox on both databases: claimed by one, in order, within limits, in bounded room."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from stallwatch_alerts.channels import Notice
+from stallwatch_alerts.delivery.compaction import MOST_WAITING
+from stallwatch_alerts.delivery.limits import Limit
+from stallwatch_alerts.delivery.outbox import CLAIM_SECONDS, Outbox
+from stallwatch_alerts.delivery.records import Draft
+from stallwatch_alerts.storage.engine import open_engine
+
+Make = Callable[..., Notice]
+NOW = 1_800_000_000.0
+CHAT = "0123456789abcdef"
+
+
+def draft(notice: Notice, **changes: Any) -> Draft:
+    given = {"keys": (notice.key,), "about": str(notice.facts["id"]), **changes}
+    return Draft(CHAT, "slack://****", "myrun", notice, **given)
+
+
+def put(outbox: Outbox, *drafts: Draft, now: float = NOW) -> None:
+    outbox.put(lambda told: drafts, now)
+
+
+def test_a_message_is_claimed_by_one_of_many(database: str, notice: Make) -> None:
+    outboxes = [Outbox(open_engine(database)) for _ in range(4)]
+    for number in range(20):
+        put(outboxes[0], draft(notice(id=f"a/{number}")))
+    sent: Counter[str] = Counter()
+
+    def empty(outbox: Outbox) -> None:
+        while outbox.waiting():
+            batch = outbox.claim(CHAT, NOW)
+            if batch is not None:
+                sent.update(str(group.worst.facts["id"]) for group in batch.groups)
+                outbox.sent(batch, CHAT, NOW)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(empty, outboxes))
+    assert sent == Counter({f"a/{number}": 1 for number in range(20)})
+
+
+def test_a_claim_whose_holder_died_runs_out_and_its_ghost_changes_nothing(
+    outbox: Outbox, notice: Make
+) -> None:
+    put(outbox, draft(notice(id="a")))
+    lost = outbox.claim(CHAT, NOW)
+    assert lost is not None
+    assert outbox.claim(CHAT, NOW + CLAIM_SECONDS - 1) is None
+    taken = outbox.claim(CHAT, NOW + CLAIM_SECONDS)
+    assert taken is not None and taken.ids == lost.ids
+    outbox.refused(lost, CHAT, "late", NOW + 70, NOW + 999)
+    outbox.sent(taken, CHAT, NOW + 71)
+    (delivery,) = outbox.deliveries()
+    assert (delivery.state, delivery.reason, delivery.attempts) == ("sent", "", 1)
+
+
+def test_few_leave_one_by_one_and_many_together(outbox: Outbox, notice: Make) -> None:
+    put(outbox, *(draft(notice(id=f"a/{number}")) for number in range(3)))
+    batch = outbox.claim(CHAT, NOW)
+    assert batch is not None and len(batch.ids) == 1
+    outbox.sent(batch, CHAT, NOW)
+    put(outbox, *(draft(notice(id=f"b/{number}")) for number in range(2)))
+    batch = outbox.claim(CHAT, NOW)
+    assert batch is not None and len(batch.ids) == 4
+
+
+def test_limits_hold_over_all_that_send(database: str, notice: Make) -> None:
+    one, other = (Outbox(open_engine(database)) for _ in range(2))
+    limits = (Limit(2, 60.0),)
+    for number in range(3):
+        put(one, draft(notice(id=f"a/{number}")))
+    for outbox in (one, other):
+        batch = outbox.claim(CHAT, NOW, limits)
+        assert batch is not None
+        outbox.sent(batch, CHAT, NOW)
+    assert one.claim(CHAT, NOW + 59, limits) is None
+    assert other.claim(CHAT, NOW + 61, limits) is not None
+
+
+def test_what_must_wait_holds_up_nothing(outbox: Outbox, notice: Make) -> None:
+    put(outbox, draft(notice(id="later"), not_before=NOW + 100), draft(notice(id="now")))
+    batch = outbox.claim(CHAT, NOW)
+    assert batch is not None and batch.groups[0].worst.facts["id"] == "now"
+    outbox.sent(batch, CHAT, NOW)
+    assert outbox.claim(CHAT, NOW + 99) is None
+    batch = outbox.claim(CHAT, NOW + 100)
+    assert batch is not None and batch.groups[0].worst.facts["id"] == "later"
+
+
+def test_nothing_is_kept_where_one_of_it_cannot_be(outbox: Outbox, notice: Make) -> None:
+    put(outbox, draft(notice(id="a")))
+    with pytest.raises(Exception, match=r"UNIQUE|unique"):
+        put(outbox, draft(notice(id="b")), draft(notice(id="a")))
+    assert outbox.waiting() == 1
+
+
+def test_thousands_that_wait_take_bounded_room_and_none_is_forgotten(outbox: Outbox, notice: Make) -> None:
+    count = 3 * MOST_WAITING
+    for begin in range(0, count, 500):
+        put(outbox, *(draft(notice(id=f"a/{number}")) for number in range(begin, begin + 500)))
+    assert outbox.waiting() <= MOST_WAITING
+    told = 0
+    while batch := outbox.claim(CHAT, NOW):
+        told += sum(group.count for group in batch.groups)
+        outbox.sent(batch, CHAT, NOW)
+    assert told == count
+
+
+def test_old_messages_are_forgotten_but_none_that_waits(outbox: Outbox, notice: Make) -> None:
+    put(outbox, draft(notice(id="sent")))
+    batch = outbox.claim(CHAT, NOW)
+    assert batch is not None
+    outbox.sent(batch, CHAT, NOW)
+    put(outbox, draft(notice(id="waits")))
+    assert outbox.prune(NOW + 1) == 1
+    assert [one.state for one in outbox.deliveries()] == ["waiting"]

@@ -1,0 +1,197 @@
+"""Silences, acknowledgements and escalations, on both databases and up to the chat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import time
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from sqlalchemy import Engine
+
+from stallwatch_alerts.channels import incident_notice
+from stallwatch_alerts.delivery.outbox import Outbox
+from stallwatch_alerts.delivery.planning import Letter, Planner
+from stallwatch_alerts.people import People, Silence
+from stallwatch_alerts.routing import QuietHours, Route
+from stallwatch_alerts.settings import AlertSettings
+from stallwatch_alerts.store import IncidentStore
+from stallwatch_exporter.incident import Incident
+
+Stall = Callable[..., Incident]
+ID = "myrun/stall/silent-hang-no-error/1"
+FIRST, BOSS = "json://127.0.0.1:1/first", "json://127.0.0.1:1/boss"
+
+
+class Desk:
+    """Letters go in; what each chat gets is taken out by hand."""
+
+    def __init__(self, database: str, clock: Any, mail_of: Any, **settings: Any) -> None:
+        self.store = IncidentStore(database)
+        self.outbox = Outbox(self.store.engine)
+        self.people = People(self.store.engine)
+        self.clock = clock
+        self.heard: dict[str, list[str]] = {FIRST: [], BOSS: []}
+        chats = AlertSettings(urls=(FIRST,), **settings)
+        self.planner = Planner(chats, lambda: self.people, tick=clock)
+        self.mails = [
+            mail_of(
+                url, self.outbox, connect=self._connect, acknowledged=self.planner.is_acknowledged, limits=()
+            )
+            for url in self.heard
+        ]
+
+    def _connect(self, url: str) -> Any:
+        heard = self.heard[url]
+
+        class Chat:
+            name = "chat"
+
+            def send(self, notice: Any) -> None:
+                heard.append(notice.message.title)
+
+        return Chat()
+
+    def tell(self, incident: Incident) -> None:
+        self.store.upsert(incident)
+        letter = Letter(incident, incident_notice(incident, "en", None), "hang")
+        now = self.clock.now
+        ended = [incident.id] if incident.status == "resolved" else []
+        self.outbox.put(lambda told: self.planner.drafts([letter], told, self.outbox, now), now, ended)
+
+    def pass_time(self, seconds: float) -> None:
+        end = self.clock.now + seconds
+        while self.clock.now < end:
+            for mail in self.mails:
+                while mail.sender.look():
+                    pass
+            self.clock.now += 10
+
+    def close(self) -> None:
+        self.store.close()
+
+
+@pytest.fixture
+def desk(database: str, clock: Any, mail_of: Any) -> Any:
+    made: list[Desk] = []
+
+    def make(**settings: Any) -> Desk:
+        made.append(Desk(database, clock, mail_of, **settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+ESCALATE = (Route(escalate_after=600, escalate_urls=(BOSS,)),)
+
+
+def over(stall: Stall, **changes: Any) -> Incident:
+    return stall(status="resolved", resolution="recovered", resolved_at=1100.0, **changes)
+
+
+def test_nobody_cares_so_others_are_called_and_hear_of_the_end(desk: Any, stall: Stall) -> None:
+    at = desk(routes=ESCALATE)
+    at.tell(stall())
+    at.pass_time(590)
+    assert (len(at.heard[FIRST]), at.heard[BOSS]) == (1, [])
+    at.pass_time(30)
+    (called,) = at.heard[BOSS]
+    assert "nobody has acknowledged it for 10 min" in called
+    at.tell(over(stall))
+    at.pass_time(20)
+    assert [len(heard) for heard in at.heard.values()] == [2, 2]
+
+
+def test_somebody_cares_so_nobody_else_is_called(desk: Any, stall: Stall) -> None:
+    at = desk(routes=ESCALATE)
+    at.tell(stall())
+    assert at.people.acknowledge(ID, "ann", at.clock.now)
+    at.pass_time(1200)
+    at.tell(over(stall))
+    at.pass_time(20)
+    assert (len(at.heard[FIRST]), at.heard[BOSS]) == (2, [])
+    assert [(one.what, one.who) for one in at.store.history(ID)] == [
+        ("open", ""),
+        ("acknowledged", "ann"),
+        ("resolved", ""),
+    ]
+
+
+def test_it_is_over_before_others_are_called(desk: Any, stall: Stall) -> None:
+    at = desk(routes=ESCALATE)
+    at.tell(stall())
+    at.pass_time(60)
+    at.tell(over(stall))
+    at.pass_time(1200)
+    assert (len(at.heard[FIRST]), at.heard[BOSS]) == (2, [])
+
+
+def test_an_acknowledgement_is_for_one_episode(desk: Any, stall: Stall) -> None:
+    at = desk(routes=ESCALATE)
+    at.store.upsert(stall())
+    at.people.acknowledge(ID, "ann", 1.0)
+    assert at.people.is_acknowledged(ID)
+    at.store.upsert(stall(opened_at=5000.0))  # the same name again, after the old run was pruned
+    assert not at.people.is_acknowledged(ID)
+    assert not at.people.acknowledge("no/such/1", "ann", 1.0)
+
+
+def test_silence_holds_what_fits_and_ends(desk: Any, stall: Stall) -> None:
+    at = desk()
+    now = at.clock.now
+    number = at.people.silence(Silence(now, now + 3600, run="my*", severity="critical", comment="known"))
+    at.tell(stall(id="a/1"))
+    at.tell(stall(id="b/1", run="other"))
+    at.tell(stall(id="c/1", severity="warning"))
+    at.tell(over(stall, id="a/1"))
+    at.pass_time(30)
+    assert len(at.heard[FIRST]) == 2
+    assert at.people.expire(number, at.clock.now) and not at.people.expire(number, at.clock.now)
+    assert at.people.silences(at.clock.now) == []
+    at.tell(stall(id="d/1"))
+    at.pass_time(20)
+    assert len(at.heard[FIRST]) == 3
+    assert len(at.store.list()) == 4
+
+
+def test_what_came_in_quiet_hours_comes_in_the_morning_in_its_order(
+    desk: Any, stall: Stall, clock: Any
+) -> None:
+    from datetime import datetime
+
+    zone = ZoneInfo("Asia/Shanghai")
+    night = QuietHours(time(22), time(7), zone)
+    clock.now = datetime(2026, 11, 21, 23, 0, tzinfo=zone).timestamp()
+    at = desk(routes=(Route(quiet=night),))
+    at.tell(stall(severity="warning"))
+    at.pass_time(60)
+    at.tell(over(stall, severity="warning"))
+    at.pass_time(3600)
+    assert at.heard[FIRST] == []
+    clock.now = datetime(2026, 11, 22, 7, 0, tzinfo=zone).timestamp()
+    at.pass_time(20)
+    opened, ended = at.heard[FIRST]
+    assert "stalled" in opened and "recovered" in ended
+
+
+def test_a_database_that_is_away_silences_nothing_and_calls_in_doubt(
+    stall: Stall, spool: Outbox, clock: Any
+) -> None:
+    def away() -> People:
+        raise OSError("no database")
+
+    planner = Planner(AlertSettings(urls=(FIRST,)), away, tick=clock)
+    letter = Letter(stall(), incident_notice(stall(), "en", None))
+    assert len(planner.drafts([letter], lambda *_: set(), spool, clock.now)) == 1
+
+
+def test_notes_stand_in_the_history(engine: Engine, stall: Stall, database: str) -> None:
+    store, people = IncidentStore(database), People(engine)
+    store.upsert(stall())
+    assert people.note(ID, "bob", "looked at it", 7.0)
+    assert not people.note("no/such/1", "bob", "x", 7.0)
+    assert [(one.what, one.text) for one in store.history(ID)] == [("open", ""), ("note", "looked at it")]
+    store.close()

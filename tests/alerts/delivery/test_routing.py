@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from datetime import datetime, time
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from stallwatch_alerts.routing import QuietHours, Route, Stop, all_urls, stops
+
+SHANGHAI = ZoneInfo("Asia/Shanghai")
+BERLIN = ZoneInfo("Europe/Berlin")
+NIGHT = QuietHours(time(22), time(7), SHANGHAI)
+NOW = datetime(2026, 11, 21, 12, tzinfo=SHANGHAI).timestamp()
+
+
+def at(hour: int, day: int = 21, zone: ZoneInfo = SHANGHAI, month: int = 11) -> float:
+    return datetime(2026, month, day, hour, tzinfo=zone).timestamp()
+
+
+def where(
+    routes: list[Route], *, run: str = "sft", severity: str = "critical", now: float = NOW
+) -> list[Stop]:
+    return stops(["default"], routes, run, severity, "memory", "cuda-oom", now)
+
+
+@pytest.mark.parametrize(
+    ("now", "until"),
+    [(at(21), at(21)), (at(22), at(7, 22)), (at(3), at(7)), (at(7), at(7)), (at(12), at(12))],
+)
+def test_quiet_hours_over_midnight(now: float, until: float) -> None:
+    assert NIGHT.until(now) == until
+
+
+def test_quiet_hours_follow_the_clocks_of_the_place() -> None:
+    """On 25 October 2026 Berlin's night has an hour more."""
+    night = QuietHours(time(23), time(6), BERLIN)
+    begin = at(23, 24, BERLIN, 10)
+    assert night.until(begin) - begin == 8 * 3600
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        Route(runs=("s*",), urls=("x",)),
+        Route(severities=("critical",), urls=("x",)),
+        Route(families=("memory", "network"), urls=("x",)),
+        Route(rules=("cuda-*",), urls=("x",)),
+        Route(urls=("x",)),
+    ],
+)
+def test_a_route_that_fits_decides(route: Route) -> None:
+    assert where([route, Route(urls=("never",))]) == [Stop("x")]
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        Route(runs=("dpo",), urls=("x",)),
+        Route(severities=("info",), urls=("x",)),
+        Route(families=("network",), urls=("x",)),
+        Route(rules=("cuda",), urls=("x",)),
+        Route(runs=("sft",), families=("network",), urls=("x",)),
+    ],
+)
+def test_a_route_that_does_not_leaves_it_to_the_others(route: Route) -> None:
+    assert where([route]) == [Stop("default")]
+
+
+def test_a_route_without_urls_has_the_common_ones_and_one_with_none_is_silent() -> None:
+    assert where([Route(runs=("sft",))]) == [Stop("default")]
+    assert where([Route(runs=("sft",), urls=())]) == []
+
+
+def test_a_route_that_goes_on_adds_and_a_chat_is_told_once() -> None:
+    routes = [Route(urls=("x", "default"), go_on=True)]
+    assert {stop.url for stop in where(routes)} == {"x", "default"}
+    assert len(where([*routes, Route(urls=("x",))])) == 2
+
+
+def test_what_is_not_urgent_waits_for_the_morning() -> None:
+    routes = [Route(quiet=NIGHT)]
+    assert where(routes, severity="warning", now=at(23)) == [Stop("default", at(7, 22))]
+    assert where(routes, severity="critical", now=at(23)) == [Stop("default")]
+    assert where(routes, severity="warning", now=at(12)) == [Stop("default")]
+
+
+def test_only_what_is_critical_is_escalated() -> None:
+    routes = [Route(escalate_after=600, escalate_urls=("boss",))]
+    assert where(routes) == [Stop("default"), Stop("boss", NOW + 600, True, 600)]
+    assert where(routes, severity="warning") == [Stop("default")]
+
+
+def test_all_chats_are_known_before_anything_happens() -> None:
+    routes = [Route(urls=("a",), escalate_urls=("b",)), Route(urls=("a",))]
+    assert all_urls(["c", "c"], routes) == ("c", "a", "b")

@@ -1,0 +1,208 @@
+"""The agent's way to the chats over a real disk: killed, full, shared and in a burst."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+
+from stallwatch_alerts.channels import Notice
+from stallwatch_alerts.delivery.compaction import MOST_WAITING
+from stallwatch_alerts.delivery.outbox import Outbox
+from stallwatch_alerts.settings import AlertSettings
+from stallwatch_alerts.sink import ChatSink
+from stallwatch_alerts.storage.engine import open_engine
+from stallwatch_alerts.store import IncidentStore
+from stallwatch_alerts.store_sink import StoreSink
+from stallwatch_exporter.incident import Incident
+from stallwatch_rules.pages.catalogue import Catalogue
+
+Stall = Callable[..., Incident]
+
+_AGENT = """
+import sys, threading
+from stallwatch_alerts.delivery.outbox import Outbox
+from stallwatch_alerts.settings import AlertSettings
+from stallwatch_alerts.sink import ChatSink
+from stallwatch_alerts.storage.engine import open_engine
+from stallwatch_exporter.incident import Incident
+from stallwatch_rules.pages.catalogue import Catalogue
+
+database, url, where = sys.argv[1:]
+
+class Stuck:
+    name = "stuck"
+    def send(self, notice):
+        if where == "after":
+            AppriseChannel(url).send(notice)
+        print("here", flush=True)
+        threading.Event().wait()
+
+from stallwatch_alerts.channels.apprise_channel import AppriseChannel
+sink = ChatSink(
+    AlertSettings(urls=(url,)), Catalogue.of([]), spool=lambda: Outbox(open_engine(database)),
+    connect=lambda _: Stuck(),
+)
+for number in range(2):
+    sink(Incident(id=f"run/{number}", run="run", kind="stall", rule="x", severity="critical", status="open",
+                  episode=1, opened_at=1.0, updated_at=1.0))
+threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize(("where", "copies"), [("before", 1), ("after", 2)])
+def test_killed_between_store_and_send(
+    tmp_path: Path, chat: Any, mail_of: Any, clock: Any, where: str, copies: int
+) -> None:
+    """Killed before the chat had it: once. Killed before we noted that it had: twice at most."""
+    database = f"sqlite:///{tmp_path / 'spool.db'}"
+    agent = subprocess.Popen(
+        [sys.executable, "-c", _AGENT, database, chat.url, where],
+        stdout=subprocess.PIPE,
+        env={**os.environ},
+        text=True,
+    )
+    try:
+        assert agent.stdout is not None and agent.stdout.readline() == "here\n"
+    finally:
+        agent.send_signal(signal.SIGKILL)
+        agent.wait()
+    clock.now = time.time()
+    later = mail_of(chat.url, Outbox(open_engine(database)))
+    later.pass_time(120)
+    heard = [body["id"] for body in chat.bodies]
+    assert (heard.count("run/0"), heard.count("run/1")) == (copies, 1)
+    assert later.states() == ["sent", "sent"]
+
+
+def test_what_one_agent_leaves_behind_the_next_one_sends(
+    chat: Any, spool: Outbox, stall: Stall, catalogue: Catalogue
+) -> None:
+    chat.always = 503
+    settings = AlertSettings(urls=(chat.url,))
+    first = ChatSink(settings, catalogue, spool=lambda: spool)
+    first(stall())
+    assert not first.close(1)
+    assert (first.kept(), first.failed) == (1, 0)
+    chat.always = None
+    second = ChatSink(settings, catalogue, spool=lambda: spool)
+    chat.wait_for(1)
+    assert second.close(20)
+    assert [body["id"] for body in chat.bodies] == ["myrun/stall/silent-hang-no-error/1"]
+
+
+def test_an_episode_is_told_once_whichever_agent_tells_it_again(
+    chat: Any, spool: Outbox, stall: Stall, catalogue: Catalogue
+) -> None:
+    for _ in range(2):
+        sink = ChatSink(AlertSettings(urls=(chat.url,)), catalogue, spool=lambda: spool)
+        sink(stall())
+        sink(stall(status="resolved", resolution="recovered", resolved_at=1100.0))
+        assert sink.close(20)
+    sink = ChatSink(AlertSettings(urls=(chat.url,)), catalogue, spool=lambda: spool)
+    sink(stall(id="myrun/stall/silent-hang-no-error/2", episode=2, opened_at=2000.0))
+    assert sink.close(20)
+    assert [(body["id"][-1], body["status"]) for body in chat.bodies] == [
+        ("1", "open"),
+        ("1", "resolved"),
+        ("2", "open"),
+    ]
+
+
+def test_a_full_disk_delays_nothing(
+    chat: Any,
+    spool: Outbox,
+    stall: Stall,
+    catalogue: Catalogue,
+    fill_disk: Callable[[Engine], None],
+    tmp_path: Path,
+) -> None:
+    fill_disk(spool._engine)
+    said: list[str] = []
+    sink = ChatSink(AlertSettings(urls=(chat.url,)), catalogue, spool=lambda: spool, report=said.append)
+    for number in range(20):
+        sink(stall(id=f"run/{number}", evidence=["x" * 4000] * 3))
+    chat.wait_for(10)
+    sink.close(20)
+    heard = {name for body in chat.bodies for name in body.get("incidents", body["id"]).split(",")}
+    assert heard == {f"run/{number}" for number in range(20)}
+    assert any("cannot be kept on disk" in line for line in said)
+
+
+def test_a_spool_that_cannot_be_opened_is_done_without_and_taken_when_it_can(
+    chat: Any, spool: Outbox, stall: Stall, catalogue: Catalogue
+) -> None:
+    broken = threading.Event()
+    broken.set()
+
+    def open_spool() -> Outbox:
+        if broken.is_set():
+            raise OSError("no such folder")
+        return spool
+
+    sink = ChatSink(AlertSettings(urls=(chat.url,)), catalogue, spool=open_spool)
+    sink(stall(id="a/1"))
+    chat.wait_for(1)
+    assert spool.deliveries() == []
+    broken.clear()
+    sink(stall(id="a/2"))
+    chat.wait_for(2)
+    assert sink.close(20)
+    assert [one.state for one in spool.deliveries()] == ["sent"]
+
+
+class Robot:
+    """A chat in memory that takes 20 messages a minute of a clock that runs sixty times as fast."""
+
+    name = "robot"
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.heard: list[tuple[float, int]] = []
+
+    def send(self, notice: Notice) -> None:
+        now = self._clock()
+        assert sum(now - at < 60 for at, _ in self.heard) < 20, "blocked for ten minutes"
+        self.heard.append((now, int(notice.facts.get("count") or 1)))
+
+
+def test_a_burst_is_grouped_within_the_chats_limits_and_all_of_it_is_in_the_store(
+    tmp_path: Path, stall: Stall, catalogue: Catalogue
+) -> None:
+    count = 2500
+    begun = time.monotonic()
+
+    def clock() -> float:
+        return 1_800_000_000.0 + 60 * (time.monotonic() - begun)
+
+    store = IncidentStore.at_home(tmp_path)
+    robot = Robot(clock)
+    kept = StoreSink(lambda: store)
+    chats = ChatSink(
+        AlertSettings(urls=("dingtalk://abcdefgh1234",)),
+        catalogue,
+        spool=lambda: Outbox(store.engine),
+        connect=lambda _: robot,
+        clock=clock,
+    )
+    for number in range(count):
+        incident = stall(id=f"run-{number}/stall/x/1", run=f"run-{number}")
+        chats(incident)
+        kept(incident)
+    assert Outbox(store.engine).waiting() <= MOST_WAITING + 200
+    assert kept.close(60)
+    assert chats.close(60)
+    store = IncidentStore.at_home(tmp_path)
+    assert len(store.list()) == count
+    assert sum(told for _, told in robot.heard) == count
+    assert len(robot.heard) < 60
+    store.close()

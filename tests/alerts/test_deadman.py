@@ -1,0 +1,148 @@
+"""The switch is pinged while we see, over real HTTP, and not a moment longer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from stallwatch_alerts.deadman import Deadman, Signal
+from stallwatch_alerts.deadman_sink import DeadmanSink
+from stallwatch_exporter.watching.heartbeat import Heartbeat
+
+
+class Switch:
+    """A server that keeps the paths it was asked for."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        self.status = 200
+        self._came = threading.Condition()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                with outer._came:
+                    outer.paths.append(self.path)
+                    outer._came.notify_all()
+                self.send_response(outer.status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_port}/ping/5ecret-uu1d?create=1"
+
+    def wait_for(self, count: int) -> None:
+        with self._came:
+            assert self._came.wait_for(lambda: len(self.paths) >= count, timeout=20)
+
+
+@pytest.fixture
+def switch() -> Iterator[Switch]:
+    made = Switch()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+PING = "/ping/5ecret-uu1d"
+
+
+def test_it_says_start_ok_and_how_it_ended(switch: Switch) -> None:
+    deadman = Deadman(switch.url, lambda: "", seconds=3600)
+    switch.wait_for(2)
+    deadman.close("fail")
+    assert switch.paths == [f"{PING}/start?create=1", f"{PING}?create=1", f"{PING}/fail?create=1"]
+
+
+def test_it_goes_on_while_we_see_and_stops_when_we_do_not(switch: Switch) -> None:
+    said: list[str] = []
+    blind = [""]
+    asked = threading.Semaphore(0)
+
+    def look() -> str:
+        asked.release()
+        return blind[0]
+
+    deadman = Deadman(switch.url, look, seconds=0.01, report=said.append)
+    switch.wait_for(4)
+    blind[0] = "the database is gone"
+    for _ in range(50):  # some looks that were under way, and many that were not
+        asked.acquire()
+    before = len(switch.paths)
+    for _ in range(20):
+        asked.acquire()
+    assert len(switch.paths) == before
+    assert said == ["the dead-man's switch gets no ping: the database is gone"]
+    blind[0] = ""
+    switch.wait_for(before + 1)
+    deadman.close(None)
+
+
+def test_who_cannot_tell_whether_it_sees_does_not(switch: Switch) -> None:
+    asked = threading.Semaphore(0)
+
+    def look() -> str:
+        asked.release()
+        raise RuntimeError("no")
+
+    deadman = Deadman(switch.url, look, seconds=0.01)
+    for _ in range(5):
+        asked.acquire()
+    deadman.close(None)
+    assert switch.paths == [f"{PING}/start?create=1"]
+
+
+def test_a_switch_that_refuses_is_told_once_and_without_its_secret(switch: Switch) -> None:
+    switch.status = 500
+    said: list[str] = []
+    deadman = Deadman(switch.url, lambda: "", seconds=0.01, report=said.append)
+    switch.wait_for(5)
+    deadman.close(None)
+    (line,) = said
+    assert "cannot be reached" in line and "500" in line and "5ecret" not in line
+
+
+class Pings:
+    def __init__(self) -> None:
+        self.signals: list[Signal] = []
+
+    def __call__(self, url: str, signal: Signal) -> None:
+        self.signals.append(signal)
+
+
+def test_an_agent_that_is_not_heard_is_blind(stall: object) -> None:
+    now = [0.0]
+    sink = DeadmanSink("https://x.example/u", ping=Pings(), seconds=3600, clock=lambda: now[0])
+    now[0] = 20.0
+    assert sink.blind() == ""
+    now[0] = 40.0
+    assert "40 s" in sink.blind()
+    heart = Heartbeat([sink, lambda incident: None])
+    heart.beat(0, 0)
+    assert sink.blind() == ""
+    heart.beat(1, 0)
+    assert "went wrong" in sink.blind()
+    heart.beat(1, 9)
+    assert "unread" in sink.blind()
+    heart.beat(1, 9)
+    assert sink.blind() == ""
+    sink.close(10)
+
+
+@pytest.mark.parametrize(("kind", "last"), [("ended", "fail"), ("stall", "ok")])
+def test_the_last_signal_tells_how_the_run_ended(stall: object, kind: str, last: Signal) -> None:
+    pings = Pings()
+    sink = DeadmanSink("https://x.example/u", ping=pings, seconds=3600)
+    sink(stall(kind=kind))  # type: ignore[operator]
+    sink.close(20)
+    assert pings.signals == ["start", "ok", last]

@@ -1,0 +1,54 @@
+"""Links to the rule's and the run's page: at the end, whole, and only ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stallwatch_alerts.channels.notice import incident_notice, linked
+from stallwatch_alerts.delivery.grouping import group_of, merged, written
+from stallwatch_alerts.messages import render
+from stallwatch_alerts.messages.layout import Links, blocks_of
+from stallwatch_alerts.settings import AlertSettings
+from stallwatch_exporter.incident import Incident
+from stallwatch_rules.pages.catalogue import load_catalogue
+
+Stall = Callable[..., Incident]
+
+
+@pytest.mark.parametrize(("language", "labels"), [("en", ["Rule", "Page"]), ("zh", ["规则", "页面"])])
+def test_a_message_ends_with_its_links(
+    stall: Stall, language: Any, labels: list[str], cache_folder: Path
+) -> None:
+    page = load_catalogue(cache=cache_folder).pages["cuda-oom"]  # a real one: it has a path
+    settings = AlertSettings(language=language, dashboard_url="https://watch.example.org/")
+    incident = stall(rule="cuda-oom", kind="finding", run="my run & co", evidence=["x" * 900] * 9)
+    notice = linked(incident_notice(incident, language, page), page, incident.run, settings)
+    *_, last = blocks_of(notice.message.text)
+    assert isinstance(last, Links)
+    assert [label for label, _ in last.links] == labels
+    rule, run = (url for _, url in last.links)
+    assert rule.endswith("/memory/cuda-oom.md")
+    assert run == "https://watch.example.org/run?run=my%20run%20%26%20co"
+    assert len(notice.message.text) <= 1500
+    # Also in a group, whose other members need room of their own.
+    group = written(merged([group_of(notice)] * 30), language, late=4000)
+    assert blocks_of(group.message.text)[-1] == last and len(group.message.text) <= 1500
+
+
+def test_without_a_page_and_a_dashboard_nothing_is_linked(stall: Stall) -> None:
+    notice = incident_notice(stall(), "en", None)
+    assert linked(notice, None, "myrun", AlertSettings()) == notice
+
+
+@pytest.mark.parametrize(
+    ("language", "said"), [("en", "It lasted 3 min 10 s."), ("zh", "持续了 3 分 10 秒。")]
+)
+def test_the_end_of_a_finding_tells_how_long_it_was(stall: Stall, language: str, said: str) -> None:
+    over = stall(
+        kind="finding", stalled_seconds=None, status="resolved", resolution="recovered", resolved_at=1190.0
+    )
+    assert said in render(over, language, None).text

@@ -1,0 +1,95 @@
+"""The message about where a stall's ranks are: after the alarm, once, in either language."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from stallwatch.terminal_sink import TerminalSink
+from stallwatch_alerts.channels.notice import Notice, incident_notice
+from stallwatch_alerts.settings import AlertSettings
+from stallwatch_alerts.sink import ChatSink
+from stallwatch_exporter.incident import Incident
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.stacks.records import StackGroup, StallStacks, Why
+
+
+def located(odd: list[int], why: Why = "elsewhere", *, ranks: int = 4) -> Incident:
+    others = [rank for rank in range(ranks) if rank not in odd]
+    groups = (
+        [StackGroup(others, "collective", what="all_gather", place="train.py:42 in step")] if others else []
+    )
+    for rank in odd:
+        groups.append(StackGroup([rank], "data", what="DataLoader.__next__", place="<!channel>:30 in main"))
+    return stall(StallStacks(5.0, 0.1, groups, odd, why, file="stacks-1.txt"))
+
+
+def stall(stacks: StallStacks | None = None) -> Incident:
+    return Incident(
+        id="r/stall/x/1",
+        run="r",
+        kind="stall",
+        rule="x",
+        severity="critical",
+        status="open",
+        episode=1,
+        opened_at=0.0,
+        updated_at=0.0,
+        stalled_seconds=42.0,
+        stacks=stacks,
+    )
+
+
+@pytest.mark.parametrize(
+    ("incident", "language", "title"),
+    [
+        (located([1]), "en", "[r] rank 1 holds up the run"),
+        (located([1, 3]), "en", "[r] ranks 1, 3 hold up the run"),
+        (located([2], "diverged"), "en", "[r] rank 2 went another way than the others"),
+        (located([0, 1], "diverged", ranks=2), "en", "[r] ranks 0, 1 went different ways"),
+        (located([], ""), "en", "[r] where its ranks stand"),
+        (located([1]), "zh", "[r] rank 1 拖住了任务"),
+    ],
+)
+def test_the_title_names_the_odd_ranks(incident: Incident, language: str, title: str) -> None:
+    assert incident_notice(incident, language, None).message.title == title
+
+
+def test_the_text_is_the_sentence_made_safe() -> None:
+    notice = incident_notice(located([1]), "en", None)
+    assert notice.message.text.splitlines()[0] == (
+        "Ranks 0, 2, 3 wait in all_gather (train.py:42 in step); "
+        "rank 1 is in DataLoader.__next__ (data loading, ‹!channel›:30 in main)."
+    )
+    assert notice.message.text.endswith("All stacks: stacks-1.txt in the run's folder")
+    assert notice.facts["odd_ranks"] == "1" and notice.facts["status"] == "open"
+
+
+class Chat:
+    name = "chat"
+
+    def __init__(self) -> None:
+        self.titles: list[str] = []
+
+    def send(self, notice: Notice) -> None:
+        self.titles.append(notice.message.title)
+
+
+def test_a_chat_gets_the_alarm_then_the_place_and_each_once() -> None:
+    chat = Chat()
+    sink = ChatSink(AlertSettings(urls=("x://",)), Catalogue.of([]), connect=lambda _: chat)
+    for incident in (stall(), stall(), located([1]), located([1])):
+        sink(incident)
+    assert sink.close(10)
+    assert chat.titles == ["[r] stalled: no step for 42 s", "[r] rank 1 holds up the run"]
+
+
+def test_the_terminal_shows_both() -> None:
+    stream = io.StringIO()
+    sink = TerminalSink(Catalogue.of([]), "en", stream)
+    for incident in (stall(), located([1]), located([1])):
+        sink(incident)
+    assert sink.close(10)
+    assert stream.getvalue().count("rank 1 holds up the run") == 1
+    assert stream.getvalue().count("stalled:") == 1

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from stallwatch_alerts.orphans import close_orphans
+from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.runs.runfolder import RunFolder, agent_alive, read_info
+from stallwatch_exporter.watching.incidents import read_incidents
+
+Stall = Callable[..., Incident]
+
+
+def run(home: Path, name: str, *incidents: Incident, dead: bool) -> Path:
+    """A run's folder with the incidents of its agent: that of this process, or of one that is gone."""
+    folder = RunFolder.create(name, ["python"], home=home, now=time.time())
+    info = read_info(folder.path)
+    assert info is not None and agent_alive(info)
+    if dead:
+        gone = subprocess.Popen([sys.executable, "-c", ""])
+        gone.wait()
+        folder.write_json("agent.json", msgspec.structs.replace(info, pid=gone.pid, started_at=1.0))
+    lines = [msgspec.json.encode(one) for one in incidents]
+    (folder.path / "incidents.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    return folder.path
+
+
+def test_what_a_dead_agent_left_open_is_resolved_once_and_only_that(tmp_path: Path, stall: Stall) -> None:
+    dead = run(
+        tmp_path,
+        "dead",
+        stall(id="dead/stall/x/1", run="dead"),
+        stall(id="dead/ended/x/1", run="dead", kind="ended"),
+        stall(id="dead/stall/y/1", run="dead", status="resolved", resolution="recovered"),
+        dead=True,
+    )
+    alive = run(tmp_path, "alive", stall(id="alive/stall/x/1", run="alive"), dead=False)
+    (closed,) = close_orphans(tmp_path, 5000.0)
+    assert (closed.id, closed.status, closed.resolution, closed.resolved_at) == (
+        "dead/stall/x/1",
+        "resolved",
+        "unknown",
+        5000.0,
+    )
+    assert closed in read_incidents(dead)
+    assert [one.status for one in read_incidents(alive)] == ["open"]
+    assert close_orphans(tmp_path, 6000.0) == []

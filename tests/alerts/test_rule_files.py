@@ -1,0 +1,194 @@
+"""Prometheus' recording and alerting rules, judged by its own tool: each fires and stays quiet where it must.
+
+What the rules written by hand do with which series stands in ``rules/prometheus/tests/``; the file from the
+catalogue is tried with series made here, a firing and a quiet one per rule.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from stallwatch_alerts.prometheus.catalogue_rules import alert_name, catalogue_rules
+from stallwatch_alerts.prometheus.links import BLOB
+from stallwatch_alerts.prometheus.rulefiles import rule_files
+from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.pages.page import RulePage
+
+FILES = ("recording.yml", "alerting.yml", "catalogue.yml")
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)"
+)
+
+
+@pytest.fixture(scope="module")
+def packaged(cache_folder: Path) -> Catalogue:
+    return load_catalogue(cache=cache_folder)
+
+
+@pytest.fixture(scope="module")
+def folder(root: Path) -> Path:
+    return root / "rules/prometheus"
+
+
+def alerts(folder: Path) -> list[dict[str, Any]]:
+    groups = [yaml.safe_load((folder / name).read_text())["groups"] for name in FILES]
+    return [rule for file in groups for group in file for rule in group["rules"] if "alert" in rule]
+
+
+def promtool(*arguments: str, cwd: Path) -> None:
+    done = subprocess.run(["promtool", *arguments], cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_committed_file_follows_from_the_catalogue(folder: Path, packaged: Catalogue) -> None:
+    current = (folder / "catalogue.yml").read_text(encoding="utf-8")
+    message = "the rule pages have changed: stallwatch rules export --prometheus rules/prometheus"
+    assert current == catalogue_rules(packaged), message
+
+
+def test_what_is_exported_is_what_is_committed(folder: Path, packaged: Catalogue) -> None:
+    assert rule_files(packaged) == {name: (folder / name).read_text(encoding="utf-8") for name in FILES}
+
+
+@pytest.mark.server
+@needs_promtool
+def test_promtool_accepts_the_rules_without_a_warning(folder: Path) -> None:
+    promtool("check", "rules", "--lint=all", "--lint-fatal", *FILES, cwd=folder)
+
+
+def hand_written_tests() -> list[Path]:
+    return sorted((Path(__file__).parents[2] / "rules/prometheus/tests").glob("*.yml"))
+
+
+@pytest.mark.server
+@needs_promtool
+@pytest.mark.parametrize("file", hand_written_tests(), ids=lambda file: file.stem)
+def test_each_alert_fires_and_stays_quiet(folder: Path, file: Path) -> None:
+    promtool("test", "rules", str(file), cwd=folder)
+
+
+def test_every_alert_written_by_hand_has_a_firing_and_a_quiet_test(folder: Path) -> None:
+    fired, quiet = set(), {"StallwatchWatchdog"}  # it is never quiet: that is its use
+    for file in hand_written_tests():
+        for case in yaml.safe_load(file.read_text())["tests"]:
+            for expected in case["alert_rule_test"]:
+                (fired if expected["exp_alerts"] else quiet).add(expected["alertname"])
+    names = {
+        rule["alert"]
+        for group in yaml.safe_load((folder / "alerting.yml").read_text())["groups"]
+        for rule in group["rules"]
+    }
+    assert fired == quiet == names
+
+
+def test_names_labels_and_annotations_are_complete(folder: Path) -> None:
+    rules = alerts(folder)
+    names = [rule["alert"] for rule in rules]
+    assert len(set(names)) == len(names)
+    for rule in rules:
+        assert re.fullmatch(r"Stallwatch([A-Z][a-z0-9]*)+", rule["alert"])
+        assert rule["labels"]["severity"] in ("critical", "warning", "info", "none", "{{ $labels.severity }}")
+        assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
+        assert all(text.strip() for text in rule["annotations"].values())
+
+
+def anchor(heading: str) -> str:
+    """As GitHub makes them."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def test_every_runbook_is_there(root: Path, folder: Path) -> None:
+    for rule in alerts(folder):
+        address = rule["annotations"]["runbook_url"]
+        path, _, fragment = address.removeprefix(f"{BLOB}/").partition("#")
+        text = (root / path).read_text(encoding="utf-8")
+        if fragment:
+            headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+            assert fragment in map(anchor, headings), address
+
+
+@pytest.mark.server
+@needs_promtool
+def test_each_rule_of_the_catalogue_fires_for_its_own_incident_and_for_no_other(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Every alert gets a run whose incident of its rule is open, and one whose incident was resolved."""
+    file = yaml.safe_load((folder / "catalogue.yml").read_text())
+    rules = [rule for group in file["groups"] for rule in group["rules"]]
+    series, expected = [], []
+    for number, rule in enumerate(rules):
+        # The last one is for what the file does not list.
+        found = re.search(r'\{rule="([^"]+)"\}', rule["expr"])
+        of = found[1] if found else "a-rule-of-ones-own"
+        severity = "warning" if number % 2 else "critical"
+        labels = f'rule="{of}", severity="{severity}"'
+        series += [
+            {"series": f'stallwatch_incident_open{{run="bad", {labels}}}', "values": "0 1x9"},
+            {"series": f'stallwatch_incident_open{{run="good", {labels}}}', "values": "1 0x9"},
+        ]
+        facts = {"run": "bad", "rule": of, "severity": severity}
+        texts = {name: filled(text, facts) for name, text in rule["annotations"].items()}
+        fires = {"exp_labels": facts, "exp_annotations": texts}
+        expected.append({"eval_time": "1m", "alertname": rule["alert"], "exp_alerts": [fires]})
+    cases = [
+        {"interval": "15s", "input_series": series, "alert_rule_test": expected},
+        {
+            "interval": "15s",
+            "input_series": [],
+            "alert_rule_test": [
+                {"eval_time": "1m", "alertname": rule["alert"], "exp_alerts": []} for rule in rules
+            ],
+        },
+    ]
+    test = tmp_path / "test.yml"
+    test.write_text(yaml.safe_dump({"rule_files": [str(folder / "catalogue.yml")], "tests": cases}))
+    promtool("test", "rules", str(test), cwd=folder)
+
+
+def filled(template: str, labels: dict[str, str]) -> str:
+    """What Prometheus makes of it."""
+    text = re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda found: labels[found[1]], template)
+    return text.replace('{{ "{{" }}', "{{")
+
+
+def test_braces_in_a_page_are_no_template(oom_page: RulePage) -> None:
+    import msgspec
+
+    odd = msgspec.structs.replace(oom_page, title="Use {{ cookiecutter }} here")
+    (group, _) = yaml.safe_load(catalogue_rules(Catalogue.of([odd])))["groups"]
+    assert group["rules"][0]["annotations"]["summary"] == (
+        '{{ $labels.run }}: Use {{ "{{" }} cookiecutter }} here'
+    )
+
+
+def test_a_page_of_ones_own_gets_an_alert_and_a_link_that_leads_somewhere(oom_page: RulePage) -> None:
+    import msgspec
+
+    own = msgspec.structs.replace(oom_page, id="our-disk-array", path="my-rules/storage/our-disk-array.md")
+    (group, others) = yaml.safe_load(catalogue_rules(Catalogue.of([own])))["groups"]
+    (rule,) = group["rules"]
+    assert rule["alert"] == alert_name("our-disk-array") == "StallwatchOurDiskArray"
+    assert rule["annotations"]["runbook_url"] == f"{BLOB}/docs/rules.md"
+    assert "our-disk-array" in others["rules"][-1]["expr"]
+
+
+def test_what_raises_no_incident_gets_no_alert(oom_page: RulePage) -> None:
+    import msgspec
+
+    quiet = [
+        msgspec.structs.replace(oom_page, id="a", role="notice"),
+        msgspec.structs.replace(oom_page, id="b", harm="harmless"),
+        msgspec.structs.replace(oom_page, id="c", status="retired"),
+    ]
+    (others,) = yaml.safe_load(catalogue_rules(Catalogue.of(quiet)))["groups"]
+    assert [rule["alert"] for rule in others["rules"]] == [
+        "StallwatchUnknownFailure",
+        "StallwatchOtherIncident",
+    ]
