@@ -7,6 +7,7 @@ from pathlib import Path
 import streamlit as st
 
 from stallwatch_dashboard.pages.common import PAGES, page
+from stallwatch_dashboard.pages.signin import admit, draw_person
 from stallwatch_dashboard.sources.embedded import shared
 
 
@@ -15,4 +16,8 @@ def main(first: str = "runs") -> None:
     shared()  # scraping goes on whether or not anybody looks
     icon = str(Path(__file__).with_name("icon.svg"))  # a named icon would be fetched from a font server
     st.set_page_config(page_title="Stallwatch", page_icon=icon, layout="wide")
-    st.navigation([page(name, default=name == first) for name in PAGES], position="top").run()
+    if not admit():
+        return
+    chosen = st.navigation([page(name, default=name == first) for name in PAGES], position="top")
+    draw_person()
+    chosen.run()

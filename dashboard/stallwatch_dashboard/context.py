@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-from stallwatch_exporter.inputs import InputProblem
-from stallwatch_exporter.logfiles import LogFile, from_stream
-from stallwatch_rules.lines import LineReader
+from msgspec import structs
+
+from stallwatch_exporter.files.inputs import InputProblem, Limits
+from stallwatch_exporter.files.logfiles import LogFile, from_stream
+from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.records import Line
-from stallwatch_rules.redact import redact
+from stallwatch_rules.text.redact import redact
 
 _WIDEST = 400
+_JUDGED = 4096
 
 
 def around(
-    streams: Sequence[tuple[str, BinaryIO]], file: str, number: int, *, before: int = 6, after: int = 6
+    streams: Sequence[tuple[str, BinaryIO]],
+    file: str,
+    number: int,
+    *,
+    before: int = 6,
+    after: int = 6,
+    limits: Limits | None = None,
 ) -> str:
     """The lines `number - before` to `number + after` of the file that a diagnosis names, its line marked.
 
@@ -24,7 +34,7 @@ def around(
     problems: list[InputProblem] = []
     for name, stream in streams:
         stream.seek(0)
-        for log in from_stream(name, stream)[0]:
+        for log in from_stream(name, stream, limits=limits)[0]:
             if log.name == file:
                 return "\n".join(_drawn(line, number) for line in _read(log, problems, number, before, after))
     return ""
@@ -33,11 +43,31 @@ def around(
 def _read(log: LogFile, problems: list[InputProblem], number: int, before: int, after: int) -> list[Line]:
     found: list[Line] = []
     reader = LineReader(log.name, log.rank)
-    for chunk in log.chunks(problems):
-        found += [line for line in reader.feed(chunk) if number - before <= line.number <= number + after]
-        if reader.lines > number + after:
-            return found
-    return found + [line for line in reader.finish() if line.number <= number + after]
+    first = number - before
+    skipped, chunks = _skipped(log.chunks(problems), first - 1)
+    for chunk in chunks:
+        found += [line for line in reader.feed(chunk) if first <= line.number + skipped <= number + after]
+        if reader.lines + skipped > number + after:
+            break
+    else:
+        found += [line for line in reader.finish() if line.number + skipped <= number + after]
+    return [structs.replace(line, number=line.number + skipped) for line in found]
+
+
+def _skipped(chunks: Iterator[bytes], most: int) -> tuple[int, Iterator[bytes]]:
+    """How many lines were passed over without a look at them, `most` at most, and the chunks behind them.
+
+    Nothing is passed over in encodings in which a line's end is more than one byte.
+    """
+    count, rest = 0, b""
+    for portion in chunks:
+        chunk = rest + portion
+        ends = chunk.count(b"\n")
+        if b"\0" in chunk[:_JUDGED] or count + ends > most or not ends:
+            return count, itertools.chain((chunk,), chunks)
+        count += ends
+        rest = chunk[chunk.rindex(b"\n") + 1 :]
+    return count, iter((rest,))
 
 
 def _drawn(line: Line, number: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
@@ -23,12 +24,16 @@ class RunFrames:
 
     steps: pd.DataFrame = field(default_factory=empty)  #: the step that the run has reached
     loss: pd.DataFrame = field(default_factory=empty)
+    grad_norm: pd.DataFrame = field(default_factory=empty)
+    learning_rate: pd.DataFrame = field(default_factory=empty)
     step_seconds: pd.DataFrame = field(default_factory=empty)  #: at the end of each step
     threshold: pd.DataFrame = field(default_factory=empty)  #: of a stall, in seconds
     memory: pd.DataFrame = field(default_factory=empty)  #: bytes
     memory_kind: str = ""  #: allocated, reserved, peak or host_rss
     invalidations: pd.DataFrame = field(default_factory=empty)  #: total so far
     warnings: pd.DataFrame = field(default_factory=empty)  #: total so far
+    rank_steps: pd.DataFrame = field(default_factory=empty)  #: the step of each rank
+    phases: tuple[tuple[float, str], ...] = ()  #: when each phase began, and its name
     total_steps: float | None = None
     last_step_at: float | None = None
     seen: float | None = None  #: the newest time anything in here speaks of
@@ -41,16 +46,31 @@ class RunFrames:
         return all(getattr(self, f.name).empty for f in fields(self) if f.name in _FRAMES)
 
 
-_FRAMES = ("steps", "loss", "step_seconds", "threshold", "memory", "invalidations", "warnings")
+_FRAMES = (
+    "steps",
+    "loss",
+    "grad_norm",
+    "learning_rate",
+    "step_seconds",
+    "threshold",
+    "memory",
+    "invalidations",
+    "warnings",
+    "rank_steps",
+)
+_TOLD = ("loss", "grad_norm", "learning_rate")  #: numbers that are told with a step, and not between two
 _LATE_SECONDS = 3.0  #: how long after a step its numbers may be scraped
+_RANK_POINTS = 20_000  #: of all ranks together: enough for 80 moments of 128 ranks
 _MEMORY = ("allocated", "reserved", "peak")
 
 
 class Series(Protocol):
-    """Where frames come from: the embedded store, later Prometheus."""
+    """Where frames come from: the embedded store, or Prometheus."""
 
-    def series(self, run: str, metric: str, *, since: float | None = None) -> pd.DataFrame:
-        """Columns rank, labels, t, v."""
+    def series(
+        self, run: str, metric: str, *, since: float | None = None, points: int = 1200
+    ) -> pd.DataFrame:
+        """Columns rank, labels, t, v; about `points` rows at most."""
 
     def latest(self, run: str, metric: str) -> dict[tuple[int | None, str], float]:
         """Newest value by rank and remaining labels."""
@@ -75,12 +95,16 @@ def from_store(store: Series, run: str, since: float | None = None) -> RunFrames
         steps=highest(get("step")),
         total_steps=max(store.latest(run, "stallwatch_target_steps").values(), default=None),
         loss=_told(_columns(get("loss")), last_step_at),
+        grad_norm=_told(_columns(get("grad_norm")), last_step_at),
+        learning_rate=_told(_columns(get("learning_rate")), last_step_at),
         step_seconds=durations(get("step_duration_seconds_sum"), get("step_duration_seconds_count")),
         threshold=_of_phase(get("stall_threshold_seconds"), "train"),
         memory=_columns(memory) if kind == "host_rss" else _told(_columns(memory), last_step_at),
         memory_kind=kind,
         invalidations=highest(get("trace_cache_invalidations_total")),
         warnings=total(get("warnings_total")),
+        rank_steps=_columns(store.series(run, "stallwatch_rank_step", since=since, points=_RANK_POINTS)),
+        phases=phases(get("phase")),
         last_step_at=last_step_at,
     )
     newest = [getattr(found, name)["t"].max() for name in _FRAMES if not getattr(found, name).empty]
@@ -96,10 +120,22 @@ def joined(early: RunFrames, late: RunFrames, at: float) -> RunFrames:
             continue
         rows = pd.concat([frame for frame in (before[before["t"] < at], after) if not frame.empty] or [after])
         both[name] = rows.sort_values(["rank", "t"], kind="stable", ignore_index=True)
-    both["loss"] = _told(both["loss"], late.last_step_at)
+    for name in _TOLD:
+        both[name] = _told(both[name], late.last_step_at)
     if late.memory.empty:
         both["memory_kind"] = early.memory_kind
     return replace(late, notes=early.notes, **both)
+
+
+def phases(frame: pd.DataFrame) -> tuple[tuple[float, str], ...]:
+    """When each phase began: a state set has a series a phase, 1 while the run is in it."""
+    on = frame[frame["v"] == 1].sort_values("t", kind="stable")
+    found: list[tuple[float, str]] = []
+    for time, labels in zip(on["t"], on["labels"], strict=True):
+        name = str(json.loads(labels).get("stallwatch_phase", "")) if labels else ""
+        if name and (not found or found[-1][1] != name):
+            found.append((float(time), name))
+    return tuple(found)
 
 
 def of_run(times: Any, values: Any) -> pd.DataFrame:

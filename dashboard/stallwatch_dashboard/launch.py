@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from types import FrameType
 
 from stallwatch_dashboard import theme
-from stallwatch_dashboard.settings import DashboardSettings, to_environment
+from stallwatch_dashboard.settings import DashboardSettings, own_address, to_environment
 from stallwatch_exporter.notices import tell
 
 _START_SECONDS = 60.0
@@ -42,8 +42,7 @@ def serve(settings: DashboardSettings) -> int:
 
 def url(settings: DashboardSettings) -> str:
     """Where the pages are."""
-    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::", "") else settings.host
-    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+    return own_address(settings.host, settings.port)
 
 
 def streamlit_options(settings: DashboardSettings) -> dict[str, str]:
@@ -68,10 +67,14 @@ def streamlit_options(settings: DashboardSettings) -> dict[str, str]:
 def _problem(settings: DashboardSettings) -> str | None:
     if find_spec("streamlit") is None:
         return "the dashboard needs Python 3.11 and pip install 'stallwatch[dashboard]'"
-    if not settings.insecure and not _own_address(settings.host):
+    if problem := settings.login.problem(settings.address):
+        return problem
+    if settings.login.on and (find_spec("authlib") is None or find_spec("httpx") is None):
+        return "login needs pip install 'stallwatch[dashboard]' (authlib and httpx)"
+    if not settings.insecure and not settings.login.on and not _own_address(settings.host):
         return (
             f"{settings.host} can be reached by others and the dashboard has no login;"
-            " keep 127.0.0.1 and use ssh -L, or say --insecure"
+            " keep 127.0.0.1 and use ssh -L, set up [login], or say --insecure"
         )
     if settings.port and not _is_free(settings.host, settings.port):
         return f"port {settings.port} on {settings.host} is taken; choose another with --port"

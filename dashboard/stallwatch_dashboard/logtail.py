@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from pathlib import Path
 
-from stallwatch_exporter.cri import parse_record
-from stallwatch_rules.controls import without_controls
-from stallwatch_rules.rankpaths import rank_of_path
-from stallwatch_rules.redact import redact
+from stallwatch_exporter.runs.cri import parse_record
+from stallwatch_rules.lines.rankpaths import rank_of_path
+from stallwatch_rules.text.controls import without_controls
+from stallwatch_rules.text.redact import redact
 
 _MOST_BYTES = 256 * 1024
 _MOST_CHARACTERS = 2000  #: of one line
@@ -55,15 +55,15 @@ def tail(path: Path, lines: int = 200, zone: tzinfo | None = None) -> str:
         begun += record.text
         if not record.full:
             continue
-        text, begun = _drawn(begun), b""
+        text, begun = as_drawn(begun), b""
         if text:
             shown.append(f"{datetime.fromtimestamp(record.time_ns / 1e9, zone):%H:%M:%S}  {text}")
-    if text := _drawn(begun):
+    if text := as_drawn(begun):
         shown.append(f"{'…':>8}  {text}")
     return "\n".join(shown[-lines:])
 
 
-def _drawn(raw: bytes) -> str:
+def as_drawn(raw: bytes) -> str:
     """What a terminal would show at last of a line that may return to its start."""
     text = raw.decode("utf-8", "replace").rstrip("\r").rsplit("\r", 1)[-1]
     return redact(without_controls(_ANSI.sub("", text))[:_MOST_CHARACTERS].rstrip())

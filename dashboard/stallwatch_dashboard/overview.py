@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import pandas as pd
 
-from stallwatch_dashboard.frames import RunFrames, Series, durations
+from stallwatch_dashboard.frames import RunFrames
 from stallwatch_exporter.incident import Incident
-from stallwatch_exporter.runfolder import AgentInfo
+from stallwatch_exporter.runs.runfolder import AgentInfo
 from stallwatch_rules.records import Progress
 
 State = Literal["starting", "training", "stalled", "degraded", "failed", "finished", "stale"]
@@ -37,6 +38,12 @@ class RunRow:
     baseline_seconds: float | None = None  #: of this run's own first steps
     invalidations: float = 0
     memory_bytes: float | None = None
+    host_memory_bytes: float | None = None
+    host_memory_limit_bytes: float | None = None
+    phase: str = ""
+    losses: tuple[float, ...] = ()  #: the run's losses in their course, a few dozen at most
+    stalled_seconds: float | None = None  #: time lost to stalls so far
+    stepping_seconds: float | None = None  #: time spent in steps so far
     open_incidents: tuple[Incident, ...] = ()
     started_at: float | None = None
     ended_at: float | None = None
@@ -48,6 +55,37 @@ class RunRow:
         if self.started_at is None:
             return None
         return (self.ended_at or (self.seen if self.state == "stale" else None) or now) - self.started_at
+
+    def seconds_left(self) -> float | None:
+        """At the pace of the last steps; None where nothing advances or the end is not known."""
+        if self.state not in ("training", "degraded"):
+            return None
+        if not (self.step and self.total_steps and self.step_seconds):
+            return None
+        return max(0.0, self.total_steps - self.step) * self.step_seconds
+
+    def goodput(self, now: float) -> float | None:
+        """Share of the run's time that it spent in steps, 0 to 1."""
+        whole = self.seconds(now)
+        if not whole or whole <= 0 or self.stepping_seconds is None:
+            return None
+        return min(1.0, self.stepping_seconds / whole)
+
+    def pace(self) -> float | None:
+        """Step time over its baseline: 2 is twice as slow as this run was."""
+        if not self.step_seconds or not self.baseline_seconds:
+            return None
+        return self.step_seconds / self.baseline_seconds
+
+    def headroom(self) -> float | None:
+        """Bytes of host memory that the command may still take; None where no limit is known."""
+        if self.host_memory_limit_bytes is None or self.host_memory_bytes is None:
+            return None
+        return self.host_memory_limit_bytes - self.host_memory_bytes
+
+    def invalidations_per_step(self) -> float | None:
+        """Trace-cache invalidations a step; None before the first step."""
+        return self.invalidations / self.step if self.step else None
 
 
 def state_of(
@@ -84,7 +122,7 @@ def recent_and_baseline(step_seconds: pd.DataFrame) -> tuple[float | None, float
 
 @dataclass(frozen=True)
 class Numbers:
-    """The newest numbers of a run."""
+    """The newest numbers of a run, and of its history what one row tells."""
 
     step: float | None = None
     total_steps: float | None = None
@@ -93,35 +131,16 @@ class Numbers:
     baseline_seconds: float | None = None
     invalidations: float = 0
     memory_bytes: float | None = None
-
-
-def numbers_from_store(store: Series, run: str) -> Numbers:
-    """What was scraped last. Cheap: of the history it asks for the step times alone."""
-
-    def newest_of(name: str) -> list[float]:
-        return list(store.latest(run, f"stallwatch_{name}").values())
-
-    sums = store.series(run, "stallwatch_step_duration_seconds_sum")
-    counts = store.series(run, "stallwatch_step_duration_seconds_count")
-    recent, baseline = recent_and_baseline(durations(sums, counts))
-    if recent is None and not counts.empty and counts["v"].iloc[-1]:
-        recent = float(sums["v"].iloc[-1] / counts["v"].iloc[-1])  # the first scrape: the mean of all steps
-    loss = store.latest(run, "stallwatch_loss")
-    return Numbers(
-        step=max(newest_of("step"), default=None),
-        total_steps=max(newest_of("target_steps"), default=None),
-        loss=loss[min(loss, key=lambda which: (which[0] is None, which[0] or 0))] if loss else None,
-        step_seconds=recent,
-        baseline_seconds=baseline,
-        invalidations=max(newest_of("trace_cache_invalidations_total"), default=0.0),
-        memory_bytes=max(_memory(newest_of), default=None),
-    )
-
-
-def _memory(newest_of: Callable[[str], list[float]]) -> list[float]:
-    """Of the accelerators where the log tells, else of all processes."""
-    kinds = ("memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes", "host_memory_bytes")
-    return next((found for kind in kinds if (found := newest_of(kind))), [])
+    host_memory_bytes: float | None = None
+    host_memory_limit_bytes: float | None = None
+    phase: str = ""
+    losses: tuple[float, ...] = ()
+    stalled_seconds: float | None = None
+    stepping_seconds: float | None = None
+    started_at: float | None = None  #: when its first number was seen
+    ended_at: float | None = None
+    ending: str = ""  #: finished, failed, …: how it ended, where the numbers tell
+    overdue: bool = False  #: whether the last step is longer ago than the learnt threshold
 
 
 def numbers_from_progress(told: Progress) -> Numbers:
@@ -140,6 +159,7 @@ def numbers_from_frames(found: RunFrames) -> Numbers:
         baseline_seconds=baseline,
         invalidations=_last(found.invalidations) or 0,
         memory_bytes=float(found.memory["v"].max()) if not found.memory.empty else None,
+        losses=few(found.loss["v"]),
     )
 
 
@@ -156,8 +176,11 @@ def make_row(
     """Everything known of one run, as one row."""
     open_ones = tuple(incident for incident in incidents if incident.status == "open")
     state = state_of(info, alive=alive, seen=seen, now=now, incidents=open_ones, step=numbers.step)
+    if info is None:
+        state = _told_by_numbers(state, numbers)
     told = max((i.total_steps for i in incidents if i.total_steps), default=None)
-    values = {**vars(numbers), "total_steps": numbers.total_steps or told}
+    values = {name: value for name, value in vars(numbers).items() if name not in _NOT_SHOWN}
+    values["total_steps"] = numbers.total_steps or told
     return RunRow(
         run=run,
         state=state,
@@ -165,11 +188,21 @@ def make_row(
         command=tuple(info.command) if info else (),
         **values,
         open_incidents=open_ones,
-        started_at=info.started_at if info else None,
-        ended_at=info.ended_at if info else None,
+        started_at=info.started_at if info else numbers.started_at,
+        ended_at=info.ended_at if info else numbers.ended_at,
         seen=seen,
         exit=info.ending.detail if info and info.ending else "",
     )
+
+
+_NOT_SHOWN = ("started_at", "ended_at", "ending", "overdue")
+
+
+def _told_by_numbers(state: State, numbers: Numbers) -> State:
+    """The state of a run of which no folder and perhaps no incident is here: its numbers tell the rest."""
+    if numbers.ended_at is not None:
+        return "finished" if numbers.ending == "finished" else "failed"
+    return "stalled" if numbers.overdue and state in ("training", "degraded") else state
 
 
 def newest(incidents: Sequence[Incident]) -> Incident | None:
@@ -187,6 +220,15 @@ def in_order(rows: Sequence[RunRow]) -> list[RunRow]:
         return (STATES.index(row.state) if urgent else len(STATES), -(row.ended_at or row.started_at or 0.0))
 
     return sorted(rows, key=key)
+
+
+def few(values: Iterable[float], most: int = 40) -> tuple[float, ...]:
+    """At most `most` of the finite values, evenly chosen, the last one among them."""
+    finite = [float(value) for value in values if math.isfinite(value)]
+    if len(finite) <= most:
+        return tuple(finite)
+    stride = (len(finite) - 1) / (most - 1)
+    return tuple(finite[round(number * stride)] for number in range(most))
 
 
 def _last(frame: pd.DataFrame) -> float | None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from stallwatch_rules.controls import without_controls
-from stallwatch_rules.page import RulePage
+from stallwatch_rules.pages.page import RulePage
+from stallwatch_rules.text.controls import without_controls
 
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 # GFM links bare addresses after it has undone the escapes; a word joiner inside keeps them text.

@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> None:
     shared()
     from streamlit.web.cli import main as streamlit
 
-    sys.argv = ["streamlit", "run", str(Path(__file__).parent / "entry" / "streamlit_app.py"), *arguments]
+    sys.argv = ["streamlit", "run", str(Path(__file__).parent / "entry" / "application.py"), *arguments]
     try:
         streamlit()
     finally:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from stallwatch_exporter.runfolder import state_home
+from stallwatch_dashboard.access import Login
+from stallwatch_exporter.runs.runfolder import state_home
 
 _VARIABLE = "STALLWATCH_DASHBOARD_SETTINGS"
 
@@ -26,13 +27,32 @@ class DashboardSettings:
     scrape_seconds: float = 1.0
     keep_days: int = 30  #: numbers older than this are forgotten
     max_upload_mb: int = 1024  #: for one file of the post-mortem page
+    max_uploads_mb: int = 2048  #: for all that lie here at once, of all readers
+    max_members: int = 10_000  #: files in one archive
+    max_expanded_mb: int = 65_536  #: what one compressed file or archive may expand to
+    max_ratio: int = 1000  #: expanded to compressed bytes
     incidents_url: str = ""  #: where the agents keep incidents; empty means incidents.db under home
+    prometheus_url: str = field(default="", repr=False)  #: numbers from there; may hold a password
     rules: tuple[str, ...] = ()  #: further folders of rule pages
+    alert_urls: tuple[str, ...] = field(default=(), repr=False)  #: chats, for the test button; secrets
+    login: Login = field(default_factory=Login)
+    url: str = ""  #: the address at which people reach it; empty: this host and port
+
+    @property
+    def address(self) -> str:
+        """Where browsers find the pages."""
+        return self.url or own_address(self.host, self.port)
+
+
+def own_address(host: str, port: int) -> str:
+    """The address on this machine."""
+    host = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def to_environment(settings: DashboardSettings) -> dict[str, str]:
     """The variable that hands `settings` to a child process."""
-    return {_VARIABLE: msgspec.json.encode(_plain(settings)).decode()}
+    return {_VARIABLE: msgspec.json.encode(settings, enc_hook=str).decode()}
 
 
 def from_environment() -> DashboardSettings:
@@ -40,12 +60,8 @@ def from_environment() -> DashboardSettings:
     told = os.environ.get(_VARIABLE)
     if not told:
         return DashboardSettings()
-    fields = msgspec.json.decode(told, type=dict)
-    fields["home"] = Path(fields["home"])
-    for name in ("targets", "rules"):
-        fields[name] = tuple(fields[name])
-    return DashboardSettings(**fields)
+    return msgspec.json.decode(told, type=DashboardSettings, dec_hook=_path)
 
 
-def _plain(settings: DashboardSettings) -> dict[str, object]:
-    return {**vars(settings), "home": str(settings.home)}
+def _path(_kind: type, text: str) -> Path:
+    return Path(text)

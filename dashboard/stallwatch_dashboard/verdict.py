@@ -11,9 +11,9 @@ from stallwatch_dashboard import formats
 from stallwatch_dashboard.overview import RunRow, newest
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
-from stallwatch_rules.fixes import fixes_for
-from stallwatch_rules.page import RulePage
-from stallwatch_rules.placeholders import why_of
+from stallwatch_rules.pages.fixes import fixes_for
+from stallwatch_rules.pages.page import RulePage
+from stallwatch_rules.pages.placeholders import why_of
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.phrases import primary_note, where
 
@@ -56,6 +56,23 @@ def of_run(
     if incident is None:
         return Verdict(level, headline, (row.exit,) if row.exit else ())
     return _with_incident(level, headline, row, incident, pages, now, zone, language, say)
+
+
+def of_incident(
+    incident: Incident,
+    pages: Mapping[str, RulePage],
+    *,
+    now: float,
+    zone: tzinfo | None,
+    language: str,
+    say: Say,
+) -> Verdict:
+    """The verdict that one incident is, whatever else its run went through."""
+    row = RunRow(incident.run, "stalled", ended_at=incident.updated_at if incident.kind == "ended" else None)
+    state = say("open" if incident.status == "open" else "resolved")
+    title = f"{incident.run}: {state}"
+    level = _level(incident) if incident.status == "open" else "quiet"
+    return _with_incident(level, title, row, incident, pages, now, zone, language, say)
 
 
 def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], *, language: str, say: Say) -> Verdict:
@@ -109,7 +126,8 @@ def _headline(
         return incident.primary.title if incident.primary else incident.rule, _level(incident)
     if row.state == "starting":
         return say("is_starting"), "quiet"
-    return say("all_well", step, formats.seconds(now - last_step_at if last_step_at else None)), "good"
+    ago = max(0.0, now - last_step_at) if last_step_at else None
+    return say("all_well", step, formats.seconds(ago)), "good"
 
 
 def _with_incident(
@@ -127,7 +145,8 @@ def _with_incident(
     if page is None and primary is not None:
         page = pages.get(primary.rule)
     chinese = language.startswith("zh")
-    title = (page.title_zh if chinese and page else "") or (primary.title if primary else "") or incident.rule
+    title = (page.title_zh if chinese and page else "") or (primary.title if primary else "")
+    title = title or (page.title if page else "") or incident.rule
     why = (why_of(page, language) if chinese and page else "") or (primary.why if primary else "")
     why = why or (why_of(page) if page else "")
     fixes = list(primary.fixes) if primary else []

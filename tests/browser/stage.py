@@ -48,9 +48,10 @@ class Stage:
         """Where the pages are."""
         return f"http://127.0.0.1:{self.port}"
 
-    def dashboard(self) -> subprocess.Popen[bytes]:
-        """Start ``stallwatch dashboard`` and wait until it answers."""
-        child = self._start([*_STALLWATCH, "dashboard", "--port", str(self.port)], stderr=subprocess.PIPE)
+    def dashboard(self, **variables: str) -> subprocess.Popen[bytes]:
+        """Start ``stallwatch dashboard`` with further variables and wait until it answers."""
+        words = [*_STALLWATCH, "dashboard", "--port", str(self.port)]
+        child = self._start(words, variables, stderr=subprocess.PIPE)
         assert child.stderr is not None
         line = child.stderr.readline().decode()
         assert "dashboard on" in line, line

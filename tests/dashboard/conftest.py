@@ -13,10 +13,10 @@ from prometheus_client import start_http_server
 
 from stallwatch_dashboard.settings import DashboardSettings, to_environment
 from stallwatch_dashboard.sources.embedded import close_shared
-from stallwatch_exporter.cri import CriRecord, format_record
 from stallwatch_exporter.incident import Incident
-from stallwatch_exporter.metrics import RunMetrics
-from stallwatch_exporter.runfolder import RunFolder
+from stallwatch_exporter.runs.cri import CriRecord, format_record
+from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_exporter.serving.metrics import RunMetrics
 
 NOW = 1_795_000_000.0
 

@@ -8,8 +8,9 @@ from collections.abc import Callable
 import pandas as pd
 import pytest
 
-from stallwatch_dashboard.charts import BOARD
+from stallwatch_dashboard.charts import BOARD, compared
 from stallwatch_dashboard.charts.base import Look, Span
+from stallwatch_dashboard.charts.lag import lag
 from stallwatch_dashboard.charts.step_time import top
 from stallwatch_dashboard.frames import COLUMNS, RunFrames
 from stallwatch_dashboard.words import speaker
@@ -36,6 +37,10 @@ def stalled() -> RunFrames:
         memory_kind="allocated",
         invalidations=frame(0, 1, 5, 20, 50, 90),
         warnings=frame(1, 2),
+        grad_norm=frame(1.0, 1.1, rank=0),
+        learning_rate=frame(1e-4, 1e-5),
+        rank_steps=pd.concat([frame(1, 2, 3, rank=0), frame(1, 1, 1, rank=1)]),
+        phases=((NOW - 100, "init"), (NOW - 90, "train"), (NOW - 60, "save")),
         last_step_at=NOW - 50,
     )
 
@@ -112,3 +117,53 @@ def test_figures_travel_as_json(stalled: RunFrames) -> None:
     for key in CHARTS:
         told = json.loads(draw(key, stalled).to_json())
         assert told["data"] and told["layout"]["xaxis"]["range"]
+
+
+def test_a_phase_lasts_until_the_next_one(stalled: RunFrames) -> None:
+    told = {trace.name: trace for trace in draw("phases", stalled).data}
+    assert list(told) == ["training", "starting up", "saving"]
+    assert told["training"].base[0] == LOOK.time(NOW - 90) and told["training"].x[0] == 30_000
+    assert told["saving"].x[0] == 60_000
+
+
+def test_a_straggler_is_a_stripe_and_a_late_scrape_is_none() -> None:
+    steps = pd.concat([frame(*range(100), rank=0, every=1.0), frame(*range(100), rank=2, every=1.0)])
+    late = frame(*range(100), rank=1, every=1.0).assign(v=lambda rows: rows["v"] // 2)
+    behind = lag(pd.concat([steps, late]), moments=10)
+    assert behind.shape == (3, 10)
+    assert behind.loc[0].max() == 0 and behind.loc[2].max() == 0
+    assert behind.loc[1].is_monotonic_increasing and behind.loc[1].iloc[-1] == 50
+    shifted = steps.assign(t=steps["t"] + steps["rank"].astype(float) / 100)  # scraped one after the other
+    assert lag(shifted, moments=10).to_numpy().max() <= 1
+
+
+def test_a_rank_that_came_late_is_not_behind_before_it_was_there() -> None:
+    steps = pd.concat([frame(1, 2, 3, 4, rank=0), frame(4, rank=1).assign(t=NOW - 70)])
+    behind = lag(steps, moments=4)
+    assert behind.loc[1].isna().sum() == 3 and behind.loc[1].iloc[-1] == 0
+
+
+def test_where_nothing_was_heard_the_charts_are_grey(stalled: RunFrames) -> None:
+    span = Span(NOW - 100, NOW, live=True, heard=NOW - 40)
+    chart = CHARTS["step_time"].draw(stalled, (), span, LOOK, speaker("en"))
+    (grey,) = chart.layout.shapes
+    assert (grey.x0, grey.x1) == (LOOK.time(NOW - 40), LOOK.time(NOW))
+    assert "since the last step" not in [trace.name for trace in chart.data]  # nobody knows
+
+
+def test_incidents_names_lead_to_them(stalled: RunFrames, make_incident: Callable[..., Incident]) -> None:
+    (name,) = draw("loss", stalled, make_incident()).layout.annotations
+    assert name.name == "stuck/stall/silent-hang-no-error/1" and name.captureevents
+
+
+def test_two_runs_are_compared_by_step() -> None:
+    own = RunFrames(steps=frame(10, 20, 30), loss=frame(3.0, 2.0, 1.0, rank=0))
+    other = RunFrames(steps=frame(10, 20, every=50), loss=frame(4.0, 3.5, rank=1, every=50))
+    ((key, _, chart),) = compared.charts(("a<b>", "b"), own, other, LOOK, speaker("en"))
+    assert key == "compared-loss"
+    assert [(list(t.x), list(t.y), t.line.dash) for t in chart.data] == [
+        ([10, 20, 30], [3.0, 2.0, 1.0], "solid"),
+        ([10, 20], [4.0, 3.5], "dash"),
+    ]
+    assert chart.data[0].name == "a&lt;b&gt;" and list(chart.layout.xaxis.range) == [0, 30]
+    assert compared.charts(("a", "b"), own, RunFrames(), LOOK, speaker("en")) == []

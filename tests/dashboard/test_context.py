@@ -32,7 +32,7 @@ def test_inside_archives_as_the_diagnosis_names_them() -> None:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("logs/rank0.log", TEXT)
-    from stallwatch_exporter.logfiles import from_stream
+    from stallwatch_exporter.files.logfiles import from_stream
 
     name = from_stream("logs.zip", packed)[0][0].name
     assert "▶      50  line 50" in around([("logs.zip", packed)], name, 50)
@@ -51,3 +51,11 @@ def test_secrets_are_masked_and_endless_lines_cut() -> None:
 def test_a_place_that_is_not_there() -> None:
     assert around([("a", io.BytesIO(TEXT))], "other", 1) == ""
     assert around([("a", io.BytesIO(b""))], "a", 1) == ""
+
+
+def test_a_place_far_into_a_log_is_found_by_its_number() -> None:
+    log = b"".join(b"step %d loss 1.0\n" % n for n in range(1, 200_001))
+    drawn = around([("a.log", io.BytesIO(log))], "a.log", 150_000, before=1, after=1)
+    assert [line.split()[-4:] for line in drawn.splitlines()] == [
+        ["step", str(n), "loss", "1.0"] for n in (149_999, 150_000, 150_001)
+    ]

@@ -14,8 +14,8 @@ from stallwatch_alerts.store import IncidentStore
 from stallwatch_dashboard.settings import DashboardSettings
 from stallwatch_dashboard.sources.embedded import Embedded, journal, shared
 from stallwatch_exporter.incident import Ending, Incident
-from stallwatch_exporter.metrics import RunMetrics
-from stallwatch_exporter.runfolder import RunFolder
+from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_rules.records import Diagnosis, Progress
 
 NOW = 1_795_000_000.0

@@ -9,7 +9,7 @@ from prometheus_client import generate_latest
 
 from stallwatch_dashboard.sources import exposition
 from stallwatch_dashboard.sources.exposition import NotMetrics, Reading, parse
-from stallwatch_exporter.metrics import RunMetrics
+from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_rules.records import Sample
 
 

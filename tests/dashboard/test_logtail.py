@@ -7,8 +7,8 @@ from datetime import timezone
 from pathlib import Path
 
 from stallwatch_dashboard import logtail
-from stallwatch_exporter.cri import CriRecord, format_record
-from stallwatch_exporter.runfolder import RunFolder
+from stallwatch_exporter.runs.cri import CriRecord, format_record
+from stallwatch_exporter.runs.runfolder import RunFolder
 
 SECOND = 1_000_000_000
 

@@ -18,7 +18,7 @@ from stallwatch_dashboard.overview import (
     state_of,
 )
 from stallwatch_exporter.incident import Ending, Incident
-from stallwatch_exporter.runfolder import AgentInfo
+from stallwatch_exporter.runs.runfolder import AgentInfo
 
 NOW = 1_795_000_000.0
 
@@ -114,3 +114,17 @@ def test_those_that_need_someone_come_first() -> None:
         RunRow("lost", "stale", started_at=4.0),
     ]
     assert [row.run for row in in_order(rows)] == ["stuck", "lost", "fine", "recent", "old"]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        (Numbers(step=5.0), "training"),
+        (Numbers(step=5.0, overdue=True), "stalled"),
+        (Numbers(step=5.0, overdue=True, ended_at=NOW - 1, ending="finished"), "finished"),
+        (Numbers(step=5.0, ended_at=NOW - 1, ending="oom-killed"), "failed"),
+    ],
+)
+def test_where_only_numbers_are_here_they_tell_the_state(numbers: Numbers, expected: str) -> None:
+    row = make_row("far", None, numbers, [], alive=True, seen=NOW, now=NOW)
+    assert row.state == expected and row.ended_at == numbers.ended_at

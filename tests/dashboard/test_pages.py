@@ -6,17 +6,19 @@ import io
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stallwatch_alerts.store import IncidentStore
-from stallwatch_dashboard.settings import DashboardSettings
+from stallwatch_dashboard.settings import DashboardSettings, to_environment
 from stallwatch_dashboard.sources.embedded import shared
 from stallwatch_exporter.incident import Incident
-from stallwatch_exporter.metrics import RunMetrics
-from stallwatch_exporter.runfolder import RunFolder
+from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_exporter.serving.metrics import RunMetrics
+from stallwatch_rules.stacks.records import StackGroup, StallStacks
 
 pytest.importorskip("streamlit.testing.v1")
 from streamlit.testing.v1 import AppTest
@@ -82,8 +84,25 @@ def test_the_runs_page_has_a_row_a_run(stuck: RunFolder, make_run: Callable[...,
     table = app.dataframe[0].value
     assert list(table["Run"]) == ["stuck", "done"]
     assert list(table["State"]) == ["■ stalled", "✔ finished"]
-    assert table["Step"][0] == "57 / 900"
+    assert (table["Step"][0], table["of"][0]) == (57, 900)
     assert table["Incident"][0] == "silent-hang-no-error"
+
+
+def test_the_runs_page_filters_and_sorts_as_its_address_says(
+    stuck: RunFolder, make_run: Callable[..., RunFolder]
+) -> None:
+    make_run("done", now=time.time(), state="finished", ended_at=time.time())
+    assert list(page("runs", state="finished").dataframe[0].value["Run"]) == ["done"]
+    assert list(page("runs", q="HANG").dataframe[0].value["Run"]) == ["stuck"]
+    assert list(page("runs", sort="run").dataframe[0].value["Run"]) == ["done", "stuck"]
+    app = page("runs", q="no such run")
+    assert not app.dataframe and "No run fits" in texts(app, "info")
+    app = page("runs", sort="<script>", state="odd,stalled")
+    assert not app.exception and list(app.dataframe[0].value["Run"]) == ["stuck"]
+    app.text_input(key="runs_search").input("don").run()
+    app.selectbox(key="runs_order").select("run").run()
+    told = {name: value[0] if isinstance(value, list) else value for name, value in app.query_params.items()}
+    assert told == {"state": "stalled", "q": "don", "sort": "run"}
 
 
 def test_the_run_page_starts_with_the_verdict(stuck: RunFolder) -> None:
@@ -136,6 +155,70 @@ def test_without_a_name_in_the_address_the_newest_run_is_shown(make_run: Callabl
     assert page("run").selectbox(key="chosen_run").value == "second"
 
 
+def test_the_log_around_the_incident_is_folded_and_searched(stuck: RunFolder) -> None:
+    app = page("run", run="stuck")
+    app.toggle(key="around-stuck").set_value(True).run()
+    app.selectbox(key="moment-stuck").select_index(1).run()  # a time: the end of what is known
+    app.selectbox(key="span-stuck").select(600).run()
+    assert not app.exception
+    assert HOSTILE in app.get("code")[-1].value
+    app.text_input(key="search-stuck").input("nothing of the kind").run()
+    assert HOSTILE not in app.get("code")[-1].value
+
+
+def test_two_runs_beside_each_other(stuck: RunFolder, make_run: Callable[..., RunFolder]) -> None:
+    make_run("other", now=time.time(), lines={0: [f"step {n} loss 1.5" for n in range(1, 9)]})
+    app = page("run", run="stuck", **{"with": "other"})
+    assert not app.exception and app.selectbox(key="compare-stuck").value == "other"
+    assert "no number in common" in texts(app, "caption")
+
+
+def test_the_incidents_page_lists_and_filters(stuck: RunFolder) -> None:
+    app = page("incidents")
+    assert not app.exception and list(app.dataframe[0].value["Rule"]) == ["silent-hang-no-error"]
+    assert "No incident fits" in texts(page("incidents", show="resolved"), "info")
+    assert len(page("incidents", show="open,critical", q="STUCK").dataframe) == 1
+    assert "No incident fits" in texts(page("incidents", q="elsewhere"), "info")
+
+
+def test_without_incidents_the_page_says_what_comes_up_there() -> None:
+    app = page("incidents")
+    assert not app.exception and "No incidents yet" in texts(app, "markdown")
+    app = page("incidents", incident="../../etc/passwd")
+    assert not app.exception and "There is no incident" in texts(app, "info")
+
+
+def test_an_incident_tells_what_is_wrong_and_takes_what_people_say(
+    stuck: RunFolder, home: Path, make_incident: Callable[..., Incident]
+) -> None:
+    ranks = [
+        StackGroup([0, 2], "collective", what="all_gather", frames=["train.py:42 in step"]),
+        StackGroup([1], "data", what="DataLoader.__next__", frames=["data.py:7 in load"]),
+    ]
+    told = StallStacks(time.time(), 1.5, ranks, odd=[1], why="elsewhere")
+    store = IncidentStore.at_home(home)
+    store.upsert(make_incident(episode=2, opened_at=time.time() - 10, evidence=[HOSTILE], stacks=told))
+    store.close()
+    key = "stuck/stall/silent-hang-no-error/2"
+    app = page("incidents", incident=key)
+    assert not app.exception
+    assert "What to change" in texts(app, "markdown") and HOSTILE in texts(app, "code")
+    assert "rank 1 (odd)" in texts(app, "code") and "data.py:7" in texts(app, "code")
+    app.text_input(key="person").input("Li").run()
+    app.button(key="acknowledge").click().run()
+    app.text_area(key="note_text").input(f"looked at {HOSTILE}")
+    app.get("button")[-1].click().run()
+    app.button(key="silence").click().run()
+    assert not app.exception
+    timeline = app.dataframe[0].value
+    assert list(timeline["State"]) == ["opened", "acknowledged", "note"]
+    assert list(timeline["Who"]) == ["", "Li", "Li"] and HOSTILE in timeline["Note"][2]
+    assert "Silenced until" in texts(app, "caption")
+    app.button(key="end_silence").click().run()
+    assert "Silenced until" not in texts(app, "caption")
+    assert "时间线" in texts(page("incidents", incident=key, lang="zh"), "markdown")
+
+
 def test_chinese(stuck: RunFolder) -> None:
     app = page("run", run="stuck", lang="zh")
     assert not app.exception and "停滞" in texts(app, "markdown")
@@ -159,7 +242,9 @@ def test_uploaded_logs_are_diagnosed_and_a_bad_file_is_named(root: Path) -> None
     assert "junk" in texts(app, "warning")
     assert "zero3-trace-cache-invalidated" in list(app.dataframe[0].value["Rule"])
     assert "▶" in texts(app, "code")
-    assert len(app.get("download_button")) == 2
+    assert len(app.get("download_button")) == 3
+    (board,) = app.get("component_instance")
+    assert [chart["key"] for chart in json.loads(board.proto.json_args)["charts"]] == ["loss", "step_seconds"]
 
 
 def test_a_traceback_that_no_rule_knows_is_shown_as_text() -> None:
@@ -179,11 +264,11 @@ def test_only_bad_files_leave_a_page_that_says_so() -> None:
 
 
 def test_the_same_files_are_read_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import stallwatch_exporter.postmortem as postmortem
+    from stallwatch_dashboard.uploads import reading
 
     reads: list[Any] = []
-    real = postmortem.diagnose_streams
-    monkeypatch.setattr(postmortem, "diagnose_streams", lambda *a, **k: reads.append(1) or real(*a, **k))
+    real = reading.read_uploads
+    monkeypatch.setattr(reading, "read_uploads", lambda *a, **k: reads.append(1) or real(*a, **k))
     app = upload(page("postmortem"), *recorded(root))
     app.run()
     assert len(reads) == 1
@@ -191,7 +276,7 @@ def test_the_same_files_are_read_once(root: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_store_held_by_another_dashboard_is_told_on_every_page(page_settings: DashboardSettings) -> None:
     shared().store.problem = "Another dashboard holds the file."
-    for name in ("runs", "run", "postmortem"):
+    for name in ("runs", "run", "incidents", "postmortem", "rules", "health"):
         assert "Another dashboard" in texts(page(name), "warning").replace("\\", "")
 
 
@@ -204,3 +289,83 @@ def test_the_whole_upload_may_be_one_archive(root: Path) -> None:
             archive.writestr(f"logs/{name}", data)
     app = upload(page("postmortem"), ("logs.zip", packed.getvalue()))
     assert not app.exception and "ZeRO" in texts(app, "markdown") and "▶" in texts(app, "code")
+
+
+def test_a_rule_is_found_by_words_and_read_by_its_link() -> None:
+    app = page("rules", q="trace cache", rule="zero3-trace-cache-invalidated")
+    assert not app.exception
+    assert app.dataframe[0].value["Rule"][0] == "zero3-trace-cache-invalidated"
+    assert "What to change" in texts(app, "markdown") and "Invalidate trace cache" in texts(app, "code")
+    app = page("rules", rule="no-such-rule")
+    assert not app.exception and "no\\-such\\-rule" in texts(app, "info")
+
+
+def test_a_pattern_is_tried_and_a_page_drafted_on_the_rules_page() -> None:
+    app = page("rules")
+    app.text_input(key="pattern").input(r"(?P<what>\w+) lost")
+    app.text_area(key="trial_lines").input(f"{HOSTILE}\nheart lost").run()
+    assert not app.exception
+    assert list(app.dataframe[1].value["what"]) == ["heart"]
+    app.text_input(key="pattern").input("(?=x)").run()
+    assert "linear" in texts(app, "error")
+    failed = 'Traceback (most recent call last):\n  File "/a/b.py", line 3, in f\n    g()\n'
+    app.text_area(key="draft_lines").input(f"{failed}b.Odd: the seven seals of {HOSTILE} are open\n").run()
+    assert not app.exception and "status: incubating" in texts(app, "code")
+
+
+def test_the_health_page_names_its_sources(stuck: RunFolder) -> None:
+    app = page("health")
+    assert not app.exception
+    assert list(app.dataframe[0].value["Run"]) == ["stuck"]
+    assert "answers" in app.dataframe[0].value["State"][0]
+    assert "stallwatch" in texts(app, "text") and "No chat is configured" in texts(app, "caption")
+
+
+def test_a_chat_is_tried_and_its_secret_never_shown(
+    page_settings: DashboardSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "s3cr3tw0rd"
+    with_chat = replace(page_settings, alert_urls=(f"json://127.0.0.1:9/{secret}",))
+    for name, value in to_environment(with_chat).items():
+        monkeypatch.setenv(name, value)
+    app = page("health")
+    app.button(key="send_test").click().run()
+    assert not app.exception
+    assert "json\\:\\/\\/127" in texts(app, "error")  # nobody listens there
+    assert secret not in texts(app, "error", "text", "markdown", "caption")
+
+
+def test_a_report_is_kept_opened_by_its_link_and_deleted(root: Path) -> None:
+    app = upload(page("postmortem"), *recorded(root))
+    app.button(key="keep_report").click().run()
+    assert not app.exception
+    kept = app.query_params["report"]
+    wanted = kept[0] if isinstance(kept, list) else kept
+    app = page("postmortem", report=wanted)
+    assert not app.exception and "Failed" in texts(app, "markdown")
+    assert len(app.get("download_button")) == 3 and "rank0" in texts(app, "caption")
+    app = page("postmortem")
+    app.button(key=f"delete-{wanted}").click().run()
+    assert not app.exception
+    assert "deleted" in texts(page("postmortem", report=wanted), "info")
+
+
+def test_the_run_page_shows_where_the_ranks_were(
+    stuck: RunFolder, home: Path, make_incident: Callable[..., Incident]
+) -> None:
+    groups = [
+        StackGroup([0, 2], "collective", what="all_reduce", place="train.py:42 in step"),
+        StackGroup([1], "code", place=f"{HOSTILE}:7 in main", frames=[f"{HOSTILE}:7 in main"]),
+    ]
+    store = IncidentStore.at_home(home)
+    store.upsert(
+        make_incident(opened_at=time.time() - 10, stacks=StallStacks(1.0, 0.1, groups, [1], "elsewhere"))
+    )
+    store.close()
+    run = page("run", run="stuck")
+    assert not run.exception
+    assert any(each.label.startswith("Where the ranks were") for each in run.expander)
+    assert f"Ranks 0, 2 wait in all_reduce (train.py:42 in step); rank 1 is at {HOSTILE}:7 in main." in texts(
+        run, "text"
+    )
+    assert "rank 1 (odd): alive" in texts(run, "code")

@@ -13,7 +13,7 @@ from stallwatch_dashboard.frames import RunFrames
 from stallwatch_dashboard.logtail import copies
 from stallwatch_dashboard.sources import rebuild as module
 from stallwatch_dashboard.sources.rebuild import Rebuilder, rebuild
-from stallwatch_exporter.runfolder import RunFolder
+from stallwatch_exporter.runs.runfolder import RunFolder
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ import pytest
 from stallwatch_dashboard.sources.fetching import FetchError
 from stallwatch_dashboard.sources.scraper import Scraper
 from stallwatch_dashboard.sources.store import MetricStore
-from stallwatch_exporter.metrics import RunMetrics
-from stallwatch_exporter.runfolder import RunFolder
+from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_exporter.serving.metrics import RunMetrics
 
 NOW = 1_795_000_000.0
 MakeRun = Callable[..., RunFolder]

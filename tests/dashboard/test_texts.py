@@ -13,8 +13,8 @@ from markdown_it import MarkdownIt
 
 from stallwatch_dashboard import formats, words
 from stallwatch_dashboard.safetext import advice, first_sentence, label, markdown, plain, prose
-from stallwatch_rules.catalogue import load_catalogue
-from stallwatch_rules.fixes import fixes_for
+from stallwatch_rules.pages.catalogue import load_catalogue
+from stallwatch_rules.pages.fixes import fixes_for
 
 
 @pytest.mark.parametrize(

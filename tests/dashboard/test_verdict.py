@@ -12,7 +12,7 @@ from stallwatch_dashboard.overview import RunRow
 from stallwatch_dashboard.verdict import Verdict, of_diagnosis, of_run
 from stallwatch_dashboard.words import speaker
 from stallwatch_exporter.incident import Incident
-from stallwatch_rules.catalogue import load_catalogue
+from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.records import Diagnosis, Finding, Place, Primary
 
 NOW = 1_795_000_000.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from stallwatch_dashboard.charts import loss, memory, progress, step_time, warnings
+from stallwatch_dashboard.charts import gradients, lag, loss, memory, phases, progress, step_time, warnings
 from stallwatch_dashboard.charts.base import Look, Span
 from stallwatch_dashboard.frames import RunFrames
 from stallwatch_dashboard.words import Say
@@ -27,13 +27,19 @@ class Chart:
 
     def drawable(self, found: RunFrames) -> bool:
         """Whether there is anything to draw."""
-        return any(not getattr(found, name).empty for name in self.needs)
+        return any(len(getattr(found, name)) for name in self.needs)
 
 
 BOARD = (
     Chart("progress", "chart_progress", ("steps", "invalidations"), progress.draw),
     Chart("step_time", "chart_step_time", ("step_seconds", "steps"), step_time.draw),
     Chart("loss", "loss", ("loss",), loss.draw),
+    Chart("grad_norm", "grad_norm", ("grad_norm",), gradients.draw_norm),
+    Chart("learning_rate", "learning_rate", ("learning_rate",), gradients.draw_rate),
     Chart("memory", "memory", ("memory",), memory.draw),
     Chart("warnings", "warnings", ("warnings",), warnings.draw),
+    Chart("phases", "phases", ("phases",), phases.draw),
+    Chart("lag", "chart_lag", ("rank_steps",), lag.draw),
 )
+#: Charts that take the whole width. They need a probe in the ranks: without one, they are not missed.
+WIDE = ("phases", "lag")

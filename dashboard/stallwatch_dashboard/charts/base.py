@@ -54,6 +54,11 @@ class Look:
         return (theme.DARK if self.dark else theme.LIGHT)["backgroundColor"]
 
     @property
+    def faint(self) -> str:
+        """The lightest shade that is told from the page."""
+        return "#4A3A1F" if self.dark else "#FCE3C0"
+
+    @property
     def line(self) -> str:
         """Axes and grid."""
         return (theme.DARK if self.dark else theme.LIGHT)["borderColor"]
@@ -74,6 +79,12 @@ class Span:
     start: float
     end: float
     live: bool = False  #: whether its end is now
+    heard: float | None = None  #: when the run was last heard of, where that is too long ago
+
+    @property
+    def seen(self) -> float:
+        """Up to when anything is known."""
+        return self.end if self.heard is None else self.heard
 
 
 def figure(look: Look, span: Span, incidents: Sequence[Incident]) -> go.Figure:
@@ -92,7 +103,7 @@ def figure(look: Look, span: Span, incidents: Sequence[Incident]) -> go.Figure:
         hovermode="x unified",
         showlegend=True,
         legend={"orientation": "h", "x": 0, "y": 1.1, "xanchor": "left", "yanchor": "bottom"},
-        shapes=[_band(look, incident, span) for incident in incidents],
+        shapes=[*(_band(look, incident, span) for incident in incidents), *_silence(look, span)],
         annotations=_names(look, incidents),
     )
     chart.update_xaxes(
@@ -140,8 +151,32 @@ def _band(look: Look, incident: Incident, span: Span) -> dict[str, object]:
     }
 
 
+def _silence(look: Look, span: Span) -> list[dict[str, object]]:
+    """Grey where nothing was heard of the run any more: what is drawn is as old as its edge."""
+    if span.heard is None or span.heard >= span.end:
+        return []
+    return [
+        {
+            "type": "rect",
+            "xref": "x",
+            "yref": "paper",
+            "x0": look.time(span.heard),
+            "x1": look.time(span.end),
+            "y0": 0,
+            "y1": 1,
+            "fillcolor": look.grey,
+            "opacity": 0.18,
+            "line": {"width": 0},
+            "layer": "below",
+        }
+    ]
+
+
 def _names(look: Look, incidents: Sequence[Incident]) -> list[dict[str, object]]:
-    """A name above the start of each band, but not so many that they run into each other."""
+    """A name above the start of each band, but not so many that they run into each other.
+
+    The board opens the incident that ``name`` holds when the name is clicked.
+    """
     return [
         {
             "xref": "x",
@@ -152,6 +187,8 @@ def _names(look: Look, incidents: Sequence[Incident]) -> list[dict[str, object]]
             "yanchor": "bottom",
             "text": label("stall" if incident.kind == "stall" else incident.rule, 34),
             "showarrow": False,
+            "name": incident.id,
+            "captureevents": True,
             "font": {"size": 12, "color": theme.VERMILLION if incident.severity == "critical" else look.grey},
         }
         for incident in incidents[:3]

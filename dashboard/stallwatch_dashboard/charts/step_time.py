@@ -41,4 +41,8 @@ def top(found: RunFrames, waited: float) -> float:
 
 
 def _waited(found: RunFrames, span: Span) -> float:
-    return max(0.0, span.end - found.last_step_at) if span.live and found.last_step_at else 0.0
+    return (
+        max(0.0, span.end - found.last_step_at)
+        if span.live and span.heard is None and found.last_step_at
+        else 0.0
+    )

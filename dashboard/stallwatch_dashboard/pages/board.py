@@ -11,6 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import plotly.graph_objects as go
+import streamlit as st
 import streamlit.components.v1 as components
 
 from stallwatch_dashboard.words import Say
@@ -20,7 +21,19 @@ _board = components.declare_component("board", path=Path(__file__).with_name("bo
 _plotly = components.declare_component("plotly", path=Path(str(files("plotly"))) / "package_data")
 
 
-def draw_board(charts: Sequence[tuple[str, str, go.Figure]], *, key: str, say: Say) -> None:
-    """Draw (key, title, figure) two in a row; with the same `key` they stay the same charts."""
-    told = [{"key": name, "title": title, "figure": figure.to_json()} for name, title, figure in charts]
-    _board(charts=told, words={"undo_zoom": say("undo_zoom")}, key=key)
+def draw_board(
+    charts: Sequence[tuple[str, str, go.Figure]], *, key: str, say: Say, wide: Sequence[str] = ()
+) -> str | None:
+    """Draw (key, title, figure) two in a row, those in `wide` alone; the same `key` keeps the same charts.
+
+    Gives the id of the incident whose name was clicked, once for each click.
+    """
+    told = [
+        {"key": name, "title": title, "figure": figure.to_json(), "wide": name in wide}
+        for name, title, figure in charts
+    ]
+    clicked = _board(charts=told, words={"undo_zoom": say("undo_zoom")}, key=key)
+    if not clicked or clicked["at"] == st.session_state.get("board_click"):
+        return None
+    st.session_state["board_click"] = clicked["at"]
+    return str(clicked["incident"])

@@ -12,26 +12,23 @@ from streamlit.navigation.page import StreamlitPage
 
 from stallwatch_dashboard import theme, words
 from stallwatch_dashboard.charts.base import Look
+from stallwatch_dashboard.pages.runs_table import ICONS as ICONS
 from stallwatch_dashboard.safetext import markdown
 from stallwatch_dashboard.sources.embedded import shared
-from stallwatch_rules.catalogue import Catalogue, load_catalogue
-
-#: Shape and word together: colour is never the only sign.
-ICONS = {
-    "starting": "◌",
-    "training": "▶",
-    "stalled": "■",
-    "degraded": "▼",
-    "failed": "✖",
-    "finished": "✔",
-    "stale": "?",
-}
-
+from stallwatch_exporter.settings import cache_home
+from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 
 _CHOSEN = "chosen_language"
 
 #: Pages in the order of the navigation, with their icons.
-PAGES = {"runs": ":material/list:", "run": ":material/monitoring:", "postmortem": ":material/troubleshoot:"}
+PAGES = {
+    "runs": ":material/list:",
+    "run": ":material/monitoring:",
+    "incidents": ":material/notifications:",
+    "postmortem": ":material/troubleshoot:",
+    "rules": ":material/menu_book:",
+    "health": ":material/health_metrics:",
+}
 
 
 def page(name: str, *, default: bool = False) -> StreamlitPage:
@@ -73,7 +70,7 @@ def look() -> Look:
 @st.cache_resource(show_spinner=False)
 def catalogue(extra: tuple[str, ...]) -> Catalogue:
     """The rule pages, read once per process."""
-    return load_catalogue([Path(folder) for folder in extra])
+    return load_catalogue([Path(folder) for folder in extra], cache=cache_home())
 
 
 def head(title: str, choose: Callable[[], str | None] | None = None) -> str | None:

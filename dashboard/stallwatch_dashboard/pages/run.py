@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import pandas as pd
+from typing import Any
+
 import streamlit as st
 
 from stallwatch_dashboard import charts, formats, logtail, verdict
@@ -10,11 +11,16 @@ from stallwatch_dashboard.charts import base
 from stallwatch_dashboard.frames import RunFrames
 from stallwatch_dashboard.overview import RunRow
 from stallwatch_dashboard.pages.board import draw_board
-from stallwatch_dashboard.pages.common import ICONS, catalogue, head, language, look, say, zone
+from stallwatch_dashboard.pages.common import ICONS, catalogue, head, language, look, page, say, zone
+from stallwatch_dashboard.pages.comparison import draw_comparison
 from stallwatch_dashboard.pages.headline import draw_verdict
+from stallwatch_dashboard.pages.incidents_table import incident_table
+from stallwatch_dashboard.pages.moment import draw_moment
 from stallwatch_dashboard.safetext import markdown
 from stallwatch_dashboard.sources.embedded import shared
 from stallwatch_exporter.incident import Incident
+from stallwatch_rules.stacks.listing import folded
+from stallwatch_rules.stacks.words import sentence
 
 _FRESH_SECONDS = 4.0  #: younger numbers need no word about their age
 _LAST_WORDS_SECONDS = 15.0  #: after its end a run's last numbers, lines and incidents still come in
@@ -74,7 +80,7 @@ def _figures(row: RunRow, found: RunFrames, now: float) -> None:
     cells[1].metric(say("loss"), formats.number(row.loss))
     base_line = say("baseline", formats.seconds(row.baseline_seconds)) if row.baseline_seconds else None
     cells[2].metric(say("step_time"), formats.seconds(row.step_seconds), base_line, delta_color="off")
-    waiting = now - found.last_step_at if found.last_step_at and row.ended_at is None else None
+    waiting = max(0.0, now - found.last_step_at) if found.last_step_at and row.ended_at is None else None
     limit = (
         None if found.threshold.empty else say("threshold_is", formats.seconds(found.threshold["v"].iloc[-1]))
     )
@@ -86,18 +92,18 @@ def _figures(row: RunRow, found: RunFrames, now: float) -> None:
 
 
 def _left(row: RunRow) -> str | None:
-    if row.state not in ("training", "degraded") or not (row.step and row.total_steps and row.step_seconds):
-        return None
-    return say("left", formats.seconds((row.total_steps - row.step) * row.step_seconds))
+    left = row.seconds_left()
+    return None if left is None else say("left", formats.seconds(left))
 
 
 def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) -> None:
     eye, span = look(), _span(row, found, incidents, now)
     ready = [chart for chart in charts.BOARD if chart.drawable(found)]
     drawn = [(one.key, say(one.title), one.draw(found, incidents, span, eye, say)) for one in ready]
-    if drawn:
-        draw_board(drawn, key=f"board-{row.run}", say=say)
-    missing = [say(chart.title) for chart in charts.BOARD if chart not in ready]
+    if drawn and (clicked := draw_board(drawn, key=f"board-{row.run}", say=say, wide=charts.WIDE)):
+        st.session_state["open_incident"] = clicked
+        st.switch_page(page("incidents"))
+    missing = [say(one.title) for one in charts.BOARD if one not in ready and one.key not in charts.WIDE]
     if missing:
         st.caption(say("no_numbers_of_this", say("list_comma").join(missing)))
 
@@ -106,24 +112,37 @@ def _span(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) 
     """From the first number to now, or to the end."""
     firsts = [f["t"].min() for f in (found.steps, found.loss, found.memory) if not f.empty]
     start = min([*firsts, *(i.opened_at for i in incidents)], default=row.started_at or now)
-    end = row.ended_at or (row.seen if row.state == "stale" and row.seen else now)
-    return base.Span(start, max(end, start + 1), live=row.ended_at is None)
+    heard = row.seen if row.state == "stale" else None
+    return base.Span(start, max(row.ended_at or now, start + 1), live=row.ended_at is None, heard=heard)
 
 
-def _incidents(incidents: list[Incident], now: float) -> None:
+def _incidents(run: str, incidents: list[Incident], now: float) -> None:
     st.markdown(f"###### {say('incidents')}")
     st.dataframe(
-        pd.DataFrame(
-            {
-                say("state"): [say(i.status) for i in incidents],
-                say("rule"): [i.rule for i in incidents],
-                say("started"): [formats.clock(i.opened_at, zone(), now) for i in incidents],
-                say("duration"): [formats.seconds((i.resolved_at or now) - i.opened_at) for i in incidents],
-                say("step"): [formats.integer(i.step) for i in incidents],
-            }
-        ),
+        incident_table(incidents, now, zone(), say, with_run=False),
         hide_index=True,
+        key=f"incidents-{run}",
+        on_select=lambda: _remember(run, incidents),
+        selection_mode="single-row",
     )
+    if "open_incident" in st.session_state:
+        st.switch_page(page("incidents"))
+
+
+def _remember(run: str, incidents: list[Incident]) -> None:
+    chosen: Any = st.session_state.get(f"incidents-{run}", {}).get("selection", {}).get("rows", [])
+    if chosen and chosen[0] < len(incidents):
+        st.session_state["open_incident"] = incidents[chosen[0]].id
+
+
+def _stacks(incidents: list[Incident], now: float) -> None:
+    """Where the ranks were at each stall, the newest first: the sentence, then the stacks."""
+    for incident in sorted(incidents, key=lambda one: -one.opened_at):
+        if incident.stacks is None:
+            continue
+        with st.expander(say("where_ranks_are", formats.clock(incident.opened_at, zone(), now))):
+            st.text(sentence(incident.stacks, language()))
+            st.code(folded(incident.stacks), language=None)
 
 
 def _live(run: str, known: int) -> None:
@@ -155,7 +174,8 @@ def _live(run: str, known: int) -> None:
         _charts(row, found, incidents, now)
     with st.container():
         if incidents:
-            _incidents(incidents, now)
+            _incidents(run, incidents, now)
+            _stacks(incidents, now)
 
 
 def _log(run: str) -> None:
@@ -190,4 +210,6 @@ else:
     # A run that is over is drawn once.
     _every = None if _over(_run) else "2s"
     st.fragment(_live, run_every=_every)(_run, len(shared().run_names()))
+    draw_comparison(_run)
     st.fragment(_log, run_every=_every)(_run)
+    draw_moment(_run)

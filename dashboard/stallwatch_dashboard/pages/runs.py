@@ -1,40 +1,21 @@
-"""Every run in one row, those that need someone first."""
+"""Every run in one row, those that need someone first. What is chosen stands in the address, to be shared."""
 
 from __future__ import annotations
 
-import pandas as pd
+from typing import Any, get_args
+
 import streamlit as st
 
 from stallwatch_dashboard import formats
-from stallwatch_dashboard.overview import RunRow
+from stallwatch_dashboard.overview import RunRow, State
 from stallwatch_dashboard.pages.common import ICONS, head, page, say, zone
+from stallwatch_dashboard.pages.runs_table import columns, table
 from stallwatch_dashboard.safetext import markdown
+from stallwatch_dashboard.selection import MOST_SEARCH, ORDERS, Selection
 from stallwatch_dashboard.sources.embedded import shared
 
-
-def table(rows: list[RunRow], now: float) -> pd.DataFrame:
-    """The rows as text and numbers in the reader's words."""
-    return pd.DataFrame(
-        {
-            say("state"): [f"{ICONS[row.state]} {say(row.state)}" for row in rows],
-            say("run"): [row.run for row in rows],
-            say("step"): [formats.steps(row.step, row.total_steps) for row in rows],
-            say("loss"): [formats.number(row.loss) for row in rows],
-            say("step_time"): [formats.seconds(row.step_seconds) for row in rows],
-            say("against_baseline"): [_against(row) for row in rows],
-            say("invalidations"): [int(row.invalidations) for row in rows],
-            say("open_incidents"): [", ".join(sorted({i.rule for i in row.open_incidents})) for row in rows],
-            say("started"): [formats.clock(row.started_at, zone(), now) for row in rows],
-            say("duration"): [formats.seconds(row.seconds(now)) for row in rows],
-            say("host"): [row.host for row in rows],
-        }
-    )
-
-
-def _against(row: RunRow) -> str:
-    if not row.step_seconds or not row.baseline_seconds:
-        return formats.NOTHING
-    return f"× {row.step_seconds / row.baseline_seconds:.2f}"
+_MOST_VISIBLE = 18  #: rows; a longer table scrolls
+_ROW_PIXELS = 35
 
 
 def _empty() -> None:
@@ -49,29 +30,89 @@ def _empty() -> None:
         st.caption(markdown(say("looked_in", shared().settings.home / "runs")))
 
 
+def _choose() -> Selection:
+    """The controls, set from the address; whatever is chosen is written back to it."""
+    told = Selection.from_query(st.query_params.to_dict())
+    find, order, states = st.columns([3, 2, 6], vertical_alignment="bottom")
+    search = find.text_input(
+        say("find_run"),
+        told.search,
+        max_chars=MOST_SEARCH,
+        key="runs_search",
+        placeholder=say("find_run"),
+        label_visibility="collapsed",
+        icon=":material/search:",
+    )
+    chosen_order = order.selectbox(
+        say("order"),
+        ORDERS,
+        index=ORDERS.index(told.order),
+        format_func=lambda name: say("ordered_by", say(f"order_{name}")),
+        key="runs_order",
+        label_visibility="collapsed",
+    )
+    chosen_states = states.pills(
+        say("state"),
+        get_args(State),
+        selection_mode="multi",
+        default=told.states,
+        format_func=lambda state: f"{ICONS[state]} {say(state)}",
+        key="runs_states",
+        label_visibility="collapsed",
+    )
+    chosen = Selection(tuple(chosen_states), search or "", chosen_order)
+    if chosen != told:
+        _to_address(chosen)
+    return chosen
+
+
+def _to_address(chosen: Selection) -> None:
+    asked = chosen.to_query()
+    for name in ("state", "q", "sort"):
+        if name in asked:
+            st.query_params[name] = asked[name]
+        elif name in st.query_params:
+            del st.query_params[name]
+
+
 def _open(rows: list[RunRow]) -> None:
     """The reader chose a row: go to its page."""
-    chosen = st.session_state.get("runs_table", {}).get("selection", {}).get("rows", [])
+    chosen: Any = st.session_state.get("runs_table", {}).get("selection", {}).get("rows", [])
     if chosen and chosen[0] < len(rows):
         st.session_state["open_run"] = rows[chosen[0]].run
 
 
+def _summary(rows: list[RunRow], shown: int) -> str:
+    """How many runs are in which state."""
+    counts = {state: sum(row.state == state for row in rows) for state in get_args(State)}
+    told = " · ".join(f"{ICONS[state]} {count} {say(state)}" for state, count in counts.items() if count)
+    return told if shown == len(rows) else f"{say('runs_shown', shown, len(rows))} · {told}"
+
+
 @st.fragment(run_every="2s")
-def _live() -> None:
+def _live(chosen: Selection) -> None:
     source = shared()
-    rows, now = source.rows(), source.clock()
-    if not rows:
+    every, now = source.rows(), source.clock()
+    if not every:
         _empty()
         return
-    st.dataframe(
-        table(rows, now),
-        hide_index=True,
-        key="runs_table",
-        on_select=lambda: _open(rows),
-        selection_mode="single-row",
-        column_config={say("run"): st.column_config.TextColumn(width="medium")},
-    )
-    st.caption(say("open_run"))
+    rows = chosen.of(every, now)
+    st.caption(_summary(every, len(rows)))
+    if not rows:
+        st.info(say("no_run_fits"), icon=":material/filter_alt_off:")
+    else:
+        st.dataframe(
+            table(rows, now, zone(), say),
+            hide_index=True,
+            key="runs_table",
+            on_select=lambda: _open(rows),
+            selection_mode="single-row",
+            column_config=columns(say),
+            height=_ROW_PIXELS * (1 + min(len(rows), _MOST_VISIBLE)) + 3,
+            row_height=_ROW_PIXELS,
+            placeholder=formats.NOTHING,
+        )
+        st.caption(say("open_run"))
     if "open_run" in st.session_state:
         st.switch_page(page("run"))
     if failing := [target for target in source.targets() if target.error and target.run is None]:
@@ -80,4 +121,5 @@ def _live() -> None:
 
 
 head(say("runs"))
-_live()
+_selection = _choose() if shared().run_names() else Selection()
+_live(_selection)

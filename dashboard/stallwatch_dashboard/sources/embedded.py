@@ -1,18 +1,15 @@
-"""Runs, numbers and incidents from this host's state folder: the source that needs no server."""
+"""Runs, numbers and incidents put together: from this host's state folder, or numbers from a Prometheus."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-from sqlalchemy.exc import SQLAlchemyError
 
-from stallwatch_alerts.store import IncidentStore
 from stallwatch_dashboard import frames
 from stallwatch_dashboard.frames import RunFrames
 from stallwatch_dashboard.overview import (
@@ -22,17 +19,18 @@ from stallwatch_dashboard.overview import (
     make_row,
     numbers_from_frames,
     numbers_from_progress,
-    numbers_from_store,
 )
 from stallwatch_dashboard.settings import DashboardSettings, from_environment
+from stallwatch_dashboard.sources.casebook import Casebook
+from stallwatch_dashboard.sources.interface import NumberStore
+from stallwatch_dashboard.sources.prometheus import PrometheusStore
 from stallwatch_dashboard.sources.rebuild import Rebuilder
 from stallwatch_dashboard.sources.scraper import Scraper, TargetStatus
 from stallwatch_dashboard.sources.store import MetricStore
 from stallwatch_exporter.incident import Incident
-from stallwatch_exporter.runfolder import AgentInfo, agent_alive, list_runs, runs_home
+from stallwatch_exporter.runs.runfolder import AgentInfo, agent_alive, list_runs, runs_home
 from stallwatch_rules.records import Progress
 
-_log = logging.getLogger(__name__)
 _LATE_SECONDS = 5.0  #: scraping that began later than this after the run misses its beginning
 _MOST_JOURNAL = 4 * 1024 * 1024  #: bytes read from the end of a run's incidents.jsonl
 
@@ -43,29 +41,35 @@ class Embedded:
     def __init__(self, settings: DashboardSettings, *, clock: Callable[[], float] = time.time) -> None:
         self.settings = settings
         self.clock = clock
-        self.store = MetricStore.open(settings.home / "metrics.duckdb")
-        self.scraper = Scraper(
-            self.store,
-            settings.home,
-            settings.targets,
-            every=settings.scrape_seconds,
-            keep_days=settings.keep_days,
-            clock=clock,
-        )
+        self.store: NumberStore
+        self.scraper: Scraper | None = None
+        if settings.prometheus_url:
+            self.store = PrometheusStore(settings.prometheus_url, clock=clock)
+        else:
+            self.store = kept = MetricStore.open(settings.home / "metrics.duckdb")
+            self.scraper = Scraper(
+                kept,
+                settings.home,
+                settings.targets,
+                every=settings.scrape_seconds,
+                keep_days=settings.keep_days,
+                clock=clock,
+            )
         self._rebuilder = Rebuilder(tuple(Path(folder) for folder in settings.rules))
-        self._incidents: IncidentStore | None = None
+        self.cases = Casebook(settings.incidents_url, settings.home)
         self._ended: dict[str, RunRow] = {}  # what ended is worked out once
 
     def start(self) -> None:
         """Begin to scrape."""
-        self.scraper.start()
+        if self.scraper is not None:
+            self.scraper.start()
 
     def close(self) -> None:
         """Stop scraping and let go of the files."""
-        self.scraper.close()
+        if self.scraper is not None:
+            self.scraper.close()
         self.store.close()
-        if self._incidents is not None:
-            self._incidents.close()
+        self.cases.close()
 
     @property
     def problem(self) -> str | None:
@@ -74,7 +78,7 @@ class Embedded:
 
     def targets(self) -> list[TargetStatus]:
         """How scraping goes."""
-        return self.scraper.status()
+        return self.scraper.status() if self.scraper is not None else []
 
     def folder(self, run: str) -> Path:
         """Where a local run keeps its traces."""
@@ -83,6 +87,10 @@ class Embedded:
     def info(self, run: str) -> AgentInfo | None:
         """The agent's own record of a local run."""
         return next((info for info in list_runs(self.settings.home) if info.run == run), None)
+
+    def ended(self) -> set[str]:
+        """The local runs that are over."""
+        return {info.run for info in list_runs(self.settings.home) if info.ended_at is not None}
 
     def run_names(self) -> list[str]:
         """Every run known here, newest first."""
@@ -94,23 +102,24 @@ class Embedded:
         """One row a run, those that need someone first."""
         local = {info.run: info for info in list_runs(self.settings.home)}
         seen = self.store.last_seen()
-        incidents = self._by_run()
-        rows = []
-        for run in local.keys() | seen.keys():
-            row = self._ended.get(run) or self._row(
-                run, local.get(run), seen.get(run), incidents.get(run, [])
-            )
+        incidents = self._open_by_run()
+        under_way = (local.keys() | seen.keys()) - self._ended.keys()
+        numbers = self.store.glances(under_way, self.clock())
+        rows = list(self._ended.values())
+        for run in under_way:
+            row = self._row(run, local.get(run), seen.get(run), incidents.get(run, []), numbers[run])
             if row.ended_at is not None and self.clock() - row.ended_at > 10:
                 self._ended[run] = row
             rows.append(row)
-        return in_order(rows)
+        return in_order([row for row in rows if row.run in local or row.run in seen])
 
     def row(self, run: str) -> RunRow | None:
         """One run's row; None where nobody knows the run."""
         info, seen = self.info(run), self.store.last_seen().get(run)
         if info is None and seen is None:
             return None
-        return self._row(run, info, seen, self.incidents(run), whole=True)
+        numbers = self.store.glances([run], self.clock())[run]
+        return self._row(run, info, seen, self.incidents(run), numbers, whole=True)
 
     def frames(self, run: str, since: float | None = None) -> RunFrames:
         """The run's numbers: scraped ones, else those its log copies tell."""
@@ -126,12 +135,16 @@ class Embedded:
 
     def incidents(self, run: str) -> list[Incident]:
         """The run's incidents, newest first: from the database, else from the run's own journal."""
-        try:
-            found = self._database().list(run=run)
-        except (SQLAlchemyError, msgspec.MsgspecError, OSError) as error:
-            _log.warning("incidents cannot be read: %s", type(error).__name__)
-            found = []
-        return found or journal(self.folder(run))
+        return self.cases.incidents(run) or journal(self.folder(run))
+
+    def incident(self, key: str) -> Incident | None:
+        """The incident of this id: from the database, else from its run's own journal."""
+        if (found := self.cases.incident(key)) is not None:
+            return found
+        run = key.partition("/")[0]
+        return (
+            next((i for i in self.incidents(run) if i.id == key), None) if run in self.run_names() else None
+        )
 
     def _row(
         self,
@@ -139,12 +152,12 @@ class Embedded:
         info: AgentInfo | None,
         scraped: float | None,
         incidents: list[Incident],
+        numbers: Numbers,
         *,
         whole: bool = False,
     ) -> RunRow:
         """A row; where nobody scraped, from the diagnosis at the end or, for `whole`, from all log copies."""
         heard = max((t for t in (scraped, info.updated_at if info else None) if t is not None), default=None)
-        numbers = numbers_from_store(self.store, run)
         if numbers == Numbers() and self.folder(run).is_dir():
             if whole:
                 numbers = numbers_from_frames(self._rebuilder.frames(self.folder(run)))
@@ -153,18 +166,11 @@ class Embedded:
         alive = info is None or agent_alive(info)
         return make_row(run, info, numbers, incidents, alive=alive, seen=heard, now=self.clock())
 
-    def _by_run(self) -> dict[str, list[Incident]]:
+    def _open_by_run(self) -> dict[str, list[Incident]]:
         found: dict[str, list[Incident]] = {}
-        with contextlib.suppress(SQLAlchemyError, msgspec.MsgspecError, OSError):
-            for incident in self._database().list(limit=5000):
-                found.setdefault(incident.run, []).append(incident)
+        for incident in self.cases.incidents(status="open", limit=5000):
+            found.setdefault(incident.run, []).append(incident)
         return found
-
-    def _database(self) -> IncidentStore:
-        if self._incidents is None:
-            url = self.settings.incidents_url
-            self._incidents = IncidentStore(url) if url else IncidentStore.at_home(self.settings.home)
-        return self._incidents
 
 
 def journal(folder: Path) -> list[Incident]:

@@ -11,11 +11,11 @@ import pandas as pd
 
 from stallwatch_dashboard.frames import COLUMNS, RunFrames, empty, of_run, thin
 from stallwatch_dashboard.logtail import LogCopy, copies
-from stallwatch_rules.catalogue import load_catalogue
-from stallwatch_rules.findings import TRACE_CACHE
-from stallwatch_rules.lines import LineReader
-from stallwatch_rules.matcher import Matcher
-from stallwatch_rules.progress import ProgressTracker
+from stallwatch_rules.diagnosis.findings import TRACE_CACHE
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.pages.catalogue import load_catalogue
+from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Line, Sample
 from stallwatch_rules.samples import extract

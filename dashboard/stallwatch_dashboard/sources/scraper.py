@@ -15,7 +15,7 @@ import duckdb
 from stallwatch_dashboard.sources.exposition import NotMetrics, Reading, parse
 from stallwatch_dashboard.sources.fetching import MOST_SECONDS, FetchError, endpoint, fetch
 from stallwatch_dashboard.sources.store import MetricStore, plain_error
-from stallwatch_exporter.runfolder import AgentInfo, list_runs
+from stallwatch_exporter.runs.runfolder import AgentInfo, list_runs
 
 _log = logging.getLogger(__name__)
 _PRUNE_SECONDS = 3600.0

@@ -11,7 +11,11 @@ from pathlib import Path
 import duckdb
 import pandas as pd
 
+from stallwatch_dashboard.overview import Numbers
 from stallwatch_dashboard.sources.exposition import Reading
+from stallwatch_dashboard.sources.glances import METRICS, glance
+from stallwatch_dashboard.sources.heartbeats import Heartbeats
+from stallwatch_dashboard.sources.recall import Recall
 
 HEARTBEAT_SECONDS = 60.0  #: a number that does not change is written this often all the same
 POINTS = 1200  #: of one query: two a pixel of a chart
@@ -49,12 +53,16 @@ class MetricStore:
         self._heartbeat = heartbeat
         self._lock = threading.Lock()
         self._series: dict[_Name, dict[_Which, _Series]] = {}
+        self._names: dict[str, set[_Name]] = {}  # the metrics of each run
+        self._seen: dict[str, float] = {}  # when each run was last scraped
+        self._pulses = Heartbeats()
         self._next_id = 1
         # A polite guest beside a training: two threads and half a GiB are plenty for what is kept here.
         self._connection = duckdb.connect(
             str(path) if path else ":memory:", config={"threads": 2, "memory_limit": "512MB"}
         )
         self._connection.execute(_SCHEMA)
+        self._recall = Recall(self._connection.cursor)
         self._load()
 
     @classmethod
@@ -70,13 +78,17 @@ class MetricStore:
 
     def write(self, readings: Iterable[Reading], time: float) -> int:
         """Take the readings of one scrape; returns how many points went into the file."""
+        readings = list(readings)
         with self._lock:
             fresh: list[tuple[int, str, str, int | None, str]] = []
             points: list[tuple[int, float, float]] = []
             for reading in readings:
                 self._take(reading, time, fresh, points)
+                self._seen[reading.run] = time
+            self._pulses.take(readings, time)
             try:
                 self._insert(fresh, points)
+                self._recall.take(points)
             except duckdb.Error:
                 for _, run, metric, rank, labels in fresh:  # not in the file: the next scrape tries again
                     del self._series[(run, metric)][(rank, labels)]
@@ -97,6 +109,8 @@ class MetricStore:
         A longer series is cut into equal spans of time; each keeps its lowest and highest value: peaks
         survive. The last value is repeated at the last scrape that showed it: a plateau reaches to now.
         """
+        if since is None and until is None:
+            return self._recalled(run, metric, points)
         low, high = -math.inf if since is None else since, math.inf if until is None else until
         where = [run, metric, low, high]
         cursor = self._connection.cursor()
@@ -117,8 +131,27 @@ class MetricStore:
         if tails := self._tails((run, metric), low, high):
             ends = pd.DataFrame(tails, columns=list(_TYPES)).astype(_TYPES)
             frame = pd.concat([frame, ends], ignore_index=True)
-        frame = frame.drop_duplicates(["rank", "labels", "t"], ignore_index=True)
-        return frame.sort_values(["rank", "labels", "t"], kind="stable", ignore_index=True)
+        return _ordered(frame)
+
+    def _recalled(self, run: str, metric: str, points: int) -> pd.DataFrame:
+        """The whole series from memory."""
+        with self._lock:
+            metrics = {
+                series.id: name
+                for (owner, name) in self._names.get(run, ())
+                for series in self._series[(owner, name)].values()
+            }
+            whose = {series.id: which for which, series in self._series.get((run, metric), {}).items()}
+        frame = self._recall.points(run, metric, metrics)
+        if len(frame) > points:
+            frame = _thinned(frame, points)
+        ranks = frame["series"].map({key: rank for key, (rank, _) in whose.items()})
+        labels = frame["series"].map({key: text for key, (_, text) in whose.items()})
+        frame = frame.assign(rank=ranks, labels=labels)[list(_TYPES)].astype(_TYPES)
+        if tails := self._tails((run, metric), -math.inf, math.inf):
+            ends = pd.DataFrame(tails, columns=list(_TYPES)).astype(_TYPES)
+            frame = pd.concat([frame, ends], ignore_index=True) if len(frame) else ends
+        return _ordered(frame)
 
     def latest(self, run: str, metric: str) -> dict[tuple[int | None, str], float]:
         """The newest value of every series of one metric, by rank and remaining labels."""
@@ -127,12 +160,20 @@ class MetricStore:
 
     def last_seen(self) -> dict[str, float]:
         """When each run in the store was last scraped."""
-        seen: dict[str, float] = {}
         with self._lock:
-            for (run, _), family in self._series.items():
-                newest = max(series.seen for series in family.values())
-                seen[run] = max(newest, seen.get(run, -math.inf))
-        return seen
+            return dict(self._seen)
+
+    def glances(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
+        """What a row tells of each of these runs. Asks nothing of the file."""
+        with self._lock:
+            return {run: glance(self._newest(run), self._pulses.pulse(run), now=now) for run in runs}
+
+    def _newest(self, run: str) -> dict[str, dict[_Which, float]]:
+        found = {}
+        for metric in METRICS:
+            if family := self._series.get((run, f"stallwatch_{metric}")):
+                found[metric] = {which: series.value for which, series in family.items()}
+        return found
 
     def first_seen(self, run: str) -> float | None:
         """The time of the run's oldest number."""
@@ -149,11 +190,18 @@ class MetricStore:
         """Forget everything older than `before`; returns how many points went."""
         with self._lock:
             cursor = self._connection.cursor()
+            self._recall.forget()
             gone = cursor.execute("DELETE FROM points WHERE t < ?", [before]).fetchone()
             for family in self._series.values():
                 for which in [which for which, series in family.items() if series.seen < before]:
                     cursor.execute("DELETE FROM series WHERE id = ?", [family.pop(which).id])
             self._series = {name: family for name, family in self._series.items() if family}
+            for run, names in self._names.items():
+                self._names[run] = names & self._series.keys()
+            for run in self._seen.keys() - {run for run, _ in self._series}:
+                del self._seen[run]
+                del self._names[run]
+                self._pulses.forget(run)
             cursor.close()
             return int(gone[0]) if gone else 0
 
@@ -174,7 +222,10 @@ class MetricStore:
         fresh: list[tuple[int, str, str, int | None, str]],
         points: list[tuple[int, float, float]],
     ) -> None:
-        family = self._series.setdefault((reading.run, reading.metric), {})
+        name = (reading.run, reading.metric)
+        if (family := self._series.get(name)) is None:
+            family = self._series[name] = {}
+            self._names.setdefault(reading.run, set()).add(name)
         which = (reading.rank, reading.labels)
         series = family.get(which)
         if series is None:
@@ -223,11 +274,15 @@ class MetricStore:
     def _load(self) -> None:
         """Go on where an earlier process stopped."""
         rows = self._connection.execute(
-            "SELECT id, run, metric, rank, labels, max(t), arg_max(coalesce(v, 'nan'::DOUBLE), t)"
-            " FROM series JOIN points ON series = id GROUP BY ALL"
+            "SELECT id, run, metric, rank, labels, t, v FROM series JOIN ("
+            "SELECT series, max(t) AS t, arg_max(coalesce(v, 'nan'::DOUBLE), t) AS v FROM points"
+            " GROUP BY series) ON series = id"
         ).fetchall()
         for number, run, metric, rank, labels, time, value in rows:
             self._series.setdefault((run, metric), {})[(rank, labels)] = _Series(number, time, time, value)
+            self._names.setdefault(run, set()).add((run, metric))
+            self._seen[run] = max(time, self._seen.get(run, time))
+        self._pulses.load(self._connection)
         highest = self._connection.execute("SELECT coalesce(max(id), 0) FROM series").fetchone()
         self._next_id = (highest[0] if highest else 0) + 1
 
@@ -243,6 +298,24 @@ SELECT rank, labels, unnest([min(v), max(v)]) AS v,
     unnest([coalesce(arg_min(t, v), min(t)), coalesce(arg_max(t, v), max(t))]) AS t
 FROM spans GROUP BY series, rank, labels, span
 """
+
+
+def _ordered(frame: pd.DataFrame) -> pd.DataFrame:
+    frame = frame.drop_duplicates(["rank", "labels", "t"], keep="last", ignore_index=True)
+    return frame.sort_values(["rank", "labels", "t"], kind="stable", ignore_index=True)
+
+
+def _thinned(frame: pd.DataFrame, points: int) -> pd.DataFrame:
+    """The lowest and highest value of each series in each span of time, and what is NaN."""
+    frame = frame.sort_values(["series", "t"], kind="stable", ignore_index=True)
+    first, last = frame["t"].min(), frame["t"].max()
+    spans = max(1, points // (2 * frame["series"].nunique()))
+    width = (last - first) / spans or 1.0
+    by = [frame["series"], ((frame["t"] - first) / width).astype(int)]
+    values = frame["v"].groupby(by)
+    chosen = {*values.idxmin(skipna=True).dropna(), *values.idxmax(skipna=True).dropna()}
+    unknown = frame.index[frame["v"].isna()]
+    return frame.loc[sorted({*chosen, *unknown[:points]})]
 
 
 def _same(a: float, b: float) -> bool:

@@ -39,6 +39,7 @@ async function draw(chart, told, words) {
   chart.title.textContent = told.title;
   chart.figure.setAttribute("aria-label", told.title);
   chart.undo.textContent = words.undo_zoom;
+  chart.figure.classList.toggle("wide", told.wide);
   if (chart.told === told.figure) return;
   const isNew = chart.told === null;
   chart.told = told.figure;
@@ -52,6 +53,15 @@ async function draw(chart, told, words) {
       if (!following && from !== undefined) setZoom([from, change["xaxis.range[1]"]]);
     });
     chart.plot.on("plotly_doubleclick", () => setZoom(null));
+    // The name above an incident's band opens it. The time tells two clicks on the same name apart.
+    chart.plot.on("plotly_clickannotation", ({ annotation }) => {
+      if (annotation.name) {
+        tell("streamlit:setComponentValue", {
+          value: { incident: annotation.name, at: Date.now() },
+          dataType: "json",
+        });
+      }
+    });
   }
 }
 

@@ -1,0 +1,110 @@
+"""Who may do what: two roles, and how the claims of an OpenID Connect provider lead to them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+Role = Literal["viewer", "operator"]
+"""A viewer sees everything; an operator also acts: uploads, keeps, deletes, acknowledges, silences, sends."""
+
+CALLBACK = "/oauth2callback"  #: where the provider sends people back to (Streamlit 1.50, st.login)
+EVERYBODY = "*"
+
+
+@dataclass(frozen=True)
+class Login:
+    """How people sign in. Without a ``metadata_url`` there is no login."""
+
+    metadata_url: str = ""  #: the provider's discovery document, ``…/.well-known/openid-configuration``
+    client_id: str = ""
+    client_secret: str = field(default="", repr=False)
+    cookie_secret: str = field(default="", repr=False)  #: signs the cookie; empty: one of our own is kept
+    viewers: tuple[str, ...] = ()  #: ``ann@example.org``, ``@example.org``, ``group:ml`` or ``*``
+    operators: tuple[str, ...] = ()  #: the same; whoever is here needs not stand in viewers
+    groups_claim: str = "groups"  #: the claim that lists a person's groups
+    scopes: tuple[str, ...] = ("openid", "email", "profile")
+
+    @property
+    def on(self) -> bool:
+        """Whether people must sign in."""
+        return bool(self.metadata_url)
+
+    def problem(self, address: str) -> str | None:
+        """What is missing for people to sign in at `address`; ``None`` where nothing is."""
+        if not self.on:
+            if self.client_id or self.client_secret or self.viewers or self.operators:
+                return "login.metadata_url is missing; name the provider's …/.well-known/openid-configuration"
+            return None
+        for name in ("client_id", "client_secret"):
+            if not getattr(self, name):
+                return f"login.{name} is missing; the provider gives it when you register the dashboard"
+        if not _is_address(self.metadata_url):
+            return f"login.metadata_url is no http(s) address: {self.metadata_url}"
+        if not self.viewers and not self.operators:
+            return 'login lets nobody in; name viewers or operators, such as ["@example.org"]'
+        if not _is_address(address):
+            return f"dashboard.url is no http(s) address: {address}"
+        for entry in (*self.viewers, *self.operators):
+            if not _is_entry(entry):
+                return (
+                    f"login cannot tell who {entry!r} is; write an e-mail address, @domain, group:name or *"
+                )
+        return None
+
+
+def role_of(login: Login, claims: Mapping[str, Any]) -> Role | None:
+    """The role of whoever the provider says these claims of; ``None`` where he may see nothing."""
+    known = _names_of(claims, login.groups_claim)
+    if _listed(login.operators, known):
+        return "operator"
+    return "viewer" if _listed(login.viewers, known) else None
+
+
+def secrets_of(login: Login, address: str, cookie_secret: str) -> dict[str, Any]:
+    """The ``[auth]`` section that Streamlit asks for (streamlit 1.67, auth_util.py)."""
+    return {
+        "redirect_uri": address.rstrip("/") + CALLBACK,
+        "cookie_secret": login.cookie_secret or cookie_secret,
+        "client_id": login.client_id,
+        "client_secret": login.client_secret,
+        "server_metadata_url": login.metadata_url,
+        "client_kwargs": {"scope": " ".join(login.scopes), "prompt": "select_account"},
+    }
+
+
+def _names_of(claims: Mapping[str, Any], groups_claim: str) -> set[str]:
+    """Every way in which a list may name this person."""
+    names = {EVERYBODY}
+    email = claims.get("email")
+    # Whoever may type any address into his profile at the provider must not become somebody else by it.
+    if isinstance(email, str) and claims.get("email_verified") is not False and email.count("@") == 1:
+        email = email.strip().casefold()
+        names |= {email, "@" + email.partition("@")[2]}
+    groups = claims.get(groups_claim)
+    if isinstance(groups, str):
+        groups = [groups]
+    if isinstance(groups, Sequence):
+        names |= {f"group:{group}" for group in groups if isinstance(group, str)}
+    return names
+
+
+def _listed(entries: Sequence[str], names: set[str]) -> bool:
+    return any((entry if entry.startswith("group:") else entry.casefold()) in names for entry in entries)
+
+
+def _is_entry(entry: str) -> bool:
+    if entry == EVERYBODY or (entry.startswith("group:") and len(entry) > len("group:")):
+        return True
+    before, at, domain = entry.partition("@")
+    return bool(at and domain) and "@" not in domain and " " not in before + domain
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        return False

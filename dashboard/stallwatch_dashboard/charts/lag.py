@@ -1,0 +1,72 @@
+"""Who is behind: rank by time, dark where a rank's step is lower than that of the rank ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from stallwatch_dashboard.charts.base import HEIGHT, Look, Span, figure
+from stallwatch_dashboard.frames import RunFrames
+from stallwatch_dashboard.words import Say
+from stallwatch_exporter.incident import Incident
+
+_MOMENTS = 120
+_ROW_PIXELS, _TALLEST = 12, 460
+
+
+def lag(rank_steps: pd.DataFrame, moments: int = _MOMENTS) -> pd.DataFrame:
+    """Steps behind the rank ahead: a row a rank, a column a moment (Unix seconds); NaN before a rank's start.
+
+    Of each span of time the last known step counts, so ranks that are scraped one after the other within it
+    are not taken for late.
+    """
+    if rank_steps.empty:
+        return pd.DataFrame()
+    first, last = rank_steps["t"].min(), rank_steps["t"].max()
+    width = (last - first) / moments or 1.0
+    spans = np.minimum(((rank_steps["t"] - first) / width).astype(int), moments - 1)
+    known = rank_steps.assign(span=spans).sort_values("t", kind="stable")
+    wide = known.pivot_table(index="rank", columns="span", values="v", aggfunc="last")
+    wide = wide.reindex(columns=range(moments)).ffill(axis="columns")
+    behind = wide.max(axis="index") - wide
+    behind.columns = [first + (span + 0.5) * width for span in range(moments)]
+    return behind.sort_index()
+
+
+def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say) -> go.Figure:
+    """The heat map; all in step leaves it empty, one that stays behind is a stripe."""
+    behind = lag(found.rank_steps)
+    chart = figure(look, span, incidents)
+    if behind.empty:
+        return chart
+    values = behind.to_numpy("float64")
+    highest = float(np.nanmax(values, initial=0.0))
+    chart.add_trace(
+        go.Heatmap(
+            x=[look.time(float(moment)) for moment in behind.columns],
+            y=[str(rank) for rank in behind.index],
+            z=values,
+            zmin=0,
+            zmax=max(1.0, highest),
+            colorscale=[[0, look.page], [0.001, look.faint], [1, look.red]],
+            colorbar={"thickness": 10, "title": {"text": say("steps_behind"), "side": "right"}, "nticks": 4},
+            hovertemplate=say("rank", "%{y}") + "<br>" + say("behind", "%{z:.0f}") + "<extra></extra>",
+            hoverongaps=False,
+        )
+    )
+    rows = len(behind.index)
+    chart.update_layout(
+        height=min(_TALLEST, max(HEIGHT, 90 + _ROW_PIXELS * rows)), hovermode="closest", showlegend=False
+    )
+    chart.update_yaxes(
+        type="category",
+        autorange="reversed",
+        nticks=min(rows, 16),
+        showgrid=False,
+        rangemode="normal",
+        title={"text": say("ranks")},
+    )
+    return chart

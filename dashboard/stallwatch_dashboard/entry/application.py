@@ -1,0 +1,33 @@
+"""What ``streamlit run`` serves: its own application with the script, our gate for uploads, and the login.
+
+Streamlit finds the application by its name and class in this file (streamlit 1.58, app_discovery.py).
+The login's secrets are handed over in memory: they stand in no file and on no command line.
+"""
+
+from pathlib import Path
+
+from starlette.middleware import Middleware
+from streamlit import runtime
+from streamlit.starlette import App
+
+from stallwatch_dashboard.access import secrets_of
+from stallwatch_dashboard.cookie_secret import kept_cookie_secret
+from stallwatch_dashboard.sources.embedded import shared
+from stallwatch_dashboard.uploads.gate import LEDGER, UploadGate
+
+
+def _alive(session: str) -> bool:
+    return runtime.exists() and runtime.get_instance().is_active_session(session)
+
+
+_told = shared().settings
+_secrets = (
+    {"auth": secrets_of(_told.login, _told.address, kept_cookie_secret(_told.home))}
+    if _told.login.on
+    else None
+)
+app = App(
+    Path(__file__).with_name("streamlit_app.py"),
+    secrets=_secrets,
+    middleware=[Middleware(UploadGate, ledger=LEDGER, most=_told.max_uploads_mb * 1024 * 1024, alive=_alive)],
+)

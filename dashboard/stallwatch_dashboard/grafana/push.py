@@ -1,0 +1,155 @@
+"""Puts boards, their data source and incidents into a Grafana; again and again, with the same result.
+
+The calls are those of Grafana's HTTP API as grafana-client makes them: ``/folders``, ``/datasources``,
+``/dashboards/db`` and ``/annotations``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Literal, NamedTuple
+
+from grafana_client.api import GrafanaApi
+from grafana_client.client import GrafanaClientError, GrafanaException
+from niquests.exceptions import RequestException
+
+from stallwatch_dashboard.grafana.boards import RUN, TAG
+from stallwatch_exporter.incident import Incident
+
+FOLDER = "stallwatch"
+SOURCE = "stallwatch-prometheus"
+TIMEOUT_SECONDS = 10.0
+
+What = Literal["folder", "data source", "board", "annotation"]
+How = Literal["created", "updated", "kept"]
+
+
+class Done(NamedTuple):
+    """One thing that is in Grafana now."""
+
+    what: What
+    name: str
+    how: How
+
+
+class PushError(Exception):
+    """Grafana did not take it; says why and what to do, without the token."""
+
+
+class Grafana:
+    """One Grafana, by its address and a service account's token."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self._url = url
+        self._api = GrafanaApi.from_url(url, credential=token, timeout=TIMEOUT_SECONDS)
+
+    def folder(self, title: str = "Stallwatch") -> Done:
+        """The folder that the boards are in."""
+        if self._got(lambda: self._api.folder.get_folder(FOLDER)) is not None:
+            return Done("folder", title, "kept")
+        self._told(lambda: self._api.folder.create_folder(title, FOLDER))
+        return Done("folder", title, "created")
+
+    def source(self, prometheus: str, name: str = "Stallwatch Prometheus") -> Done:
+        """A data source for this Prometheus (or what speaks its API), as Grafana's server reaches it."""
+        wanted = {"uid": SOURCE, "name": name, "type": "prometheus", "access": "proxy", "url": prometheus}
+        known = self._got(lambda: self._api.datasource.get_datasource_by_uid(SOURCE))
+        if known is None:
+            self._told(lambda: self._api.datasource.create_datasource(wanted))
+            return Done("data source", name, "created")
+        if all(known.get(key) == value for key, value in wanted.items()):
+            return Done("data source", name, "kept")
+        self._told(lambda: self._api.datasource.update_datasource_by_uid(SOURCE, wanted))
+        return Done("data source", name, "updated")
+
+    def board(self, uid: str, board: Mapping[str, Any]) -> Done:
+        """A board; one of this uid that is there already is replaced, its history stays in Grafana."""
+        known = self._got(lambda: self._api.dashboard.get_dashboard(uid))
+        if known is not None and _same(known["dashboard"], board):
+            return Done("board", board["title"], "kept")
+        wanted = {"dashboard": dict(board), "folderUid": FOLDER, "overwrite": True, "message": "stallwatch"}
+        self._told(lambda: self._api.dashboard.update_dashboard(wanted))
+        return Done("board", board["title"], "created" if known is None else "updated")
+
+    def annotation(self, incident: Incident) -> Done:
+        """An incident as a mark on the boards, from its opening to its end."""
+        mark = _mark(incident)
+        wanted = {
+            "time_from": round(incident.opened_at * 1000),
+            "time_to": round((incident.resolved_at or incident.updated_at) * 1000),
+            "tags": [TAG, incident.run, incident.severity, mark],
+            "text": _text(incident),
+        }
+        found = self._told(lambda: self._api.annotations.find_annotations(tags=[TAG, mark], limit=1))
+        if not found:
+            self._told(lambda: self._api.annotations.add_annotation(dashboard_uid=RUN, **wanted))
+            return Done("annotation", incident.id, "created")
+        known = found[0]
+        if known.get("timeEnd") == wanted["time_to"] and known.get("text") == wanted["text"]:
+            return Done("annotation", incident.id, "kept")
+        self._told(lambda: self._api.annotations.update_annotation(known["id"], **wanted))
+        return Done("annotation", incident.id, "updated")
+
+    def _got(self, ask: Any) -> Any:
+        """The answer; ``None`` where Grafana has no such thing."""
+        with suppress(_Missing):
+            return self._told(ask)
+        return None
+
+    def _told(self, ask: Any) -> Any:
+        try:
+            return ask()
+        except GrafanaClientError as error:
+            if error.status_code == 404:
+                raise _Missing from None
+            raise PushError(f"{self._url}: {error.message}{_remedy(error.status_code)}") from None
+        except GrafanaException as error:
+            raise PushError(f"{self._url}: {error.message}") from None
+        except (RequestException, OSError) as error:
+            raise PushError(f"{self._url} does not answer: {type(error).__name__}") from None
+
+
+class _Missing(Exception):
+    pass
+
+
+def push(
+    grafana: Grafana,
+    boards: Mapping[str, Mapping[str, Any]],
+    prometheus: str = "",
+    incidents: Iterable[Incident] = (),
+) -> Iterable[Done]:
+    """Everything in its order, told as it is done. Raises ``PushError``."""
+    yield grafana.folder()
+    if prometheus:
+        yield grafana.source(prometheus)
+    for uid, board in boards.items():
+        yield grafana.board(uid, board)
+    for incident in incidents:
+        yield grafana.annotation(incident)
+
+
+def _same(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Grafana adds an id and counts versions; the rest it keeps as it was sent."""
+    return all(known.get(key) == value for key, value in wanted.items() if key not in ("id", "version"))
+
+
+def _mark(incident: Incident) -> str:
+    """A tag that finds this incident's annotation again; ids hold characters that addresses do not."""
+    return "incident:" + hashlib.sha256(incident.id.encode()).hexdigest()[:16]
+
+
+def _text(incident: Incident) -> str:
+    title = incident.primary.title if incident.primary is not None else incident.rule
+    note = f": {incident.note}" if incident.note else ""
+    return f"{title} ({incident.rule}){note}"
+
+
+def _remedy(status: int) -> str:
+    return {
+        401: "; give a service account's token, in STALLWATCH_GRAFANA_TOKEN",
+        403: "; the service account needs the role Editor, and Admin to make a data source",
+        412: "; a board of this name is there under another address: rename or remove it",
+    }.get(status, "")

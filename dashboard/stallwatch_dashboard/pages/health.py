@@ -1,0 +1,90 @@
+"""How well this dashboard can see: sources, losses, chats with a test button, disk and versions."""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from stallwatch_alerts.masking import mask_url
+from stallwatch_alerts.trial import test_message
+from stallwatch_dashboard import formats, health
+from stallwatch_dashboard.pages.common import head, language, say
+from stallwatch_dashboard.pages.signin import may_operate
+from stallwatch_dashboard.safetext import markdown
+from stallwatch_dashboard.sources.embedded import shared
+
+_ICONS = {"answers": "✔", "late": "?", "silent": "✖"}
+
+
+@st.fragment(run_every="5s")
+def _sources() -> None:
+    source = shared()
+    found = health.sources_of(source.targets(), source.ended(), source.clock())
+    st.markdown(f"###### {say('sources')}")
+    if not found:
+        st.caption(say("no_sources"))
+    else:
+        st.dataframe(
+            pd.DataFrame(
+                {
+                    say("state"): [f"{_ICONS[one.state]} {say(one.state)}" for one in found],
+                    say("run"): [one.run or formats.NOTHING for one in found],
+                    say("address"): [one.url for one in found],
+                    say("last_answer"): [formats.seconds(one.lag) for one in found],
+                    say("scrapes"): [one.scrapes for one in found],
+                    say("failures"): [one.failures for one in found],
+                    say("error"): [one.error for one in found],
+                }
+            ),
+            hide_index=True,
+        )
+    lost = health.losses(source.store, source.run_names())
+    st.markdown(f"###### {say('lost_records')}")
+    if not lost:
+        st.caption(say("nothing_lost"))
+    else:
+        st.dataframe(
+            pd.DataFrame(
+                {say("run"): [one.run for one in lost], say("lost_records"): [one.records for one in lost]}
+            ),
+            hide_index=True,
+        )
+
+
+def _channels() -> None:
+    urls = shared().settings.alert_urls
+    st.markdown(f"###### {say('channels')}")
+    if not urls:
+        st.caption(say("no_channels"))
+        st.code('[alerts]\nurls = ["slack://…"]', language="toml")
+        return
+    st.text("\n".join(mask_url(url) for url in urls))
+    if not may_operate():
+        st.caption(say("operators_send"))
+        return
+    if st.button(say("send_test"), icon=":material/send:", key="send_test"):
+        with st.spinner(say("sending")):
+            st.session_state["trial"] = test_message(urls, language())
+    for one in st.session_state.get("trial", ()):
+        if one.delivered:
+            st.success(markdown(one.url), icon=":material/check:")
+        else:
+            st.error(f"{markdown(one.url)}: {markdown(one.reason)}", icon=":material/error:")
+
+
+def _versions() -> None:
+    st.markdown(f"###### {say('versions')}")
+    st.text("\n".join(f"{name} {number}" for name, number in health.versions().items()))
+    if (found := health.disk(shared().settings.home)) is not None:
+        st.markdown(f"###### {say('disk')}")
+        st.text(str(found.home))
+        st.text(say("disk_told", formats.byte_size(found.store), formats.byte_size(found.free)))
+
+
+head(say("health"))
+_sources()
+_left, _right = st.columns(2, gap="medium")
+with _left:
+    _channels()
+with _right:
+    _versions()

@@ -1,0 +1,110 @@
+"""One incident: what it means and what to change, its timeline, evidence, stacks, and what people said."""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from stallwatch_dashboard import formats, verdict
+from stallwatch_dashboard.pages.common import ICONS, catalogue, language, page, say, zone
+from stallwatch_dashboard.pages.headline import MOST_EVIDENCE, draw_verdict
+from stallwatch_dashboard.pages.people import draw_actions
+from stallwatch_dashboard.safetext import markdown
+from stallwatch_dashboard.sources.embedded import shared
+from stallwatch_exporter.incident import Incident
+from stallwatch_rules.stacks.listing import folded
+from stallwatch_rules.stacks.words import sentence
+
+
+def draw_incident(key: str) -> None:
+    """The page of the incident of this id, drawn again every few seconds while it is open."""
+    incident = shared().incident(key)
+    if incident is None:
+        st.info(markdown(say("no_such_incident", key)), icon=":material/search_off:")
+        return
+    st.fragment(_live, run_every="3s" if incident.status == "open" else None)(key)
+    draw_actions(incident)
+
+
+def _live(key: str) -> None:
+    source = shared()
+    incident, now = source.incident(key), source.clock()
+    if incident is None:
+        return
+    pages = catalogue(source.settings.rules).pages
+    told = verdict.of_incident(incident, pages, now=now, zone=zone(), language=language(), say=say)
+    draw_verdict(told, icon=ICONS["stalled" if incident.status == "open" else "finished"])
+    if st.button(
+        f"{say('to_the_run')}: {markdown(incident.run)}", icon=":material/monitoring:", key="to_run"
+    ):
+        st.session_state["open_run"] = incident.run
+        st.switch_page(page("run"))
+    left, right = st.columns(2, gap="medium")
+    with left:
+        _timeline(incident, now)
+    with right:
+        _deliveries(incident, now)
+    if len(incident.evidence) > MOST_EVIDENCE:  # else the verdict has shown all of it
+        st.markdown(f"###### {say('evidence')}")
+        st.code("\n".join(incident.evidence), language=None, wrap_lines=True)
+    if incident.stacks is not None:
+        st.markdown(f"###### {say('stacks')}")
+        st.text(sentence(incident.stacks, language()))
+        st.caption(say("asked_for", formats.seconds(incident.stacks.seconds)))
+        st.code(folded(incident.stacks), language=None)
+
+
+def _timeline(incident: Incident, now: float) -> None:
+    """What became of it; of an incident that only its run's journal knows, its beginning and end."""
+    changes = [
+        (change.at, _what(change.what), change.who, _said(change.what, change.text))
+        for change in shared().cases.history(incident.id)
+    ]
+    if not changes:
+        changes = [(incident.opened_at, say("what_open"), "", "")]
+        if incident.resolved_at is not None:
+            changes.append(
+                (incident.resolved_at, say("what_resolved"), "", _said("resolved", incident.resolution))
+            )
+    st.markdown(f"###### {say('timeline')}")
+    st.dataframe(
+        pd.DataFrame(
+            {
+                say("time_of_day"): [formats.clock(at, zone(), now) for at, *_ in changes],
+                say("state"): [what for _, what, *_ in changes],
+                say("who"): [who for *_, who, _ in changes],
+                say("note"): [text for *_, text in changes],
+            }
+        ),
+        hide_index=True,
+    )
+
+
+def _what(what: str) -> str:
+    known = ("open", "worse", "better", "resolved", "acknowledged", "note")
+    return say(f"what_{what}") if what in known else what
+
+
+def _said(what: str, text: str) -> str:
+    known = ("recovered", "run-finished", "run-failed")
+    return say(f"resolution_{text}") if what != "note" and text in known else text
+
+
+def _deliveries(incident: Incident, now: float) -> None:
+    found = shared().cases.deliveries(incident)
+    if not found:
+        return
+    st.markdown(f"###### {say('deliveries')}")
+    st.dataframe(
+        pd.DataFrame(
+            {
+                say("chat"): [one.name for one in found],
+                say("state"): [one.state for one in found],
+                say("sent"): [formats.clock(one.sent_at, zone(), now) for one in found],
+                say("attempts"): [one.attempts for one in found],
+                say("rule_title"): [one.title for one in found],
+                say("reason"): [one.reason for one in found],
+            }
+        ),
+        hide_index=True,
+    )

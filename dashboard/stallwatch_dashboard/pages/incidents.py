@@ -1,0 +1,104 @@
+"""All incidents, and with ``?incident=`` one of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from stallwatch_dashboard.pages.common import head, page, say, zone
+from stallwatch_dashboard.pages.incident import draw_incident
+from stallwatch_dashboard.pages.incidents_table import incident_table
+from stallwatch_dashboard.sources.embedded import shared
+from stallwatch_exporter.incident import Incident
+
+_MOST = 2000  #: incidents in the table
+_STATUSES = ("open", "resolved")
+_SEVERITIES = ("critical", "warning", "info")
+_TALLEST = 18
+
+
+def _fits(incident: Incident, words: list[str], kinds: list[str]) -> bool:
+    statuses = [kind for kind in kinds if kind in _STATUSES]
+    severities = [kind for kind in kinds if kind in _SEVERITIES]
+    if (statuses and incident.status not in statuses) or (severities and incident.severity not in severities):
+        return False
+    text = " ".join((incident.run, incident.rule, incident.host, incident.note, *incident.evidence))
+    return all(word in text.casefold() for word in words)
+
+
+def _choose() -> tuple[list[str], list[str]]:
+    """Words and kinds to show, from the address and back to it."""
+    told = st.query_params
+    left, right = st.columns([4, 6], vertical_alignment="bottom")
+    search = left.text_input(
+        say("find_incident"),
+        told.get("q", ""),
+        max_chars=200,
+        key="incidents_search",
+        placeholder=say("find_incident"),
+        label_visibility="collapsed",
+        icon=":material/search:",
+    )
+    named = told.get("show", "").split(",")
+    kinds = right.pills(
+        say("state"),
+        [*_STATUSES, *_SEVERITIES],
+        selection_mode="multi",
+        default=[kind for kind in (*_STATUSES, *_SEVERITIES) if kind in named],
+        format_func=lambda kind: say(kind if kind in _STATUSES else f"severity_{kind}"),
+        key="incidents_kinds",
+        label_visibility="collapsed",
+    )
+    for name, text in (("q", search), ("show", ",".join(kinds))):
+        if text and told.get(name) != text:
+            told[name] = text
+        elif not text and name in told:
+            del told[name]
+    return search.casefold().split(), list(kinds)
+
+
+def _open(incidents: list[Incident]) -> None:
+    chosen: Any = st.session_state.get("incidents_table", {}).get("selection", {}).get("rows", [])
+    if chosen and chosen[0] < len(incidents):
+        st.session_state["open_incident"] = incidents[chosen[0]].id
+
+
+@st.fragment(run_every="3s")
+def _list(words: list[str], kinds: list[str]) -> None:
+    source = shared()
+    every = source.cases.incidents(limit=_MOST)
+    if not every:
+        with st.container(border=True, key="verdict-quiet"):
+            st.markdown(f"### {say('no_incidents')}")
+            st.write(say("no_incidents_next"))
+        return
+    found = [incident for incident in every if _fits(incident, words, kinds)]
+    found.sort(key=lambda incident: incident.status != "open")
+    if not found:
+        st.info(say("no_incident_fits"), icon=":material/filter_alt_off:")
+        return
+    st.dataframe(
+        incident_table(found, source.clock(), zone(), say),
+        hide_index=True,
+        key="incidents_table",
+        on_select=lambda: _open(found),
+        selection_mode="single-row",
+        height=35 * (1 + min(len(found), _TALLEST)) + 3,
+    )
+    st.caption(say("open_incident"))
+    if "open_incident" in st.session_state:
+        st.rerun()
+
+
+if "open_incident" in st.session_state:
+    st.query_params["incident"] = st.session_state.pop("open_incident")
+if _key := st.query_params.get("incident"):
+    head(say("incident"))
+    if st.button(say("all_incidents"), icon=":material/arrow_back:", key="all_incidents"):
+        del st.query_params["incident"]
+        st.switch_page(page("incidents"))
+    draw_incident(_key)
+else:
+    head(say("incidents"))
+    _list(*_choose())

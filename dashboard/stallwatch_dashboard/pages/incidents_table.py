@@ -1,0 +1,33 @@
+"""Incidents as a table, on the page of one run and on that of all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import tzinfo
+
+import pandas as pd
+
+from stallwatch_dashboard import formats
+from stallwatch_dashboard.words import Say
+from stallwatch_exporter.incident import Incident
+
+_ICONS = {"open": "■", "resolved": "✔"}
+
+
+def incident_table(
+    incidents: Sequence[Incident], now: float, zone: tzinfo | None, say: Say, *, with_run: bool = True
+) -> pd.DataFrame:
+    """A row an incident, in their order."""
+    columns = {
+        say("state"): [f"{_ICONS[i.status]} {say(i.status)}" for i in incidents],
+        say("severity"): [say(f"severity_{i.severity}") for i in incidents],
+        say("run"): [i.run for i in incidents],
+        say("rule"): [i.rule for i in incidents],
+        say("started"): [formats.clock(i.opened_at, zone, now) for i in incidents],
+        say("duration"): [formats.seconds((i.resolved_at or now) - i.opened_at) for i in incidents],
+        say("step"): [formats.integer(i.step) for i in incidents],
+        say("rank_column"): [formats.integer(i.rank) for i in incidents],
+    }
+    if not with_run:
+        del columns[say("run")]
+    return pd.DataFrame(columns)

@@ -1,0 +1,76 @@
+"""The log around a moment: an incident or a time of the day; searched, of one rank or folded over all."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import streamlit as st
+
+from stallwatch_dashboard import formats, logtail, logview
+from stallwatch_dashboard.pages.common import say, zone
+from stallwatch_dashboard.sources.embedded import shared
+from stallwatch_exporter.incident import Incident
+
+_SPANS = (10, 60, 600)  #: seconds before and after
+
+
+def draw_moment(run: str) -> None:
+    """The controls and the lines. Nothing is read before the reader opens it."""
+    found = logtail.copies(shared().folder(run))
+    if not found:
+        return
+    if not st.toggle(say("log_around"), key=f"around-{run}"):
+        return
+    incidents = shared().incidents(run)
+    first, second, third, fourth, fifth = st.columns([3, 1.4, 1.4, 1.6, 3], vertical_alignment="bottom")
+    choices: list[Incident | None] = [*incidents, None]
+    chosen = first.selectbox(say("moment"), choices, format_func=_named, key=f"moment-{run}")
+    typed = second.time_input(
+        say("time_of_day"),
+        _local(_start(run, chosen)).time().replace(microsecond=0),
+        step=60,
+        disabled=chosen is not None,
+        key=f"time-{run}-{chosen.id if chosen else ''}",
+    )
+    seconds = third.selectbox(
+        say("span"), _SPANS, index=1, format_func=lambda s: f"± {formats.seconds(s)}", key=f"span-{run}"
+    )
+    ranks = {_rank_name(copy.rank): copy for copy in found}
+    rank = fourth.selectbox(say("ranks"), [say("all_ranks"), *ranks], key=f"rank-{run}")
+    search = fifth.text_input(say("search_lines"), key=f"search-{run}", icon=":material/search:")
+    at = _start(run, chosen) if chosen is not None else _at(run, typed)
+    own = [ranks[rank]] if rank in ranks else found
+    lines = logview.matching(logview.around(own, at, seconds), search)
+    folded = logview.fold(lines)
+    st.caption(say("lines_folded", len(lines), len(folded), formats.clock(at, zone())))
+    shown = logview.drawn(folded, at, zone(), "·")
+    st.code(shown or say("no_lines_here"), language=None, height=420)
+
+
+def _named(incident: Incident | None) -> str:
+    if incident is None:
+        return say("a_time")
+    return f"{formats.clock(incident.opened_at, zone())} {incident.rule}"
+
+
+def _rank_name(rank: int | None) -> str:
+    return say("rank_unknown") if rank is None else say("rank", rank)
+
+
+def _start(run: str, incident: Incident | None) -> float:
+    """The moment before an incident was raised at which things stopped; for a time, the end of the run."""
+    if incident is not None:
+        return incident.opened_at - (incident.stalled_seconds or 0.0)
+    info = shared().info(run)
+    return (info.ended_at or info.updated_at) if info is not None else shared().clock()
+
+
+def _local(time: float) -> datetime:
+    return datetime.fromtimestamp(time, zone())
+
+
+def _at(run: str, typed: object) -> float:
+    """The last such time of day that the run saw."""
+    end = _local(_start(run, None)) + timedelta(minutes=1)
+    moment = datetime.combine(end.date(), typed, tzinfo=end.tzinfo)  # type: ignore[arg-type]
+    return (moment if moment <= end else moment - timedelta(days=1)).timestamp()

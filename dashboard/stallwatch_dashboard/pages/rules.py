@@ -1,0 +1,179 @@
+"""The catalogue: find a rule, read its page, try a pattern on lines, draft a page from an unknown failure."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+import pandas as pd
+import streamlit as st
+
+from stallwatch_dashboard import rulebook
+from stallwatch_dashboard.pages.common import catalogue, head, language, say
+from stallwatch_dashboard.safetext import markdown
+from stallwatch_dashboard.sources.embedded import shared
+from stallwatch_rules.authoring.drafting import DraftError
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.pages.fixes import fixes_for
+from stallwatch_rules.pages.page import RulePage
+from stallwatch_rules.pages.placeholders import written
+
+_ROWS = 8  #: of the list while a page is open beneath it
+
+
+@st.cache_resource(show_spinner=False)
+def _matcher(extra: tuple[str, ...]) -> Matcher:
+    return Matcher(catalogue(extra))
+
+
+def _chinese() -> bool:
+    return language() == "zh"
+
+
+def _title(page: RulePage) -> str:
+    return (page.title_zh if _chinese() else "") or page.title
+
+
+def _harm(page: RulePage) -> str:
+    return say("judged_by_progress" if page.harm == "by-progress" else f"harm_{page.harm}")
+
+
+def _chosen(pages: list[RulePage]) -> None:
+    """The reader chose a row: its rule goes into the address, so that the link can be sent on."""
+    rows = st.session_state.get("rules_table", {}).get("selection", {}).get("rows", [])
+    if rows and rows[0] < len(pages):
+        st.query_params["rule"] = pages[rows[0]].id
+
+
+def _list(known: Catalogue, extra: tuple[str, ...]) -> None:
+    left, right = st.columns([3, 2])
+    asked = left.text_input(say("find_rule"), st.query_params.get("q", ""), placeholder=say("find_rule_hint"))
+    if asked:
+        st.query_params["q"] = asked
+    else:
+        st.query_params.pop("q", None)
+    families = right.multiselect(say("family"), rulebook.families(known.pages.values()))
+    found = rulebook.search(known, _matcher(extra), asked, families)
+    st.caption(say("rules_found", len(found), len(known.pages)))
+    if not found:
+        st.info(say("no_rule_found"), icon=":material/search_off:")
+        return
+    st.dataframe(
+        pd.DataFrame(
+            {
+                say("rule"): [page.id for page in found],
+                say("rule_title"): [_title(page) for page in found],
+                say("family"): [page.family for page in found],
+                say("role"): [say(f"role_{page.role}") for page in found],
+                say("harm"): [_harm(page) for page in found],
+                say("maturity"): [page.status for page in found],
+            }
+        ),
+        hide_index=True,
+        key="rules_table",
+        on_select=lambda: _chosen(found),
+        selection_mode="single-row",
+        height=35 * (min(_ROWS, len(found)) + 1) + 3,
+        column_config={say("rule_title"): st.column_config.TextColumn(width="large")},
+    )
+    if "rule" not in st.query_params:
+        st.caption(say("open_rule"))
+
+
+def _section(heading: str, text: str) -> None:
+    if written(text):
+        st.markdown(f"###### {say(heading)}")
+        st.markdown(text)  # the page's own words: a local file that somebody reviewed
+
+
+def _page(page: RulePage) -> None:
+    told, chinese = page.sections, _chinese()
+    with st.container(border=True, key="rule-page"):
+        st.markdown(f"#### {markdown(_title(page))}")
+        facts = (page.id, page.family, say(f"role_{page.role}"), _harm(page), page.status)
+        st.caption(" · ".join(markdown(fact) for fact in facts))
+        _section("what_happened", (chinese and told.zh_what) or told.what)
+        _section("why", (chinese and told.zh_why) or told.why)
+        fixes = fixes_for(page, {}, language()) or fixes_for(page, {})
+        _section("fixes", "\n".join(f"{number}. {fix}" for number, fix in enumerate(fixes, 1)))
+        _section("when_harmless", told.harmless)
+        with st.expander(say("how_recognised")):
+            if page.patterns:
+                st.code("\n".join(page.patterns), language=None, wrap_lines=True)
+            else:
+                st.write(say("judged_rule"))
+            for heading, samples in (("fires_on", page.fires), ("quiet_on", page.quiet)):
+                st.caption(say(heading))
+                for sample in samples:
+                    st.code(sample, language=None, wrap_lines=True)
+        for one in page.emitted_by:
+            where = " ".join(part for part in (one.package, one.versions, one.module, one.level) if part)
+            st.caption(f"{say('printed_by')}: {markdown(where)}")
+        for reference in page.references:
+            st.caption(markdown(reference))
+
+
+def _trial() -> None:
+    pattern = st.text_input(say("pattern"), key="pattern", placeholder=r"loss scale is (?P<scale>\d+)")
+    text = st.text_area(say("lines_to_try"), key="trial_lines", height=200)
+    if not pattern or not text:
+        st.caption(say("try_next"))
+        return
+    trial = rulebook.try_pattern(pattern, text)
+    if trial.fault is not None:
+        st.error(f"{markdown(trial.fault.message)}: {markdown(trial.fault.remedy)}", icon=":material/block:")
+        return
+    st.caption(say("lines_matched", len(trial.hits), trial.lines))
+    if trial.hits:
+        names = sorted({name for hit in trial.hits for name in hit.captures})
+        st.dataframe(
+            pd.DataFrame(
+                {
+                    say("line_number"): [hit.number for hit in trial.hits],
+                    **{name: [hit.captures.get(name, "") for hit in trial.hits] for name in names},
+                    say("line"): [hit.line for hit in trial.hits],
+                }
+            ),
+            hide_index=True,
+        )
+
+
+def _draft(known: Catalogue) -> None:
+    text = st.text_area(say("failed_lines"), key="draft_lines", height=240)
+    if not text:
+        st.caption(say("draft_next"))
+        return
+    try:
+        proposal = rulebook.draft_of(text, known, since=version("stallwatch"))
+    except DraftError as error:
+        st.info(markdown(str(error)), icon=":material/info:")
+        return
+    path = f"my-rules/{proposal.family}/{proposal.rule}.md"
+    st.caption(markdown(say("draft_done", path)))
+    st.code(proposal.text, language="markdown", wrap_lines=True)
+    st.download_button(
+        say("download_page"),
+        proposal.text,
+        f"{proposal.rule}.md",
+        "text/markdown",
+        on_click="ignore",
+        icon=":material/download:",
+    )
+
+
+head(say("rules"))
+_extra = shared().settings.rules
+with st.spinner(say("reading_rules")):
+    _known = catalogue(_extra)
+_browse, _try, _new = st.tabs([say("browse"), say("try_pattern"), say("draft_page")])
+with _browse:
+    _list(_known, _extra)
+    _asked = st.query_params.get("rule", "")
+    if _asked in _known.pages:
+        _page(_known.pages[_asked])
+    elif _asked:
+        st.info(markdown(say("no_such_rule", _asked)), icon=":material/search_off:")
+with _try:
+    _trial()
+with _new:
+    _draft(_known)

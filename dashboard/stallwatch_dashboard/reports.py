@@ -1,0 +1,91 @@
+"""Reports that somebody kept: one file each under ``<home>/reports``, without secrets."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime, timezone
+from pathlib import Path
+
+import msgspec
+
+from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.report.clean import clean_diagnosis
+
+_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{8}")
+_SUFFIX = ".msgpack"
+_MOST_BYTES = 32 << 20  #: a report is some hundred kilobytes; what is larger was not written by us
+
+
+class Kept(msgspec.Struct):
+    """A diagnosis as it was shown."""
+
+    id: str
+    at: float  #: Unix seconds
+    names: list[str]  #: of the files that were read
+    language: str
+    diagnosis: Diagnosis
+    context: str = ""  #: the lines around the evidence
+
+
+class Reports:
+    """The kept reports of one state folder."""
+
+    def __init__(self, home: Path, *, clock: Callable[[], float] = time.time) -> None:
+        self._folder = home / "reports"
+        self._clock = clock
+
+    def keep(self, found: Diagnosis, names: Sequence[str], language: str, context: str = "") -> Kept:
+        """Keep a report; raises ``OSError`` where it cannot be written."""
+        now = self._clock()
+        moment = datetime.fromtimestamp(now, timezone.utc)
+        kept = Kept(
+            f"{moment:%Y%m%d-%H%M%S}-{secrets.token_hex(4)}",
+            now,
+            list(names),
+            language,
+            clean_diagnosis(found),
+            context,
+        )
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = self._path(kept.id)
+        unfinished = path.with_suffix(".part")
+        unfinished.write_bytes(msgspec.msgpack.encode(kept))
+        unfinished.replace(path)
+        return kept
+
+    def load(self, wanted: str) -> Kept | None:
+        """One report; ``None`` where there is none of this id, or it cannot be read."""
+        if not _ID.fullmatch(wanted):
+            return None
+        return _read(self._path(wanted))
+
+    def all(self) -> list[Kept]:
+        """Every report, newest first."""
+        try:
+            paths = [path for path in self._folder.iterdir() if path.suffix == _SUFFIX]
+        except OSError:
+            return []
+        found = [kept for path in paths if _ID.fullmatch(path.stem) and (kept := _read(path)) is not None]
+        return sorted(found, key=lambda kept: kept.id, reverse=True)
+
+    def delete(self, wanted: str) -> None:
+        """Forget a report; one that is gone already is no error."""
+        if _ID.fullmatch(wanted):
+            with suppress(FileNotFoundError):
+                self._path(wanted).unlink()
+
+    def _path(self, wanted: str) -> Path:
+        return self._folder / f"{wanted}{_SUFFIX}"
+
+
+def _read(path: Path) -> Kept | None:
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            return None
+        return msgspec.msgpack.decode(path.read_bytes(), type=Kept)
+    except (OSError, msgspec.MsgspecError):
+        return None

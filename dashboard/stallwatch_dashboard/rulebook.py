@@ -1,0 +1,87 @@
+"""The catalogue for people: found by words or by a pasted message, tried on lines, drafted from a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from stallwatch_rules.authoring.proposal import Proposal, propose
+from stallwatch_rules.matching.matcher import Matcher, lines_of
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.pages.page import RulePage
+from stallwatch_rules.pages.patterns import Fault, compile_re2, pattern_fault
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.text.redact import redact
+
+MOST_HITS = 200
+_NOWHERE = 9
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A line that a tried pattern matches."""
+
+    number: int  #: 1-based
+    line: str  #: without secrets
+    captures: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What became of a tried pattern."""
+
+    fault: Fault | None  #: why the catalogue would refuse it
+    hits: Sequence[Hit] = ()
+    lines: int = 0  #: how many were looked at
+
+
+def families(pages: Iterable[RulePage]) -> list[str]:
+    """All families, by name."""
+    return sorted({page.family for page in pages})
+
+
+def search(catalogue: Catalogue, matcher: Matcher, asked: str, chosen: Sequence[str] = ()) -> list[RulePage]:
+    """The pages of the chosen families (all, where none is) that hold each asked word, the best first.
+
+    A pasted message finds the rules that fire on it, whatever its words.
+    """
+    pages = [page for page in catalogue.pages.values() if not chosen or page.family in chosen]
+    if not asked.strip():
+        return sorted(pages, key=lambda page: (page.family, page.id))
+    fired = {rule for _, rule, _ in matcher.match_text(asked)}
+    words = asked.casefold().split()
+    ranked = [(0 if page.id in fired else _rank(page, words), page.id, page) for page in pages]
+    return [
+        page for rank, _, page in sorted(ranked, key=lambda one: one[:2]) if rank is not None and rank < 9
+    ]
+
+
+def _rank(page: RulePage, words: Sequence[str]) -> int:
+    """1 where the id and titles hold all words, 2 where the whole page does, ``_NOWHERE`` else."""
+    head = f"{page.id} {page.title} {page.title_zh} {page.family}".casefold()
+    if all(word in head for word in words):
+        return 1
+    told = page.sections
+    body = (told.what, told.why, told.harmless, told.zh_what, told.zh_why, *told.fixes, *told.zh_fixes)
+    whole = "\n".join((head, *body, *page.patterns, *page.fires)).casefold()
+    return 2 if all(word in whole for word in words) else _NOWHERE
+
+
+def try_pattern(pattern: str, text: str) -> Trial:
+    """The lines of `text` that the pattern matches, as the matcher would: one line at a time."""
+    if fault := pattern_fault(pattern):
+        return Trial(fault)
+    expression, lines = compile_re2(pattern, encoded=False), lines_of(text)
+    hits: list[Hit] = []
+    for line in lines:
+        if (found := expression.search(line.text)) is not None and len(hits) < MOST_HITS:
+            told = {name: redact(value) for name, value in found.groupdict().items() if value is not None}
+            hits.append(Hit(line.number, redact(line.text), told))
+    return Trial(None, hits, len(lines))
+
+
+def draft_of(text: str, catalogue: Catalogue, *, since: str) -> Proposal:
+    """A page for the failure in `text`; raises ``DraftError`` where a rule knows it, or there is none."""
+    reading = RunReading(catalogue)
+    reading.feed(lines_of(text, "pasted"))
+    return propose(reading, since=since)

@@ -1,0 +1,121 @@
+"""Incidents, what became of them, who was told, and what people said: everything that the database keeps."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from sqlalchemy.exc import SQLAlchemyError
+
+from stallwatch_alerts.delivery.outbox import Outbox
+from stallwatch_alerts.delivery.records import Delivery
+from stallwatch_alerts.people import People, Silence
+from stallwatch_alerts.store import Change, IncidentStore
+from stallwatch_exporter.incident import Incident
+
+_log = logging.getLogger(__name__)
+_UNREADABLE = (SQLAlchemyError, msgspec.MsgspecError, OSError)
+_LATE_SECONDS = 300.0  #: after its end an incident's last messages may still leave
+T = TypeVar("T")
+
+
+class NotKept(Exception):
+    """Somebody's word could not be written; the reason, without addresses or secrets."""
+
+
+class Casebook:
+    """Opens the database when first asked. Reading never raises: without it there is nothing to tell."""
+
+    def __init__(self, url: str, home: Path) -> None:
+        self._url = url
+        self._home = home
+        self._lock = threading.Lock()
+        self._store: IncidentStore | None = None
+
+    def close(self) -> None:
+        """Give back the connections."""
+        if self._store is not None:
+            self._store.close()
+
+    def incidents(
+        self, run: str | None = None, status: str | None = None, limit: int | None = None
+    ) -> list[Incident]:
+        """The newest first."""
+        return self._read(lambda store: store.list(run, status, limit), [])
+
+    def incident(self, key: str) -> Incident | None:
+        """The one of this id."""
+        return self._read(lambda store: store.get(key), None)
+
+    def history(self, key: str) -> Sequence[Change]:
+        """What became of it, oldest first."""
+        return self._read(lambda store: store.history(key), ())
+
+    def deliveries(self, incident: Incident) -> list[Delivery]:
+        """The run's messages of the incident's time, oldest first."""
+        until = float("inf") if incident.resolved_at is None else incident.resolved_at + _LATE_SECONDS
+        found: list[Delivery] = self._read(
+            lambda store: Outbox(store.engine).deliveries(incident.run, 200), []
+        )
+        return [one for one in reversed(found) if incident.opened_at - 1 <= one.created_at <= until]
+
+    def acknowledged(self, key: str) -> bool:
+        """Whether somebody cares for it."""
+        return self._read(lambda store: People(store.engine).is_acknowledged(key), False)
+
+    def silences(self, incident: Incident, now: float) -> list[Silence]:
+        """Those that keep it quiet now."""
+        found: list[Silence] = self._read(lambda store: People(store.engine).silences(now), [])
+        return [one for one in found if one.fits(incident.run, incident.rule, incident.severity, now)]
+
+    def acknowledge(self, key: str, who: str, now: float) -> None:
+        """Somebody cares. Raises `NotKept`."""
+        self._write(lambda store: People(store.engine).acknowledge(key, who, now))
+
+    def note(self, key: str, who: str, text: str, now: float) -> None:
+        """Keep a remark. Raises `NotKept`."""
+        self._write(lambda store: People(store.engine).note(key, who, text, now))
+
+    def silence(self, incident: Incident, seconds: float, who: str, now: float) -> None:
+        """Keep this rule of this run quiet for so long. Raises `NotKept`."""
+        made = Silence(now, now + seconds, run=_exactly(incident.run), rule=_exactly(incident.rule), who=who)
+        self._write(lambda store: People(store.engine).silence(made))
+
+    def end_silences(self, silences: Iterable[Silence], now: float) -> None:
+        """Be told again. Raises `NotKept`."""
+
+        def act(store: IncidentStore) -> None:  # one that somebody else has just ended is as good as ended
+            for silence in silences:
+                People(store.engine).expire(silence.id, now)
+
+        self._write(act)
+
+    def _opened(self) -> IncidentStore:
+        with self._lock:
+            if self._store is None:
+                self._store = IncidentStore(self._url) if self._url else IncidentStore.at_home(self._home)
+            return self._store
+
+    def _read(self, ask: Callable[[IncidentStore], T], otherwise: T) -> T:
+        try:
+            return ask(self._opened())
+        except _UNREADABLE as error:
+            _log.warning("incidents cannot be read: %s", type(error).__name__)
+            return otherwise
+
+    def _write(self, act: Callable[[IncidentStore], object]) -> None:
+        try:
+            done = act(self._opened())
+        except _UNREADABLE as error:
+            raise NotKept(type(error).__name__) from error
+        if done is False:
+            raise NotKept("there is no such incident in the database")
+
+
+def _exactly(name: str) -> str:
+    """A name as a pattern that fits this name only: silences read * ? and [ ]."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

@@ -1,0 +1,80 @@
+"""The process that reads uploaded files: what they do to it, they do to nobody else's pages.
+
+Started by `reading` in the folder that holds the files. Standard input says what to read (`Task`, JSON);
+standard output gets one JSON line for each sign of progress, ``[read, of]`` in bytes, and ends with the line
+``"done"``; the answer (`Answer`, msgpack) lies in the file that the task names.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from stallwatch_dashboard import context
+from stallwatch_exporter.files.allfiles import Parallel
+from stallwatch_exporter.files.inputs import InputProblem, Limits
+from stallwatch_exporter.files.postmortem import diagnose_paths
+from stallwatch_exporter.settings import cache_home
+from stallwatch_rules.pages.catalogue import load_catalogue
+from stallwatch_rules.records import Diagnosis
+
+_NICER = 5  # than the pages, which people wait for
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to read, and how."""
+
+    names: list[str]  #: paths within the folder
+    rules: list[str]
+    language: str
+    limits: Limits
+    workers: int
+    answer: str  #: path of the file to write
+
+
+class Answer(msgspec.Struct):
+    """What was found."""
+
+    found: Diagnosis
+    problems: list[InputProblem]
+    context: str = ""  #: the lines around the evidence
+
+
+def main() -> None:
+    """Read, tell, answer."""
+    os.nice(_NICER)
+    task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
+    Path(task.answer).write_bytes(msgspec.msgpack.encode(_read(task)))
+    _tell("done")
+
+
+def _read(task: Task) -> Answer:
+    found, problems = diagnose_paths(
+        task.names,
+        catalogue=load_catalogue([Path(folder) for folder in task.rules], cache=cache_home()),
+        language=task.language,
+        progress=lambda read, of: _tell([read, of]),
+        limits=task.limits,
+        parallel=Parallel(workers=task.workers),
+    )
+    if found.primary is None:
+        return Answer(found, problems)
+    with ExitStack() as opened:
+        streams = [(name, opened.enter_context(Path(name).open("rb"))) for name in task.names]
+        lines = context.around(streams, found.primary.file, found.primary.line, limits=task.limits)
+        return Answer(found, problems, lines)
+
+
+def _tell(what: object) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(what) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Has uploaded files read by a process of their own, a few at a time, and hands on what it tells."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from stallwatch_dashboard.settings import DashboardSettings
+from stallwatch_dashboard.uploads.reader import Answer, Task
+from stallwatch_dashboard.uploads.spooled import spooled
+from stallwatch_exporter.files.allfiles import default_workers
+from stallwatch_exporter.files.inputs import InputProblem, Limits
+
+_AT_ONCE = 2
+_turns = threading.BoundedSemaphore(_AT_ONCE)
+_MIB = 1024 * 1024
+
+
+class ReadingFailed(Exception):
+    """The process that read ended without an answer; the words say how."""
+
+
+def limits_of(settings: DashboardSettings) -> Limits:
+    """How much one compressed upload may hold."""
+    return Limits(
+        members=settings.max_members, expanded=settings.max_expanded_mb * _MIB, ratio=settings.max_ratio
+    )
+
+
+def read_uploads(
+    files: Sequence[tuple[str, BinaryIO]],
+    settings: DashboardSettings,
+    language: str,
+    progress: Callable[[int, int], None],
+    waiting: Callable[[], object] = lambda: None,
+) -> Answer:
+    """Diagnose the files. ``waiting`` is told when others must be read first.
+
+    Whatever ``progress`` raises, as when the reader of the page is gone, ends the process at once. Raises
+    `ReadingFailed` where that process died, and ``OSError`` where the disk takes no files.
+    """
+    if not _turns.acquire(blocking=False):
+        waiting()
+        _turns.acquire()
+    try:
+        with spooled(files, settings.home) as (folder, names):
+            answer = folder.with_name(folder.name + ".answer")
+            task = Task(
+                names, list(settings.rules), language, limits_of(settings), default_workers(), str(answer)
+            )
+            try:
+                _run(task, folder, progress)
+                told = msgspec.msgpack.decode(answer.read_bytes(), type=Answer)
+            finally:
+                answer.unlink(missing_ok=True)
+    finally:
+        _turns.release()
+    return told
+
+
+def _run(task: Task, folder: Path, progress: Callable[[int, int], None]) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "stallwatch_dashboard.uploads.reader"],
+        cwd=folder,
+        # Never look for modules where uploaded files lie: one may be called json.py.
+        env={**os.environ, "PYTHONSAFEPATH": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        try:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(msgspec.json.encode(task))
+            process.stdin.close()
+            done = False
+            for line in process.stdout:
+                told = msgspec.json.decode(line)
+                done = told == "done"
+                if not done:
+                    progress(*told)
+        except BaseException:
+            process.kill()
+            raise
+    if not done or process.returncode:
+        raise ReadingFailed(f"exit code {process.returncode}")
+
+
+def too_much(files: Sequence[tuple[str, int]], most_mb: int) -> InputProblem | None:
+    """Why files (name, bytes) are too large together; ``None`` where they are not."""
+    total = sum(size for _, size in files)
+    if total <= most_mb * _MIB:
+        return None
+    name, size = max(files, key=lambda one: one[1])
+    return InputProblem(
+        name,
+        None,
+        f"the files are {total / _MIB:,.0f} MiB together, more than {most_mb:,} MiB; this is the largest"
+        f" ({size / _MIB:,.0f} MiB)",
+        "leave some out, pack them, or run stallwatch diagnose where they lie",
+    )

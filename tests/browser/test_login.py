@@ -1,0 +1,118 @@
+"""Signing in at a real OpenID Connect provider, and what each role then sees and may do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytest.importorskip("playwright", reason="playwright is not installed")
+pytest.importorskip("oidc_provider_mock", reason="oidc-provider-mock is not installed")
+import oidc_provider_mock as provider
+from stage import RECORDING, Stage
+
+PAGES = re.compile("Runs|Run|Post-mortem|Rules|Health")
+SECRET = "the-clients-secret-is-told-to-nobody"
+
+
+@pytest.fixture(scope="module")
+def metadata_url() -> Iterator[str]:
+    """Discovery, keys, the code flow with PKCE, userinfo: a whole provider, on this machine."""
+    people = [
+        provider.User(sub="viewer", claims={"email": "vera@example.org", "email_verified": True}),
+        provider.User(sub="operator", claims={"email": "olga@elsewhere.net", "groups": ["oncall"]}),
+        provider.User(sub="stranger", claims={"email": "sam@elsewhere.net"}),
+        provider.User(sub="pretender", claims={"email": "vera@example.org", "email_verified": False}),
+    ]
+    with provider.run_server_in_thread(user_claims=people) as server:
+        yield f"http://localhost:{server.server_port}/.well-known/openid-configuration"
+
+
+@pytest.fixture
+def guarded(stage: Stage, metadata_url: str) -> Stage:
+    """A dashboard with a login, started with one kept report."""
+    stage.process = stage.dashboard(  # type: ignore[attr-defined]
+        STALLWATCH_LOGIN_METADATA_URL=metadata_url,
+        STALLWATCH_LOGIN_CLIENT_ID="stallwatch",
+        STALLWATCH_LOGIN_CLIENT_SECRET=SECRET,
+        STALLWATCH_LOGIN_VIEWERS="@example.org",
+        STALLWATCH_LOGIN_OPERATORS="group:oncall",
+        STALLWATCH_ALERTS_URLS="json://127.0.0.1:9/hook",
+    )
+    return stage
+
+
+def sign_in(page, as_whom: str) -> None:  # type: ignore[no-untyped-def]
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("button", name=as_whom, exact=True).click()
+
+
+def test_nobody_sees_anything_before_signing_in(guarded: Stage, watched) -> None:  # type: ignore[no-untyped-def]
+    page = watched.page
+    for path in ("", "run?run=x", "postmortem", "rules", "health"):
+        page.goto(f"{guarded.url}/{path}")
+        page.get_by_role("button", name="Sign in").wait_for()
+        assert page.locator("input[type=file]").count() == 0
+        assert page.get_by_role("link", name=PAGES).count() == 0
+    # Streamlit's address for uploads takes nothing of a session that was offered none.
+    answer = page.request.put(
+        f"{guarded.url}/_stcore/upload_file/any-session/any-file",
+        multipart={"file": {"name": "a.log", "mimeType": "text/plain", "buffer": b"step 1"}},
+    )
+    assert answer.status == 403
+
+
+def test_a_viewer_looks_and_does_not_act(guarded: Stage, watched) -> None:  # type: ignore[no-untyped-def]
+    page = watched.page
+    page.goto(f"{guarded.url}/postmortem")
+    sign_in(page, "viewer")
+    page.get_by_text("· viewer").wait_for()
+    page.get_by_test_id("stTopNav").get_by_role("link", name="Post-mortem").click()
+    page.get_by_text("Only operators upload logs").wait_for()
+    assert page.locator("input[type=file]").count() == 0
+    page.get_by_test_id("stTopNav").get_by_role("link", name="Health").click()
+    page.get_by_text("Only operators send test messages").wait_for()
+    assert page.get_by_role("button", name="Send a test message").count() == 0
+    assert SECRET not in page.content()
+
+
+def test_an_operator_uploads_keeps_and_deletes(guarded: Stage, watched) -> None:  # type: ignore[no-untyped-def]
+    page = watched.page
+    page.goto(guarded.url)
+    sign_in(page, "operator")
+    page.get_by_text("· operator").wait_for()
+    page.get_by_test_id("stTopNav").get_by_role("link", name="Post-mortem").click()
+    page.locator("input[type=file]").set_input_files(sorted((RECORDING / "ranks").glob("*.log")))
+    page.get_by_role("heading", name="Failed").wait_for()
+    page.get_by_role("button", name="Keep this report").click()
+    page.wait_for_url(re.compile("report="))
+    (kept,) = (guarded.home / "reports").iterdir()
+    page.goto(f"{guarded.url}/postmortem")  # a new session of the same browser
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("button", name="Delete").wait_for(state="detached")
+    assert not kept.exists()
+    page.get_by_role("button", name="Sign out").click()
+    page.wait_for_url("**/oauth2/end_session**")  # the provider asks whether to sign out there, too
+    page.goto(guarded.url)
+    page.get_by_role("button", name="Sign in").wait_for()
+
+
+@pytest.mark.parametrize("whom", ["stranger", "pretender"])
+def test_who_is_not_allowed_sees_only_that(guarded: Stage, watched, whom: str) -> None:  # type: ignore[no-untyped-def]
+    page = watched.page
+    page.goto(guarded.url)
+    sign_in(page, whom)
+    page.get_by_role("heading", name="You are signed in, but may not see this dashboard").wait_for()
+    assert page.get_by_role("link", name=PAGES).count() == 0
+    assert page.get_by_role("button", name="Sign out").count() == 1
+
+
+def test_the_secret_stands_in_no_command_line_and_no_file(guarded: Stage) -> None:
+    process = psutil.Process(guarded.process.pid)  # type: ignore[attr-defined]
+    for one in (process, *process.children(recursive=True)):
+        assert not [word for word in one.cmdline() if SECRET in word]
+    files = [path for path in Path(guarded.home).rglob("*") if path.is_file()]
+    assert not [path for path in files if SECRET.encode() in path.read_bytes()]

@@ -1,0 +1,125 @@
+"""Who may do what, and that the login's secrets reach Streamlit and nobody else."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stallwatch_dashboard.access import Login, role_of
+from stallwatch_dashboard.cookie_secret import kept_cookie_secret
+from stallwatch_dashboard.launch import serve, streamlit_options
+from stallwatch_dashboard.settings import DashboardSettings, from_environment, to_environment
+
+LOGIN = Login(
+    metadata_url="https://id.example.org/.well-known/openid-configuration",
+    client_id="stallwatch",
+    client_secret='s3cret "quoted" \\ ü',
+    viewers=("@example.org", "guest@elsewhere.net"),
+    operators=("Ann@Example.org", "group:oncall"),
+)
+
+
+@pytest.mark.parametrize(
+    ("claims", "role"),
+    [
+        ({"email": "bob@example.org"}, "viewer"),
+        ({"email": "BOB@EXAMPLE.ORG"}, "viewer"),
+        ({"email": "guest@elsewhere.net", "email_verified": True}, "viewer"),
+        ({"email": "ann@example.org"}, "operator"),
+        ({"email": "x@elsewhere.net", "groups": ["ml", "oncall"]}, "operator"),
+        ({"groups": "oncall"}, "operator"),
+        ({"email": "x@elsewhere.net", "groups": ["Oncall", 7, None]}, None),
+        ({"email": "ann@example.org", "email_verified": False}, None),
+        ({"email": "ann@example.org@evil.net"}, None),
+        ({"email": "x@sub.example.org"}, None),
+        ({"email": "@example.org.evil.net"}, None),
+        ({"email": ["ann@example.org"]}, None),
+        ({"email": "group:oncall"}, None),
+        ({"name": "ann@example.org"}, None),
+        ({}, None),
+    ],
+)
+def test_roles(claims: dict[str, object], role: str | None) -> None:
+    assert role_of(LOGIN, claims) == role
+
+
+def test_a_star_lets_in_whoever_can_sign_in() -> None:
+    assert role_of(replace(LOGIN, viewers=("*",)), {"sub": "1"}) == "viewer"
+
+
+def test_groups_may_have_another_name() -> None:
+    claims = {"roles": ["oncall"], "groups": ["nothing"]}
+    assert role_of(replace(LOGIN, groups_claim="roles"), claims) == "operator"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"client_secret": ""}, "login.client_secret is missing"),
+        ({"client_id": ""}, "login.client_id is missing"),
+        ({"metadata_url": ""}, "login.metadata_url is missing"),
+        ({"metadata_url": "id.example.org"}, "is no http(s) address"),
+        ({"viewers": (), "operators": ()}, "lets nobody in"),
+        ({"viewers": ("example.org",)}, "cannot tell who 'example.org' is"),
+        ({"viewers": ("group:",)}, "cannot tell who 'group:' is"),
+    ],
+)
+def test_a_login_that_cannot_work_is_told_before_the_start(
+    changes: dict[str, object], words: str, home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    login = replace(LOGIN, **changes)  # type: ignore[arg-type]
+    assert serve(DashboardSettings(home=home, login=login)) == 2
+    told = capfd.readouterr().err
+    assert words in told and LOGIN.client_secret not in told
+
+
+def test_the_cookie_secret_is_kept_for_its_owner_alone(tmp_path: Path) -> None:
+    made = kept_cookie_secret(tmp_path)
+    (path,) = tmp_path.iterdir()
+    assert len(made) >= 32 and kept_cookie_secret(tmp_path) == made
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o644)  # others may have read it
+    assert kept_cookie_secret(tmp_path) != made
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_streamlit_gets_the_secrets_and_no_file_holds_them(tmp_path: Path) -> None:
+    program = (
+        "import asyncio\n"
+        "from stallwatch_dashboard.entry.application import app\n"
+        "from stallwatch_dashboard.settings import from_environment\n"
+        "told = from_environment()\n"
+        "async def serve():\n"
+        "    async with app.lifespan()(app): pass\n"
+        "asyncio.run(serve())\n"
+        "from streamlit import auth_util\n"
+        "section = auth_util.get_secrets_auth_section()\n"
+        "assert section['client_secret'] == told.login.client_secret\n"
+        "assert auth_util.get_signing_secret() == section['cookie_secret']\n"
+        "print(auth_util.get_redirect_uri(section))\n"
+    )
+    settings = DashboardSettings(home=tmp_path, login=LOGIN, url="https://watch.example.org/")
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **streamlit_options(settings), **to_environment(settings)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "https://watch.example.org/oauth2callback"
+    told = LOGIN.client_secret.encode()
+    assert not [path for path in tmp_path.iterdir() if told in path.read_bytes()]
+
+
+def test_settings_cross_to_the_serving_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    settings = DashboardSettings(home=tmp_path, login=LOGIN, targets=("a:1",), url="https://x.example")
+    for name, value in to_environment(settings).items():
+        monkeypatch.setenv(name, value)
+    assert from_environment() == settings
+    assert LOGIN.client_secret not in repr(settings)

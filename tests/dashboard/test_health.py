@@ -1,0 +1,54 @@
+"""What the Health page says of the dashboard's own sight."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from stallwatch_dashboard import health
+from stallwatch_dashboard.sources.scraper import TargetStatus
+
+NOW = 1_000.0
+
+
+class Told:
+    """The newest numbers of some runs."""
+
+    def __init__(self, **lost: float) -> None:
+        self._lost = lost
+
+    def latest(self, run: str, metric: str) -> dict[tuple[int | None, str], float]:
+        assert metric == "stallwatch_dropped_records_total"
+        return {(None, ""): self._lost[run]} if run in self._lost else {}
+
+    def series(self, run: str, metric: str, since: float | None = None) -> pd.DataFrame:
+        raise AssertionError("no history is needed")
+
+
+def test_sources_in_trouble_come_first() -> None:
+    targets = [
+        TargetStatus("http://a", "good", answered=NOW - 1, scrapes=9),
+        TargetStatus("http://b", "late", answered=NOW - 60, scrapes=9, failures=3, error="refused"),
+        TargetStatus("http://c", None, scrapes=2, failures=2, error="refused"),
+        TargetStatus("http://d", "over", answered=NOW - 900, scrapes=9, failures=3, error="refused"),
+    ]
+    found = health.sources_of(targets, {"over"}, NOW)
+    assert [(one.state, one.run, one.lag) for one in found] == [
+        ("silent", "", None),
+        ("late", "late", 60.0),
+        ("answers", "good", 1.0),
+    ]
+
+
+def test_only_runs_that_lost_something_are_named() -> None:
+    found = health.losses(Told(a=0, b=3, c=12), ["a", "b", "c", "d"])
+    assert [(one.run, one.records) for one in found] == [("c", 12), ("b", 3)]
+
+
+def test_the_disk_and_the_versions(tmp_path: Path) -> None:
+    (tmp_path / "metrics.duckdb").write_bytes(b"x" * 100)
+    found = health.disk(tmp_path)
+    assert found is not None and found.store == 100 and found.free > 0
+    assert health.disk(tmp_path / "missing") is None
+    assert {"python", "stallwatch", "streamlit"} <= health.versions().keys()

@@ -1,0 +1,162 @@
+"""The pages' numbers from a real Prometheus that scrapes the real exporter."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from stallwatch_dashboard import frames
+from stallwatch_dashboard.settings import DashboardSettings, to_environment
+from stallwatch_dashboard.sources.embedded import Embedded, close_shared
+from stallwatch_dashboard.sources.prometheus import PrometheusStore
+from stallwatch_exporter.rings.reader import Record
+from stallwatch_exporter.serving.metrics import RunMetrics
+
+PROMETHEUS = shutil.which("prometheus")
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus: apt-get install prometheus"),
+]
+RUN = 'grpo-"7b"\\x'  # a name that must be quoted in a question
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def numbers() -> RunMetrics:
+    """A run of two ranks, the second one behind."""
+    metrics = RunMetrics(RUN)
+    metrics.read(5, 100)
+    metrics.progress(57, 900)
+    metrics.phase("train")
+    metrics.thresholds({"train": 30.0})
+    metrics.stalled(12.0)
+    metrics.host_memory(6 << 30)
+    metrics.host_memory_limit(10 << 30)
+    metrics.milestones.progressed(time.time())
+    for rank, step in ((0, 57), (1, 50)):
+        metrics.stepped(rank, time.time())
+        values = {"step": float(step), "loss": 1.5 + rank, "memory_allocated_bytes": float((20 + rank) << 30)}
+        metrics.hooked(Record(rank=rank, number=1, time=time.time(), values=values))
+    for _ in range(10):
+        metrics.step_took(2.0)
+    return metrics
+
+
+@pytest.fixture(scope="module")
+def server(numbers: RunMetrics, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Prometheus, scraping the run every second."""
+    from prometheus_client import start_http_server
+
+    folder = tmp_path_factory.mktemp("prometheus")
+    exporter, thread = start_http_server(0, addr="127.0.0.1", registry=numbers.registry)
+    config = folder / "prometheus.yml"
+    config.write_text(
+        "global: {scrape_interval: 1s}\n"
+        "scrape_configs:\n"
+        f"  - {{job_name: stallwatch, static_configs: [{{targets: ['127.0.0.1:{exporter.server_port}']}}]}}\n"
+    )
+    port = free_port()
+    child = subprocess.Popen(
+        [
+            str(PROMETHEUS),
+            f"--config.file={config}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        child.terminate()
+        child.wait(20)
+        exporter.shutdown()
+        exporter.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def store(server: str, wait_for: Callable[..., None]) -> PrometheusStore:
+    """Asked once it has scraped the run twice."""
+    made = PrometheusStore(server)
+    wait_for(lambda: len(made.series(RUN, "stallwatch_step")) >= 2, "two scrapes", 60.0)
+    return made
+
+
+def test_a_row_tells_the_same_as_from_the_embedded_store(store: PrometheusStore) -> None:
+    assert set(store.last_seen()) == {RUN}
+    found = store.glances([RUN], time.time())[RUN]
+    assert (found.step, found.total_steps, found.phase) == (57, 900, "train")
+    assert (found.step_seconds, found.stalled_seconds, found.stepping_seconds) == (2.0, 12.0, 20.0)
+    assert (found.memory_bytes, found.host_memory_limit_bytes) == (21 << 30, 10 << 30)
+    assert not found.overdue and found.started_at is not None
+    assert store.glances([RUN], time.time() + 60)[RUN].overdue
+    assert store.problem is None
+
+
+def test_the_run_page_has_its_frames(store: PrometheusStore) -> None:
+    found = frames.from_store(store, RUN)
+    assert found.steps["v"].iloc[-1] == 57 and found.total_steps == 900
+    assert sorted(found.loss["rank"].unique()) == [0, 1]
+    assert found.memory_kind == "allocated" and [name for _, name in found.phases] == ["train"]
+    assert found.threshold["v"].iloc[-1] == 30.0
+    assert set(found.rank_steps.groupby("rank")["v"].last()) == {57, 50}
+
+
+def test_a_run_that_nobody_knows_is_empty(store: PrometheusStore) -> None:
+    assert store.series("nobody", "stallwatch_step").empty and store.first_seen("nobody") is None
+    assert store.latest("nobody", "stallwatch_step") == {}
+    assert store.glances(["nobody"], time.time())["nobody"].step is None
+
+
+def test_a_server_that_is_gone_is_told_without_its_password() -> None:
+    store = PrometheusStore(f"http://user:s3cr3t@127.0.0.1:{free_port()}")
+    assert store.last_seen() == {} and store.series("run", "stallwatch_step").empty
+    assert store.problem is not None and "Prometheus" in store.problem and "s3cr3t" not in store.problem
+
+
+def test_the_pages_stand_on_it(
+    store: PrometheusStore, server: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app_test = pytest.importorskip("streamlit.testing.v1")
+    for name, value in to_environment(DashboardSettings(home=home, prometheus_url=server)).items():
+        monkeypatch.setenv(name, value)
+    try:
+        for name in ("runs", "run", "incidents", "health"):
+            script = f"from stallwatch_dashboard.app import main\nmain({name!r})"
+            app = app_test.AppTest.from_string(script, default_timeout=60)
+            app.query_params["run"] = RUN
+            app.run()
+            assert not app.exception, name
+            if name == "runs":
+                assert list(app.dataframe[0].value["Run"]) == [RUN]
+                assert list(app.dataframe[0].value["State"]) == ["▶ training"]
+            if name == "run":
+                assert {metric.label: metric.value for metric in app.metric}["Step"] == "57 / 900"
+    finally:
+        close_shared()
+
+
+def test_its_runs_are_rows_though_no_folder_of_them_is_here(
+    store: PrometheusStore, server: str, home: Path
+) -> None:
+    source = Embedded(DashboardSettings(home=home, prometheus_url=server))
+    try:
+        (row,) = source.rows()
+        assert (row.run, row.state, row.phase) == (RUN, "training", "train")
+        assert source.run_names() == [RUN] and source.targets() == []
+        assert source.frames(RUN).last_step_at is not None
+    finally:
+        source.close()

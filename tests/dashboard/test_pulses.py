@@ -1,0 +1,69 @@
+"""The course of a run's loss and the pace of its steps, kept in little memory."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from stallwatch_dashboard.sources.exposition import Reading
+from stallwatch_dashboard.sources.pulses import MOST_LOSSES, pulse_of
+from stallwatch_dashboard.sources.store import MetricStore
+
+
+def scrape(step: int, rank: int = 0) -> list[Reading]:
+    took = 1.0 if step < 60 else 3.0
+    seconds = step * 1.0 if step < 60 else 59 + (step - 59) * took
+    return [
+        Reading("run", "stallwatch_loss", rank, "", 100.0 / (step + 1)),
+        Reading("run", "stallwatch_loss", rank + 1, "", 7.0),
+        Reading("run", "stallwatch_step_duration_seconds_sum", None, "", seconds),
+        Reading("run", "stallwatch_step_duration_seconds_count", None, "", float(step)),
+    ]
+
+
+def test_the_pace_now_and_the_runs_own_early_one() -> None:
+    store = MetricStore()
+    for step in range(1, 100):
+        store.write(scrape(step), float(step))
+    found = store.glances(["run"], 100.0)["run"]
+    assert (found.step_seconds, found.baseline_seconds) == (3.0, 1.0)
+    assert found.loss == 1.0 and found.stepping_seconds == 179.0 and found.started_at == 1.0
+
+
+def test_a_first_scrape_tells_the_mean_of_all_steps() -> None:
+    store = MetricStore()
+    store.write(scrape(50), 1.0)
+    assert store.glances(["run"], 1.0)["run"].step_seconds == 1.0
+
+
+def test_the_course_is_bounded_ends_with_the_last_loss_and_leaves_nan_out() -> None:
+    values = [float(n) for n in range(5000)]
+    losses = pulse_of([math.nan, *values, math.inf], [], None).losses
+    assert MOST_LOSSES <= len(losses) <= 2 * MOST_LOSSES
+    assert losses[-1] == 4999.0 and list(losses) == sorted(losses) and losses[0] < 200
+
+
+def test_an_agent_that_starts_anew_makes_no_negative_step() -> None:
+    pulse = pulse_of([], [(10.0, 10.0), (20.0, 20.0), (1.0, 1.0), (3.0, 2.0)], None)
+    assert pulse.recent == 1.5  # the median of 1 and 2
+
+
+def test_a_restarted_dashboard_knows_what_the_first_one_saw(tmp_path: Path) -> None:
+    first = MetricStore(tmp_path / "m.duckdb")
+    for step in range(1, 200):
+        first.write(scrape(step), float(step))
+    before = first.glances(["run"], 200.0)["run"]
+    first.close()
+    again = MetricStore(tmp_path / "m.duckdb")
+    found = again.glances(["run"], 200.0)["run"]
+    again.close()
+    assert (found.step_seconds, found.baseline_seconds) == (before.step_seconds, before.baseline_seconds)
+    assert found.started_at == 1.0 and found.losses[-1] == 0.5 and len(found.losses) <= 2 * MOST_LOSSES + 1
+    assert found.losses[0] > 20
+
+
+def test_a_run_that_is_forgotten_leaves_nothing() -> None:
+    store = MetricStore()
+    store.write(scrape(5), 1.0)
+    store.prune(100.0)
+    assert store.last_seen() == {} and store.glances(["run"], 1.0)["run"].losses == ()

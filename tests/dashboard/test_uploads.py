@@ -1,0 +1,255 @@
+"""Uploads that are too much, or want to be more than logs: refused or read within caps, and told."""
+
+from __future__ import annotations
+
+import asyncio
+import bz2
+import gzip
+import io
+import pickle
+import tarfile
+import zipfile
+from collections.abc import MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stallwatch_dashboard.settings import DashboardSettings
+from stallwatch_dashboard.uploads.gate import Ledger, UploadGate
+from stallwatch_dashboard.uploads.reader import Answer
+from stallwatch_dashboard.uploads.reading import read_uploads, too_much
+from stallwatch_dashboard.uploads.spooled import safe_name, spooled
+
+LOG = b"step 1 loss 2.0\nstep 2 loss 1.9\n"
+LOG += b"torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+
+
+@pytest.fixture
+def settings(home: Path) -> DashboardSettings:
+    """Small caps, so that small files go beyond them."""
+    return DashboardSettings(home=home, max_members=50, max_ratio=100, max_expanded_mb=200)
+
+
+def read(settings: DashboardSettings, *files: tuple[str, bytes]) -> Answer:
+    """What came of the files; nothing of them may be left."""
+    streams = [(name, io.BytesIO(data)) for name, data in files]
+    answer = read_uploads(streams, settings, "en", lambda _read, _of: None)
+    assert not list(settings.home.glob(".upload-*"))
+    return answer
+
+
+def told(answer: Answer) -> str:
+    return "\n".join(map(str, answer.problems))
+
+
+def zipped(*members: tuple[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members:
+            archive.writestr(name, data)
+    return packed.getvalue()
+
+
+def tarred(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for info, data in members:
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return packed.getvalue()
+
+
+def test_a_flat_zip_bomb_is_cut_off_and_named(settings: DashboardSettings) -> None:
+    bomb = zipped(("rank0.log", bytes(150 * 1024 * 1024)))
+    answer = read(settings, ("bomb.zip", bomb), ("good.log", LOG))
+    assert "bomb.zip!rank0.log" in told(answer) and "zip bomb" in told(answer)
+    assert answer.found.primary is not None and answer.found.primary.file == "good.log"
+
+
+def test_a_nested_zip_bomb_is_not_entered(settings: DashboardSettings) -> None:
+    inner = zipped(("rank0.log", bytes(10_000_000)))
+    answer = read(settings, ("nested.zip", zipped(*((f"{n}.log", inner) for n in range(5)))))
+    assert "is a zip archive within an archive; unpack it" in told(answer)
+
+
+def test_a_member_that_is_compressed_itself_is_metered(settings: DashboardSettings) -> None:
+    inner = gzip.compress(bytes(150 * 1024 * 1024))
+    assert "zip bomb" in told(read(settings, ("nested.zip", zipped(("rank0.log.gz", inner)))))
+
+
+@pytest.mark.parametrize(
+    "name", ["../../escape.log", "/etc/escape.log", "..\\..\\escape.log", "a/../../escape.log"]
+)
+def test_names_that_climb_lead_nowhere(settings: DashboardSettings, name: str, tmp_path: Path) -> None:
+    answer = read(settings, (name, LOG), ("x.zip", zipped((name, LOG))))
+    assert answer.found.primary is not None and answer.found.stats.files == 2
+    assert not [path for path in tmp_path.rglob("*") if "escape" in path.name]
+
+
+def test_links_in_archives_are_not_followed(settings: DashboardSettings, tmp_path: Path) -> None:
+    (tmp_path / "secret.log").write_bytes(LOG)
+    link = tarfile.TarInfo("rank0.log")
+    link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path / "secret.log")
+    hard = tarfile.TarInfo("rank1.log")
+    hard.type, hard.linkname = tarfile.LNKTYPE, "../../secret.log"
+    answer = read(settings, ("links.tar", tarred((link, b""), (hard, b""))))
+    assert answer.found.primary is None and "holds no log files" in told(answer)
+
+
+def test_headers_that_lie_about_sizes(settings: DashboardSettings) -> None:
+    packed = bytearray(zipped(("rank0.log", LOG * 1000)))
+    central = packed.rindex(b"PK\x01\x02")
+    packed[central + 24 : central + 28] = (10).to_bytes(4, "little")  # claims ten bytes
+    answer = read(settings, ("lies.zip", bytes(packed)), ("good.log", LOG))
+    assert answer.found.stats.bytes < 2 * len(LOG) * 1000 and "lies.zip" in told(answer)
+    huge = bytearray(tarred((tarfile.TarInfo("rank0.log"), LOG)))
+    huge[124:136] = b"77777777777\x00"  # claims eight gigabytes
+    huge[148:156] = b" " * 8
+    huge[148:156] = b"%06o\x00 " % sum(huge[:512])
+    assert "huge.tar" in told(read(settings, ("huge.tar", bytes(huge))))
+
+
+def test_a_hundred_thousand_members(settings: DashboardSettings) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for number in range(100_000):
+            archive.writestr(f"r{number}.log", b"x")
+    answer = read(settings, ("many.zip", packed.getvalue()))
+    assert "many.zip: holds more than 50 files; the others were not read" in told(answer)
+    assert answer.found.stats.files == 50
+
+
+@pytest.mark.parametrize(("pack", "name"), [(gzip.compress, "a.log.gz"), (bz2.compress, "a.tar.bz2")])
+def test_archives_that_break_off(settings: DashboardSettings, pack: Any, name: str) -> None:
+    whole = pack(b"".join(b"step %d loss 1.0 %d\n" % (n, n * 7919 % 10007) for n in range(50_000)))
+    assert name in told(read(settings, (name, whole[: len(whole) // 2])))
+
+
+def test_pickles_are_not_loaded(settings: DashboardSettings, tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[Any, tuple[str, str]]:
+            return open, (str(tmp_path / "loaded"), "w")
+
+    answer = read(
+        settings,
+        ("model.pkl", pickle.dumps(Evil())),
+        ("optimizer.pt", zipped(("data.pkl", pickle.dumps(Evil())))),
+    )
+    assert not (tmp_path / "loaded").exists() and answer.problems
+
+
+def test_modules_among_the_uploads_are_never_imported(settings: DashboardSettings, tmp_path: Path) -> None:
+    evil = f"open({str(tmp_path / 'imported')!r}, 'w')\n".encode()
+    names = ("msgspec.py", "json.py", "sitecustomize.py", "stallwatch_dashboard.py", "numpy.py")
+    answer = read(settings, *((name, evil) for name in names), ("good.log", LOG))
+    assert not (tmp_path / "imported").exists()
+    assert answer.found.primary is not None and answer.found.primary.rule == "cuda-oom"
+
+
+def test_two_files_of_one_name_are_both_read(settings: DashboardSettings) -> None:
+    answer = read(settings, ("rank0.log", b"step 1 loss 2.0\n"), ("rank0.log", LOG))
+    assert answer.found.stats.files == 2 and answer.found.primary is not None
+
+
+def test_whoever_leaves_ends_the_reading(settings: DashboardSettings) -> None:
+    class Gone(Exception):
+        pass
+
+    def leave(_read: int, _of: int) -> None:
+        raise Gone
+
+    with pytest.raises(Gone):
+        read_uploads([("a.log", io.BytesIO(LOG))], settings, "en", leave)
+    assert not list(settings.home.iterdir()) or not list(settings.home.glob(".upload-*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "safe"),
+    [
+        ("rank0.log", "rank0.log"),
+        ("a/b/rank1.log", "rank1.log"),
+        ("..", "upload-3"),
+        ("", "upload-3"),
+        ("-", "upload-"),
+        ("--help", "upload--help"),
+        ("a\x00b\n.log", "a_b_.log"),
+    ],
+)
+def test_safe_names(name: str, safe: str) -> None:
+    assert safe_name(name, 3) == safe
+
+
+def test_long_names_keep_their_end(tmp_path: Path) -> None:
+    with spooled([("界" * 400 + ".log", io.BytesIO(LOG))], tmp_path) as (folder, names):
+        assert names[0].endswith(".log") and (folder / names[0]).read_bytes() == LOG
+
+
+def test_too_much_names_the_largest() -> None:
+    mib = 1024 * 1024
+    assert too_much([("a.log", mib)], 2) is None
+    problem = too_much([("a.log", mib), ("b.log", 2 * mib)], 2)
+    assert problem is not None and problem.path == "b.log" and "more than 2 MiB" in str(problem)
+
+
+class TestGate:
+    """Streamlit's address for uploads, asked without a browser."""
+
+    def ask(
+        self, ledger: Ledger, session: str, size: int | None, method: str = "PUT", inner: int = 204
+    ) -> int:
+        seen: list[MutableMapping[str, Any]] = []
+
+        async def app(_scope: Any, _receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": inner, "headers": []})
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            seen.append(message)
+
+        async def receive() -> MutableMapping[str, Any]:
+            return {}
+
+        headers = [] if size is None else [(b"content-length", str(size).encode())]
+        path = f"/base/_stcore/upload_file/{session}/f{size}"
+        scope = {"type": "http", "method": method, "path": path, "headers": headers}
+        gate = UploadGate(app, ledger, 100, lambda one: one != "gone")
+        with ThreadPoolExecutor(1) as apart:  # a browser test before this one keeps a loop in this thread
+            apart.submit(asyncio.run, gate(scope, receive, send)).result()
+        return int(seen[0]["status"])
+
+    def test_only_sessions_that_were_offered_it(self) -> None:
+        ledger = Ledger()
+        assert self.ask(ledger, "a", 10) == 403
+        ledger.open_for("a")
+        assert self.ask(ledger, "a", 10) == 204
+        ledger.close_for("a")
+        assert self.ask(ledger, "a", 10) == 403
+
+    def test_all_together_may_keep_so_much(self) -> None:
+        ledger = Ledger()
+        for session in ("a", "b", "gone"):
+            ledger.open_for(session)
+        assert self.ask(ledger, "gone", 60) == 204
+        assert self.ask(ledger, "a", 70) == 204  # what the session that ended kept is free again
+        assert self.ask(ledger, "b", 40) == 413
+        assert self.ask(ledger, "a", 70, "DELETE") == 204
+        assert self.ask(ledger, "b", 40) == 204
+
+    def test_what_streamlit_refused_does_not_count(self) -> None:
+        ledger = Ledger()
+        ledger.open_for("a")
+        assert self.ask(ledger, "a", 90, inner=413) == 413
+        assert self.ask(ledger, "a", 80) == 204
+
+    def test_a_length_must_be_told(self) -> None:
+        ledger = Ledger()
+        ledger.open_for("a")
+        assert self.ask(ledger, "a", None) == 411
+
+
+def test_limits_come_from_the_settings(settings: DashboardSettings) -> None:
+    wide = replace(settings, max_members=3)
+    answer = read(wide, ("few.zip", zipped(*((f"r{n}.log", LOG) for n in range(5)))))
+    assert "more than 3 files" in told(answer)
