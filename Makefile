@@ -6,13 +6,16 @@ BIN    := $(VENV)/bin
 # The CPU build is enough for tests and demo-live. Another one: make test TORCH='torch==2.8.0 --index-url …'
 TORCH     ?= torch==2.13.0
 DEEPSPEED ?= deepspeed==0.19.8
+TRL       ?= trl==1.16.0
+# Where `make test-versions` keeps its environments, a gigabyte each, and what it saw.
+VENVS     ?= .venvs
 # Labelled logs beside the checkout, where there are any; see bench/scoreboard.py for their form.
 CORPUS    ?= $(wildcard ../shared/corpus)
-DEBIAN_PACKAGES := prometheus chromium fonts-noto-cjk openssl
+DEBIAN_PACKAGES := prometheus prometheus-alertmanager chromium fonts-noto-cjk openssl postgresql
 DIRS := stallwatch exporter rules alerts dashboard tests bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-live record lint format test test-pythons system-packages screenshots scoreboard bench-scan bench-probe clean
+.PHONY: help install demo demo-live record lint format test test-pythons test-versions system-packages screenshots scoreboard bench-scan bench-stall bench-probe bench-dashboard bench-alerts clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -32,9 +35,9 @@ $(VENV)/.dev: $(VENV)/.base
 	@touch $@
 
 $(VENV)/.repro: $(VENV)/.base
-	@echo "Installing $(TORCH) and $(DEEPSPEED) into $(VENV) (some minutes) …"
+	@echo "Installing $(TORCH), $(DEEPSPEED) and $(TRL) into $(VENV) (some minutes) …"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(DEEPSPEED) accelerate transformers
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(DEEPSPEED) accelerate transformers lightning $(TRL) peft datasets
 	@touch $@
 
 install: $(VENV)/.base ## install Stallwatch with the dashboard and chat into .venv
@@ -67,6 +70,10 @@ test: $(VENV)/.dev $(VENV)/.repro system-packages ## every test: rules, exporter
 test-pythons: ## the training side's tests on every Python from 3.10 to 3.13 that is installed
 	sh tests/pythons.sh
 
+test-versions: $(VENV)/.base ## the failures on eight older stacks, each in an environment of its own, and docs/versions.md (an hour)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	cd tests/repro && PATH="$(abspath $(BIN)):$$PATH" $(abspath $(BIN))/python -m versions --folder '$(abspath $(VENVS))' --torch '$(TORCH)' $(VERSIONS_ARGS)
+
 screenshots: $(VENV)/.dev system-packages ## take the pictures in docs/images again
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/browser/screenshots.py
 
@@ -76,9 +83,18 @@ scoreboard: $(VENV)/.dev ## how often the diagnosis is right, on every labelled 
 bench-scan: $(VENV)/.dev ## reading one generated log: the diagnosis against ripgrep, mtail, Drain3 and others
 	$(BIN)/python bench/scan.py
 
+bench-stall: $(VENV)/.dev ## 10,000 simulated run-hours: false stalls and time to a hang, against fixed timeouts
+	$(BIN)/python bench/stall.py
+
 bench-probe: $(VENV)/.dev ## what a step costs a rank: the probe against gauges and loggers
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check tensorboardX wandb trackio mlflow-skinny
 	$(BIN)/python bench/probe.py
+
+bench-alerts: $(VENV)/.dev ## from a line in a log to a chat, embedded and through Prometheus; 10,000 incidents in a minute
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/alerts.py
+
+bench-dashboard: $(VENV)/.dev ## what the pages cost their server: 200 runs of 64 ranks over a day
+	$(BIN)/python bench/dashboard.py
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .stallwatch-demo

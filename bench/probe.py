@@ -2,24 +2,34 @@
 
     make bench-probe
 
-All rows are measured in one run, in turns, so that a noisy machine is noisy for all. Loggers that are not
-installed are left out. The import cost is that of the whole bootstrap in a fresh Python.
+All rows are measured in one run, in turns, so that a noisy machine is noisy for all; each in a process of
+its own, so that a logger's threads burden nobody else. Loggers that are not installed are left out. The
+import cost is that of the whole bootstrap in a fresh Python. Then steps of 50 ms, in pairs with and without a
+probe, and a scrape of ten thousand series.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing
 import os
+import random
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 
+from prometheus_client import generate_latest
+
 from stallwatch_exporter.probe.api import Probe
-from stallwatch_exporter.probing import with_probe
+from stallwatch_exporter.probe.hooks.torch import accelerator_memory, resident_memory
+from stallwatch_exporter.rings.probing import with_probe
+from stallwatch_exporter.rings.reader import Record
+from stallwatch_exporter.serving.metrics import RunMetrics
 
 VALUES = {
     "loss": 1.25,
@@ -35,6 +45,10 @@ VALUES = {
 }
 ROUNDS = 15
 SECONDS = 0.04  # of each row in each round
+BATCH = 20
+PAIRS = 300
+SERIES = 10_000
+SERIES_OF_A_RANK = 11  # of those values, with its step and when that was
 Step = Callable[[int], None]
 
 
@@ -147,14 +161,15 @@ ROWS: dict[str, tuple[str, Callable[[Path], Step]]] = {
 }
 
 
-def microseconds(step: Step, first: int) -> tuple[float, int]:
-    """The time of one step, over a batch that takes about ``SECONDS``; and the number of the next."""
-    number, begin = first, time.perf_counter()
-    while (now := time.perf_counter()) - begin < SECONDS:
-        for _ in range(20):
+def microseconds(step: Step, first: int) -> tuple[list[float], int]:
+    """The time of one step, batch by batch for about ``SECONDS``; and the number of the next."""
+    number, took, until = first, [], time.perf_counter() + SECONDS
+    while (begin := time.perf_counter()) < until:
+        for _ in range(BATCH):
             number += 1
             step(number)
-    return (now - begin) / (number - first) * 1e6, number
+        took.append((time.perf_counter() - begin) / BATCH * 1e6)
+    return took, number
 
 
 def import_milliseconds(folder: Path) -> float:
@@ -168,34 +183,120 @@ def import_milliseconds(folder: Path) -> float:
     return statistics.median(took)
 
 
+def serve_turns(row: str, folder: Path, asked: Connection) -> None:
+    """In a process of its own, so that a logger's threads burden nobody else: measure whenever asked."""
+    try:
+        step = ROWS[row][1](folder)
+    except Exception as error:
+        asked.send(f"{type(error).__name__}: {error}")
+        return
+    asked.send(None)
+    number = 0
+    while asked.recv():
+        took, number = microseconds(step, number)
+        asked.send(took)
+    os._exit(0)  # what the logger still wants to send or ask at exit is not measured here
+
+
+def steps(folder: Path) -> dict[str, list[float]]:
+    """Microseconds of ten values, batch by batch, of each row that starts; all in turns."""
+    context = multiprocessing.get_context("spawn")
+    pipes: dict[str, Connection] = {}
+    for row, (package, _) in ROWS.items():
+        if importlib.util.find_spec(package) is None:
+            print(f"{row}: not installed, left out")
+            continue
+        own = folder / row.replace(" ", "-")
+        own.mkdir()
+        pipes[row], theirs = context.Pipe()
+        context.Process(target=serve_turns, args=(row, own, theirs), daemon=True).start()
+    for row, pipe in list(pipes.items()):
+        problem = pipe.recv()
+        if problem is not None:
+            print(f"{row}: does not start ({problem}), left out")
+            del pipes[row]
+    took: dict[str, list[float]] = {row: [] for row in pipes}
+    for _ in range(ROUNDS):
+        for row, pipe in pipes.items():
+            pipe.send(True)
+            took[row] += pipe.recv()
+    for pipe in pipes.values():
+        pipe.send(False)
+    return took
+
+
+def paired(folder: Path) -> tuple[float, float]:
+    """What a probe adds to steps of 50 ms, in percent, and the error of that: pairs in random order.
+
+    The step is arithmetic, not sleep: a sleep would hide what is added to it. Its time is the processor's,
+    which other programs on a busy machine disturb less.
+    """
+    told = Probe(folder, {"RANK": "0"})
+    told.samplers += [accelerator_memory, resident_memory]  # what costs more, once a second
+    values = list(range(2000))
+
+    def work(times: int) -> None:
+        for _ in range(times):
+            sum(values)
+
+    begin = time.perf_counter()
+    work(500)
+    times = int(500 * 0.05 / (time.perf_counter() - begin)) or 1
+    draw, differences, usual = random.Random(1), [], []
+    for _ in range(PAIRS):
+        spent = {}
+        for probed in draw.sample((True, False), 2):
+            begin = time.thread_time()
+            work(times)
+            if probed:
+                told.step(loss=1.25, grad_norm=0.5, learning_rate=1e-4)
+            spent[probed] = time.thread_time() - begin
+        differences.append(spent[True] - spent[False])
+        usual.append(spent[False])
+    step = statistics.median(usual)
+    differences.sort()
+    middle = differences[PAIRS // 4 : -(PAIRS // 4)]  # without the pairs that something else fell into
+    error = statistics.stdev(middle) / len(middle) ** 0.5
+    return statistics.mean(middle) / step * 100, error / step * 100
+
+
+def rendering_milliseconds() -> tuple[float, float, int]:
+    """What one scrape of ten thousand series costs the agent, and with the library alone; how many they were.
+
+    Every value changed since the scrape before. The time is the processor's.
+    """
+    metrics = RunMetrics("bench")
+    own, library = [], []
+    for scrape in range(15):
+        for rank in range(SERIES // SERIES_OF_A_RANK):
+            values = {name: value + 0.37 * scrape for name, value in VALUES.items()}
+            metrics.hooked(Record(rank, 1, 1.0, {**values, "step": float(scrape)}))
+            metrics.stepped(rank, 1e9 + scrape)
+        for took, render in (
+            (own, metrics.registry.page),
+            (library, lambda: generate_latest(metrics.registry)),
+        ):
+            begin = time.thread_time()
+            page = render()
+            took.append((time.thread_time() - begin) * 1000)
+    series = sum(not line.startswith(b"#") for line in page.splitlines())
+    return statistics.median(own), statistics.median(library), series
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        steps: dict[str, Step] = {}
-        for row, (package, make) in ROWS.items():
-            if importlib.util.find_spec(package) is None:
-                print(f"{row}: not installed, left out")
-                continue
-            own = folder / row.replace(" ", "-")
-            own.mkdir()
-            try:
-                steps[row] = make(own)
-            except Exception as error:
-                print(f"{row}: does not start ({type(error).__name__}: {error}), left out")
-        took: dict[str, list[float]] = {row: [] for row in steps}
-        numbers = dict.fromkeys(steps, 0)
-        for _ in range(ROUNDS):
-            for row, step in steps.items():
-                cost, numbers[row] = microseconds(step, numbers[row])
-                took[row].append(cost)
+        took = steps(folder)
         medians = {row: statistics.median(found) for row, found in took.items()}
         own_cost = medians["stallwatch probe"]
         print(f"\n{'ten values a step':38} {'median µs':>10} {'fastest':>8} {'probe is':>10}")
         for row, cost in medians.items():
             print(f"{row:38} {cost:10.2f} {min(took[row]):8.2f} {f'1/{cost / own_cost:.1f}':>10}")
         print(f"\nstart of a Python: {import_milliseconds(folder):.1f} ms for the bootstrap")
-    sys.stdout.flush()
-    os._exit(0)  # what the loggers still want to send or ask at exit is not measured here
+        added, error = paired(folder)
+        print(f"{PAIRS} pairs of 50 ms steps: {added:+.4f} % ± {error:.4f} % with the probe")
+        rendering, library, series = rendering_milliseconds()
+        print(f"one scrape of {series:,} series: {rendering:.1f} ms; by the library {library:.1f} ms")
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from stallwatch_exporter.sampling import Sampling
-from stallwatch_rules.catalogue import load_catalogue
+from stallwatch_exporter.sampling.rows import Sampling
+from stallwatch_rules.pages.catalogue import load_catalogue
 
 SIZE = 48 << 20
 ROUNDS = 3

@@ -7,20 +7,19 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from stallwatch_exporter.allfiles import Parallel
-from stallwatch_exporter.inputs import Limits
-from stallwatch_exporter.logfiles import expand
-from stallwatch_exporter.postmortem import diagnose_paths
-from stallwatch_rules.catalogue import Catalogue
-from stallwatch_rules.database import DatabaseStore
-from stallwatch_rules.matcher import Matcher, lines_of
-from stallwatch_rules.signatures import SignatureScan
+from stallwatch_exporter.files.allfiles import Parallel
+from stallwatch_exporter.files.matches import Matching
+from stallwatch_exporter.files.postmortem import diagnose_paths
+from stallwatch_rules.matching.database import DatabaseStore
+from stallwatch_rules.matching.matcher import Matcher, lines_of
+from stallwatch_rules.pages.catalogue import Catalogue
 
 Run = Callable[[Sequence[Path]], int]
 
@@ -76,15 +75,12 @@ def contenders(catalogue: Catalogue, folder: Path, workers: int) -> list[Contend
     alternation = re.compile("|".join(patterns).encode())
 
     def signatures(files: Sequence[Path]) -> int:
-        count = 0
-        for path in files:
-            scan, last = SignatureScan(matcher), 0
-            for chunk in expand([str(path)], limits=Limits())[0][0].chunks([]):
-                for found in scan.feed(chunk):
-                    count += found.line != last
-                    last = found.line
-            count += len({found.line for found in scan.finish()} - {last})
-        return count
+        """Each match with its line, captures and stretch of time; how many lines match."""
+        lines, stretches = set(), Counter[tuple[str, float | None]]()
+        for one in Matching(files, matcher).matches():
+            lines.add((one.line.source, one.line.number))
+            stretches[one.rule, one.bucket(60.0)] += 1
+        return len(lines)
 
     def diagnose(files: Sequence[Path], parallel: Parallel | None = None) -> int:
         names = [str(path) for path in files]
@@ -95,20 +91,14 @@ def contenders(catalogue: Catalogue, folder: Path, workers: int) -> list[Contend
         )
 
     def fired(files: Sequence[Path]) -> int:
-        count = 0
-        for path in files:
-            scan = SignatureScan(matcher)
-            for chunk in expand([str(path)], limits=Limits())[0][0].chunks([]):
-                count += sum(1 for _ in scan.feed(chunk))
-            count += sum(1 for _ in scan.finish())
-        return count
+        return sum(1 for _ in Matching(files, matcher).matches())
 
     def python(files: Sequence[Path]) -> int:
         return sum(1 for path in files for line in path.open("rb") if alternation.search(line))
 
     found = [
         Contender("cat (the limit)", lambda files: _bytes(["cat", *map(str, files)]), counts=False),
-        Contender("stallwatch signatures", signatures),
+        Contender("stallwatch matches", signatures),
         Contender("stallwatch diagnose", lambda files: diagnose(files), counts=False, same_as=fired),
         Contender(
             f"stallwatch diagnose, {workers} processes",

@@ -17,13 +17,23 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from stallwatch.integrations.engine import watch
+    from stallwatch.integrations.lightning import LightningCallback
     from stallwatch.integrations.loop import training_run
     from stallwatch.integrations.transformers import Callback
     from stallwatch_rules.records import Diagnosis
 
     __version__: str
 
-__all__ = ["Callback", "Diagnosis", "__version__", "diagnose", "samples", "training_run", "watch"]
+__all__ = [
+    "Callback",
+    "Diagnosis",
+    "LightningCallback",
+    "__version__",
+    "diagnose",
+    "samples",
+    "training_run",
+    "watch",
+]
 
 
 def diagnose(
@@ -44,11 +54,11 @@ def diagnose(
     asks for them needs an ``if __name__ == "__main__":``. `executor` reads them instead, wherever it runs, if
     it finds the files by their paths there. The diagnosis is the same.
     """
-    from stallwatch_exporter.allfiles import Parallel
-    from stallwatch_exporter.baseline import read_baseline
-    from stallwatch_exporter.postmortem import diagnose_paths
+    from stallwatch_exporter.files.allfiles import Parallel
+    from stallwatch_exporter.files.baseline import read_baseline
+    from stallwatch_exporter.files.postmortem import diagnose_paths
     from stallwatch_exporter.settings import cache_home
-    from stallwatch_rules.catalogue import load_catalogue
+    from stallwatch_rules.pages.catalogue import load_catalogue
 
     several, healthy = _listed(paths), _listed(baseline)
     catalogue = load_catalogue(cache=cache_home())
@@ -66,7 +76,7 @@ def samples(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -> pd.Da
     `paths` are files, folders, globs or archives. What could not be read is told in a warning; the rest is
     in the table, whose columns ``docs/samples.md`` explains.
     """
-    from stallwatch_exporter.sampleframe import frame_of
+    from stallwatch_exporter.sampling.frame import frame_of
 
     return frame_of(_listed(paths))
 
@@ -89,6 +99,10 @@ def __getattr__(name: str) -> Any:
         from stallwatch.integrations.transformers import Callback
 
         return Callback
+    if name == "LightningCallback":
+        from stallwatch.integrations.lightning import LightningCallback
+
+        return LightningCallback
     if name == "training_run":
         from stallwatch.integrations.loop import training_run
 

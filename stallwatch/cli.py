@@ -11,11 +11,15 @@ from typing import Any, NoReturn
 import click
 
 from stallwatch.commands.alerts import alerts
+from stallwatch.commands.check import check
 from stallwatch.commands.config import config
 from stallwatch.commands.context import CONTEXT, App, tell
 from stallwatch.commands.dashboard import dashboard
 from stallwatch.commands.demo import demo
 from stallwatch.commands.diagnose import diagnose
+from stallwatch.commands.grafana import grafana
+from stallwatch.commands.matches import matches
+from stallwatch.commands.relay import relay
 from stallwatch.commands.replay import replay
 from stallwatch.commands.rules import rules
 from stallwatch.commands.run import run
@@ -80,6 +84,7 @@ def cli(ctx: click.Context, config_file: Path | None, debug: bool, version: bool
     \b
     Watch a run:        stallwatch run -- torchrun --nproc-per-node 8 train.py
     Ask what killed it: stallwatch diagnose logs/
+    Before it runs:     stallwatch check ds_config.json train.py
     See it all:         stallwatch dashboard
     See it happen:      stallwatch demo
     """
@@ -94,7 +99,23 @@ def cli(ctx: click.Context, config_file: Path | None, debug: bool, version: bool
         click.echo(ctx.get_help())
 
 
-for command in (run, tail, diagnose, samples, dashboard, runs, rules, alerts, config, replay, demo):
+for command in (
+    run,
+    tail,
+    diagnose,
+    check,
+    samples,
+    matches,
+    dashboard,
+    runs,
+    rules,
+    alerts,
+    relay,
+    grafana,
+    config,
+    replay,
+    demo,
+):
     cli.add_command(command)
 
 

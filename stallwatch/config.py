@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stallwatch.config_keys import BY_NAME, KEYS, SECTIONS, Key
+from stallwatch.config_routes import BadRoute
 from stallwatch.config_values import BadValue, from_text, from_toml
 
 if sys.version_info >= (3, 11):
@@ -32,8 +33,12 @@ _OTHER_VARIABLES = {
     "STALLWATCH_DASHBOARD_SETTINGS",
     "STALLWATCH_PROBE",
     "STALLWATCH_PROBE_DIR",
+    # What an on_stall command is told (stallwatch_exporter/stacks/reaction.py).
+    "STALLWATCH_RUN",
+    "STALLWATCH_RUN_FOLDER",
 }
 _LIKENESS = 0.85
+_IN_FILE = "_FILE"
 
 
 class ConfigError(ValueError):
@@ -166,7 +171,11 @@ def _take_from_file(
     try:
         good = from_toml(key, value, path.absolute().parent)
     except BadValue as error:
-        config.problems.append(ConfigError(str(path), line, f"{key.full_name} {error}", _remedy(key)))
+        if isinstance(error, BadRoute):
+            line = error.line(lines)
+        space = "" if isinstance(error, BadRoute) else " "
+        message = f"{key.full_name}{space}{error}"
+        config.problems.append(ConfigError(str(path), line, message, _remedy(key)))
         return
     config.settings[key.full_name] = Setting(good, f"{path}:{line}" if line else str(path))
 
@@ -204,6 +213,8 @@ def _read_environment(config: Config, environ: Mapping[str, str], cwd: Path) -> 
             )
     for key in KEYS:
         text = environ.get(key.variable)
+        if text is None and key.secret:
+            text = _secret_in_file(config, key, environ)
         if text is None:
             continue
         try:
@@ -213,9 +224,27 @@ def _read_environment(config: Config, environ: Mapping[str, str], cwd: Path) -> 
         else:
             config.settings[key.full_name] = Setting(value, key.variable)
     variables = [key.variable for key in KEYS]
+    variables += [key.variable + _IN_FILE for key in KEYS if key.secret]
     for name in sorted(set(environ) - set(variables) - _OTHER_VARIABLES):
         if name.startswith("STALLWATCH_") and (near := _near(name, variables)):
             config.problems.append(ConfigError(name, None, "unknown variable", near.rstrip(", ")))
+
+
+def _secret_in_file(config: Config, key: Key, environ: Mapping[str, str]) -> str | None:
+    """A secret that ``<variable>_FILE`` says where to find, as container images are told theirs."""
+    variable = key.variable + _IN_FILE
+    path = environ.get(variable)
+    if not path:
+        return None
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        config.problems.append(
+            ConfigError(variable, None, f"{path} cannot be read: {reason}", "name a file that can be read")
+        )
+        return None
+    return ",".join(line.strip() for line in lines if line.strip())
 
 
 def _near(name: str, known: list[str] | tuple[str, ...]) -> str:
@@ -224,6 +253,8 @@ def _near(name: str, known: list[str] | tuple[str, ...]) -> str:
 
 
 def _remedy(key: Key) -> str:
+    if key.kind == "routes":
+        return "docs/alerts.md describes [[alerts.routes]]"
     example = {
         "text": '"…"',
         "path": '"folder/file"',
@@ -234,5 +265,6 @@ def _remedy(key: Key) -> str:
         "texts": '["node7:19400"]',
         "paths": '["my-rules"]',
         "urls": '["slack://…"]',
+        "reaction": '"report", "abort" or "command scontrol requeue $SLURM_JOB_ID"',
     }[key.kind]
     return f"in {FILE_NAME} it is {key.name} = {example}"

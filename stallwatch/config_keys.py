@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Kind = Literal["text", "path", "int", "number", "choice", "bool", "texts", "paths", "urls"]
+Kind = Literal[
+    "text", "path", "int", "number", "choice", "bool", "texts", "paths", "urls", "reaction", "routes"
+]
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,14 @@ KEYS: tuple[Key, ...] = (
     Key("run", "probe", "bool", True, "whether stallwatch run puts a probe into the ranks"),
     Key("exporter", "host", "text", "127.0.0.1", "the address that /metrics is bound to"),
     Key("exporter", "port", "int", 19400, "the port of /metrics", **_PORT),
+    Key(
+        "exporter",
+        "linger_seconds",
+        "number",
+        30.0,
+        "how long /metrics may outlive the command until Prometheus read how it ended",
+        lowest=0,
+    ),
     Key("exporter", "tls_certificate", "path", None, "PEM file; with it, /metrics speaks HTTPS"),
     Key("exporter", "tls_key", "path", None, "PEM file of its key, where it is not in the certificate's"),
     Key("exporter", "tls_client_ca", "path", None, "scrapers must show a certificate of this authority"),
@@ -51,6 +61,7 @@ KEYS: tuple[Key, ...] = (
         "stall", "start_seconds", "number", 1800.0, "the threshold while the rhythm is not known", lowest=0.1
     ),
     Key("stall", "factor", "number", 3.0, "the threshold is this times the slowest usual step", lowest=1),
+    Key("stall", "on_stall", "reaction", "report", "what to do at a stall: report, abort or command …"),
     Key("alerts", "urls", "urls", (), "chats to tell (Apprise URLs)", secret=True),
     Key("alerts", "language", "choice", "en", "the language of chat messages", choices=_LANGUAGES),
     Key(
@@ -61,10 +72,40 @@ KEYS: tuple[Key, ...] = (
         "incidents below this are not sent",
         choices=("info", "warning", "critical"),
     ),
+    Key("alerts", "routes", "routes", (), "which chats hear of what, and when (tables)", secret=True),
+    Key("alerts", "alertmanager_url", "text", "", "where stallwatch alerts silence silences, too"),
     Key("alerts", "incidents_url", "text", "", "another incident database (SQLAlchemy URL)", secret=True),
+    Key("alerts", "deadman_url", "text", "", "pinged while we can see (healthchecks.io)", secret=True),
+    Key("alerts", "deadman_seconds", "number", 60.0, "how often deadman_url is pinged", lowest=1),
+    Key("relay", "host", "text", "127.0.0.1", "the address that stallwatch relay is bound to"),
+    Key("relay", "port", "int", 19401, "the port of stallwatch relay", **_PORT),
+    Key("relay", "token", "text", "", "Alertmanager must send this bearer token", secret=True),
+    Key(
+        "relay",
+        "watchdog_seconds",
+        "number",
+        300.0,
+        "without the watchdog alert for this long, the relay does not ping deadman_url",
+        lowest=1,
+    ),
+    Key("dashboard", "url", "text", "", "the address at which people reach it, for links in messages"),
     Key("dashboard", "host", "text", "127.0.0.1", "the address that the dashboard is bound to"),
     Key("dashboard", "port", "int", 8501, "the port of the dashboard", **_PORT),
+    Key("dashboard", "prometheus_url", "text", "", "numbers from this Prometheus, not scraped", secret=True),
     Key("dashboard", "targets", "texts", (), "agents on other hosts, such as node7:19400"),
+    Key("dashboard", "max_upload_mb", "int", 1024, "the largest file that may be uploaded", lowest=1),
+    Key("dashboard", "max_uploads_mb", "int", 2048, "what all uploads may take together", lowest=1),
+    Key("dashboard", "max_members", "int", 10_000, "files that are read of one uploaded archive", lowest=1),
+    Key("dashboard", "max_expanded_mb", "int", 65_536, "what one upload may expand to", lowest=1),
+    Key("dashboard", "max_ratio", "int", 1000, "how many times its size one may expand to", lowest=2),
+    Key("login", "metadata_url", "text", "", "the OpenID Connect provider; with it, people must sign in"),
+    Key("login", "client_id", "text", "", "what the provider knows the dashboard by"),
+    Key("login", "client_secret", "text", "", "the password that goes with it", secret=True),
+    Key("login", "cookie_secret", "text", "", "signs the cookies of those signed in", secret=True),
+    Key("login", "viewers", "texts", (), "who may look: addresses, @domains, group:names, or *"),
+    Key("login", "operators", "texts", (), "who may look and act, in the same words"),
+    Key("login", "groups_claim", "text", "groups", "the claim that lists a person's groups"),
+    Key("login", "scopes", "texts", ("openid", "email", "profile"), "what the provider is asked for"),
     Key("rules", "dirs", "paths", (), "folders of your own rule pages"),
     Key("ui", "language", "choice", "en", "the language of reports and pages", choices=_LANGUAGES),
 )

@@ -23,6 +23,7 @@ _WANTED = {
     "texts": "a list of strings",
     "paths": "a list of strings",
     "urls": "a list of strings",
+    "reaction": "a string",
 }
 
 
@@ -32,10 +33,15 @@ class BadValue(ValueError):
 
 def from_toml(key: Key, value: Any, folder: Path) -> Any:
     """The checked value; paths are relative to the configuration file's `folder`."""
+    if key.kind == "routes":
+        from stallwatch.config_routes import routes_from
+
+        return routes_from(value)
     good = {
         "text": isinstance(value, str),
         "path": isinstance(value, str),
         "choice": isinstance(value, str),
+        "reaction": isinstance(value, str),
         "bool": isinstance(value, bool),
         "int": isinstance(value, int) and not isinstance(value, bool),
         "number": isinstance(value, int | float) and not isinstance(value, bool),
@@ -48,6 +54,8 @@ def from_toml(key: Key, value: Any, folder: Path) -> Any:
 def from_text(key: Key, text: str, folder: Path) -> Any:
     """The value that a variable spells; lists are separated by commas."""
     value: Any = text.strip()
+    if key.kind == "routes":
+        raise BadValue("can stand in the file only")
     try:
         if key.kind == "int":
             value = int(value)
@@ -67,6 +75,8 @@ def from_text(key: Key, text: str, folder: Path) -> Any:
 def _checked(key: Key, value: Any, folder: Path) -> Any:
     if key.kind == "choice" and value not in key.choices:
         raise BadValue(f"must be one of {', '.join(key.choices)}, not {value!r}")
+    if key.kind == "reaction":
+        return _reaction(value.strip())
     if key.kind in ("int", "number"):
         low, high = key.lowest, key.highest
         if (
@@ -84,6 +94,16 @@ def _checked(key: Key, value: Any, folder: Path) -> Any:
             return tuple(_path(item, folder) for item in items)
         return tuple(items)
     return value
+
+
+def _reaction(text: str) -> str:
+    """``report``, ``abort``, or ``command `` with a line for the shell behind it."""
+    word, _, line = text.partition(" ")
+    if word == "command" and line.strip():
+        return f"command {line.strip()}"
+    if word not in ("report", "abort") or line:
+        raise BadValue(f"must be report, abort, or command with a command line behind it, not {text!r}")
+    return text
 
 
 def _path(text: str, folder: Path) -> Path:

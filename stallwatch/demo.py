@@ -28,7 +28,7 @@ from typing import NoReturn
 from stallwatch.demo_chat import ChatEndpoint
 from stallwatch.demo_children import Children
 from stallwatch_exporter.notices import tell
-from stallwatch_exporter.runfolder import read_info
+from stallwatch_exporter.runs.runfolder import read_info
 
 RUN = "demo-zero3-stall"
 _HERE = Path(__file__).resolve().parent

@@ -8,32 +8,28 @@ import warnings
 from collections.abc import Callable, Collection, Iterator
 
 from stallwatch.source_files import SourceFile
-from stallwatch_rules.patterns import compile_re2
-from stallwatch_rules.wordings import GAP, Template
+from stallwatch_rules.authoring.phrases import Phrases
+from stallwatch_rules.authoring.pieces import GAP
+from stallwatch_rules.authoring.wordings import Template
 
 MAX_STRING = 2000  #: bytes of a compiled string that are looked at
 BLOCK = 32 << 20  #: bytes of a compiled file that are looked at in one go
-
-Phrase = tuple[str, ...]
-"""One or two neighbouring words, in lower case."""
 
 _LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 _STATEMENT_ENDS = re.compile(r"[;{}]")
 _ESCAPES = {"n": "\n", "t": "\t", '"': '"', "\\": "\\", "'": "'"}
 
 
-def strings_in(
-    file: SourceFile, phrases: Collection[Phrase], worth: Callable[[str], bool]
-) -> Iterator[Template]:
+def strings_in(file: SourceFile, phrases: Phrases, worth: Callable[[str], bool]) -> Iterator[Template]:
     """The strings of a file: of a compiled one those around a phrase, of a source file all.
 
-    ``worth`` tells from a source file's text in lower case whether it is to be parsed at all.
+    ``worth`` tells from a source file's text whether it is to be parsed at all.
     """
     if file.binary:
         yield from binary_strings(file, phrases)
         return
     text = file.text()
-    if worth(text.lower()):
+    if worth(text):
         yield from (python_strings(text) if file.name.endswith(".py") else c_strings(text))
 
 
@@ -50,7 +46,9 @@ def python_strings(text: str) -> Iterator[Template]:
     for node in ast.walk(tree):  # from the outside in, so that the parts of a sum are seen after it
         if id(node) in inner:
             continue
-        if isinstance(node, ast.BinOp | ast.JoinedStr):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant | ast.JoinedStr):
+            inner.update(id(part) for part in ast.walk(node.value))  # a docstring prints nothing
+        elif isinstance(node, ast.BinOp | ast.JoinedStr):
             told = _joined(node)
             if told is not None:
                 inner.update(
@@ -59,9 +57,21 @@ def python_strings(text: str) -> Iterator[Template]:
                 yield Template(told, node.lineno)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield Template(node.value, node.lineno)
-        elif isinstance(node, ast.Attribute) and node.attr not in names:
-            names.add(node.attr)  # what the interpreter prints of a missing one
-            yield Template(node.attr, node.lineno)
+        elif (name := _name(node)) and name not in names:
+            names.add(name)
+            yield Template(name, getattr(node, "lineno", 0), name=True)
+
+
+def _name(node: ast.AST) -> str | None:
+    """What the interpreter prints: an attribute that may be missing, an exception of the package's own."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    if isinstance(node, ast.ClassDef):
+        return node.name
+    if isinstance(node, ast.Raise):
+        raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+        return raised.id if isinstance(raised, ast.Name) else None
+    return None
 
 
 def _joined(node: ast.expr) -> str | None:
@@ -106,24 +116,32 @@ def c_strings(text: str) -> Iterator[Template]:
         yield Template("".join(parts), line)
 
 
-def binary_strings(file: SourceFile, phrases: Collection[Phrase]) -> Iterator[Template]:
-    """A compiled file's: what stands between two NUL bytes around one of the phrases."""
-    if not phrases:
-        return
-    told = (r"[^0-9A-Za-z_]{1,3}".join(map(re.escape, phrase)) for phrase in sorted(phrases))
-    expression = compile_re2("(?i)" + "|".join(told))
+def binary_strings(file: SourceFile, phrases: Phrases) -> Iterator[Template]:
+    """A compiled file's, each once: what stands between two NUL bytes around one of the phrases."""
+    given: set[bytes] = set()
     for data in _blocks(file, 2 * MAX_STRING):
-        for found in expression.finditer(data):
-            start = data.rfind(b"\0", max(0, found.start() - MAX_STRING), found.start()) + 1
-            end = data.find(b"\0", found.end(), found.end() + MAX_STRING)
-            if end > 0:
-                yield Template(data[start:end].decode("utf-8", "replace"), 0)
+        told = 0  # where the last string ended
+        for at in phrases.ends(data):
+            if at <= told:
+                continue
+            start = data.rfind(b"\0", max(0, at - MAX_STRING), at) + 1
+            end = data.find(b"\0", at, at + MAX_STRING)
+            if end < 0 or (not start and at > MAX_STRING):
+                continue  # too long for a message
+            told = end
+            text = data[start:end]
+            if text not in given:
+                given.add(text)
+                yield Template(text.decode("utf-8", "replace"), 0)
 
 
-def holds(file: SourceFile, text: str) -> bool:
-    """Whether a compiled file holds this text."""
-    wanted = text.encode()
-    return any(wanted in data for data in _blocks(file, len(wanted)))
+def held(file: SourceFile, texts: Collection[str]) -> set[str]:
+    """Those of the texts that a compiled file holds."""
+    wanted = {text.encode(): text for text in texts}
+    found: set[bytes] = set()
+    for data in _blocks(file, max(map(len, wanted), default=0)):
+        found.update(text for text in wanted.keys() - found if text in data)
+    return {wanted[text] for text in found}
 
 
 def _blocks(file: SourceFile, overlap: int) -> Iterator[bytes]:

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, TextIO
 
 from stallwatch_alerts.channels.notice import incident_notice
 from stallwatch_alerts.messages import Message
+from stallwatch_alerts.messages.located import stage
 from stallwatch_alerts.worker import Worker
 from stallwatch_exporter.incident import Incident
 
 if TYPE_CHECKING:
-    from stallwatch_rules.catalogue import Catalogue
+    from stallwatch_rules.pages.catalogue import Catalogue
 
 _COLOURS = {"failure": "red", "warning": "yellow", "info": "cyan", "success": "green"}
 
 
 class TerminalSink:
-    """Shows each incident as it opens and as it resolves.
+    """Shows each incident as it opens and as it resolves, and where a stall's ranks are.
 
     It writes from a thread of its own: a terminal that was stopped with Ctrl-S must not stop the watching.
     """
@@ -31,8 +32,8 @@ class TerminalSink:
         self._worker: Worker[tuple[Message, str]] = Worker("stallwatch-terminal", self._show)
 
     def __call__(self, incident: Incident) -> None:
-        """Queue the panel, once per status and episode."""
-        key = (incident.id, incident.status)
+        """Queue the panel, once per stage and episode."""
+        key = (incident.id, stage(incident))
         if key in self._shown or incident.kind == "ended":  # the end has a report of its own
             return
         self._shown.add(key)

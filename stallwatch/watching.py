@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stallwatch.commands.context import tell
 from stallwatch.config import Config
 from stallwatch.handover import alert_settings
 from stallwatch.terminal_sink import TerminalSink
 from stallwatch_alerts.messages import ending_line
-from stallwatch_exporter.ending_words import detail_in
+from stallwatch_exporter.running.ending_words import detail_in
 
 if TYPE_CHECKING:
+    from stallwatch_alerts.deadman_sink import DeadmanSink
+    from stallwatch_alerts.delivery.outbox import Outbox
+    from stallwatch_alerts.people import People
     from stallwatch_alerts.sink import ChatSink
     from stallwatch_alerts.store import IncidentStore
     from stallwatch_alerts.store_sink import StoreSink
     from stallwatch_exporter.incident import Ending, Sink
-    from stallwatch_exporter.runfolder import RunFolder
-    from stallwatch_rules.catalogue import Catalogue
+    from stallwatch_exporter.runs.runfolder import RunFolder
+    from stallwatch_rules.pages.catalogue import Catalogue
     from stallwatch_rules.records import Diagnosis
 
 _TERMINAL_SECONDS = 2.0
 _STORE_SECONDS = 5.0
 _CHAT_SECONDS = 10.0
+_DEADMAN_SECONDS = 5.0
+_ORPHANS_SECONDS = 60.0
+_LATER = "they leave with the next stallwatch run or relay, or with stallwatch alerts send"
 
 
 class Listeners:
@@ -36,34 +44,68 @@ class Listeners:
         self._terminal = TerminalSink(catalogue, language)
         self._store: StoreSink | None = None
         self._chat: ChatSink | None = None
+        self._deadman: DeadmanSink | None = None
+        self._orphans: threading.Timer | None = None
+        if config["alerts.deadman_url"]:
+            from stallwatch_alerts.deadman_sink import DeadmanSink
+
+            self._deadman = DeadmanSink(
+                config["alerts.deadman_url"], seconds=config["alerts.deadman_seconds"], report=tell
+            )
         if find_spec("sqlalchemy") is not None:
             from stallwatch_alerts.store_sink import StoreSink
 
             self._store = StoreSink(
                 lambda: open_store(config), report=tell, url=config["alerts.incidents_url"]
             )
-        if config["alerts.urls"]:
+            # Not at once: by then our own run's record is ours, also where it continues that of a dead agent.
+            self._orphans = threading.Timer(_ORPHANS_SECONDS, self._close_orphans, (config["run.home"],))
+            self._orphans.daemon = True
+            self._orphans.start()
+        if alert_settings(config).all_urls:
             if find_spec("apprise") is None:
                 tell("[alerts] urls are set, but no message can leave: pip install 'stallwatch[alerts]'")
             else:
                 from stallwatch_alerts.sink import ChatSink
 
-                self._chat = ChatSink(alert_settings(config), catalogue, report=tell)
+                kept: dict[str, Any] = {}
+                if self._store is not None:
+                    kept = {
+                        "spool": lambda: open_spool(config),
+                        "people": lambda: open_people(config),
+                        "delivered": self._store.told,
+                    }
+                self._chat = ChatSink(alert_settings(config), catalogue, report=tell, **kept)
 
     @property
     def sinks(self) -> list[Sink]:
         """Chats first: what leaves the machine must not wait for what stays on it."""
-        return [sink for sink in (self._chat, self._store, self._terminal) if sink is not None]
+        return [sink for sink in (self._chat, self._store, self._terminal, self._deadman) if sink is not None]
+
+    def _close_orphans(self, home: Path) -> None:
+        from stallwatch_alerts.orphans import close_orphans
+
+        if self._store is not None:
+            for incident in close_orphans(home, time.time()):
+                self._store(incident)
 
     def close(self) -> None:
         """Let everything leave that is still on its way, for a bounded time."""
+        if self._orphans is not None:
+            self._orphans.cancel()
         self._terminal.close(_TERMINAL_SECONDS)
-        if self._store is not None:
-            self._store.close(_STORE_SECONDS)
+        waiting = 0
         if self._chat is not None:
             self._chat.close(_CHAT_SECONDS)
-            if lost := self._chat.failed:
-                tell(f"{lost} message{'' if lost == 1 else 's'} could not be delivered to chat")
+            waiting = self._chat.kept()
+        if self._store is not None:  # after the chats: what they were told is kept there
+            self._store.close(_STORE_SECONDS)
+        if self._deadman is not None:
+            self._deadman.close(_DEADMAN_SECONDS)
+        if self._chat is not None and (lost := self._chat.failed):
+            tell(f"{lost} message{'' if lost == 1 else 's'} could not be delivered to chat")
+        if waiting:
+            tell(f"{waiting} message{'' if waiting == 1 else 's'} for chats kept on disk; {_LATER}")
 
 
 def open_store(config: Config) -> IncidentStore:
@@ -72,6 +114,24 @@ def open_store(config: Config) -> IncidentStore:
 
     url = config["alerts.incidents_url"]
     return IncidentStore(url) if url else IncidentStore.at_home(config["run.home"])
+
+
+def open_spool(config: Config) -> Outbox:
+    """Messages of this host's agents: beside the incidents if those are here, else in their own file."""
+    from stallwatch_alerts.delivery.outbox import Outbox
+    from stallwatch_alerts.store import IncidentStore
+
+    if not config["alerts.incidents_url"]:
+        return Outbox(open_store(config).engine)
+    config["run.home"].mkdir(parents=True, exist_ok=True)
+    return Outbox(IncidentStore(f"sqlite:///{config['run.home'] / 'spool.db'}").engine)
+
+
+def open_people(config: Config) -> People:
+    """Silences and acknowledgements, beside the incidents."""
+    from stallwatch_alerts.people import People
+
+    return People(open_store(config).engine)
 
 
 _KEPT = {

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
-from stallwatch_rules.catalogue import Catalogue, load_catalogue
-from stallwatch_rules.matcher import ENGINE_VARIABLE, Matcher
+from stallwatch_rules.matching.matcher import ENGINE_VARIABLE, Matcher
+from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 
 ROOT = Path(__file__).resolve().parent.parent
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
@@ -51,6 +52,17 @@ def isolated_state(tmp_path: Path, cache_folder: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config-home"))
 
 
+def heed_signals() -> None:
+    """Signals as a terminal leaves them: under ``nohup``, or behind a script's ``&``, some are ignored."""
+    for number, handler in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGQUIT, signal.SIG_DFL),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
 def allowed_skips(text: str) -> list[str]:
     """The test ids (or parts of them) that may be skipped in CI."""
     lines = (line.strip() for line in text.splitlines())
@@ -84,5 +96,6 @@ class SkipGuard:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    heed_signals()
     if os.environ.get("CI"):
         config.pluginmanager.register(SkipGuard(allowed_skips(ALLOWED_SKIPS.read_text())), "skip-guard")

@@ -25,8 +25,8 @@ echo "Installing$missing …"
 $as_root apt-get update -qq &&
     DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -qq --no-install-recommends $missing >/dev/null ||
     echo "apt-get could not install$missing: the tests that need them will be skipped."
-# Debian starts the server it installs; the tests start their own on free ports.
+# Debian starts the servers it installs; the tests start their own on free ports.
 if command -v systemctl >/dev/null 2>&1; then
-    $as_root systemctl stop prometheus >/dev/null 2>&1
+    $as_root systemctl stop prometheus prometheus-alertmanager >/dev/null 2>&1
 fi
 exit 0

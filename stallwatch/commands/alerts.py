@@ -1,31 +1,82 @@
-"""``stallwatch alerts``: try the way to people before it is needed."""
+"""``stallwatch alerts``: the way to people: try it, follow it, and say what people decided."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 import click
 
+from stallwatch.commands.alerts_deliveries import deliveries, send
+from stallwatch.commands.alerts_people import ack, list_incidents, note, silence
 from stallwatch.commands.context import App, language_option, tell
+from stallwatch.handover import alert_settings
+
+if TYPE_CHECKING:
+    from stallwatch.config import Config
 
 
 @click.group()
 def alerts() -> None:
-    """Try the chats that are told of incidents."""
+    """Try the chats that are told of incidents; acknowledge, silence, and see what was delivered."""
+
+
+for _command in (list_incidents, ack, note, silence, deliveries, send):
+    alerts.add_command(_command)
 
 
 @alerts.command()
+@click.option(
+    "--through",
+    type=click.Choice(["prometheus"]),
+    help="Try the whole way: metric, Prometheus, Alertmanager, relay, chats.",
+)
+@click.option(
+    "--prometheus",
+    default="http://127.0.0.1:9090",
+    metavar="URL",
+    help="Where Prometheus is (default: http://127.0.0.1:9090).",
+)
+@click.option("--alertmanager", metavar="URL", help="Where Alertmanager is (default: Prometheus tells).")
+@click.option("--relay", metavar="URL", help="Where the relay is (default: this host, port of [relay]).")
+@click.option("--host", metavar="ADDRESS", help="Where the test's metric is served (default: 127.0.0.1).")
+@click.option("--port", type=click.IntRange(1, 65535), help="Its port; Prometheus must scrape it.")
+@click.option(
+    "--wait",
+    type=click.FloatRange(1),
+    default=60.0,
+    metavar="SECONDS",
+    help="How long each link may take (default: 60).",
+)
 @language_option
 @click.pass_obj
-def test(app: App, language: str | None) -> None:
+def test(
+    app: App,
+    through: str | None,
+    prometheus: str,
+    alertmanager: str | None,
+    relay: str | None,
+    host: str | None,
+    port: int | None,
+    wait: float,
+    language: str | None,
+) -> None:
     """Send a test message to every URL in [alerts] urls, once.
 
     \b
     stallwatch alerts test
     STALLWATCH_ALERTS_URLS=slack://… stallwatch alerts test --language zh
+    stallwatch alerts test --through prometheus --prometheus http://monitor:9090
 
-    Exit code: 1 when a URL did not take it. URLs are shown masked.
+    With --through prometheus the message takes the way that alerts take, and the first link that does not
+    hold is told. Exit code: 1 when a URL did not take it, or a link is broken. URLs are shown masked.
     """
-    config = app.sound_config(alerts__language=language)
-    urls = config["alerts.urls"]
+    config = app.sound_config(alerts__language=language, exporter__host=host, exporter__port=port)
+    if through is not None:
+        at = relay or f"http://{config['relay.host']}:{config['relay.port']}"
+        _try_the_way(config, prometheus, alertmanager or "", at, wait)
+        return
+    urls = alert_settings(config).all_urls
     if not urls:
         raise click.UsageError(
             'no chat is configured; write urls = ["slack://…"] under [alerts] in stallwatch.toml'
@@ -41,7 +92,24 @@ def test(app: App, language: str | None) -> None:
             click.echo(f"ok      {delivery.url}")
         else:
             click.echo(f"failed  {delivery.url}: {delivery.reason}")
+            if delivery.remedy:
+                click.echo(f"        → {delivery.remedy}")
     failed = sum(not delivery.delivered for delivery in deliveries)
     if failed:
         tell(f"{failed} of {len(deliveries)} chats did not take the message")
         raise click.exceptions.Exit(1)
+
+
+def _try_the_way(config: Config, prometheus: str, alertmanager: str, relay: str, wait: float) -> None:
+    from stallwatch.handover import exporter_settings
+    from stallwatch_alerts.prometheus.pathtest import PathTest
+
+    # Where an agent would be: on another port Prometheus would not look.
+    exporter = replace(exporter_settings(config), port_tries=0)
+    trial = PathTest(
+        prometheus, relay, exporter, alertmanager=alertmanager, token=config["relay.token"], wait=wait
+    )
+    for link in trial.links():
+        click.echo(f"{'ok' if link.holds else 'failed':7} {link.name}: {link.said}")
+        if not link.holds:
+            raise click.exceptions.Exit(1)

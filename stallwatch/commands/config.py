@@ -47,6 +47,8 @@ def _shown(key: Key, value: Any) -> Any:
 
     from stallwatch_alerts.masking import mask_url
 
+    if key.kind == "routes":
+        return Text("; ".join(map(repr, value)) or "-")
     if key.secret and value:
         value = tuple(map(mask_url, value)) if isinstance(value, tuple) else mask_url(value)
     if isinstance(value, tuple):

@@ -12,7 +12,7 @@ from stallwatch.config import Config, Setting, load
 from stallwatch_exporter.notices import tell
 
 if TYPE_CHECKING:
-    from stallwatch_rules.catalogue import Catalogue
+    from stallwatch_rules.pages.catalogue import Catalogue
 
 __all__ = ["CONTEXT", "App", "catalogue_of", "language_option", "rules_option", "tell", "tell_all"]
 
@@ -64,7 +64,7 @@ class App:
 def catalogue_of(config: Config) -> Catalogue:
     """All rule pages; those that are broken are told and left out."""
     from stallwatch_exporter.settings import cache_home
-    from stallwatch_rules.catalogue import load_catalogue
+    from stallwatch_rules.pages.catalogue import load_catalogue
 
     catalogue = load_catalogue(config["rules.dirs"], cache=cache_home())
     tell_all(catalogue.problems)

@@ -12,10 +12,10 @@ from stallwatch.commands.context import App, catalogue_of, language_option, rule
 from stallwatch.commands.progressbar import progress_bar
 
 if TYPE_CHECKING:
-    from stallwatch_exporter.allfiles import Parallel
-    from stallwatch_exporter.inputs import InputProblem
-    from stallwatch_rules.catalogue import Catalogue
-    from stallwatch_rules.novelty import Baseline
+    from stallwatch_exporter.files.allfiles import Parallel
+    from stallwatch_exporter.files.inputs import InputProblem
+    from stallwatch_rules.failures.novelty import Baseline
+    from stallwatch_rules.pages.catalogue import Catalogue
     from stallwatch_rules.records import Diagnosis
 
 _BAD = ("failed", "stalled", "unknown-failure")
@@ -24,6 +24,7 @@ _BAD = ("failed", "stalled", "unknown-failure")
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH…")
 @click.option("--json", "form", flag_value="json", help="Print the report for programs.")
+@click.option("--brief", "form", flag_value="brief", help="Print the verdict, the cause and the first fix.")
 @click.option("--markdown", "form", flag_value="markdown", help="Print the report for an issue tracker.")
 @click.option(
     "-o",
@@ -31,6 +32,18 @@ _BAD = ("failed", "stalled", "unknown-failure")
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
     help="Write the report to this file.",
+)
+@click.option(
+    "--html",
+    "page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the report with its charts to this HTML file, which loads nothing, beside what is printed.",
+)
+@click.option(
+    "--each",
+    is_flag=True,
+    help="Diagnose every file by itself, as logs of different runs: a table of verdicts.",
 )
 @click.option(
     "--baseline",
@@ -53,6 +66,8 @@ def diagnose(
     paths: tuple[str, ...],
     form: str | None,
     output: Path | None,
+    page: Path | None,
+    each: bool,
     healthy: tuple[str, ...],
     workers: int | None,
     language: str | None,
@@ -66,34 +81,54 @@ def diagnose(
     \b
     stallwatch diagnose logs/
     stallwatch diagnose slurm-1234.out --markdown -o report.md
+    stallwatch diagnose logs/ --html report.html
+    stallwatch diagnose --each runs/*.log
     stallwatch diagnose logs/ --baseline logs-of-last-week/
     kubectl logs my-job-0 | stallwatch diagnose - --json
 
     Exit code: 1 when the run failed, stalled or died of something unknown; 2 when something could not be
     read (the rest is still diagnosed); else 0.
     """
-    from stallwatch_exporter.allfiles import Parallel, default_workers
-    from stallwatch_exporter.postmortem import diagnose_paths
+    from stallwatch_exporter.files.allfiles import Parallel, default_workers
+    from stallwatch_exporter.files.postmortem import diagnose_each, diagnose_paths
 
+    if each and page is not None:
+        raise click.UsageError("--each and --html exclude each other: make a page of each log by itself")
     config = app.config(ui__language=language, rules__dirs=rule_dirs)
     catalogue = catalogue_of(config)
     parallel = Parallel(workers=workers or default_workers())
     baseline, problems = _baseline(healthy, catalogue, parallel)
+    language = str(config["ui.language"])
     with progress_bar() as progress:
-        diagnosis, unread = diagnose_paths(
-            list(paths),
-            catalogue=catalogue,
-            language=config["ui.language"],
-            progress=progress,
-            baseline=baseline,
-            parallel=parallel,
-        )
+        if each:
+            found, unread = diagnose_each(
+                list(paths), catalogue=catalogue, language=language, progress=progress, baseline=baseline
+            )
+        else:
+            diagnosis, unread = diagnose_paths(
+                list(paths),
+                catalogue=catalogue,
+                language=language,
+                progress=progress,
+                baseline=baseline,
+                parallel=parallel,
+            )
+            found = [("", diagnosis)]
     problems += unread
     tell_all(problems)
-    unwritten = not _deliver(_report(diagnosis, form, config["ui.language"], output), output)
+    if each:
+        from stallwatch.commands.diagnose_each import report_each
+
+        unwritten = not _deliver(report_each(found, form, language), output)
+    else:
+        unwritten = not _deliver(_report(diagnosis, form, language, output), output)
+    if page is not None:
+        from stallwatch_rules.report.html import to_html
+
+        unwritten = not _deliver(to_html(diagnosis, language), page) or unwritten
     if problems or config.problems or catalogue.problems or unwritten:
         raise click.exceptions.Exit(2)
-    raise click.exceptions.Exit(1 if diagnosis.verdict in _BAD else 0)
+    raise click.exceptions.Exit(1 if any(one.verdict in _BAD for _, one in found) else 0)
 
 
 def _baseline(
@@ -102,7 +137,7 @@ def _baseline(
     """What the healthy run says, where one is given."""
     if not paths:
         return None, []
-    from stallwatch_exporter.baseline import read_baseline
+    from stallwatch_exporter.files.baseline import read_baseline
 
     baseline, verdict, problems = read_baseline(paths, catalogue=catalogue, parallel=parallel)
     if problems and not baseline.exemplars:
@@ -124,6 +159,10 @@ def _report(diagnosis: Diagnosis, form: str | None, language: str, output: Path 
         from stallwatch_rules.report.markdown import to_markdown
 
         return to_markdown(diagnosis, language).rstrip("\n") + "\n"
+    if form == "brief":
+        from stallwatch_rules.report.brief import to_brief
+
+        return to_brief(diagnosis, language)
     import io
 
     from rich.console import Console
@@ -147,6 +186,6 @@ def _deliver(report: str, output: Path | None) -> bool:
     try:
         output.write_text(report, encoding="utf-8")
     except OSError as error:
-        tell(f"{output}: cannot be written: {error.strerror}; name another file with -o")
+        tell(f"{output}: cannot be written: {error.strerror}; name another file")
         return False
     return True

@@ -20,8 +20,8 @@ def replay(folder: Path, speed: float, max_gap: float | None) -> None:
     \b
     stallwatch run -- stallwatch replay ~/.local/state/stallwatch/runs/myrun --speed 10
     """
-    from stallwatch_exporter.replay import NoRecording
-    from stallwatch_exporter.replay import replay as print_again
+    from stallwatch_exporter.runs.replay import NoRecording
+    from stallwatch_exporter.runs.replay import replay as print_again
 
     try:
         code = print_again(folder, speed, max_gap=max_gap)

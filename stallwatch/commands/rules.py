@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from stallwatch.commands.context import App, catalogue_of, rules_option, tell, tell_all
+from stallwatch.commands.rules_export import export
+from stallwatch.commands.rules_list import list_rules
 from stallwatch.commands.rules_new import new
 from stallwatch.commands.rules_verify import verify
 
 if TYPE_CHECKING:
-    from stallwatch_rules.catalogue import Catalogue
-    from stallwatch_rules.page import RulePage
+    from stallwatch_rules.pages.catalogue import Catalogue
+    from stallwatch_rules.pages.page import RulePage
     from stallwatch_rules.records import Line
 
 
 @click.group()
 def rules() -> None:
-    """List, show, check, try, verify and draft rules.
+    """List, show, check, try, verify, draft and export rules.
 
     \b
     stallwatch rules list
@@ -30,30 +32,6 @@ def rules() -> None:
     stallwatch rules check my-rules/
     stallwatch rules test failing.log
     """
-
-
-@rules.command(name="list")
-@rules_option
-@click.pass_obj
-def list_rules(app: App, rule_dirs: tuple[Path, ...]) -> None:
-    """List every rule: id, family, role, harm, status, title.
-
-    On a terminal it is a table; elsewhere the columns are separated by tabs.
-    """
-    config = app.config(rules__dirs=rule_dirs)
-    catalogue = catalogue_of(config)
-    chinese = config["ui.language"] == "zh"
-    pages = sorted(catalogue.pages.values(), key=lambda page: (page.family, page.id))
-    rows = [
-        (page.id, page.family, page.role, page.harm, page.status, page.title_zh if chinese else page.title)
-        for page in pages
-    ]
-    if sys.stdout.isatty():
-        _print_table(rows)
-    else:
-        for row in rows:
-            click.echo("\t".join(row))
-    _exit_with_problems(config.problems or catalogue.problems)
 
 
 @rules.command()
@@ -92,9 +70,9 @@ def check(app: App, folder: Path | None, rule_dirs: tuple[Path, ...]) -> None:
     Without DIR the packaged rules and the configured folders are checked. Sections that are still to be
     written are told. Exit code 2 when a page is wrong.
     """
-    from stallwatch_rules.catalogue import load_catalogue
-    from stallwatch_rules.checking import check_catalogue
-    from stallwatch_rules.placeholders import unwritten
+    from stallwatch_rules.authoring.checking import check_catalogue
+    from stallwatch_rules.pages.catalogue import load_catalogue
+    from stallwatch_rules.pages.placeholders import unwritten
 
     config = app.config(rules__dirs=(*rule_dirs, folder) if folder else rule_dirs)
     catalogue = load_catalogue(config["rules.dirs"])
@@ -126,8 +104,8 @@ def test(app: App, rule: str | None, file: Path, rule_dirs: tuple[Path, ...]) ->
 
     Exit code: 0 when a rule fired, 1 when none did.
     """
-    from stallwatch_rules.catalogue import Catalogue
-    from stallwatch_rules.matcher import Matcher
+    from stallwatch_rules.matching.matcher import Matcher
+    from stallwatch_rules.pages.catalogue import Catalogue
 
     config = app.config(rules__dirs=rule_dirs)
     catalogue = catalogue_of(config)
@@ -145,12 +123,14 @@ def test(app: App, rule: str | None, file: Path, rule_dirs: tuple[Path, ...]) ->
     raise click.exceptions.Exit(0 if hits else 1)
 
 
+rules.add_command(list_rules)
 rules.add_command(new)
 rules.add_command(verify)
+rules.add_command(export)
 
 
 def _lines(file: Path) -> Iterator[Line]:
-    from stallwatch_rules.lines import LineReader
+    from stallwatch_rules.lines.reader import LineReader
 
     name = "-" if str(file) == "-" else str(file)
     reader = LineReader(name)
@@ -172,16 +152,6 @@ def _page(catalogue: Catalogue, rule: str) -> RulePage:
         hint = f"did you mean {near[0]}? " if near else ""
         raise click.UsageError(f"no rule {rule!r}; {hint}stallwatch rules list names all")
     return page
-
-
-def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("id", "family", "role", "harm", "status", "title", box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table, highlight=False)
 
 
 def _lies_in(path: str, folder: Path) -> bool:

@@ -16,8 +16,8 @@ from stallwatch.commands.context import App, catalogue_of, rules_option
 
 if TYPE_CHECKING:
     from stallwatch.source_files import Sources
-    from stallwatch_rules.page import RulePage
-    from stallwatch_rules.wordings import Verified
+    from stallwatch_rules.authoring.wordings import Verified
+    from stallwatch_rules.pages.page import RulePage
 
 
 @click.command()
@@ -85,8 +85,8 @@ def verify(
 
 def look(pages: Sequence[RulePage], package: str, sources: Sources) -> list[Verified]:
     """What is known of each rule that names the package."""
-    from stallwatch.source_strings import holds, strings_in
-    from stallwatch_rules.wordings import COMPILED, Search
+    from stallwatch.source_strings import held, strings_in
+    from stallwatch_rules.authoring.wordings import COMPILED, Search
 
     search = Search(pages, package, sources.version)
     # The files that rules name first; source before compiled files, which are large and tell no line.
@@ -100,16 +100,17 @@ def look(pages: Sequence[RulePage], package: str, sources: Sources) -> list[Veri
     )
     with _progress(len(files)) as advance:
         for file in files:
-            phrases = search.phrases
-            if not phrases:
+            if search.done:
                 break
-            search.see(file.name, strings_in(file, phrases, search.may_be_in))
+            search.see(file.name, strings_in(file, search.phrases, search.may_be_in))
             advance()
-    binaries = [file for file in files if file.binary]
-    names = {file.base for file in files}
-    for compiled in search.compiled:
-        if compiled not in names and not any(holds(file, compiled) for file in binaries):
-            search.absent(compiled)
+    absent = search.compiled - {file.base for file in files}
+    for file in files:
+        if absent and file.binary:
+            absent -= held(file, absent)
+    for compiled in absent:
+        search.absent(compiled)
+    search.settle()
     return list(search.results.values())
 
 

@@ -30,6 +30,7 @@ def run(
     name: str | None,
     host: str | None,
     port: int | None,
+    on_stall: str | None,
     no_metrics: bool,
     no_probe: bool,
     language: str | None,
@@ -50,6 +51,7 @@ def run(
         config = app.config(
             exporter__host=host,
             exporter__port=port,
+            stall__on_stall=on_stall,
             run__probe=False if no_probe else None,
             ui__language=language,
             rules__dirs=rule_dirs,
@@ -58,7 +60,7 @@ def run(
     except Exception as error:
         tell(f"the run cannot be watched ({type(error).__name__}: {error}); the command runs without")
         raise click.exceptions.Exit(_unwatched(command)) from None
-    from stallwatch_exporter.command import reporting
+    from stallwatch_exporter.running.command import reporting
 
     with reporting():  # SIGTERM must not take the last messages with it
         try:
@@ -74,8 +76,8 @@ def _watched(
     """All that the watching needs, made before the command starts."""
     from stallwatch.handover import exporter_settings
     from stallwatch.watching import Listeners, print_end
-    from stallwatch_exporter.command import run_command
-    from stallwatch_rules.catalogue import Catalogue
+    from stallwatch_exporter.running.command import run_command
+    from stallwatch_rules.pages.catalogue import Catalogue
 
     try:
         catalogue = catalogue_of(config)
@@ -98,8 +100,8 @@ def _watched(
 
 
 def _unwatched(command: Sequence[str]) -> int:
-    from stallwatch_exporter.capture import CommandProblem
-    from stallwatch_exporter.unwatched import run_unwatched
+    from stallwatch_exporter.running.capture import CommandProblem
+    from stallwatch_exporter.running.unwatched import run_unwatched
 
     try:
         return run_unwatched(command)

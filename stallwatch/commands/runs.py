@@ -11,7 +11,7 @@ import click
 from stallwatch.commands.context import App, tell
 
 if TYPE_CHECKING:
-    from stallwatch_exporter.runfolder import AgentInfo
+    from stallwatch_exporter.runs.runfolder import AgentInfo
 
 _COLUMNS = ("run", "state", "started", "lasted", "ended", "metrics")
 
@@ -24,7 +24,7 @@ def runs(app: App) -> None:
     Newest first: state, start, duration, how it ended, where its metrics are. On a terminal it is a
     table; elsewhere the columns are separated by tabs.
     """
-    from stallwatch_exporter.runfolder import list_runs
+    from stallwatch_exporter.runs.runfolder import list_runs
 
     config = app.config()
     home = config["run.home"]
@@ -47,7 +47,7 @@ def runs(app: App) -> None:
 
 def _row(info: AgentInfo) -> tuple[str, ...]:
     from stallwatch_alerts.messages.en import duration
-    from stallwatch_exporter.runfolder import agent_alive
+    from stallwatch_exporter.runs.runfolder import agent_alive
 
     alive = agent_alive(info)
     end = info.ended_at or (time.time() if alive else info.updated_at)

@@ -36,9 +36,9 @@ def samples(paths: tuple[str, ...], output: Path | None) -> None:
     Exit code: 2 when something could not be read (the rest is still written), or FILE cannot be written; 1
     when there were no samples; else 0.
     """
-    from stallwatch_exporter.samplefiles import MissingLibrary, replacing, write_csv, write_parquet
-    from stallwatch_exporter.sampling import Sampling
-    from stallwatch_rules.plural import counted
+    from stallwatch_exporter.sampling.files import MissingLibrary, replacing, write_csv, write_parquet
+    from stallwatch_exporter.sampling.rows import Sampling
+    from stallwatch_rules.text.plural import counted
 
     parquet = output is not None and output.suffix.lower() == ".parquet"
     if output is not None and not parquet and output.suffix.lower() != ".csv":

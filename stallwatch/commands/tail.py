@@ -29,6 +29,7 @@ def tail(
     name: str | None,
     host: str | None,
     port: int | None,
+    on_stall: str | None,
     no_metrics: bool,
     language: str | None,
     rule_dirs: tuple[Path, ...],
@@ -45,10 +46,14 @@ def tail(
     """
     from stallwatch.handover import exporter_settings
     from stallwatch.watching import Listeners, print_end
-    from stallwatch_exporter.command import tail_files
+    from stallwatch_exporter.running.command import tail_files
 
     config = app.config(
-        exporter__host=host, exporter__port=port, ui__language=language, rules__dirs=rule_dirs
+        exporter__host=host,
+        exporter__port=port,
+        stall__on_stall=on_stall,
+        ui__language=language,
+        rules__dirs=rule_dirs,
     )
     catalogue = catalogue_of(config)
     listeners = Listeners(config, catalogue)

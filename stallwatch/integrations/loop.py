@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stallwatch_exporter.probe.api import Probe
-    from stallwatch_exporter.standalone import Standalone
+    from stallwatch_exporter.serving.standalone import Standalone
 
 _begun = False
 _served: Standalone | None = None
@@ -64,8 +64,8 @@ def _alone(module: Any, name: str | None) -> Any:
 
     from stallwatch.config import load
     from stallwatch.handover import exporter_settings
-    from stallwatch_exporter.runfolder import run_name, sanitise
-    from stallwatch_exporter.standalone import Standalone
+    from stallwatch_exporter.runs.runfolder import run_name, sanitise
+    from stallwatch_exporter.serving.standalone import Standalone
 
     run = sanitise(name) if name else run_name(sys.argv[:1] or ["run"], time.time())
     local = os.environ.get("LOCAL_RANK", "")
@@ -78,26 +78,50 @@ class TrainingRun:
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
+        layout = api()
+        self._fields, self._phases = frozenset(layout.FIELDS), frozenset(layout.PHASES)
+        self._told: set[str] = set()
 
     def step(self, number: int | None = None, **values: Any) -> None:
         """An optimizer step is done. `values`: ``loss``, ``grad_norm``, ``learning_rate``, ``loss_scale``.
 
-        A tensor on a device is not waited for. Without `number` the steps are counted.
+        A tensor on a device is not waited for. Without `number` the steps are counted. A name that is not
+        known is told once on standard error.
         """
+        if not values.keys() <= self._fields:
+            self._unknown("number", values.keys(), self._fields)
         self._probe.step(number, **values)
 
     def value(self, name: str, value: Any) -> None:
         """A number for the next step, told from where it is at hand."""
+        if str(name) not in self._fields:
+            self._unknown("number", [name], self._fields)
         self._probe.value(name, value)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """``with run.phase("eval"):`` says what goes on: eval, save, rollout, weight-sync or init."""
+        if str(name) not in self._phases:
+            self._unknown("phase", [name], self._phases)
         self._probe.phase(name)
         try:
             yield
         finally:
             self._probe.phase("train")
+
+    def _unknown(self, kind: str, names: Iterable[object], known: Collection[str]) -> None:
+        """A notice and no warning: with ``-W error`` that would raise into the training."""
+        from difflib import get_close_matches
+
+        from stallwatch_exporter.notices import tell
+
+        for name in sorted(map(str, names)):
+            if name in known or f"{kind} {name}" in self._told:
+                continue
+            self._told.add(f"{kind} {name}")
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
+            tell(f"training_run knows no {kind} {name!r} and leaves it out; {hint}")
 
     def __enter__(self) -> TrainingRun:
         return self

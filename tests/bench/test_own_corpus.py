@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from scoreboard import OWN, cases, outcome
 
-from stallwatch_rules.catalogue import Catalogue
+from stallwatch_rules.pages.catalogue import Catalogue
 
 CASES = [case for folder in OWN for case in cases(folder)]
 

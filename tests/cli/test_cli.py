@@ -102,7 +102,7 @@ def test_a_crash_is_one_message_unless_one_wants_to_see_it(
     def crash(home: Path) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr("stallwatch_exporter.runfolder.list_runs", crash)
+    monkeypatch.setattr("stallwatch_exporter.runs.runfolder.list_runs", crash)
     result = stallwatch("runs")
     assert result.exit_code == 70
     assert result.stderr.startswith("stallwatch: internal error: RuntimeError: boom;")

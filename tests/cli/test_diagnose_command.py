@@ -14,8 +14,8 @@ import pytest
 from click.testing import Result
 
 import stallwatch as package
-from stallwatch_exporter import allfiles
-from stallwatch_exporter.allfiles import Parallel
+from stallwatch_exporter.files import allfiles
+from stallwatch_exporter.files.allfiles import Parallel
 from stallwatch_rules.records import Diagnosis
 
 Stallwatch = Callable[..., Result]
@@ -186,8 +186,8 @@ def test_how_many_processes_read(
         asked.append(parallel)
         return real(files, reading, parallel=parallel, **options)
 
-    monkeypatch.setattr("stallwatch_exporter.postmortem.read_all", read_all)
-    monkeypatch.setattr("stallwatch_exporter.baseline.read_all", read_all)
+    monkeypatch.setattr("stallwatch_exporter.files.postmortem.read_all", read_all)
+    monkeypatch.setattr("stallwatch_exporter.files.baseline.read_all", read_all)
     assert stallwatch("diagnose", "dead.log", "--baseline", "good.log", "--workers", "3").exit_code == 1
     assert [parallel.workers for parallel in asked] == [3, 3]
     assert stallwatch("diagnose", "dead.log").exit_code == 1
@@ -196,3 +196,43 @@ def test_how_many_processes_read(
     with ThreadPoolExecutor(1) as executor:
         twin = package.diagnose(tmp_path / "dead.log", workers=2, executor=executor)
     assert (twin.verdict, asked[-1].workers, asked[-1].executor) == ("unknown-failure", 2, executor)
+
+
+def test_the_html_report_is_written_beside_what_is_printed(stallwatch: Stallwatch, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    result = stallwatch("diagnose", "-", "--html", str(page), stdin=OOM)
+    assert result.exit_code == 1 and "cuda-oom" in result.stdout
+    assert page.read_text().startswith("<!doctype html>") and "cuda-oom" in page.read_text()
+    result = stallwatch("diagnose", "-", "--html", str(tmp_path / "no/folder.html"), stdin=OOM)
+    assert result.exit_code == 2 and "cannot be written" in result.stderr
+
+
+def test_a_verdict_for_each_file(stallwatch: Stallwatch, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "a.log").write_text(OOM)
+    (tmp_path / "runs" / "b.log").write_text(HEALTHY)
+    told = stallwatch("diagnose", "--each", "runs")
+    assert told.exit_code == 1
+    first, about, second, *_ = told.stdout.splitlines()
+    assert first.startswith("runs/a.log  FAILED")
+    assert about.startswith("  cuda-oom: ")
+    assert second.startswith("runs/b.log  HEALTHY")
+    records = json.loads(stallwatch("diagnose", "--each", "runs", "--json").stdout)
+    assert [(one["file"], one["diagnosis"]["verdict"]) for one in records] == [
+        ("runs/a.log", "failed"),
+        ("runs/b.log", "healthy"),
+    ]
+    table = stallwatch("diagnose", "--each", "runs", "--markdown").stdout.splitlines()
+    assert table[0] == "| File | Verdict | Cause | Progress |"
+    assert len(table) == 4
+    assert stallwatch("diagnose", "--each", "runs/b.log").exit_code == 0
+    assert stallwatch("diagnose", "--each", "runs", "nothing-here.log").exit_code == 2
+    assert stallwatch("diagnose", "--each", "runs", "--html", "x.html").exit_code == 2
+
+
+def test_the_brief_form(stallwatch: Stallwatch) -> None:
+    lines = stallwatch("diagnose", "-", "--brief", stdin=OOM).stdout.splitlines()
+    assert lines[0].startswith("FAILED: ")
+    assert "cuda-oom" in lines[1]
+    assert lines[2].startswith("  | torch.OutOfMemoryError")
+    assert len(lines) == 4

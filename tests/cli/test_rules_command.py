@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from stallwatch_rules.catalogue import load_catalogue
+from stallwatch_rules.pages.catalogue import load_catalogue
 
 Stallwatch = Callable[..., Result]
 

@@ -13,6 +13,8 @@ from click.testing import Result
 from stallwatch.package_sources import installed
 from stallwatch.source_files import SourceError, file_of
 from stallwatch.source_strings import binary_strings, c_strings, python_strings, strings_in
+from stallwatch_rules.authoring.phrases import Phrases
+from stallwatch_rules.authoring.wordings import Template
 
 Stallwatch = Callable[..., Result]
 
@@ -37,6 +39,21 @@ def test_python_strings_are_joined_with_gaps() -> None:
     assert list(python_strings("def broken(")) == []
 
 
+def test_docstrings_are_no_messages_and_own_exceptions_are_names() -> None:
+    text = textwrap.dedent(
+        """
+        '''The module says: out of room.'''
+        class CrateError(Exception):
+            '''Says that it is out of room.'''
+        def lift():
+            '''Lifts.'''
+            f"nothing {1}"
+            raise CrateError("no crane")
+        """
+    )
+    assert list(python_strings(text)) == [Template("CrateError", 3, name=True), Template("no crane", 8)]
+
+
 def test_c_strings_are_joined_with_gaps() -> None:
     text = 'int x;\nTORCH_CHECK(ok, "Function ", name,\n  " returned \\"it\\" "\n  "twice");\nf("other");\n'
     found = [(one.text.replace("\0", "_"), one.line) for one in c_strings(text)]
@@ -45,11 +62,12 @@ def test_c_strings_are_joined_with_gaps() -> None:
 
 def test_compiled_strings_around_a_phrase(tmp_path: Path) -> None:
     file = tmp_path / "lib.so"
-    file.write_bytes(b"\x7fELF\0the Crane broke\0nothing\0")
-    assert [one.text for one in binary_strings(file_of(file), {("the", "crane")})] == ["the Crane broke"]
-    assert list(binary_strings(file_of(file), {("boat",)})) == []
+    file.write_bytes(b"\x7fELF\0the Crane broke\0nothing\0the crane\0the Crane broke\0")
+    crane = Phrases([("the", "crane")])
+    assert [one.text for one in binary_strings(file_of(file), crane)] == ["the Crane broke", "the crane"]
+    assert list(binary_strings(file_of(file), Phrases([("boat",)]))) == []
     (tmp_path / "empty.so").write_bytes(b"")
-    assert list(strings_in(file_of(tmp_path / "empty.so"), {("crane",)}, lambda _: True)) == []
+    assert list(strings_in(file_of(tmp_path / "empty.so"), crane, lambda _: True)) == []
 
 
 PAGE = """\

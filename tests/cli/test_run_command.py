@@ -19,8 +19,8 @@ import pytest
 from stallwatch.config import load
 from stallwatch.watching import Listeners, kept_line
 from stallwatch_alerts.store import IncidentStore
-from stallwatch_exporter.runfolder import list_runs
-from stallwatch_rules.catalogue import Catalogue
+from stallwatch_exporter.runs.runfolder import list_runs
+from stallwatch_rules.pages.catalogue import Catalogue
 
 Process = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -119,7 +119,7 @@ def test_the_exit_code_is_passed_on_even_if_the_watching_breaks(
         raise RuntimeError("boom")
 
     monkeypatch.setattr("stallwatch_rules.report.terminal.print_report", broken)
-    monkeypatch.setattr("stallwatch_rules.catalogue.load_catalogue", broken)
+    monkeypatch.setattr("stallwatch_rules.pages.catalogue.load_catalogue", broken)
     result = stallwatch("run", "--no-metrics", "--", *python("raise SystemExit(5)"))
     assert result.exit_code == 5
     assert "the run goes on without them" in result.stderr
@@ -258,7 +258,7 @@ def test_a_second_sigterm_does_not_take_the_report(tmp_path: Path, pause: float)
         time.sleep(pause)
         child.terminate()
         told = child.stderr.read()
-    assert child.returncode == 143
+    assert child.returncode in (143, -15)  # 143 for a shell; -15: the second came when all was told
     assert "How it ended: killed by SIGTERM" in told and "FAILED" in told
     (info,) = list_runs(Path(os.environ["STALLWATCH_HOME"]))
     assert info.ending is not None and info.ending.signal == "SIGTERM" and info.ended_at is not None

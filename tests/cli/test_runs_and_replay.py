@@ -12,7 +12,7 @@ import pytest
 from click.testing import Result
 
 from stallwatch_exporter.incident import Ending
-from stallwatch_exporter.runfolder import RunFolder
+from stallwatch_exporter.runs.runfolder import RunFolder
 
 Stallwatch = Callable[..., Result]
 Process = Callable[..., subprocess.CompletedProcess[str]]

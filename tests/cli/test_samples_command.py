@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 import stallwatch
 from stallwatch.cli import cli
-from stallwatch_exporter.samplefiles import plain_csv, write_csv
-from stallwatch_exporter.sampling import Sampling
+from stallwatch_exporter.sampling.files import plain_csv, write_csv
+from stallwatch_exporter.sampling.rows import Sampling
 
 LOG = """\
 [2026-11-20 23:56:32,534] [INFO] [logging.py:96:log_dist] [Rank 0] step=1, skipped=0, lr=[1e-05]
@@ -94,7 +94,7 @@ def test_one_sample_is_told_as_one(tmp_path: Path) -> None:
 def test_parquet_without_pyarrow_says_how_to_get_it(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stallwatch_exporter.samplefiles.has_arrow", lambda: False)
+    monkeypatch.setattr("stallwatch_exporter.sampling.files.has_arrow", lambda: False)
     result = CliRunner().invoke(cli, ["samples", str(log), "-o", str(tmp_path / "x.parquet")])
     assert result.exit_code != 0
     assert "pip install 'stallwatch[samples]'" in result.stderr
@@ -105,7 +105,7 @@ def test_parquet_without_pyarrow_says_how_to_get_it(
 def test_the_frame(log: Path, monkeypatch: pytest.MonkeyPatch, arrow: bool) -> None:
     pytest.importorskip("pandas")
     if not arrow:
-        monkeypatch.setattr("stallwatch_exporter.sampleframe.has_arrow", lambda: False)
+        monkeypatch.setattr("stallwatch_exporter.sampling.frame.has_arrow", lambda: False)
     else:
         pytest.importorskip("pyarrow")
     frame = stallwatch.samples(log)

@@ -9,7 +9,7 @@ import pytest
 
 from stallwatch.terminal_sink import TerminalSink
 from stallwatch_exporter.incident import Incident
-from stallwatch_rules.catalogue import Catalogue
+from stallwatch_rules.pages.catalogue import Catalogue
 
 
 class Terminal(io.StringIO):

@@ -1,0 +1,169 @@
+"""Inputs at the edge of what there is: is each done or refused, in what time, and with how much memory?
+
+    python bench/extremes.py [--scale 1.0]
+
+Each is diagnosed by a process of its own (``stallwatch diagnose --workers 1``), whose peak of memory is told.
+``--scale 0.01`` makes all of them a hundred times smaller.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+LINE = b"[2026-05-02 09:00:00,000] [INFO] step %d/90000000 loss 1.5 grad_norm 0.7 lr 1e-05\n"
+END = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+GIB = 1 << 30
+
+Make = Callable[[Path, float], None]
+
+
+def one_line(path: Path, scale: float) -> None:
+    """A line of 1 GB, with the failure behind it."""
+    with path.open("wb") as out:
+        for _ in range(max(1, int(1000 * scale))):
+            out.write(b"x" * 1_000_000)
+        out.write(b"\n" + END)
+
+
+def one_bar(path: Path, scale: float) -> None:
+    """A line of 1 GB that is the drawings of one progress bar."""
+    drawn = b"".join(b"\r 10%%|#    | %d/90000000 [00:10<01:30,  1.0it/s]" % step for step in range(20_000))
+    with path.open("wb") as out:
+        for _ in range(max(1, int(GIB * scale) // len(drawn))):
+            out.write(drawn)
+        out.write(b"\n" + END)
+
+
+def sparse(path: Path, scale: float) -> None:
+    """10 GB of hole with a log behind it, as a truncated log that is still written has it."""
+    with path.open("wb") as out:
+        out.seek(int(10 * GIB * scale))
+        for step in range(1000):
+            out.write(LINE % step)
+        out.write(END)
+
+
+def nothing_but_hole(path: Path, scale: float) -> None:
+    """10 GB of hole."""
+    with path.open("wb") as out:
+        out.truncate(int(10 * GIB * scale))
+
+
+def random_bytes(path: Path, scale: float) -> None:
+    """256 MB of noise."""
+    rng = random.Random(0)
+    with path.open("wb") as out:
+        for _ in range(max(1, int(256 * scale))):
+            out.write(rng.randbytes(1_000_000))
+
+
+def noise_in_a_log(path: Path, scale: float) -> None:
+    """A log that turns into 256 MB of noise, with line ends in it."""
+    rng = random.Random(0)
+    with path.open("wb") as out:
+        for step in range(2000):
+            out.write(LINE % step)
+        for _ in range(max(1, int(256 * scale))):
+            out.write(rng.randbytes(1_000_000).replace(b"\0", b" "))
+        out.write(b"\n" + END)
+
+
+def tiny_files(path: Path, scale: float) -> None:
+    """100,000 files of three lines, in folders of a thousand."""
+    for number in range(int(100_000 * scale)):
+        folder = path / f"node{number // 1000}"
+        if number % 1000 == 0:
+            folder.mkdir(parents=True)
+        (folder / f"rank{number}.log").write_bytes(LINE % 1 + LINE % 2 + (END if number == 77 else b""))
+
+
+def stretched(size: int) -> Make:
+    """A log of so many bytes: memory must not grow with it."""
+
+    def make(path: Path, scale: float) -> None:
+        block = b"".join(LINE % step for step in range(50_000))
+        with path.open("wb") as out:
+            for _ in range(max(1, int(size * scale) // len(block))):
+                out.write(block)
+            out.write(END)
+
+    return make
+
+
+EXTREMES: dict[str, Make] = {
+    "a line of 1 GB": one_line,
+    "a progress bar of 1 GB": one_bar,
+    "a log behind a hole of 10 GB": sparse,
+    "a hole of 10 GB": nothing_but_hole,
+    "random bytes, 256 MB": random_bytes,
+    "a log that turns into noise, 256 MB": noise_in_a_log,
+    "100,000 tiny files": tiny_files,
+    "a log of 100 MB": stretched(100_000_000),
+    "a log of 3 GB": stretched(3_000_000_000),
+}
+
+
+#: The command, which tells its own peak of memory: what ``wait4`` tells counts the starter's as well.
+_PROGRAM = """
+import os, pathlib, re
+from stallwatch.cli import main
+try:
+    main()
+finally:
+    status = pathlib.Path("/proc/self/status")
+    if status.exists():
+        peak = re.search(r"VmHWM:\\s+(\\d+)", status.read_text())[1]
+        pathlib.Path(os.environ["PEAK_FILE"]).write_text(peak)
+"""
+
+
+def measured(path: Path) -> tuple[float, float, float, str]:
+    """Seconds, processor seconds, peak of memory in MiB, and what was said first."""
+    start = time.perf_counter()
+    with tempfile.TemporaryFile() as out, tempfile.NamedTemporaryFile() as peak:
+        command = [sys.executable, "-c", _PROGRAM, "diagnose", "--workers", "1", str(path)]
+        environ = {**os.environ, "PEAK_FILE": peak.name}
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environ)
+        _, _, used = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - start
+        out.seek(0)
+        said = next(
+            (line.strip() for line in out.read(65536).decode(errors="replace").splitlines() if line.strip()),
+            "",
+        )
+        own = peak.read().decode()
+    unit = 1 if sys.platform == "darwin" else 1024
+    mebibytes = int(own) / 1024 if own else used.ru_maxrss * unit / 1024**2
+    return seconds, used.ru_utime + used.ru_stime, mebibytes, said
+
+
+@click.command()
+@click.option("--scale", default=1.0, show_default=True, help="how much of each size is made")
+@click.option("--only", default="", help="those with this in their name")
+def main(scale: float, only: str) -> None:
+    """Diagnose the extremes, and print a table."""
+    click.echo(f"sizes times {scale}\n")
+    click.echo(
+        "| input | seconds | processor seconds | peak MiB | said first |\n| --- | --- | --- | --- | --- |"
+    )
+    for name, make in EXTREMES.items():
+        if only not in name:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "train.log")
+            make(path, scale)
+            seconds, processor, peak, said = measured(path)
+        click.echo(f"| {name} | {seconds:.1f} | {processor:.1f} | {peak:.0f} | {said[:60]} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Recordings of healthy runs, as lines with their times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from scoreboard import OWN, cases
+
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.records import Line, Sample
+from stallwatch_rules.samples import extract
+
+#: Logs that hold several runs, one after the other, and the words with which the later ones begin: what lies
+#: between two runs is no stall of either.
+SEVERAL_RUNS = {"Tianshi-Xu+assignment5-alignment__rl_grpo_clip_offpolicy.log": "rollout batch 0 generated"}
+_LOGS = (".log", ".txt", ".out", ".err")
+
+
+def healthy_recordings(root: Path) -> list[Path]:
+    """The logs of healthy runs in the project's corpus, and in the development corpus where there is one."""
+    more = root.parent / "shared" / "corpus"
+    folders = [*OWN, *([more] if more.is_dir() else [])]
+    found = [
+        content
+        for folder in folders
+        for _, label, content in cases(folder)
+        if isinstance(content, Path) and (label == "healthy" or label.startswith("benign"))
+    ]
+    return sorted({*found})
+
+
+def timed_runs(path: Path) -> list[list[tuple[float, Sample | None, Line]]]:
+    """The timed lines of each run that is in the log."""
+    runs: list[list[tuple[float, Sample | None, Line]]] = [[]]
+    words = SEVERAL_RUNS.get(path.name)
+    for told in timed_lines(path):
+        if words is not None and words in told[2].text:
+            moment = [each for each in runs[-1] if each[0] == told[0]]  # it may have said more at once
+            runs[-1] = runs[-1][: len(runs[-1]) - len(moment)]
+            runs.append(moment)
+        runs[-1].append(told)
+    return [run for run in runs if run]
+
+
+def timed_lines(path: Path) -> Iterator[tuple[float, Sample | None, Line]]:
+    """The lines that have a time, in the order of time, each with the sample that it holds."""
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix in _LOGS)
+    lines = [line for file in files for line in _lines(file) if line.time is not None]
+    for line in sorted(lines, key=lambda line: line.time or 0.0):
+        yield line.time or 0.0, extract(line), line
+
+
+def _lines(path: Path) -> list[Line]:
+    reader = LineReader(str(path))
+    return reader.feed(path.read_bytes()) + reader.finish()

@@ -1,0 +1,261 @@
+"""Simulated runs: what they tell, and when. Each ends in a hang; until then it is healthy.
+
+A run is drawn anew each time: its step time, how its steps vary, how long it evaluates, saves and samples. A
+healthy step takes ten minutes at most (longer ones end in the timeout of a collective); rollouts, evaluations
+and logging intervals may take longer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+What = Literal["step", "phase", "gone", "log-step", "log-line"]
+LONGEST_STEP = 600.0
+EVALUATES, SAVES = "***** Running Evaluation *****", "Saving model checkpoint to out/checkpoint-1"
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a run tells `wait` seconds after what it told before."""
+
+    wait: float
+    what: What
+    value: int | str
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: its kind, how long it goes on, and all that it tells in this time."""
+
+    kind: str
+    hours: float
+    ranks: int
+    told: Iterator[Told]
+
+
+Steps = Callable[[], float]  # seconds of the next step
+
+
+@dataclass
+class Course:
+    """What the parts of a run need to know of it."""
+
+    draw: random.Random
+    hooked: bool = True
+    step: int = 0
+    every: int = 1  # steps from one logged line to the next
+
+    def between(self, low: float, high: float) -> float:
+        """A number between the two, of any magnitude alike."""
+        return low * (high / low) ** self.draw.random()
+
+    def begin(self, low: float = 20.0, high: float = 2400.0) -> Iterator[Told]:
+        """Imports, which end in the probe's first word; then loading, and a first step that compiles."""
+        yield Told(self.between(5, 60), "phase" if self.hooked else "log-line", "init")
+        yield Told(self.between(low, high), "log-line", "loaded")
+        yield from self.steps(1, lambda: self.between(1, LONGEST_STEP))
+
+    def steps(self, count: int, seconds: Steps) -> Iterator[Told]:
+        """So many training steps."""
+        waited = 0.0
+        for _ in range(count):
+            self.step += 1
+            waited += min(seconds(), LONGEST_STEP)
+            if self.hooked or self.step % self.every == 0:
+                yield Told(waited, "step" if self.hooked else "log-step", self.step)
+                waited = 0.0
+
+    def evaluate(self, batches: int, seconds: Steps, after: float) -> Iterator[Told]:
+        """An evaluation: its batches tell of life where a probe sees them, then its metrics are computed."""
+        if self.hooked:
+            yield Told(0.1, "phase", "eval")
+            for _ in range(batches):
+                yield Told(min(seconds(), LONGEST_STEP), "phase", "eval")
+            yield Told(after, "phase", "train")
+        else:
+            yield Told(0.1, "log-line", EVALUATES)
+            waited = sum(min(seconds(), LONGEST_STEP) for _ in range(batches))
+            yield Told(waited + after, "log-line", "")
+
+    def save(self, seconds: float) -> Iterator[Told]:
+        """A checkpoint."""
+        if self.hooked:
+            yield Told(0.1, "phase", "save")
+            yield Told(seconds, "phase", "train")
+        else:
+            yield Told(0.1, "log-line", SAVES)
+            yield Told(seconds, "log-line", "")
+
+
+def trained(course: Course, seconds: Steps, longest_start: float = 2400.0) -> Iterator[Told]:
+    """A run with steps like these, evaluations and checkpoints, for ever."""
+    draw = course.draw
+    yield from course.begin(high=longest_start)
+    part = draw.randint(20, 500)
+    batch, batches, after = course.between(0.2, 20), draw.randint(5, 60), course.between(0.1, 300)
+    saving = course.between(2, 600)
+    while True:
+        yield from course.steps(part, seconds)
+        if draw.random() < 0.7:
+            yield from course.evaluate(batches, lambda: batch * draw.lognormvariate(0, 0.3), after)
+        if draw.random() < 0.7:
+            yield from course.save(saving * draw.lognormvariate(0, 0.3))
+
+
+# ---- how steps vary
+
+
+def even(course: Course) -> Steps:
+    """Synchronous pre-training."""
+    usual, spread = course.between(3, 120), course.between(0.01, 0.1)
+    return lambda: usual * course.draw.lognormvariate(0, spread)
+
+
+def lognormal(course: Course) -> Steps:
+    """Sequences of any length."""
+    usual, spread = course.between(3, 40), course.between(0.2, 1.0)
+    return lambda: usual * course.draw.lognormvariate(0, spread)
+
+
+def pareto(course: Course) -> Steps:
+    """A storage or a network that many share."""
+    least, index = course.between(2, 20), course.draw.uniform(1.5, 5)
+    return lambda: least * course.draw.paretovariate(index)
+
+
+def weibull(course: Course) -> Steps:
+    """Another heavy tail."""
+    usual, shape = course.between(3, 40), course.draw.uniform(0.5, 1.0)
+    return lambda: 0.2 * usual + course.draw.weibullvariate(usual, shape)
+
+
+def stragglers(course: Course) -> Steps:
+    """Even steps, of which some wait for one slow rank."""
+    usual, share, delay = course.between(3, 60), course.between(0.02, 0.1), course.between(1, 60)
+
+    def seconds() -> float:
+        late = course.draw.expovariate(1 / delay) if course.draw.random() < share else 0.0
+        return usual * course.draw.lognormvariate(0, 0.05) + late
+
+    return seconds
+
+
+def drifting(course: Course) -> Steps:
+    """Steps that become three times as long in the course of some hundreds, and short again."""
+    usual, length = course.between(3, 60), course.draw.randint(200, 2000)
+
+    def seconds() -> float:
+        return usual * (1 + 2 * (course.step % length) / length) * course.draw.lognormvariate(0, 0.1)
+
+    return seconds
+
+
+def _trains(steps: Callable[[Course], Steps]) -> Callable[[Course], Iterator[Told]]:
+    return lambda course: trained(course, steps(course))
+
+
+# ---- other courses
+
+
+def reinforced(course: Course) -> Iterator[Told]:
+    """Rollouts of minutes up to more than an hour, then weights handed over and a few steps."""
+    draw, usual, spread = course.draw, course.between(60, 2400), course.draw.uniform(0.05, 0.5)
+    updates, step = draw.randint(1, 8), course.between(2, 60)
+    yield from course.begin()
+    while True:
+        yield Told(0.5, "phase", "rollout")
+        yield Told(min(usual * draw.lognormvariate(0, spread), 5400), "phase", "weight-sync")
+        yield Told(draw.uniform(1, 30), "phase", "train")
+        yield from course.steps(updates, lambda: step * draw.lognormvariate(0, 0.1))
+
+
+def restarted(course: Course) -> Iterator[Told]:
+    """Ranks that are lost and started again, from the last checkpoint."""
+    draw, seconds = course.draw, even(course)
+    while True:
+        yield from course.begin(20, 2400)
+        for _ in range(draw.randint(1, 5)):
+            yield from course.steps(draw.randint(20, 300), seconds)
+            saved = course.step
+            yield from course.save(course.between(2, 300))
+        yield from course.steps(draw.randint(1, 40), seconds)
+        course.step = saved
+        yield Told(course.between(1, 3), "gone", "")  # the launcher starts them anew, after some time
+        yield Told(course.between(1, 60), "log-line", "")
+
+
+def compiled(course: Course) -> Iterator[Told]:
+    """Shapes that are new from time to time: each is compiled, which takes minutes."""
+    draw, seconds = course.draw, even(course)
+    yield from course.begin()
+    while True:
+        yield from course.steps(draw.randint(1, 200), seconds)
+        yield Told(0.1, "phase", "init")
+        yield Told(course.between(5, 1200), "phase", "train")
+
+
+def logged_every_half_hour(course: Course) -> Iterator[Told]:
+    """A healthy run that prints one line in 33 minutes."""
+    course.every = course.draw.randint(20, 200)
+    step = 1980.0 / course.every
+    yield from course.begin(20, 600)
+    yield from course.steps(1 << 60, lambda: step * course.draw.lognormvariate(0, 0.1))
+
+
+def logged_rollouts(course: Course) -> Iterator[Told]:
+    """Reinforcement learning whose log tells of nothing but its steps."""
+    usual, spread = course.between(60, 2400), course.draw.uniform(0.05, 0.4)
+    yield from course.begin(20, 600)
+    while True:
+        course.step += 1
+        seconds = min(usual * course.draw.lognormvariate(0, spread), 5400)
+        yield Told(seconds, "log-step", course.step)
+
+
+def logged(course: Course) -> Iterator[Told]:
+    """A trainer's log: a line in some steps, and its messages on evaluations and checkpoints."""
+    course.every = course.draw.choice((1, 1, 5, 10, 25))
+    steps = course.draw.choice((even, lognormal, pareto, weibull))
+    return trained(course, steps(course), longest_start=1200.0)
+
+
+def untold(course: Course) -> Iterator[Told]:
+    """A log in which nothing says that an evaluation begins."""
+    seconds, pause, every = even(course), course.between(60, 1200), course.draw.randint(50, 500)
+    yield from course.begin()
+    while True:
+        yield from course.steps(every, seconds)
+        yield Told(pause * course.draw.lognormvariate(0, 0.1), "log-line", "")
+
+
+KINDS: dict[str, Callable[[Course], Iterator[Told]]] = {
+    "even steps": _trains(even),
+    "lognormal steps": _trains(lognormal),
+    "Pareto steps": _trains(pareto),
+    "Weibull steps": _trains(weibull),
+    "drifting steps": _trains(drifting),
+    "rollouts": reinforced,
+    "restarts": restarted,
+    "compilations": compiled,
+    "log only": logged,
+    "log only, rollouts": logged_rollouts,
+    "log only, each 33 minutes": logged_every_half_hour,
+}
+
+#: Pauses unlike anything that the run has shown before: whoever calls a hang within a minute or two calls
+#: these stalls, and tells when they are over.
+UNFORESEEN: dict[str, Callable[[Course], Iterator[Told]]] = {
+    "stragglers": _trains(stragglers),
+    "evaluations that nothing tells of": untold,
+}
+
+
+def simulate(kind: str, draw: random.Random) -> Run:
+    """A run of this kind; by its probes, or by its log alone."""
+    course = Course(draw, hooked=not kind.startswith(("log only", "evaluations")))
+    return Run(
+        kind, course.between(3, 100), draw.choice((1, 1, 1, 1, 2, 8)), {**KINDS, **UNFORESEEN}[kind](course)
+    )

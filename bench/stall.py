@@ -1,0 +1,104 @@
+"""How often healthy runs are called stalled, and how soon hangs are: the stall watch against fixed timeouts.
+
+    make bench-stall
+
+10,000 hours of simulated runs go through the watch of the agent itself (``HookedProgress``, ``Advance``,
+``StallWatch``), with a clock that jumps. What they tell is what the probe tells of ranks, or what the reader
+makes of log lines. Then the healthy recordings of the test corpus, line by line, as far as their lines have
+times. The runs are made up in ``simulated.py``; none of its numbers is known to the watch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+from recorded import healthy_recordings
+from simulated import KINDS, UNFORESEEN, Run, simulate
+from watchers import FIXED, Verdict, watch_recording, watch_run
+
+HOURS = 10_000
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--hours", type=float, default=HOURS, help="simulated run-hours")
+    parser.add_argument("--seed", type=int, default=1, help="another one makes other runs")
+    parser.add_argument("--kind", choices=sorted({**KINDS, **UNFORESEEN}), action="append", help="only these")
+    given = parser.parse_args()
+    began = time.monotonic()
+    verdicts = watched(given.hours, given.seed, given.kind or sorted(KINDS))
+    print(f"{sum(v.hours for v in verdicts):,.0f} run-hours, {len(verdicts)} runs, seed {given.seed}\n")
+    print(false_stalls(verdicts))
+    print()
+    print(hangs(verdicts))
+    if not given.kind:
+        print("\nnot among them: pauses unlike anything that the run has shown before")
+        print(false_stalls(watched(given.hours / 10, given.seed, sorted(UNFORESEEN))))
+    print()
+    print(recordings(healthy_recordings(ROOT)))
+    print(f"\n{time.monotonic() - began:.0f} s")
+
+
+def watched(hours: float, seed: int, kinds: list[str]) -> list[Verdict]:
+    """Verdicts on runs of each kind until their hours are full; every run ends in a hang."""
+    found: list[Verdict] = []
+    for kind in kinds:
+        draw = random.Random(f"{seed} {kind}")
+        done = 0.0
+        while done < hours / len(kinds):
+            run: Run = simulate(kind, draw)
+            found.append(watch_run(run))
+            done += run.hours
+    return found
+
+
+def false_stalls(verdicts: list[Verdict]) -> str:
+    """One line a kind of run: stalls called in healthy time."""
+    lines = [
+        f"{'false stalls':34}{'hours':>8}{'learnt':>9}" + "".join(f"{f'{s // 60} min':>9}" for s in FIXED)
+    ]
+    by_kind: dict[str, list[Verdict]] = defaultdict(list)
+    for verdict in verdicts:
+        by_kind[verdict.kind].append(verdict)
+    for kind, own in [*sorted(by_kind.items()), ("all", verdicts)]:
+        row = f"{kind:34}{sum(v.hours for v in own):8,.0f}{sum(v.false_learnt for v in own):9,}"
+        lines.append(row + "".join(f"{sum(v.false_fixed[s] for v in own):9,}" for s in FIXED))
+    return "\n".join(lines)
+
+
+def hangs(verdicts: list[Verdict]) -> str:
+    """One line a kind of run: seconds from the last sign of life of a hang to its stall."""
+    lines = [f"{'seconds until a hang is a stall':34}{'hangs':>8}{'median':>9}{'90 %':>9}{'longest':>9}"]
+    by_kind: dict[str, list[float]] = defaultdict(list)
+    for verdict in verdicts:
+        by_kind[verdict.kind].append(verdict.found_after)
+    for kind, own in [*sorted(by_kind.items()), ("all", [v.found_after for v in verdicts])]:
+        own.sort()
+        late = own[int(0.9 * (len(own) - 1))]
+        lines.append(f"{kind:34}{len(own):8,}{statistics.median(own):9,.0f}{late:9,.0f}{own[-1]:9,.0f}")
+    lines.append(f"{'fixed timeouts':34}{'':8}" + "".join(f"{seconds:9,}" for seconds in FIXED))
+    return "\n".join(lines)
+
+
+def recordings(paths: Iterable[Path]) -> str:
+    """The healthy recordings: how many, how long, and the stalls called in them."""
+    found = [watch_recording(path) for path in paths]
+    timed = [each for each in found if each is not None]
+    stalls = sum(each.false_learnt for each in timed)
+    fixed = ", ".join(f"{sum(v.false_fixed[s] for v in timed)} at {s // 60} min" for s in FIXED)
+    return (
+        f"{len(found)} healthy recordings, {len(timed)} with steps and times "
+        f"({sum(v.hours for v in timed):.1f} hours): {stalls} false stalls; {fixed}"
+        + "".join(f"\n  {wrong}" for v in timed for wrong in v.wrongly)
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""``stallwatch check``: what can be said of a run before it starts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stallwatch.commands.context import App, language_option, tell_all
+
+if TYPE_CHECKING:
+    from stallwatch_rules.checks.dsconfig import DsConfig
+    from stallwatch_rules.checks.remark import Remark
+    from stallwatch_rules.checks.report import Covered
+
+_WILL_FAIL, _UNREADABLE = 1, 2
+
+
+@click.command()
+@click.argument("files", nargs=-1, metavar="[FILE…]", type=click.Path(path_type=Path))
+@click.option(
+    "--checkpoint",
+    "checkpoints",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="A checkpoint's folder or file, to see whether it is whole; may be repeated.",
+)
+@click.option("--world-size", type=click.IntRange(min=1), metavar="N", help="Data-parallel ranks of the run.")
+@click.option(
+    "--python", metavar="PATH", help="The Python that will train (default: the one Stallwatch runs in)."
+)
+@click.option(
+    "--versions",
+    "versions_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Take versions from this requirements.txt or pip freeze instead.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the findings for programs.")
+@language_option
+@click.pass_obj
+def check(
+    app: App,
+    files: tuple[Path, ...],
+    checkpoints: tuple[Path, ...],
+    world_size: int | None,
+    python: str | None,
+    versions_file: Path | None,
+    as_json: bool,
+    language: str | None,
+) -> None:
+    """Say what will go wrong, before the run.
+
+    FILE is a DeepSpeed configuration (.json), accelerate's (.yaml), or a training script (.py), which is
+    parsed and never run.
+
+    \b
+    stallwatch check ds_config.json train.py --world-size 8
+    stallwatch check accelerate.yaml --python ~/venvs/train/bin/python
+    stallwatch check --checkpoint output/checkpoint-500
+
+    Exit code: 1 when something will fail; 2 when something could not be read (the rest is still checked);
+    else 0.
+    """
+    from stallwatch.checking import KINDS, read_inputs
+    from stallwatch_rules.checks.everything import check_run
+    from stallwatch_rules.checks.remark import ordered
+
+    if not (files or checkpoints or python or versions_file):
+        raise click.UsageError("name a configuration, a script or --checkpoint PATH; -h shows examples")
+    for file in files:
+        if file.suffix not in KINDS and not file.is_dir():
+            raise click.UsageError(f"{file}: the name must end in {', '.join(KINDS)}")
+    config = app.config(ui__language=language)
+    inputs = read_inputs(files)
+    remarks: list[Remark] = list(inputs.remarks)
+    if files or python or versions_file:
+        versions = _versions(python, versions_file, inputs.problems, inputs.looked_at)
+        source = str(versions_file) if versions_file else None
+        configs: list[DsConfig | None] = [*inputs.configs]
+        for one in configs or [None]:
+            remarks += check_run(one, inputs.scripts, versions, world_size=world_size, versions_source=source)
+    for path in checkpoints:
+        remarks += _of_checkpoint(path, inputs.problems, inputs.looked_at)
+    tell_all(inputs.problems)
+    covered: Covered = "part" if inputs.problems else "all" if files or checkpoints else "versions"
+    _show(ordered(remarks), inputs.looked_at, inputs.problems, as_json, config["ui.language"], covered)
+    if inputs.problems or config.problems:
+        raise click.exceptions.Exit(_UNREADABLE)
+    raise click.exceptions.Exit(_WILL_FAIL if any(one.severity == "fails" for one in remarks) else 0)
+
+
+def _versions(
+    python: str | None, file: Path | None, problems: list[str], looked_at: list[str]
+) -> dict[str, str]:
+    from stallwatch.environments import (
+        EnvironmentUnknown,
+        versions_here,
+        versions_in_file,
+        versions_of_python,
+    )
+
+    try:
+        if file is not None:
+            versions, where = versions_in_file(file), str(file)
+        elif python is not None:
+            versions, where = versions_of_python(python), python
+        else:
+            versions, where = versions_here(), "this Python"
+    except EnvironmentUnknown as error:
+        problems.append(str(error))
+        return {}
+    stack = [name for name in ("deepspeed", "torch", "transformers", "trl") if name in versions]
+    if stack:
+        looked_at.append(f"{', '.join(f'{name} {versions[name]}' for name in stack)} ({where})")
+    return versions
+
+
+def _of_checkpoint(path: Path, problems: list[str], looked_at: list[str]) -> list[Remark]:
+    from stallwatch_exporter.checkpoints.checking import check_checkpoint
+    from stallwatch_exporter.checkpoints.checking import looked_at as count_files
+    from stallwatch_exporter.checkpoints.remarks import remark_of
+    from stallwatch_rules.text.plural import counted
+
+    try:
+        faults = check_checkpoint(path)
+    except FileNotFoundError:
+        problems.append(f"{path}: no such file or folder")
+        return []
+    count = count_files(path)
+    if not count:
+        problems.append(f"{path}: holds no file of a checkpoint (.safetensors, .bin, .pt, latest)")
+    looked_at.append(f"{path} ({counted(count, 'file')})")
+    return [remark_of(fault) for fault in faults]
+
+
+def _show(
+    remarks: list[Remark],
+    looked_at: list[str],
+    problems: list[str],
+    as_json: bool,
+    language: str,
+    covered: Covered,
+) -> None:
+    from stallwatch_rules.checks.report import print_check, to_json
+
+    if as_json:
+        click.echo(to_json(remarks, looked_at, problems, language), nl=False)
+        return
+    import io
+
+    from rich.console import Console
+
+    coloured = sys.stdout.isatty()
+    text = io.StringIO()
+    print_check(
+        remarks,
+        looked_at,
+        Console(file=text, force_terminal=coloured or None, width=None if coloured else 100),
+        language,
+        covered=covered,
+    )
+    for line in text.getvalue().splitlines():
+        click.echo(line if coloured else line.rstrip())

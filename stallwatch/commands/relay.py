@@ -1,0 +1,72 @@
+"""``stallwatch relay``: between Alertmanager and the chats."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+import click
+
+from stallwatch.commands.context import App, catalogue_of, language_option, rules_option, tell
+
+
+@click.command()
+@click.option("--host", metavar="ADDRESS", help="Where it listens (default: 127.0.0.1).")
+@click.option("--port", type=click.IntRange(0, 65535), help="Its port (default: 19401; 0: any).")
+@language_option
+@rules_option
+@click.pass_obj
+def relay(
+    app: App, host: str | None, port: int | None, language: str | None, rule_dirs: tuple[Path, ...]
+) -> None:
+    """Take alerts from Alertmanager and tell the chats, each with its diagnosis.
+
+    \b
+    stallwatch relay
+    stallwatch relay --host 0.0.0.0 --port 19401
+
+    Alertmanager posts to http://HOST:PORT/alertmanager (webhook_configs). What was accepted is kept in the
+    incident database until it arrived. An alert is joined with the incident of its run there; a chat that
+    was told by the run's own agent is not told again. Ends with Ctrl-C.
+    """
+    config = app.sound_config(
+        relay__host=host, relay__port=port, alerts__language=language, rules__dirs=rule_dirs
+    )
+    if not config["alerts.urls"]:
+        raise click.UsageError(
+            'no chat is configured; write urls = ["slack://…"] under [alerts] in stallwatch.toml'
+            " or set STALLWATCH_ALERTS_URLS"
+        )
+    try:
+        from stallwatch.handover import relay_settings
+        from stallwatch.watching import open_store
+        from stallwatch_alerts.masking import hide_secrets
+        from stallwatch_alerts.relay.relay import Relay
+    except ModuleNotFoundError as error:
+        raise click.UsageError(f"{error.name} is missing; pip install 'stallwatch[alerts]'") from error
+    settings = relay_settings(config)
+    url = config["alerts.incidents_url"]
+    try:
+        store = open_store(config)
+    except Exception as error:
+        said = hide_secrets(str(error), url).splitlines() or [""]
+        raise click.ClickException(
+            f"the incident database cannot be opened ({type(error).__name__}: {said[0]})"
+        ) from None
+    try:
+        running = Relay(settings, store, catalogue_of(config), report=tell)
+    except OSError as error:
+        raise click.UsageError(
+            f"{settings.host}:{settings.port} cannot be had: {error.strerror}; give another --port"
+        ) from error
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    shown = f"[{settings.host}]" if ":" in settings.host else settings.host
+    tell(f"Alertmanager may post to http://{shown}:{running.server.port}/alertmanager")
+    if settings.host not in ("127.0.0.1", "::1", "localhost") and not settings.token:
+        tell("anybody who reaches this address can write into your chats: set [relay] token")
+    ended.wait()
+    running.close()
+    store.close()

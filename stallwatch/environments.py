@@ -1,0 +1,85 @@
+"""Which versions of the training stack a Python has, or a file declares."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from stallwatch_rules.checks.installed import parse_versions
+
+#: those that the checks know something of; no others are looked at
+PACKAGES = (
+    "accelerate",
+    "deepspeed",
+    "huggingface-hub",
+    "numpy",
+    "peft",
+    "pydantic",
+    "tokenizers",
+    "torch",
+    "transformers",
+    "trl",
+)
+_SECONDS = 60
+_ASK = """
+import importlib.metadata, json
+print(json.dumps([[d.metadata["Name"], d.version] for d in importlib.metadata.distributions()]))
+"""
+
+
+class EnvironmentUnknown(Exception):
+    """The versions could not be found out; the message says what to do."""
+
+
+def versions_here() -> dict[str, str]:
+    """Of the Python that runs Stallwatch."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def versions_of_python(python: str) -> dict[str, str]:
+    """Of another Python: it is started and asked for its metadata; nothing of the stack is imported."""
+    try:
+        answer = subprocess.run(
+            [python, "-c", _ASK],
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=True,
+            stdin=subprocess.DEVNULL,
+        )
+        pairs = json.loads(answer.stdout.strip().splitlines()[-1])
+        return _known((str(name), str(version)) for name, version in pairs)
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError, TypeError) as error:
+        raise EnvironmentUnknown(
+            f"--python {python}: does not answer as a Python ({error}); name its executable"
+        ) from error
+
+
+def versions_in_file(path: Path) -> dict[str, str]:
+    """Of a ``requirements.txt`` or the output of ``pip freeze``; only exact pins count."""
+    try:
+        found = _known(parse_versions(path.read_text(encoding="utf-8-sig")).items())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        raise EnvironmentUnknown(f"--versions {path}: cannot be read: {reason}") from error
+    if not found:
+        raise EnvironmentUnknown(
+            f"--versions {path}: pins none of {', '.join(PACKAGES)}; hand over the output of pip freeze"
+        )
+    return found
+
+
+def _known(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    named = ((canonicalize_name(name), version) for name, version in pairs)
+    return {name: version for name, version in named if name in PACKAGES}

@@ -1,0 +1,102 @@
+"""``stallwatch.LightningCallback()`` for Lightning's Trainer (``lightning`` or ``pytorch_lightning`` 2)."""
+
+# ruff: noqa: ARG002
+# Lightning passes all of it to every callback.
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from stallwatch.integrations.hooks import hook
+from stallwatch.integrations.loop import probe
+
+if TYPE_CHECKING or "pytorch_lightning" not in sys.modules:
+    from lightning.pytorch import Callback as _Base
+else:  # a trainer takes the callbacks of its own package
+    from pytorch_lightning import Callback as _Base
+
+
+def _guarded(function: Callable[..., None]) -> Callable[..., None]:
+    """What a trainer cannot answer (an estimate of its steps, say) is counted as a fault of the probe."""
+
+    @wraps(function)
+    def called(*given: Any, **named: Any) -> None:
+        try:
+            function(*given, **named)
+        except Exception:
+            probe().failed()
+
+    return called
+
+
+class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
+    """Tells of steps, losses and phases; `name` is for a run without agent."""
+
+    def __init__(self, name: str | None = None) -> None:
+        self._name = name
+        self._step = -1
+
+    @_guarded
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Here and not before: a strategy that spawns its ranks pickles the callbacks."""
+        hook(self._name)
+
+    @_guarded
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """The trainer counts the optimizer steps from here on."""
+        told = probe()
+        self._step = trainer.global_step
+        told.told_by_user = True
+        told.steps = float(self._step)
+        if 0 < trainer.estimated_stepping_batches < float("inf"):
+            told.value("target_steps", float(trainer.estimated_stepping_batches))
+
+    @_guarded
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """A batch is done; with gradient accumulation not every one of them is a step."""
+        if trainer.global_step == self._step:
+            return
+        self._step = trainer.global_step
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        optimizers = trainer.optimizers
+        rate = optimizers[0].param_groups[0].get("lr") if optimizers else None
+        probe().step(self._step, loss=loss, learning_rate=rate)
+
+    @_guarded
+    def on_validation_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """A batch of an evaluation, the one before the training included."""
+        probe().phase("eval")
+
+    on_test_batch_start = on_validation_batch_start
+    on_predict_batch_start = on_validation_batch_start
+
+    @_guarded
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """The evaluation is over."""
+        probe().phase("train" if self._step > 0 else "init")
+
+    @_guarded
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
+        """A checkpoint is put together; it is written next."""
+        probe().phase("save")
+
+    @_guarded
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """The training goes on after whatever was before."""
+        told = probe()
+        if told.doing not in ("train", "init"):
+            told.phase("train" if self._step > 0 else "init")
+
+    @_guarded
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Whatever steps now is not this trainer's."""
+        told = probe()
+        told.told_by_user = False
+        told.phase("idle")

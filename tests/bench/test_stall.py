@@ -1,0 +1,71 @@
+"""The simulation behind ``make bench-stall``, in small: no healthy run is called stalled, each hang is."""
+
+from __future__ import annotations
+
+import random
+from itertools import islice
+
+import pytest
+from simulated import KINDS, SAVES, UNFORESEEN, Course, simulate
+from stall import ROOT, false_stalls, hangs, watched
+from watchers import FIXED, Watched, found_after, watch_recording
+
+HOURS = 5.0  # of each kind, at least
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_no_healthy_run_is_called_stalled_and_its_hang_is(kind: str) -> None:
+    verdicts = watched(HOURS, seed=3, kinds=[kind])
+    assert [wrong for verdict in verdicts for wrong in verdict.wrongly] == []
+    assert all(30 < verdict.found_after <= 4 * 7200 + 1 for verdict in verdicts)
+
+
+def test_a_watch_that_is_too_hasty_would_be_found_out() -> None:
+    """The simulation can fail: fixed timeouts do, on the same runs."""
+    verdicts = watched(HOURS, seed=3, kinds=["log only, each 33 minutes", "rollouts"])
+    assert all(sum(verdict.false_fixed[seconds] for verdict in verdicts) > 0 for seconds in FIXED)
+
+
+@pytest.mark.parametrize("kind", sorted({**KINDS, **UNFORESEEN}))
+def test_runs_go_on_for_ever_and_their_time_only_forwards(kind: str) -> None:
+    told = list(islice(simulate(kind, random.Random(1)).told, 300))
+    assert len(told) == 300
+    assert all(each.wait >= 0 for each in told)
+    assert all(isinstance(each.value, int) for each in told if each.what in ("step", "log-step"))
+
+
+def test_messages_of_the_simulated_log_are_read_as_phases() -> None:
+    watched_log = Watched()
+    course = Course(random.Random(1), hooked=False)
+    now = 1_790_000_000.0
+    for told in [*course.begin(), *course.steps(3, lambda: 1.0), *course.save(5.0)]:
+        now += told.wait
+        watched_log.tell(now, told, 1)
+        if told.value == SAVES:
+            assert watched_log.progress.phase == "save"
+
+
+def test_a_hang_is_found_within_three_times_the_usual_step() -> None:
+    watched_run = Watched()
+    course = Course(random.Random(1))
+    now = 1_790_000_000.0
+    for told in [*course.begin(), *course.steps(400, lambda: 20.0)]:
+        now += told.wait
+        watched_run.tell(now, told, 2)
+    assert found_after(watched_run, watched_run.watch.last_sign) <= 62
+
+
+def test_recordings_with_times_are_followed() -> None:
+    verdict = watch_recording(ROOT / "tests" / "recordings" / "trace-cache-healthy")
+    assert verdict is not None and verdict.hours > 0
+    assert verdict.false_learnt == 0
+
+
+def test_the_tables_have_a_line_for_each_kind() -> None:
+    verdicts = watched(1.0, seed=1, kinds=["even steps", "log only, each 33 minutes"])
+    for table in (false_stalls(verdicts), hangs(verdicts)):
+        assert [line.split("  ")[0] for line in table.splitlines()[1:4]] == [
+            "even steps",
+            "log only, each 33 minutes",
+            "all",
+        ]

@@ -1,0 +1,119 @@
+"""``stallwatch check`` from the outside."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from stallwatch.environments import PACKAGES, versions_of_python
+
+SOUND = '{"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 2}}'
+
+
+@pytest.fixture
+def freeze(tmp_path: Path) -> str:
+    (tmp_path / "freeze.txt").write_text("deepspeed==0.16.3\ntrl==0.12.2\n")
+    return str(tmp_path / "freeze.txt")
+
+
+def test_nothing_to_say(stallwatch, tmp_path: Path, freeze: str) -> None:
+    (tmp_path / "ds.json").write_text(SOUND)
+    result: Result = stallwatch("check", "ds.json", "--versions", freeze)
+    assert result.exit_code == 0
+    assert result.stdout.startswith("Nothing known stands against this run.\n")
+    assert "deepspeed 0.16.3" in result.stdout
+
+
+def test_what_will_fail_is_told_with_place_and_fix(stallwatch, tmp_path: Path, freeze: str) -> None:
+    (tmp_path / "ds.json").write_text(
+        '{\n "zero_optimization": {\n  "stage": 3,\n  "log_trace_cache_warnings": true\n }\n}'
+    )
+    result: Result = stallwatch("check", "ds.json", "--versions", freeze)
+    assert result.exit_code == 1
+    assert (
+        " FAILS   DeepSpeed 0.16.3 refuses the key zero_optimization.log_trace_cache_warnings"
+        in result.stdout
+    )
+    assert "ds.json:4" in result.stdout
+    assert "stallwatch rules show deepspeed-config-invalid" in result.stdout
+    assert "会失败" in stallwatch("check", "ds.json", "--versions", freeze, "--language", "zh").stdout
+
+
+def test_json(stallwatch, tmp_path: Path, freeze: str) -> None:
+    (tmp_path / "ds.json").write_text(SOUND)
+    (tmp_path / "train.py").write_text("import deepspeed\ndeepspeed.initialize(model=None)\n")
+    result: Result = stallwatch("check", "ds.json", "train.py", "--json", "--versions", freeze)
+    assert result.exit_code == 1
+    told = json.loads(result.stdout)
+    assert (told["schema"], told["ok"], told["problems"]) == (1, False, [])
+    (finding,) = told["findings"]
+    assert (finding["check"], finding["severity"], finding["file"], finding["line"]) == (
+        "initialize-without-model",
+        "fails",
+        "train.py",
+        2,
+    )
+
+
+def test_what_cannot_be_read_does_not_hide_the_rest(stallwatch, tmp_path: Path, freeze: str) -> None:
+    (tmp_path / "train.py").write_text("import deepspeed\ndeepspeed.initialize(model=None)\n")
+    result: Result = stallwatch("check", "none.json", "train.py", "--versions", freeze)
+    assert result.exit_code == 2
+    assert "none.json: cannot be read: No such file or directory" in result.stderr
+    assert "deepspeed.initialize gets no model" in result.stdout
+
+
+def test_no_all_clear_where_an_input_failed(stallwatch, tmp_path: Path, freeze: str) -> None:
+    (tmp_path / "ds.json").write_text(SOUND)
+    for arguments in (("none.json",), ("ds.json", "none.json"), ("--checkpoint", "none")):
+        result: Result = stallwatch("check", *arguments, "--versions", freeze)
+        assert result.exit_code == 2
+        assert result.stdout.startswith("No verdict: not everything could be read.\n")
+        told = json.loads(stallwatch("check", *arguments, "--versions", freeze, "--json").stdout)
+        assert (told["ok"], len(told["problems"])) == (False, 1)
+
+
+def test_versions_alone_are_no_word_on_the_run(stallwatch, freeze: str) -> None:
+    result: Result = stallwatch("check", "--versions", freeze)
+    assert result.exit_code == 0
+    assert result.stdout.startswith("Only versions were checked: nothing known stands against them.\n")
+    assert "仅检查了版本" in stallwatch("check", "--versions", freeze, "--language", "zh").stdout
+
+
+def test_accelerate_names_another_file(stallwatch, tmp_path: Path, freeze: str) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "ds.json").write_text(
+        '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1}'
+    )
+    (tmp_path / "configs" / "accelerate.yaml").write_text(
+        "distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config:\n  deepspeed_config_file: ds.json\n"
+    )
+    result: Result = stallwatch("check", "configs/accelerate.yaml", "--versions", freeze)
+    assert result.exit_code == 1
+    assert "8 != 4 * 1 * 4 ranks" in result.stdout
+
+
+def test_a_checkpoint(stallwatch, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "model.safetensors").write_bytes(b"\xff" * 12)
+    result: Result = stallwatch("check", "--checkpoint", "out")
+    assert result.exit_code == 1
+    assert "out/model.safetensors" in result.stdout
+    assert stallwatch("check", "--checkpoint", "none").exit_code == 2
+
+
+def test_what_is_asked_for_wrongly(stallwatch) -> None:
+    assert stallwatch("check").exit_code == 2
+    result: Result = stallwatch("check", "notes.txt")
+    assert result.exit_code == 2
+    assert "the name must end in .py" in result.stderr
+    assert stallwatch("check", "--python", "/none/python").exit_code == 2
+
+
+def test_another_python_is_asked() -> None:
+    found = versions_of_python(sys.executable)
+    assert found["numpy"] and set(found) <= set(PACKAGES)

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+Stallwatch = Callable[..., Result]
+CHAT = "json://127.0.0.1:1/s3cr3t-hook"
+
+
+def test_without_a_chat_it_has_nobody_to_tell(stallwatch: Stallwatch) -> None:
+    result = stallwatch("relay")
+    assert result.exit_code == 2
+    assert "no chat is configured; write urls" in result.stderr
+
+
+def test_a_taken_port_and_a_database_that_is_not_there_are_told(
+    stallwatch: Stallwatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STALLWATCH_ALERTS_URLS", CHAT)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = stallwatch("relay", "--port", port)
+    assert result.exit_code == 2
+    assert f"127.0.0.1:{port} cannot be had: Address already in use; give another --port" in result.stderr
+    monkeypatch.setenv("STALLWATCH_ALERTS_INCIDENTS_URL", "sqlite:////nowhere/at/s3cr3t/all.db")
+    result = stallwatch("relay", "--port", "0")
+    assert result.exit_code == 1
+    assert "the incident database cannot be opened (OperationalError" in result.stderr
+
+
+def test_it_says_where_it_listens_and_ends_when_it_is_asked_to(tmp_path: Path) -> None:
+    environ = {**os.environ, "STALLWATCH_ALERTS_URLS": CHAT, "STALLWATCH_HOME": str(tmp_path)}
+    command = [str(Path(sys.executable).with_name("stallwatch")), "relay", "--port", "0"]
+    with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as relay:
+        assert relay.stderr is not None
+        line = relay.stderr.readline()
+        relay.send_signal(signal.SIGTERM)
+        _, rest = relay.communicate(timeout=30)
+    assert line.startswith("stallwatch: Alertmanager may post to http://127.0.0.1:")
+    assert relay.returncode == 0
+    assert "s3cr3t" not in line + rest and "Traceback" not in rest
