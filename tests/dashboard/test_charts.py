@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 
+import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import pytest
 
-from stallwatch_dashboard.charts import BOARD, compared
+from stallwatch_dashboard.charts import BOARD, compared, series
 from stallwatch_dashboard.charts.base import Look, Span
+from stallwatch_dashboard.charts.drawing import Drawing
 from stallwatch_dashboard.charts.lag import lag
 from stallwatch_dashboard.charts.step_time import top
 from stallwatch_dashboard.frames import COLUMNS, RunFrames
 from stallwatch_dashboard.words import speaker
 from stallwatch_exporter.incident import Incident
+from stallwatch_rules.records import Diagnosis, Primary, Series
 
 NOW = 1_795_000_000.0
 LOOK = Look()
@@ -45,8 +50,14 @@ def stalled() -> RunFrames:
     )
 
 
-def draw(key: str, found: RunFrames, *incidents: Incident, live: bool = True, look: Look = LOOK):  # type: ignore[no-untyped-def]
-    return CHARTS[key].draw(found, incidents, Span(NOW - 100, NOW, live), look, speaker("en"))
+def checked(drawing: Drawing) -> go.Figure:
+    """The same as Plotly's own objects, which refuse what its schema does not know."""
+    return go.Figure(drawing.data, drawing.layout)
+
+
+def draw(key: str, found: RunFrames, *incidents: Incident, live: bool = True, look: Look = LOOK) -> go.Figure:
+    span = Span(NOW - 100, NOW, live)
+    return checked(CHARTS[key].draw(found, incidents, span, look, speaker("en")))
 
 
 @pytest.mark.parametrize("key", CHARTS)
@@ -115,8 +126,17 @@ def test_incidents_are_bands_on_every_chart(
 
 def test_figures_travel_as_json(stalled: RunFrames) -> None:
     for key in CHARTS:
-        told = json.loads(draw(key, stalled).to_json())
+        drawing = CHARTS[key].draw(stalled, (), Span(NOW - 100, NOW), LOOK, speaker("en"))
+        told = json.loads(drawing.to_json())
         assert told["data"] and told["layout"]["xaxis"]["range"]
+
+
+def test_arrays_travel_as_their_bytes_and_nan_with_them() -> None:
+    values = np.array([[1.5, np.nan], [-2.0, np.inf]], dtype="float32")
+    told = json.loads(Drawing([{"z": values, "zmin": np.float64(0.5)}]).to_json())["data"][0]
+    assert (told["z"]["dtype"], told["z"]["shape"], told["zmin"]) == ("f4", "2, 2", 0.5)
+    back = np.frombuffer(base64.b64decode(told["z"]["bdata"]), "<f4").reshape(2, 2)
+    np.testing.assert_array_equal(back, values)
 
 
 def test_a_phase_lasts_until_the_next_one(stalled: RunFrames) -> None:
@@ -145,7 +165,7 @@ def test_a_rank_that_came_late_is_not_behind_before_it_was_there() -> None:
 
 def test_where_nothing_was_heard_the_charts_are_grey(stalled: RunFrames) -> None:
     span = Span(NOW - 100, NOW, live=True, heard=NOW - 40)
-    chart = CHARTS["step_time"].draw(stalled, (), span, LOOK, speaker("en"))
+    chart = checked(CHARTS["step_time"].draw(stalled, (), span, LOOK, speaker("en")))
     (grey,) = chart.layout.shapes
     assert (grey.x0, grey.x1) == (LOOK.time(NOW - 40), LOOK.time(NOW))
     assert "since the last step" not in [trace.name for trace in chart.data]  # nobody knows
@@ -159,7 +179,8 @@ def test_incidents_names_lead_to_them(stalled: RunFrames, make_incident: Callabl
 def test_two_runs_are_compared_by_step() -> None:
     own = RunFrames(steps=frame(10, 20, 30), loss=frame(3.0, 2.0, 1.0, rank=0))
     other = RunFrames(steps=frame(10, 20, every=50), loss=frame(4.0, 3.5, rank=1, every=50))
-    ((key, _, chart),) = compared.charts(("a<b>", "b"), own, other, LOOK, speaker("en"))
+    ((key, _, drawing),) = compared.charts(("a<b>", "b"), own, other, LOOK, speaker("en"))
+    chart = checked(drawing)
     assert key == "compared-loss"
     assert [(list(t.x), list(t.y), t.line.dash) for t in chart.data] == [
         ([10, 20, 30], [3.0, 2.0, 1.0], "solid"),
@@ -167,3 +188,13 @@ def test_two_runs_are_compared_by_step() -> None:
     ]
     assert chart.data[0].name == "a&lt;b&gt;" and list(chart.layout.xaxis.range) == [0, 30]
     assert compared.charts(("a", "b"), own, RunFrames(), LOOK, speaker("en")) == []
+
+
+def test_the_charts_of_a_dead_run_mark_the_step_of_its_cause() -> None:
+    loss = Series("loss", 0, [1, 2, 3], [1.0, None, 0.5])
+    primary = Primary("r", "t", "cause", "fatal", 0.9, 0, "a.log", 7, None, 2, [], {}, "", [])
+    found = Diagnosis("failed", primary, series=[loss])
+    ((_, _, drawing),) = series.charts(found, LOOK, speaker("en"))
+    chart = checked(drawing)
+    assert list(chart.data[0].y) == [1.0, None, 0.5]
+    assert [(mark.x0, mark.x1) for mark in chart.layout.shapes] == [(2, 2)]

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import plotly.graph_objects as go
-
 from stallwatch_dashboard.charts import gradients, lag, loss, memory, phases, progress, step_time, warnings
 from stallwatch_dashboard.charts.base import Look, Span
+from stallwatch_dashboard.charts.drawing import Drawing
 from stallwatch_dashboard.frames import RunFrames
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
 
-Draw = Callable[[RunFrames, Sequence[Incident], Span, Look, Say], go.Figure]
+Draw = Callable[[RunFrames, Sequence[Incident], Span, Look, Say], Drawing]
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from stallwatch_dashboard import theme
+from stallwatch_dashboard.charts.drawing import Drawing
 from stallwatch_dashboard.safetext import label
 from stallwatch_exporter.incident import Incident
 
@@ -87,43 +87,44 @@ class Span:
         return self.end if self.heard is None else self.heard
 
 
-def figure(look: Look, span: Span, incidents: Sequence[Incident]) -> go.Figure:
+def quiet(look: Look) -> Drawing:
+    """An empty chart in the reader's colours, with axes that keep in the background."""
+    axis = {"autotypenumbers": "strict", "ticks": "", "zeroline": False, "linecolor": look.line}
+    return Drawing(
+        layout={
+            "height": HEIGHT,
+            "margin": {"l": 62, "r": 14, "t": 40, "b": 24},
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "font": {
+                "family": '"Source Sans", "Noto Sans CJK SC", sans-serif',
+                "size": 13,
+                "color": look.text,
+            },
+            "hoverlabel": {"bgcolor": look.page, "font": {"color": look.text}, "align": "left"},
+            "hovermode": "x unified",
+            "legend": {"orientation": "h", "x": 0, "y": 1.1, "xanchor": "left", "yanchor": "bottom"},
+            "xaxis": {**axis, "showgrid": False, "automargin": True},
+            "yaxis": {**axis, "gridcolor": look.line, "automargin": True, "nticks": 5},
+        }
+    )
+
+
+def figure(look: Look, span: Span, incidents: Sequence[Incident]) -> Drawing:
     """An empty chart over `span` with the incidents in it."""
-    chart = go.Figure()
+    chart = quiet(look)
     incidents = [incident for incident in incidents if incident.kind != "ended"]  # no band has room after it
-    chart.update_layout(
-        height=HEIGHT,
-        margin={"l": 62, "r": 14, "t": 40, "b": 24},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        font={"family": '"Source Sans", "Noto Sans CJK SC", sans-serif', "size": 13, "color": look.text},
-        hoverlabel={"bgcolor": look.page, "font": {"color": look.text}},
-        uirevision="keep",  # lines that the reader hid stay hidden through every update
-        dragmode="zoom",
-        hovermode="x unified",
-        showlegend=True,
-        legend={"orientation": "h", "x": 0, "y": 1.1, "xanchor": "left", "yanchor": "bottom"},
-        shapes=[*(_band(look, incident, span) for incident in incidents), *_silence(look, span)],
-        annotations=_names(look, incidents),
-    )
-    chart.update_xaxes(
-        type="date",
-        range=[look.time(span.start), look.time(span.end)],
-        showgrid=False,
-        zeroline=False,
-        linecolor=look.line,
-        tickformatstops=_TICKS,
-        nticks=6,
-    )
-    chart.update_yaxes(
-        rangemode="tozero",
-        automargin=False,
-        fixedrange=True,
-        nticks=5,
-        gridcolor=look.line,
-        zeroline=False,
-        title_standoff=4,
-    )
+    chart.layout |= {
+        "uirevision": "keep",  # lines that the reader hid stay hidden through every update
+        "dragmode": "zoom",
+        "showlegend": True,
+        "shapes": [*(_band(look, incident, span) for incident in incidents), *_silence(look, span)],
+        "annotations": _names(look, incidents),
+    }
+    ends = [look.time(span.start), look.time(span.end)]
+    chart.set("xaxis", type="date", range=ends, tickformatstops=_TICKS, nticks=6)
+    title = {"standoff": 4}
+    chart.set("yaxis", rangemode="tozero", automargin=False, fixedrange=True, title=title)
     return chart
 
 

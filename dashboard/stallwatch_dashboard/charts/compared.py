@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from stallwatch_dashboard.charts.base import Look, Span, figure
+from stallwatch_dashboard.charts.drawing import Drawing
 from stallwatch_dashboard.frames import RunFrames
 from stallwatch_dashboard.safetext import label
 from stallwatch_dashboard.words import Say
@@ -21,7 +21,7 @@ _CHARTS = {
 
 def charts(
     runs: tuple[str, str], own: RunFrames, other: RunFrames, look: Look, say: Say
-) -> list[tuple[str, str, go.Figure]]:
+) -> list[tuple[str, str, Drawing]]:
     """(key, title, figure) of each number that both runs have."""
     drawn = []
     for name, (title, unit) in _CHARTS.items():
@@ -31,20 +31,18 @@ def charts(
         highest = max(float(line["step"].max()) for line in lines)
         chart = figure(look, Span(0.0, 1.0), ())
         for run, line, dash, colour in zip(runs, lines, ("solid", "dash"), look.cycle[:2], strict=True):
-            chart.add_trace(
-                go.Scatter(
-                    x=line["step"].to_numpy(),
-                    y=line["v"].to_numpy(),
-                    name=label(run, 40),
-                    mode="lines",
-                    line={"dash": dash, "color": colour, "width": 2},
-                    hovertemplate=f"%{{y:.4g}}{unit}",
-                )
+            chart.add(
+                type="scatter",
+                x=line["step"].to_numpy("float64"),
+                y=line["v"].to_numpy("float64"),
+                name=label(run, 40),
+                mode="lines",
+                line={"dash": dash, "color": colour, "width": 2},
+                hovertemplate=f"%{{y:.4g}}{unit}",
             )
-        chart.update_xaxes(
-            type="linear", range=[0, highest or 1], tickformatstops=None, title={"text": say("step")}
-        )
-        chart.update_yaxes(ticksuffix=unit, rangemode="normal", exponentformat="e")
+        title_of_steps = {"text": say("step")}
+        chart.set("xaxis", type="linear", range=[0, highest or 1], tickformatstops=[], title=title_of_steps)
+        chart.set("yaxis", ticksuffix=unit, rangemode="normal", exponentformat="e")
         drawn.append((f"compared-{name}", say(title), chart))
     return drawn
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from stallwatch_dashboard.charts.base import HEIGHT, Look, Span, figure
+from stallwatch_dashboard.charts.drawing import Drawing
 from stallwatch_dashboard.frames import RunFrames
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
@@ -36,7 +36,7 @@ def lag(rank_steps: pd.DataFrame, moments: int = _MOMENTS) -> pd.DataFrame:
     return behind.sort_index()
 
 
-def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say) -> go.Figure:
+def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say) -> Drawing:
     """The heat map; all in step leaves it empty, one that stays behind is a stripe."""
     behind = lag(found.rank_steps)
     chart = figure(look, span, incidents)
@@ -44,29 +44,34 @@ def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look
         return chart
     values = behind.to_numpy("float64")
     highest = float(np.nanmax(values, initial=0.0))
-    chart.add_trace(
-        go.Heatmap(
-            x=[look.time(float(moment)) for moment in behind.columns],
-            y=[str(rank) for rank in behind.index],
-            z=values,
-            zmin=0,
-            zmax=max(1.0, highest),
-            colorscale=[[0, look.page], [0.001, look.faint], [1, look.red]],
-            colorbar={"thickness": 10, "title": {"text": say("steps_behind"), "side": "right"}, "nticks": 4},
-            hovertemplate=say("rank", "%{y}") + "<br>" + say("behind", "%{z:.0f}") + "<extra></extra>",
-            hoverongaps=False,
-        )
+    chart.add(
+        type="heatmap",
+        x=[look.time(float(moment)) for moment in behind.columns],
+        y=[str(rank) for rank in behind.index],
+        z=values.astype("float32"),
+        zmin=0,
+        zmax=max(1.0, highest),
+        colorscale=[[0, look.page], [0.001, look.faint], [1, look.red]],
+        colorbar={
+            "thickness": 10,
+            "title": {"text": say("steps_behind"), "side": "right"},
+            "nticks": 4,
+            "outlinewidth": 0,
+            "ticks": "",
+        },
+        hovertemplate=say("rank", "%{y}") + "<br>" + say("behind", "%{z:.0f}") + "<extra></extra>",
+        hoverongaps=False,
     )
     rows = len(behind.index)
-    chart.update_layout(
-        height=min(_TALLEST, max(HEIGHT, 90 + _ROW_PIXELS * rows)), hovermode="closest", showlegend=False
-    )
-    chart.update_yaxes(
+    height = min(_TALLEST, max(HEIGHT, 90 + _ROW_PIXELS * rows))
+    chart.layout |= {"height": height, "hovermode": "closest", "showlegend": False}
+    chart.set(
+        "yaxis",
         type="category",
         autorange="reversed",
         nticks=min(rows, 16),
         showgrid=False,
         rangemode="normal",
-        title={"text": say("ranks")},
+        title={"text": say("ranks"), "standoff": 4},
     )
     return chart

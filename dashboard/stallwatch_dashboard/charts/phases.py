@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import plotly.graph_objects as go
-
 from stallwatch_dashboard import theme
 from stallwatch_dashboard.charts.base import Look, Span, figure
+from stallwatch_dashboard.charts.drawing import Drawing
 from stallwatch_dashboard.frames import RunFrames
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
@@ -25,7 +24,7 @@ COLOURS = {
 _HEIGHT = 110
 
 
-def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say) -> go.Figure:
+def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say) -> Drawing:
     """The band. A phase lasts until the next one begins, the last one until the end of what is shown."""
     chart = figure(look, span, incidents)
     if not found.phases:
@@ -39,19 +38,18 @@ def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look
         ]
         if not spans:
             continue
-        chart.add_trace(
-            go.Bar(
-                base=[look.time(begin) for begin, _ in spans],
-                x=[look.time(end - begin) for begin, end in spans],
-                y=[""] * len(spans),
-                customdata=[end - begin for begin, end in spans],
-                orientation="h",
-                name=say(f"phase_{phase}"),
-                marker={"color": colour, "line": {"width": 0}},
-                hovertemplate="%{customdata:.0f} s",
-                width=1,
-            )
+        chart.add(
+            type="bar",
+            base=[look.time(begin) for begin, _ in spans],
+            x=[look.time(end - begin) for begin, end in spans],
+            y=[""] * len(spans),
+            customdata=[end - begin for begin, end in spans],
+            orientation="h",
+            name=say(f"phase_{phase}"),
+            marker={"color": colour, "line": {"width": 0}},
+            hovertemplate="%{customdata:.0f} s",
+            width=1,
         )
-    chart.update_layout(height=_HEIGHT, barmode="overlay", bargap=0, hovermode="closest")
-    chart.update_yaxes(visible=False, range=[-0.5, 0.5])
+    chart.layout |= {"height": _HEIGHT, "barmode": "overlay", "bargap": 0, "hovermode": "closest"}
+    chart.set("yaxis", visible=False, range=[-0.5, 0.5])
     return chart

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import plotly.graph_objects as go
-
 from stallwatch_dashboard.charts.base import Look, Span, figure
+from stallwatch_dashboard.charts.drawing import Drawing
 from stallwatch_dashboard.charts.traces import line
 from stallwatch_dashboard.frames import RunFrames
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
 
 
-def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say) -> go.Figure:
+def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say) -> Drawing:
     """The chart: steps on the left axis, invalidations on the right, told apart by colour and by dashes."""
     chart = figure(look, span, incidents)
     line(chart, found.steps, look, say("steps_reached"), look.blue, "%{y:,}", stepped=True, width=3)
@@ -23,6 +22,7 @@ def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look
         "overlaying": "y",
         "side": "right",
         "showgrid": False,
+        "ticks": "",
         "zeroline": False,
         # Headroom of its own, so that the two lines never lie on each other when both stand still.
         "range": [0, 1.35 * _highest(found)],
@@ -31,11 +31,9 @@ def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look
         "automargin": False,
         "fixedrange": True,
     }
-    chart.update_layout(
-        margin={**chart.layout.margin.to_plotly_json(), "r": 62},
-        yaxis=_in(look.blue, say("step")),
-        yaxis2={**right, **_in(look.red, say("invalidations"))},
-    )
+    chart.set("margin", r=62)
+    chart.set("yaxis", **_in(look.blue, say("step"), 4))
+    chart.set("yaxis2", **right, **_in(look.red, say("invalidations"), 15))
     return chart
 
 
@@ -43,5 +41,6 @@ def _highest(found: RunFrames) -> float:
     return 1.0 if found.invalidations.empty else float(found.invalidations["v"].max()) or 1.0
 
 
-def _in(colour: str, title: str) -> dict[str, object]:
-    return {"title": {"text": title, "font": {"color": colour}}, "tickfont": {"color": colour}}
+def _in(colour: str, title: str, standoff: int) -> dict[str, object]:
+    named = {"text": title, "font": {"color": colour}, "standoff": standoff}
+    return {"title": named, "tickfont": {"color": colour}}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import plotly.graph_objects as go
-
-from stallwatch_dashboard.charts.base import HEIGHT, Look
+from stallwatch_dashboard.charts.base import Look, quiet
+from stallwatch_dashboard.charts.drawing import Drawing
 from stallwatch_dashboard.words import Say
 from stallwatch_rules.records import Diagnosis, Series
 
@@ -18,7 +17,7 @@ _TITLES = {
 }
 
 
-def charts(found: Diagnosis, look: Look, say: Say) -> list[tuple[str, str, go.Figure]]:
+def charts(found: Diagnosis, look: Look, say: Say) -> list[tuple[str, str, Drawing]]:
     """(key, title, figure) of each number that the log tells; the primary's step is marked in all."""
     mark = found.primary.step if found.primary is not None else None
     drawn = []
@@ -29,10 +28,11 @@ def charts(found: Diagnosis, look: Look, say: Say) -> list[tuple[str, str, go.Fi
     return drawn
 
 
-def _figure(lines: list[Series], mark: int | None, look: Look, say: Say) -> go.Figure:
-    chart = go.Figure()
+def _figure(lines: list[Series], mark: int | None, look: Look, say: Say) -> Drawing:
+    chart = quiet(look)
     for number, one in enumerate(lines):
-        chart.add_scatter(
+        chart.add(
+            type="scatter",
             x=one.steps,
             y=one.values,  # None leaves a gap
             mode="lines",
@@ -41,18 +41,11 @@ def _figure(lines: list[Series], mark: int | None, look: Look, say: Say) -> go.F
             hovertemplate="%{y:.4g}",
         )
     if mark is not None:
-        chart.add_vline(x=mark, line={"color": look.red, "dash": "dash", "width": 1})
-    chart.update_layout(
-        height=HEIGHT,
-        margin={"l": 62, "r": 14, "t": 30, "b": 36},
-        legend={"orientation": "h", "x": 0, "y": 1.05, "xanchor": "left", "yanchor": "bottom"},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        font={"family": '"Source Sans", "Noto Sans CJK SC", sans-serif', "size": 13, "color": look.text},
-        hoverlabel={"bgcolor": look.page, "font": {"color": look.text}},
-        hovermode="x unified",
-        showlegend=len(lines) > 1,
-    )
-    chart.update_xaxes(title=say("step"), showgrid=False, linecolor=look.line)
-    chart.update_yaxes(gridcolor=look.line, zeroline=False, nticks=5)
+        line = {"color": look.red, "dash": "dash", "width": 1}
+        place = {"xref": "x", "x0": mark, "x1": mark, "yref": "y domain", "y0": 0, "y1": 1}
+        chart.layout["shapes"] = [{"type": "line", "line": line, **place}]
+    chart.layout["showlegend"] = len(lines) > 1
+    chart.set("margin", t=30, b=36)
+    chart.set("legend", y=1.05)
+    chart.set("xaxis", title={"text": say("step"), "standoff": 15})
     return chart

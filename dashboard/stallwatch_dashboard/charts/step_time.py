@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from stallwatch_dashboard.charts.base import Look, Span, figure
+from stallwatch_dashboard.charts.drawing import Drawing
 from stallwatch_dashboard.charts.traces import line, per_rank
 from stallwatch_dashboard.frames import RunFrames
 from stallwatch_dashboard.words import Say
@@ -16,7 +16,7 @@ from stallwatch_exporter.incident import Incident
 _HOVER = "%{y:.3g} s"
 
 
-def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say) -> go.Figure:
+def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say) -> Drawing:
     """The chart."""
     chart = figure(look, span, incidents)
     per_rank(chart, found.step_seconds, look, say, _HOVER, name=say("step_time"))
@@ -28,7 +28,7 @@ def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look
     if waited:
         open_step = pd.DataFrame({"t": [span.end - waited, span.end], "v": [0.0, waited]})
         line(chart, open_step, look, say("since_last_step"), look.red, _HOVER, dash="dot")
-    chart.update_yaxes(ticksuffix=" s", range=[0, highest])
+    chart.set("yaxis", ticksuffix=" s", range=[0, highest])
     return chart
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from stallwatch_dashboard.charts.base import Look
+from stallwatch_dashboard.charts.drawing import Drawing
 from stallwatch_dashboard.frames import limit_ranks
 from stallwatch_dashboard.words import Say
 
 
-def per_rank(chart: go.Figure, frame: pd.DataFrame, look: Look, say: Say, hover: str, *, name: str) -> None:
+def per_rank(chart: Drawing, frame: pd.DataFrame, look: Look, say: Say, hover: str, *, name: str) -> None:
     """One line a rank; with many ranks the lowest, the median and the highest."""
     shown = limit_ranks(frame)
     ranks = sorted(shown["rank"].dropna().unique())
@@ -23,7 +23,7 @@ def per_rank(chart: go.Figure, frame: pd.DataFrame, look: Look, say: Say, hover:
 
 
 def line(
-    chart: go.Figure,
+    chart: Drawing,
     rows: pd.DataFrame,
     look: Look,
     name: str,
@@ -38,16 +38,15 @@ def line(
     """One line; `stepped` for what keeps its value until it changes."""
     if rows.empty:
         return
-    chart.add_trace(
-        go.Scatter(
-            x=look.times(rows["t"]),
-            y=rows["v"].to_numpy("float64"),
-            name=name,
-            mode="lines" if len(rows) > 1 else "markers",
-            line={"color": colour, "width": width, "dash": dash, "shape": "hv" if stepped else "linear"},
-            marker={"color": colour},
-            hovertemplate=hover,
-            connectgaps=False,
-            yaxis=axis,
-        )
+    chart.add(
+        type="scatter",
+        x=look.times(rows["t"]),
+        y=rows["v"].to_numpy("float64"),
+        name=name,
+        mode="lines" if len(rows) > 1 else "markers",
+        line={"color": colour, "width": width, "dash": dash, "shape": "hv" if stepped else "linear"},
+        marker={"color": colour},
+        hovertemplate=hover,
+        connectgaps=False,
+        yaxis=axis,
     )

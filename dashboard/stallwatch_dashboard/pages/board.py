@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-import plotly.graph_objects as go
 import streamlit as st
 import streamlit.components.v1 as components
 
+from stallwatch_dashboard.charts.drawing import Drawing
 from stallwatch_dashboard.words import Say
 
 # The second component is never drawn: it serves plotly.min.js out of the Python package, for the first one.
@@ -22,7 +22,7 @@ _plotly = components.declare_component("plotly", path=Path(str(files("plotly")))
 
 
 def draw_board(
-    charts: Sequence[tuple[str, str, go.Figure]], *, key: str, say: Say, wide: Sequence[str] = ()
+    charts: Sequence[tuple[str, str, Drawing]], *, key: str, say: Say, wide: Sequence[str] = ()
 ) -> str | None:
     """Draw (key, title, figure) two in a row, those in `wide` alone; the same `key` keeps the same charts.
 
