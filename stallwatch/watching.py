@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -17,13 +18,16 @@ from stallwatch_alerts.messages import ending_line
 from stallwatch_exporter.running.ending_words import detail_in
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from stallwatch_alerts.deadman_sink import DeadmanSink
+    from stallwatch_alerts.delivery.ledger import Ledger
     from stallwatch_alerts.delivery.outbox import Outbox
     from stallwatch_alerts.people import People
     from stallwatch_alerts.sink import ChatSink
     from stallwatch_alerts.store import IncidentStore
     from stallwatch_alerts.store_sink import StoreSink
-    from stallwatch_exporter.incident import Ending, Sink
+    from stallwatch_exporter.incident import Ending, Incident, Sink
     from stallwatch_exporter.runs.runfolder import RunFolder
     from stallwatch_rules.pages.catalogue import Catalogue
     from stallwatch_rules.records import Diagnosis
@@ -46,6 +50,8 @@ class Listeners:
         self._chat: ChatSink | None = None
         self._deadman: DeadmanSink | None = None
         self._orphans: threading.Timer | None = None
+        self._looked = False
+        self._home: Path = config["run.home"]
         if config["alerts.deadman_url"]:
             from stallwatch_alerts.deadman_sink import DeadmanSink
 
@@ -59,7 +65,7 @@ class Listeners:
                 lambda: open_store(config), report=tell, url=config["alerts.incidents_url"]
             )
             # Not at once: by then our own run's record is ours, also where it continues that of a dead agent.
-            self._orphans = threading.Timer(_ORPHANS_SECONDS, self._close_orphans, (config["run.home"],))
+            self._orphans = threading.Timer(_ORPHANS_SECONDS, self._close_orphans, (self._home,))
             self._orphans.daemon = True
             self._orphans.start()
         if alert_settings(config).all_urls:
@@ -75,6 +81,8 @@ class Listeners:
                         "people": lambda: open_people(config),
                         "delivered": self._store.told,
                     }
+                if kept and config["alerts.incidents_url"]:
+                    kept["settled"] = told_elsewhere(config)
                 self._chat = ChatSink(alert_settings(config), catalogue, report=tell, **kept)
 
     @property
@@ -85,14 +93,23 @@ class Listeners:
     def _close_orphans(self, home: Path) -> None:
         from stallwatch_alerts.orphans import close_orphans
 
-        if self._store is not None:
-            for incident in close_orphans(home, time.time()):
+        self._looked = True
+
+        def told(incident: Incident) -> None:
+            if self._chat is not None:
+                self._chat(incident)
+            if self._store is not None:
                 self._store(incident)
+
+        close_orphans(home, time.time(), told)
 
     def close(self) -> None:
         """Let everything leave that is still on its way, for a bounded time."""
         if self._orphans is not None:
             self._orphans.cancel()
+            if not self._looked:  # a run of less than a minute
+                with contextlib.suppress(Exception):
+                    self._close_orphans(self._home)
         self._terminal.close(_TERMINAL_SECONDS)
         waiting = 0
         if self._chat is not None:
@@ -125,6 +142,24 @@ def open_spool(config: Config) -> Outbox:
         return Outbox(open_store(config).engine)
     config["run.home"].mkdir(parents=True, exist_ok=True)
     return Outbox(IncidentStore(f"sqlite:///{config['run.home'] / 'spool.db'}").engine)
+
+
+def told_elsewhere(config: Config) -> Callable[[str, Sequence[str]], bool]:
+    """Whether a chat was told of something by others, as the incident database knows it; opened when asked.
+
+    Only for a spool that is not in that database: there, what we are about to tell counts as told.
+    """
+    ledgers: list[Ledger] = []
+
+    def asked(url: str, keys: Sequence[str]) -> bool:
+        from stallwatch_alerts.delivery.fingerprint import fingerprint
+        from stallwatch_alerts.delivery.ledger import Ledger
+
+        if not ledgers:
+            ledgers.append(Ledger(open_store(config).engine))
+        return ledgers[0].has_all(fingerprint(url), keys)
+
+    return asked
 
 
 def open_people(config: Config) -> People:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -11,20 +12,21 @@ from stallwatch_exporter.runs.runfolder import agent_alive, list_runs, runs_home
 from stallwatch_exporter.watching.incidents import read_incidents
 
 
-def close_orphans(home: Path, now: float) -> list[Incident]:
-    """What agents that are gone left open, resolved as of now; so it stands in their runs' folders, too.
+def close_orphans(home: Path, now: float, tell: Callable[[Incident], None]) -> list[Incident]:
+    """What agents that are gone left open, resolved as of now: told, and kept in their runs' folders.
 
     What became of those runs is not known: the agent was killed, or its host was. A run whose end is an
-    incident of its own is none of them.
+    incident of its own is none of them. `tell` may hear of the same one again, where we are killed in between
+    or another agent looks at the same moment: who is told of it is noted beside the messages.
     """
     closed: list[Incident] = []
     for info in list_runs(home):
         if info.ended_at is None and not agent_alive(info):
-            closed += _close(runs_home(home) / info.run, now)
+            closed += _close(runs_home(home) / info.run, now, tell)
     return closed
 
 
-def _close(folder: Path, now: float) -> list[Incident]:
+def _close(folder: Path, now: float, tell: Callable[[Incident], None]) -> list[Incident]:
     left = [
         msgspec.structs.replace(one, status="resolved", resolution="unknown", resolved_at=now, updated_at=now)
         for one in read_incidents(folder)
@@ -34,7 +36,9 @@ def _close(folder: Path, now: float) -> list[Incident]:
         return []
     try:
         with (folder / "incidents.jsonl").open("ab") as journal:
+            for one in left:  # first to people: what stands in the folder is not told again
+                tell(one)
             journal.write(b"\n" + b"".join(msgspec.json.encode(one) + b"\n" for one in left))
     except OSError:
-        return []  # it is told again by whoever can keep it
+        return []  # it is told by whoever can keep it
     return left

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from stallwatch_alerts.channels import incident_notice
 from stallwatch_alerts.messages import en, render, render_test, zh
 from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_rules.pages.page import RulePage
@@ -66,6 +67,24 @@ def test_recovery_tells_how_long_it_took(stall: Stall) -> None:
     assert message.title == "[myrun] recovered after 3 min 10 s"
     assert "advancing again" in message.text
     assert render(incident, "zh", None).title == "[myrun] 已恢复，停滞了 3 分 10 秒"
+
+
+def test_a_stall_that_is_told_at_its_threshold_is_told_as_longer(stall: Stall) -> None:
+    incident = stall(stalled_seconds=3.04, threshold_seconds=3.0)
+    assert "for more than 3 s. This run's own rhythm allows 3 s." in render(incident, "en", None).text
+    assert "已 超过 3 秒没有完成" in render(incident, "zh", None).text
+
+
+def test_an_incident_whose_agent_is_gone_is_not_told_as_over(stall: Stall, oom_page: RulePage) -> None:
+    gone = {"status": "resolved", "resolution": "unknown", "resolved_at": 1190.0, "updated_at": 1190.0}
+    message = render(stall(**gone), "en", None)
+    assert message.title == "[myrun] nobody watches it any more: it was stalled when last seen"
+    assert "not known" in message.text and "3 min 10 s after" in message.text
+    assert "recovered" not in message.text and "over" not in message.text
+    assert render(stall(**gone), "zh", None).title == "[myrun] 已无人监视：任务曾停滞"
+    found = render(stall(kind="finding", rule="cuda-oom", **gone), "en", oom_page)
+    assert found.title == "[myrun] nobody watches it any more: fatal: CUDA out of memory (rank 1)"
+    assert incident_notice(stall(**gone), "en", None).level == "warning"
 
 
 @pytest.mark.parametrize(("resolution", "word"), [("run-finished", "finished"), ("run-failed", "failed")])

@@ -5,13 +5,19 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from stallwatch_alerts.delivery.outbox import Outbox
 from stallwatch_alerts.orphans import close_orphans
+from stallwatch_alerts.settings import AlertSettings
+from stallwatch_alerts.sink import ChatSink
+from stallwatch_alerts.store import IncidentStore
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.runs.runfolder import RunFolder, agent_alive, read_info
 from stallwatch_exporter.watching.incidents import read_incidents
+from stallwatch_rules.pages.catalogue import Catalogue
 
 Stall = Callable[..., Incident]
 
@@ -40,7 +46,9 @@ def test_what_a_dead_agent_left_open_is_resolved_once_and_only_that(tmp_path: Pa
         dead=True,
     )
     alive = run(tmp_path, "alive", stall(id="alive/stall/x/1", run="alive"), dead=False)
-    (closed,) = close_orphans(tmp_path, 5000.0)
+    told: list[Incident] = []
+    (closed,) = close_orphans(tmp_path, 5000.0, told.append)
+    assert told == [closed]
     assert (closed.id, closed.status, closed.resolution, closed.resolved_at) == (
         "dead/stall/x/1",
         "resolved",
@@ -49,4 +57,31 @@ def test_what_a_dead_agent_left_open_is_resolved_once_and_only_that(tmp_path: Pa
     )
     assert closed in read_incidents(dead)
     assert [one.status for one in read_incidents(alive)] == ["open"]
-    assert close_orphans(tmp_path, 6000.0) == []
+    assert close_orphans(tmp_path, 6000.0, told.append) == [] and len(told) == 1
+
+
+def test_whoever_heard_of_the_beginning_hears_once_that_nobody_watches(
+    tmp_path: Path, stall: Stall, chat_server: Any, other_chat_server: Any, catalogue: Catalogue
+) -> None:
+    opened = stall(id="dead/stall/silent-hang-no-error/1", run="dead", opened_at=time.time())
+
+    def agent(*urls: str) -> ChatSink:
+        return ChatSink(
+            AlertSettings(urls=urls), catalogue, spool=lambda: Outbox(IncidentStore.at_home(tmp_path).engine)
+        )
+
+    first = agent(chat_server.url)
+    first(opened)
+    assert first.close(20)
+    run(tmp_path, "dead", opened, dead=True)
+    # Two agents that look at the same moment; the second has a chat that heard nothing of it.
+    looking = [agent(chat_server.url), agent(chat_server.url, other_chat_server.url)]
+    journal = tmp_path / "runs/dead/incidents.jsonl"
+    before = journal.read_bytes()
+    for one in looking:
+        journal.write_bytes(before)
+        assert len(close_orphans(tmp_path, time.time(), one)) == 1
+    assert all(one.close(20) for one in looking)
+    titles = [body["title"] for body in chat_server.bodies]
+    assert titles[1:] == ["[dead] nobody watches it any more: it was stalled when last seen"]
+    assert chat_server.bodies[1]["status"] == "resolved" and other_chat_server.bodies == []

@@ -73,5 +73,6 @@ def test_notice(language: str) -> Notice:
 
 def _level(incident: Incident) -> Literal["failure", "warning", "info", "success"]:
     if incident.status == "resolved":
-        return "info" if incident.resolution == "run-failed" else "success"
+        # Of an agent that is gone: nothing is known to be well.
+        return {"run-failed": "info", "unknown": "warning"}.get(incident.resolution, "success")  # type: ignore[return-value]
     return {"critical": "failure", "warning": "warning"}.get(incident.severity, "info")  # type: ignore[return-value]

@@ -50,7 +50,8 @@ def render(incident: Incident, language: str, page: RulePage | None) -> Message:
     incident = msgspec.structs.replace(incident, note=retold(incident.note, language))
     cause = _cause(incident, language, page)
     run = neutralise(incident.run, 80)
-    title = f"[{run}] {_title(incident, words, cause.title)}"
+    said = _title(incident, words, cause.title)
+    title = f"[{run}] {words.unwatched.format(title=said) if _is_unwatched(incident) else said}"
     text = _text(incident, words, cause)
     while len(text) > TEXT_LIMIT and cause.fixes:  # one whole fix is worth more than two halves
         cause = replace(cause, fixes=cause.fixes[:-1])
@@ -121,7 +122,7 @@ def _title(incident: Incident, words: Words, cause: str) -> str:
     if rank is not None:
         named = words.in_rank.format(title=named, rank=words.rank.format(rank=rank))
     if incident.kind == "finding":
-        if incident.status == "resolved":
+        if incident.status == "resolved" and not _is_unwatched(incident):
             return words.finding_over.format(title=named)
         return words.finding.format(harm=words.harms.get(incident.harm, incident.harm), title=named)
     title = _ending_title(incident.ending, words)
@@ -198,7 +199,8 @@ def _lasted(incident: Incident, words: Words) -> str:
     """How long a problem was there. An ending has no duration, and the run's own is told below."""
     if incident.kind == "ended" or incident.resolved_at is None:
         return ""
-    return words.lasted.format(duration=words.duration(_stalled_for(incident)))
+    lasted = words.unwatched_after if _is_unwatched(incident) else words.lasted
+    return lasted.format(duration=words.duration(_stalled_for(incident)))
 
 
 def _what(incident: Incident, words: Words) -> str:
@@ -207,6 +209,8 @@ def _what(incident: Incident, words: Words) -> str:
     duration = words.duration(_stalled_for(incident))
     if incident.threshold_seconds is None:
         return words.stall_sentence_plain.format(duration=duration)
+    if duration == words.duration(incident.threshold_seconds):  # told at once: both are rounded alike
+        duration = words.more_than.format(duration=duration)
     # A run that starts has no rhythm yet.
     sentence = words.stall_sentence_start if incident.phase == "init" else words.stall_sentence
     return sentence.format(duration=duration, threshold=words.duration(incident.threshold_seconds))
@@ -252,6 +256,11 @@ def _primary(incident: Incident) -> Primary | None:
     """The diagnosis, if it is about this rule: a stall may have nothing to do with what else was found."""
     primary = incident.primary
     return primary if primary is not None and primary.rule == incident.rule else None
+
+
+def _is_unwatched(incident: Incident) -> bool:
+    """Whether it was closed because its agent is gone, which says nothing of the run."""
+    return incident.status == "resolved" and incident.resolution == "unknown"
 
 
 def _step(incident: Incident, words: Words) -> str:

@@ -46,6 +46,7 @@ WORDS = Words(
         "": "no longer stalled",
         "run-finished": "stall over: the run finished",
         "run-failed": "stall over: the run failed",
+        "unknown": "it was stalled when last seen",
     },
     endings={
         "finished": "finished after {duration}",
@@ -59,6 +60,7 @@ WORDS = Words(
     because="{ending}: {title}",
     in_rank="{title} ({rank})",
     closed="closed: {title}",
+    more_than="more than {duration}",
     stall_sentence="No step has finished for {duration}. This run's own rhythm allows {threshold}.",
     stall_sentence_start="No step has finished for {duration}. "
     "The {threshold} that a start-up may take are over.",
@@ -69,7 +71,11 @@ WORDS = Words(
         "recovered": "This is over.",
         "run-finished": "The run has finished.",
         "run-failed": "The run has failed; how it ended comes in a message of its own.",
+        "unknown": "The agent that told of this was killed, or its host was. "
+        "Whether the run goes on is not known: look at the job, and watch it again with stallwatch tail.",
     },
+    unwatched="nobody watches it any more: {title}",
+    unwatched_after="That it is gone was found {duration} after the beginning.",
     lasted="It lasted {duration}.",
     run="Run: {run}",
     on_host="Run: {run} on {host}",

@@ -30,11 +30,14 @@ class Words:
     in_rank: str  #: {title}, {rank}
     closed: str  #: {title}
     # Text
+    more_than: str  #: {duration}, where it reads like the threshold
     stall_sentence: str  #: {duration}, {threshold}
     stall_sentence_start: str  #: {duration}, {threshold}
     stall_sentence_plain: str  #: {duration}
     recovered_sentence: str
     over_sentence: Mapping[str, str]  #: by resolution
+    unwatched: str  #: {title}: of an incident whose agent is gone
+    unwatched_after: str  #: {duration} between the opening and the look that found no agent
     lasted: str  #: {duration}
     run: str  #: {run}
     on_host: str  #: {run}, {host}

@@ -38,7 +38,12 @@ WORDS = Words(
     recovered="已恢复，停滞了 {duration}",
     finding="{harm}：{title}",
     finding_over="已结束：{title}",
-    over={"": "不再停滞", "run-finished": "停滞结束：任务已完成", "run-failed": "停滞结束：任务已失败"},
+    over={
+        "": "不再停滞",
+        "run-finished": "停滞结束：任务已完成",
+        "run-failed": "停滞结束：任务已失败",
+        "unknown": "任务曾停滞",
+    },
     endings={
         "finished": "已完成，用时 {duration}",
         "failed": "失败",
@@ -51,6 +56,7 @@ WORDS = Words(
     because="{ending}：{title}",
     in_rank="{title}（{rank}）",
     closed="已关闭：{title}",
+    more_than="超过 {duration}",
     stall_sentence="已 {duration}没有完成任何一步；按这个任务自己的节奏，上限是 {threshold}。",
     stall_sentence_start="已 {duration}没有完成任何一步；启动阶段的时限（{threshold}）已过。",
     stall_sentence_plain="已 {duration}没有完成任何一步。",
@@ -60,7 +66,11 @@ WORDS = Words(
         "recovered": "此问题已结束。",
         "run-finished": "任务已完成。",
         "run-failed": "任务已失败；结束原因另发一条消息。",
+        "unknown": "报告此问题的监视进程已被终止，或其主机已停机。任务是否仍在运行不得而知："
+        "请检查任务，并用 stallwatch tail 重新监视。",
     },
+    unwatched="已无人监视：{title}",
+    unwatched_after="发现监视进程消失时，距问题开始已 {duration}。",
     lasted="持续了 {duration}。",
     run="任务：{run}",
     on_host="任务：{run}（主机 {host}）",

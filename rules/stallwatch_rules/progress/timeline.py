@@ -201,9 +201,11 @@ class StepClock:
         times = [i.time for i in intervals if i.time is not None]
         if any(later < earlier - CLOCK_STEP for earlier, later in pairwise(times)):
             intervals = []  # the clock was set back: which steps came after a moment, nobody knows
-        timed = sorted((i.time, i.span, i.step or 0) for i in intervals if i.time is not None)
+        # Losses without step numbers tell how many steps were done, and of none which one it was.
+        numbered = ((i, -1 if i.step is None else i.step) for i in intervals)
+        timed = sorted((i.time, i.span, step) for i, step in numbered if i.time is not None)
         self._times = [time for time, _, _ in timed]
-        self._steps = [step for _, _, step in timed]
+        self._steps = [step if step >= 0 else None for _, _, step in timed]
         self._done = list(accumulate((span for _, span, _ in timed), initial=0))
 
     def after(self, time: float | None) -> int:
