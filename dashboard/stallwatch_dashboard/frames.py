@@ -60,6 +60,7 @@ _FRAMES = (
 )
 _TOLD = ("loss", "grad_norm", "learning_rate")  #: numbers that are told with a step, and not between two
 _LATE_SECONDS = 3.0  #: how long after a step its numbers may be scraped
+_POINTS = 1200  #: of a metric: two a pixel of a chart
 _RANK_POINTS = 20_000  #: of all ranks together: enough for 80 moments of 128 ranks
 _MEMORY = ("allocated", "reserved", "peak")
 
@@ -80,7 +81,7 @@ def from_store(store: Series, run: str, since: float | None = None) -> RunFrames
     """Everything that the Run page draws."""
 
     def get(name: str) -> pd.DataFrame:
-        return store.series(run, f"stallwatch_{name}", since=since)
+        return store.series(run, f"stallwatch_{name}", since=since, points=_POINTS)
 
     kind, memory = "", empty()
     for kind in _MEMORY:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import fields
 from pathlib import Path
 
+import pandas as pd
+import pytest
+
+from stallwatch_dashboard import frames
+from stallwatch_dashboard.frames import RunFrames
 from stallwatch_dashboard.sources import recall
 from stallwatch_dashboard.sources.exposition import Reading
 from stallwatch_dashboard.sources.store import MetricStore
@@ -61,3 +68,46 @@ def test_only_so_many_runs_are_kept() -> None:
         assert shown(store, f"run-{number}") == [(0.0, float(number))]
     assert len(store._recall._runs) == recall._MOST_RUNS
     assert shown(store, "run-0") == [(0.0, 0.0)]
+
+
+def readings(second: int) -> list[Reading]:
+    """Numbers of every kind: of the run, of ranks, NaN, a plateau, a series and a rank that come late."""
+    found = [
+        Reading("run", "stallwatch_step", None, "", float(second)),
+        Reading("run", "stallwatch_loss", 0, "", math.nan if second % 50 == 7 else second * 7919 % 101),
+        Reading("run", "stallwatch_stall_threshold_seconds", None, '{"phase": "train"}', 30.0),
+        Reading("run", "stallwatch_step_duration_seconds_sum", None, "", second * 2.0),
+        Reading("run", "stallwatch_step_duration_seconds_count", None, "", float(second)),
+        Reading("other", "stallwatch_step", None, "", float(second)),
+    ]
+    for rank in range(4 if second > 150 else 3):
+        found.append(Reading("run", "stallwatch_rank_step", rank, "", float(second - rank * (second % 3))))
+    if second > 100:
+        for number, phase in enumerate(("train", "eval")):
+            label = json.dumps({"stallwatch_phase": phase})
+            found.append(Reading("run", "stallwatch_phase", None, label, float(second // 40 % 2 == number)))
+    return found
+
+
+def test_after_many_refreshes_the_frames_are_those_of_a_store_that_is_opened_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever was read, thinned, added to and thinned again meanwhile."""
+    monkeypatch.setattr(recall, "_LOADED_POINTS", 200)
+    monkeypatch.setattr(frames, "_POINTS", 60)
+    monkeypatch.setattr(frames, "_RANK_POINTS", 120)
+    store = MetricStore()
+    for second in range(500):
+        store.write(readings(second), 1_795_000_000.0 + second)
+        if second > 40 and second % 17 == 0:
+            frames.from_store(store, "run")
+    seen = frames.from_store(store, "run")
+    store._recall.forget()
+    anew = frames.from_store(store, "run")
+    assert 20 < len(seen.loss) < 80 and 20 < len(seen.rank_steps) < 140 and len(seen.phases) > 5
+    for each in fields(RunFrames):
+        one, two = getattr(seen, each.name), getattr(anew, each.name)
+        if isinstance(one, pd.DataFrame):
+            pd.testing.assert_frame_equal(one, two)
+        else:
+            assert one == two, each.name

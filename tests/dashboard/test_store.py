@@ -142,3 +142,16 @@ def test_a_failed_write_is_taken_back_and_tried_again(monkeypatch: pytest.Monkey
             store.write([reading(1.0)], 0.0)
     store.write([reading(1.0)], 1.0)
     assert points(store) == [(1, 1)]
+
+
+def test_when_a_run_began_is_known_without_a_look_at_the_file_also_after_a_prune(tmp_path: Path) -> None:
+    store = MetricStore(tmp_path / "m.duckdb")
+    for second in range(10):
+        store.write([reading(float(second))], float(second))
+    assert store.first_seen("run") == 0 and store.first_seen("nobody") is None
+    store.prune(4.0)
+    assert store.first_seen("run") == 4
+    store.close()
+    again = MetricStore(tmp_path / "m.duckdb")
+    assert again.first_seen("run") == 4
+    again.close()

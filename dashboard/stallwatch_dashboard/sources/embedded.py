@@ -28,7 +28,7 @@ from stallwatch_dashboard.sources.rebuild import Rebuilder
 from stallwatch_dashboard.sources.scraper import Scraper, TargetStatus
 from stallwatch_dashboard.sources.store import MetricStore
 from stallwatch_exporter.incident import Incident
-from stallwatch_exporter.runs.runfolder import AgentInfo, agent_alive, list_runs, runs_home
+from stallwatch_exporter.runs.runfolder import AgentInfo, agent_alive, list_runs, read_info, runs_home
 from stallwatch_rules.records import Progress
 
 _LATE_SECONDS = 5.0  #: scraping that began later than this after the run misses its beginning
@@ -86,7 +86,8 @@ class Embedded:
 
     def info(self, run: str) -> AgentInfo | None:
         """The agent's own record of a local run."""
-        return next((info for info in list_runs(self.settings.home) if info.run == run), None)
+        info = read_info(self.folder(run))
+        return info if info is not None and info.run == run else None
 
     def ended(self) -> set[str]:
         """The local runs that are over."""

@@ -10,22 +10,49 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import duckdb
+import numpy as np
 import pandas as pd
+
+from stallwatch_dashboard.sources.thinning import Points, in_order, joined, nothing, thinned
 
 _MOST_RUNS = 12
 _LOADED_POINTS = (
     24_000  #: of one metric; a longer one keeps the lowest and highest value of each span of time
 )
-_MOST_FRESH = 16_000  #: of one metric; then the run is read anew
 
 Point = tuple[int, float, float]  #: series, time, value
 
 
 @dataclass
+class _Metric:
+    """What is kept of one metric of one run, and how many points it has in the file."""
+
+    points: Points = field(default_factory=nothing)
+    many: int = 0
+    fresh: list[Point] = field(default_factory=list)  # written since `points` were put together
+    shown: tuple[int, int, Points] | None = None  # of so many points, so many at most: the last answer
+
+    def told(self, most: int) -> Points:
+        """In order; thinned where the file has more than `most`."""
+        if self.fresh:
+            series, t, v = zip(*self.fresh, strict=True)
+            self.fresh = []
+            self.many += len(t)
+            self.points = in_order(joined(self.points, Points(np.array(series), np.array(t), np.array(v))))
+            if len(self.points) > 2 * _LOADED_POINTS:
+                self.points = thinned(self.points, _LOADED_POINTS)
+        if self.many <= most:
+            return self.points
+        if self.shown is None or self.shown[:2] != (self.many, most):
+            self.shown = (self.many, most, thinned(self.points, most))
+        return self.shown[2]
+
+
+@dataclass
 class _Run:
     metrics: dict[int, str]  # of its series
-    base: dict[str, pd.DataFrame] | None = None  # None while it is read
-    fresh: dict[str, list[Point]] = field(default_factory=dict)
+    read: bool = False
+    kept: dict[str, _Metric] = field(default_factory=dict)
 
 
 class Recall:
@@ -37,15 +64,19 @@ class Recall:
         self._runs: dict[str, _Run] = {}
         self._owner: dict[int, str] = {}  # run of a series, of the runs that are kept
 
-    def take(self, points: Iterable[Point]) -> None:
-        """Points that were just written."""
+    def take(self, points: Iterable[Point], fresh: Iterable[tuple[int, str, str]] = ()) -> None:
+        """Points that were just written, and the number, run and metric of each series that is new."""
         with self._lock:
             if not self._runs:
                 return
+            for number, run, metric in fresh:
+                if (kept := self._runs.get(run)) is not None:
+                    kept.metrics[number] = metric
+                    self._owner[number] = run
             for point in points:
-                if (run := self._owner.get(point[0])) is not None:
-                    kept = self._runs[run]
-                    kept.fresh.setdefault(kept.metrics[point[0]], []).append(point)
+                if (owner := self._owner.get(point[0])) is not None:
+                    kept = self._runs[owner]
+                    kept.kept.setdefault(kept.metrics[point[0]], _Metric()).fresh.append(point)
 
     def forget(self, run: str | None = None) -> None:
         """Read the run, or all of them, anew at the next question."""
@@ -55,67 +86,80 @@ class Recall:
                     for series in gone.metrics:
                         self._owner.pop(series, None)
 
-    def points(self, run: str, metric: str, series: Mapping[int, str]) -> pd.DataFrame:
-        """Columns ``series, t, v`` of one metric; `series` is the metric of each of the run's series."""
+    def points(self, run: str, metric: str, series: Mapping[int, str], most: int) -> Points:
+        """One metric in order, about `most` points of it; `series` gives the metric of each of its run's."""
         kept = self._loaded(run, series)
         with self._lock:
-            base = (kept.base or {}).get(metric)
-            fresh = list(kept.fresh.get(metric, ()))
-        if len(fresh) > _MOST_FRESH:
-            self.forget(run)
-        parts = [] if base is None else [base]
-        if fresh:
-            parts.append(pd.DataFrame(fresh, columns=["series", "t", "v"]))
-        return pd.concat(parts, ignore_index=True) if parts else _nothing()
+            found = kept.kept.get(metric)
+            return found.told(most) if found is not None else nothing()
 
     def _loaded(self, run: str, series: Mapping[int, str]) -> _Run:
         with self._lock:
             kept = self._runs.pop(run, None)
-            if (
-                kept is None or kept.metrics.keys() != series.keys()
-            ):  # a new series: its first points count, too
+            if kept is None or not series.keys() <= kept.metrics.keys():
                 kept = _Run(dict(series))
                 self._owner |= dict.fromkeys(series, run)
             self._runs[run] = kept  # the last one asked for stays longest
             oldest = next(iter(self._runs)) if len(self._runs) > _MOST_RUNS else None
         if oldest is not None:
             self.forget(oldest)
-        if kept.base is None:
-            kept.base = self._read(series)  # what is written meanwhile may be in it twice, which does no harm
+        if not kept.read:
+            found = self._read(series)  # what is written meanwhile may be in it twice, which does no harm
+            with self._lock:
+                if not kept.read:  # another thread may have read it meanwhile, and gone on
+                    for metric, (points, many) in found.items():
+                        own = kept.kept.setdefault(metric, _Metric())
+                        own.points, own.many = points, many
+                    kept.read = True
         return kept
 
-    def _read(self, series: Mapping[int, str]) -> dict[str, pd.DataFrame]:
+    def _read(self, series: Mapping[int, str]) -> dict[str, tuple[Points, int]]:
+        names = sorted(set(series.values()))
+        place = {name: number for number, name in enumerate(names)}
         cursor = self._cursor()
         try:
-            asked = pd.DataFrame({"series": list(series), "metric": list(series.values())})
+            asked = pd.DataFrame(
+                {"series": list(series), "metric": [place[name] for name in series.values()]}
+            )
             cursor.register("asked", asked)
-            found = cursor.execute(_QUESTION, [_LOADED_POINTS]).df()
+            rows = cursor.execute(_QUESTION, {"most": _LOADED_POINTS}).fetchnumpy()
         finally:
             cursor.close()
-        return {str(name): rows[["series", "t", "v"]] for name, rows in found.groupby("metric")}
+        every = Points(*(np.asarray(rows[name], kind) for name, kind in _COLUMNS.items()))
+        metric, many = np.asarray(rows["metric"]), np.asarray(rows["many"])
+        found = {}
+        for name, number in place.items():
+            own = np.flatnonzero(metric == number)
+            if len(own):
+                found[name] = (in_order(every.at(own)), int(many[own[0]]))
+        return found
 
 
-def _nothing() -> pd.DataFrame:
-    return pd.DataFrame({"series": pd.Series(dtype="int64"), "t": [], "v": []}).astype(
-        {"t": float, "v": float}
-    )
+_COLUMNS = {"series": "int64", "t": "float64", "v": "float64"}
 
-
-#: One look through the file for all metrics of a run.
+#: One look through the file for all metrics of a run. Thins as `thinning.thinned` does.
 _QUESTION = """
 WITH own AS MATERIALIZED (
     SELECT series, metric, t, v FROM points JOIN asked USING (series)
 ),
 lengths AS (
-    SELECT metric, count(*) AS many, ? AS most, count(DISTINCT series) AS lines,
-        min(t) AS first, max(t) AS last
+    SELECT metric, count(*) AS many,
+        pow(2, ceil(log2(greatest(
+            (max(t) - min(t)) / greatest($most // (2 * count(DISTINCT series)) - 1, 1), pow(2, -10)
+        )))) AS width
     FROM own GROUP BY metric
+),
+cells AS (
+    SELECT series, metric, any_value(many) AS many, unnest([
+        {'t': arg_min(t, {'v': v, 't': t}) FILTER (v IS NOT NULL), 'v': min(v)},
+        {'t': arg_max(t, {'v': v, 't': -t}) FILTER (v IS NOT NULL), 'v': max(v)},
+        {'t': min(t) FILTER (v IS NULL), 'v': NULL}
+    ]) AS point
+    FROM own JOIN lengths USING (metric) WHERE many > $most
+    GROUP BY series, metric, floor(t / width)
 )
-SELECT series, metric, t, v FROM own JOIN lengths USING (metric) WHERE many <= most
+SELECT series, metric, many, t, coalesce(v, 'nan'::DOUBLE) AS v
+FROM own JOIN lengths USING (metric) WHERE many <= $most
 UNION ALL
-SELECT series, metric,
-    unnest([coalesce(arg_min(t, v), min(t)), coalesce(arg_max(t, v), max(t))]) AS t,
-    unnest([min(v), max(v)]) AS v
-FROM own JOIN lengths USING (metric) WHERE many > most
-GROUP BY series, metric, floor((t - first) / greatest((last - first) / greatest(most / (2 * lines), 1), 1e-6))
+SELECT series, metric, many, point.t, coalesce(point.v, 'nan'::DOUBLE) FROM cells WHERE point.t IS NOT NULL
 """

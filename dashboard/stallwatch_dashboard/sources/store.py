@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
+import numpy as np
 import pandas as pd
 
 from stallwatch_dashboard.overview import Numbers
@@ -16,9 +17,11 @@ from stallwatch_dashboard.sources.exposition import Reading
 from stallwatch_dashboard.sources.glances import METRICS, glance
 from stallwatch_dashboard.sources.heartbeats import Heartbeats
 from stallwatch_dashboard.sources.recall import Recall
+from stallwatch_dashboard.sources.thinning import Points, in_order, joined, nothing
 
 HEARTBEAT_SECONDS = 60.0  #: a number that does not change is written this often all the same
 POINTS = 1200  #: of one query: two a pixel of a chart
+_MOST_POINTS = 20_000  #: of one query of many series
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS series (
@@ -55,6 +58,7 @@ class MetricStore:
         self._series: dict[_Name, dict[_Which, _Series]] = {}
         self._names: dict[str, set[_Name]] = {}  # the metrics of each run
         self._seen: dict[str, float] = {}  # when each run was last scraped
+        self._first: dict[str, float] = {}  # the time of each run's oldest number
         self._pulses = Heartbeats()
         self._next_id = 1
         # A polite guest beside a training: two threads and half a GiB are plenty for what is kept here.
@@ -85,10 +89,11 @@ class MetricStore:
             for reading in readings:
                 self._take(reading, time, fresh, points)
                 self._seen[reading.run] = time
+                self._first.setdefault(reading.run, time)
             self._pulses.take(readings, time)
             try:
                 self._insert(fresh, points)
-                self._recall.take(points)
+                self._recall.take(points, [new[:3] for new in fresh])
             except duckdb.Error:
                 for _, run, metric, rank, labels in fresh:  # not in the file: the next scrape tries again
                     del self._series[(run, metric)][(rank, labels)]
@@ -104,10 +109,11 @@ class MetricStore:
         until: float | None = None,
         points: int = POINTS,
     ) -> pd.DataFrame:
-        """One metric of one run as columns ``rank, labels, t, v``, ordered by them, at most `points` long.
+        """One metric of one run as columns ``rank, labels, t, v``, in order, about `points` long.
 
         A longer series is cut into equal spans of time; each keeps its lowest and highest value: peaks
-        survive. The last value is repeated at the last scrape that showed it: a plateau reaches to now.
+        survive. More than four series get a quarter of `points` each, `_MOST_POINTS` together. The last value
+        is repeated at the last scrape that showed it: a plateau reaches to now.
         """
         if since is None and until is None:
             return self._recalled(run, metric, points)
@@ -142,16 +148,22 @@ class MetricStore:
                 for series in self._series[(owner, name)].values()
             }
             whose = {series.id: which for which, series in self._series.get((run, metric), {}).items()}
-        frame = self._recall.points(run, metric, metrics)
-        if len(frame) > points:
-            frame = _thinned(frame, points)
-        ranks = frame["series"].map({key: rank for key, (rank, _) in whose.items()})
-        labels = frame["series"].map({key: text for key, (_, text) in whose.items()})
-        frame = frame.assign(rank=ranks, labels=labels)[list(_TYPES)].astype(_TYPES)
-        if tails := self._tails((run, metric), -math.inf, math.inf):
-            ends = pd.DataFrame(tails, columns=list(_TYPES)).astype(_TYPES)
-            frame = pd.concat([frame, ends], ignore_index=True) if len(frame) else ends
-        return _ordered(frame)
+        # Numbers take the place of ranks and labels while the points are put in order.
+        order = sorted(whose, key=lambda key: _order(whose[key]))
+        most = max(points, min(_MOST_POINTS, points * len(whose) // 4))
+        found = self._recall.points(run, metric, metrics, most)
+        found = found.at(np.isin(found.series, order))  # what came after `whose` was asked is told next time
+        place = np.empty(max(order, default=0) + 1, "int64")
+        place[order] = np.arange(len(order))
+        numbers = {which: number for number, which in enumerate(whose[key] for key in order)}
+        ends = [
+            (numbers[(rank, text)], time, value)
+            for rank, text, time, value in self._tails((run, metric), -math.inf, math.inf)
+            if (rank, text) in numbers
+        ]
+        tails = Points(*(np.array(column) for column in zip(*ends, strict=True))) if ends else nothing()
+        told = in_order(joined(Points(place[found.series], found.t, found.v), tails))
+        return _frame(told, [whose[key] for key in order])
 
     def latest(self, run: str, metric: str) -> dict[tuple[int | None, str], float]:
         """The newest value of every series of one metric, by rank and remaining labels."""
@@ -177,14 +189,8 @@ class MetricStore:
 
     def first_seen(self, run: str) -> float | None:
         """The time of the run's oldest number."""
-        cursor = self._connection.cursor()
-        try:
-            row = cursor.execute(
-                "SELECT min(t) FROM points JOIN series ON series.id = points.series WHERE run = ?", [run]
-            ).fetchone()
-        finally:
-            cursor.close()
-        return row[0] if row else None
+        with self._lock:
+            return self._first.get(run)
 
     def prune(self, before: float) -> int:
         """Forget everything older than `before`; returns how many points went."""
@@ -202,6 +208,7 @@ class MetricStore:
                 del self._seen[run]
                 del self._names[run]
                 self._pulses.forget(run)
+            self._first = dict(cursor.execute(_FIRST).fetchall())
             cursor.close()
             return int(gone[0]) if gone else 0
 
@@ -282,6 +289,7 @@ class MetricStore:
             self._series.setdefault((run, metric), {})[(rank, labels)] = _Series(number, time, time, value)
             self._names.setdefault(run, set()).add((run, metric))
             self._seen[run] = max(time, self._seen.get(run, time))
+        self._first = dict(self._connection.execute(_FIRST).fetchall())
         self._pulses.load(self._connection)
         highest = self._connection.execute("SELECT coalesce(max(id), 0) FROM series").fetchone()
         self._next_id = (highest[0] if highest else 0) + 1
@@ -292,6 +300,10 @@ _MATCHING = (
     "SELECT series, rank, labels, t, v FROM points JOIN series ON series.id = points.series"
     " WHERE run = ? AND metric = ? AND t BETWEEN ? AND ?"
 )
+_FIRST = """
+SELECT run, min(t) FROM series JOIN (SELECT series, min(t) AS t FROM points GROUP BY series) ON id = series
+GROUP BY run
+"""
 _THINNED = f"""
 WITH spans AS (SELECT *, floor((t - ?) / ?) AS span FROM ({_MATCHING}))
 SELECT rank, labels, unnest([min(v), max(v)]) AS v,
@@ -305,17 +317,19 @@ def _ordered(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.sort_values(["rank", "labels", "t"], kind="stable", ignore_index=True)
 
 
-def _thinned(frame: pd.DataFrame, points: int) -> pd.DataFrame:
-    """The lowest and highest value of each series in each span of time, and what is NaN."""
-    frame = frame.sort_values(["series", "t"], kind="stable", ignore_index=True)
-    first, last = frame["t"].min(), frame["t"].max()
-    spans = max(1, points // (2 * frame["series"].nunique()))
-    width = (last - first) / spans or 1.0
-    by = [frame["series"], ((frame["t"] - first) / width).astype(int)]
-    values = frame["v"].groupby(by)
-    chosen = {*values.idxmin(skipna=True).dropna(), *values.idxmax(skipna=True).dropna()}
-    unknown = frame.index[frame["v"].isna()]
-    return frame.loc[sorted({*chosen, *unknown[:points]})]
+def _frame(points: Points, whose: list[_Which]) -> pd.DataFrame:
+    """Rank and labels in the place of the numbers of the series."""
+    ranks = np.array([-1 if rank is None else rank for rank, _ in whose], "int64")[points.series]
+    labels = np.array([text for _, text in whose], "object")[points.series]
+    columns = {"rank": pd.array(ranks, "Int64"), "labels": labels, "t": points.t, "v": points.v}
+    columns["rank"][ranks < 0] = pd.NA
+    return pd.DataFrame(columns)
+
+
+def _order(which: _Which) -> tuple[bool, int, str]:
+    """By rank, what has none last; then by labels."""
+    rank, labels = which
+    return (rank is None, rank or 0, labels)
 
 
 def _same(a: float, b: float) -> bool:

@@ -1,0 +1,59 @@
+"""Fewer points of the same course, however often and in whatever portions they are thinned."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stallwatch_dashboard.sources.thinning import Points, in_order, nothing, thinned
+
+_VALUES = st.sampled_from([0.0, 1.0, 1.0, 2.0, -3.5, math.nan, math.inf])
+_POINTS = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4000), _VALUES), max_size=300)
+
+
+def points(rows: list[tuple[int, float, float]]) -> Points:
+    columns = list(zip(*rows, strict=True)) or [(), (), ()]
+    series, t, v = (
+        np.array(column, kind) for column, kind in zip(columns, ("int64", "f8", "f8"), strict=True)
+    )
+    return in_order(Points(series, t + 1_795_000_000.25, v))
+
+
+def rows(found: Points) -> list[str]:
+    return [str(row) for row in zip(found.series, found.t, found.v, strict=True)]
+
+
+@given(_POINTS)
+def test_thinned_twice_is_thinned_once(told: list[tuple[int, float, float]]) -> None:
+    every = points(told)
+    assert rows(thinned(thinned(every, 80), 20)) == rows(thinned(every, 20))
+
+
+@given(_POINTS)
+def test_peaks_gaps_and_every_series_survive(told: list[tuple[int, float, float]]) -> None:
+    every = points(told)
+    few = thinned(every, 20)
+    assert set(rows(few)) <= set(rows(every))
+    for series in set(every.series):
+        whole, kept = every.v[every.series == series], few.v[few.series == series]
+        assert np.isnan(whole).any() == np.isnan(kept).any()
+        if not np.isnan(whole).all():
+            assert (np.nanmin(whole), np.nanmax(whole)) == (np.nanmin(kept), np.nanmax(kept))
+
+
+def test_no_more_than_asked_and_half_as_many_at_least() -> None:
+    for many in (2000, 10_000, 77_777):
+        every = points([(n % 2, n, float(n * 7 % 13)) for n in range(many)])
+        assert 250 <= len(thinned(every, 1000)) <= 1000
+
+
+def test_no_points_and_one() -> None:
+    assert len(thinned(nothing(), 10)) == 0
+    assert rows(thinned(points([(1, 5, 2.0)]), 10)) == rows(points([(1, 5, 2.0)]))
+
+
+def test_of_two_points_at_one_moment_the_last_counts() -> None:
+    assert points([(1, 5, 2.0), (1, 5, 3.0), (1, 4, 9.0)]).v.tolist() == [9.0, 3.0]
