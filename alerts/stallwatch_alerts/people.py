@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from sqlalchemy import Engine, and_, delete, insert, select, update
+from sqlalchemy import Engine, and_, delete, insert, or_, select, update
 
 from stallwatch_alerts.storage.engine import writing
 from stallwatch_alerts.storage.migrate import migrate
@@ -85,6 +85,19 @@ class People:
                 update(MESSAGES).where(waiting).values(state="withdrawn", reason="acknowledged")
             )
         return True
+
+    def acknowledge_alerts(self, name: str) -> list[str]:
+        """Call nobody because of alerts that have no incident: of this id, or of a run. Which these were."""
+        mine = and_(
+            or_(MESSAGES.c.about == name, MESSAGES.c.run == name),
+            MESSAGES.c.about.startswith("alert/"),
+            MESSAGES.c.state == "waiting",
+            MESSAGES.c.escalation == 1,
+        )
+        with writing(self._engine) as connection:
+            found = sorted(set(connection.scalars(select(MESSAGES.c.about).where(mine))))
+            connection.execute(update(MESSAGES).where(mine).values(state="withdrawn", reason="acknowledged"))
+        return found
 
     def is_acknowledged(self, incident: str) -> bool:
         """Whether somebody cares for it, as it was opened last."""

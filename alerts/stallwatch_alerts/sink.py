@@ -36,7 +36,8 @@ class ChatSink:
 
     `spool` opens the database in which messages are kept until they arrived, `people` that of silences and
     acknowledgements, both from another thread; without a spool, messages live in memory. `report` is told of
-    URLs that cannot be used and of messages that were not taken, `delivered` of each URL and its news.
+    URLs that cannot be used and of messages that were not taken, `delivered` of each URL and its news;
+    `settled` says whether a relay told a chat meanwhile what the spool kept for later.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class ChatSink:
         report: Callable[[str], None] = lambda _: None,
         connect: Callable[[str], Channel] = apprise_channel,
         delivered: Callable[[str, Sequence[str]], None] = lambda _url, _keys: None,
+        settled: Callable[[str, Sequence[str]], bool] = lambda _url, _keys: False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
@@ -57,7 +59,7 @@ class ChatSink:
         self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._failed = 0
         planner = Planner(settings, people)
-        ways = Ways(connect, report, delivered, clock, retry or Retry())
+        ways = Ways(connect, report, delivered, clock, retry or Retry(), settled)
         self._office: PostOffice | MemoryOffice
         if spool is None:
             self._office = MemoryOffice(settings, planner, ways)

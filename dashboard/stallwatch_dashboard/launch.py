@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import signal
 import socket
@@ -19,6 +18,7 @@ from types import FrameType
 from stallwatch_dashboard import theme
 from stallwatch_dashboard.settings import DashboardSettings, own_address, to_environment
 from stallwatch_exporter.notices import tell
+from stallwatch_exporter.serving.reach import is_own_address
 
 _START_SECONDS = 60.0
 _END_SECONDS = 5.0
@@ -71,7 +71,7 @@ def _problem(settings: DashboardSettings) -> str | None:
         return problem
     if settings.login.on and (find_spec("authlib") is None or find_spec("httpx") is None):
         return "login needs pip install 'stallwatch[dashboard]' (authlib and httpx)"
-    if not settings.insecure and not settings.login.on and not _own_address(settings.host):
+    if not settings.insecure and not settings.login.on and not is_own_address(settings.host):
         return (
             f"{settings.host} can be reached by others and the dashboard has no login;"
             " keep 127.0.0.1 and use ssh -L, set up [login], or say --insecure"
@@ -79,15 +79,6 @@ def _problem(settings: DashboardSettings) -> str | None:
     if settings.port and not _is_free(settings.host, settings.port):
         return f"port {settings.port} on {settings.host} is taken; choose another with --port"
     return None
-
-
-def _own_address(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _is_free(host: str, port: int) -> bool:

@@ -9,43 +9,55 @@ from pathlib import Path
 import click
 
 from stallwatch.commands.context import App, catalogue_of, language_option, rules_option, tell
+from stallwatch.handover import alert_settings, relay_settings
+from stallwatch_exporter.serving.reach import is_own_address
 
 
 @click.command()
 @click.option("--host", metavar="ADDRESS", help="Where it listens (default: 127.0.0.1).")
 @click.option("--port", type=click.IntRange(0, 65535), help="Its port (default: 19401; 0: any).")
+@click.option("--insecure", is_flag=True, help="Listen where others can reach it, though there is no token.")
 @language_option
 @rules_option
 @click.pass_obj
 def relay(
-    app: App, host: str | None, port: int | None, language: str | None, rule_dirs: tuple[Path, ...]
+    app: App,
+    host: str | None,
+    port: int | None,
+    insecure: bool,
+    language: str | None,
+    rule_dirs: tuple[Path, ...],
 ) -> None:
     """Take alerts from Alertmanager and tell the chats, each with its diagnosis.
 
     \b
     stallwatch relay
-    stallwatch relay --host 0.0.0.0 --port 19401
+    STALLWATCH_RELAY_TOKEN=… stallwatch relay --host 0.0.0.0
 
     Alertmanager posts to http://HOST:PORT/alertmanager (webhook_configs). What was accepted is kept in the
-    incident database until it arrived. An alert is joined with the incident of its run there; a chat that
-    was told by the run's own agent is not told again. Ends with Ctrl-C.
+    incident database until it arrived. An alert is joined with the incident of its run there, and told as
+    [[alerts.routes]] say; a chat that was told by the run's own agent is not told again. Ends with Ctrl-C.
     """
     config = app.sound_config(
         relay__host=host, relay__port=port, alerts__language=language, rules__dirs=rule_dirs
     )
-    if not config["alerts.urls"]:
+    if not alert_settings(config).all_urls:
         raise click.UsageError(
             'no chat is configured; write urls = ["slack://…"] under [alerts] in stallwatch.toml'
             " or set STALLWATCH_ALERTS_URLS"
         )
     try:
-        from stallwatch.handover import relay_settings
         from stallwatch.watching import open_store
         from stallwatch_alerts.masking import hide_secrets
         from stallwatch_alerts.relay.relay import Relay
     except ModuleNotFoundError as error:
         raise click.UsageError(f"{error.name} is missing; pip install 'stallwatch[alerts]'") from error
     settings = relay_settings(config)
+    if not insecure and not settings.token and not is_own_address(settings.host):
+        raise click.UsageError(
+            f"{settings.host} can be reached by others, who could write into your chats;"
+            " keep 127.0.0.1, set [relay] token (STALLWATCH_RELAY_TOKEN), or say --insecure"
+        )
     url = config["alerts.incidents_url"]
     try:
         store = open_store(config)
@@ -65,8 +77,6 @@ def relay(
         signal.signal(number, lambda *_: ended.set())
     shown = f"[{settings.host}]" if ":" in settings.host else settings.host
     tell(f"Alertmanager may post to http://{shown}:{running.server.port}/alertmanager")
-    if settings.host not in ("127.0.0.1", "::1", "localhost") and not settings.token:
-        tell("anybody who reaches this address can write into your chats: set [relay] token")
     ended.wait()
     running.close()
     store.close()

@@ -176,7 +176,7 @@ def test_all_alerts_of_one_incident_are_one_message_and_repeats_are_none(
     )
     answers = [post.answer(both) for _ in range(3)]  # Alertmanager repeats a group while it fires
     assert [status for status, _ in answers] == [200, 200, 200]
-    assert [text for _, text in answers] == ["stored; 1 messages\n", *["stored; 0 messages\n"] * 2]
+    assert [text for _, text in answers] == ["stored: 1 new\n", *["stored: 1 repeated\n"] * 2]
     assert told(chat_server, 1) == [("stall", "silent-hang-no-error", "open")]
 
 
@@ -186,7 +186,7 @@ def test_the_end_is_told_when_the_incident_ended_and_only_to_who_heard_of_it(
     store.upsert(stall())
     post = start()
     over = group(alert(incident="stall", firing=False))
-    assert post.answer(over)[1] == "stored; 0 messages\n"  # the metrics went, the stall did not
+    assert post.answer(over)[1] == "stored: nothing to tell\n"  # the metrics went, the stall did not
     post(group(alert(incident="stall")))
     store.upsert(stall(status="resolved", resolution="recovered", resolved_at=1090.0, updated_at=1090.0))
     post(over)
@@ -198,7 +198,8 @@ def test_the_end_is_told_when_the_incident_ended_and_only_to_who_heard_of_it(
     store.upsert(
         stall(id="myrun/stall/silent-hang-no-error/2", episode=2, opened_at=2000.0, status="resolved")
     )
-    assert post.answer(over)[1] == "stored; 0 messages\n"  # nobody was told that it began
+    answer = post.answer(over)[1]
+    assert answer == "stored: 1 not to be told (min_severity and routes)\n"  # nobody was told that it began
 
 
 def test_a_second_episode_is_told_again(
@@ -294,7 +295,7 @@ def test_what_the_agent_told_a_chat_itself_the_relay_does_not_tell_it(
     sink.told(chat_server.url, (incident_notice(stall(), "en", None).key,))
     assert sink.close(20)
     post = start(alerts={"urls": (chat_server.url, other_chat_server.url)})
-    assert post.answer(group(alert(incident="stall")))[1] == "stored; 1 messages\n"
+    assert post.answer(group(alert(incident="stall")))[1] == "stored: 1 new\n"
     other_chat_server.wait_for_requests(1)
     assert chat_server.requests == 0
 
@@ -321,7 +322,9 @@ def test_a_young_alert_waits_for_its_incident(
     store: IncidentStore, stall: Stall, catalogue: Catalogue, chat_server: Any
 ) -> None:
     from stallwatch_alerts.delivery.outbox import Outbox
+    from stallwatch_alerts.delivery.planning import Planner
     from stallwatch_alerts.relay.composing import Composer
+    from stallwatch_alerts.relay.dispatching import Dispatcher, Tally
     from stallwatch_alerts.relay.relaying import Relaying
     from stallwatch_alerts.relay.webhook import read_notification
 
@@ -335,12 +338,13 @@ def test_a_young_alert_waits_for_its_incident(
 
     outbox = Outbox(store.engine)
     settings = AlertSettings(urls=(chat_server.url,))
-    relaying = Relaying(settings, store, outbox, Composer(catalogue, "en"), lambda: now[0], pause)
-    assert relaying.receive(body) == 1
+    dispatcher = Dispatcher(settings, Planner(settings), Composer(catalogue, "en"), catalogue)
+    relaying = Relaying(store, outbox, dispatcher, lambda: now[0], pause)
+    assert relaying.receive(body).tally == Tally(new=1)
     assert outbox.deliveries()[0].title.startswith("[myrun] stalled: ")
     # Where none comes it is told all the same, a few seconds later.
     began = now[0] = read_notification(body).alerts[0].started
-    assert relaying.receive(group(alert(incident="ended"))) == 1
+    assert relaying.receive(group(alert(incident="ended"))).tally.new == 1
     assert 5 <= now[0] - began < 6
 
 
@@ -357,7 +361,7 @@ def test_a_message_is_on_disk_before_alertmanager_hears_yes(
     again = start(on=IncidentStore.at_home(tmp_path))
     chat_server.wait_for_requests(chat_server.requests + 1)
     assert [body["rule"] for body in chat_server.bodies] == ["StallwatchRankGone"]
-    assert again.answer(group(alert("StallwatchRankGone")))[1] == "stored; 0 messages\n"
+    assert again.answer(group(alert("StallwatchRankGone")))[1] == "stored: 1 repeated\n"
 
 
 def test_a_database_that_does_not_take_it_makes_alertmanager_come_again(
@@ -416,6 +420,49 @@ def test_two_relays_on_one_database_tell_once(
 )
 def test_what_is_no_notification_is_refused_for_good(start: Any, body: bytes, status: int) -> None:
     assert start()(body) == status
+
+
+@pytest.mark.parametrize(
+    ("changes", "wrong"),
+    [
+        ({"startsAt": "yesterday"}, "startsAt 'yesterday' is no time"),
+        ({"startsAt": "2026-11-21T07:12:13"}, "is no time"),  # of which zone?
+        ({"status": "maybe"}, "status 'maybe' is neither firing nor resolved"),
+        ({"labels": {"run": 7}}, "Expected `str`, got `int`"),
+    ],
+)
+def test_one_alert_that_is_not_understood_does_not_take_the_others_with_it(
+    start: Any, chat_server: Any, changes: dict[str, Any], wrong: str
+) -> None:
+    post = start()
+    both = group(alert("StallwatchRankGone") | changes, alert("StallwatchAgentGone"))
+    status, text = post.answer(both)
+    assert status == 400
+    assert "alerts[0]: " in text and wrong in text and "the others are stored: 1 new" in text
+    assert told(chat_server, 1) == [("alert", "StallwatchAgentGone", "open")]
+    assert 'outcome="refused"} 1.0' in post.answer(None, "/metrics")[1]
+
+
+def test_a_severity_that_we_do_not_know_is_a_warning_and_said_once(
+    store: IncidentStore, catalogue: Catalogue, chat_server: Any
+) -> None:
+    said: list[str] = []
+    settings = RelaySettings(port=0, alerts=AlertSettings(urls=(chat_server.url,)))
+    relay = Relay(settings, store, catalogue, report=said.append)
+    try:
+        post = Post(relay)
+        paged, bare = alert("StallwatchPaged", severity="page"), alert("StallwatchBare")
+        del bare["labels"]["severity"]
+        for what in ("2 new", "2 repeated"):
+            status, text = post.answer(group(paged, bare))
+            assert (status, text.splitlines()[0]) == (200, f"stored: {what}")
+            assert "StallwatchPaged: severity 'page' is unknown; taken for warning" in text
+            assert "StallwatchBare: has no severity; taken for warning" in text
+        chat_server.wait_for_requests(1)
+        assert chat_server.bodies[0]["severity"] == "warning"
+        assert [line.split(":")[0] for line in said] == ["StallwatchPaged", "StallwatchBare"]
+    finally:
+        relay.close()
 
 
 def test_a_token_is_asked_for(start: Any, chat_server: Any) -> None:

@@ -36,6 +36,30 @@ def test_a_taken_port_and_a_database_that_is_not_there_are_told(
     assert "the incident database cannot be opened (OperationalError" in result.stderr
 
 
+def test_it_listens_where_others_reach_it_only_with_a_token_or_when_told_so(
+    stallwatch: Stallwatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STALLWATCH_ALERTS_URLS", CHAT)
+    result = stallwatch("relay", "--host", "0.0.0.0")
+    assert result.exit_code == 2
+    assert "0.0.0.0 can be reached by others" in result.stderr and "--insecure" in result.stderr
+    with socket.create_server(("0.0.0.0", 0)) as taken:  # it gets as far as binding
+        port = str(taken.getsockname()[1])
+        result = stallwatch("relay", "--host", "0.0.0.0", "--port", port, "--insecure")
+        assert f"0.0.0.0:{port} cannot be had" in result.stderr
+        monkeypatch.setenv("STALLWATCH_RELAY_TOKEN", "s3cr3t-token")
+        result = stallwatch("relay", "--host", "0.0.0.0", "--port", port)
+        assert f"0.0.0.0:{port} cannot be had" in result.stderr
+
+
+def test_a_chat_in_a_route_is_enough(stallwatch: Stallwatch, tmp_path: Path) -> None:
+    (tmp_path / "stallwatch.toml").write_text(f'[[alerts.routes]]\nurls = ["{CHAT}"]\n')
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = stallwatch("--config", str(tmp_path / "stallwatch.toml"), "relay", "--port", port)
+    assert "cannot be had" in result.stderr
+
+
 def test_it_says_where_it_listens_and_ends_when_it_is_asked_to(tmp_path: Path) -> None:
     environ = {**os.environ, "STALLWATCH_ALERTS_URLS": CHAT, "STALLWATCH_HOME": str(tmp_path)}
     command = [str(Path(sys.executable).with_name("stallwatch")), "relay", "--port", "0"]

@@ -11,3 +11,21 @@ def told_key(incident: Incident, status: Status | None = None) -> str:
     The time is part of it: a run's name, and with it all ids, may come again once the old run was pruned.
     """
     return f"{incident.id}/{incident.opened_at:.0f}/{status or incident.status}"
+
+
+_PLANNED = "/planned"
+
+
+def escalated_key(key: str) -> str:
+    """Under which it is noted that a chat was called because nobody had acknowledged the incident."""
+    return f"{key}/escalated"
+
+
+def planned_key(key: str) -> str:
+    """Under which it is noted that a message is kept for later, while another may still tell it first."""
+    return f"{key}{_PLANNED}"
+
+
+def key_of_planned(key: str) -> str:
+    """The key behind a ``planned_key``; "" where it is none."""
+    return key.removesuffix(_PLANNED) if key.endswith(_PLANNED) else ""

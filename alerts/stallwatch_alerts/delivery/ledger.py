@@ -34,6 +34,11 @@ class Ledger:
         with self._engine.connect() as connection:
             return told(connection, channel, keys)
 
+    def has_all(self, channel: str, keys: Iterable[str]) -> bool:
+        """Whether the chat was told all of it."""
+        wanted = set(keys)
+        return self.told(channel, wanted) == wanted
+
     def forget_before(self, moment: float) -> int:
         """Remove what was told before `moment`; how much that was."""
         with writing(self._engine) as connection:

@@ -187,6 +187,7 @@ class Outbox:
             min((row.created_at for row in rows), default=now),
             expired,
             rows[0].about if rows and rows[0].escalation else "",
+            bool(rows) and all(row.not_before for row in rows),
         )
 
     def _try_others(self, connection: Connection, channel: str, now: float) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from stallwatch_alerts.channels.notice import Notice
 from stallwatch_alerts.delivery.fingerprint import fingerprint
-from stallwatch_alerts.delivery.keys import told_key
+from stallwatch_alerts.delivery.keys import escalated_key, told_key
 from stallwatch_alerts.delivery.records import Draft
 from stallwatch_alerts.masking import mask_url
 from stallwatch_alerts.messages import Message
@@ -63,7 +63,7 @@ class Planner:
 
     def urls_now(self, letter: Letter, now: float) -> list[str]:
         """The chats that hear of it at once, where nothing can be kept for later."""
-        if self._is_silenced(letter.incident, now):
+        if self.is_silenced(letter.incident, now):
             return []
         return [stop.url for stop in self._stops(letter, now) if stop.not_before <= now]
 
@@ -97,7 +97,7 @@ class Planner:
             ]
             by_url = {stop.url: stop for stop in self._stops(letter, now) if not stop.escalation}
             return [self._draft(letter, channel, by_url.get(url, Stop(url))) for channel, url in heard]
-        if self._is_silenced(incident, now):
+        if self.is_silenced(incident, now):
             return []
         return [self._draft(letter, fingerprint(stop.url), stop) for stop in self._stops(letter, now)]
 
@@ -105,7 +105,7 @@ class Planner:
         incident, notice = letter.incident, letter.notice
         key = notice.key
         if stop.escalation:
-            notice, key = self._escalated(letter, stop), f"{key}/escalated"
+            notice, key = self._escalated(letter, stop), escalated_key(key)
         return Draft(
             channel,
             mask_url(stop.url),
@@ -136,7 +136,8 @@ class Planner:
             now,
         )
 
-    def _is_silenced(self, incident: Incident, now: float) -> bool:
+    def is_silenced(self, incident: Incident, now: float) -> bool:
+        """Whether nobody is to be told that it began."""
         since = None if self._asked_at is None else self._tick() - self._asked_at
         if since is None or since >= _SILENCES_SECONDS:
             self._asked_at = self._tick()

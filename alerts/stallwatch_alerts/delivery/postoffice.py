@@ -114,6 +114,7 @@ class PostOffice:
                 report=self._ways.report,
                 delivered=self._ways.delivered,
                 acknowledged=self._planner.is_acknowledged,
+                settled=self._ways.settled,
                 clock=self._clock,
             )
             for url in self._settings.all_urls

@@ -34,6 +34,7 @@ class Batch:
     created_at: float  #: of the oldest
     expired: int = 0  #: messages that were given up, of which the chat does not know yet
     escalates: str = ""  #: the incident's id, where it is an escalation
+    deferred: bool = False  #: whether all of them were kept for a later time from the start
 
 
 @dataclass(frozen=True)

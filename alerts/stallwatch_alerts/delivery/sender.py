@@ -29,7 +29,7 @@ class Sender:
 
     `report` is told of what fails, without secrets; `count` of ``sent``, ``failed`` and ``given-up``, once
     for each try; `delivered` of what the chat was told; `acknowledged` says whether somebody cares for an
-    incident.
+    incident, `settled` whether another told the chat meanwhile all that was kept for later.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Sender:
         count: Callable[[str], None] = lambda _: None,
         delivered: Callable[[str, Sequence[str]], None] = lambda _url, _keys: None,
         acknowledged: Callable[[str], bool] = lambda _: False,
+        settled: Callable[[str, Sequence[str]], bool] = lambda _url, _keys: False,
         clock: Callable[[], float] = time.time,
         limits: Sequence[Limit] | None = None,
         start: bool = True,
@@ -59,6 +60,7 @@ class Sender:
         self._tell_count = count
         self._delivered = delivered
         self._acknowledged = acknowledged
+        self._settled = settled
         self._clock = clock
         self._limits = limits_of(url) if limits is None else limits
         self._channel: Channel | None = None
@@ -94,6 +96,9 @@ class Sender:
             return False
         if batch.escalates and self._is_acknowledged(batch.escalates):
             self._outbox.withdraw(batch, "acknowledged")
+            return True
+        if batch.deferred and self._is_settled(batch):
+            self._outbox.withdraw(batch, "told by another")
             return True
         self._try(batch, channel)
         return True
@@ -166,6 +171,12 @@ class Sender:
         try:
             return self._acknowledged(incident)
         except Exception:  # in doubt somebody is called
+            return False
+
+    def _is_settled(self, batch: Batch) -> bool:
+        try:
+            return bool(batch.keys) and self._settled(self._url, batch.keys)
+        except Exception:  # in doubt it is told twice
             return False
 
     def _count(self, what: str) -> None:

@@ -19,3 +19,4 @@ class Ways:
     delivered: Callable[[str, Sequence[str]], None] = lambda _url, _keys: None
     clock: Callable[[], float] = time.time
     retry: Retry = field(default_factory=Retry)  #: for messages that live in memory
+    settled: Callable[[str, Sequence[str]], bool] = lambda _url, _keys: False  #: see ``Sender``

@@ -96,7 +96,7 @@ def _with_text(notice: Notice, title: str, text: str, links: str) -> Notice:
 def _alert_notice(story: Story, language: str) -> Notice:
     alert, over = story.alert, story.over
     facts: dict[str, Fact] = {
-        "id": story.opening.removesuffix("/open"),
+        "id": story.subject.id,
         "run": story.run,
         "kind": "alert",
         "rule": alert.labels.get("rule") or alert.name,

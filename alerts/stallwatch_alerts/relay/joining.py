@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from stallwatch_alerts.delivery.keys import told_key
 from stallwatch_alerts.relay.webhook import Alert
-from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.incident import Incident, Severity
 
 WATCHDOG = "StallwatchWatchdog"
 TEST = "StallwatchTest"
 _ORDER = {"critical": 0, "warning": 1, "info": 2}
+_UNTOLD = "none"  # what is only there to be heard, such as the watchdog
+_PRESUMED: Severity = "warning"
+_NAME = 200
 _APART = 120.0  # seconds between an incident and its alert: scrape, evaluation, and clocks that differ
 
 Lookup = Callable[[str], Sequence[Incident]]  #: the incidents of a run, newest first
@@ -28,10 +32,19 @@ class Story:
 
     key: str  #: once for each chat
     opening: str  #: the key under which the beginning was told; the same, unless this is the end
-    run: str
-    severity: str
+    subject: Incident  #: what routes and silences are asked about: the incident, or one made of the alert
     alert: Alert
     incident: Incident | None = None
+
+    @property
+    def run(self) -> str:
+        """Its name; "" where the alert belongs to no run."""
+        return self.subject.run
+
+    @property
+    def severity(self) -> str:
+        """``critical``, ``warning``, ``info``, or ``none`` for what is never told."""
+        return self.subject.severity
 
     @property
     def unjoined(self) -> bool:
@@ -66,16 +79,45 @@ def stories(alerts: Iterable[Alert], lookup: Lookup) -> list[Story]:
     return sorted(found.values(), key=lambda story: story.rank)
 
 
+def doubt(alert: Alert) -> str:
+    """What is odd about an alert that is told nevertheless; "" for nothing."""
+    given = alert.labels.get("severity", "")
+    if given in _ORDER or given == _UNTOLD:
+        return ""
+    name = alert.name[:_NAME] or "an alert without a name"
+    said = f"severity {given[:40]!r} is unknown" if given else "has no severity"
+    return f"{name}: {said}; taken for {_PRESUMED} (known are {', '.join(_ORDER)})"
+
+
+def _severity(alert: Alert) -> str:
+    given = alert.labels.get("severity", "")
+    return given if given in _ORDER or given == _UNTOLD else _PRESUMED
+
+
 def _story(alert: Alert, run: str, incidents: Sequence[Incident]) -> Story | None:
     incident = _incident_of(alert, incidents)
     if incident is None:
-        opening = f"alert/{alert.fingerprint or alert.name}/{alert.starts_at}/open"
-        key = opening if alert.firing else f"{opening.removesuffix('open')}resolved"
-        return Story(key, opening, run, alert.labels.get("severity", ""), alert)
+        made = _made(alert, run)
+        return Story(told_key(made), told_key(made, "open"), made, alert)
     if not alert.firing and incident.status == "open":
         return None  # the run's metrics ended before the incident did: that is no end of it
     opening = told_key(incident, "open")
-    return Story(told_key(incident), opening, run, incident.severity, alert, incident)
+    return Story(told_key(incident), opening, incident, alert, incident)
+
+
+def _made(alert: Alert, run: str) -> Incident:
+    """An incident for an alert that has none: whoever routes and counts need not know the difference."""
+    return Incident(
+        id=f"alert/{(alert.fingerprint or f'{alert.name}/{run}')[:_NAME]}/{alert.starts_at[:40]}",
+        run=run,
+        kind="finding",
+        rule=alert.labels.get("rule") or alert.name,
+        severity=cast("Severity", _severity(alert)),
+        status="open" if alert.firing else "resolved",
+        episode=1,
+        opened_at=alert.started,
+        updated_at=alert.started,
+    )
 
 
 def _incident_of(alert: Alert, incidents: Sequence[Incident]) -> Incident | None:

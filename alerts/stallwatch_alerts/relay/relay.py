@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from stallwatch_alerts.deadman import Deadman
 from stallwatch_alerts.delivery.channel import Channel, apprise_channel
+from stallwatch_alerts.delivery.fingerprint import fingerprint
+from stallwatch_alerts.delivery.ledger import Ledger
 from stallwatch_alerts.delivery.outbox import Outbox
+from stallwatch_alerts.delivery.planning import Planner
 from stallwatch_alerts.delivery.sender import Sender
+from stallwatch_alerts.people import People
 from stallwatch_alerts.relay.composing import Composer
+from stallwatch_alerts.relay.dispatching import Dispatcher, note_delivered, told_meanwhile
 from stallwatch_alerts.relay.numbers import RelayNumbers
-from stallwatch_alerts.relay.relaying import Relaying
+from stallwatch_alerts.relay.relaying import Receipt, Relaying
 from stallwatch_alerts.relay.server import RelayServer
 
 if TYPE_CHECKING:
@@ -43,7 +48,10 @@ class Relay:
         self._outbox = Outbox(store.engine)
         alerts = settings.alerts
         composer = Composer(catalogue, alerts.language, settings.dashboard_url)
-        self._relaying = Relaying(alerts, store, self._outbox, composer, clock)
+        planner = Planner(alerts, lambda: People(store.engine))
+        dispatcher = Dispatcher(alerts, planner, composer, catalogue)
+        self._relaying = Relaying(store, self._outbox, dispatcher, clock)
+        ledger = Ledger(store.engine)
         numbers = RelayNumbers()
         numbers.follow(self._outbox.waiting, lambda: self._relaying.watchdog_at)
         self._started = clock()
@@ -55,6 +63,9 @@ class Relay:
                 language=alerts.language,
                 report=report,
                 count=numbers.delivery,
+                delivered=lambda url, keys: note_delivered(ledger, fingerprint(url), keys, clock()),
+                acknowledged=planner.is_acknowledged,
+                settled=lambda url, keys: told_meanwhile(ledger, fingerprint(url), keys),
                 clock=clock,
             )
             for url in alerts.all_urls
@@ -110,12 +121,12 @@ class Relay:
         if self._deadman is not None:
             self._deadman.close(None)
 
-    def _receive(self, body: bytes) -> int:
-        kept = self._relaying.receive(body)
-        if kept:
+    def _receive(self, body: bytes) -> Receipt:
+        receipt = self._relaying.receive(body)
+        if receipt.tally.new:
             for sender in self._senders:
                 sender.wake()
-        return kept
+        return receipt
 
     def _messages(self, run: str) -> list[Any]:
         return list(self._outbox.deliveries(run or None))

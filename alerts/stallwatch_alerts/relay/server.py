@@ -2,7 +2,7 @@
 
 | path | what |
 |---|---|
-| POST /alertmanager | a notification; 200 means that it is on disk, 5xx that Alertmanager should try again |
+| POST /alertmanager | a notification; 200: it is on disk; 400: what is not is named; 5xx: try again |
 | GET /-/healthy | 200, or 503 with the reason |
 | GET /metrics | the relay's own numbers |
 | GET /api/messages?run=NAME | what became of the run's messages, as JSON |
@@ -22,12 +22,16 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from stallwatch_alerts.relay.numbers import RelayNumbers
+from stallwatch_alerts.relay.relaying import Receipt
 from stallwatch_alerts.relay.webhook import WebhookProblem
 
 WEBHOOK = "/alertmanager"
 _MOST_BYTES = 32 << 20  # Alertmanager puts no bound on a group; 10,000 alerts are some 10 MiB
 _TIMEOUT = 20.0  # Alertmanager itself waits for no answer longer than the group's interval
 _TOKEN_FREE = ("/-/healthy", "/metrics")
+
+_SAID = 20  # lines of an answer
+_REMEMBERED = 1000
 
 Answer = tuple[HTTPStatus, str, bytes]
 
@@ -39,7 +43,7 @@ class RelayServer:
         self,
         address: tuple[str, int],
         *,
-        receive: Callable[[bytes], int],
+        receive: Callable[[bytes], Receipt],
         healthy: Callable[[], str],
         messages: Callable[[str], list[Any]],
         numbers: RelayNumbers,
@@ -53,6 +57,7 @@ class RelayServer:
         self._numbers = numbers
         self._token = token
         self._report = report
+        self._said: set[str] = set()
         handler = type("Handler", (_Handler,), {"relay": self})
         self._server = _Server(address, handler)
         self._thread = threading.Thread(
@@ -83,7 +88,7 @@ class RelayServer:
     def take(self, body: bytes) -> Answer:
         """Keep a notification. Whatever goes wrong on our side must make Alertmanager come again."""
         try:
-            kept = self._receive(body)
+            receipt = self._receive(body)
         except WebhookProblem as problem:
             self._numbers.refused.inc()
             self._report(f"refused a request: {problem}")
@@ -95,8 +100,22 @@ class RelayServer:
                 f"a notification could not be stored ({type(error).__name__}); Alertmanager will try again"
             )
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, "not stored; try again")
+        for doubt in receipt.doubts:
+            self._say_once(doubt)
+        if receipt.problems:
+            self._numbers.refused.inc()
+            self._report(f"refused {len(receipt.problems)} of a request's alerts: {receipt.problems[0]}")
+            said = "\n".join(
+                ["refused:", *receipt.problems[:_SAID], f"the others are stored: {receipt.tally}"]
+            )
+            return _text(HTTPStatus.BAD_REQUEST, "\n".join([said, *receipt.doubts[:_SAID]]))
         self._numbers.stored.inc()
-        return _text(HTTPStatus.OK, f"stored; {kept} messages")
+        return _text(HTTPStatus.OK, "\n".join([f"stored: {receipt.tally}", *receipt.doubts[:_SAID]]))
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said and len(self._said) < _REMEMBERED:
+            self._said.add(text)
+            self._report(text)
 
     def look(self, path: str, query: str) -> Answer:
         """Answer a GET."""

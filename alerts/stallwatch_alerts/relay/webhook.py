@@ -7,11 +7,13 @@ The form is Alertmanager's ``notify/webhook/webhook.go`` (``Message``) around ``
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timezone
 
 import msgspec
 
 VERSION = "4"
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _FRACTION = re.compile(r"\.(\d+)")  # Go prints up to nanoseconds, Python before 3.11 reads microseconds
 
 
@@ -38,11 +40,8 @@ class Alert(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def started(self) -> float:
         """Unix time at which it began to fire; 0 where the alert does not tell."""
-        text = _FRACTION.sub(lambda found: f".{found[1]:0<6.6}", self.starts_at.replace("Z", "+00:00"))
-        try:
-            return datetime.fromisoformat(text).timestamp()
-        except ValueError:
-            return 0.0
+        moment = _moment(self.starts_at)
+        return 0.0 if moment is None else max(0.0, (moment - _EPOCH).total_seconds())
 
     @property
     def firing(self) -> bool:
@@ -50,25 +49,59 @@ class Alert(msgspec.Struct, frozen=True, rename="camel"):
         return self.status == "firing"
 
 
-class Notification(msgspec.Struct, frozen=True, rename="camel"):
-    """A group of alerts, told together."""
+class _Envelope(msgspec.Struct, frozen=True, rename="camel"):
+    """A group of alerts, each still to be read."""
 
     version: str
     group_key: str
     status: str
-    receiver: str = ""
-    alerts: list[Alert] = []
-    truncated_alerts: int = 0
-    group_labels: dict[str, str] = {}
-    external_url: str = msgspec.field(default="", name="externalURL")
+    alerts: list[msgspec.Raw] = []
+
+
+@dataclass(frozen=True)
+class Notification:
+    """A group of alerts, told together."""
+
+    alerts: tuple[Alert, ...]
+    problems: tuple[str, ...] = ()  #: what is wrong with the other alerts of the group
 
 
 def read_notification(body: bytes) -> Notification:
-    """The notification in a request's body; a `WebhookProblem` tells why it is none."""
+    """The notification in a request's body; a `WebhookProblem` tells why it is none.
+
+    An alert that cannot be understood does not take the others with it.
+    """
     try:
-        found = msgspec.json.decode(body, type=Notification)
+        found = msgspec.json.decode(body, type=_Envelope)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise WebhookProblem(f"not a notification of Alertmanager: {error}") from error
     if found.version != VERSION:
         raise WebhookProblem(f"version {found.version[:20]!r} of Alertmanager's webhook; known is {VERSION}")
-    return found
+    alerts, problems = [], []
+    for number, raw in enumerate(found.alerts):
+        try:
+            alerts.append(_read_alert(raw))
+        except (msgspec.MsgspecError, UnicodeDecodeError, WebhookProblem) as error:
+            problems.append(f"alerts[{number}]: {error}")
+    return Notification(tuple(alerts), tuple(problems))
+
+
+def _read_alert(raw: msgspec.Raw) -> Alert:
+    alert = msgspec.json.decode(raw, type=Alert)
+    if alert.status not in ("firing", "resolved"):
+        raise WebhookProblem(f"status {alert.status[:40]!r} is neither firing nor resolved")
+    for key, text in (("startsAt", alert.starts_at), ("endsAt", alert.ends_at)):
+        if text and _moment(text) is None:
+            raise WebhookProblem(f"{key} {text[:40]!r} is no time such as 2026-11-21T07:12:13Z (RFC 3339)")
+    return alert
+
+
+def _moment(text: str) -> datetime | None:
+    """The time that Go prints; ``None`` where it is none, or has no zone."""
+    try:
+        found = datetime.fromisoformat(
+            _FRACTION.sub(lambda digits: f".{digits[1]:0<6.6}", text.replace("Z", "+00:00"))
+        )
+    except ValueError:
+        return None
+    return None if found.tzinfo is None else found
