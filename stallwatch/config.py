@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stallwatch.config_keys import BY_NAME, KEYS, SECTIONS, Key
-from stallwatch.config_routes import BadRoute
+from stallwatch.config_routes import BadRoute, line_in_route, routes_from
 from stallwatch.config_values import BadValue, from_text, from_toml
 
 if sys.version_info >= (3, 11):
@@ -39,6 +39,7 @@ _OTHER_VARIABLES = {
 }
 _LIKENESS = 0.85
 _IN_FILE = "_FILE"
+_NEARLY_ROUTES = ("route", "rout", "router", "routs", "routing")
 
 
 class ConfigError(ValueError):
@@ -68,6 +69,7 @@ class Config:
     settings: dict[str, Setting]
     file: Path | None = None
     problems: list[ConfigError] = field(default_factory=list)
+    lines: tuple[str, ...] = field(default=(), repr=False)  #: of the file
 
     def __getitem__(self, name: str) -> Any:
         """The value of a key such as ``alerts.urls``."""
@@ -140,8 +142,12 @@ def _read_file(config: Config, path: Path) -> None:
         place = re.search(r"\(at line (\d+), column \d+\)|\(at end of document\)", str(error))
         line = int(place[1]) if place and place[1] else max(1, len(text.splitlines()))
         message = str(error)[: place.start()].strip() if place else str(error)
-        return problem(line, f"is not valid TOML: {message}", "mend that line")
+        remedy = "mend that line"
+        if "routes" in message:  # the second of two tables with one bracket
+            remedy = "write [[alerts.routes]], with two brackets, for each route"
+        return problem(line, f"is not valid TOML: {message}", remedy)
     lines = text.splitlines()
+    config.lines = tuple(lines)
     for section, table in tables.items():
         if section not in SECTIONS:
             near = _near(section, SECTIONS)
@@ -163,6 +169,9 @@ def _take_from_file(
 ) -> None:
     line = _line_of(lines, section, name)
     key = BY_NAME.get(f"{section}.{name}")
+    if section == "alerts" and _are_routes(name, value):
+        _take_routes(config, path, lines, name, value)
+        return
     if key is None:
         names = [known.name for known in KEYS if known.section == section]
         remedy = f"{_near(name, names)}known are {', '.join(names)}"
@@ -171,25 +180,51 @@ def _take_from_file(
     try:
         good = from_toml(key, value, path.absolute().parent)
     except BadValue as error:
-        if isinstance(error, BadRoute):
-            line = error.line(lines)
-        space = "" if isinstance(error, BadRoute) else " "
-        message = f"{key.full_name}{space}{error}"
-        config.problems.append(ConfigError(str(path), line, message, _remedy(key)))
+        config.problems.append(ConfigError(str(path), line, f"{key.full_name} {error}", _remedy(key)))
         return
     config.settings[key.full_name] = Setting(good, f"{path}:{line}" if line else str(path))
 
 
+def _are_routes(name: str, value: Any) -> bool:
+    """Also under a name that is nearly right: what is meant for people must not be lost to a letter."""
+    return name == "routes" or (
+        name in _NEARLY_ROUTES and isinstance(value, list | dict) and f"alerts.{name}" not in BY_NAME
+    )
+
+
+def _take_routes(config: Config, path: Path, lines: list[str], name: str, value: Any) -> None:
+    """All that can be read; all that is wrong is told."""
+
+    def problem(line: int | None, message: str, remedy: str) -> None:
+        config.problems.append(ConfigError(str(path), line, message, remedy))
+
+    at = _line_of(lines, "alerts", name)
+    if name != "routes":
+        problem(at, f"unknown table [[alerts.{name}]]", "write [[alerts.routes]]; it is read as one")
+    routes, wrong = routes_from(value)
+    for error in wrong:
+        if isinstance(error, BadRoute):
+            told = "until then all chats hear what it may be about; " if routes else ""
+            problem(
+                error.line(lines) or at, f"alerts.routes{error}", told + _remedy(BY_NAME["alerts.routes"])
+            )
+        else:
+            problem(at, f"alerts.{name} {error}", _remedy(BY_NAME["alerts.routes"]))
+    before = config["alerts.routes"]
+    config.settings["alerts.routes"] = Setting((*before, *routes), f"{path}:{at}" if at else str(path))
+
+
 def _line_of(lines: list[str], section: str, name: str | None = None) -> int | None:
     """Where a section begins or a key of it stands. TOML readers do not tell, so this looks for the text."""
-    header = re.compile(r"\s*\[+\s*\"?([\w.-]+)\"?\s*\]")
+    header = re.compile(r"\s*\[+([\w.\-\"'\s]+?)\]")
     in_section = re.compile(rf"\s*\"?{re.escape(name or section)}\"?\s*[=.]")
     dotted = re.compile(rf"\s*{re.escape(section)}\s*\.\s*{re.escape(name or '')}")
     current = None
     for number, line in enumerate(lines, 1):
         if found := header.match(line):
-            current = found[1]
-            if current == section and name is None:
+            current = re.sub(r"[\"'\s]", "", found[1])
+            wanted = section if name is None else f"{section}.{name}"
+            if current == wanted or current.startswith(f"{wanted}."):
                 return number
             continue
         keyed = current == (section if name else None) and in_section.match(line)
@@ -268,3 +303,8 @@ def _remedy(key: Key) -> str:
         "reaction": '"report", "abort" or "command scontrol requeue $SLURM_JOB_ID"',
     }[key.kind]
     return f"in {FILE_NAME} it is {key.name} = {example}"
+
+
+def place_in_route(config: Config, number: int, key: str) -> int | None:
+    """The line of the file at which a key of the route `number`, from 0, stands."""
+    return line_in_route(config.lines, number, key) or _line_of(list(config.lines), "alerts", "routes")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import time
 from typing import TYPE_CHECKING, Any
 
@@ -17,105 +17,162 @@ _LISTS = ("runs", "severities", "families", "rules", "urls", "escalate_urls")
 _KEYS = (*_LISTS, "quiet", "timezone", "quiet_but", "escalate_minutes", "continue")
 _SEVERITIES = ("info", "warning", "critical")
 _HOURS = re.compile(r"(\d{1,2}):(\d{2})\s*-\s*(\d{1,2}):(\d{2})")
-_HEADER = re.compile(r"\s*\[\[\s*alerts\s*\.\s*routes\s*\]\]")
+_HEADER = re.compile(r"\s*\[\[?\s*[\"']?alerts[\"']?\s*\.\s*[\"']?rout\w*[\"']?\s*\]\]?")
 
 
 class BadRoute(BadValue):
     """What is wrong with one of the tables, and with which of its keys. Never quotes a secret."""
 
     def __init__(self, number: int, key: str, message: str) -> None:
-        place = f"[{number + 1}].{key}" if key else f"[{number + 1}]"
-        super().__init__(f"{place} {message}")
+        super().__init__(f"[{number + 1}]{f'.{key}' if key else ''} {message}")
         self.number = number
         self.key = key
 
     def line(self, lines: Sequence[str]) -> int | None:
         """Where it stands in the file; of its table, where the key itself is not found."""
-        headers = [at for at, line in enumerate(lines) if _HEADER.match(line)]
-        if self.number >= len(headers):
+        return line_in_route(lines, self.number, self.key)
+
+
+def line_in_route(lines: Sequence[str], number: int, key: str) -> int | None:
+    """The line of a key of the table `number`, from 0; ``None`` where there is no such header."""
+    headers = [at for at, line in enumerate(lines) if _HEADER.match(line)]
+    if number >= len(headers):
+        return None
+    begin = headers[number]
+    for at in range(begin + 1, len(lines)):
+        if lines[at].lstrip().startswith("["):
+            break
+        if key and re.match(rf"\s*\"?{re.escape(key)}\"?\s*=", lines[at]):
+            return at + 1
+    return begin + 1
+
+
+def routes_from(value: Any) -> tuple[tuple[Route, ...], list[BadValue]]:
+    """The routes in the order of the file, and all that is wrong with them.
+
+    A route with a mistake is ``broken``: what could be read of it narrows what it is about, and all chats
+    hear of that. Nobody hearing of it would be worse than too many.
+    """
+    problems: list[BadValue] = []
+    if isinstance(value, dict):
+        problems.append(BadValue("must be a list of tables: write [[alerts.routes]], with two brackets"))
+        value = [value]
+    if not isinstance(value, list):
+        return (), [BadValue("must be tables: write [[alerts.routes]] on a line of its own")]
+    routes = []
+    for number, table in enumerate(value):
+        if isinstance(table, dict):
+            route, wrong = _Reader(number, table).read()
+            routes.append(route)
+            problems += wrong
+        else:
+            problems.append(BadRoute(number, "", "must be a table: write [[alerts.routes]] for each"))
+    return tuple(routes), problems
+
+
+class _Reader:
+    """One table. A mistake is noted, and reading goes on: all of them are told at once."""
+
+    def __init__(self, number: int, table: dict[str, Any]) -> None:
+        self._number = number
+        self._table = table
+        self._problems: list[BadValue] = []
+
+    def read(self) -> tuple[Route, list[BadValue]]:
+        """The route, and what is wrong with it."""
+        from stallwatch_alerts.routing import Route
+
+        for key in self._table:
+            if key not in _KEYS:
+                near = difflib.get_close_matches(key, _KEYS, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_KEYS)}"
+                self._wrong(key, f"is no key of a route; {hint}")
+        lists = {key: self._try(key, _texts, self._table[key]) for key in _LISTS if key in self._table}
+        severities = lists.get("severities")
+        if severities is not None and self._try("severities", _severities, severities) is None:
+            severities = None
+        minutes = self._try("escalate_minutes", _minutes, self._table.get("escalate_minutes", 0))
+        if minutes is not None and bool(minutes) != bool(self._table.get("escalate_urls")):
+            self._wrong("escalate_minutes", "needs escalate_urls, and these need it")
+        go_on = self._table.get("continue", False)
+        if not isinstance(go_on, bool):
+            self._wrong("continue", "must be true or false")
+        quiet = self._quiet()
+        return Route(
+            runs=lists.get("runs") or (),
+            severities=severities or (),
+            families=lists.get("families") or (),
+            rules=lists.get("rules") or (),
+            urls=lists.get("urls"),
+            quiet=quiet,
+            escalate_after=60.0 * (minutes or 0),
+            escalate_urls=lists.get("escalate_urls") or (),
+            go_on=go_on is True,
+            broken=bool(self._problems),
+        ), self._problems
+
+    def _wrong(self, key: str, message: str) -> None:
+        self._problems.append(BadRoute(self._number, key, message))
+
+    def _try(self, key: str, check: Callable[[Any], Any], value: Any) -> Any:
+        try:
+            return check(value)
+        except BadValue as error:
+            self._wrong(key, str(error))
             return None
-        begin = headers[self.number]
-        for at in range(begin + 1, len(lines)):
-            if lines[at].lstrip().startswith("["):
-                break
-            if self.key and re.match(rf"\s*\"?{re.escape(self.key)}\"?\s*=", lines[at]):
-                return at + 1
-        return begin + 1
+
+    def _quiet(self) -> QuietHours | None:
+        from stallwatch_alerts.routing import QuietHours
+
+        table = self._table
+        if "quiet" not in table:
+            for key in ("timezone", "quiet_but"):
+                if key in table:
+                    self._wrong(key, 'needs quiet = "22:00-07:00"')
+            return None
+        hours = self._try("quiet", _hours, table["quiet"])
+        but = self._try("quiet_but", _severities, [table.get("quiet_but", "critical")])
+        if not isinstance(table.get("timezone"), str):
+            self._wrong("quiet", 'needs the time zone: timezone = "Asia/Shanghai"')
+            return None
+        zone = self._try("timezone", _zone, table["timezone"])
+        return QuietHours(*hours, zone, but[0]) if hours and but and zone else None
 
 
-def routes_from(value: Any) -> tuple[Route, ...]:
-    """The routes in the order of the file; a `BadRoute` or `BadValue` tells what is wrong."""
-    if not isinstance(value, list) or not all(isinstance(table, dict) for table in value):
-        raise BadValue("must be tables: write [[alerts.routes]] on a line of its own")
-    return tuple(_route(number, table) for number, table in enumerate(value))
-
-
-def _route(number: int, table: dict[str, Any]) -> Route:
-    from stallwatch_alerts.routing import Route
-
-    for key in table:
-        if key not in _KEYS:
-            near = difflib.get_close_matches(key, _KEYS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_KEYS)}"
-            raise BadRoute(number, key, f"is no key of a route; {hint}")
-    lists = {key: _texts(number, key, table[key]) for key in _LISTS if key in table}
-    for severity in lists.get("severities", ()):
-        _severity(number, "severities", severity)
-    minutes = table.get("escalate_minutes", 0)
-    if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 <= minutes <= 10_080:
-        raise BadRoute(number, "escalate_minutes", "must be a number of minutes, a week at most")
-    if bool(minutes) != bool(lists.get("escalate_urls")):
-        raise BadRoute(number, "escalate_minutes", "needs escalate_urls, and these need it")
-    go_on = table.get("continue", False)
-    if not isinstance(go_on, bool):
-        raise BadRoute(number, "continue", "must be true or false")
-    return Route(
-        runs=lists.get("runs", ()),
-        severities=lists.get("severities", ()),
-        families=lists.get("families", ()),
-        rules=lists.get("rules", ()),
-        urls=lists.get("urls"),
-        quiet=_quiet(number, table),
-        escalate_after=60.0 * minutes,
-        escalate_urls=lists.get("escalate_urls", ()),
-        go_on=go_on,
-    )
-
-
-def _texts(number: int, key: str, value: Any) -> tuple[str, ...]:
+def _texts(value: Any) -> tuple[str, ...]:
     items = [value] if isinstance(value, str) else value
     if not isinstance(items, list) or not all(isinstance(item, str) and item.strip() for item in items):
-        raise BadRoute(number, key, "must be a list of strings")
+        raise BadValue("must be a list of strings")
     return tuple(item.strip() for item in items)
 
 
-def _severity(number: int, key: str, value: Any) -> str:
-    if value not in _SEVERITIES:
-        raise BadRoute(number, key, f"must be of {', '.join(_SEVERITIES)}")
-    return str(value)
+def _severities(values: Sequence[Any]) -> Sequence[str]:
+    if not set(map(str, values)) <= set(_SEVERITIES):
+        raise BadValue(f"must be of {', '.join(_SEVERITIES)}")
+    return values
 
 
-def _quiet(number: int, table: dict[str, Any]) -> QuietHours | None:
-    from zoneinfo import ZoneInfo
+def _minutes(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 10_080:
+        raise BadValue("must be a number of minutes, a week at most")
+    return float(value)
 
-    from stallwatch_alerts.routing import QuietHours
 
-    if "quiet" not in table:
-        for key in ("timezone", "quiet_but"):
-            if key in table:
-                raise BadRoute(number, key, 'needs quiet = "22:00-07:00"')
-        return None
-    found = _HOURS.fullmatch(str(table["quiet"]).strip())
+def _hours(value: Any) -> tuple[time, time]:
+    found = _HOURS.fullmatch(str(value).strip())
     try:
         begin, end = (time(int(found[at]), int(found[at + 1])) for at in (1, 3)) if found else (None, None)
     except ValueError:
         begin = end = None
     if begin is None or end is None or begin == end:
-        raise BadRoute(number, "quiet", 'must be two times of the day, such as "22:00-07:00"')
-    if not isinstance(table.get("timezone"), str):
-        raise BadRoute(number, "quiet", 'needs the time zone: timezone = "Asia/Shanghai"')
+        raise BadValue('must be two times of the day, such as "22:00-07:00"')
+    return begin, end
+
+
+def _zone(name: str) -> Any:
+    from zoneinfo import ZoneInfo
+
     try:
-        zone = ZoneInfo(table["timezone"])
+        return ZoneInfo(name)
     except (ValueError, OSError, LookupError):
-        raise BadRoute(number, "timezone", 'is no name of the IANA list, such as "Europe/Berlin"') from None
-    return QuietHours(begin, end, zone, _severity(number, "quiet_but", table.get("quiet_but", "critical")))
+        raise BadValue('is no name of the IANA list, such as "Europe/Berlin"') from None

@@ -9,8 +9,9 @@ from typing import Any
 
 from stallwatch.config_keys import Key
 
-# A comma inside an Apprise URL is part of it; one in front of the next scheme separates.
-_BETWEEN_URLS = re.compile(r",(?=\s*[A-Za-z][A-Za-z0-9+.-]*://)")
+# A comma inside an Apprise URL is part of it; one in front of the next scheme separates, and so do blanks.
+_BETWEEN_URLS = re.compile(r"[,\s]+(?=[A-Za-z][A-Za-z0-9+.-]*://)")
+_AROUND_URLS = ", \t\r\n"
 _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True}
 _BOOLEANS |= {"false": False, "0": False, "no": False, "off": False}
 _WANTED = {
@@ -33,10 +34,6 @@ class BadValue(ValueError):
 
 def from_toml(key: Key, value: Any, folder: Path) -> Any:
     """The checked value; paths are relative to the configuration file's `folder`."""
-    if key.kind == "routes":
-        from stallwatch.config_routes import routes_from
-
-        return routes_from(value)
     good = {
         "text": isinstance(value, str),
         "path": isinstance(value, str),
@@ -66,7 +63,7 @@ def from_text(key: Key, text: str, folder: Path) -> Any:
     except (ValueError, KeyError):
         raise BadValue(f"must be {_WANTED[key.kind]}, not {text!r}") from None
     if key.kind == "urls":
-        value = _BETWEEN_URLS.split(value)
+        value = [url.strip(_AROUND_URLS) for url in _BETWEEN_URLS.split(value)]
     elif key.kind in ("texts", "paths"):
         value = value.split(",")
     return _checked(key, value, folder)

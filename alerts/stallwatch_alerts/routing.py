@@ -1,7 +1,8 @@
 """Which chats hear of an incident, when, and who is called where nobody cares for it.
 
 Routes are asked in their order; the first that fits decides, unless it says `go_on`. Without any that fits,
-the chats of ``[alerts] urls`` hear it.
+the chats of ``[alerts] urls`` hear it. A mistake in a route must not keep news from everybody: a broken
+one sends what it may be about to every chat.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class Route:
     escalate_after: float = 0.0  #: seconds without an acknowledgement; 0: never
     escalate_urls: tuple[str, ...] = ()  #: secrets
     go_on: bool = False
+    broken: bool = False  #: not all of it could be read: what could narrows it, and every chat hears it
 
     def __repr__(self) -> str:
         return f"Route({', '.join((*self.runs, *self.severities, *self.families, *self.rules))})"
@@ -77,22 +79,35 @@ def stops(
     urls: Sequence[str], routes: Iterable[Route], run: str, severity: str, family: str, rule: str, now: float
 ) -> list[Stop]:
     """Where news of such an incident go, each chat once; the earliest of its times."""
+    routes = tuple(routes)
     found: dict[tuple[str, bool], Stop] = {}
     decided = False
     for route in routes:
         if not route.fits(run, severity, family, rule):
             continue
-        for stop in _stops_of(route, urls, severity, now):
+        if route.broken:
+            here = [Stop(url) for url in every_chat(urls, routes)]
+        else:
+            here = _stops_of(route, urls, severity, now)
+        for stop in here:
             known = found.get((stop.url, stop.escalation))
             if known is None or stop.not_before < known.not_before:
                 found[stop.url, stop.escalation] = stop
-        if not route.go_on:
+        if not (route.go_on or route.broken):
             decided = True
             break
     if not decided:
         for url in urls:
             found[url, False] = Stop(url)
     return list(found.values())
+
+
+def every_chat(urls: Sequence[str], routes: Iterable[Route]) -> tuple[str, ...]:
+    """The chats of everyday news; those to call somebody only where there are no others."""
+    found = dict.fromkeys(urls)
+    for route in (routes := tuple(routes)):
+        found.update(dict.fromkeys(route.urls or ()))
+    return tuple(found) or all_urls(urls, routes)
 
 
 def all_urls(urls: Sequence[str], routes: Iterable[Route]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import pytest
 from click.testing import Result
 
 from stallwatch.config import load
-from stallwatch_alerts.routing import Route
+from stallwatch_alerts.routing import Route, stops
 
 Stallwatch = Callable[..., Result]
 
@@ -82,3 +82,92 @@ def test_a_table_of_another_form(tmp_path: Path) -> None:
     (tmp_path / "stallwatch.toml").write_text("[alerts]\nroutes = 'all'\n")
     (problem,) = load(cwd=tmp_path, environ={}).problems
     assert "[[alerts.routes]]" in str(problem) and problem.line == 2
+
+
+BROKEN = """
+[alerts]
+urls = ["slack://team"]
+
+[[alerts.routes]]
+runs = ["sweep-*"]
+severity = ["critical"]
+quiet = "22-7"
+timezone = "Mars/Base"
+urls = ["discord://sweeps"]
+
+[[alerts.routes]]
+families = ["memory"]
+escalate_minutes = "soon"
+
+[[alerts.routes]]
+runs = ["prod-*"]
+urls = ["lark://prod"]
+escalate_minutes = 15
+escalate_urls = ["tgram://s3cr3t/1"]
+"""
+
+
+def test_all_mistakes_are_told_at_once_and_the_rest_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "stallwatch.toml").write_text(BROKEN)
+    config = load(cwd=tmp_path, environ={})
+    told = [(problem.line, problem.message) for problem in config.problems]
+    assert [(line, said.split()[0]) for line, said in told] == [
+        (7, "alerts.routes[1].severity"),
+        (8, "alerts.routes[1].quiet"),
+        (9, "alerts.routes[1].timezone"),
+        (14, "alerts.routes[2].escalate_minutes"),
+    ]
+    assert all("until then all chats hear" in problem.remedy for problem in config.problems)
+    assert [route.broken for route in config["alerts.routes"]] == [True, True, False]
+    assert config["alerts.routes"][2].escalate_after == 900.0
+
+
+def test_what_a_broken_route_may_be_about_goes_to_every_chat(tmp_path: Path) -> None:
+    (tmp_path / "stallwatch.toml").write_text(BROKEN)
+    config = load(cwd=tmp_path, environ={})
+
+    def told(run: str, family: str) -> dict[str, float]:
+        found = stops(config["alerts.urls"], config["alerts.routes"], run, "critical", family, "x", 1000.0)
+        return {stop.url: stop.not_before for stop in found}
+
+    everybody = {"slack://team": 0.0, "discord://sweeps": 0.0, "lark://prod": 0.0}
+    assert told("sweep-3", "data") == everybody
+    assert told("prod-1", "data") == {"lark://prod": 0.0, "tgram://s3cr3t/1": 1900.0}
+    assert told("prod-1", "memory") == everybody | {"tgram://s3cr3t/1": 1900.0}
+    assert told("mine", "data") == {"slack://team": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("[alerts.routes]\nruns = ['a']\nurls = ['slack://a']", 2, "two brackets"),
+        ("[[alerts.route]]\nruns = ['a']\nurls = ['slack://a']", 2, "write [[alerts.routes]]"),
+        ("[[alerts.'routes']]\nruns = 5\nurls = ['slack://a']", 3, "must be a list of strings"),
+        ("[alerts]\nroutes = [\n  {runs = 5, urls = ['slack://a']},\n]", 3, "must be a list of strings"),
+        ("[alerts]\nroutes = ['a', {urls = ['slack://a']}]", 3, "must be a table"),
+    ],
+)
+def test_routes_of_a_wrong_form_are_told_with_their_line_and_read_nevertheless(
+    tmp_path: Path, text: str, line: int, said: str
+) -> None:
+    (tmp_path / "stallwatch.toml").write_text(f"\n{text}\n")
+    config = load(cwd=tmp_path, environ={})
+    (problem,) = config.problems
+    assert said in str(problem) and problem.line == line
+    (route,) = config["alerts.routes"]
+    assert route.urls == ("slack://a",)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[[alerts]]\nlanguage = 'zh'", "write [alerts] on a line"),
+        ("[alerts.urls]\nteam = 'slack://a'", "must be a list of strings, not a table"),
+        ("[alert.routes]\nruns = ['a']", "did you mean alerts?"),
+        ("[alerts.routes]\nruns = ['a']\n[alerts.routes]\nruns = ['b']", "[[alerts.routes]]"),
+    ],
+)
+def test_other_wrong_tables_have_a_line_and_a_remedy(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "stallwatch.toml").write_text(f"\n{text}\n")
+    (problem,) = load(cwd=tmp_path, environ={}).problems
+    assert problem.line is not None and said in str(problem)
