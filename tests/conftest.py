@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from stallwatch_rules.matching.matcher import ENGINE_VARIABLE, Matcher
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
+
+if TYPE_CHECKING:
+    from deadmanswitch import Switch
 
 ROOT = Path(__file__).resolve().parent.parent
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
@@ -50,6 +56,17 @@ def isolated_state(tmp_path: Path, cache_folder: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("STALLWATCH_HOME", str(tmp_path / "stallwatch-home"))
     monkeypatch.setenv("STALLWATCH_CACHE", str(cache_folder))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config-home"))
+
+
+@pytest.fixture
+def switch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Switch]:
+    """A dead-man's switch."""
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "path", [str(Path(__file__).parent), *sys.path])
+        from deadmanswitch import Switch  # it lies beside this file
+    made = Switch()
+    yield made
+    made.close()
 
 
 def heed_signals() -> None:

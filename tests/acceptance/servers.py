@@ -138,7 +138,8 @@ class Stack:
         self.folder = folder
         self.root = root
         self.home = folder / "state"
-        self.chat = Chat()
+        self._chats = [Chat()]
+        self.chat = self._chats[0]
         self.ports = {name: free_port() for name in ("prometheus", "alertmanager", "relay", *AGENTS)}
         self._agents = list(AGENTS)
         self._processes: dict[str, Process] = {}
@@ -175,6 +176,23 @@ class Stack:
     def alerts(self) -> str:
         """What Alertmanager holds."""
         return self.get("alertmanager", "/api/v2/alerts")
+
+    def raise_alerts(self, *labels: Mapping[str, str]) -> None:
+        """Tell Alertmanager of alerts as Prometheus would, without one."""
+        body = json.dumps([{"labels": one} for one in labels]).encode()
+        request = urllib.request.Request(
+            f"{self.url('alertmanager')}/api/v2/alerts", body, {"Content-Type": "application/json"}
+        )
+        urllib.request.urlopen(request, timeout=10).close()
+
+    def another_chat(self) -> Chat:
+        """One more, beside that of everybody."""
+        self._chats.append(Chat())
+        return self._chats[-1]
+
+    def configure_relay(self, text: str) -> None:
+        """Its stallwatch.toml; before it is started."""
+        (self.folder / "stallwatch.toml").write_text(text)
 
     def environ_of(self, name: str, **environ: str) -> None:
         """What a server gets beside the usual; before it is started."""
@@ -223,11 +241,15 @@ class Stack:
 
     def _start_relay(self) -> None:
         self._processes["relay"] = Process(
-            [STALLWATCH, "relay", "--port", str(self.ports["relay"])],
+            [STALLWATCH, *self._relay_config(), "relay", "--port", str(self.ports["relay"])],
             self.folder,
             "relay",
             {**self.environ(chats=True), **self._environs.get("relay", {})},
         )
+
+    def _relay_config(self) -> list[str]:
+        config = self.folder / "stallwatch.toml"
+        return ["--config", str(config)] if config.exists() else []
 
     def environ(self, *, chats: bool) -> dict[str, str]:
         """What our own programs get; with `chats` they tell the chat themselves."""
@@ -258,7 +280,8 @@ class Stack:
         for orphan in self.orphans:
             with contextlib.suppress(psutil.NoSuchProcess):
                 orphan.kill()
-        self.chat.close()
+        for chat in self._chats:
+            chat.close()
 
 
 _TRAINING = """

@@ -1,0 +1,61 @@
+"""What a real Alertmanager tells the relay goes by the routes, and to others where nobody acknowledges it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
+
+ESCALATE_SECONDS = 20.0  # an acknowledgement comes in between, also on a busy machine
+
+
+def test_the_relay_routes_and_escalates_what_nobody_acknowledged(stack: Any, script: Any) -> None:
+    boss, sweeps = stack.another_chat(), stack.another_chat()
+    stack.configure_relay(
+        f"""
+        [[alerts.routes]]
+        runs = ["sweep-*"]
+        urls = ["{sweeps.url}"]
+
+        [[alerts.routes]]
+        severities = ["critical"]
+        escalate_minutes = {ESCALATE_SECONDS / 60}
+        escalate_urls = ["{boss.url}"]
+
+        [[alerts.routes]]
+        families = ["memory"]
+        urls = []
+        """
+    )
+    stack.start("alertmanager", "relay")
+
+    def acknowledge() -> None:
+        command = [stack.stallwatch, "alerts", "ack", "cared-for"]
+        environ = {**os.environ, **stack.environ(chats=False)}
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    gone = {"alertname": "StallwatchAgentGone", "severity": "critical"}
+    stack.raise_alerts(
+        {**gone, "run": "lost"},
+        {**gone, "run": "cared-for"},
+        {**gone, "run": "sweep-1"},
+        {"alertname": "StallwatchSlowdown", "run": "slow", "severity": "sev3"},
+        {"alertname": "StallwatchCudaOom", "rule": "cuda-oom", "run": "fits", "severity": "warning"},
+    )
+    for run in ("lost", "cared-for", "slow"):
+        script.between(0, 15, f"{run} to everybody", lambda run=run: stack.chat.about(run))
+    script.between(0, 15, "to the sweeps' chat", lambda: sweeps.about("sweep-1"))
+    script.run()
+    acknowledge()
+    assert boss.messages == []
+    script.between(0, 2 * ESCALATE_SECONDS, "escalated", lambda: boss.about("lost"))
+    script.run(settle=5)
+    assert [one["run"] for one in boss.messages] == ["lost"]
+    assert [one["run"] for one in sweeps.messages] == ["sweep-1"]
+    assert sorted(one["run"] for one in stack.chat.messages) == ["cared-for", "lost", "slow"]
+    assert "StallwatchSlowdown: severity 'sev3' is unknown; taken for warning" in stack.said("relay")
