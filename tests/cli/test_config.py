@@ -101,6 +101,10 @@ def test_lists_in_variables_and_commas_inside_urls(tmp_path: Path) -> None:
         "json://h:1/p",
     )
     assert config["dashboard.targets"] == ("n1:19400", "n2:19400")
+    untidy = load(
+        environ={"STALLWATCH_ALERTS_URLS": " slack://a/b/c ,\n json://h:1/p lark://t , "}, cwd=tmp_path
+    )
+    assert untidy["alerts.urls"] == ("slack://a/b/c", "json://h:1/p", "lark://t")
 
 
 @pytest.mark.parametrize(

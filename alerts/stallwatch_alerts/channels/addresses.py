@@ -5,7 +5,9 @@ Apprise reads those of Slack, Discord, Teams, WeCom and Lark itself.
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Sequence
 from urllib.parse import parse_qs
 
 _FEISHU = re.compile(
@@ -29,3 +31,24 @@ def apprise_url(url: str) -> str:
         token, secret = (query.get(name, [""])[0] for name in ("access_token", "secret"))
         return f"dingtalk://{token}" + (f"?secret={secret}" if secret else "")
     return url
+
+
+def no_channel(url: str, said: Sequence[str]) -> tuple[str, str]:
+    """Why Apprise takes the URL for none of its channels, and the reason's code (see ``remedies``)."""
+    scheme, found, _ = url.strip().partition("://")
+    if not found:
+        return "not a URL: it has no scheme such as slack://", "url"
+    if scheme.lower() in ("http", "https"):
+        return f"{scheme.lower()}:// is the address of a page, and no chat that is known by it", "web"
+    if scheme.lower() not in (known := _schemes()):
+        near = difflib.get_close_matches(scheme.lower(), known, n=1)
+        return f"there is no channel {scheme!r}" + (f"; did you mean {near[0]!r}?" if near else ""), "url"
+    # That it could not load the URL, it says in a second sentence, with pieces of the URL.
+    told = [one for one in dict.fromkeys(said) if not one.startswith(("Could not load", "Unparseable"))]
+    return "; ".join(told) or "not a URL that Apprise understands", "url"
+
+
+def _schemes() -> list[str]:
+    from apprise.manager_plugins import NotificationManager
+
+    return sorted(NotificationManager().schemas())

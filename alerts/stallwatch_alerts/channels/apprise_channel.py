@@ -10,7 +10,7 @@ from apprise.plugins.custom_json import NotifyJSON
 from apprise.plugins.email import NotifyEmail
 from apprise.plugins.ntfy import NotifyNtfy, NtfyPriority
 
-from stallwatch_alerts.channels.addresses import apprise_url
+from stallwatch_alerts.channels.addresses import apprise_url, no_channel
 from stallwatch_alerts.channels.chats import chat_of
 from stallwatch_alerts.channels.errors import ChannelError
 from stallwatch_alerts.channels.faces import headline
@@ -18,6 +18,7 @@ from stallwatch_alerts.channels.notice import Notice
 from stallwatch_alerts.channels.overhearing import Heard, listen_to, overheard, silence_libraries
 from stallwatch_alerts.channels.posting import Line, post, retry_after
 from stallwatch_alerts.channels.smtp import code_of
+from stallwatch_alerts.channels.unreached import reason_of, wants_tls
 from stallwatch_alerts.masking import hide_secrets, mask_url
 from stallwatch_alerts.messages.layout import clipped
 from stallwatch_alerts.messages.page import html_page
@@ -58,8 +59,8 @@ class AppriseChannel:
         with overheard() as heard:
             plugin = apprise.Apprise.instantiate(apprise_url(url), asset=asset)
         if plugin is None:
-            said = "; ".join(dict.fromkeys(heard.said))
-            raise ChannelError(self._hidden(said) or "not a URL that Apprise understands", code="url")
+            reason, code = no_channel(url, heard.said)
+            raise ChannelError(self._hidden(reason), code=code)
         self._plugin: Any = plugin
         self._chat = chat_of(plugin, url)
         self._line = Line(plugin.verify_certificate, plugin.request_timeout, bool(plugin.redirects))
@@ -147,7 +148,13 @@ def _failure(heard: Heard, chat: str) -> ChannelError:
     reason = "; ".join(dict.fromkeys(heard.said)) or "Apprise could not deliver the message"
     refused = next((answer for answer in reversed(heard.answers) if not answer.ok), None)
     if refused is None:
-        return ChannelError(reason, chat=chat, code=code_of(reason) if chat == "smtp" else "connection")
+        code = code_of(reason) if chat == "smtp" else "connection"
+        core = None if code.startswith("smtp-") else reason_of(reason)
+        if core is not None:
+            return ChannelError(core[0], code=core[1])
+        return ChannelError(reason, chat=chat, code=code)
+    if wants_tls(refused.text):
+        return ChannelError("the port takes HTTPS only", code="wants-tls")
     return ChannelError(reason, chat=chat, code=f"http-{refused.status}", retry_after=retry_after(refused))
 
 

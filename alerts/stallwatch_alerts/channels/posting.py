@@ -12,6 +12,7 @@ from typing import Any
 import requests
 
 from stallwatch_alerts.channels.errors import ChannelError
+from stallwatch_alerts.channels.unreached import reason_of
 
 _TOO_MANY = 429
 _MOST_BYTES = 8192  # of an answer; error pages of proxies are longer, and no use
@@ -95,14 +96,9 @@ def failure_of(error: Exception, line: Line) -> ChannelError:
     text = str(error)
     if isinstance(error, requests.Timeout):
         return ChannelError(f"no answer within {max(line.timeout):g} s", code="timeout")
-    if isinstance(error, requests.exceptions.SSLError):
-        return ChannelError("the server's certificate is not accepted", code="tls")
-    if isinstance(error, requests.exceptions.ProxyError):
-        return ChannelError("the proxy refuses", code="proxy")
-    if "NameResolutionError" in text or "Name or service not known" in text or "getaddrinfo" in text:
-        return ChannelError("the host's name cannot be resolved", code="dns")
-    if "refused" in text:
-        return ChannelError("connection refused", code="refused")
+    found = reason_of(text)
+    if found is not None:
+        return ChannelError(found[0], code=found[1])
     if isinstance(error, requests.ConnectionError):
         return ChannelError("the connection broke", code="connection")
     return ChannelError(f"not sent ({type(error).__name__})", code="connection")

@@ -162,8 +162,32 @@ _BY_CHAT: dict[str, dict[str, tuple[str, str]]] = {
 }
 _COMMON: dict[str, tuple[str, str]] = {
     "url": (
-        "see docs/alerts.md for the forms of URLs",
-        "地址格式见 docs/alerts.md",
+        "docs/chats.md lists the forms of URLs",
+        "地址格式见 docs/chats.md",
+    ),
+    "web": (
+        "write json://… for a generic webhook (jsons://… for HTTPS), or the chat's own form (docs/chats.md)",
+        "通用 Webhook 请写作 json://…（HTTPS 用 jsons://…），聊天软件的地址格式见 docs/chats.md",
+    ),
+    "address": (
+        "check host and port: a port is a number from 1 to 65535",
+        "请检查主机与端口：端口为 1 至 65535 的数字",
+    ),
+    "no-tls": (
+        "the port is wrong, or the server has no TLS: then write json:// for jsons:// (mailto:// for mailtos://)",
+        "端口有误，或服务器未启用 TLS：请将 jsons:// 改为 json://（mailtos:// 改为 mailto://）",
+    ),
+    "wants-tls": (
+        "write jsons:// for json://, or give the port that takes HTTP",
+        "请将 json:// 改为 jsons://，或改用 HTTP 端口",
+    ),
+    "unreachable": (
+        "this machine has no way there: check address, routes and proxies (HTTPS_PROXY)",
+        "本机无法到达该地址：请检查地址、路由与代理（HTTPS_PROXY）",
+    ),
+    "broken": (
+        "something else may listen there, or wants TLS (jsons:// for json://): check the port, and proxies",
+        "该端口可能是其他服务，或要求 TLS（将 json:// 改为 jsons://）：请检查端口与代理",
     ),
     "dns": (
         "the host's name is not known here: check it, and whether this machine has a way out (HTTPS_PROXY)",
@@ -183,8 +207,9 @@ _COMMON: dict[str, tuple[str, str]] = {
     ),
     "proxy": ("check HTTPS_PROXY", "请检查 HTTPS_PROXY"),
     "tls": (
-        "certificates: is there a proxy in between? REQUESTS_CA_BUNDLE names a file with its authority",
-        "证书不受信任：中间是否有代理？可用 REQUESTS_CA_BUNDLE 指定其根证书",
+        "the host's name must be in the certificate; REQUESTS_CA_BUNDLE names a file with the authority "
+        "of a server or proxy of your own",
+        "主机名须与证书一致；自建服务器或代理的根证书可用 REQUESTS_CA_BUNDLE 指定",
     ),
     "malformed": (
         "somebody else answered in the chat's place: a proxy, or a page that asks for a log-in",

@@ -1,0 +1,108 @@
+"""Where no answer comes: a reason of a few words, and what to change."""
+
+from __future__ import annotations
+
+import http.server
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from stallwatch_alerts.channels.unreached import reason_of
+from stallwatch_alerts.trial import test_message as send_test_message
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        if self.path.endswith("rude"):
+            self.connection.shutdown(socket.SHUT_RDWR)
+            self.close_connection = True
+            return
+        self.send_response(400)
+        self.end_headers()
+        self.wfile.write(b"Client sent an HTTP request to an HTTPS server.\n")
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("url", "reason", "remedy", "chinese"),
+    [
+        ("json://127.0.0.1:1/s3cr3t", "connection refused", "host and port", "端口"),
+        ("ntfy://127.0.0.1:1/s3cr3t", "connection refused", "host and port", "端口"),
+        (
+            "mailto://u:s3cr3t@127.0.0.1:1?to=a@b.org&from=c@b.org",
+            "connection refused",
+            "host and port",
+            "端口",
+        ),
+        ("json://no-such-host.invalid/s3cr3t", "the host's name cannot be resolved", "name", "主机名"),
+        ("json://127.0.0.1:99999/s3cr3t", "no such host or port can be", "65535", "65535"),
+        ("jsons://127.0.0.1:{port}/s3cr3t", "the port speaks no TLS", "json:// for jsons://", "改为 json://"),
+        ("json://127.0.0.1:{port}/s3cr3t", "the port takes HTTPS only", "jsons://", "jsons://"),
+        ("json://127.0.0.1:{port}/rude", "the connection broke before an answer came", "TLS", "TLS"),
+        (
+            "http://127.0.0.1:{port}/s3cr3t",
+            "http:// is the address of a page",
+            "json://… for a generic",
+            "json://",
+        ),
+        (
+            "slakc://s3cr3t/b/c",
+            "there is no channel 'slakc'; did you mean 'slack'?",
+            "docs/chats.md",
+            "docs/",
+        ),
+        ("s3cr3t", "not a URL: it has no scheme", "docs/chats.md", "docs/chats.md"),
+    ],
+)
+def test_what_is_wrong_on_the_way(port: int, url: str, reason: str, remedy: str, chinese: str) -> None:
+    (found,) = send_test_message([url.format(port=port)], "en")
+    assert not found.delivered and found.reason.startswith(reason)
+    assert len(found.reason) < 120 and "s3cr3t" not in found.reason + found.remedy + found.url
+    assert remedy in found.remedy
+    (found,) = send_test_message([url.format(port=port)], "zh")
+    assert chinese in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("said", "reason", "code"),
+    [
+        (
+            "SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: "
+            "self-signed certificate (_ssl.c:1006)'))",
+            "the server's certificate is not accepted (self-signed certificate)",
+            "tls",
+        ),
+        (
+            "[SSL: TLSV1_ALERT_PROTOCOL_VERSION] tlsv1 alert",
+            "TLS fails (tlsv1 alert protocol version)",
+            "tls",
+        ),
+        (
+            "Caused by ProxyError('Cannot connect to proxy.', … Connection refused",
+            "the proxy refuses",
+            "proxy",
+        ),
+        ("HTTPSConnectionPool: Read timed out. (read timeout=4.0)", "no answer in time", "timeout"),
+        ("[Errno 101] Network is unreachable", "no way to the host", "unreachable"),
+    ],
+)
+def test_the_core_of_what_libraries_say(said: str, reason: str, code: str) -> None:
+    assert reason_of(said) == (reason, code)
+
+
+def test_what_is_nothing_of_the_kind_stays_as_it_is() -> None:
+    assert reason_of("535 Authentication failed") is None
