@@ -1,11 +1,16 @@
-"""A chat for the demo: a local endpoint that prints every message it receives."""
+"""A chat for the demo: an endpoint that prints every message it receives.
+
+``python -m stallwatch.demo_chat --host 0.0.0.0 --port 8080`` is one that others can reach.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
+import signal
 import textwrap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
@@ -14,18 +19,19 @@ _MARKS = {"critical": "🔴", "warning": "🟠", "info": "🔵"}
 
 
 class ChatEndpoint:
-    """Listens on 127.0.0.1, on a port that the system chooses, while the ``with`` block lasts."""
+    """Listens while the ``with`` block lasts; on a port that the system chooses unless one is given."""
 
-    def __init__(self, show: Callable[[str], None]) -> None:
+    def __init__(self, show: Callable[[str], None], host: str = "127.0.0.1", port: int = 0) -> None:
         """`show` is handed each message as one block of lines."""
         handler = type("Handler", (_Handler,), {"show": staticmethod(show)})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server = ThreadingHTTPServer((host, port), handler)
         self._thread = threading.Thread(target=self._server.serve_forever, name="demo-chat", daemon=True)
 
     @property
     def url(self) -> str:
         """The Apprise URL of this chat."""
-        return f"json://127.0.0.1:{self._server.server_port}/"
+        host, port = self._server.server_address[:2]
+        return f"json://{host!s}:{port}/"
 
     def __enter__(self) -> ChatEndpoint:
         self._thread.start()
@@ -66,3 +72,21 @@ def render(message: dict[str, Any], width: int = 96) -> str:
     for paragraph in str(message.get("text") or message.get("message") or "").splitlines():
         lines += textwrap.wrap(paragraph, width, subsequent_indent="  ") or [""]
     return "\n".join(f"chat │ {line}".rstrip() for line in ["", *lines, ""])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print what is posted here until a signal comes."""
+    parser = argparse.ArgumentParser(prog="python -m stallwatch.demo_chat")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8080)
+    told = parser.parse_args(arguments)
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    with ChatEndpoint(lambda text: print(text, flush=True), told.host, told.port) as chat:
+        print(f"chat on {chat.url}", flush=True)
+        ended.wait()
+
+
+if __name__ == "__main__":
+    main()

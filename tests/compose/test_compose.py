@@ -1,0 +1,188 @@
+"""The compose file: pinned, confined, watched, with no secret in it, and mounting what its servers can read.
+
+Each configuration is checked by its own server's tool, in the form in which it is mounted.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from stallwatch.cli import cli
+from stallwatch.config_keys import KEYS
+
+SERVICES = ("prometheus", "alertmanager", "relay", "dashboard", "grafana", "demo", "demo-chat")
+VERSION = re.compile(r"[\w./-]+:v?\d+\.\d+\.\d+(-[\w.-]+)?")
+VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
+FOLDER = "docs/compose"
+
+
+@pytest.fixture(scope="module")
+def compose(root: Path) -> dict[str, Any]:
+    return yaml.safe_load((root / "docker-compose.yml").read_text())
+
+
+def default(text: str) -> str:
+    """What a value is where its variables are not set."""
+    return VARIABLE.sub(lambda found: found[2], text)
+
+
+def test_every_image_is_of_one_version(root: Path, compose: dict[str, Any]) -> None:
+    images = [one["image"] for one in compose["services"].values() if "image" in one]
+    for dockerfile in {one["build"]["dockerfile"] for one in compose["services"].values() if "build" in one}:
+        images += re.findall(r"^FROM (\S+)", (root / dockerfile).read_text(), flags=re.MULTILINE)
+    assert len(images) >= 5
+    assert [image for image in images if not VERSION.fullmatch(image)] == []
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_is_confined_and_watched(root: Path, compose: dict[str, Any], name: str) -> None:
+    service = compose["services"][name]
+    user = service["user"].partition(":")[0]
+    assert user.isdigit() and int(user) > 0
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"] and "no-new-privileges:true" in service["security_opt"]
+    assert {"test", "interval", "timeout", "retries"} <= service["healthcheck"].keys()
+    assert service["healthcheck"]["test"][0] == "CMD"
+    assert [port for port in service.get("ports", []) if not port.startswith("127.0.0.1:")] == []
+    if "build" in service:  # the number is that of the user whom the image makes
+        dockerfile = (root / service["build"]["dockerfile"]).read_text()
+        assert f"--uid {user} stallwatch" in dockerfile and "\nUSER stallwatch\n" in dockerfile
+
+
+def test_no_other_service_came_in_unseen(compose: dict[str, Any]) -> None:
+    assert set(compose["services"]) == set(SERVICES)
+
+
+def test_what_is_mounted_exists_and_cannot_be_written(root: Path, compose: dict[str, Any]) -> None:
+    for service in compose["services"].values():
+        for mount in map(default, service.get("volumes", [])):
+            source, *rest = mount.split(":")
+            if source.startswith("./"):
+                assert (root / source).exists() and rest[-1] == "ro", mount
+            else:
+                assert source in compose["volumes"], mount
+
+
+def test_secrets_come_from_files(root: Path, compose: dict[str, Any]) -> None:
+    """None stands in the environment, where `docker inspect` shows it; and every variable is one of ours."""
+    secret = {key.variable for key in KEYS if key.secret}
+    known = {key.variable for key in KEYS} | {f"{name}_FILE" for name in secret}
+    known |= {"STALLWATCH_HOME", "STALLWATCH_CACHE"}
+    for name, service in compose["services"].items():
+        told = {k: str(v) for k, v in service.get("environment", {}).items() if k.startswith("STALLWATCH_")}
+        assert told.keys() <= known, name
+        for variable in told.keys() & secret:  # addresses within this file are none
+            assert told[variable].partition("://")[2].partition(":")[0] in compose["services"], variable
+        for variable, value in service.get("environment", {}).items():
+            if variable.endswith("_FILE"):
+                assert value.removeprefix("/run/secrets/") in service["secrets"], variable
+        assert set(service.get("secrets", [])) <= compose["secrets"].keys()
+    files = {name: default(one["file"]) for name, one in compose["secrets"].items()}
+    kept = subprocess.run(
+        ["git", "check-ignore", "--no-index", *(path for path in files.values() if "/secrets/" in path)],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.split()
+    # What is not there yet is the reader's to write, where git does not see it.
+    assert sorted(kept) == sorted(path for path in files.values() if not (root / path).exists())
+
+
+def test_our_own_commands_are_understood(compose: dict[str, Any]) -> None:
+    for name in ("relay", "demo"):
+        words = list(compose["services"][name]["command"])
+        command = cli.commands[words[0]]
+        command.make_context(words[0], words[1:]).close()
+
+
+def test_the_demo_is_of_one_piece(root: Path, compose: dict[str, Any]) -> None:
+    """Its recording is in the image, its target is scraped, its chat is told."""
+    demo, chat = compose["services"]["demo"], compose["services"]["demo-chat"]
+    assert demo["profiles"] == chat["profiles"] == ["demo"]
+    copied = re.findall(r"^COPY (\S+) (\S+)$", (root / "exporter/Dockerfile").read_text(), flags=re.MULTILINE)
+    recording = demo["command"][-1].removeprefix("/src/")
+    assert (recording, recording) in copied and (root / recording / "ranks").is_dir()
+    variables = dict(
+        line.split("=", 1)
+        for line in (root / FOLDER / "demo.env").read_text().splitlines()
+        if "=" in line and not line.startswith("#")
+    )
+    for variable, path in variables.items():
+        assert f"${{{variable}:-" in (root / "docker-compose.yml").read_text()
+        assert (root / path).is_file()
+    assert yaml.safe_load((root / variables["STALLWATCH_TARGETS"]).read_text()) == [
+        {"targets": ["demo:19400"]}
+    ]
+    told = (root / variables["STALLWATCH_ALERTS_URLS_FILE"]).read_text().strip()
+    assert told == f"json://demo-chat:{chat['command'][-1]}/"
+
+
+@pytest.mark.server
+def test_prometheus_and_alertmanager_take_what_they_are_given(root: Path, tmp_path: Path) -> None:
+    """Every mounted file, targets of the demo included, at the place where the container has it."""
+    if not (shutil.which("promtool") and shutil.which("amtool")):
+        pytest.skip("promtool and amtool are not installed (Debian: prometheus, prometheus-alertmanager)")
+    for targets in ("targets.yml", "targets-demo.yml"):
+        text = (root / FOLDER / "prometheus.yml").read_text()
+        text = text.replace("/etc/prometheus/rules", str(root / "rules/prometheus"))
+        text = text.replace("/etc/prometheus/targets.yml", str(root / FOLDER / targets))
+        assert "/etc/prometheus" not in text
+        (tmp_path / "prometheus.yml").write_text(text)
+        _passes("promtool", "check", "config", str(tmp_path / "prometheus.yml"))
+    _passes("amtool", "check-config", str(root / FOLDER / "alertmanager.yml"))
+
+
+def test_grafana_is_provisioned_with_what_it_knows(root: Path, compose: dict[str, Any]) -> None:
+    """The keys are those of pkg/services/provisioning/{datasources,dashboards}/types.go in Grafana."""
+    folder = root / FOLDER / "grafana"
+    sources = yaml.safe_load((folder / "datasources.yml").read_text())
+    boards = yaml.safe_load((folder / "dashboards.yml").read_text())
+    assert sources["apiVersion"] == boards["apiVersion"] == 1
+    assert sources.keys() <= {"apiVersion", "datasources", "deleteDatasources"}
+    assert boards.keys() <= {"apiVersion", "providers"}
+    (source,) = sources["datasources"]
+    assert source.keys() <= {
+        *("name", "type", "access", "orgId", "uid", "url", "user", "database", "basicAuth", "basicAuthUser"),
+        *(
+            "withCredentials",
+            "isDefault",
+            "correlations",
+            "jsonData",
+            "secureJsonData",
+            "editable",
+            "version",
+        ),
+    }
+    assert (source["type"], source["access"]) == ("prometheus", "proxy")
+    assert source["url"].removeprefix("http://").partition(":")[0] in compose["services"]
+    (provider,) = boards["providers"]
+    assert provider.keys() <= {
+        *("name", "orgId", "folder", "folderUid", "type", "disableDeletion", "editable", "options"),
+        *("updateIntervalSeconds", "allowUiUpdates"),
+    }
+    mounts = [mount.split(":") for mount in compose["services"]["grafana"]["volumes"]]
+    assert provider["type"] == "file"
+    assert [source for source, place, *_ in mounts if place == provider["options"]["path"]] == [
+        f"./{FOLDER}/grafana/boards"
+    ]
+
+
+def test_docker_compose_reads_it(root: Path) -> None:
+    docker = shutil.which("docker")
+    if docker is None or subprocess.run([docker, "compose", "version"], capture_output=True).returncode:
+        pytest.skip("docker with its compose plugin is not installed")
+    for options in ((), ("--profile", "grafana"), ("--env-file", f"{FOLDER}/demo.env", "--profile", "demo")):
+        _passes(docker, "compose", *options, "config", "--quiet", cwd=root)
+
+
+def _passes(*command: str, cwd: Path | None = None) -> None:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
