@@ -61,8 +61,12 @@ class LineReader:
         self._labels = TaskLabels()
 
     def alone(self, near: float | None, number: int = 1) -> LineReader:
-        """Set to read single lines of a source without labels; ``near`` is a time by them."""
+        """Set to read single lines of a source without labels; ``near`` is a time by them.
+
+        What lines before told is forgotten, so that one reader may read many, each by itself.
+        """
         self._head, self._near, self._number = None, near, number
+        self._times, self._zoned = {}, False
         self._labels.searching = False
         return self
 

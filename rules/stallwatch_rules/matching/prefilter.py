@@ -13,7 +13,7 @@ from typing import Protocol
 import re2
 
 from stallwatch_rules.matching.database import DatabaseStore
-from stallwatch_rules.matching.textindex import TextIndex
+from stallwatch_rules.matching.textindex import rules_index
 from stallwatch_rules.pages.patterns import hyperscan
 
 SET_MEMORY = (
@@ -38,7 +38,7 @@ class Hyperscan:
     name = "hyperscan"
 
     def __init__(self, patterns: Sequence[str], store: DatabaseStore) -> None:
-        self._index = TextIndex(patterns, store)
+        self._index = rules_index(tuple(patterns), store)
 
     def candidates(self, texts: Sequence[str]) -> set[Candidate]:
         """Every (line, pattern) that may match."""

@@ -25,17 +25,15 @@ _JSON_ESCAPES = (
 def is_plain(data: bytes, end: int) -> bool:
     """Whether the first bytes are their own view and hold no NULs; ``False`` may be wrong."""
     return (
-        _is_ascii(data, end)
-        and data.find(b"\x1b", 0, end) < 0
-        and data.find(b"\0", 0, end) < 0
-        and not _JSON_LINES.match(data, 0, end)
+        _is_solid_ascii(data, end) and data.find(b"\x1b", 0, end) < 0 and not _JSON_LINES.match(data, 0, end)
     )
 
 
-def _is_ascii(data: bytes, end: int) -> bool:
+def _is_solid_ascii(data: bytes, end: int) -> bool:
+    """Whether the first bytes are ASCII's, and no NULs: signed, all others are below 1."""
     import numpy as np
 
-    return not end or int(np.frombuffer(data, np.uint8, end).max()) < 128  # twice as fast as bytes.isascii
+    return not end or int(np.frombuffer(data, np.int8, end).min()) > 0
 
 
 def view_of(data: bytes) -> bytes:

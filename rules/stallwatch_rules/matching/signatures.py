@@ -14,10 +14,9 @@ import msgspec
 
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.matching.lineblocks import LineBlocks
-from stallwatch_rules.matching.rawpatterns import raw_form
 from stallwatch_rules.matching.rawview import is_plain, view_of
 from stallwatch_rules.matching.segments import Segments, record_head
-from stallwatch_rules.matching.textindex import TextIndex
+from stallwatch_rules.matching.textindex import rules_index
 from stallwatch_rules.pages.catalogue import scanned_patterns
 from stallwatch_rules.records import Line
 
@@ -49,7 +48,7 @@ class SignatureRules:
     def __init__(self, matcher: Matcher) -> None:
         patterns = scanned_patterns(matcher.catalogue.pages.values())
         self.matcher = matcher
-        self.index = TextIndex(patterns, matcher.catalogue.store, [raw_form(one) for one in patterns])
+        self.index = rules_index(patterns, matcher.catalogue.store)
 
 
 class _Span(NamedTuple):
@@ -74,7 +73,7 @@ class SignatureScan:
 
     def __init__(self, rules: SignatureRules, source: str = "", rank: int | None = None) -> None:
         self._rules = rules
-        self._source, self._rank = source, rank
+        self._reader = LineReader(source, rank)
         self._blocks = LineBlocks()
         self._before = b""  # the end of the blocks before this one
         # Segments are read many at a time: after a block was looked through, a processor's caches hold
@@ -160,8 +159,8 @@ class SignatureScan:
                 yield Signature(rule, line, captures)
 
     def _read(self, raw: bytes, number: int = 1) -> list[Line]:
-        reader = LineReader(self._source, self._rank).alone(self._time, number)
-        return [*reader.feed(raw), *reader.finish()]
+        reader = self._reader.alone(self._time, number)
+        return reader.feed(raw + b"\n") + reader.finish()
 
     def _time_in(self, before: bytes) -> float | None:
         """What the last of these segments says that tells a time; the first may be there in part only."""

@@ -6,12 +6,14 @@ found are the patterns themselves tried.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Container, Sequence
 
 from stallwatch_rules.matching.blockscan import BlockScanner, Hits
 from stallwatch_rules.matching.covers import Text
 from stallwatch_rules.matching.covers_cache import covers_of
 from stallwatch_rules.matching.database import DatabaseStore
+from stallwatch_rules.matching.rawpatterns import raw_form
 from stallwatch_rules.pages.patterns import hyperscan
 
 
@@ -59,12 +61,21 @@ class TextIndex:
         return self._scanner.hits(data) if self._scanner is not None else ([], [])
 
 
-def matchable(patterns: Sequence[str], store: DatabaseStore) -> bool:
+@functools.lru_cache(maxsize=4)
+def rules_index(patterns: tuple[str, ...], store: DatabaseStore) -> TextIndex:
+    """The index of a catalogue's patterns, for lines and for raw bytes alike: made once for all who ask.
+
+    Raises ``hyperscan.error`` where there can be none.
+    """
+    return TextIndex(patterns, store, [raw_form(pattern) for pattern in patterns])
+
+
+def matchable(patterns: tuple[str, ...], store: DatabaseStore) -> bool:
     """Whether hyperscan, where it is installed, can look for these patterns together."""
     if hyperscan is None or not patterns:
         return True
     try:
-        TextIndex(patterns, store)
+        rules_index(patterns, store)
     except hyperscan.error:
         return False
     return True
