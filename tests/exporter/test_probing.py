@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 
 from stallwatch_exporter.probe.api import Probe
+from stallwatch_exporter.probe.layout import CAPACITY, FIELDS, Header, pack_header, record_struct
+from stallwatch_exporter.probe.ring import RingWriter
 from stallwatch_exporter.rings.probing import BOOTSTRAP, Probing, make_folder, with_probe
 
 
@@ -124,6 +127,81 @@ def test_words_of_the_ranks_are_kept_without_secrets(probed: Any) -> None:
     event = json.loads(line)
     assert (event["rank"], event["kind"]) == (1, "exception")
     assert "a1B2" not in line
+
+
+@pytest.mark.parametrize(
+    ("about", "secret"),
+    [
+        ({"message": 'refused: password="a1B2c3D4e5F6" for bob'}, "a1B2c3D4"),
+        ({"message": "line one\npassword: a1B2c3D4e5F6"}, "a1B2c3D4"),
+        ({"frames": [{"code": "login(api_key='a1B2c3D4e5F6')"}]}, "a1B2c3D4"),
+        ({"api_key": "a1B2c3D4e5F6 g7"}, "a1B2c3D4"),  # by its name alone
+        ({"tokens": ["hf_" + "a1B2" * 9]}, "a1B2a1B2"),
+    ],
+)
+def test_an_event_with_a_secret_is_kept_without_it(
+    tmp_path: Path, about: dict[str, Any], secret: str
+) -> None:
+    probe = Probe(tmp_path, {"RANK": "0"}, lambda: 1.0)
+    probe.event("exception", **about, after="the end")
+    (event,) = Probing(tmp_path).events()
+    assert (event["kind"], event["after"]) == ("exception", "the end")
+    assert "***" in str(event) and secret not in str(event)
+
+
+def test_what_is_no_secret_is_told_as_it_was(tmp_path: Path) -> None:
+    message = 'CUDA error: "invalid" argument\nat C:\\x'
+    about: dict[str, Any] = {"message": message, "shape": [1, None, 2.5], "eos_token": "</s>"}
+    probe = Probe(tmp_path, {"RANK": "0"}, lambda: 1.0)
+    probe.event("exception", **about)
+    (event,) = Probing(tmp_path).events()
+    assert {name: event[name] for name in about} == about
+
+
+def open_rings(folder: Path) -> int:
+    """How many rings in the folder this process holds open."""
+    links = [each.readlink() for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    return sum(link.parent == folder and link.suffix == ".ring" for link in links)
+
+
+def ring_of(folder: Path, rank: int, pid: int) -> RingWriter:
+    ring = RingWriter(folder / f"{rank}-{pid}-{rank}.ring", rank)
+    header = Header(record_struct(FIELDS).size, CAPACITY, rank, -1, pid, time.time(), FIELDS)
+    ring._map[:128] = pack_header(header)[:128]
+    return ring
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files as Linux shows them")
+def test_rings_of_ranks_that_are_gone_are_not_held_open(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    here, dead = ring_of(tmp_path, 0, os.getpid()), ring_of(tmp_path, 1, gone.pid)
+    probing, mapped = Probing(tmp_path), open_rings(tmp_path)
+    for ring in (here, dead):
+        ring.write(1.0, [1.0] * len(FIELDS))
+    assert len(probing.read()) == 2
+    assert open_rings(tmp_path) == mapped + 1
+    dead.write(2.0, [2.0] * len(FIELDS))  # a process whose number means another one here: it is heard still
+    assert [record.rank for record in probing.read()] == [1]
+    assert open_rings(tmp_path) == mapped + 1
+
+
+def test_a_ring_that_could_not_be_opened_is_tried_again(tmp_path: Path) -> None:
+    code = (
+        "import pathlib, resource, sys\n"
+        "from stallwatch_exporter.rings.probing import Probing\n"
+        "probing = Probing(pathlib.Path(sys.argv[1]))\n"
+        "soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))\n"
+        "print(len(probing.read()))\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))\n"
+        "print(len(probing.read()))\n"
+    )
+    Probe(tmp_path, {"RANK": "0"}).announce()
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.split() == ["0", "1"], done.stderr
 
 
 def test_files_that_are_no_rings_disturb_nobody(probed: Any, tmp_path: Path) -> None:

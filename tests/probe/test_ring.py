@@ -21,6 +21,7 @@ from stallwatch_exporter.probe.layout import (
     unpack_header,
 )
 from stallwatch_exporter.probe.ring import RingWriter
+from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.rings.reader import RingReader
 
 NAN = float("nan")
@@ -151,6 +152,52 @@ def test_what_a_killed_rank_wrote_is_there(tmp_path: Path) -> None:
     died = subprocess.run([sys.executable, "-c", code, str(path)], timeout=60)
     assert died.returncode == -signal.SIGKILL
     assert [each.values["step"] for each in RingReader(path).read().records] == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("os._exit(3)", 3),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+        ("raise RuntimeError('out of it')", 1),
+    ],
+)
+def test_what_was_counted_after_the_last_step_outlives_the_rank(
+    tmp_path: Path, end: str, status: int
+) -> None:
+    code = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from stallwatch_exporter.probe.api import Probe\n"
+        "probe = Probe(Path(sys.argv[1]), {'RANK': '0'}, lambda: 100.0)\n"
+        "probe.step(loss=1.0)\n"
+        f"for _ in range(7): probe.add('warnings')\n{end}\n"
+    )
+    died = subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=60, stderr=subprocess.DEVNULL)
+    assert died.returncode == status
+    (record, pending) = Probing(tmp_path).read()
+    assert (record.values["step"], "warnings" in record.values) == (1.0, False)
+    assert (pending.values["warnings"], "step" in pending.values) == (7.0, False)
+
+
+def test_a_pending_record_that_is_half_written_is_not_there(tmp_path: Path) -> None:
+    ring = writer(tmp_path, capacity=8)
+    for step in range(1, 10):
+        ring.write(float(step), [float(step), NAN])
+    reader = RingReader(ring.path)
+    reader.read()
+    ring.pend(10.0, [NAN, 0.5])
+    record_struct(("step", "loss")).pack_into(
+        ring._map, HEADER_SIZE + 32, 0, 10.5, NAN, 0.25
+    )  # no number yet
+    assert reader.read().records == []
+    ring.pend(11.0, [NAN, 0.125])
+    assert [(each.number, each.time, each.values) for each in reader.read().records] == [
+        (10, 11.0, {"loss": 0.125})
+    ]
+    assert reader.read().records == []
+    ring.write(12.0, [10.0, NAN])
+    assert [(each.number, each.time) for each in reader.read().records] == [(10, 12.0)]
+    assert reader.read().lost == 0
 
 
 def test_no_ring_is_left_where_there_is_no_room(tmp_path: Path) -> None:

@@ -171,7 +171,10 @@ class Probe:
             self._leave()
 
     def add(self, name: str, by: float = 1.0) -> None:
-        """Count something. A record is written for it alone only when the last one is a second old."""
+        """Count something. A record is written for it alone only when the last one is a second old.
+
+        Until then the ring shows it as pending, where it outlives a rank that is killed.
+        """
         if self._off or not self._enter():
             return
         try:
@@ -311,8 +314,10 @@ class Probe:
 
     def _write_if_due(self) -> None:
         now = self._clock()
-        if now - self._written_at >= SAMPLE_SECONDS or now < self._written_at:
+        if self._ring is None or now - self._written_at >= SAMPLE_SECONDS or now < self._written_at:
             self._write(now)
+        else:
+            self._ring.pend(now, self._row)
 
     def _write(self, now: float) -> None:
         ring = self._prepare(now)

@@ -3,7 +3,8 @@
 A record is its number (1, 2, …), the Unix time and one double a field; NaN says that the field was not told.
 A field that really is NaN, such as a loss, has its bit set in the field ``told_nan``.
 Record ``n`` lies in place ``(n - 1) % capacity``. The writer writes the record, then the header's counter of
-records written: a record whose number the counter has not reached is not there yet.
+records written: a record whose number the counter has not reached is not there yet. What is counted between
+two records lies in the place of the next one, under its number with a minus, so that it outlives the rank.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ COUNTERS_AT = 128  #: four native unsigned 64-bit integers, each stored in one g
 WRITTEN, DROPPED_RECORDS, DROPPED_EVENTS, FAULTS = range(4)
 COUNTERS = struct.Struct("=4Q")
 _NAMES_AT = 256
+PENDING = struct.Struct("<q")  #: the number of a record that is not written yet, negative
 
 #: Told anew with each step: absent from the next record unless told again.
 PASSING = ("step", "step_seconds", "loss", "grad_norm", "learning_rate", "loss_scale", "told_nan")

@@ -18,6 +18,7 @@ from .layout import (
     COUNTERS_AT,
     FIELDS,
     HEADER_SIZE,
+    PENDING,
     WRITTEN,
     Header,
     pack_header,
@@ -54,6 +55,12 @@ class RingWriter:
         place = HEADER_SIZE + written % self._capacity * self._size
         self._pack(self._map, place, written + 1, now, *values)
         self._counters[WRITTEN] = self.written = written + 1
+
+    def pend(self, now: float, values: Sequence[float]) -> None:
+        """Show what the next record will hold by now: it is seen though the process may never write that."""
+        place = HEADER_SIZE + self.written % self._capacity * self._size
+        self._pack(self._map, place, 0, now, *values)
+        PENDING.pack_into(self._map, place, -(self.written + 1))  # last: half of it has no number
 
     def count(self, counter: int, total: int) -> None:
         """Show one of the header's counters, such as ``layout.DROPPED_EVENTS``."""

@@ -8,7 +8,28 @@ import psutil
 
 from stallwatch_exporter.probe.layout import Header
 
-_SAME_PROCESS = 5.0  # the ring is made at the process's first import; clocks tick in hundredths
+#: A process may seem so many seconds younger than the ring that it made. Its birth is counted in clock ticks
+#: (hundredths of a second) from a boot time that the kernel tells in whole seconds and moves along when the
+#: clock is set (psutil 7.2.2, ``_pslinux.py``: ``create_time``, ``boot_time``): that is a second at most, and
+#: the rest is for clocks that NTP sets right while the job begins. A number is only given to another process
+#: when all others were, which takes longer; and a rank that is wrongly called dead is worse than one that is
+#: wrongly called alive for a moment.
+SAME_PROCESS_SECONDS = 5.0
+
+
+def is_there(pid: int, started: float) -> bool:
+    """Whether the process with this number, whose ring was made at `started` (Unix seconds), is up.
+
+    A zombie is not, nor is another process that got the number meanwhile. One that may not be looked at is.
+    """
+    try:
+        process = psutil.Process(pid)
+        same = process.create_time() <= started + SAME_PROCESS_SECONDS
+        return same and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.AccessDenied:
+        return True
+    except (psutil.Error, OSError):
+        return False
 
 
 def ranks_there(headers: Iterable[Header]) -> dict[int, bool]:
@@ -20,14 +41,4 @@ def ranks_there(headers: Iterable[Header]) -> dict[int, bool]:
     for header in headers:
         if header.rank >= 0 and (header.rank not in newest or header.started >= newest[header.rank].started):
             newest[header.rank] = header
-    return {rank: _is_up(header) for rank, header in newest.items()}
-
-
-def _is_up(header: Header) -> bool:
-    try:
-        process = psutil.Process(header.pid)
-        # A number that was given to another process meanwhile is not this one.
-        born_before = process.create_time() <= header.started + _SAME_PROCESS
-        return born_before and process.status() != psutil.STATUS_ZOMBIE
-    except (psutil.Error, OSError):
-        return False
+    return {rank: is_there(header.pid, header.started) for rank, header in newest.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -15,7 +16,7 @@ import psutil
 
 from stallwatch_exporter.probe.api import FOLDER_VARIABLE, SWITCH_VARIABLE
 from stallwatch_exporter.probe.layout import LayoutProblem
-from stallwatch_exporter.rings.presence import ranks_there
+from stallwatch_exporter.rings.presence import is_there, ranks_there
 from stallwatch_exporter.rings.reader import Record, RingReader
 from stallwatch_rules.text.redact import redact
 
@@ -23,6 +24,7 @@ BOOTSTRAP = Path(__file__).parents[1] / "probe" / "bootstrap"
 _MOST_RINGS = 4096
 _MOST_RECORDS = 256  # of one ring in one look: more say nothing that these do not
 _ORPHAN_SECONDS = 86400.0
+_QUOTES = re.compile(r"[\"\n\r\\]")
 
 
 def make_folder(home: Path) -> Path:
@@ -80,18 +82,21 @@ class Probing:
         """What all ranks told since the last look, in the order of time."""
         found: list[Record] = []
         for reader in self._readers():
+            # Asked first: of whoever is gone by now, the last words are there to read.
+            over = not is_there(reader.header.pid, reader.header.started)
             batch = reader.read(_MOST_RECORDS)
             self._lost_records += batch.lost
             found += batch.records
-        told = [reader for reader in self._rings.values() if reader is not None]
+            if over:  # an open file for each rank that ever was would be too many
+                reader.close()
         self.lost = self._lost_records + sum(
-            each.dropped_records + each.dropped_events + each.faults for each in told
+            each.dropped_records + each.dropped_events + each.faults for each in self._known()
         )
         return sorted(found, key=lambda record: record.time)
 
     def just_left(self) -> bool:
         """Whether the last rank that was there has ended since the last look."""
-        pids = {reader.header.pid for reader in self._rings.values() if reader is not None}
+        pids = {reader.header.pid for reader in self._known()}
         before, self._alive = self._alive, {pid for pid in pids if psutil.pid_exists(pid)}
         return bool(before) and not self._alive
 
@@ -109,37 +114,54 @@ class Probing:
             self._offsets[name] = self._offsets.get(name, 0) + len(whole)
             for line in whole.splitlines():
                 try:
-                    event = json.loads(redact(line.decode("utf-8", "replace")))
+                    event = json.loads(line.decode("utf-8", "replace"))
                 except ValueError:
                     continue
                 if isinstance(event, dict):
-                    yield {"rank": reader.header.rank, **event}
+                    yield {"rank": reader.header.rank, **without_secrets(event)}
 
     def ranks_there(self) -> dict[int, bool]:
         """For each rank that has told anything whether its process is up."""
-        return ranks_there(reader.header for reader in self._rings.values() if reader is not None)
+        return ranks_there(reader.header for reader in self._known())
 
     def close(self) -> None:
         """The run is over: the folder goes. What is worth keeping was read."""
-        for reader in self._rings.values():
-            if reader is not None:
-                reader.close()
+        for reader in self._known():
+            reader.close()
         self._rings.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _readers(self) -> Iterator[RingReader]:
+    def _known(self) -> list[RingReader]:
+        return [reader for reader in self._rings.values() if reader is not None]
+
+    def _readers(self) -> list[RingReader]:
         try:
             names = sorted(entry.name for entry in os.scandir(self.folder) if entry.name.endswith(".ring"))
         except OSError:
             names = []
         for name in names:
             if name not in self._rings and len(self._rings) < _MOST_RINGS:
-                self._rings[name] = _opened(self.folder / name)
-        yield from (reader for reader in self._rings.values() if reader is not None)
+                try:
+                    self._rings[name] = RingReader(self.folder / name)
+                except LayoutProblem:
+                    self._rings[name] = None
+                except OSError:  # such as no descriptor that is free: there may be one at the next look
+                    continue
+        return self._known()
 
 
-def _opened(path: Path) -> RingReader | None:
-    try:
-        return RingReader(path)
-    except (OSError, LayoutProblem):
-        return None
+def without_secrets(told: Any, name: str = "") -> Any:
+    """The same with the secrets in its texts masked; `name` is the key that the value stands under.
+
+    Text by text: a mask in the middle of JSON may take the quote that ends a text.
+    """
+    if isinstance(told, str):
+        masked = redact(told)
+        # A value may be a secret by its name alone, such as a password's.
+        given = f'"{name}": "{_QUOTES.sub("", masked)}"'
+        return "***" if name and redact(given) == f'"{name}": "***"' else masked
+    if isinstance(told, list):
+        return [without_secrets(each, name) for each in told]
+    if isinstance(told, dict):
+        return {redact(key): without_secrets(value, key) for key, value in told.items()}
+    return told

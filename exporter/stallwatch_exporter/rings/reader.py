@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stallwatch_exporter.probe.layout import (
@@ -21,6 +21,7 @@ from stallwatch_exporter.probe.layout import (
     DROPPED_RECORDS,
     FAULTS,
     HEADER_SIZE,
+    PENDING,
     WRITTEN,
     Header,
     LayoutProblem,
@@ -48,7 +49,7 @@ class Batch:
 
 
 class RingReader:
-    """Follows one ring; a `LayoutProblem` or an `OSError` says that the file is none."""
+    """Follows one ring; a `LayoutProblem` says that the file is none, an `OSError` that it did not open."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -61,6 +62,7 @@ class RingReader:
             self.close()
             raise
         self._record = record_struct(self.header.fields)
+        self._shown = b""  # what was pending at the last look
         self.read_until = 0  #: number of the last record that was read or lost
         self.dropped_records = 0  #: what the writer itself could not write
         self.dropped_events = 0
@@ -68,16 +70,37 @@ class RingReader:
 
     def read(self, most: int | None = None) -> Batch:
         """The records since the last call, the newest `most` of them where more are there."""
+        rested = self._fd is None
+        try:
+            if rested:
+                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            return self._read(most)
+        except OSError:  # removed, or no descriptor is free: the next look finds the same
+            return Batch()
+        finally:
+            if rested:
+                self.close()
+
+    def _read(self, most: int | None) -> Batch:
         batch = Batch()
         written = self._written()
-        if written is None or written <= self.read_until:
+        if written is None:
             return batch
+        if written > self.read_until:
+            self._complete(batch, written)
+        if most is not None:
+            del batch.records[:-most]
+        self._pending(batch)
+        return batch
+
+    def _complete(self, batch: Batch, written: int) -> None:
+        """The records up to `written`."""
         capacity = self.header.capacity
         first = max(self.read_until + 1, written - capacity + 1)
         data = self._slots(first, written)
         now = self._written()
         if now is None:
-            return batch
+            return
         # The record after `now` may be being written, in the place of the one `capacity` before it.
         intact = now + 2 - capacity
         for number in range(first, written + 1):
@@ -88,12 +111,20 @@ class RingReader:
                 batch.records.append(record)
         batch.lost += first - self.read_until - 1
         self.read_until = written
-        if most is not None:
-            del batch.records[:-most]
-        return batch
+
+    def _pending(self, batch: Batch) -> None:
+        """What was counted since the last record: once for each time that it changed."""
+        number = self.read_until + 1
+        data = self._slots(number, number)
+        if len(data) < self._record.size or PENDING.unpack_from(data)[0] != -number or data == self._shown:
+            return
+        record = self._unpacked(data, 0, -number)
+        if record is not None:
+            self._shown = data
+            batch.records.append(replace(record, number=number))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Let go of the file. Whoever reads on opens it for that one look."""
         if self._fd is not None:
             with contextlib.suppress(OSError):
                 os.close(self._fd)

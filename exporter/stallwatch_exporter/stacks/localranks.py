@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from stallwatch_exporter.probe.layout import LayoutProblem
+from stallwatch_exporter.rings.presence import is_there
 from stallwatch_exporter.rings.reader import RingReader
 from stallwatch_exporter.stacks.processes import condition
 
@@ -17,7 +18,6 @@ _RING = re.compile(r"(\d+)-(\d+)-(\d+)\.ring")
 # In clusters that number their pods (Kubeflow's PyTorchJob), a launcher has a RANK of its own.
 _LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed", "accelerate"}
 _LAUNCHERS |= {"deepspeed.launcher.runner", "deepspeed.launcher.launch", "accelerate.commands.launch"}
-_NEWER_SECONDS = 1.0  # a process that is younger than its ring by more than this is another one
 
 
 @dataclass(frozen=True)
@@ -57,15 +57,7 @@ def _with_ring(folder: Path) -> Iterable[LocalRank]:
         found = _RING.fullmatch(path.name)
         if found:
             rank, pid, started = int(found[1]), int(found[2]), int(found[3]) / 1e9
-            yield LocalRank(rank, pid, started, path, condition(pid) == "ended" or _reused(pid, started))
-
-
-def _reused(pid: int, started: float) -> bool:
-    """Whether the number belongs to another process by now."""
-    try:
-        return psutil.Process(pid).create_time() > started + _NEWER_SECONDS
-    except psutil.Error:
-        return False
+            yield LocalRank(rank, pid, started, path, ended=not is_there(pid, started))
 
 
 def _without_ring(command: int, known: set[int]) -> list[LocalRank]:

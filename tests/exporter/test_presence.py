@@ -1,0 +1,50 @@
+"""Whether a rank's process is the one that made its ring."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stallwatch_exporter.rings.presence import SAME_PROCESS_SECONDS, is_there
+from stallwatch_exporter.stacks.localranks import local_ranks
+
+
+def test_a_process_is_the_rings_own_within_what_clocks_differ_by() -> None:
+    born = psutil.Process().create_time()
+    assert is_there(os.getpid(), born)
+    assert is_there(os.getpid(), born - SAME_PROCESS_SECONDS + 0.1)
+    assert not is_there(os.getpid(), born - SAME_PROCESS_SECONDS - 0.1)
+
+
+def test_a_zombie_is_gone_and_so_is_who_was_waited_for() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    assert is_there(child.pid, time.time())
+    child.kill()
+    until = time.monotonic() + 30
+    while psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert not is_there(child.pid, time.time())
+    child.wait()
+    assert not is_there(child.pid, time.time())
+
+
+def test_who_may_not_be_looked_at_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(self: psutil.Process) -> float:
+        raise psutil.AccessDenied(self.pid)
+
+    monkeypatch.setattr(psutil.Process, "create_time", denied)
+    assert is_there(os.getpid(), 0.0)
+
+
+@pytest.mark.parametrize(("before", "ended"), [(SAME_PROCESS_SECONDS - 0.5, False), (60.0, True)])
+def test_the_ranks_that_are_asked_are_judged_alike(tmp_path: Path, before: float, ended: bool) -> None:
+    started = psutil.Process().create_time() - before
+    (tmp_path / f"0-{os.getpid()}-{int(started * 1e9)}.ring").touch()
+    assert bool(local_ranks(tmp_path, None)) is not ended
