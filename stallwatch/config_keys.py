@@ -73,6 +73,9 @@ KEYS: tuple[Key, ...] = (
         choices=("info", "warning", "critical"),
     ),
     Key("alerts", "routes", "routes", (), "which chats hear of what, and when (tables)", secret=True),
+    Key(
+        "alerts", "keep_days", "int", 90, "incidents that are over, and messages, are kept so long", lowest=1
+    ),
     Key("alerts", "alertmanager_url", "text", "", "where stallwatch alerts silence silences, too"),
     Key("alerts", "incidents_url", "text", "", "another incident database (SQLAlchemy URL)", secret=True),
     Key("alerts", "deadman_url", "text", "", "pinged while we can see (healthchecks.io)", secret=True),

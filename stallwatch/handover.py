@@ -45,6 +45,7 @@ def alert_settings(config: Config) -> AlertSettings:
         language=config["alerts.language"],
         min_severity=config["alerts.min_severity"],
         routes=config["alerts.routes"],
+        keep_days=config["alerts.keep_days"],
         dashboard_url=config["dashboard.url"],
         deadman_url=config["alerts.deadman_url"],
         deadman_seconds=config["alerts.deadman_seconds"],

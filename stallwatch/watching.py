@@ -62,7 +62,10 @@ class Listeners:
             from stallwatch_alerts.store_sink import StoreSink
 
             self._store = StoreSink(
-                lambda: open_store(config), report=tell, url=config["alerts.incidents_url"]
+                lambda: open_store(config),
+                report=tell,
+                url=config["alerts.incidents_url"],
+                keep_days=config["alerts.keep_days"],
             )
             # Not at once: by then our own run's record is ours, also where it continues that of a dead agent.
             self._orphans = threading.Timer(_ORPHANS_SECONDS, self._close_orphans, (self._home,))

@@ -19,6 +19,7 @@ class AlertSettings:
     language: Language = "en"
     min_severity: Severity = "warning"
     routes: tuple[Route, ...] = ()
+    keep_days: int = 90  #: incidents that are over, and messages, are forgotten after this
     dashboard_url: str = ""  #: for links to runs' pages
     deadman_url: str = ""  #: pinged while we can see; a secret
     deadman_seconds: float = 60.0  #: how often

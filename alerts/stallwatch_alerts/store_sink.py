@@ -39,7 +39,8 @@ class StoreSink:
     """Writes every change of an incident from a thread of its own: a slow disk must not hold up the agent.
 
     The store is opened there too, on the first incident: most runs have none, and SQLAlchemy takes a second
-    to import. `report` is told of the first failure, without the secrets of the database's `url`.
+    to import. What was over `keep_days` ago is forgotten then. `report` is told of the first failure, without
+    the secrets of the database's `url`.
     """
 
     def __init__(
@@ -47,11 +48,13 @@ class StoreSink:
         open_store: Callable[[], IncidentStore],
         report: Callable[[str], None] = lambda _: None,
         url: str = "",
+        keep_days: float | None = None,
     ) -> None:
         self._open_store = open_store
         self._store: IncidentStore | None = None
         self._report = report
         self._url = url
+        self._keep_days = keep_days
         self._ledger: Ledger | None = None
         self._complained = False
         self._worker: Worker[Incident | _Told] = Worker(
@@ -94,6 +97,7 @@ class StoreSink:
     def _keep(self, item: Incident | _Told) -> None:
         if self._store is None:
             self._store = self._open_store()
+            self._prune(self._store)
         if isinstance(item, _Told):
             self._note(self._store, item)
         else:
@@ -111,6 +115,13 @@ class StoreSink:
             self._complained = True
             with contextlib.suppress(Exception):
                 self._report(f"an incident could not be stored ({self._reason(error)})")
+
+    def _prune(self, store: IncidentStore) -> None:
+        if self._keep_days is not None:
+            from stallwatch_alerts.storage.retention import prune
+
+            with contextlib.suppress(Exception):  # the next agent tries again
+                prune(store.engine, time.time(), self._keep_days)
 
     def _note(self, store: IncidentStore, item: _Told) -> None:
         if self._ledger is None:

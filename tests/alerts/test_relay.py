@@ -536,5 +536,3 @@ def test_who_was_told_is_kept_by_a_name_that_is_no_secret(store: IncidentStore) 
     keys = ["a/open", "b/open", *(str(number) for number in range(2000))]
     assert ledger.told(fingerprint(url), keys) == {"a/open"}
     assert ledger.told("another", keys) == set()
-    assert ledger.forget_before(1.5) == 1
-    assert ledger.told(fingerprint(url), keys) == set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import Connection, Engine, delete, insert, select
+from sqlalchemy import Connection, Engine, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from stallwatch_alerts.storage.engine import writing
@@ -38,11 +38,6 @@ class Ledger:
         """Whether the chat was told all of it."""
         wanted = set(keys)
         return self.told(channel, wanted) == wanted
-
-    def forget_before(self, moment: float) -> int:
-        """Remove what was told before `moment`; how much that was."""
-        with writing(self._engine) as connection:
-            return connection.execute(delete(TOLD).where(TOLD.c.at < moment)).rowcount
 
 
 def told(connection: Connection, channel: str, keys: Iterable[str]) -> set[str]:

@@ -21,6 +21,7 @@ from stallwatch_alerts.delivery.records import Batch, Delivery, Draft
 from stallwatch_alerts.delivery.selection import LOOKED_AT, Row, chosen
 from stallwatch_alerts.storage.engine import writing
 from stallwatch_alerts.storage.migrate import migrate
+from stallwatch_alerts.storage.retention import prune
 from stallwatch_alerts.storage.tables import MESSAGES, TOLD
 
 CLAIM_SECONDS = 60.0
@@ -130,11 +131,15 @@ class Outbox:
         with self._engine.connect() as connection:
             return told(connection, channel, keys)
 
-    def deliveries(self, run: str | None = None, limit: int = 100) -> list[Delivery]:
-        """What became of the newest messages, newest first."""
+    def deliveries(
+        self, run: str | None = None, limit: int = 100, *, state: str | None = None
+    ) -> list[Delivery]:
+        """What became of the newest messages, newest first; of one run or state only, where asked."""
         query = select(MESSAGES).order_by(MESSAGES.c.id.desc()).limit(limit)
         if run is not None:
             query = query.where(MESSAGES.c.run == run)
+        if state is not None:
+            query = query.where(MESSAGES.c.state == state)
         with self._engine.connect() as connection:
             return [
                 Delivery(
@@ -146,15 +151,16 @@ class Outbox:
                     row.created_at,
                     row.sent_at,
                     row.reason,
+                    row.channel,
+                    row.not_before,
+                    bool(row.escalation),
                 )
                 for row in connection.execute(query)
             ]
 
-    def prune(self, before: float) -> int:
-        """Forget messages that were finished before that time."""
-        with writing(self._engine) as connection:
-            old = and_(MESSAGES.c.state != "waiting", MESSAGES.c.created_at < before)
-            return connection.execute(MESSAGES.delete().where(old)).rowcount
+    def prune(self, now: float, keep_days: float) -> int:
+        """As ``retention.prune``, in this database."""
+        return prune(self._engine, now, keep_days)
 
     def _anything(self, connection: Connection, channel: str) -> bool:
         mine = select(MESSAGES.c.id).where(MESSAGES.c.channel == channel, MESSAGES.c.state == "waiting")

@@ -35,6 +35,11 @@ class Letter:
     family: str = ""  #: of its rule's page
 
 
+def is_over(incident: Incident) -> bool:
+    """Whether nobody need be called any more. Of one whose agent is gone, nobody knows that."""
+    return incident.status == "resolved" and incident.resolution != "unknown"
+
+
 class Planner:
     """Knows the settings, and asks people's silences and acknowledgements now and then."""
 
@@ -121,7 +126,8 @@ class Planner:
         words = words_of(self._settings.language)
         message = letter.notice.message
         title = words.escalated.format(title=message.title, duration=words.duration(stop.waited))
-        text = f"{message.text}\n\n{words.acknowledge.format(id=letter.incident.id)}"
+        # In front: what is behind a long text is cut off, and this is what to do first.
+        text = f"{words.acknowledge.format(id=letter.incident.id)}\n\n{message.text}"
         return replace(letter.notice, message=Message(title, text))
 
     def _stops(self, letter: Letter, now: float) -> list[Stop]:

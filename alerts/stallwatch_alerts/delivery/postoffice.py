@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stallwatch_alerts.delivery.memoryoffice import MemoryOffice
-from stallwatch_alerts.delivery.planning import Letter, Planner
+from stallwatch_alerts.delivery.planning import Letter, Planner, is_over
 from stallwatch_alerts.delivery.sender import Sender
 from stallwatch_alerts.delivery.ways import Ways
 from stallwatch_alerts.settings import AlertSettings
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _CAPACITY = 5000  # letters that are not on disk yet; some 20 MB
 _AT_ONCE = 200
 _LOOK_SECONDS = 0.05
-_OLD_SECONDS = 30 * 86400.0
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ class PostOffice:
         """The spool and the senders; again with the next letter where it does not work."""
         outbox = self._open_spool()
         with contextlib.suppress(Exception):
-            outbox.prune(self._clock() - _OLD_SECONDS)
+            outbox.prune(self._clock(), self._settings.keep_days)
         self._outbox = outbox
         self._senders = [
             Sender(
@@ -134,7 +133,7 @@ class PostOffice:
     def _keep(self, letters: Sequence[Letter]) -> None:
         assert self._outbox is not None
         now, outbox = self._clock(), self._outbox
-        over = [letter.incident.id for letter in letters if letter.incident.status == "resolved"]
+        over = [letter.incident.id for letter in letters if is_over(letter.incident)]
         if outbox.put(lambda told: self._planner.drafts(letters, told, outbox, now), now, over):
             for sender in self._senders:
                 sender.wake()

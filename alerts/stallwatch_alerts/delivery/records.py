@@ -49,3 +49,6 @@ class Delivery:
     created_at: float
     sent_at: float | None
     reason: str
+    channel: str = ""  #: the chat's fingerprint
+    not_before: float = 0.0  #: when it may leave: quiet hours, escalations
+    escalation: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _STUCK_SECONDS = 180.0  # a sender that was not seen for so long hangs in a try
 _CLOSING = 5.0
+_PRUNE_SECONDS = 86400.0
 
 
 class Relay:
@@ -46,6 +48,7 @@ class Relay:
         self._settings = settings
         self._clock = clock
         self._outbox = Outbox(store.engine)
+        self._pruned_at = -_PRUNE_SECONDS
         alerts = settings.alerts
         composer = Composer(catalogue, alerts.language, settings.dashboard_url)
         planner = Planner(alerts, lambda: People(store.engine))
@@ -121,7 +124,16 @@ class Relay:
         if self._deadman is not None:
             self._deadman.close(None)
 
+    def _prune(self) -> None:
+        """Once a day: agents of other hosts may write elsewhere, and never come here."""
+        now = self._clock()
+        if now - self._pruned_at >= _PRUNE_SECONDS:
+            self._pruned_at = now
+            with contextlib.suppress(Exception):  # such as a database that is away: tomorrow is early enough
+                self._outbox.prune(now, self._settings.alerts.keep_days)
+
     def _receive(self, body: bytes) -> Receipt:
+        self._prune()
         receipt = self._relaying.receive(body)
         if receipt.tally.new:
             for sender in self._senders:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import time
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -11,8 +12,10 @@ import pytest
 from sqlalchemy import Engine
 
 from stallwatch_alerts.channels import incident_notice
+from stallwatch_alerts.delivery.grouping import group_of, merged, written
 from stallwatch_alerts.delivery.outbox import Outbox
-from stallwatch_alerts.delivery.planning import Letter, Planner
+from stallwatch_alerts.delivery.planning import Letter, Planner, is_over
+from stallwatch_alerts.messages import Message
 from stallwatch_alerts.people import People, Silence
 from stallwatch_alerts.routing import QuietHours, Route
 from stallwatch_alerts.settings import AlertSettings
@@ -57,7 +60,7 @@ class Desk:
         self.store.upsert(incident)
         letter = Letter(incident, incident_notice(incident, "en", None), "hang")
         now = self.clock.now
-        ended = [incident.id] if incident.status == "resolved" else []
+        ended = [incident.id] if is_over(incident) else []
         self.outbox.put(lambda told: self.planner.drafts([letter], told, self.outbox, now), now, ended)
 
     def pass_time(self, seconds: float) -> None:
@@ -89,7 +92,7 @@ ESCALATE = (Route(escalate_after=600, escalate_urls=(BOSS,)),)
 
 
 def over(stall: Stall, **changes: Any) -> Incident:
-    return stall(status="resolved", resolution="recovered", resolved_at=1100.0, **changes)
+    return stall(**{"status": "resolved", "resolution": "recovered", "resolved_at": 1100.0, **changes})
 
 
 def test_nobody_cares_so_others_are_called_and_hear_of_the_end(desk: Any, stall: Stall) -> None:
@@ -127,6 +130,28 @@ def test_it_is_over_before_others_are_called(desk: Any, stall: Stall) -> None:
     at.tell(over(stall))
     at.pass_time(1200)
     assert (len(at.heard[FIRST]), at.heard[BOSS]) == (2, [])
+
+
+def test_that_its_agent_is_gone_does_not_keep_others_from_being_called(desk: Any, stall: Stall) -> None:
+    at = desk(routes=ESCALATE)
+    at.tell(stall())
+    at.pass_time(60)
+    at.tell(over(stall, resolution="unknown"))
+    at.pass_time(1200)
+    assert "nobody watches it any more" in at.heard[FIRST][1]
+    (called,) = at.heard[BOSS]
+    assert "nobody has acknowledged it for 10 min" in called
+
+
+def test_who_is_called_reads_first_how_to_acknowledge(desk: Any, stall: Stall, clock: Any) -> None:
+    at = desk(routes=ESCALATE)
+    incident = stall(evidence=["x" * 400] * 40)
+    notice = incident_notice(incident, "en", None)
+    letter = Letter(incident, replace(notice, message=Message(notice.message.title, "long " * 300)))
+    first, boss = at.planner.drafts([letter], lambda _channel, _keys: set(), at.outbox, clock.now)
+    sent = written(merged([group_of(boss.notice)]), "en").message.text
+    assert sent.startswith(f"Whoever takes care of it: stallwatch alerts ack {ID}\n\n") and len(sent) <= 1500
+    assert "ack" not in first.notice.message.text
 
 
 def test_an_acknowledgement_is_for_one_episode(desk: Any, stall: Stall) -> None:

@@ -1,0 +1,49 @@
+"""What is over goes after a while, on both databases; what is open stays, with who was told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlalchemy import Engine, func, select
+
+from stallwatch_alerts.delivery.keys import told_key
+from stallwatch_alerts.delivery.ledger import Ledger
+from stallwatch_alerts.people import People, Silence
+from stallwatch_alerts.storage.retention import prune
+from stallwatch_alerts.storage.tables import ACKNOWLEDGEMENTS, HISTORY, INCIDENTS, SILENCES, TOLD
+from stallwatch_alerts.store import IncidentStore
+from stallwatch_exporter.incident import Incident
+
+Stall = Callable[..., Incident]
+DAY = 86400.0
+TABLES = (INCIDENTS, HISTORY, ACKNOWLEDGEMENTS, TOLD, SILENCES)
+
+
+def rows(engine: Engine) -> list[int]:
+    with engine.connect() as connection:
+        return [int(connection.scalar(select(func.count()).select_from(table)) or 0) for table in TABLES]
+
+
+def test_what_was_over_goes_with_all_that_belongs_to_it(database: str, stall: Stall) -> None:
+    store = IncidentStore(database)
+    people, ledger = People(store.engine), Ledger(store.engine)
+    begin = 100 * DAY
+    old = stall(id="a_%/stall/x/1", opened_at=begin, updated_at=begin)
+    open_one = stall(id="a_%/stall/x/11", opened_at=begin, updated_at=begin)
+    for one in (old, open_one):
+        store.upsert(one)
+        people.acknowledge(one.id, "ann", begin)
+        ledger.note("chat", told_key(one), begin)
+    over = stall(
+        id=old.id, status="resolved", opened_at=begin, updated_at=begin + DAY, resolved_at=begin + DAY
+    )
+    store.upsert(over)
+    ledger.note("chat", told_key(over), begin + DAY)
+    people.silence(Silence(begin, begin + DAY))
+    assert rows(store.engine) == [2, 5, 2, 3, 1]
+    assert prune(store.engine, begin + 90 * DAY, 90) == 0
+    prune(store.engine, begin + 92 * DAY, 90)
+    assert rows(store.engine) == [1, 2, 1, 1, 0]
+    assert store.get(open_one.id) is not None and people.is_acknowledged(open_one.id)
+    assert ledger.told("chat", [told_key(open_one)]) == {told_key(open_one)}
+    store.close()
