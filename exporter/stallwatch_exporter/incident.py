@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from stallwatch_rules.diagnosis.kills import MemoryKnown
+from stallwatch_rules.judgements.early_exit import Left
 from stallwatch_rules.records import Primary
 from stallwatch_rules.stacks.records import StallStacks
 
@@ -24,6 +26,8 @@ class Ending(msgspec.Struct, frozen=True):
     signal: str | None = None  #: such as "SIGKILL"
     detail: str = ""  #: the evidence, one English sentence
     seconds: float = 0.0  #: how long the command ran
+    left: list[Left] = []  #: ranks that had ended by themselves, without an error, before the others
+    memory: MemoryKnown | None = None  #: what was seen of its memory, where something was killed
 
     @property
     def failed(self) -> bool | None:

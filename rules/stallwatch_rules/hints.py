@@ -21,6 +21,8 @@ LAUNCHER = (
     "Root Cause",
     "exitcode",
     "local_rank",
+    "exits successfully",
+    "Killing subprocess",
     "return code",
     "noticed that process rank",
     "Process name:",

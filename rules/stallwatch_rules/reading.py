@@ -12,9 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from stallwatch_rules.diagnosis.conclude import conclude
+from stallwatch_rules.diagnosis.kills import MemoryKnown
 from stallwatch_rules.diagnosis.verdict import Question
 from stallwatch_rules.failures.unexplained import complete
 from stallwatch_rules.hints import Hints, is_warning, may_hold
+from stallwatch_rules.judgements.early_exit import Left
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.tracker import ProgressTracker
@@ -168,13 +170,16 @@ class RunReading:
         threshold: float | None = None,
         stalled: bool = False,
         language: str = "en",
+        memory: MemoryKnown | None = None,
+        left: Sequence[Left] = (),
     ) -> Diagnosis:
         """The diagnosis of what was read so far.
 
         ``ending`` and ``failed`` say how the command ended, where that is known; ``now``, ``threshold`` and
-        ``stalled`` come from who watches the run live.
+        ``stalled`` come from who watches the run live; ``memory`` is what was seen of a run that ended,
+        ``left`` the ranks that ended before the others.
         """
-        question = Question(ending, failed, now, threshold, stalled, language)
+        question = Question(ending, failed, now, threshold, stalled, language, tuple(left), memory)
         if failed is None and question.kind == "finished":
             question = replace(question, failed=False)
         streams = without_echoes(self.streams)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from stallwatch_exporter.incident import Ending
@@ -16,6 +17,7 @@ from stallwatch_exporter.rings.probing import Probing, make_folder
 from stallwatch_exporter.running.ending import EndingWatch, classify
 from stallwatch_exporter.running.ending_words import detail_in
 from stallwatch_exporter.running.memory_held import MemoryHeld
+from stallwatch_rules.diagnosis.kills import MemoryKnown
 
 GIB = 2**30
 POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "sft-worker-0"}
@@ -50,6 +52,21 @@ def test_a_kill_names_the_rank_that_held_most(ending: Ending, lines: list[str]) 
         "All processes of the command held up to 100.0 GiB, of 128.0 GiB that they may use."
     )
     assert (told.kind, told.exit_code, told.signal) == (ending.kind, ending.exit_code, ending.signal)
+    counted = True if ending.kind == "oom-killed" else None
+    ranks = {0: 9 * GIB, 3: int(61.2 * GIB)}
+    assert told.memory == MemoryKnown(counted=counted, held=100 * GIB, limit=128 * GIB, ranks=ranks)
+
+
+def test_a_kill_that_the_kernel_did_not_count_is_told_as_such(run: Any) -> None:
+    """From the counters to the verdict, in one chain."""
+    ending = classify(-9, oom_before={"host": 4}, oom_after={"host": 4})
+    told = msgspec.json.decode(msgspec.json.encode(held().told(ending, [], {})), type=Ending)
+    assert told.memory is not None and told.memory.counted is False and told.memory.ranks[0] == 9 * GIB
+    for step in range(20):
+        run.agent.feed("stdout", b"step %d/60 loss 0.5\n" % step, run.now)
+    few = msgspec.structs.replace(told, memory=msgspec.structs.replace(told.memory, held=GIB, ranks={}))
+    primary = run.agent.end(few).primary
+    assert primary is not None and primary.rule == "process-killed-from-outside"
 
 
 @pytest.mark.parametrize("ending", [classify(0), classify(1), classify(-11), classify(-15)])

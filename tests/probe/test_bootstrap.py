@@ -184,6 +184,18 @@ def test_output_and_exit_code_are_those_of_a_run_without_probe(programs: Program
     assert programs.faults() == 0
 
 
+@pytest.mark.parametrize(
+    ("ends", "error"), [("raise RuntimeError('out')", True), ("sys.exit(0)", False), ("pass", False)]
+)
+def test_a_rank_tells_how_it_leaves_whoever_took_the_hook(programs: Programs, ends: str, error: bool) -> None:
+    """A program's own hook that asks no other one hides nothing from the probe."""
+    programs.run(f"import sys, torch\nsys.excepthook = lambda *_: print('mine')\n{ends}\n")
+    events = [event for event in programs.events() if event["kind"] in ("exception", "left")]
+    assert [event["kind"] for event in events] == (["exception"] if error else []) + ["left"]
+    assert events[-1]["error"] is error
+    assert not error or (events[0]["message"] == "out" and events[0]["frames"])
+
+
 def test_warnings_log_records_and_exceptions_are_told(programs: Programs) -> None:
     programs.run(
         "import logging, warnings, torch\n"
@@ -196,6 +208,7 @@ def test_warnings_log_records_and_exceptions_are_told(programs: Programs) -> Non
         ("warning", "careful 0"),
         ("log", "look"),
         ("exception", "out"),
+        ("left", None),
     ]
 
 

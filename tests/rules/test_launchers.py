@@ -8,7 +8,7 @@ from stallwatch_rules.failures.launchers import LauncherSummary
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
-from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.records import Diagnosis, Line
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
 TORCHRUN = """\
@@ -40,7 +40,7 @@ MPIRUN_SIGNAL = (
 def read(text: str) -> LauncherSummary:
     summary = LauncherSummary()
     for line in text.splitlines():
-        summary.see(line)
+        summary.see(Line(line, "train.log", 1))
     return summary
 
 

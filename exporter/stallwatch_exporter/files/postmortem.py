@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from stallwatch_exporter.files.allfiles import Parallel, read_all
 from stallwatch_exporter.files.inputs import InputProblem, Limits
 from stallwatch_exporter.files.logfiles import LogFile, expand, from_stream
 from stallwatch_exporter.stacks.kept import kept_stacks
+from stallwatch_rules.diagnosis.kills import MemoryKnown
+from stallwatch_rules.judgements.early_exit import Left
 from stallwatch_rules.lines.reader import MAX_LINE
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -52,7 +54,7 @@ def diagnose_paths(
     """
     started = time.monotonic()
     files, problems = expand(paths, limits=limits)
-    ending, failed, stalled = _recorded_ending(paths, language)
+    recorded = _recorded_ending(paths, language)
     if parallel is not None:
         parallel = replace(parallel, limits=limits)
     diagnosis = _diagnose(
@@ -62,11 +64,9 @@ def diagnose_paths(
         language,
         progress,
         started,
-        ending,
-        failed,
+        recorded,
         baseline,
         parallel,
-        stalled=stalled,
     )
     stacks = kept_stacks(paths)
     return diagnosis if stacks is None else with_stacks(diagnosis, stacks, language), problems
@@ -126,12 +126,10 @@ def _diagnose(
     language: str,
     progress: ProgressTold | None,
     started: float,
-    ending: str = "",
-    failed: bool | None = None,
+    recorded: Recorded | None = None,
     baseline: Baseline | None = None,
     parallel: Parallel | None = None,
     matcher: Matcher | None = None,
-    stalled: bool = False,
 ) -> Diagnosis:
     reading = RunReading(catalogue, matcher)
     reading.baseline = baseline
@@ -152,7 +150,15 @@ def _diagnose(
             )
     if binary:
         notes.append(_passed_over(binary))
-    diagnosis = reading.diagnose(ending=ending, failed=failed, stalled=stalled, language=language)
+    known = recorded or Recorded()
+    diagnosis = reading.diagnose(
+        ending=known.ending,
+        failed=known.failed,
+        stalled=known.stalled,
+        language=language,
+        memory=known.memory,
+        left=known.left,
+    )
     diagnosis.series = series_of(reading.streams)
     stats.seconds = round(time.monotonic() - started, 3)
     diagnosis.stats = stats
@@ -172,22 +178,30 @@ def _passed_over(binary: Sequence[str]) -> str:
     return f"{files} binary and no log, and not read: {shown}"
 
 
-def _recorded_ending(paths: Sequence[str | os.PathLike[str]], language: str) -> tuple[str, bool | None, bool]:
-    """How the run ended, if the one path given is the folder that Stallwatch kept of it.
+class Recorded(NamedTuple):
+    """How a run ended that Stallwatch watched."""
 
-    The last word says that a stall was open when it did.
-    """
+    ending: str = ""
+    failed: bool | None = None
+    stalled: bool = False  #: a stall was open when it did
+    memory: MemoryKnown | None = None
+    left: Sequence[Left] = ()
+
+
+def _recorded_ending(paths: Sequence[str | os.PathLike[str]], language: str) -> Recorded:
+    """How the run ended, if the one path given is the folder that Stallwatch kept of it."""
     if len(paths) != 1 or not (Path(paths[0]) / "agent.json").is_file():
-        return "", None, False
+        return Recorded()
     from stallwatch_exporter.running.ending_words import detail_in
     from stallwatch_exporter.runs.runfolder import read_info
     from stallwatch_exporter.watching.incidents import read_incidents
 
     info = read_info(Path(paths[0]))
     if info is None or info.ending is None:
-        return "", None, False
+        return Recorded()
     stalled = any(
         incident.kind == "stall" and incident.resolution == "run-failed"
         for incident in read_incidents(Path(paths[0]))
     )
-    return f"{info.ending.kind}: {detail_in(info.ending, language)}", info.ending.failed, stalled
+    ending = f"{info.ending.kind}: {detail_in(info.ending, language)}"
+    return Recorded(ending, info.ending.failed, stalled, info.ending.memory, info.ending.left)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stallwatch_exporter.incident import Ending
+from stallwatch_rules.diagnosis.kills import MemoryKnown
 
 TIMEOUT_EXIT = 124  #: what timeout(1) ends with when the time is up
 _SLURM_CANCELLED = re.compile(r"CANCELLED AT .* DUE TO (TIME LIMIT|PREEMPTION|NODE FAILURE)")
@@ -72,12 +73,22 @@ def classify(
     exit_code = 128 - returncode if returncode < 0 else returncode
     name = killer.name if killer else None
 
+    kills = _oom_kills(oom_before or {}, oom_after or {})
+    counted = kills is not None if oom_before and oom_after and returncode else None
+    memory = MemoryKnown(counted=counted) if counted is not None else None
+
     def ended(kind: str, detail: str) -> Ending:
-        return Ending(kind=kind, exit_code=exit_code, signal=name, detail=detail, seconds=seconds)  # type: ignore[arg-type]
+        return Ending(
+            kind=kind,  # type: ignore[arg-type]
+            exit_code=exit_code,
+            signal=name,
+            detail=detail,
+            seconds=seconds,
+            memory=memory,
+        )
 
     if returncode == 0:
         return ended("finished", "The command exited with 0.")
-    kills = _oom_kills(oom_before or {}, oom_after or {})
     text = "\n".join(last_lines)
     if kills:
         where, count, sure = kills

@@ -13,6 +13,7 @@ import msgspec
 
 from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.running.ending import killed_within
+from stallwatch_rules.diagnosis.kills import MemoryKnown
 
 _GIB = 2**30
 # Each sentence in English, as it is kept, beside what says the same in Chinese.
@@ -65,7 +66,17 @@ class MemoryHeld:
         if environ.get("KUBERNETES_SERVICE_HOST"):  # which the kubelet sets in every container
             pod = re.sub(r"[^\w.-]", "", environ.get("HOSTNAME", "")) or "-"
             more.append((_OOMKILLED if ending.kind == "oom-killed" else _ASK).format(pod=pod))
-        return msgspec.structs.replace(ending, detail=" ".join(part for part in more if part))
+        known = MemoryKnown(
+            counted=ending.memory.counted if ending.memory is not None else None,
+            held=self._all,
+            limit=self._limit,
+            ranks={rank: int(size) for rank, size in sorted(self._ranks.items())},
+        )
+        return msgspec.structs.replace(
+            ending,
+            detail=" ".join(part for part in more if part),
+            memory=known if known != MemoryKnown() else None,
+        )
 
 
 def memory_in_chinese(detail: str) -> str:

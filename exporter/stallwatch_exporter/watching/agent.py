@@ -198,6 +198,9 @@ class Agent:
             self.memory.rank(record.rank, record.values)
             self._news = self._hearing.record(record, self._progress.hooked(record)) or self._news
             self._news = self._advance.seen(record.time) or self._news
+        there = self._probing.ranks_there()
+        self.metrics.milestones.ranks(there)
+        self._diagnoser.left = self._hearing.there(there)
         if self._probing.just_left() and self._stall is None:  # a hang that kills its ranks is not over
             self._progress.ended(now)
             self._advance.seen(now)
@@ -232,8 +235,6 @@ class Agent:
         with self._guarded("the metrics"):
             self.metrics.thresholds(self._watch.thresholds)
             self.metrics.milestones.progressed(self._watch.last_sign)
-            if self._probing is not None:
-                self.metrics.milestones.ranks(self._probing.ranks_there())
             self.metrics.dropped(self._dropped + self._unread + self._lost())
         with self._guarded("the run's record"):
             self._write_info(now)
@@ -325,8 +326,8 @@ class Agent:
     # ---- the end
 
     def judged(self, ending: Ending) -> Ending:
-        """How the command ended, with what only we know of it: who ended it, and who held the memory."""
-        ending = self.response.judged(ending)
+        """How the command ended, with what only we know: who ended it, who had left, who held the memory."""
+        ending = self._hearing.judged(self.response.judged(ending))
         with self._guarded("how it ended"):
             return self.memory.told(ending, list(self.last_lines), os.environ)
         return ending

@@ -10,6 +10,7 @@ from stallwatch_exporter.running.ending_words import detail_in
 from stallwatch_exporter.watching.guard import Guard
 from stallwatch_exporter.watching.incidents import redacted
 from stallwatch_exporter.watching.stall import StallState
+from stallwatch_rules.judgements.early_exit import Left
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.stacks.concluding import with_stacks
@@ -30,6 +31,7 @@ class Diagnoser:
         self._guard = guard
         self._clock = clock
         self.stacks: StallStacks | None = None  #: of the stall that is now
+        self.left: list[Left] = []  #: ranks that ended by themselves before the others
         self._at = 0.0
         self._wait = 0.0
 
@@ -69,6 +71,8 @@ class Diagnoser:
             threshold=state.threshold if state is not None else None,
             stalled=state is not None and state.stalled,
             language=self._language,
+            memory=ending.memory if ending else None,
+            left=self.left,
         )
         if self.stacks is not None:
             found = with_stacks(found, self.stacks, self._language)

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.watching.checkpoints import CheckpointWatch
 from stallwatch_exporter.watching.concerns import Invalidations, concern_match
+from stallwatch_exporter.watching.leavers import Leavers
 from stallwatch_exporter.watching.toldexceptions import ToldExceptions
 from stallwatch_exporter.watching.unfitting import after_a_failure, before_it_fails, versions_in
+from stallwatch_rules.judgements.early_exit import Left
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Line, Match, Sample
 from stallwatch_rules.selftold import SOURCE
@@ -26,6 +31,7 @@ class Hearing:
         self._invalidations = Invalidations()
         self._exceptions = ToldExceptions()
         self._checkpoints = CheckpointWatch()
+        self._leavers = Leavers()
         self._versions: dict[int, dict[str, str]] = {}  # by rank
         self._number = 0
 
@@ -41,6 +47,8 @@ class Hearing:
             elif kind == "exception":
                 self._exceptions.heard(event, self._number, now)
                 self._all(after_a_failure(self._versions_of(event), event, self._number))
+            elif kind == "left":
+                self._leavers.heard(event)
             elif kind == "checkpoint":
                 self._checkpoints.heard(event, self._number, now)
             elif kind == "versions":
@@ -51,11 +59,23 @@ class Hearing:
     def record(self, record: Record, sample: Sample | None) -> bool:
         """A record, and the step that it tells of; whether it has news."""
         told = self._invalidations.counted(record)
+        self._leavers.record(record)
         if told is not None:
             self._reading.tell(told.match, told.more)
         if sample is not None:
             self._reading.step(sample, SOURCE)
         return told is not None
+
+    def there(self, ranks: Mapping[int, bool]) -> list[Left]:
+        """Which ranks are up now: those that ended by themselves before the others."""
+        self._leavers.look(ranks)
+        return self._leavers.left
+
+    def judged(self, ending: Ending) -> Ending:
+        """How the command ended, with the ranks that had left it before."""
+        if ending.kind == "finished" or not self._leavers.left:
+            return ending
+        return msgspec.structs.replace(ending, left=self._leavers.left)
 
     def look(self, now: float, *, ended: bool = False) -> None:
         """Look after what takes its time: checkpoints that were written."""

@@ -18,6 +18,7 @@ from stallwatch_rules.diagnosis.findings import (
     judge_by_progress,
     judge_recoveries,
 )
+from stallwatch_rules.diagnosis.kills import weigh_memory
 from stallwatch_rules.diagnosis.notes import all_flights, notes_of
 from stallwatch_rules.diagnosis.verdict import Question, verdict_of
 from stallwatch_rules.failures.environment import agreed
@@ -31,6 +32,7 @@ from stallwatch_rules.judgements.conclusions import (
     Run,
     conclude_rules,
 )
+from stallwatch_rules.judgements.early_exit import Left
 from stallwatch_rules.judgements.facts import RunFacts
 from stallwatch_rules.judgements.recovery import RECOVERED_BUT_DIED
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -40,7 +42,7 @@ from stallwatch_rules.pages.placeholders import why_of
 from stallwatch_rules.progress.rhythm import read_clock
 from stallwatch_rules.progress.timeline import StepClock, leading
 from stallwatch_rules.progress.tracker import ProgressTracker
-from stallwatch_rules.records import Diagnosis, Primary
+from stallwatch_rules.records import Diagnosis, Line, Primary
 from stallwatch_rules.stream import TIMEOUTS
 from stallwatch_rules.text.digest import fold_ranks, rank_digest
 from stallwatch_rules.text.redact import redact
@@ -68,15 +70,18 @@ def conclude(
     died = bool(question.failed) or any(
         one.role == "wrapper" and one.followed < RECOVERED_BUT_DIED for one in found
     )
+    left, left_line = _left_early(streams, question)
+    # That a process ended well is no sign of a run's end where others never did.
+    complete = tracker.told_finished if left else tracker.finished
     known = {one.rule: set(one.hits) for one in found}
     exceptions = read_exceptions(
-        streams, known, steps, died=died, complete=tracker.finished, last_step=tracker.last_step
+        streams, known, steps, died=died, complete=complete, last_step=tracker.last_step
     )
     by_hand = _by_hand(found, exceptions, question)
     clock = read_clock(streams, tracker, question.now, question.threshold, by_hand=by_hand)
     facts = RunFacts(
         advances=lead.advances if lead is not None else 0,
-        complete=tracker.finished,
+        complete=complete,
         silence=clock.silence,
         threshold=clock.threshold,
         stalled=(question.stalled or clock.silent) and question.failed is not False,
@@ -92,9 +97,13 @@ def conclude(
     judge_by_progress(found, streams, facts)
     live = question.now is not None
     standing = question.stalled and question.kind != "oom-killed"
-    conclude_rules(Run(found, streams, catalogue, tracker, clock, facts, exceptions, live, standing))
+    conclude_rules(
+        Run(found, streams, catalogue, tracker, clock, facts, exceptions, live, left, left_line, standing)
+    )
     killed(found, catalogue, exceptions, question)
     weigh_kill(found, question)
+    named = {rank for _, rank in streams if rank is not None}
+    weigh_memory(found, catalogue, question.memory, named, language)
     weigh_aftermath(found, exceptions)
     _weigh_distance(found, streams, died=died)
     candidates = _candidates(found, streams, ENDED_BY_SIGNAL if standing else ())
@@ -113,6 +122,7 @@ def conclude(
         diagnosis.findings.append(one.record(_title(one.page, language), tracker.last_step))
     diagnosis.unknown = exceptions.records()
     diagnosis.progress = tracker.summary()
+    diagnosis.progress.finished = complete
     if verdict == "stalled" or (chosen is not None and chosen[0].rule in STANDSTILLS):
         diagnosis.progress.stalled_after_step = tracker.last_step
     for finding in diagnosis.findings:
@@ -121,6 +131,14 @@ def conclude(
     diagnosis.notes = notes_of(diagnosis, found, exceptions, streams, tracker, question, by_hand)
     diagnosis.digest = rank_digest(diagnosis, language)
     return diagnosis
+
+
+def _left_early(streams: Streams, question: Question) -> tuple[tuple[Left, ...], Line | None]:
+    """The ranks that ended by themselves before the others, and the line of a launcher that says so."""
+    if question.left:
+        return question.left, None
+    told = [one for stream in streams.values() for one in stream.summary.left_early]
+    return tuple(Left(rank, step) for rank, step, _ in told), told[0][2] if told else None
 
 
 def _by_hand(found: list[Found], exceptions: Exceptions, question: Question) -> bool:
@@ -156,7 +174,10 @@ def _with_end(facts: RunFacts, found: list[Found], exceptions: Exceptions) -> Ru
     causes = [one for one in found if one.harm == "fatal" and one.role == "cause"]
     timed_out = ends_in_timeout(found) or exceptions.timed_out
     other = any(not seen.timed_out for seen in exceptions.fatal)
-    return replace(facts, timed_out=timed_out, failed_otherwise=bool(causes) or (other and not timed_out))
+    lost = timed_out or any(one.harm == "fatal" and one.role == "symptom" for one in found)
+    return replace(
+        facts, lost=lost, timed_out=timed_out, failed_otherwise=bool(causes) or (other and not timed_out)
+    )
 
 
 def _candidates(found: list[Found], streams: Streams, ends: Iterable[str]) -> list[Candidate]:
@@ -167,7 +188,7 @@ def _candidates(found: list[Found], streams: Streams, ends: Iterable[str]) -> li
     by_itself = any(stream.summary.failed_by_itself for stream in streams.values())
     symptoms = [one.rule for one in found if one.role in ("symptom", "wrapper")]
     for one in found:
-        if not one.hits and one.harm == "fatal" and one.rule in STANDSTILLS:
+        if not one.hits and one.harm == "fatal" and one.rule in STANDSTILLS:  # a judged one
             one.explains = [*(rule for rule in symptoms if rule != one.rule), STEP_TIME, TRACE_CACHE, *ends]
         if one.rule == DIVERGENCE:
             one.explains = [*NOT_A_NUMBER]

@@ -38,10 +38,14 @@ CAPS: dict[str, float] = {
     "judged": 0.6,  # concluded from the run's progress, without a line that says so
     "long-before-the-end": 0.7,  # much was printed after it, and nothing says that the run died
     "signal-only": 0.75,  # a SIGKILL, and no word of memory
+    "left-early": 0.8,  # a rank was seen to end before the others, which then stood or failed
     "ending-counted": 0.9,  # the kernel's counter or the scheduler said so
     "ending-signal": 0.7,  # SIGSEGV and its like, and nothing in the log
     "ending-told-to-stop": 0.5,  # a signal from outside, nothing in the log
     "ending-killed": 0.4,  # SIGKILL, nothing in the log
+    "memory-near-limit": 0.85,  # SIGKILL, and memory was seen to be nearly used up
+    "memory-far-from-limit": 0.4,  # SIGKILL, and memory was seen to be far from used up
+    "killed-not-counted": 0.85,  # the same, and the kernel's counter says that it was not the kernel
 }
 
 

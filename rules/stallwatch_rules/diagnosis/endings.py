@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 from stallwatch_rules.diagnosis.exceptions import Exceptions, Unknown
 from stallwatch_rules.diagnosis.findings import Found
+from stallwatch_rules.diagnosis.kills import SIGKILL, tells_of_memory
 from stallwatch_rules.diagnosis.verdict import Question
 from stallwatch_rules.judgements.conclusions import concluded
 from stallwatch_rules.judgements.facts import Judgement
@@ -14,7 +13,6 @@ from stallwatch_rules.text.redact import redact
 from stallwatch_rules.text.sentences import say
 
 SIGTERM = "secondary-sigterm-cascade"
-SIGKILL = "host-oom-sigkill"
 #: Endings, known to who started the command, that a rule stands for.
 ENDINGS = {"oom-killed": SIGKILL, "time-limit": "slurm-time-limit"}
 #: Signals that a process brings upon itself, and the rules that they are.
@@ -30,7 +28,6 @@ ENDED_BY = frozenset(
 )
 #: What is a cause only where nothing failed before it.
 AFTERMATH = frozenset(("slurm-cancelled", "rendezvous-connection-failed", "process-segfault"))
-_MEMORY = re.compile(r"(?i)memory|\boom|oom[-_ ]?kill")
 
 
 def ended_as_told(found: list[Found], catalogue: Catalogue, question: Question) -> None:
@@ -71,8 +68,7 @@ def weigh_kill(found: list[Found], question: Question) -> None:
     kill = next((one for one in found if one.rule == SIGKILL and one.hits and one.harm == "fatal"), None)
     if kill is None or question.kind == "oom-killed":
         return
-    texts = [text for hits in kill.hits.values() for text in hits.exemplars]
-    if any(_MEMORY.search(text) for text in texts):
+    if tells_of_memory(kill):
         return
     kill.facts.add("signal-only")
     for one in found:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from stallwatch_rules.diagnosis.causes import Candidate
 from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams
+from stallwatch_rules.diagnosis.kills import MemoryKnown
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
+from stallwatch_rules.judgements.early_exit import Left
 from stallwatch_rules.judgements.facts import RunFacts
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Verdict
@@ -25,6 +27,8 @@ class Question:
     threshold: float | None = None
     stalled: bool = False
     language: str = "en"
+    left: tuple[Left, ...] = ()  #: ranks that ended by themselves before the others, by who watched them
+    memory: MemoryKnown | None = None  #: of a run that ended: what was seen of its memory
 
     @property
     def kind(self) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from stallwatch_rules.records import Line
+
 _RANK = re.compile(r"^\s*rank\s*: (\d{1,6}) \(local_rank: \d+\)")
 _EXIT = re.compile(r"^\s*exitcode\s*: (-?\d{1,4})\b")
 _STATUS = re.compile(r"failed \(exitcode: (-?\d{1,4})\) local_rank|exits with return code = (-?\d{1,4})\b")
@@ -12,6 +14,9 @@ _STATUS = re.compile(r"failed \(exitcode: (-?\d{1,4})\) local_rank|exits with re
 _SIGNALLED = re.compile(r" noticed that process rank (\d{1,6}) .{1,200}? exited on signal (\d{1,3})")
 _PROCESS = re.compile(r"^\s*Process name: \[(?:\[\d+,\d+\]|[\w.@-]+),\s?(\d{1,6})\]")
 _CODE = re.compile(r"^\s*Exit code:\s+(-?\d{1,4})\b")
+# DeepSpeed's launcher (launcher/launch.py of 0.19.8); the rank is the one on its node
+_SPAWNED = re.compile(r"\bprocess (\d{1,8}) spawned with command: (?:.*?--local_rank=(\d{1,6})\b)?")
+_LEFT = re.compile(r"\bProcess (\d{1,8}) exits successfully")
 _BY_SIGTERM = (-15, 143)
 _ROOT = "Root Cause (first observed failure)"
 MAX_RANKS = 4096
@@ -24,11 +29,15 @@ class LauncherSummary:
     codes: dict[int, int | None] = field(default_factory=dict)  #: failed rank → exit code
     first: int | None = None  #: the rank that torchrun saw fail first
     failed_by_itself: bool = False  #: some process failed that no SIGTERM ended
+    spawned: dict[int, int | None] = field(default_factory=dict)  #: process that was started → its rank
+    left: dict[int, tuple[Line, int | None]] = field(default_factory=dict)  #: … that ended well, and the step
+    _over: bool = False  # the launcher ended what it had started
     _rank: int | None = None
     _root: bool = False
 
-    def see(self, text: str) -> None:
-        """Take the next line."""
+    def see(self, line: Line, step: int | None = None) -> None:
+        """Take the next line, at this step."""
+        text = line.text
         status = _STATUS.search(text)
         if status is not None:
             self._ended(int(status[1] or status[2]))
@@ -47,6 +56,16 @@ class LauncherSummary:
             if ended is not None and len(self.codes) < MAX_RANKS:
                 self.codes[self._rank] = int(ended[1])
                 self._ended(int(ended[1]))
+        elif "exits successfully" in text:
+            found = _LEFT.search(text)
+            if found is not None and len(self.left) < MAX_RANKS:
+                self.left[int(found[1])] = (line, step)
+        elif "Killing subprocess" in text:
+            self._over = self._over or "[launch.py:" in text
+        elif "spawned with command" in text:
+            found = _SPAWNED.search(text)
+            if found is not None and len(self.spawned) < MAX_RANKS:
+                self._spawn(int(found[1]), int(found[2]) if found[2] else None)
         elif "local_rank" in text:
             found = _RANK.match(text)
             if found and len(self.codes) < MAX_RANKS:
@@ -59,6 +78,20 @@ class LauncherSummary:
             if found:
                 self.codes[self._rank] = int(found[1])
                 self._ended(int(found[1]))
+
+    def _spawn(self, process: int, rank: int | None) -> None:
+        if self._over or self.spawned.keys() <= self.left.keys():  # another launch in the same file
+            self.spawned.clear()
+            self.left.clear()
+            self._over = False
+        self.spawned[process] = rank
+
+    @property
+    def left_early(self) -> list[tuple[int | None, int | None, Line]]:
+        """Rank, step and line of each process that ended well while another one never did."""
+        if self.spawned.keys() <= self.left.keys():
+            return []
+        return [(self.spawned.get(one), step, line) for one, (line, step) in self.left.items()]
 
     def _ended(self, code: int) -> None:
         self.failed_by_itself = self.failed_by_itself or (code != 0 and code not in _BY_SIGTERM)

@@ -7,12 +7,13 @@ talk directly).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import NOT_A_NUMBER, OVERFLOW, TRACE_CACHE, Found, Streams
 from stallwatch_rules.failures.flight import different_gathers, first_work
+from stallwatch_rules.judgements.early_exit import Left, judge_left, shown_as
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.judgements.loss import (
     is_excerpt,
@@ -31,11 +32,13 @@ from stallwatch_rules.progress.curve import leading_curve
 from stallwatch_rules.progress.rhythm import RunClock, begins_in_mid_run
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Line
+from stallwatch_rules.selftold import SOURCE
 
 SILENT_HANG = "silent-hang-no-error"
 EVALUATION_HANG = "evaluation-hang"
 MOE_HANG = "zero3-moe-hang"
 PEER_TO_PEER = "gpu-p2p-hang"
+LEFT_EARLY = "rank-left-early"
 STEP_TIME = "step-time-degraded"
 STRAGGLER = "straggler-slow-node"
 DIVERGENCE = "loss-divergence"
@@ -43,7 +46,7 @@ SPIKE = "loss-spike"
 FROZEN = "loss-frozen"
 NO_GRADIENT = "grad-norm-zero-no-learning"
 #: Rules that say that a run stands, rather than that it died.
-STANDSTILLS = frozenset((TRACE_CACHE, SILENT_HANG, EVALUATION_HANG, MOE_HANG, PEER_TO_PEER))
+STANDSTILLS = frozenset((TRACE_CACHE, SILENT_HANG, EVALUATION_HANG, MOE_HANG, PEER_TO_PEER, LEFT_EARLY))
 #: What the end of a run by a signal looks like in its log.
 ENDED_BY_SIGNAL = frozenset(("secondary-sigterm-cascade", "host-oom-sigkill"))
 #: Every rule that may be concluded, whether or not its page has patterns as well.
@@ -53,6 +56,7 @@ CONCLUDED = frozenset(
         EVALUATION_HANG,
         MOE_HANG,
         PEER_TO_PEER,
+        LEFT_EARLY,
         STEP_TIME,
         STRAGGLER,
         DIVERGENCE,
@@ -76,6 +80,8 @@ class Run:
     facts: RunFacts
     exceptions: Exceptions
     live: bool  #: somebody watches it: what was read is no excerpt
+    left: Sequence[Left] = ()  #: ranks that ended by themselves, without an error, before the others
+    left_line: Line | None = None  #: where the log says so
     seen_standing: bool = False  #: whoever watched it saw it stand before it ended
 
     def has(self, rule: str) -> bool:
@@ -96,6 +102,10 @@ def conclude_rules(run: Run) -> None:
                 continue
             one = concluded(page, judgement)
             one.where, one.step = where or run.clock.last_advance, run.tracker.last_step
+            if rule == LEFT_EARLY:  # it was seen
+                one.judged = False
+                one.facts.add("left-early")
+                one.step = min((each.step for each in run.left if each.step is not None), default=None)
             run.found.append(one)
     hang = run.catalogue.pages.get(SILENT_HANG)
     if hang is None or not hang.judged or run.exceptions.fatal:
@@ -122,6 +132,10 @@ def concluded(page: RulePage, judgement: Judgement) -> Found:
 
 
 def _standstills(run: Run) -> Iterator[Conclusion]:
+    left = judge_left(run.left, run.facts)
+    if left is not None:
+        yield LEFT_EARLY, left, shown_as(run.left, run.left_line, SOURCE)
+        return
     if run.exceptions.fatal and not run.facts.timed_out:
         return
     flights = {key: flight for s in run.streams.values() for key, flight in s.flight.ranks.items()}

@@ -20,6 +20,7 @@ class RunFacts:
     stalled: bool = False  #: it stands: told by who watches it live, or by the silence
     timed_out: bool = False  #: its log ends in a timeout of a collective, or an abort, before the last step
     failed_otherwise: bool = False  #: something else is known to have ended it
+    lost: bool = False  #: ranks of it waited for others until a timeout, or lost them
     died: bool = False  #: its launcher or its exit code says that it failed
     phase: Phase = "train"  #: what it was doing last
     language: str = "en"

@@ -7,7 +7,8 @@ from typing import Literal
 
 from stallwatch_rules.records import Phase
 
-Sign = Phase | Literal["finished", "restarted"]
+#: "left": a process ended with success, as all do at the end of a run
+Sign = Phase | Literal["finished", "left", "restarted"]
 
 # Each entry: words that must stand in the line (cheap), and the pattern that decides.
 _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
@@ -32,7 +33,7 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
         ),
         "finished",
     ),
-    ("exits successfully", re.compile(r"\bProcess \d+ exits successfully"), "finished"),
+    ("exits successfully", re.compile(r"\bProcess \d+ exits successfully"), "left"),
     ("estart", re.compile(r"\b(?:will restart|[Rr]estarting) (?:the )?worker(?:s| group)"), "restarted"),
 )
 

@@ -51,6 +51,7 @@ class _Stream:
         self.phase: Phase = "init"
         self.phase_time: float | None = None
         self.finished = False
+        self.left = False  # one of its processes ended with success
         self.last_loss: float | None = None
         self.loss_time: float | None = None
 
@@ -114,6 +115,8 @@ class ProgressTracker:
         stream = self._stream(line)
         if sign == "finished":
             stream.finished = True
+        elif sign == "left":
+            stream.left = True
         elif sign == "restarted":
             stream.main_bar = None
         elif sign is not None:
@@ -154,7 +157,7 @@ class ProgressTracker:
             stream.enter("eval", sample.time)
         elif not (sample.from_bar and sample.step == 0):  # a bar's first drawing is no step yet
             stream.enter("train", sample.time)
-            stream.finished = False
+            stream.finished = stream.left = False
         self.progressed = True
         if _counts(counter) and counter.last is not None:
             self._furthest = max(self._furthest, (counter.attempt, counter.last))
@@ -276,7 +279,12 @@ class ProgressTracker:
 
     @property
     def finished(self) -> bool:
-        """Whether the log shows that training came to its end."""
+        """Whether the log shows that training came to its end, by a process that ended well, if need be."""
+        return self.told_finished or any(s.left for s in self._streams.values())
+
+    @property
+    def told_finished(self) -> bool:
+        """Whether steps or words of the training say that it came to its end."""
         if any(s.finished for s in self._streams.values()):
             return True
         return any(c.complete for c in self._leading())

@@ -247,6 +247,25 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         " it is the most frequent reason.",
         "进程被 SIGKILL 结束，日志没有说明原因。没有找到内存耗尽的证据，但这是最常见的原因。",
     ),
+    "left-early": (
+        "{who} left with exit code 0 at step {step}; the others waited for it.",
+        "{who} 在第 {step} 步以退出码 0 退出，其余 rank 一直在等它。",
+    ),
+    "left-early-no-step": (
+        "{who} left with exit code 0 before any step was seen; the others waited for it.",
+        "{who} 在看到任何 step 之前就以退出码 0 退出，其余 rank 一直在等它。",
+    ),
+    "left-somebody": ("one of the processes", "其中一个进程"),
+    "killed-near-limit": (
+        "SIGKILL, and its processes held up to {held} of the {limit} GiB that they may use.",
+        "进程被 SIGKILL 结束，此前各进程合计占用内存最高 {held} GiB，可用上限为 {limit} GiB。",
+    ),
+    "killed-from-outside": (
+        "Not the kernel for memory: its count of out-of-memory kills did not rise, and the processes held up"
+        " to {held} of the {limit} GiB that they may use. Somebody or something sent the signal.",
+        "不是内核因内存不足所杀：OOM kill 计数没有增加，各进程合计占用内存最高 {held} GiB，可用上限为"
+        " {limit} GiB。信号是别的程序或人发的。",
+    ),
     "killed-afterwards": (
         "SIGKILL came after {rule}: it is how the run was ended, not why.",
         "SIGKILL 在 {rule} 之后：它是结束方式，不是原因。",

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from ..api import Probe
+from . import leaving
 from . import warnings as warnings_hook
 from .leader import Leader
 from .versions import tell_versions
 
-_MOST_FRAMES = 40
 _MEMORY = {
     "memory_allocated_bytes": "allocated_bytes.all.current",
     "memory_reserved_bytes": "reserved_bytes.all.current",
@@ -43,7 +42,7 @@ def install(module: Any, probe: Probe) -> None:
                 probe.failed()
 
         register(stepped)
-    chain_excepthook(probe)
+    leaving.install(probe)
     warnings_hook.install(probe)
     if probe.is_rank:
         probe.announce()
@@ -75,30 +74,3 @@ def resident_memory() -> dict[str, float]:
     except OSError:
         return {}
     return {"resident_bytes": float(pages * os.sysconf("SC_PAGE_SIZE"))}
-
-
-def chain_excepthook(probe: Probe) -> None:
-    """Tell of an exception that ends the process, then let it be shown as before."""
-    before = sys.excepthook
-
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        try:
-            if not issubclass(kind, KeyboardInterrupt):
-                tell_versions(probe)
-                name = f"{kind.__module__}.{kind.__qualname__}"
-                probe.event("exception", exception=name, message=str(error)[:2000], frames=frames_of(trace))
-        except Exception:
-            probe.failed()
-        before(kind, error, trace)
-
-    sys.excepthook = hook
-
-
-def frames_of(trace: TracebackType | None) -> list[str]:
-    """The innermost frames, as ``file:line function``, outermost first."""
-    found: list[str] = []
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        found.append(f"{code.co_filename}:{trace.tb_lineno} {code.co_name}")
-        trace = trace.tb_next
-    return found[-_MOST_FRAMES:]

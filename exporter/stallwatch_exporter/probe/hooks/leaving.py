@@ -1,0 +1,61 @@
+"""How a rank ends: with which exception, or without one.
+
+A program may put its own ``sys.excepthook`` in the place of ours (rich, loguru, a training script that cleans
+up). Python keeps an exception that ended the program in ``sys.last_value`` before it asks any hook
+(``_PyErr_PrintEx`` in CPython's ``pythonrun.c``), so what no hook of ours saw is found there at the exit.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from types import TracebackType
+
+from ..api import Probe
+from .versions import tell_versions
+
+_MOST_FRAMES = 40
+
+
+def install(probe: Probe) -> None:
+    """Tell of an exception that ends the process, and of the end itself; both are shown as before."""
+    told: list[BaseException] = []
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        told.append(error)
+        tell(probe, error, trace)
+        before(kind, error, trace)
+
+    def leaving() -> None:
+        try:
+            last = getattr(sys, "last_value", None)
+            if last is not None and not any(one is last for one in told):
+                tell(probe, last, getattr(sys, "last_traceback", None))
+            probe.event("left", error=last is not None, step=probe.steps)
+        except Exception:
+            probe.failed()
+
+    sys.excepthook = hook
+    atexit.register(leaving)
+
+
+def tell(probe: Probe, error: BaseException, trace: TracebackType | None) -> None:
+    """Tell of an exception with its innermost frames."""
+    try:
+        if not isinstance(error, KeyboardInterrupt):
+            tell_versions(probe)
+            name = f"{type(error).__module__}.{type(error).__qualname__}"
+            probe.event("exception", exception=name, message=str(error)[:2000], frames=frames_of(trace))
+    except Exception:
+        probe.failed()
+
+
+def frames_of(trace: TracebackType | None) -> list[str]:
+    """The innermost frames, as ``file:line function``, outermost first."""
+    found: list[str] = []
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        found.append(f"{code.co_filename}:{trace.tb_lineno} {code.co_name}")
+        trace = trace.tb_next
+    return found[-_MOST_FRAMES:]

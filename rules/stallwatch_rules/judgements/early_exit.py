@@ -1,0 +1,45 @@
+"""A rank that ended, without an error, before the others: they wait for it until a timeout ends them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from stallwatch_rules.judgements.facts import Judgement, RunFacts
+from stallwatch_rules.records import Line
+from stallwatch_rules.text.digest import fold_ranks
+from stallwatch_rules.text.sentences import say
+
+
+class Left(msgspec.Struct, frozen=True):
+    """A process of a run that ended by itself, without an error, while others went on."""
+
+    rank: int | None
+    step: int | None = None  #: the last one that was seen before
+
+
+def judge_left(left: Sequence[Left], facts: RunFacts) -> Judgement | None:
+    """Ranks that left, where the others stand or ended for want of them."""
+    if not left or facts.complete or facts.failed_otherwise:
+        return None
+    if not (facts.stalled or facts.timed_out or facts.lost):
+        return None
+    return Judgement("fatal", told_of(left, facts.language))
+
+
+def told_of(left: Sequence[Left], language: str) -> str:
+    """``Rank 2 left with exit code 0 at step 40, …``."""
+    ranks = sorted({one.rank for one in left if one.rank is not None})
+    steps = [one.step for one in left if one.step is not None]
+    who = f"rank {fold_ranks(ranks)}" if ranks else say("left-somebody", language)
+    key = "left-early" if steps else "left-early-no-step"
+    text = say(key, language, who=who, step=min(steps, default=0))
+    return text[0].upper() + text[1:]
+
+
+def shown_as(left: Sequence[Left], line: Line | None, source: str) -> Line:
+    """The line to point to: the launcher's where there is one, else what the rank told of itself."""
+    if line is not None:
+        return line
+    return Line(told_of(left, "en"), source, 0, left[0].rank)

@@ -1,0 +1,84 @@
+"""A SIGKILL, and what was seen of the memory: the kernel's, or somebody's from outside."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallwatch_rules.diagnosis.kills import MemoryKnown
+from stallwatch_rules.matching.matcher import lines_of
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis
+
+GIB = 2**30
+STEPS = "".join(f"[rank0]: step {step}/60 loss {2 / step:.4f}\n" for step in range(1, 21))
+KILLED = (
+    "E1121 08:41:10.745000 26924 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9)"
+    " local_rank: 1 (pid: 27127) of binary: /opt/venv/bin/python\n"
+)
+REFUSED = (
+    "[rank1]: RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes\n"
+)
+LIMIT = "slurmstepd: error: *** JOB 48213 ON gpu017 CANCELLED AT 2026-05-02T09:20:21 DUE TO TIME LIMIT ***\n"
+LOW = MemoryKnown(counted=False, held=12 * GIB, limit=128 * GIB, ranks={0: 5 * GIB, 1: 6 * GIB})
+HIGH = MemoryKnown(counted=False, held=125 * GIB, limit=128 * GIB)
+OUTSIDE, OOM = "process-killed-from-outside", "host-oom-sigkill"
+
+
+def ended(
+    known: Catalogue, text: str, memory: MemoryKnown | None, *, ending: str = "failed: It exited with 1."
+) -> Diagnosis:
+    reading = RunReading(known)
+    reading.feed(lines_of(text))
+    return reading.diagnose(ending=ending, failed=True, memory=memory)
+
+
+@pytest.mark.parametrize(
+    ("memory", "rule", "least", "most"),
+    [
+        (None, OOM, 0.7, 0.8),
+        (LOW, OUTSIDE, 0.75, 0.9),
+        (HIGH, OOM, 0.8, 0.9),
+        (MemoryKnown(counted=True, held=12 * GIB, limit=128 * GIB), OOM, 0.8, 0.9),
+        (MemoryKnown(counted=None, held=12 * GIB, limit=128 * GIB), OOM, 0.3, 0.5),
+        (MemoryKnown(counted=False, held=100 * GIB, limit=128 * GIB), OOM, 0.7, 0.8),
+        (MemoryKnown(counted=False), OOM, 0.7, 0.8),
+        (MemoryKnown(counted=False, ranks={0: 60 * GIB, 1: 60 * GIB}, limit=128 * GIB), OOM, 0.8, 0.9),
+    ],
+)
+def test_memory_tells_who_killed(
+    catalogue: Catalogue, memory: MemoryKnown | None, rule: str, least: float, most: float
+) -> None:
+    found = ended(catalogue, STEPS + KILLED, memory)
+    assert found.primary is not None and found.primary.rule == rule
+    assert least <= found.primary.confidence <= most
+    other = {OUTSIDE, OOM} - {rule}
+    assert not other & {finding.rule for finding in found.findings}
+
+
+def test_the_line_of_the_kill_stays_the_evidence(catalogue: Catalogue) -> None:
+    found = ended(catalogue, STEPS + KILLED, LOW)
+    assert found.primary is not None and "exitcode: -9" in found.primary.evidence[0]
+    told = next(finding for finding in found.findings if finding.rule == OUTSIDE)
+    assert "12.0 of the 128.0 GiB" in told.note
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        (STEPS + REFUSED + KILLED, OOM),  # the log says itself that memory ran out
+        (STEPS + KILLED + LIMIT, "slurm-time-limit"),  # who sent the signal is known
+        (STEPS + "[rank9]: step 21/60 loss 0.1\n" + KILLED, OOM),  # another node's lines
+    ],
+)
+def test_what_the_log_knows_better_stays(catalogue: Catalogue, text: str, rule: str) -> None:
+    found = ended(catalogue, text, LOW)
+    assert found.primary is not None and found.primary.rule == rule
+
+
+@pytest.mark.parametrize(("memory", "rule"), [(None, OOM), (LOW, OUTSIDE), (HIGH, OOM)])
+def test_a_command_that_was_killed_itself(
+    catalogue: Catalogue, memory: MemoryKnown | None, rule: str
+) -> None:
+    found = ended(catalogue, STEPS, memory, ending="killed: The command was ended by SIGKILL.")
+    assert found.primary is not None and found.primary.rule == rule
