@@ -1,7 +1,9 @@
-"""What the dashboard's pages cost its server with many runs: ``make bench-dashboard``.
+"""What the dashboard's pages cost their server with many runs: ``make bench-dashboard``.
 
-Prints the time of each page's own work (numbers, table, charts), first and at a refresh, while scrapes go on,
-and the memory over a thousand refreshes. What the browser and Streamlit's wire add is not in it.
+Prints the time of each page's own work (numbers, table, charts), first and at a refresh after another scrape,
+and the memory over a thousand refreshes of both pages; from the embedded store, then from a Prometheus that
+holds the same history. At last the diagnosis of an upload beside ``stallwatch diagnose``. What the browser
+and Streamlit's wire add is not in it. Times are this process's processor time, with the clock's in brackets.
 """
 
 from __future__ import annotations
@@ -14,20 +16,24 @@ from collections.abc import Callable
 from datetime import timezone
 from pathlib import Path
 
+import dashboard_upload
 import fleet
 import psutil
+from dashboard_prometheus import PROMETHEUS, PROMTOOL, imported, serving
 
 from stallwatch_dashboard import charts
 from stallwatch_dashboard.charts.base import Look, Span
 from stallwatch_dashboard.pages.runs_table import table
 from stallwatch_dashboard.settings import DashboardSettings
 from stallwatch_dashboard.sources.embedded import Embedded
-from stallwatch_dashboard.sources.exposition import Reading
 from stallwatch_dashboard.sources.store import MetricStore
 from stallwatch_dashboard.words import speaker
+from stallwatch_exporter.runs.runfolder import RunFolder
 
 END = 1_795_000_000.0
 SAY = speaker("en")
+RUN = 7  # the one that is looked at
+NAME = f"run-{RUN:03}"
 
 
 def runs_page(source: Embedded) -> None:
@@ -35,36 +41,49 @@ def runs_page(source: Embedded) -> None:
     table(source.rows(), source.clock(), timezone.utc, SAY)._compute()
 
 
-def run_page(source: Embedded, run: str) -> None:
+def run_page(source: Embedded, begin: float) -> None:
     """The Run page's work, charts included."""
-    row, found, incidents = source.row(run), source.frames(run), source.incidents(run)
-    assert row is not None and not found.nothing
-    span = Span(END - 86400, source.clock(), live=True)
+    row, found, incidents = source.row(NAME), source.frames(NAME), source.incidents(NAME)
+    assert row is not None and not found.nothing, source.problem
+    source.run_names()
+    span = Span(begin, source.clock(), live=True)
     for chart in charts.BOARD:
         if chart.drawable(found):
             chart.draw(found, incidents, span, Look(), SAY).to_json()
 
 
-def timed(act: Callable[[], None], times: int) -> float:
-    """Median seconds."""
+def timed(act: Callable[[], None], times: int = 1, before: Callable[[], None] = lambda: None) -> str:
+    """Medians in milliseconds: of this process's processor time, and of the clock."""
     took = []
     for _ in range(times):
-        began = time.perf_counter()
+        before()
+        began = time.process_time(), time.perf_counter()
         act()
-        took.append(time.perf_counter() - began)
-    return statistics.median(took)
+        took.append((time.process_time() - began[0], time.perf_counter() - began[1]))
+    used, passed = (1000 * statistics.median(times) for times in zip(*took, strict=True))
+    return f"{used:8.0f} ms ({passed:,.0f} ms)"
 
 
-def scrape(store: MetricStore, runs: int, ranks: int, at: float) -> None:
-    """Another scrape of every run's step and its ranks' steps."""
-    step = (at - END) + 50_000
-    readings = [Reading(f"run-{run:03}", "stallwatch_step", None, "", step) for run in range(runs)]
-    readings += [
-        Reading(f"run-{run:03}", "stallwatch_rank_step", rank, "", step)
-        for run in range(runs)
-        for rank in range(ranks)
-    ]
-    store.write(readings, at)
+def pages(source: Embedded, begin: float, before: Callable[[], None]) -> None:
+    """Print what both pages take."""
+    print(f"  {'Runs page, first':36} {timed(lambda: runs_page(source))}")
+    print(f"  {'Runs page, refresh (median of 20)':36} {timed(lambda: runs_page(source), 20, before)}")
+    print(f"  {'Run page, first':36} {timed(lambda: run_page(source, begin))}")
+    print(f"  {'Run page, refresh (median of 20)':36} {timed(lambda: run_page(source, begin), 20, before)}")
+
+
+def refreshed(source: Embedded, begin: float, times: int, before: Callable[[], None]) -> None:
+    """Print the memory over so many refreshes of both pages."""
+    process, sizes = psutil.Process(), []
+    for number in range(times):
+        before()
+        if number % 25 == 0:
+            sizes.append(process.memory_info().rss >> 20)
+        runs_page(source)
+        run_page(source, begin)
+    sizes.append(process.memory_info().rss >> 20)
+    early, late = statistics.median(sizes[len(sizes) // 5 :][:4]), statistics.median(sizes[-4:])
+    print(f"  memory over {times:,} refreshes of both: {early:.0f} MiB after a fifth → {late:.0f} MiB")
 
 
 def main() -> None:
@@ -74,46 +93,62 @@ def main() -> None:
     parser.add_argument("--hours", type=float, default=24.0)
     parser.add_argument("--every", type=float, default=60.0, help="seconds between the points of a series")
     parser.add_argument("--refreshes", type=int, default=1000, help="for the memory")
+    parser.add_argument("--no-prometheus", action="store_true")
+    parser.add_argument("--upload-mb", type=int, default=200, help="of the upload that is read; 0: none")
     told = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="stallwatch-bench-") as folder:
-        home = Path(folder)
-        began = time.perf_counter()
-        points = fleet.make(
-            home / "metrics.duckdb",
-            runs=told.runs,
-            ranks=told.ranks,
-            hours=told.hours,
-            every=told.every,
-            end=END,
-        )
-        size = (home / "metrics.duckdb").stat().st_size
-        print(
-            f"{told.runs} runs × {told.ranks} ranks × {told.hours:g} h: {points:,} points, {size >> 20} MiB,"
-        )
-        print(f"  generated in {time.perf_counter() - began:.0f} s")
-        clock = [END]
-        began = time.perf_counter()
-        source = Embedded(DashboardSettings(home=home), clock=lambda: clock[0])
-        print(f"{'the store is opened':40} {1000 * (time.perf_counter() - began):8.0f} ms")
-        assert isinstance(source.store, MetricStore)
-        print(f"{'Runs page, first':40} {1000 * timed(lambda: runs_page(source), 1):8.0f} ms")
-        print(
-            f"{'Runs page, refresh (median of 20)':40} {1000 * timed(lambda: runs_page(source), 20):8.0f} ms"
-        )
-        print(f"{'Run page, first':40} {1000 * timed(lambda: run_page(source, 'run-007'), 1):8.0f} ms")
-        refresh = timed(lambda: run_page(source, "run-007"), 10)
-        print(f"{'Run page, refresh (median of 10)':40} {1000 * refresh:8.0f} ms")
-        process = psutil.Process()
-        sizes = []
-        for number in range(told.refreshes):
-            clock[0] += 2.0
-            if number % 50 == 0:
-                scrape(source.store, told.runs, told.ranks, clock[0])
-                sizes.append(process.memory_info().rss >> 20)
-            runs_page(source)
-        early, late = statistics.median(sizes[2:6] or sizes), statistics.median(sizes[-4:])
-        print(f"memory over {told.refreshes:,} refreshes: {early:.0f} MiB → {late:.0f} MiB")
-        source.close()
+        numbers(Path(folder), told)
+    if told.upload_mb:
+        dashboard_upload.compare(told.upload_mb)
+
+
+def numbers(home: Path, told: argparse.Namespace) -> None:
+    """Both stores."""
+    file, began = home / "metrics.duckdb", time.perf_counter()
+    begin = END - told.hours * 3600
+    points = fleet.make(file, runs=told.runs, ranks=told.ranks, hours=told.hours, every=told.every, end=END)
+    for number in range(told.runs):
+        RunFolder.create(f"run-{number:03}", ["python", "train.py"], home=home, now=begin + told.every)
+    print(f"{told.runs} runs × {told.ranks} ranks × {told.hours:g} h: {points:,} points, generated in")
+    print(f"  {time.perf_counter() - began:.0f} s. The embedded store, {file.stat().st_size >> 20} MiB:")
+    clock, moments = [END], int(told.hours * 3600 / told.every)
+    began = time.perf_counter()
+    source = Embedded(DashboardSettings(home=home), clock=lambda: clock[0])
+    print(f"  {'the store is opened':36} {1000 * (time.perf_counter() - began):8.0f} ms")
+    store, scrapes = source.store, fleet.Scrapes(told.runs, told.ranks)
+    assert isinstance(store, MetricStore)
+
+    def scraped(run: int | None = RUN) -> None:
+        clock[0] += 2.0
+        number = moments + int((clock[0] - END) / 2)
+        store.write(scrapes.readings(number, clock[0], run), clock[0])
+
+    pages(source, begin, scraped)
+    every = timed(lambda: scraped(None), 3)
+    print(f"  {'a scrape of all runs is written':36} {every}")
+    refreshed(source, begin, told.refreshes, scraped)
+    source.close()
+    if told.no_prometheus or not (PROMETHEUS and PROMTOOL):
+        print("no Prometheus is measured" if told.no_prometheus else "no prometheus or promtool here")
+        return
+    began = time.perf_counter()
+    file.unlink()
+    fleet.make(file, runs=told.runs, ranks=told.ranks, hours=told.hours, every=told.every, end=END)
+    samples = imported(file, home, whole=NAME, ranks_since=END - 3600, hours=told.hours)
+    print(f"Prometheus, {samples:,} samples of the same (single ranks of other runs only for an hour),")
+    print(f"  imported in {time.perf_counter() - began:.0f} s:")
+    with serving(home) as (url, server):
+        asking = Embedded(DashboardSettings(home=home, prometheus_url=url), clock=lambda: clock[0])
+        clock[0] = END
+
+        def later() -> None:
+            clock[0] += 2.0 if clock[0] < END + 60 else -60.0  # the history ends; it must not get stale
+
+        before = sum(server.cpu_times()[:2])
+        pages(asking, begin, later)
+        print(f"  the server's own processor time for all that: {sum(server.cpu_times()[:2]) - before:.1f} s")
+        refreshed(asking, begin, max(1, told.refreshes // 10), later)
+        asking.close()
 
 
 if __name__ == "__main__":

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import duckdb
 
+from stallwatch_dashboard.sources.exposition import Reading
 from stallwatch_dashboard.sources.store import MetricStore
 
 #: Metrics of each rank and of the run, with the SQL of their value: `n` is the scrape's number, `r` the rank.
@@ -28,6 +30,7 @@ _OF_RUN = {
     "warnings_total": "n",
     "stalled_seconds_total": "0",
     "last_progress_timestamp_seconds": "t",
+    "log_lines_total": "n * 100",
 }
 _LABELLED = {
     "stall_threshold_seconds": ('{"phase": "train"}', "30"),
@@ -35,24 +38,23 @@ _LABELLED = {
 }
 
 
-def make(path: Path, *, runs: int, ranks: int, hours: float, every: float, end: float) -> int:
-    """Write the file; returns how many points it holds. The last scrape is at `end`."""
-    MetricStore(path).close()  # its tables
-    connection = duckdb.connect(str(path), config={"threads": 2, "memory_limit": "2GB"})
+_KINDS = [
+    *((name, "", True, value) for name, value in _OF_RANKS.items()),
+    *((name, "", False, value) for name, value in _OF_RUN.items()),
+    *((name, labels, False, value) for name, (labels, value) in _LABELLED.items()),
+]
+_VALUE = "CASE kind " + " ".join(f"WHEN {n} THEN {value}" for n, (*_, value) in enumerate(_KINDS)) + " END"
+
+
+def _places(connection: duckdb.DuckDBPyConnection, runs: int, ranks: int) -> None:
+    """A table of all series."""
     connection.execute(
         "CREATE TEMP TABLE kinds (metric VARCHAR, labels VARCHAR, of_rank BOOLEAN, kind INTEGER)"
     )
-    formulas = []
-    kinds = [
-        *((name, "", True, value) for name, value in _OF_RANKS.items()),
-        *((name, "", False, value) for name, value in _OF_RUN.items()),
-        *((name, labels, False, value) for name, (labels, value) in _LABELLED.items()),
-    ]
-    for number, (name, labels, of_rank, value) in enumerate(kinds):
+    for number, (name, labels, of_rank, _) in enumerate(_KINDS):
         connection.execute(
             "INSERT INTO kinds VALUES (?, ?, ?, ?)", [f"stallwatch_{name}", labels, of_rank, number]
         )
-        formulas.append(f"WHEN {number} THEN {value}")
     connection.execute(
         f"""
         CREATE TEMP TABLE places AS
@@ -60,6 +62,13 @@ def make(path: Path, *, runs: int, ranks: int, hours: float, every: float, end: 
         FROM range({runs}) runs(run), kinds, range({ranks}) ranks(r) WHERE of_rank OR r = 0
         """
     )
+
+
+def make(path: Path, *, runs: int, ranks: int, hours: float, every: float, end: float) -> int:
+    """Write the file; returns how many points it holds. The last scrape is at `end`."""
+    MetricStore(path).close()  # its tables
+    connection = duckdb.connect(str(path), config={"threads": 2, "memory_limit": "2GB"})
+    _places(connection, runs, ranks)
     connection.execute(
         "INSERT INTO series SELECT id, printf('run-%03d', run), metric,"
         " CASE WHEN of_rank THEN r END, labels FROM places"
@@ -71,7 +80,7 @@ def make(path: Path, *, runs: int, ranks: int, hours: float, every: float, end: 
         connection.execute(
             f"""
             INSERT INTO points
-            SELECT id, t, CASE kind {" ".join(formulas)} END
+            SELECT id, t, {_VALUE}
             FROM (SELECT n, {end} - ({moments} - 1 - n) * {every} AS t
                   FROM range({first}, {first + count}) moments(n)), places
             ORDER BY t
@@ -80,3 +89,51 @@ def make(path: Path, *, runs: int, ranks: int, hours: float, every: float, end: 
     found = connection.execute("SELECT count(*) FROM points").fetchone()
     connection.close()
     return int(found[0]) if found else 0
+
+
+class Scrapes:
+    """What the agents of these runs answer at a time."""
+
+    def __init__(self, runs: int, ranks: int) -> None:
+        self._connection = duckdb.connect()
+        _places(self._connection, runs, ranks)
+
+    def readings(self, number: int, at: float, run: int | None = None) -> list[Reading]:
+        """The scrape of this number, of all runs or of one."""
+        rows = self._connection.execute(
+            "SELECT printf('run-%03d', run), metric, CASE WHEN of_rank THEN r END, labels,"
+            f" CAST({_VALUE} AS DOUBLE) FROM places, (SELECT ? AS n, ? AS t) WHERE run = coalesce(?, run)",
+            [number, at, run],
+        ).fetchall()
+        return [Reading(*row) for row in rows]
+
+
+def to_openmetrics(store: Path, text: Path, *, whole: str, ranks_since: float) -> int:
+    """The points of a store as text for ``promtool tsdb create-blocks-from openmetrics``; returns how many.
+
+    Series of single ranks only from `ranks_since` on, but of the run `whole` all.
+    """
+    connection = duckdb.connect(str(store), read_only=True, config={"threads": 1})
+    (texts,) = connection.execute("SELECT list(DISTINCT labels) FROM series").fetchone() or ([],)
+    connection.execute("CREATE TEMP TABLE written (labels VARCHAR, told VARCHAR)")
+    for labels in texts:
+        told = "".join(f',{name}="{value}"' for name, value in json.loads(labels or "{}").items())
+        connection.execute("INSERT INTO written VALUES (?, ?)", [labels, told])
+    connection.execute(
+        f"""
+        COPY (
+            SELECT concat(
+                metric, '{{run="', run, '"', CASE WHEN rank IS NOT NULL THEN ',rank="' || rank || '"' END,
+                told, '}} ', coalesce(v, 'nan'::DOUBLE), ' ', printf('%.3f', t)
+            )
+            FROM points JOIN series ON series.id = series JOIN written USING (labels)
+            WHERE rank IS NULL OR run = '{whole}' OR t > {ranks_since}
+            ORDER BY t
+        ) TO '{text}' (FORMAT csv, HEADER false, QUOTE '', ESCAPE '', DELIMITER '\x01')
+        """
+    )
+    connection.close()
+    with text.open("ab") as lines:
+        lines.write(b"# EOF\n")
+    with text.open("rb") as lines:
+        return sum(chunk.count(b"\n") for chunk in iter(lambda: lines.read(1 << 20), b"")) - 1

@@ -198,7 +198,11 @@ def _key(frame: pd.DataFrame) -> pd.Series:
 def _fold(frame: pd.DataFrame, how: Callable[[pd.DataFrame], pd.Series]) -> pd.DataFrame:
     if frame.empty:
         return empty()
-    wide = frame.assign(key=_key(frame)).pivot(index="t", columns="key", values="v").sort_index().ffill()
+    if frame["rank"].nunique(dropna=False) * frame["labels"].nunique(dropna=False) == 1:
+        wide = frame.set_index("t")[["v"]]
+    else:
+        wide = frame.assign(key=_key(frame)).pivot(index="t", columns="key", values="v")
+    wide = wide.sort_index().ffill()
     folded = how(wide)
     return of_run(folded.index, folded.to_numpy())
 

@@ -39,7 +39,7 @@ def numbers() -> RunMetrics:
     metrics.read(5, 100)
     metrics.progress(57, 900)
     metrics.phase("train")
-    metrics.thresholds({"train": 30.0})
+    metrics.thresholds({"train": 300.0})
     metrics.stalled(12.0)
     metrics.host_memory(6 << 30)
     metrics.host_memory_limit(10 << 30)
@@ -102,7 +102,7 @@ def test_a_row_tells_the_same_as_from_the_embedded_store(store: PrometheusStore)
     assert (found.step_seconds, found.stalled_seconds, found.stepping_seconds) == (2.0, 12.0, 20.0)
     assert (found.memory_bytes, found.host_memory_limit_bytes) == (21 << 30, 10 << 30)
     assert not found.overdue and found.started_at is not None
-    assert store.glances([RUN], time.time() + 60)[RUN].overdue
+    assert store.glances([RUN], time.time() + 600)[RUN].overdue
     assert store.problem is None
 
 
@@ -111,7 +111,7 @@ def test_the_run_page_has_its_frames(store: PrometheusStore) -> None:
     assert found.steps["v"].iloc[-1] == 57 and found.total_steps == 900
     assert sorted(found.loss["rank"].unique()) == [0, 1]
     assert found.memory_kind == "allocated" and [name for _, name in found.phases] == ["train"]
-    assert found.threshold["v"].iloc[-1] == 30.0
+    assert found.threshold["v"].iloc[-1] == 300.0
     assert set(found.rank_steps.groupby("rank")["v"].last()) == {57, 50}
 
 

@@ -23,17 +23,21 @@ def lag(rank_steps: pd.DataFrame, moments: int = _MOMENTS) -> pd.DataFrame:
     Of each span of time the last known step counts, so ranks that are scraped one after the other within it
     are not taken for late.
     """
-    if rank_steps.empty:
+    known = rank_steps.dropna(subset=["rank", "v"])
+    if known.empty:
         return pd.DataFrame()
-    first, last = rank_steps["t"].min(), rank_steps["t"].max()
+    times = known["t"].to_numpy("float64")
+    first, last = times.min(), times.max()
     width = (last - first) / moments or 1.0
-    spans = np.minimum(((rank_steps["t"] - first) / width).astype(int), moments - 1)
-    known = rank_steps.assign(span=spans).sort_values("t", kind="stable")
-    wide = known.pivot_table(index="rank", columns="span", values="v", aggfunc="last")
-    wide = wide.reindex(columns=range(moments)).ffill(axis="columns")
-    behind = wide.max(axis="index") - wide
-    behind.columns = [first + (span + 0.5) * width for span in range(moments)]
-    return behind.sort_index()
+    order = np.argsort(times, kind="stable")
+    spans = np.minimum(((times[order] - first) / width).astype(int), moments - 1)
+    ranks, rows = np.unique(known["rank"].to_numpy("int64")[order], return_inverse=True)
+    wide = np.full((len(ranks), moments), np.nan)
+    wide[rows, spans] = known["v"].to_numpy("float64")[order]  # of several in one span the last one stays
+    told = np.maximum.accumulate(np.where(np.isnan(wide), 0, np.arange(moments)), axis=1)
+    wide = np.take_along_axis(wide, told, axis=1)  # where nothing was told, what was told before
+    ahead = np.fmax.reduce(wide, axis=0)
+    return pd.DataFrame(ahead - wide, ranks, [first + (span + 0.5) * width for span in range(moments)])
 
 
 def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say) -> Drawing:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from stallwatch_alerts.prometheus.asking import NoAnswer, Prometheus
@@ -24,7 +25,6 @@ _PULSE_POINTS = 60
 _FEW_POINTS, _MANY_POINTS = 400, 120  #: moments of a chart; and of one that has a series a rank
 _PRESENT = "stallwatch_log_lines_total"  #: every agent has it from its first moment on
 _OWN = ("__name__", "run", "rank", "instance", "job")
-_COLUMNS = {"rank": "Int64", "labels": "object", "t": "float64", "v": "float64"}
 
 
 class PrometheusStore:
@@ -47,14 +47,10 @@ class PrometheusStore:
         now = self._clock()
         start = since if since is not None else self.first_seen(run)
         if start is None:
-            return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in _COLUMNS.items()})
+            return _frame([])
         moments = _MANY_POINTS if points > 1200 else _FEW_POINTS
         found = self._range(f"{metric}{{run={_quoted(run)}}}", start, now, moments)
-        rows = [
-            (*_which(one["metric"]), float(at), _value(value)) for one in found for at, value in one["values"]
-        ]
-        frame = pd.DataFrame(rows, columns=list(_COLUMNS)).astype(_COLUMNS)
-        return frame.sort_values(["rank", "labels", "t"], kind="stable", ignore_index=True)
+        return _frame([(_which(one["metric"]), one["values"]) for one in found])
 
     def latest(self, run: str, metric: str) -> dict[Which, float]:
         """The newest value of every series of one metric, also of a run that is no longer scraped."""
@@ -185,6 +181,19 @@ def _which(labels: dict[str, str]) -> Which:
     rest = {name: text for name, text in labels.items() if name not in _OWN}
     written = json.dumps(rest, sort_keys=True, ensure_ascii=False) if rest else ""
     return (int(rank) if rank.isdecimal() else None, written)
+
+
+def _frame(told: list[tuple[Which, list[tuple[float, str]]]]) -> pd.DataFrame:
+    """By rank, what has none last; then by labels and time, as the answers come."""
+    told = sorted(told, key=lambda one: (one[0][0] is None, one[0][0] or 0, one[0][1]))
+    many = [len(values) for _, values in told]
+    ranks = np.repeat([-1 if rank is None else rank for (rank, _), _ in told], many).astype("int64")
+    labels = np.repeat(np.array([text for (_, text), _ in told], "object"), many)
+    points = [point for _, values in told for point in values]
+    times = np.array([time for time, _ in points], "float64")
+    numbers = np.array([text for _, text in points], "U").astype("float64")
+    known = pd.arrays.IntegerArray(ranks, ranks < 0)
+    return pd.DataFrame({"rank": known, "labels": labels, "t": times, "v": numbers})
 
 
 def _value(text: str) -> float:

@@ -321,9 +321,8 @@ def _frame(points: Points, whose: list[_Which]) -> pd.DataFrame:
     """Rank and labels in the place of the numbers of the series."""
     ranks = np.array([-1 if rank is None else rank for rank, _ in whose], "int64")[points.series]
     labels = np.array([text for _, text in whose], "object")[points.series]
-    columns = {"rank": pd.array(ranks, "Int64"), "labels": labels, "t": points.t, "v": points.v}
-    columns["rank"][ranks < 0] = pd.NA
-    return pd.DataFrame(columns)
+    known = pd.arrays.IntegerArray(ranks, ranks < 0)
+    return pd.DataFrame({"rank": known, "labels": labels, "t": points.t, "v": points.v})
 
 
 def _order(which: _Which) -> tuple[bool, int, str]:

@@ -1,0 +1,58 @@
+"""A real Prometheus that holds a generated history, for ``bench/dashboard.py``."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import fleet
+import psutil
+
+PROMETHEUS = shutil.which("prometheus")
+PROMTOOL = shutil.which("promtool")
+
+
+def imported(store: Path, home: Path, *, whole: str, ranks_since: float, hours: float) -> int:
+    """Import the points of `store` into ``home/prometheus``; returns how many."""
+    text = home / "history.om"
+    count = fleet.to_openmetrics(store, text, whole=whole, ranks_since=ranks_since)
+    # The text is read once a block: few wide ones.
+    width = f"--max-block-duration={int(2 * hours + 2)}h"
+    words = [str(PROMTOOL), "tsdb", "create-blocks-from", "openmetrics", "--quiet", width]
+    subprocess.run([*words, str(text), str(home / "prometheus")], check=True, stdout=subprocess.DEVNULL)
+    text.unlink()
+    return count
+
+
+@contextlib.contextmanager
+def serving(home: Path) -> Iterator[tuple[str, psutil.Process]]:
+    """The address of a Prometheus on ``home/prometheus``, and its process."""
+    config = home / "prometheus.yml"
+    config.write_text("scrape_configs: []\n")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    words = [
+        str(PROMETHEUS),
+        f"--config.file={config}",
+        f"--storage.tsdb.path={home / 'prometheus'}",
+        "--storage.tsdb.retention.time=100y",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(600):
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/-/ready", timeout=5):
+                break
+            time.sleep(0.1)
+        yield url, psutil.Process(child.pid)
+    finally:
+        child.terminate()
+        child.wait(30)

@@ -1,0 +1,67 @@
+"""The diagnosis of an upload by the process that reads uploads, beside ``stallwatch diagnose`` of that log."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import scanlog
+
+from stallwatch_dashboard.settings import DashboardSettings
+from stallwatch_dashboard.uploads.reading import read_uploads
+
+MOST = 2.5  #: times as long as the command
+_FAULT = "RuntimeError: CUDA error: an illegal memory access was encountered"
+
+
+def compare(megabytes: int, rounds: int = 3) -> None:
+    """Print both, the best of some rounds in turn, and how often the page was told how far it is."""
+    with tempfile.TemporaryDirectory(prefix="stallwatch-bench-") as folder:
+        home = Path(folder)
+        log = home / "rank0.log"
+        scanlog.write_rank(log, 0, megabytes << 20, [_FAULT], 0.0001, 0.1)
+        told: list[int] = []
+
+        def command() -> None:
+            words = [sys.executable, "-c", "from stallwatch.cli import main; main()", "diagnose", str(log)]
+            subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+
+        def upload() -> None:
+            told.clear()
+            with log.open("rb") as file:
+                settings = DashboardSettings(home=home)
+                read_uploads([(log.name, file)], settings, "en", lambda done, _: told.append(done))
+
+        command()  # fills the caches of rules and patterns
+        took = {"stallwatch diagnose": [], "upload": []}
+        for _ in range(rounds):
+            for name, act in (("stallwatch diagnose", command), ("upload", upload)):
+                took[name].append(_measured(act))
+        print(f"{megabytes} MB of log, the best of {rounds} (processor time; by the clock in brackets):")
+        best = {name: tuple(map(min, zip(*all_of, strict=True))) for name, all_of in took.items()}
+        for name, (used, passed) in best.items():
+            print(f"  {name:36} {used:8.2f} s ({passed:.2f} s)")
+        used, passed = (best["upload"][n] / best["stallwatch diagnose"][n] for n in (0, 1))
+        print(f"  the upload takes {used:.2f} × ({passed:.2f} ×) as long; at most {MOST} × is wanted")
+        print(f"  its page was told of progress {len(told)} times")
+
+
+def _measured(act: Callable[[], None]) -> tuple[float, float]:
+    """Processor seconds of this process and those it waited for, and seconds by the clock."""
+    began, start = _used(), time.perf_counter()
+    act()
+    return _used() - began, time.perf_counter() - start
+
+
+def _used() -> float:
+    both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in both)
+
+
+if __name__ == "__main__":
+    compare(200)
