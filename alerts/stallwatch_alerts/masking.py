@@ -2,33 +2,76 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from urllib.parse import unquote
+from collections.abc import Iterator
+from urllib.parse import quote, unquote
+
+from stallwatch_rules.text.redact import also_schemes
 
 # In these the host is an address; elsewhere (slack://TokenA/…) the place of the host may hold a token.
 _HOST_IS_NO_SECRET = {"http", "https", "json", "jsons", "xml", "xmls", "form", "forms"}
-_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?:[^/?#@]*@)?(?P<host>[^/?#]*)")
+_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
+_HOST = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
 _SHORTEST_SECRET = 6
+_MASK = "****"
 
 
 def mask_url(url: str) -> str:
     """``slack://TokenA/TokenB`` as ``slack://****``; a webhook of one's own as ``json://host:port/****``."""
     found = _URL.match(url.strip())
     if found is None:
-        return "****"
+        return _MASK
     scheme = found["scheme"].lower()
-    if scheme in _HOST_IS_NO_SECRET and found["host"]:
-        return f"{scheme}://{found['host']}/****"
-    return f"{scheme}://****"
+    # An @ behind the first slash may end a password with a slash in it: then nothing before it is a host.
+    place, *path = re.split(r"[/?#]", found["rest"], maxsplit=1)
+    host = place.rpartition("@")[2]
+    doubtful = "@" in "".join(path).partition("?")[0]
+    if scheme in _HOST_IS_NO_SECRET and _HOST.fullmatch(host) and not doubtful:
+        return f"{scheme}://{host}/{_MASK}"
+    return f"{scheme}://{_MASK}"
 
 
 def hide_secrets(text: str, url: str) -> str:
-    """The text without the URL or any longer piece of it, for what a library says about a failure."""
-    _, _, rest = url.partition("://")
-    pieces = [url, rest, *re.split(r"[/?#@&=:,]+", rest)]
-    pieces += [unquote(piece) for piece in pieces]
-    masked = mask_url(url)
-    for piece in sorted(pieces, key=len, reverse=True):
-        if len(piece) >= _SHORTEST_SECRET and piece not in masked:
-            text = text.replace(piece, "****")
+    """The text without the URL or any piece of it, for what a library says about a failure.
+
+    Short pieces may be words of the text as well: they go where they stand as in an address or in quotes, or
+    could be no word. So do the first and last character of a piece, as Apprise writes it (``T...x``).
+    """
+    shown = mask_url(url).lower()
+    for piece in sorted(_pieces(url), key=len, reverse=True):
+        if piece.lower() in shown:
+            continue
+        exact = re.escape(piece)
+        if len(piece) < _SHORTEST_SECRET:
+            before, after = r"(?<![\w.-])", r"(?![\w-])"
+            if piece.isalpha() and piece.islower():
+                before = r"(?<=[/=:@?&'\"(<\[])"
+            exact = f"{before}{exact}{after}"
+        ends = rf"(?<!\w){re.escape(piece[0])}(?:\.{{3}}|…){re.escape(piece[-1])}(?!\w)"
+        text = re.sub(f"{exact}|{ends}", _MASK, text, flags=re.IGNORECASE)
     return text
+
+
+@functools.cache
+def learn_schemes() -> None:
+    """Have all that is redacted from now on know the chats of the Apprise that is installed. Imports it."""
+    from apprise.manager_plugins import NotificationManager
+
+    also_schemes(NotificationManager().schemas())
+
+
+def _pieces(url: str) -> set[str]:
+    """The URL, all behind its scheme, its parts, and each as a library may have written it."""
+    _, _, rest = url.strip().partition("://")
+    place, slash, path = rest.partition("/")
+    found = {url.strip(), rest, place.rpartition("@")[0], slash + path if path else "", path}
+    found.update(re.split(r"[/?#&]+", rest))
+    found.update(re.split(r"[/?#@&=:,]+", rest))
+    return {form for piece in found for form in _written(piece) if form}
+
+
+def _written(piece: str) -> Iterator[str]:
+    yield piece
+    yield unquote(piece)
+    yield quote(unquote(piece), safe="/?&=:@")

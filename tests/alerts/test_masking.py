@@ -4,6 +4,7 @@ import pytest
 
 from stallwatch_alerts.masking import hide_secrets, mask_url
 from stallwatch_alerts.settings import AlertSettings
+from stallwatch_rules.text.chaturls import HOST_SCHEMES, OPEN_SCHEMES, SECRET_SCHEMES
 
 
 @pytest.mark.parametrize(
@@ -17,6 +18,11 @@ from stallwatch_alerts.settings import AlertSettings
         ),
         ("https://hooks.slack.com/services/SECRET", "https://hooks.slack.com/****"),
         ("SECRET", "****"),
+        ("json://user:SEC/RET@chat.example/hook", "json://****"),  # a slash in the password
+        ("json://SECRET@chat.example/SECRET/to@all?a@b", "json://****"),
+        ("json://chat.example/SECRET?to=a@b", "json://chat.example/****"),
+        ("json://[::1]:80/SECRET", "json://[::1]:80/****"),
+        ("json://user:SECRET", "json://****"),
     ],
 )
 def test_masked_urls_hold_no_secret(url: str, masked: str) -> None:
@@ -30,6 +36,51 @@ def test_secrets_vanish_from_what_a_library_says() -> None:
     for secret in ("s3cr3t-token", "abcdef123", "pa55word"):
         assert secret not in shown
     assert "chat.example" in shown
+
+
+SHORT = "json://u:pw@chat.example/ab/c1/hook?k=Zq"
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (
+            "Max retries exceeded with url: /ab/c1/hook?k=Zq (refused)",
+            "Max retries exceeded with url: **** (refused)",
+        ),
+        ("POST http://chat.example/ab/c1 failed", "POST http://chat.example/****/**** failed"),
+        ("the token (c1) or 'ab' is wrong", "the token (****) or '****' is wrong"),
+        ("cannot use Zq, absolutely", "cannot use ****, absolutely"),
+        ("about the chat at chat.example: abc", "about the chat at chat.example: abc"),
+    ],
+)
+def test_short_pieces_vanish_where_they_stand_as_in_an_address(said: str, shown: str) -> None:
+    assert hide_secrets(said, SHORT) == shown
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("slack://TokenA1/TokenB2/TokenC3", "Unparseable URL slack://T...1/T...2/T...3"),
+        ("tgram://12345:AbCdEf/42", "Unparseable URL tgram://1...f"),
+        ("lark://S3cretTok", "the token s3crettok is refused"),  # a host in lower case
+        ("json://h/caf%C3%A9-secret", "no such path /café-secret"),
+    ],
+)
+def test_what_a_library_made_of_a_secret_vanishes_too(url: str, said: str) -> None:
+    shown = hide_secrets(said, url)
+    assert "****" in shown
+    for piece in ("T...", "1...", "...f", "s3cret", "café"):
+        assert piece not in shown
+
+
+def test_the_schemes_that_are_redacted_are_those_of_the_installed_apprise() -> None:
+    """Where this fails, Apprise has a new service: name its schemes in ``chaturls``."""
+    from apprise.manager_plugins import NotificationManager
+
+    known = SECRET_SCHEMES | HOST_SCHEMES | OPEN_SCHEMES
+    assert set(NotificationManager().schemas()) <= known
+    assert not SECRET_SCHEMES & OPEN_SCHEMES | HOST_SCHEMES & OPEN_SCHEMES | SECRET_SCHEMES & HOST_SCHEMES
 
 
 def test_settings_do_not_show_their_urls() -> None:

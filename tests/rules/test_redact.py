@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stallwatch_rules.text.redact import redact
+from stallwatch_rules.text import redact as module
+from stallwatch_rules.text.chaturls import HOST_SCHEMES, OPEN_SCHEMES, SECRET_SCHEMES
+from stallwatch_rules.text.redact import also_schemes, redact
 
 # Made up, of the right shape. Put together here so that no scanner takes this file for a leak.
 HF = "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZ01234567"
@@ -142,6 +144,24 @@ def test_a_secret_is_masked_and_the_rest_of_the_line_stays(text: str, expected: 
 @pytest.mark.parametrize("text", NOT_SECRET)
 def test_what_is_no_secret_stays(text: str) -> None:
     assert redact(text) == text
+
+
+def test_every_address_of_a_chat_is_masked() -> None:
+    for scheme in SECRET_SCHEMES:
+        assert redact(f"notify {scheme}://a1/b2?c=d now") == f"notify {scheme}://*** now"
+    for scheme in HOST_SCHEMES:
+        assert redact(f"notify {scheme}://host:80/b2?c=d now") == f"notify {scheme}://host:80/*** now"
+    for scheme in OPEN_SCHEMES:
+        assert redact(f"notify {scheme}://u:pw1@host/b now") == f"notify {scheme}://***@host/b now"
+
+
+def test_schemes_of_a_newer_apprise_are_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_RULES", list(module._RULES))
+    monkeypatch.setattr(module, "_chat_schemes", module._chat_schemes)
+    text = "newchat://T0ken/x https://example.org/x s3://bucket/x slack://T0ken"
+    assert "newchat://T0ken" in redact(text)
+    also_schemes(["newchat", "https", "azure", "no.regex|.*"])
+    assert redact(text) == "newchat://*** https://example.org/x s3://bucket/x slack://***"
 
 
 def test_many_lines_at_once_are_redacted_as_one_by_one() -> None:

@@ -19,7 +19,7 @@ from stallwatch_alerts.channels.overhearing import Heard, listen_to, overheard, 
 from stallwatch_alerts.channels.posting import Line, post, retry_after
 from stallwatch_alerts.channels.smtp import code_of
 from stallwatch_alerts.channels.unreached import reason_of, wants_tls
-from stallwatch_alerts.masking import hide_secrets, mask_url
+from stallwatch_alerts.masking import hide_secrets, learn_schemes, mask_url
 from stallwatch_alerts.messages.layout import clipped
 from stallwatch_alerts.messages.page import html_page
 from stallwatch_rules.text.redact import redact
@@ -50,6 +50,7 @@ class AppriseChannel:
     def __init__(self, url: str) -> None:
         """`ChannelError` where Apprise does not understand the URL."""
         silence_libraries()
+        learn_schemes()
         self.name = mask_url(url)
         self._url = url
         # No image mask: the pictures would be loaded from somewhere else.

@@ -13,6 +13,8 @@ from typing import Any
 
 import re2
 
+from stallwatch_rules.text.chaturls import HOST_SCHEMES, OPEN_SCHEMES, SECRET_SCHEMES
+
 MASK = b"***"
 
 _Replace = Callable[[Any], bytes]
@@ -153,6 +155,19 @@ _NAMES = (
 # A backtick ends a value where no word goes on: it is Markdown's around the assignment, or around the value.
 _VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|`[^`\s]+`|(?:[^\s"'`,;&)}\]]|`\w)+)"""
 
+_ADDRESS = r"[a-z0-9]://"
+
+
+def _chats(schemes: Iterable[str]) -> str:
+    names = "|".join(sorted(schemes, key=lambda name: (-len(name), name)))
+    return rf"""(?i)\b((?:{names})://)[^\s"'<>)*,;:][^\s"'<>)]*"""
+
+
+def _own_hosts() -> str:
+    names = "|".join(sorted(HOST_SCHEMES, key=lambda name: (-len(name), name)))
+    return rf"""(?i)\b((?:{names})://[^\s"'<>)/]+/)[^\s"'<>)*,;:][^\s"'<>)]*"""
+
+
 # What to look for quickly, what to replace, with what.
 _TABLE: tuple[tuple[str, str, _Replace], ...] = (
     (r"hf_|api_org_", r"\b(hf_|api_org_)[A-Za-z0-9]{30,}", _keep_prefix),
@@ -202,15 +217,13 @@ _TABLE: tuple[tuple[str, str, _Replace], ...] = (
         r"""|sctapi\.ftqq\.com/)[^\s"'<>)]+""",
         _keep_prefix,
     ),
-    (
-        r"(?:slack|discord|lark|feishu|dingtalk|wecombot|tgram|msteams|workflows|schan|pushover|pover|ntfys?)://",
-        r"(?i)\b((?:slack|discord|lark|feishu|dingtalk|wecombot|tgram|msteams|workflows|schan|pushover"
-        r"""|pover|ntfys?)://)[^\s"'<>)*][^\s"'<>)]*""",
-        _keep_prefix,
-    ),
+    # Looked for as any address: in the quick look, two hundred names would cost more than they spare.
+    (_ADDRESS, _chats(SECRET_SCHEMES), _keep_prefix),
+    (_ADDRESS, _own_hosts(), _keep_prefix),
+    (r"mailtos?://", r"""(?i)\b(mailtos?://)[^\s"'<>?*]+@""", lambda m: bytes(m.group(1)) + MASK + b"@"),
     (
         r"[?&][\w-]+=",
-        r"(?i)([?&](?:access_token|token|key|api_?key|auth|secret|password|sig|signature|x-amz-signature"
+        r"(?i)([?&](?:access_token|token|key|api_?key|auth|secret|pass(?:word)?|sig|signature|x-amz-signature"
         r"""|x-amz-credential|x-amz-security-token|x-goog-signature)=)[^\s&"'<>)#]{8,}""",
         _keep_prefix,
     ),
@@ -267,4 +280,16 @@ def _set_of(patterns: Iterable[str]) -> Any:
 
 _HINTS = re2.compile(("(?i)" + "|".join(hint for hint, _, _ in _TABLE)).encode(), _options())
 _WHICH = _set_of(hint for hint, _, _ in _TABLE)
-_RULES = tuple((re2.compile(pattern.encode(), _options()), replace) for _, pattern, replace in _TABLE)
+_RULES = [(re2.compile(pattern.encode(), _options()), replace) for _, pattern, replace in _TABLE]
+_OF_CHATS = next(at for at, row in enumerate(_TABLE) if row[1] == _chats(SECRET_SCHEMES))
+_chat_schemes = SECRET_SCHEMES
+
+
+def also_schemes(names: Iterable[str]) -> None:
+    """Take further schemes for addresses of chats: those of the installed Apprise, once it is loaded."""
+    global _chat_schemes
+    new = {name.lower() for name in names if name.isascii() and name.isalnum()}
+    new -= _chat_schemes | HOST_SCHEMES | OPEN_SCHEMES | {"http", "https", "file"}
+    if new:
+        _chat_schemes |= new
+        _RULES[_OF_CHATS] = (re2.compile(_chats(_chat_schemes).encode(), _options()), _keep_prefix)
