@@ -11,9 +11,19 @@ from typing import Any
 
 import pytest
 
+from stallwatch_exporter.checkpoints.checking import check_checkpoint
+from stallwatch_exporter.checkpoints.faults import Fault
 from stallwatch_exporter.probe.api import Probe
 from stallwatch_exporter.rings.probing import Probing
-from stallwatch_exporter.watching.checkpoints import SETTLED_SECONDS, SURE_SECONDS, CheckpointWatch
+from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_exporter.watching import checkpoints
+from stallwatch_exporter.watching.agent import Agent
+from stallwatch_exporter.watching.checkpoints import (
+    PATIENCE_SECONDS,
+    SETTLED_SECONDS,
+    SURE_SECONDS,
+    CheckpointWatch,
+)
 
 EMPTY, CORRUPT = "zero3-empty-state-dict", "checkpoint-archive-corrupt"
 
@@ -97,6 +107,97 @@ def test_a_file_system_that_hangs_holds_up_nothing(tmp_path: Path) -> None:
     assert seen(watched, *range(100)) == []
     hangs.set()
     assert [match.rule for match in watched.finish(101.0)] == [EMPTY]
+
+
+def test_a_look_that_never_comes_back_stops_no_later_one(tmp_path: Path) -> None:
+    jobs: list[Callable[[], None]] = []
+    watched = CheckpointWatch(begin=jobs.append)
+    watched.heard(told(weights(tmp_path / "dead" / "model.safetensors", [0])), 1, 0.0)
+    assert seen(watched, SETTLED_SECONDS) == [] and len(jobs) == 1  # and it is never run
+    watched.heard(told(weights(tmp_path / "model.safetensors", [0])), 2, 20.0)
+    assert seen(watched, 40.0, SETTLED_SECONDS + PATIENCE_SECONDS - 1) == [] and len(jobs) == 1
+    later = SETTLED_SECONDS + PATIENCE_SECONDS
+    assert seen(watched, later) == [] and len(jobs) == 2
+    jobs[-1]()
+    assert seen(watched, later + 1, later + 1 + SURE_SECONDS) == [] and len(jobs) == 3
+    jobs[-1]()
+    (match,) = watched.look(181.0)
+    assert (match.rule, match.line.number) == (EMPTY, 2)
+    jobs[0]()  # the first came back after all
+    assert seen(watched, 182.0, 200.0, 212.0) == []
+    jobs[-1]()
+    assert [match.line.number for match in watched.look(213.0)] == [1]
+
+
+def test_looks_that_never_come_back_are_few(tmp_path: Path) -> None:
+    jobs: list[Callable[[], None]] = []
+    watched = CheckpointWatch(begin=jobs.append)
+    for number in range(50):
+        watched.heard(told(tmp_path / str(number)), number, 1000.0 * number)
+        assert seen(watched, 1000.0 * number + SETTLED_SECONDS) == []
+    assert len(jobs) == 4
+
+
+def test_what_is_saved_again_and_again_to_the_same_place_is_told(
+    watch_here: CheckpointWatch, tmp_path: Path
+) -> None:
+    """A trainer that overwrites its last checkpoint more often than it takes to be sure."""
+    file = weights(tmp_path / "last" / "model.safetensors", [0])
+    found = []
+    for now in range(100):
+        if now % 15 == 0:
+            watch_here.heard(told(file), now, float(now))
+        found += watch_here.look(float(now))
+    assert [match.rule for match in found] == [EMPTY]
+
+
+def test_what_was_found_in_a_file_is_not_forgotten_when_its_folder_is_told_of(
+    watch_here: CheckpointWatch, tmp_path: Path
+) -> None:
+    file = weights(tmp_path / "checkpoint-2" / "model.safetensors", [0])
+    watch_here.heard(told(file), 1, 0.0)
+    sure = SETTLED_SECONDS + SURE_SECONDS + 2
+    assert seen(watch_here, SETTLED_SECONDS, SETTLED_SECONDS + 1) == []
+    watch_here.heard(told(file.parent), 2, sure - SETTLED_SECONDS)
+    assert seen(watch_here, sure, sure + 1) == [EMPTY]
+
+
+def test_an_error_in_a_look_is_told_once_and_no_traceback(
+    watch: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(path: Path) -> list[Fault]:
+        if "odd" in path.name:
+            raise ValueError("year 0 is out of range")
+        return check_checkpoint(path)
+
+    monkeypatch.setattr(checkpoints, "check_checkpoint", fails)
+    run = watch()
+    watched = run.agent._hearing._checkpoints = CheckpointWatch(begin=lambda job: job())
+    file = weights(tmp_path / "model.safetensors", [0])
+    watched.heard(told(tmp_path / "odd"), 1, run.now)
+    watched.heard(told(file), 2, run.now)
+    run.wait(60)
+    assert [incident.rule for incident in run.told] == [EMPTY]
+    (notice,) = run.notices
+    assert "looking at checkpoints failed (ValueError: year 0 is out of range)" in notice
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_broken_checkpoint_that_an_earlier_agent_told_of_stays_open(
+    watch: Callable[..., Any], tmp_path: Path, language: str
+) -> None:
+    run = watch(language=language)
+    run.agent._hearing._checkpoints = CheckpointWatch(begin=lambda job: job())
+    file = weights(tmp_path / "model.safetensors", [0])
+    run.agent._hearing._checkpoints.heard(told(file), 1, run.now)
+    run.wait(60)
+    assert [(incident.rule, incident.status) for incident in run.told] == [(EMPTY, "open")]
+    run.end("unknown", None)
+    run.folder = RunFolder.create("sft", ["python", "sft.py"], home=run.home, now=run.now, reuse=True)
+    run.agent = Agent(run.folder, run.settings, run.catalogue, [run.told.append], clock=lambda: run.now)
+    run.steps(1, 30)
+    run.end("finished", 0)
+    assert [incident.status for incident in run.told if incident.rule == EMPTY] == ["open"]
 
 
 def test_a_checkpoint_of_empty_tensors_is_an_incident_and_stays_in_the_diagnosis(

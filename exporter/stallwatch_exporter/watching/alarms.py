@@ -13,7 +13,7 @@ from stallwatch_exporter.incident import Ending, Incident, Resolution, Severity
 from stallwatch_exporter.watching.incidents import IncidentBook
 from stallwatch_exporter.watching.stall import StallState
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
-from stallwatch_rules.judgements.concerns import SEEN
+from stallwatch_rules.judgements.concerns import CHECKPOINT, SEEN, tells_of
 from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS, STEP_TIME
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis, Finding, Match, Phase, Primary, Progress, UnknownException
@@ -35,7 +35,8 @@ class Alarms:
         self._catalogue = catalogue
         self._pending: dict[str, tuple[float, Match]] = {}
         self._warnings: dict[str, tuple[float, Match]] = {}  # of what has not failed yet
-        self._checkpoints: set[str] = set()  # rules by which a checkpoint was found to be broken
+        # Rules by which a checkpoint was found to be broken, by us or by an agent before us.
+        self._checkpoints = {each.rule for each in book.all_open if tells_of(each.note, CHECKPOINT)}
         self._harmful: dict[str, int] = {}  # judgements in a row, by rule
         self._fine: dict[str, int] = {}
         self._known_past: dict[str, int] = {}  # matches by rule
@@ -52,7 +53,7 @@ class Alarms:
 
     def warned(self, match: Match, now: float) -> None:
         """A rank saw what will fail, or what goes wrong without a word: told once, as soon as judged."""
-        if match.captures.get(SEEN) == "checkpoint":
+        if match.captures.get(SEEN) == CHECKPOINT:
             self._checkpoints.add(match.rule)
         if self._book.get("finding", match.rule) is None:
             self._warnings.setdefault(match.rule, (now, match))
@@ -100,6 +101,8 @@ class Alarms:
             if self._by_progress(rule):
                 self._weigh(rule, finding, diagnosis, now)
         for incident in self._book.of_kind("finding"):
+            if incident.rule in self._checkpoints and incident.rule not in findings:
+                continue  # an agent before us saw it: that the run goes on mends no checkpoint
             if incident.rule == UNKNOWN_FAILURE:
                 self._settle(incident, None, diagnosis, now, harmful=diagnosis.verdict == UNKNOWN_FAILURE)
             else:

@@ -80,6 +80,7 @@ class Hearing:
     def look(self, now: float, *, ended: bool = False) -> None:
         """Look after what takes its time: checkpoints that were written."""
         self._all(self._checkpoints.finish(now) if ended else self._checkpoints.look(now))
+        self._checkpoints.raise_error()
 
     def unsaid(self, now: float, *, everything: bool = False) -> list[Line]:
         """Lines for exceptions that the log does not show."""

@@ -15,6 +15,7 @@ from stallwatch_rules.text.plural import counted
 from stallwatch_rules.text.sentences import say
 
 SEEN = "seen"  #: the capture that names the warning, a key of ``CONCERNS``
+CHECKPOINT = "checkpoint"  #: the key of checkpoints that are broken
 
 
 class Concern(NamedTuple):
@@ -113,6 +114,12 @@ def meaning_of(captures: Mapping[str, str], language: str = "en") -> str:
     if concern is None:
         return ""
     return _filled(concern.means_zh if language.startswith("zh") else concern.means, captures)
+
+
+def tells_of(note: str, seen: str) -> bool:
+    """Whether a finding's note, in either language, is that of this warning."""
+    concern = CONCERNS[seen]
+    return any(_filled(means, {}) in note for means in (concern.means, concern.means_zh))
 
 
 def judge_concerns(found: Iterable[Found], *, ended_well: bool, language: str) -> None:
