@@ -136,7 +136,10 @@ class _Reader:
             self._wrong("quiet", 'needs the time zone: timezone = "Asia/Shanghai"')
             return None
         zone = self._try("timezone", _zone, table["timezone"])
-        return QuietHours(*hours, zone, but[0]) if hours and but and zone else None
+        if not (hours and but and zone):
+            return None
+        begin, end = hours
+        return QuietHours(begin, end, zone, but[0])
 
 
 def _texts(value: Any) -> tuple[str, ...]:

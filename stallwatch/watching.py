@@ -6,15 +6,20 @@ import contextlib
 import sys
 import threading
 import time
+from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stallwatch.alert_names import misnamed
+from stallwatch.alert_urls import connecting
 from stallwatch.commands.context import tell
 from stallwatch.config import Config
 from stallwatch.handover import alert_settings
 from stallwatch.terminal_sink import TerminalSink
 from stallwatch_alerts.messages import ending_line
+from stallwatch_alerts.routing import Route
 from stallwatch_exporter.running.ending_words import detail_in
 
 if TYPE_CHECKING:
@@ -71,22 +76,30 @@ class Listeners:
             self._orphans = threading.Timer(_ORPHANS_SECONDS, self._close_orphans, (self._home,))
             self._orphans.daemon = True
             self._orphans.start()
-        if alert_settings(config).all_urls:
+        settings = alert_settings(config)
+        if problems := misnamed(config, catalogue):
+            for problem in problems:
+                tell(str(problem))
+            if not settings.urls:  # what fits no route would be told to nobody
+                everything = Route(broken=True)
+                settings = replace(settings, routes=(*settings.routes, everything))
+                tell("until then what fits no route is told to all chats")
+        if settings.all_urls:
             if find_spec("apprise") is None:
                 tell("[alerts] urls are set, but no message can leave: pip install 'stallwatch[alerts]'")
             else:
                 from stallwatch_alerts.sink import ChatSink
 
-                kept: dict[str, Any] = {}
+                kept: dict[str, Any] = {"connect": partial(connecting, config)}
                 if self._store is not None:
-                    kept = {
+                    kept |= {
                         "spool": lambda: open_spool(config),
                         "people": lambda: open_people(config),
                         "delivered": self._store.told,
                     }
-                if kept and config["alerts.incidents_url"]:
+                if self._store is not None and config["alerts.incidents_url"]:
                     kept["settled"] = told_elsewhere(config)
-                self._chat = ChatSink(alert_settings(config), catalogue, report=tell, **kept)
+                self._chat = ChatSink(settings, catalogue, report=tell, **kept)
 
     @property
     def sinks(self) -> list[Sink]:

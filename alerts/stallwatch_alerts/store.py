@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,14 @@ class IncidentStore:
         with self._engine.connect() as connection:
             payload = connection.scalar(select(INCIDENTS.c.payload).where(INCIDENTS.c.id == incident))
         return None if payload is None else msgspec.convert(payload, Incident)
+
+    def beginning_with(self, text: str, limit: int) -> Sequence[Incident]:
+        """Incidents whose id begins with the text, newest first."""
+        mine = INCIDENTS.c.id.startswith(text, autoescape=True)
+        query = select(INCIDENTS.c.payload).where(mine).order_by(INCIDENTS.c.opened_at.desc()).limit(limit)
+        with self._engine.connect() as connection:
+            found = [msgspec.convert(payload, Incident) for payload in connection.scalars(query)]
+        return [one for one in found if one.id.startswith(text)]  # SQLite's LIKE minds no case
 
     def history(self, incident: str) -> tuple[Change, ...]:
         """What became of it, oldest first."""

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stallwatch.alert_names import misnamed
+from stallwatch.alert_urls import places
 from stallwatch.commands.alerts_deliveries import deliveries, send
 from stallwatch.commands.alerts_people import ack, list_incidents, note, silence
-from stallwatch.commands.context import App, language_option, tell
+from stallwatch.commands.alerts_words import language_of, say
+from stallwatch.commands.context import App, catalogue_of, language_option, tell, tell_all
 from stallwatch.handover import alert_settings
 
 if TYPE_CHECKING:
@@ -61,7 +64,7 @@ def test(
     wait: float,
     language: str | None,
 ) -> None:
-    """Send a test message to every URL in [alerts] urls, once.
+    """Send a test message to every URL in [alerts] urls and in its routes, once.
 
     \b
     stallwatch alerts test
@@ -69,34 +72,36 @@ def test(
     stallwatch alerts test --through prometheus --prometheus http://monitor:9090
 
     With --through prometheus the message takes the way that alerts take, and the first link that does not
-    hold is told. Exit code: 1 when a URL did not take it, or a link is broken. URLs are shown masked.
+    hold is told. Exit code: 1 when a URL did not take it, a link is broken, or a route names a rule or family
+    that there is not. URLs are shown masked.
     """
     config = app.sound_config(alerts__language=language, exporter__host=host, exporter__port=port)
     if through is not None:
         at = relay or f"http://{config['relay.host']}:{config['relay.port']}"
         _try_the_way(config, prometheus, alertmanager or "", at, wait)
         return
+    spoken = language or language_of(config)
     urls = alert_settings(config).all_urls
     if not urls:
-        raise click.UsageError(
-            'no chat is configured; write urls = ["slack://…"] under [alerts] in stallwatch.toml'
-            " or set STALLWATCH_ALERTS_URLS"
-        )
+        raise click.UsageError(say("no-chat", spoken))
     try:
         from stallwatch_alerts.trial import test_message
     except ModuleNotFoundError as error:
-        raise click.UsageError(f"{error.name} is missing; pip install 'stallwatch[alerts]'") from error
+        raise click.UsageError(say("missing", spoken, name=error.name)) from error
+    names = misnamed(config, catalogue_of(config))
+    tell_all(names)
     deliveries = test_message(urls, config["alerts.language"])
-    for delivery in deliveries:
+    for url, delivery in zip(urls, deliveries, strict=True):
         if delivery.delivered:
             click.echo(f"ok      {delivery.url}")
         else:
             click.echo(f"failed  {delivery.url}: {delivery.reason}")
-            if delivery.remedy:
-                click.echo(f"        → {delivery.remedy}")
+            for line in filter(None, (delivery.remedy, ", ".join(places(config, url)))):
+                click.echo(f"        → {line}")
     failed = sum(not delivery.delivered for delivery in deliveries)
     if failed:
-        tell(f"{failed} of {len(deliveries)} chats did not take the message")
+        tell(say("not-taken", spoken, failed=failed, all=len(deliveries)))
+    if failed or names:
         raise click.exceptions.Exit(1)
 
 

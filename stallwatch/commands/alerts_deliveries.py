@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
+from stallwatch.commands.alerts_meant import run_meant
 from stallwatch.commands.alerts_people import opened
+from stallwatch.commands.alerts_words import language_of, say
 from stallwatch.commands.context import App, tell
 
 if TYPE_CHECKING:
     from stallwatch.config import Config
     from stallwatch_alerts.delivery.outbox import Outbox
+    from stallwatch_alerts.delivery.records import Delivery
+
+_LISTED = 10_000
 
 
 @click.command()
-@click.option("--run", metavar="NAME", help="Of one run only.")
+@click.option("--run", metavar="NAME", help="Of one run only; the beginning of its name will do.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, help="How many (default: 50).")
 @click.pass_obj
 def deliveries(app: App, run: str | None, limit: int) -> None:
@@ -27,7 +35,9 @@ def deliveries(app: App, run: str | None, limit: int) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    found = [one for outbox in _outboxes(app.sound_config()) for one in outbox.deliveries(run, limit)]
+    config = app.sound_config()
+    run = run_meant(opened(config)[0], run) if run else None
+    found = [one for outbox in _outboxes(config) for one in outbox.deliveries(run, limit)]
     found.sort(key=lambda one: -one.created_at)
     table = Table("when", "state", "tries", "chat", "title", "reason", box=None, pad_edge=False)
     for one in found[:limit]:
@@ -39,7 +49,7 @@ def deliveries(app: App, run: str | None, limit: int) -> None:
     if table.row_count:
         console.print(table, highlight=False, markup=False)
     else:
-        tell("no message")
+        tell(say("no-message", language_of(config)))
 
 
 @click.command()
@@ -54,18 +64,28 @@ def deliveries(app: App, run: str | None, limit: int) -> None:
 def send(app: App, wait: float) -> None:
     """Send what earlier runs on this host left waiting.
 
-    Exit code: 1 when something still waits. Limits and pauses of the chats hold here, too.
+    What waits then is told, by chat, and why. Exit code: 1 when a message that may leave is still there, also
+    one for a chat that is not configured here; messages of quiet hours and escalations have their time.
+    Limits and pauses of the chats hold here, too.
     """
     config = app.sound_config()
+    from stallwatch.alert_urls import connecting
     from stallwatch.handover import alert_settings
-    from stallwatch_alerts.delivery.channel import apprise_channel
     from stallwatch_alerts.delivery.fingerprint import fingerprint
     from stallwatch_alerts.delivery.sender import Sender
 
     settings = alert_settings(config)
+    _, people = opened(config)
     outboxes = _outboxes(config)
     senders = [
-        Sender(url, outbox, apprise_channel, language=settings.language, report=tell)
+        Sender(
+            url,
+            outbox,
+            partial(connecting, config),
+            language=settings.language,
+            report=tell,
+            acknowledged=people.is_acknowledged,
+        )
         for outbox in outboxes
         for url in settings.all_urls
     ]
@@ -79,13 +99,27 @@ def send(app: App, wait: float) -> None:
         time.sleep(0.1)
     for sender in senders:
         sender.close(5.0)
-    click.echo(f"sent {sum(sender.sent for sender in senders)}")
-    others = sum(outbox.waiting() for outbox in outboxes) - (left := waiting())
-    if others:
-        tell(f"{others} messages are for chats that are not configured here, or not due yet")
-    if left:
-        tell(f"{left} messages still wait; stallwatch alerts deliveries tells why")
+    language = language_of(config)
+    click.echo(say("sent", language, count=sum(sender.sent for sender in senders)))
+    left = [one for outbox in outboxes for one in outbox.deliveries(limit=_LISTED, state="waiting")]
+    now = time.time()
+    groups = Counter((one.name, _why(one, channels, now, language)) for one in left)
+    for (chat, why), count in groups.items():
+        tell(say("waiting", language, count=count, chat=chat, why=why))
+    if any(one.not_before <= now for one in left):
         raise click.exceptions.Exit(1)
+
+
+def _why(one: Delivery, channels: Sequence[str], now: float, language: str) -> str:
+    """Why a message is still there."""
+    if one.channel not in channels:
+        return say("why-unknown", language)
+    if one.not_before > now:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.not_before))
+        return say("why-escalation" if one.escalation else "why-quiet", language, when=when)
+    if one.reason:
+        return say("why-refused", language, reason=one.reason)
+    return say("why-pending", language)
 
 
 def _outboxes(config: Config) -> list[Outbox]:

@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stallwatch.commands.context import App, tell
+from stallwatch.alert_names import known_rules, near_rules
+from stallwatch.commands.alerts_meant import Meant, meant, run_meant
+from stallwatch.commands.alerts_words import language_of, say
+from stallwatch.commands.context import App, catalogue_of, tell
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from stallwatch.config import Config
-    from stallwatch_alerts.people import People
+    from stallwatch_alerts.people import People, Silence
     from stallwatch_alerts.store import IncidentStore
     from stallwatch_exporter.incident import Incident
 
@@ -23,32 +28,44 @@ _SHOWN = 100
 
 
 @click.command("list")
-@click.option("--run", metavar="NAME", help="Of one run only.")
-@click.option("--all", "everything", is_flag=True, help="Resolved ones, too.")
+@click.option("--run", metavar="NAME", help="Of one run only; the beginning of its name will do.")
+@click.option("--ended", is_flag=True, help="Those that are over, instead.")
+@click.option("--all", "everything", is_flag=True, help="Open ones and those that are over.")
 @click.pass_obj
-def list_incidents(app: App, run: str | None, everything: bool) -> None:
+def list_incidents(app: App, run: str | None, ended: bool, everything: bool) -> None:
     """List incidents that are open, newest first, and the silences in force."""
     from rich.console import Console
     from rich.table import Table
 
-    store, people = opened(app.sound_config())
-    now = time.time()
-    table = Table("id", "severity", "status", "since", "acknowledged", box=None, pad_edge=False)
-    for incident in store.list(run=run, status=None if everything else "open", limit=_SHOWN):
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(incident.opened_at))
-        known = "yes" if people.is_acknowledged(incident.id) else ""
-        table.add_row(incident.id, incident.severity, incident.status, since, known)
+    config = app.sound_config()
+    language = language_of(config)
+    store, people = opened(config)
+    which = "all" if everything else "ended" if ended else "open"
+    columns = ["id", "severity", "status", "since", *(() if which == "open" else ("until",)), "acknowledged"]
+    table = Table(*(say(f"head-{name}", language) for name in columns), box=None, pad_edge=False)
+    status = {"open": "open", "ended": "resolved", "all": None}[which]
+    run = run_meant(store, run) if run else None
+    found = store.list(run=run, status=status, limit=_SHOWN + 1)
+    for incident in found[:_SHOWN]:
+        cells = [incident.id, incident.severity, _state(incident, config["run.home"], language)]
+        cells.append(_when(incident.opened_at))
+        if which != "open":
+            cells.append("" if incident.resolved_at is None else _when(incident.resolved_at))
+        table.add_row(*cells, say("yes", language) if people.is_acknowledged(incident.id) else "")
     console = Console()
     if not console.is_terminal:
         console.width = 240
     if table.row_count:
         console.print(table, highlight=False, markup=False)
     else:
-        tell("no incident" if everything else "no open incident")
-    for silence in people.silences(now):
-        until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(silence.ends_at))
-        what = " ".join(filter(None, (silence.run, silence.rule, silence.severity))) or "everything"
-        click.echo(f"silence {silence.id} until {until}: {what}  {silence.comment}".rstrip())
+        tell(say(f"empty-{which}", language))
+    if len(found) > _SHOWN:
+        tell(say("more", language, count=_SHOWN))
+    for silence in people.silences(time.time()):
+        what = " ".join(filter(None, (silence.run, silence.rule, silence.severity)))
+        what = what or say("everything", language)
+        line = say("silence", language, number=silence.id, until=_when(silence.ends_at), what=what)
+        click.echo(f"{line}  {silence.comment}".rstrip())
 
 
 @click.command()
@@ -62,36 +79,49 @@ def ack(app: App, incidents: tuple[str, ...], comment: str) -> None:
     stallwatch alerts ack myrun/stall/silent-hang-no-error/1
     stallwatch alerts ack myrun      # all open ones of the run, and its end
 
-    Exit code: 1 when there is no such incident.
+    The beginning of an id or of a run's name will do where only one begins so. Exit code: 1 when there is no
+    such incident, or none is open any more.
     """
-    store, people = opened(app.sound_config())
+    config = app.sound_config()
+    language = language_of(config)
+    store, people = opened(config)
     now, missing = time.time(), 0
     for name in incidents:
-        found = _meant(store, name)
+        found = meant(store, name)
         alerts = people.acknowledge_alerts(name)  # of Prometheus, without an incident: the relay told them
         for one in alerts:
-            click.echo(f"acknowledged {one}")
-        if not found and not alerts:
-            tell(f"no incident {name}; stallwatch alerts list --all shows their ids")
+            click.echo(say("acknowledged", language, id=one))
+        if not found.incidents and not alerts:
+            _tell_none(name, found, language)
             missing += 1
-        for incident in found:
+        for incident in found.incidents:
             people.acknowledge(incident.id, _who(), now)
             if comment:
                 people.note(incident.id, _who(), comment, now)
-            click.echo(f"acknowledged {incident.id}")
+            click.echo(_acknowledged(incident, language))
     if missing:
         raise click.exceptions.Exit(1)
 
 
 @click.command()
-@click.argument("incident", metavar="ID")
+@click.argument("incident", metavar="ID|RUN")
 @click.argument("text")
 @click.pass_obj
 def note(app: App, incident: str, text: str) -> None:
-    """Keep a remark with an incident. Exit code: 1 when there is no such incident."""
-    _, people = opened(app.sound_config())
-    if not people.note(incident, _who(), text, time.time()):
-        raise click.ClickException(f"no incident {incident}; stallwatch alerts list --all shows their ids")
+    """Keep a remark with an incident, also with one that is over.
+
+    A run's name, or the beginning of an id, will do where it can mean one incident only. Exit code: 1 when
+    there is no such incident.
+    """
+    config = app.sound_config()
+    language = language_of(config)
+    store, people = opened(config)
+    found = meant(store, incident, one=True)
+    if not found.incidents:
+        _tell_none(incident, found, language)
+        raise click.exceptions.Exit(1)
+    people.note(found.incidents[0].id, _who(), text, time.time())
+    click.echo(say("noted", language, id=found.incidents[0].id))
 
 
 @click.command()
@@ -124,58 +154,106 @@ def silence(
     from stallwatch_alerts.people import Silence
 
     config = app.sound_config()
-    _, people = opened(config)
+    language = language_of(config)
     now = time.time()
     if end is not None:
-        if not people.expire(end, now):
-            raise click.ClickException(f"no silence {end} is in force; stallwatch alerts list shows them")
+        if not opened(config)[1].expire(end, now):
+            raise click.ClickException(say("no-silence", language, number=end))
         return
     if not (run or rule or severity or everything):
-        raise click.UsageError("say what to silence: --run, --rule or --severity, or --all for everything")
-    wanted = Silence(now, now + _seconds(duration), run, rule, severity or "", _who(), comment)
-    number, until = people.silence(wanted), time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wanted.ends_at))
-    click.echo(f"silence {number} until {until}; stallwatch alerts silence --end {number} ends it")
+        raise click.UsageError(say("silence-what", language))
+    seconds = _seconds(duration, language)
+    if rule:
+        _refuse_unknown(config, rule, language)
+    _, people = opened(config)
+    wanted = Silence(now, now + seconds, run, rule, severity or "", _who(), comment)
+    number = people.silence(wanted)
+    click.echo(say("silenced", language, number=number, until=_when(wanted.ends_at)))
     if config["alerts.alertmanager_url"]:
-        from stallwatch_alerts.alertmanager import silence_there
-        from stallwatch_alerts.masking import hide_secrets
+        _silence_there(config["alerts.alertmanager_url"], wanted, language)
 
-        url = config["alerts.alertmanager_url"]
-        try:
-            click.echo(f"silence {silence_there(url, wanted)} in Alertmanager")
-        except (OSError, ValueError, LookupError) as error:
-            said = hide_secrets(str(error), url)
-            raise click.ClickException(f"Alertmanager did not take the silence: {said}") from None
+
+def _silence_there(url: str, wanted: Silence, language: str) -> None:
+    from stallwatch_alerts.alertmanager import silence_there
+    from stallwatch_alerts.masking import hide_secrets
+
+    try:
+        click.echo(say("silenced-there", language, id=silence_there(url, wanted)))
+    except (OSError, ValueError, LookupError) as error:
+        said = hide_secrets(str(error), url)
+        raise click.ClickException(say("not-there", language, said=said)) from None
 
 
 def opened(config: Config) -> tuple[IncidentStore, People]:
     """The incident database and what people said there; a `ClickException` where it cannot be opened."""
+    language = language_of(config)
     try:
         from stallwatch.watching import open_store
         from stallwatch_alerts.masking import hide_secrets
         from stallwatch_alerts.people import People
     except ModuleNotFoundError as error:
-        raise click.UsageError(f"{error.name} is missing; pip install 'stallwatch[alerts]'") from error
+        raise click.UsageError(say("missing", language, name=error.name)) from error
     try:
         store = open_store(config)
         return store, People(store.engine)
     except Exception as error:
         said = hide_secrets(str(error), config["alerts.incidents_url"]).splitlines() or [""]
-        raise click.ClickException(
-            f"the incident database cannot be opened ({type(error).__name__}: {said[0]})"
-        ) from None
+        said[0] = f"{type(error).__name__}: {said[0]}"
+        raise click.ClickException(say("no-database", language, said=said[0])) from None
 
 
-def _meant(store: IncidentStore, name: str) -> list[Incident]:
-    found = store.get(name)
-    if found is not None:
-        return [found]
-    return [one for one in store.list(run=name) if one.status == "open" or one.kind == "ended"]
+def _tell_none(name: str, found: Meant, language: str) -> None:
+    """What there is instead of an open incident of that name."""
+    if found.several:
+        tell(say("several", language, name=name, found=", ".join(found.several)))
+    elif found.over:
+        tell(say("over", language, name=name))
+        for one in found.over[:3]:
+            when = _when(one.resolved_at or one.updated_at)
+            tell(say("became", language, id=one.id, how=say(one.resolution, language), when=when))
+    else:
+        tell(say("no-incident", language, name=name))
 
 
-def _seconds(text: str) -> float:
+def _acknowledged(incident: Incident, language: str) -> str:
+    if incident.status == "open" or incident.kind == "ended":
+        return say("acknowledged", language, id=incident.id)
+    when = _when(incident.resolved_at or incident.updated_at)
+    return say(
+        "acknowledged-over", language, id=incident.id, how=say(incident.resolution, language), when=when
+    )
+
+
+def _state(incident: Incident, home: Path, language: str) -> str:
+    if incident.status == "open":
+        return say("unwatched" if _is_unwatched(incident, home) else "open", language)
+    return say(incident.resolution, language)
+
+
+def _is_unwatched(incident: Incident, home: Path) -> bool:
+    """Whether its agent, of this host, is gone without having said so."""
+    from stallwatch_exporter.runs.runfolder import agent_alive, read_info, runs_home
+
+    info = read_info(runs_home(home) / incident.run)
+    return info is not None and info.ended_at is None and not agent_alive(info)
+
+
+def _refuse_unknown(config: Config, rule: str, language: str) -> None:
+    known = known_rules(catalogue_of(config))
+    names = near_rules(rule, known)
+    if names is not None:
+        near = say("near", language, names=", ".join(names)) if names else ""
+        raise click.UsageError(say("no-rule", language, rule=rule, near=near))
+
+
+def _when(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+
+
+def _seconds(text: str, language: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", text.strip().lower())
     if found is None or float(found[1]) == 0:
-        raise click.UsageError(f"--for {text}: give a time such as 30m, 2h or 1d")
+        raise click.UsageError(say("bad-time", language, text=text))
     return float(found[1]) * _UNITS[found[2]]
 
 

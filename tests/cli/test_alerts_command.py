@@ -53,7 +53,11 @@ def test_a_chat_that_does_not(
     )
     result = stallwatch("alerts", "test")
     assert (result.exit_code, "s3cr3t" in result.output) == (1, False)
-    assert [line.split()[0] for line in result.stdout.splitlines()] == ["failed", "→", "ok", "failed", "→"]
+    assert [line.split()[0] for line in result.stdout.splitlines()] == [
+        *("failed", "→", "→", "ok"),
+        *("failed", "→", "→"),
+    ]
+    assert f"→ {tmp_path / 'stallwatch.toml'}:2 (alerts.urls)" in result.stdout
     assert "HTTPS_PROXY" in result.stdout or "firewalls" in result.stdout
     assert "2 of 3 chats" in result.stderr
     assert len(bodies) == 1

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace as changed
 from pathlib import Path
 
 import pytest
 from click.testing import Result
+from msgspec.structs import replace
 
 from stallwatch_alerts.channels import incident_notice
 from stallwatch_alerts.delivery.fingerprint import fingerprint
 from stallwatch_alerts.delivery.outbox import Outbox
 from stallwatch_alerts.delivery.records import Draft
 from stallwatch_alerts.people import People
+from stallwatch_alerts.storage.tables import MESSAGES
 from stallwatch_alerts.store import IncidentStore
 from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.runs.runfolder import RunFolder
 
 Stallwatch = Callable[..., Result]
 URL = "json://127.0.0.1:1/s3cr3t-hook"
@@ -64,7 +68,72 @@ def test_an_incident_is_acknowledged_by_its_id_or_its_run(
 def test_a_note(stallwatch: Stallwatch, store: IncidentStore) -> None:
     assert stallwatch("alerts", "note", ID, "a bad cable").exit_code == 0
     assert stallwatch("alerts", "note", "none/stall/x/1", "x").exit_code == 1
-    assert store.history(ID)[-1].text == "a bad cable"
+    assert stallwatch("alerts", "note", "myr", "again").stdout == f"noted with {ID}\n"
+    assert [one.text for one in store.history(ID)[-2:]] == ["a bad cable", "again"]
+
+
+def test_the_beginning_of_a_name_will_do_where_it_is_unambiguous(
+    stallwatch: Stallwatch, store: IncidentStore
+) -> None:
+    store.upsert(incident("otter/stall/x/1"))
+    store.upsert(incident("myrun/finding/y/1"))
+    assert stallwatch("alerts", "ack", "othe").stdout == "acknowledged other/stall/x/1\n"
+    assert stallwatch("alerts", "ack", "myrun/f").stdout == "acknowledged myrun/finding/y/1\n"
+    unclear = stallwatch("alerts", "ack", "ot")
+    assert unclear.exit_code == 1 and "other, otter" in unclear.stderr
+    unclear = stallwatch("alerts", "note", "myrun", "which?")
+    assert unclear.exit_code == 1 and f"myrun/finding/y/1, {ID}" in unclear.stderr
+    assert stallwatch("alerts", "list", "--run", "ott").stdout.splitlines()[1].startswith("otter/stall/x/1 ")
+
+
+def test_what_is_over_is_listed_and_said_when_it_is_acknowledged(
+    stallwatch: Stallwatch, store: IncidentStore
+) -> None:
+    gone = replace(incident(), status="resolved", resolved_at=time.time())
+    store.upsert(replace(gone, resolution="unknown"))
+    store.upsert(replace(gone, id="other/stall/x/1", run="other", resolution="recovered"))
+    empty = stallwatch("alerts", "list")
+    assert empty.stdout == "" and "--ended" in empty.stderr
+    ended = stallwatch("alerts", "list", "--ended").stdout
+    assert ended == stallwatch("alerts", "list", "--all").stdout
+    assert [line.split()[0] for line in ended.splitlines()] == ["id", ID, "other/stall/x/1"]
+    assert "nobody watches it any more" in ended and "recovered" in ended
+    result = stallwatch("alerts", "ack", "myrun")
+    assert result.exit_code == 0 and "its agent is gone since 20" in result.stdout
+    assert People(store.engine).is_acknowledged(ID)
+    result = stallwatch("alerts", "ack", "other")
+    assert result.exit_code == 1
+    assert "nothing of other is open" in result.stderr and "other/stall/x/1: recovered at 20" in result.stderr
+
+
+def test_an_open_incident_whose_agent_is_gone_says_so(
+    stallwatch: Stallwatch, store: IncidentStore, tmp_path: Path
+) -> None:
+    folder = RunFolder.create("myrun", ["python"], home=tmp_path / "stallwatch-home", now=time.time())
+    assert "its agent is gone" not in stallwatch("alerts", "list").stdout
+    folder.write_info(pid=2**22 + 1)
+    rows = stallwatch("alerts", "list").stdout.splitlines()[1:]
+    assert ["its agent is gone" in row for row in rows] == [row.startswith("myrun/") for row in rows]
+
+
+def test_a_misspelt_rule_is_not_silenced(stallwatch: Stallwatch, store: IncidentStore) -> None:
+    result = stallwatch("alerts", "silence", "--rule", "cuda-oon")
+    assert result.exit_code == 2 and "did you mean cuda-oom" in result.stderr
+    for rule in ("cuda-oom", "cuda-*", "unknown-failure", "StallwatchAgentGone"):
+        assert stallwatch("alerts", "silence", "--rule", rule).exit_code == 0, rule
+    assert len(People(store.engine).silences(time.time())) == 4
+
+
+def test_answers_and_errors_are_in_the_language_of_the_terminal(
+    stallwatch: Stallwatch, store: IncidentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STALLWATCH_UI_LANGUAGE", "zh")
+    assert stallwatch("alerts", "ack", ID).stdout == f"已确认 {ID}\n"
+    assert "没有事件 nothing" in stallwatch("alerts", "ack", "nothing").stderr
+    assert "编号" in stallwatch("alerts", "list").stdout
+    assert "请说明静默什么" in stallwatch("alerts", "silence").stderr
+    assert "尚未配置聊天软件" in stallwatch("alerts", "test").stderr
+    assert stallwatch("alerts", "send", "--wait", "0.1").stdout == "已发送 0 条\n"
 
 
 def test_a_silence_comes_and_goes(stallwatch: Stallwatch, store: IncidentStore) -> None:
@@ -101,11 +170,24 @@ def test_messages_that_wait_are_listed_and_sent(
     assert "waiting" in result.stdout and "[myrun] stalled" in result.stdout
     monkeypatch.setenv("STALLWATCH_ALERTS_URLS", URL)
     result = stallwatch("alerts", "send", "--wait", "0.5")
-    assert result.exit_code == 1 and "1 messages still wait" in result.stderr
+    assert result.exit_code == 1
+    assert "1 wait for json://127.0.0.1:1/****: refused so far: connection refused" in result.stderr
     assert "s3cr3t" not in result.output
     monkeypatch.delenv("STALLWATCH_ALERTS_URLS")
     result = stallwatch("alerts", "send", "--wait", "0.5")
-    assert result.exit_code == 0 and "not configured here" in result.stderr
+    assert result.exit_code == 1 and "no URL of this chat is configured here" in result.stderr
+    tonight = time.time() + 3600
+    for number, escalation in enumerate((False, True), 2):
+        later = incident(f"myrun/stall/x/{number}")
+        notice = incident_notice(later, "en", None)
+        kept = changed(draft, notice=notice, keys=(notice.key,), not_before=tonight, escalation=escalation)
+        outbox.put(lambda told, kept=kept: [kept], time.time())  # type: ignore[misc]
+    with store.engine.begin() as connection:
+        connection.execute(MESSAGES.delete().where(MESSAGES.c.not_before == 0))
+    monkeypatch.setenv("STALLWATCH_ALERTS_URLS", URL)
+    result = stallwatch("alerts", "send", "--wait", "0.5")
+    assert result.exit_code == 0 and "quiet hours, until 20" in result.stderr
+    assert "only if nobody acknowledges, at 20" in result.stderr
     assert "1" in stallwatch("alerts", "deliveries", "--run", "myrun").stdout
     assert "no message" in stallwatch("alerts", "deliveries", "--run", "none").stderr
 

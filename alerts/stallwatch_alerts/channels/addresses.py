@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
+from typing import Any
 from urllib.parse import parse_qs
 
 _FEISHU = re.compile(
@@ -51,4 +52,5 @@ def no_channel(url: str, said: Sequence[str]) -> tuple[str, str]:
 def _schemes() -> list[str]:
     from apprise.manager_plugins import NotificationManager
 
-    return sorted(NotificationManager().schemas())
+    manager: Any = NotificationManager  # has no types
+    return sorted(manager().schemas())

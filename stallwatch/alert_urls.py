@@ -1,0 +1,66 @@
+"""Chats that cannot be used: told with the place in the configuration at which their URL stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from stallwatch.config import Config, ConfigError, place_in_route
+
+if TYPE_CHECKING:
+    from stallwatch_alerts.delivery.channel import Channel
+
+
+def unusable(config: Config) -> list[ConfigError]:
+    """Every URL, also of routes, of which Apprise makes no channel. Nothing is sent."""
+    from stallwatch_alerts.channels.apprise_channel import AppriseChannel
+    from stallwatch_alerts.channels.errors import ChannelError
+    from stallwatch_alerts.channels.remedies import remedy
+    from stallwatch_alerts.masking import mask_url
+
+    found = []
+    for file, line, key, url in _placed(config):
+        try:
+            AppriseChannel(url)
+        except ChannelError as error:
+            said = f"{key}: {mask_url(url)} cannot be used: {error}"
+            advice = remedy(error.chat, error.code, config["ui.language"])
+            found.append(ConfigError(file, line, said, advice or "docs/chats.md lists the forms of URLs"))
+    return found
+
+
+def connecting(config: Config, url: str) -> Channel:
+    """The chat behind a URL; what is wrong with it is told with its place and what to do."""
+    from stallwatch_alerts.channels.errors import ChannelError
+    from stallwatch_alerts.channels.remedies import remedy
+    from stallwatch_alerts.delivery.channel import apprise_channel
+
+    try:
+        return apprise_channel(url)
+    except ChannelError as error:
+        advice = remedy(error.chat, error.code, config["ui.language"])
+        said = "; ".join(filter(None, (str(error), advice, ", ".join(places(config, url)))))
+        raise ChannelError(said, chat=error.chat, code=error.code) from None
+
+
+def places(config: Config, url: str) -> list[str]:
+    """Where the URL stands: file and line with the key, or the variable."""
+    return [
+        f"{file}:{line} ({key})" if line else f"{file} ({key})"
+        for file, line, key, one in _placed(config)
+        if one == url
+    ]
+
+
+def _placed(config: Config) -> Iterator[tuple[str, int | None, str, str]]:
+    """File (or variable), line, key and URL."""
+    source, colon, line = config.settings["alerts.urls"].source.rpartition(":")
+    known = bool(colon) and line.isdigit()
+    for url in config["alerts.urls"]:
+        place = source if known else config.settings["alerts.urls"].source
+        yield place, int(line) if known else None, "alerts.urls", url
+    for number, route in enumerate(config["alerts.routes"]):
+        for key, urls in (("urls", route.urls or ()), ("escalate_urls", route.escalate_urls)):
+            for url in urls:
+                at = place_in_route(config, number, key)
+                yield str(config.file), at, f"alerts.routes[{number + 1}].{key}", url

@@ -1,0 +1,74 @@
+"""Names and URLs in alert routes that cannot work: found before anything happens, with file and line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from stallwatch import watching
+from stallwatch.config import load
+from stallwatch_alerts.settings import AlertSettings
+from stallwatch_rules.pages.catalogue import load_catalogue
+
+Stallwatch = Callable[..., Result]
+ROUTES = """\
+[alerts]
+
+[[alerts.routes]]
+families = ["memroy", "data"]
+rules = ["cuda-*", "cuda-oon"]
+urls = ["json://127.0.0.1:1/s3cr3t"]
+
+[[alerts.routes]]
+runs = ["prod-*"]
+urls = ["slakc://s3cr3t/b/c"]
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    written = tmp_path / "stallwatch.toml"
+    written.write_text(ROUTES)
+    return written
+
+
+def test_they_are_told_with_the_nearest_names(stallwatch: Stallwatch, file: Path) -> None:
+    result = stallwatch("config", "show")
+    assert result.exit_code == 2 and "s3cr3t" not in result.output
+    told = [line for line in result.stderr.splitlines() if line.startswith("stallwatch: ")]
+    assert [line.split(": ", 2)[1] for line in told] == [f"{file}:{line}" for line in (5, 4, 10)]
+    rule, family, url = told
+    assert "alerts.routes[1].rules: no rule 'cuda-oon' is known" in rule and "cuda-oom" in rule
+    assert "no family 'memroy' is known; did you mean memory" in family
+    assert "alerts.routes[2].urls: slakc://" in url and "did you mean 'slack'?" in url
+
+
+def test_a_test_of_the_chats_tells_them_too(stallwatch: Stallwatch, file: Path) -> None:
+    result = stallwatch("alerts", "test")
+    assert result.exit_code == 1
+    assert "cuda-oom" in result.stderr and "2 of 2 chats" in result.stderr
+    assert f"→ {file}:6 (alerts.routes[1].urls)" in result.stdout
+    assert f"→ {file}:10 (alerts.routes[2].urls)" in result.stdout
+
+
+def test_a_run_tells_them_and_everybody_hears_what_fits_no_route(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    given: list[AlertSettings] = []
+    monkeypatch.setattr(watching, "tell", said.append)
+    monkeypatch.setattr(
+        "stallwatch_alerts.sink.ChatSink", lambda settings, *_, **__: given.append(settings) or None
+    )
+    watching.Listeners(load(file, environ={}), load_catalogue(())).close()
+    assert any(f"{file}:4" in line for line in said) and "told to all chats" in said[-1]
+    assert given[0].routes[-1].broken
+
+
+def test_a_run_tells_where_a_url_stands_that_cannot_be_used(file: Path) -> None:
+    with pytest.raises(Exception, match="did you mean 'slack'") as raised:
+        watching.connecting(load(file, environ={}), "slakc://s3cr3t/b/c")
+    assert f"{file}:10" in str(raised.value) and "s3cr3t" not in str(raised.value)
