@@ -156,8 +156,7 @@ def open_spool(config: Config) -> Outbox:
 
     if not config["alerts.incidents_url"]:
         return Outbox(open_store(config).engine)
-    config["run.home"].mkdir(parents=True, exist_ok=True)
-    return Outbox(IncidentStore(f"sqlite:///{config['run.home'] / 'spool.db'}").engine)
+    return Outbox(IncidentStore.in_file(config["run.home"], "spool.db").engine)
 
 
 def told_elsewhere(config: Config) -> Callable[[str, Sequence[str]], bool]:

@@ -11,10 +11,11 @@ import msgspec
 from sqlalchemy import Connection, Engine, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from stallwatch_alerts.storage.engine import open_engine, writing
+from stallwatch_alerts.storage.engine import make_file, open_engine, writing
 from stallwatch_alerts.storage.migrate import migrate
 from stallwatch_alerts.storage.tables import HISTORY, INCIDENTS
 from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.settings import make_home
 
 _SEVERITIES = {"info": 0, "warning": 1, "critical": 2}
 
@@ -39,8 +40,14 @@ class IncidentStore:
     @classmethod
     def at_home(cls, home: Path) -> IncidentStore:
         """The default store: ``incidents.db`` in Stallwatch's state folder."""
-        home.mkdir(parents=True, exist_ok=True)
-        return cls(f"sqlite:///{home / 'incidents.db'}")
+        return cls.in_file(home, "incidents.db")
+
+    @classmethod
+    def in_file(cls, home: Path, name: str) -> IncidentStore:
+        """A database of this name in the state folder; both are made for those who may enter the folder."""
+        make_home(home)
+        make_file(home / name)
+        return cls(f"sqlite:///{home / name}")
 
     def upsert(self, incident: Incident) -> None:
         """Insert the incident, or replace what is known of it."""

@@ -18,6 +18,11 @@ def state_home(environ: Mapping[str, str] | None = None, cwd: Path | None = None
     return user_path(told, current_folder() if cwd is None else cwd)
 
 
+def make_home(home: Path) -> None:
+    """Make the state folder, which holds logs, for its user alone. One that is there keeps its mode."""
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
 def cache_home(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Path:
     """The folder for what can be made again: ``$STALLWATCH_CACHE``, else the platform's user cache folder."""
     told = (os.environ if environ is None else environ).get("STALLWATCH_CACHE")

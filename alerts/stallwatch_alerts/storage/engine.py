@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -36,6 +39,17 @@ def open_engine(url: str) -> Engine:
         event.listen(engine, "connect", _for_several_processes)
         event.listen(engine, "begin", _begin)
     return engine
+
+
+def make_file(path: Path) -> None:
+    """Make SQLite's file, where there is none, for those who may enter its folder: 0600 in one of 0700.
+
+    The files beside it (``-wal``, ``-shm``) get the mode of this one (SQLite, ``src/os_unix.c``,
+    findCreateFileMode). Where it cannot be made, opening the database says why.
+    """
+    with contextlib.suppress(OSError):
+        mode = 0o666 & path.parent.stat().st_mode
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, mode))
 
 
 def may_pass(error: BaseException) -> bool:

@@ -18,6 +18,7 @@ from stallwatch_exporter.probe.api import FOLDER_VARIABLE, SWITCH_VARIABLE
 from stallwatch_exporter.probe.layout import LayoutProblem
 from stallwatch_exporter.rings.presence import is_there, ranks_there
 from stallwatch_exporter.rings.reader import Record, RingReader
+from stallwatch_exporter.settings import make_home
 from stallwatch_rules.text.redact import redact
 
 BOOTSTRAP = Path(__file__).parents[1] / "probe" / "bootstrap"
@@ -34,7 +35,8 @@ def make_folder(home: Path) -> Path:
     """
     try:
         parent = home / "rings"
-        parent.mkdir(parents=True, exist_ok=True)
+        make_home(home)
+        parent.mkdir(exist_ok=True)
         _remove_orphans(parent)
         folder = parent / f"{os.getpid()}-{time.time_ns()}"
         folder.mkdir(mode=0o700)

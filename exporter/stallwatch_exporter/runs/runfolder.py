@@ -16,7 +16,7 @@ import msgspec
 import psutil
 
 from stallwatch_exporter.incident import Ending, Incident
-from stallwatch_exporter.settings import state_home
+from stallwatch_exporter.settings import make_home, state_home
 from stallwatch_rules.text.redact import redact
 
 __all__ = [
@@ -116,7 +116,8 @@ class RunFolder:
         parent = runs_home(home or state_home())
         run, path, problem = base, parent / base, None
         try:
-            parent.mkdir(parents=True, exist_ok=True)
+            make_home(parent.parent)
+            parent.mkdir(exist_ok=True)
             path = _claim(parent, base, reuse)
             run = path.name
             (path / "ranks").mkdir(exist_ok=True)
