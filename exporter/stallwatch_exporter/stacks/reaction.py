@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import queue
 import signal
 import threading
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 import psutil
 
@@ -15,7 +18,9 @@ from stallwatch_exporter.stacks.usercommand import run_line
 
 REPORT, ABORT, COMMAND = "report", "abort", "command "
 GRACE_SECONDS = 30.0  #: between SIGTERM and SIGKILL: torchrun itself gives its ranks that long
+LOOK_PATIENCE_SECONDS = 5.0  #: for what the system tells of processes, which is a matter of milliseconds
 _LOOK_SECONDS = 0.05
+_Answer = TypeVar("_Answer")
 
 
 def react(
@@ -42,23 +47,78 @@ def react(
     return None
 
 
-def abort(command: int, grace: float) -> None:
-    """SIGTERM to the command, which ends its ranks; SIGKILL to all that is left after `grace` seconds."""
+def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS) -> None:
+    """SIGTERM to the command, which ends its ranks; SIGKILL to all that is left after `grace` seconds.
+
+    Asking the system about a process that is stuck in the kernel may never end, so nothing here waits longer
+    than `patience` seconds for an answer. Without one the command itself is ended, as nobody knows its family.
+    """
+    family = _answer(lambda: _family(command), patience)
+    if family is None:
+        _signal(command, signal.SIGTERM)
+        # As long as it is our child its number is its own, ended or not.
+        _answer(lambda: _ends(lambda: _exists(command), grace), grace + patience)
+        _signal(command, signal.SIGKILL)
+        return
+    if not family:
+        return  # it ended by itself
+    _signal(command, signal.SIGTERM)
+    _answer(lambda: _ends(lambda: any(map(_runs, family)), grace), grace + patience)
+    # Each by itself: a rank that was stopped could not even take a SIGTERM, and one may give no answer.
+    killing = [threading.Thread(target=_kill, args=(process,), daemon=True) for process in family]
+    for each in killing:
+        each.start()
+    end = time.monotonic() + patience
+    for each in killing:
+        each.join(max(0.0, end - time.monotonic()))
+
+
+def _family(command: int) -> list[psutil.Process]:
+    """The command and all that it started; nothing where it has ended."""
     try:
         leader = psutil.Process(command)
-        family = [leader, *leader.children(recursive=True)]
-        leader.send_signal(signal.SIGTERM)
+        return [leader, *leader.children(recursive=True)]
     except (psutil.Error, OSError):
-        return  # it ended by itself
+        return []
+
+
+def _answer(question: Callable[[], _Answer], patience: float) -> _Answer | None:
+    """What it returns, or ``None`` where that takes too long: then its thread is left to itself."""
+    answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
+    threading.Thread(target=lambda: answers.put(question()), daemon=True).start()
+    try:
+        return answers.get(timeout=patience)
+    except queue.Empty:
+        return None
+
+
+def _ends(there: Callable[[], bool], grace: float) -> bool:
+    """Whether it is no longer there, within `grace` seconds."""
     # Only looked at: psutil's own waiting would take the exit status from whoever waits for the command.
     end = time.monotonic() + grace
-    while any(map(_runs, family)) and time.monotonic() < end:
+    while there():
+        if time.monotonic() >= end:
+            return False
         time.sleep(_LOOK_SECONDS)
-    for process in filter(_runs, family):  # a rank that was stopped could not even take a SIGTERM
-        try:
-            process.kill()
-        except (psutil.Error, OSError):
-            continue
+    return True
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(pid, number)
+
+
+def _kill(process: psutil.Process) -> None:
+    with contextlib.suppress(psutil.Error, OSError):
+        process.kill()
 
 
 def _runs(process: psutil.Process) -> bool:

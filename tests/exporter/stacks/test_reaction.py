@@ -7,10 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import msgspec
 import psutil
+import pytest
 
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.stacks.reaction import abort, react, variables
@@ -123,6 +126,23 @@ def test_a_command_that_ignores_sigterm_is_killed_with_all_it_started() -> None:
         assert command.wait(30) == -9
     gone, alive = psutil.wait_procs([grandchild], timeout=30)
     assert not alive and gone
+
+
+@pytest.mark.parametrize("asked", ["children", "status"])
+def test_a_process_that_cannot_be_looked_at_keeps_nobody_from_ending_the_command(
+    monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    never = threading.Event()
+    monkeypatch.setattr(psutil.Process, asked, lambda *_, **__: [never.wait()])
+    ignores = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); input()"
+    for code, ended_by in ((ignores, signal.SIGKILL), ("print(flush=True); input()", signal.SIGTERM)):
+        with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=subprocess.PIPE) as command:
+            assert command.stdout is not None
+            command.stdout.readline()
+            began = time.monotonic()
+            abort(command.pid, grace=1.0, patience=0.5)
+            assert time.monotonic() - began < 20
+            assert command.wait(30) == -ended_by
 
 
 def test_the_exit_status_is_left_to_whoever_waits_for_the_command() -> None:
