@@ -51,7 +51,7 @@ def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS
     """SIGTERM to the command, which ends its ranks; SIGKILL to all that is left after `grace` seconds.
 
     Asking the system about a process that is stuck in the kernel may never end, so nothing here waits longer
-    than `patience` seconds for an answer. Without one the command itself is ended, as nobody knows its family.
+    than `patience` seconds for an answer. Without one only the command is ended: its family is not known.
     """
     family = _answer(lambda: _family(command), patience)
     if family is None:
