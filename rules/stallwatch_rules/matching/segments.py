@@ -27,8 +27,8 @@ class Segments:
         self._data = data
         self._view = view
         self._redrawn = b"\r" in view
-        self._ends = _ends(view, self._redrawn)
-        self._data_ends = self._ends if data is view else _ends(data, self._redrawn)
+        self._ends = segment_ends(view, self._redrawn)
+        self._data_ends = self._ends if data is view else segment_ends(data, self._redrawn)
         last = len(self._ends)
         self.count = last + (not last or int(self._ends[-1]) + 1 < len(view))
 
@@ -109,7 +109,8 @@ def record_head(data: bytes, start: int, line: int = 0) -> bytes:
     return found.group() if found and data[start : start + 1] != b"\n" else b""
 
 
-def _ends(data: bytes, redrawn: bool) -> Numbers:
+def segment_ends(data: bytes, redrawn: bool) -> Numbers:
+    """Where line feeds stand, and carriage returns if the data is ``redrawn``: if there are some."""
     import numpy as np
 
     values = np.frombuffer(data, np.uint8)

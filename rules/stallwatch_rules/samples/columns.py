@@ -72,7 +72,7 @@ def _cut(numbers: Any, parts: list[tuple[slice, Cells]]) -> Iterator[tuple[slice
 
 
 def _floats(cells: Cells, commas: bool) -> Floats:
-    texts = pa.array(cells, pa.string())
+    texts = pa.array(cells, pa.binary()).cast(pa.string())  # their encoding is checked all at once
     if commas:
         texts = pc.replace_substring(texts, ",", "")
     return texts.cast(pa.float64()).to_numpy()  # type: ignore[no-any-return]

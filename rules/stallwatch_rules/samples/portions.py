@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from stallwatch_rules.matching.segments import segment_ends
 from stallwatch_rules.samples.blocks import Whole
 from stallwatch_rules.samples.wordings import BAR, CLOCK, DIGITS, EMPTY, READ, Codes, Kinds, Wordings
 
-_LF, _CR = b"\n\r"
+_LF = 10
 _RETURNS = bytes.maketrans(b"\r", b"\n")
 
 
@@ -46,7 +47,7 @@ class Portion:
             codes = wordings.codes(text.translate(_RETURNS, DIGITS).split(b"\n"))[:-1]
         array = np.frombuffer(text, np.uint8)
         returns = b"\r" in text
-        ends = np.flatnonzero((array == _LF) | (array == _CR) if returns else array == _LF)
+        ends = segment_ends(text, returns)
         starts_line = np.ones(len(ends), bool)
         starts_line[1:] = array[ends[:-1]] == _LF
         self.wordings: Codes = codes
