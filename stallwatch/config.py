@@ -45,13 +45,14 @@ _NEARLY_ROUTES = ("route", "rout", "router", "routs", "routing")
 class ConfigError(ValueError):
     """What is wrong with the configuration, where, and what to do about it."""
 
-    def __init__(self, file: str, line: int | None, message: str, remedy: str) -> None:
+    def __init__(self, file: str, line: int | None, message: str, remedy: str, *, key: str = "") -> None:
         place = file if line is None else f"{file}:{line}"
         super().__init__(f"{place}: {message}; {remedy}")
         self.file = file
         self.line = line
         self.message = message
         self.remedy = remedy
+        self.key = key  #: such as "alerts.routes", where it matters to whom
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,7 @@ def _take_routes(config: Config, path: Path, lines: list[str], name: str, value:
     """All that can be read; all that is wrong is told."""
 
     def problem(line: int | None, message: str, remedy: str) -> None:
-        config.problems.append(ConfigError(str(path), line, message, remedy))
+        config.problems.append(ConfigError(str(path), line, message, remedy, key="alerts.routes"))
 
     at = _line_of(lines, "alerts", name)
     if name != "routes":

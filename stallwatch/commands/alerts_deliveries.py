@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stallwatch.commands.alerts_meant import run_meant
-from stallwatch.commands.alerts_people import opened
+from stallwatch.commands.alerts_people import opened, when
 from stallwatch.commands.alerts_words import language_of, say
 from stallwatch.commands.context import App, tell
 
@@ -35,14 +35,16 @@ def deliveries(app: App, run: str | None, limit: int) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    config = app.sound_config()
+    config = app.nearly_sound_config(but="alerts.routes")
     run = run_meant(opened(config)[0], run) if run else None
     found = [one for outbox in _outboxes(config) for one in outbox.deliveries(run, limit)]
     found.sort(key=lambda one: -one.created_at)
-    table = Table("when", "state", "tries", "chat", "title", "reason", box=None, pad_edge=False)
+    table = Table("when", "sent", "state", "tries", "chat", "title", "reason", box=None, pad_edge=False)
     for one in found[:limit]:
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.created_at))
-        table.add_row(when, one.state, str(one.attempts), one.name, one.title, one.reason)
+        sent = "" if one.sent_at is None else time.strftime("%H:%M:%S", time.localtime(one.sent_at))
+        table.add_row(
+            when(one.created_at), sent, one.state, str(one.attempts), one.name, one.title, one.reason
+        )
     console = Console()
     if not console.is_terminal:
         console.width = 240
@@ -68,7 +70,7 @@ def send(app: App, wait: float) -> None:
     one for a chat that is not configured here; messages of quiet hours and escalations have their time.
     Limits and pauses of the chats hold here, too.
     """
-    config = app.sound_config()
+    config = app.nearly_sound_config(but="alerts.routes")
     from stallwatch.alert_urls import connecting
     from stallwatch.handover import alert_settings
     from stallwatch_alerts.delivery.fingerprint import fingerprint
@@ -115,8 +117,8 @@ def _why(one: Delivery, channels: Sequence[str], now: float, language: str) -> s
     if one.channel not in channels:
         return say("why-unknown", language)
     if one.not_before > now:
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.not_before))
-        return say("why-escalation" if one.escalation else "why-quiet", language, when=when)
+        key = "why-escalation" if one.escalation else "why-quiet"
+        return say(key, language, when=when(one.not_before))
     if one.reason:
         return say("why-refused", language, reason=one.reason)
     return say("why-pending", language)

@@ -37,7 +37,7 @@ def list_incidents(app: App, run: str | None, ended: bool, everything: bool) -> 
     from rich.console import Console
     from rich.table import Table
 
-    config = app.sound_config()
+    config = app.nearly_sound_config(but="alerts.routes")
     language = language_of(config)
     store, people = opened(config)
     which = "all" if everything else "ended" if ended else "open"
@@ -48,9 +48,9 @@ def list_incidents(app: App, run: str | None, ended: bool, everything: bool) -> 
     found = store.list(run=run, status=status, limit=_SHOWN + 1)
     for incident in found[:_SHOWN]:
         cells = [incident.id, incident.severity, _state(incident, config["run.home"], language)]
-        cells.append(_when(incident.opened_at))
+        cells.append(when(incident.opened_at))
         if which != "open":
-            cells.append("" if incident.resolved_at is None else _when(incident.resolved_at))
+            cells.append("" if incident.resolved_at is None else when(incident.resolved_at))
         table.add_row(*cells, say("yes", language) if people.is_acknowledged(incident.id) else "")
     console = Console()
     if not console.is_terminal:
@@ -64,7 +64,7 @@ def list_incidents(app: App, run: str | None, ended: bool, everything: bool) -> 
     for silence in people.silences(time.time()):
         what = " ".join(filter(None, (silence.run, silence.rule, silence.severity)))
         what = what or say("everything", language)
-        line = say("silence", language, number=silence.id, until=_when(silence.ends_at), what=what)
+        line = say("silence", language, number=silence.id, until=when(silence.ends_at), what=what)
         click.echo(f"{line}  {silence.comment}".rstrip())
 
 
@@ -82,7 +82,7 @@ def ack(app: App, incidents: tuple[str, ...], comment: str) -> None:
     The beginning of an id or of a run's name will do where only one begins so. Exit code: 1 when there is no
     such incident, or none is open any more.
     """
-    config = app.sound_config()
+    config = app.nearly_sound_config(but="alerts.routes")
     language = language_of(config)
     store, people = opened(config)
     now, missing = time.time(), 0
@@ -113,7 +113,7 @@ def note(app: App, incident: str, text: str) -> None:
     A run's name, or the beginning of an id, will do where it can mean one incident only. Exit code: 1 when
     there is no such incident.
     """
-    config = app.sound_config()
+    config = app.nearly_sound_config(but="alerts.routes")
     language = language_of(config)
     store, people = opened(config)
     found = meant(store, incident, one=True)
@@ -153,7 +153,7 @@ def silence(
     """
     from stallwatch_alerts.people import Silence
 
-    config = app.sound_config()
+    config = app.nearly_sound_config(but="alerts.routes")
     language = language_of(config)
     now = time.time()
     if end is not None:
@@ -168,7 +168,7 @@ def silence(
     _, people = opened(config)
     wanted = Silence(now, now + seconds, run, rule, severity or "", _who(), comment)
     number = people.silence(wanted)
-    click.echo(say("silenced", language, number=number, until=_when(wanted.ends_at)))
+    click.echo(say("silenced", language, number=number, until=when(wanted.ends_at)))
     if config["alerts.alertmanager_url"]:
         _silence_there(config["alerts.alertmanager_url"], wanted, language)
 
@@ -209,8 +209,8 @@ def _tell_none(name: str, found: Meant, language: str) -> None:
     elif found.over:
         tell(say("over", language, name=name))
         for one in found.over[:3]:
-            when = _when(one.resolved_at or one.updated_at)
-            tell(say("became", language, id=one.id, how=say(one.resolution, language), when=when))
+            since = when(one.resolved_at or one.updated_at)
+            tell(say("became", language, id=one.id, how=say(one.resolution, language), when=since))
     else:
         tell(say("no-incident", language, name=name))
 
@@ -218,10 +218,9 @@ def _tell_none(name: str, found: Meant, language: str) -> None:
 def _acknowledged(incident: Incident, language: str) -> str:
     if incident.status == "open" or incident.kind == "ended":
         return say("acknowledged", language, id=incident.id)
-    when = _when(incident.resolved_at or incident.updated_at)
-    return say(
-        "acknowledged-over", language, id=incident.id, how=say(incident.resolution, language), when=when
-    )
+    since = when(incident.resolved_at or incident.updated_at)
+    how = say(incident.resolution, language)
+    return say("acknowledged-over", language, id=incident.id, how=how, when=since)
 
 
 def _state(incident: Incident, home: Path, language: str) -> str:
@@ -246,7 +245,8 @@ def _refuse_unknown(config: Config, rule: str, language: str) -> None:
         raise click.UsageError(say("no-rule", language, rule=rule, near=near))
 
 
-def _when(moment: float) -> str:
+def when(moment: float) -> str:
+    """A Unix time as people here read it."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
 
 

@@ -60,6 +60,13 @@ class App:
             raise click.exceptions.Exit(2)
         return config
 
+    def nearly_sound_config(self, but: str, **flags: Any) -> Config:
+        """As ``sound_config``, where what is wrong with the key `but` is told and no reason to stop."""
+        config = self.config(**flags)
+        if any(problem.key != but for problem in config.problems):
+            raise click.exceptions.Exit(2)
+        return config
+
 
 def catalogue_of(config: Config) -> Catalogue:
     """All rule pages; those that are broken are told and left out."""

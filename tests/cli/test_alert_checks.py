@@ -54,6 +54,16 @@ def test_a_test_of_the_chats_tells_them_too(stallwatch: Stallwatch, file: Path) 
     assert f"→ {file}:10 (alerts.routes[2].urls)" in result.stdout
 
 
+def test_nobody_is_kept_from_acknowledging_by_a_mistake_in_a_route(
+    stallwatch: Stallwatch, file: Path
+) -> None:
+    file.write_text("[[alerts.routes]]\nrun = ['a']\n")
+    result = stallwatch("alerts", "list")
+    assert result.exit_code == 0 and "did you mean runs?" in result.stderr
+    file.write_text("[alerts]\nincidents_url = 5\n")  # whose incidents, nobody knows
+    assert stallwatch("alerts", "list").exit_code == 2
+
+
 def test_a_run_tells_them_and_everybody_hears_what_fits_no_route(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

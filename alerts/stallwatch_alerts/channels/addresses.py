@@ -40,7 +40,7 @@ def no_channel(url: str, said: Sequence[str]) -> tuple[str, str]:
     if not found:
         return "not a URL: it has no scheme such as slack://", "url"
     if scheme.lower() in ("http", "https"):
-        return f"{scheme.lower()}:// is the address of a page, and no chat that is known by it", "web"
+        return "no chat is known by this web address", "web"
     if scheme.lower() not in (known := _schemes()):
         near = difflib.get_close_matches(scheme.lower(), known, n=1)
         return f"there is no channel {scheme!r}" + (f"; did you mean {near[0]!r}?" if near else ""), "url"

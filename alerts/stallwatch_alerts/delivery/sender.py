@@ -125,6 +125,7 @@ class Sender:
             self._channel = self._connect(self._url)
         except Exception as error:  # the messages stay: whoever mends the URL finds them
             self._say(f"{self.name} cannot be used: {error}")
+            self._refusing = True  # that is said, and need not be said again of each message
 
     def _try(self, batch: Batch, channel: str) -> None:
         try:

@@ -55,7 +55,7 @@ def port() -> Iterator[int]:
         ("json://127.0.0.1:{port}/rude", "the connection broke before an answer came", "TLS", "TLS"),
         (
             "http://127.0.0.1:{port}/s3cr3t",
-            "http:// is the address of a page",
+            "no chat is known by this web address",
             "json://… for a generic",
             "json://",
         ),
