@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from stallwatch_alerts.delivery.records import Delivery
 
 _LISTED = 10_000
+_FIRST_TRY_SECONDS = 20.0
 
 
 @click.command()
@@ -96,8 +97,14 @@ def send(app: App, wait: float) -> None:
     def waiting() -> int:
         return sum(outbox.waiting(channels, time.time()) for outbox in outboxes)
 
+    began = [sender.looked_at for sender in senders]
     deadline = time.monotonic() + wait
     while waiting() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    # Each tries once, however short the time: loading what sends may take longer.
+    while waiting() and began and time.monotonic() < deadline + _FIRST_TRY_SECONDS:
+        if all(sender.looked_at > before for sender, before in zip(senders, began, strict=True)):
+            break
         time.sleep(0.1)
     for sender in senders:
         sender.close(5.0)
