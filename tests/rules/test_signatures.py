@@ -10,6 +10,8 @@ from stallwatch_rules.lines.reader import MAX_LINE, LineReader
 from stallwatch_rules.matching.blockscan import available
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.matching.signatures import Signature, SignatureRules, SignatureScan
+from stallwatch_rules.matching.textindex import matchable, rules_index
+from stallwatch_rules.pages.catalogue import scanned_patterns
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 TRACE = "Invalidate trace cache @ step {step}: expected module 7, but got module 3"
@@ -65,6 +67,21 @@ def test_the_time_is_that_of_a_line_shortly_before(matcher: Matcher) -> None:
     (first, last), _ = scanned(matcher, "\n".join(lines).encode(), 64)
     assert first.line.time == last.line.time == 1777712449.0
     assert (first.line.number, last.line.number) == (52, 73)
+
+
+def test_a_line_knows_nothing_of_the_signatures_before_it(matcher: Matcher) -> None:
+    stamp = "[2026-05-02 09:00:{:02d},000] {}"
+    lines = [stamp.format(1, OOM), *["nothing"] * 9, stamp.format(31, "[INFO] step 2 loss 1.5"), OOM]
+    first, last = scanned(matcher, "\n".join(lines).encode(), 1 << 20)[0]
+    assert (first.line.time, last.line.time) == (1777712401.0, 1777712431.0)
+
+
+def test_a_catalogue_is_indexed_once(matcher: Matcher) -> None:
+    made = rules_index.cache_info().misses
+    catalogue = matcher.catalogue
+    assert matchable(scanned_patterns(catalogue.pages.values()), catalogue.store)
+    SignatureRules(Matcher(catalogue))
+    assert rules_index.cache_info().misses - made <= 1  # at most once, if others came between
 
 
 def test_a_container_record_counts_for_all_its_segments(matcher: Matcher) -> None:
