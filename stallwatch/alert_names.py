@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from stallwatch.config import Config, ConfigError, place_in_route
+from stallwatch.handover import alert_settings
+from stallwatch_alerts.routing import Route
 
 if TYPE_CHECKING:
+    from stallwatch_alerts.settings import AlertSettings
     from stallwatch_rules.pages.catalogue import Catalogue
 
 _NEAR = 3
@@ -48,6 +52,21 @@ def misnamed(config: Config, catalogue: Catalogue) -> list[ConfigError]:
                 near = difflib.get_close_matches(name, families, n=_NEAR) or families
                 found.append(_error(config, number, "families", f"no family {name!r} is known", near))
     return found
+
+
+def checked_settings(config: Config, catalogue: Catalogue, tell: Callable[[str], None]) -> AlertSettings:
+    """The settings for whoever tells of incidents; what is misnamed in routes is told first.
+
+    Where only routes have chats, all of these hear what then fits no route: nobody would.
+    """
+    settings = alert_settings(config)
+    problems = misnamed(config, catalogue)
+    for problem in problems:
+        tell(str(problem))
+    if problems and not settings.urls:
+        tell("until then what fits no route is told to all chats")
+        return replace(settings, routes=(*settings.routes, Route(broken=True)))
+    return settings
 
 
 def names_any(config: Config) -> bool:

@@ -6,20 +6,17 @@ import contextlib
 import sys
 import threading
 import time
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stallwatch.alert_names import misnamed
+from stallwatch.alert_names import checked_settings
 from stallwatch.alert_urls import connecting
 from stallwatch.commands.context import tell
 from stallwatch.config import Config
-from stallwatch.handover import alert_settings
 from stallwatch.terminal_sink import TerminalSink
 from stallwatch_alerts.messages import ending_line
-from stallwatch_alerts.routing import Route
 from stallwatch_exporter.running.ending_words import detail_in
 
 if TYPE_CHECKING:
@@ -76,14 +73,7 @@ class Listeners:
             self._orphans = threading.Timer(_ORPHANS_SECONDS, self._close_orphans, (self._home,))
             self._orphans.daemon = True
             self._orphans.start()
-        settings = alert_settings(config)
-        if problems := misnamed(config, catalogue):
-            for problem in problems:
-                tell(str(problem))
-            if not settings.urls:  # what fits no route would be told to nobody
-                everything = Route(broken=True)
-                settings = replace(settings, routes=(*settings.routes, everything))
-                tell("until then what fits no route is told to all chats")
+        settings = checked_settings(config, catalogue, tell)
         if settings.all_urls:
             if find_spec("apprise") is None:
                 tell("[alerts] urls are set, but no message can leave: pip install 'stallwatch[alerts]'")

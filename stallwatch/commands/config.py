@@ -45,6 +45,8 @@ def show(app: App) -> None:
 
 def _wrong_alerts(loaded: Config) -> bool:
     """Tell of names in routes that no rule page has, and of URLs of which no channel can be made."""
+    if not (loaded["alerts.urls"] or loaded["alerts.routes"]):
+        return False  # the usual case needs nothing of what is imported below
     from importlib.util import find_spec
 
     from stallwatch.alert_names import misnamed, names_any

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import signal
 import threading
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
 
+from stallwatch.alert_names import checked_settings
+from stallwatch.alert_urls import connecting
 from stallwatch.commands.context import App, catalogue_of, language_option, rules_option, tell
 from stallwatch.handover import alert_settings, relay_settings
 from stallwatch_exporter.serving.reach import is_own_address
@@ -38,9 +42,9 @@ def relay(
     incident database until it arrived. An alert is joined with the incident of its run there, and told as
     [[alerts.routes]] say; a chat that was told by the run's own agent is not told again. Ends with Ctrl-C.
     """
-    config = app.sound_config(
-        relay__host=host, relay__port=port, alerts__language=language, rules__dirs=rule_dirs
-    )
+    # A mistake in a route is told, and the relay starts all the same: else nobody would hear of anything.
+    given = {"relay__host": host, "relay__port": port, "alerts__language": language, "rules__dirs": rule_dirs}
+    config = app.nearly_sound_config(but="alerts.routes", **given)
     if not alert_settings(config).all_urls:
         raise click.UsageError(
             'no chat is configured; write urls = ["slack://…"] under [alerts] in stallwatch.toml'
@@ -52,7 +56,8 @@ def relay(
         from stallwatch_alerts.relay.relay import Relay
     except ModuleNotFoundError as error:
         raise click.UsageError(f"{error.name} is missing; pip install 'stallwatch[alerts]'") from error
-    settings = relay_settings(config)
+    catalogue = catalogue_of(config)
+    settings = replace(relay_settings(config), alerts=checked_settings(config, catalogue, tell))
     if not insecure and not settings.token and not is_own_address(settings.host):
         raise click.UsageError(
             f"{settings.host} can be reached by others, who could write into your chats;"
@@ -67,7 +72,7 @@ def relay(
             f"the incident database cannot be opened ({type(error).__name__}: {said[0]})"
         ) from None
     try:
-        running = Relay(settings, store, catalogue_of(config), report=tell)
+        running = Relay(settings, store, catalogue, report=tell, connect=partial(connecting, config))
     except OSError as error:
         raise click.UsageError(
             f"{settings.host}:{settings.port} cannot be had: {error.strerror}; give another --port"

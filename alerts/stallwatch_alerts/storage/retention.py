@@ -13,11 +13,12 @@ _DAY = 86400.0
 def prune(engine: Engine, now: float, keep_days: float) -> int:
     """Forget what was over `keep_days` before `now` (Unix seconds); how many rows that was.
 
-    What is open stays, however old, with who was told of it; so do messages that wait, and silences in force.
+    What is open stays, however old, with who was told of it; so do silences in force. A message that still
+    waits then is for a chat that nobody has configured since: who had tried it had given it up after a day.
     """
     before = now - keep_days * _DAY
     with writing(engine) as connection:
-        gone = delete(MESSAGES).where(MESSAGES.c.state != "waiting", MESSAGES.c.created_at < before)
+        gone = delete(MESSAGES).where(MESSAGES.c.created_at < before, MESSAGES.c.not_before < before)
         count = connection.execute(gone).rowcount
         count += _incidents(connection, before)
         open_ones = select(INCIDENTS.c.id).where(INCIDENTS.c.status == "open")

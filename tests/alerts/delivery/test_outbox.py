@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -115,11 +116,11 @@ def test_thousands_that_wait_take_bounded_room_and_none_is_forgotten(outbox: Out
     assert told == count
 
 
-def test_old_messages_are_forgotten_but_none_that_waits(outbox: Outbox, notice: Make) -> None:
+def test_old_messages_are_forgotten_but_none_that_waits_for_its_time(outbox: Outbox, notice: Make) -> None:
     put(outbox, draft(notice(id="sent")))
     batch = outbox.claim(CHAT, NOW)
     assert batch is not None
     outbox.sent(batch, CHAT, NOW)
-    put(outbox, draft(notice(id="waits")))
+    put(outbox, replace(draft(notice(id="waits")), not_before=NOW + 10))
     assert outbox.prune(NOW + 86401, 1) == 3  # the message, and that its chat was told of both
     assert [one.state for one in outbox.deliveries()] == ["waiting"]
