@@ -1,4 +1,4 @@
-"""The diagnosis of an upload by the process that reads uploads, beside ``stallwatch diagnose`` of that log."""
+"""The diagnosis of an upload by the process that reads uploads, beside ``stallwatch diagnose`` of one log."""
 
 from __future__ import annotations
 

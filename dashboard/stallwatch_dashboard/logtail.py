@@ -14,7 +14,8 @@ from stallwatch_rules.text.redact import redact
 
 _MOST_BYTES = 256 * 1024
 _MOST_CHARACTERS = 2000  #: of one line
-_ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07?")
+#: Colours and other sequences that a terminal obeys.
+ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07?")
 
 
 @dataclass(frozen=True)
@@ -66,4 +67,4 @@ def tail(path: Path, lines: int = 200, zone: tzinfo | None = None) -> str:
 def as_drawn(raw: bytes) -> str:
     """What a terminal would show at last of a line that may return to its start."""
     text = raw.decode("utf-8", "replace").rstrip("\r").rsplit("\r", 1)[-1]
-    return redact(without_controls(_ANSI.sub("", text))[:_MOST_CHARACTERS].rstrip())
+    return redact(without_controls(ANSI.sub("", text))[:_MOST_CHARACTERS].rstrip())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from stallwatch_dashboard.logtail import ANSI
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.text.controls import without_controls
 
@@ -17,12 +18,33 @@ _ADDRESS = re.compile(r"(?i)(https?|ftp|mailto|xmpp|www)([.:])|(@)")
 _CONDITION = re.compile(r"^\{[^{}]*\}\s*|^With [\w.<>=!~, -]+: |^[\w.<>=!~, -]+ 时：")
 _SENTENCE = re.compile(r"[.!?](?=\s+[A-Z`\u201c(]|\s*$)|。")
 _CODE_WHOLE = re.compile(r"(`[^`\n]+`)")
+_CODE_PARTS = re.compile(r"(```.*?```|~~~.*?~~~|`[^`\n]+`)", re.DOTALL)
+# What Streamlit adds to Markdown (formulas, :red[…], :material/…:, :smile:), and images: they are fetched.
+_ADDED = re.compile(r"(?<!\\)(?:\$|:(?=[\w+-]+[:\[/])|!(?=\[))")
+_MOST_WORDS = 4000  #: characters of one text among words
+_MOST_CELL = 500  #: of a table's cell
+_MOST_LINE = 2000  #: of a line of text shown as it is
+_MOST_LINES = 2000
 _CODE = re.compile(r"`([^`\n]+)`")
 
 
-def plain(text: str) -> str:
-    """One line without control and direction characters."""
-    return without_controls(" ".join(text.split()))
+def plain(text: str, most: int = _MOST_WORDS) -> str:
+    """One line without control and direction characters, `most` characters long at most."""
+    return _cut(_seen(" ".join(text[: 8 * most].split())), most)
+
+
+def cell(text: str) -> str:
+    """Like `plain`, for a cell of a table."""
+    return plain(text, _MOST_CELL)
+
+
+def verbatim(text: str) -> str:
+    """Lines for ``st.code`` and ``st.text``: as they are, but for colours, control and direction characters.
+
+    Of long lines the beginning is shown, of many lines the end.
+    """
+    lines = _seen(text.replace("\r\n", "\n")).split("\n")
+    return "\n".join(_cut(line, _MOST_LINE) for line in lines[-_MOST_LINES:])
 
 
 def markdown(text: str) -> str:
@@ -48,8 +70,14 @@ def prose(text: str, page: RulePage | None) -> str:
         written = text.strip()
         # A fix may have had its condition on versions turned into words in front of it.
         if any(written == known.strip() or _bare(written) == _bare(known) for known in texts if known):
-            return written
+            return own_words(written)
     return advice(text)
+
+
+def own_words(text: str) -> str:
+    """A rule page's own Markdown, without what only Streamlit reads in it: ``$HOME`` begins no formula."""
+    parts = _CODE_PARTS.split(text)
+    return "".join(part if index % 2 else _ADDED.sub(r"\\\g<0>", part) for index, part in enumerate(parts))
 
 
 def first_sentence(text: str) -> str:
@@ -60,6 +88,15 @@ def first_sentence(text: str) -> str:
             return text[: position + end.end()].strip()
         position += len(part)
     return text.strip()
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _seen(text: str) -> str:
+    """Without colours, control and direction characters, and halves of surrogates, which cannot be sent."""
+    return without_controls(ANSI.sub("", text.encode("utf-8", "replace").decode("utf-8")))
 
 
 def _bare(fix: str) -> str:
@@ -76,7 +113,5 @@ def _edged(part: str) -> str:
 
 def label(text: str, longest: int = 60) -> str:
     """`text` for a Plotly label, which reads a few HTML tags: none of them left, and not too long."""
-    short = plain(text)
-    if len(short) > longest:
-        short = short[: longest - 1] + "…"
+    short = plain(text, longest)
     return short.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

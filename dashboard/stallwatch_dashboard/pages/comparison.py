@@ -7,6 +7,7 @@ import streamlit as st
 from stallwatch_dashboard.charts import compared
 from stallwatch_dashboard.pages.board import draw_board
 from stallwatch_dashboard.pages.common import look, say
+from stallwatch_dashboard.safetext import plain
 from stallwatch_dashboard.sources.embedded import shared
 
 
@@ -23,6 +24,7 @@ def draw_comparison(run: str) -> None:
         others,
         index=others.index(told) if told in others else None,
         key=f"compare-{run}",
+        format_func=plain,
         placeholder=say("compare_with"),
         label_visibility="collapsed",
     )

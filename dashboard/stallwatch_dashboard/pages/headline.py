@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import streamlit as st
 
 from stallwatch_dashboard.pages.common import say
-from stallwatch_dashboard.safetext import advice, first_sentence, markdown, prose
+from stallwatch_dashboard.safetext import advice, first_sentence, markdown, prose, verbatim
 from stallwatch_dashboard.verdict import Verdict
 
 MOST_EVIDENCE = 3  #: lines
@@ -29,7 +29,7 @@ def draw_verdict(found: Verdict, *, icon: str = "", facts: Sequence[str] = ()) -
             if found.note:
                 st.markdown(f"**{say('harm_here')}:** {advice(found.note)}")
             if found.evidence:
-                st.code("\n".join(found.evidence[-MOST_EVIDENCE:]), language=None, wrap_lines=True)
+                st.code(verbatim("\n".join(found.evidence[-MOST_EVIDENCE:])), language=None, wrap_lines=True)
         with right:
             if first:
                 st.markdown(f"**{say('fixes')}**")

@@ -10,7 +10,7 @@ from stallwatch_alerts.trial import test_message
 from stallwatch_dashboard import formats, health
 from stallwatch_dashboard.pages.common import head, language, say
 from stallwatch_dashboard.pages.signin import may_operate
-from stallwatch_dashboard.safetext import markdown
+from stallwatch_dashboard.safetext import cell, markdown, verbatim
 from stallwatch_dashboard.sources.embedded import shared
 
 _ICONS = {"answers": "✔", "late": "?", "silent": "✖"}
@@ -28,12 +28,12 @@ def _sources() -> None:
             pd.DataFrame(
                 {
                     say("state"): [f"{_ICONS[one.state]} {say(one.state)}" for one in found],
-                    say("run"): [one.run or formats.NOTHING for one in found],
-                    say("address"): [one.url for one in found],
+                    say("run"): [cell(one.run) or formats.NOTHING for one in found],
+                    say("address"): [cell(one.url) for one in found],
                     say("last_answer"): [formats.seconds(one.lag) for one in found],
                     say("scrapes"): [one.scrapes for one in found],
                     say("failures"): [one.failures for one in found],
-                    say("error"): [one.error for one in found],
+                    say("error"): [cell(one.error) for one in found],
                 }
             ),
             hide_index=True,
@@ -45,7 +45,10 @@ def _sources() -> None:
     else:
         st.dataframe(
             pd.DataFrame(
-                {say("run"): [one.run for one in lost], say("lost_records"): [one.records for one in lost]}
+                {
+                    say("run"): [cell(one.run) for one in lost],
+                    say("lost_records"): [one.records for one in lost],
+                }
             ),
             hide_index=True,
         )
@@ -58,7 +61,7 @@ def _channels() -> None:
         st.caption(say("no_channels"))
         st.code('[alerts]\nurls = ["slack://…"]', language="toml")
         return
-    st.text("\n".join(mask_url(url) for url in urls))
+    st.text(verbatim("\n".join(mask_url(url) for url in urls)))
     if not may_operate():
         st.caption(say("operators_send"))
         return

@@ -6,10 +6,10 @@ import pandas as pd
 import streamlit as st
 
 from stallwatch_dashboard import formats, verdict
-from stallwatch_dashboard.pages.common import ICONS, catalogue, language, page, say, zone
+from stallwatch_dashboard.pages.common import ICONS, catalogue, language, say, zone
 from stallwatch_dashboard.pages.headline import MOST_EVIDENCE, draw_verdict
 from stallwatch_dashboard.pages.people import draw_actions
-from stallwatch_dashboard.safetext import markdown
+from stallwatch_dashboard.safetext import cell, markdown, verbatim
 from stallwatch_dashboard.sources.embedded import shared
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.stacks.listing import folded
@@ -38,7 +38,7 @@ def _live(key: str) -> None:
         f"{say('to_the_run')}: {markdown(incident.run)}", icon=":material/monitoring:", key="to_run"
     ):
         st.session_state["open_run"] = incident.run
-        st.switch_page(page("run"))
+        st.rerun()
     left, right = st.columns(2, gap="medium")
     with left:
         _timeline(incident, now)
@@ -46,12 +46,12 @@ def _live(key: str) -> None:
         _deliveries(incident, now)
     if len(incident.evidence) > MOST_EVIDENCE:  # else the verdict has shown all of it
         st.markdown(f"###### {say('evidence')}")
-        st.code("\n".join(incident.evidence), language=None, wrap_lines=True)
+        st.code(verbatim("\n".join(incident.evidence)), language=None, wrap_lines=True)
     if incident.stacks is not None:
         st.markdown(f"###### {say('stacks')}")
-        st.text(sentence(incident.stacks, language()))
+        st.text(verbatim(sentence(incident.stacks, language())))
         st.caption(say("asked_for", formats.seconds(incident.stacks.seconds)))
-        st.code(folded(incident.stacks), language=None)
+        st.code(verbatim(folded(incident.stacks)), language=None)
 
 
 def _timeline(incident: Incident, now: float) -> None:
@@ -71,9 +71,9 @@ def _timeline(incident: Incident, now: float) -> None:
         pd.DataFrame(
             {
                 say("time_of_day"): [formats.clock(at, zone(), now) for at, *_ in changes],
-                say("state"): [what for _, what, *_ in changes],
-                say("who"): [who for *_, who, _ in changes],
-                say("note"): [text for *_, text in changes],
+                say("state"): [cell(what) for _, what, *_ in changes],
+                say("who"): [cell(who) for *_, who, _ in changes],
+                say("note"): [cell(text) for *_, text in changes],
             }
         ),
         hide_index=True,
@@ -98,12 +98,12 @@ def _deliveries(incident: Incident, now: float) -> None:
     st.dataframe(
         pd.DataFrame(
             {
-                say("chat"): [one.name for one in found],
+                say("chat"): [cell(one.name) for one in found],
                 say("state"): [one.state for one in found],
                 say("sent"): [formats.clock(one.sent_at, zone(), now) for one in found],
                 say("attempts"): [one.attempts for one in found],
-                say("rule_title"): [one.title for one in found],
-                say("reason"): [one.reason for one in found],
+                say("rule_title"): [cell(one.title) for one in found],
+                say("reason"): [cell(one.reason) for one in found],
             }
         ),
         hide_index=True,

@@ -8,6 +8,7 @@ from datetime import tzinfo
 import pandas as pd
 
 from stallwatch_dashboard import formats
+from stallwatch_dashboard.safetext import cell
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
 
@@ -21,8 +22,8 @@ def incident_table(
     columns = {
         say("state"): [f"{_ICONS[i.status]} {say(i.status)}" for i in incidents],
         say("severity"): [say(f"severity_{i.severity}") for i in incidents],
-        say("run"): [i.run for i in incidents],
-        say("rule"): [i.rule for i in incidents],
+        say("run"): [cell(i.run) for i in incidents],
+        say("rule"): [cell(i.rule) for i in incidents],
         say("started"): [formats.clock(i.opened_at, zone, now) for i in incidents],
         say("duration"): [formats.seconds((i.resolved_at or now) - i.opened_at) for i in incidents],
         say("step"): [formats.integer(i.step) for i in incidents],

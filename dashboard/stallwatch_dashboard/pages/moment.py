@@ -8,6 +8,7 @@ import streamlit as st
 
 from stallwatch_dashboard import formats, logtail, logview
 from stallwatch_dashboard.pages.common import say, zone
+from stallwatch_dashboard.safetext import plain
 from stallwatch_dashboard.sources.embedded import shared
 from stallwatch_exporter.incident import Incident
 
@@ -50,7 +51,7 @@ def draw_moment(run: str) -> None:
 def _named(incident: Incident | None) -> str:
     if incident is None:
         return say("a_time")
-    return f"{formats.clock(incident.opened_at, zone())} {incident.rule}"
+    return f"{formats.clock(incident.opened_at, zone())} {plain(incident.rule)}"
 
 
 def _rank_name(rank: int | None) -> str:

@@ -15,7 +15,7 @@ from stallwatch_dashboard.pages.common import catalogue, head, language, look, s
 from stallwatch_dashboard.pages.headline import draw_verdict
 from stallwatch_dashboard.pages.signin import may_operate, offer_uploads
 from stallwatch_dashboard.reports import Kept, Reports
-from stallwatch_dashboard.safetext import markdown
+from stallwatch_dashboard.safetext import cell, markdown, verbatim
 from stallwatch_dashboard.sources.embedded import shared
 from stallwatch_dashboard.uploads.reading import ReadingFailed, read_uploads, too_much
 from stallwatch_exporter.files.inputs import InputProblem
@@ -61,8 +61,8 @@ def _findings(found: Diagnosis) -> None:
                 say("harm"): [say(f"harm_{f.harm}") for f in found.findings],
                 say("count"): [f.count for f in found.findings],
                 say("ranks"): [fold_ranks(f.ranks) for f in found.findings],
-                say("first"): [_place(f.first) for f in found.findings],
-                say("note"): [f.note for f in found.findings],
+                say("first"): [cell(_place(f.first)) for f in found.findings],
+                say("note"): [cell(f.note) for f in found.findings],
             }
         ),
         hide_index=True,
@@ -77,20 +77,24 @@ def _unknown(found: Diagnosis) -> None:
     for one in found.unknown:
         where = f"{_place(one.first)} · {say('ranks')} {fold_ranks(one.ranks)} · × {one.count}"
         st.caption(markdown(where))
-        st.code("\n".join([*one.frames, f"{one.exception}: {one.message}"]), language=None, wrap_lines=True)
+        st.code(
+            verbatim("\n".join([*one.frames, f"{one.exception}: {one.message}"])),
+            language=None,
+            wrap_lines=True,
+        )
 
 
 def _facts(found: Diagnosis, problems: list[InputProblem]) -> None:
     left, right = st.columns(2, gap="medium")
     with left:
         st.markdown(f"###### {say('progress')}")
-        st.text(progress_line(found, language()) or formats.NOTHING)
+        st.text(verbatim(progress_line(found, language())) or formats.NOTHING)
     with right:
         st.markdown(f"###### {say('environment')}")
-        st.text(environment_line(found) or formats.NOTHING)
+        st.text(verbatim(environment_line(found)) or formats.NOTHING)
     if notes := [note for note in found.notes if note not in map(str, problems)]:
         st.markdown(f"###### {say('notes')}")
-        st.text("\n".join(notes))
+        st.text(verbatim("\n".join(notes)))
     st.caption(markdown(stats_line(found, language())))
 
 
@@ -106,7 +110,7 @@ def _report(found: Diagnosis, problems: list[InputProblem], lines: str) -> None:
     _problems(problems)
     if lines:
         st.markdown(f"###### {say('in_context')}")
-        st.code(lines, language=None)
+        st.code(verbatim(lines), language=None)
     if drawn := series.charts(found, look(), say):
         st.markdown(f"###### {say('in_numbers')}")
         draw_board(drawn, key="board-report", say=say)

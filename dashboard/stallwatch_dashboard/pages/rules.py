@@ -9,7 +9,7 @@ import streamlit as st
 
 from stallwatch_dashboard import rulebook
 from stallwatch_dashboard.pages.common import catalogue, head, language, say
-from stallwatch_dashboard.safetext import markdown
+from stallwatch_dashboard.safetext import cell, markdown, own_words, verbatim
 from stallwatch_dashboard.sources.embedded import shared
 from stallwatch_rules.authoring.drafting import DraftError
 from stallwatch_rules.matching.matcher import Matcher
@@ -62,8 +62,8 @@ def _list(known: Catalogue, extra: tuple[str, ...]) -> None:
         pd.DataFrame(
             {
                 say("rule"): [page.id for page in found],
-                say("rule_title"): [_title(page) for page in found],
-                say("family"): [page.family for page in found],
+                say("rule_title"): [cell(_title(page)) for page in found],
+                say("family"): [cell(page.family) for page in found],
                 say("role"): [say(f"role_{page.role}") for page in found],
                 say("harm"): [_harm(page) for page in found],
                 say("maturity"): [page.status for page in found],
@@ -83,7 +83,7 @@ def _list(known: Catalogue, extra: tuple[str, ...]) -> None:
 def _section(heading: str, text: str) -> None:
     if written(text):
         st.markdown(f"###### {say(heading)}")
-        st.markdown(text)  # the page's own words: a local file that somebody reviewed
+        st.markdown(own_words(text))  # the page's own words: a local file that somebody reviewed
 
 
 def _page(page: RulePage) -> None:
@@ -99,13 +99,13 @@ def _page(page: RulePage) -> None:
         _section("when_harmless", told.harmless)
         with st.expander(say("how_recognised")):
             if page.patterns:
-                st.code("\n".join(page.patterns), language=None, wrap_lines=True)
+                st.code(verbatim("\n".join(page.patterns)), language=None, wrap_lines=True)
             else:
                 st.write(say("judged_rule"))
             for heading, samples in (("fires_on", page.fires), ("quiet_on", page.quiet)):
                 st.caption(say(heading))
                 for sample in samples:
-                    st.code(sample, language=None, wrap_lines=True)
+                    st.code(verbatim(sample), language=None, wrap_lines=True)
         for one in page.emitted_by:
             where = " ".join(part for part in (one.package, one.versions, one.module, one.level) if part)
             st.caption(f"{say('printed_by')}: {markdown(where)}")
@@ -130,8 +130,8 @@ def _trial() -> None:
             pd.DataFrame(
                 {
                     say("line_number"): [hit.number for hit in trial.hits],
-                    **{name: [hit.captures.get(name, "") for hit in trial.hits] for name in names},
-                    say("line"): [hit.line for hit in trial.hits],
+                    **{name: [cell(hit.captures.get(name, "")) for hit in trial.hits] for name in names},
+                    say("line"): [cell(hit.line) for hit in trial.hits],
                 }
             ),
             hide_index=True,
@@ -150,7 +150,7 @@ def _draft(known: Catalogue) -> None:
         return
     path = f"my-rules/{proposal.family}/{proposal.rule}.md"
     st.caption(markdown(say("draft_done", path)))
-    st.code(proposal.text, language="markdown", wrap_lines=True)
+    st.code(verbatim(proposal.text), language="markdown", wrap_lines=True)
     st.download_button(
         say("download_page"),
         proposal.text,

@@ -16,7 +16,7 @@ from stallwatch_dashboard.pages.comparison import draw_comparison
 from stallwatch_dashboard.pages.headline import draw_verdict
 from stallwatch_dashboard.pages.incidents_table import incident_table
 from stallwatch_dashboard.pages.moment import draw_moment
-from stallwatch_dashboard.safetext import markdown
+from stallwatch_dashboard.safetext import markdown, plain, verbatim
 from stallwatch_dashboard.sources.embedded import shared
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.stacks.listing import folded
@@ -42,6 +42,7 @@ def _choose() -> str | None:
         names,
         index=0 if state["chosen_run"] else None,  # a clear button is of no use while a run is shown
         key="chosen_run",
+        format_func=plain,
         label_visibility="collapsed",
         placeholder=say("choose_run"),
     )
@@ -59,7 +60,7 @@ def _awaited(run: str | None) -> None:
         st.rerun()
     st.markdown(f"### {say('not_yet' if run else 'no_runs')}")
     if run:
-        st.text(run)
+        st.text(verbatim(run))
     st.write(say("no_runs_next"))
     st.code("stallwatch run -- torchrun --nproc-per-node 8 train.py", language=None)
 
@@ -102,7 +103,7 @@ def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float
     drawn = [(one.key, say(one.title), one.draw(found, incidents, span, eye, say)) for one in ready]
     if drawn and (clicked := draw_board(drawn, key=f"board-{row.run}", say=say, wide=charts.WIDE)):
         st.session_state["open_incident"] = clicked
-        st.switch_page(page("incidents"))
+        st.rerun()
     missing = [say(one.title) for one in charts.BOARD if one not in ready and one.key not in charts.WIDE]
     if missing:
         st.caption(say("no_numbers_of_this", say("list_comma").join(missing)))
@@ -126,7 +127,7 @@ def _incidents(run: str, incidents: list[Incident], now: float) -> None:
         selection_mode="single-row",
     )
     if "open_incident" in st.session_state:
-        st.switch_page(page("incidents"))
+        st.rerun()
 
 
 def _remember(run: str, incidents: list[Incident]) -> None:
@@ -141,8 +142,8 @@ def _stacks(incidents: list[Incident], now: float) -> None:
         if incident.stacks is None:
             continue
         with st.expander(say("where_ranks_are", formats.clock(incident.opened_at, zone(), now))):
-            st.text(sentence(incident.stacks, language()))
-            st.code(folded(incident.stacks), language=None)
+            st.text(verbatim(sentence(incident.stacks, language())))
+            st.code(verbatim(folded(incident.stacks)), language=None)
 
 
 def _live(run: str, known: int) -> None:
@@ -203,6 +204,10 @@ def _over(run: str) -> bool:
     return bool(info and info.ended_at and shared().clock() - info.ended_at > _LAST_WORDS_SECONDS)
 
 
+# Not from within the fragments above: a page that is switched to there may stay blank, as pieces of it are lost
+# on the way (streamlit 1.67: "Bad delta path index" in the browser).
+if "open_incident" in st.session_state:
+    st.switch_page(page("incidents"))
 _run = head(say("run"), _choose)
 if _run is None:
     _awaited(st.query_params.get("run"))

@@ -10,7 +10,7 @@ from stallwatch_dashboard import formats
 from stallwatch_dashboard.overview import RunRow, State
 from stallwatch_dashboard.pages.common import ICONS, head, page, say, zone
 from stallwatch_dashboard.pages.runs_table import columns, table
-from stallwatch_dashboard.safetext import markdown
+from stallwatch_dashboard.safetext import markdown, verbatim
 from stallwatch_dashboard.selection import MOST_SEARCH, ORDERS, Selection
 from stallwatch_dashboard.sources.embedded import shared
 
@@ -114,12 +114,14 @@ def _live(chosen: Selection) -> None:
         )
         st.caption(say("open_run"))
     if "open_run" in st.session_state:
-        st.switch_page(page("run"))
+        st.rerun()
     if failing := [target for target in source.targets() if target.error and target.run is None]:
         st.markdown(f"**{say('targets_failing')}**")
-        st.text("\n".join(f"{target.url}: {target.error}" for target in failing))
+        st.text(verbatim("\n".join(f"{target.url}: {target.error}" for target in failing)))
 
 
+if "open_run" in st.session_state:  # not from within the fragment: see the Run page
+    st.switch_page(page("run"))
 head(say("runs"))
 _selection = _choose() if shared().run_names() else Selection()
 _live(_selection)

@@ -10,7 +10,9 @@ import pandas as pd
 import streamlit as st
 
 from stallwatch_dashboard import formats
+from stallwatch_dashboard.charts.phases import COLOURS
 from stallwatch_dashboard.overview import RunRow
+from stallwatch_dashboard.safetext import cell
 from stallwatch_dashboard.words import Say
 
 #: Shape and word together: colour is never the only sign.
@@ -29,9 +31,11 @@ def table(rows: Sequence[RunRow], now: float, zone: tzinfo | None, say: Say) -> 
     """A pandas ``Styler``: its values sort, its texts are shown."""
     values = {
         say("state"): [f"{ICONS[row.state]} {say(row.state)}" for row in rows],
-        say("run"): [row.run for row in rows],
-        say("open_incidents"): [", ".join(sorted({i.rule for i in row.open_incidents})) for row in rows],
-        say("phase"): [say(f"phase_{row.phase}") if row.phase else formats.NOTHING for row in rows],
+        say("run"): [cell(row.run) for row in rows],
+        say("open_incidents"): [
+            cell(", ".join(sorted({i.rule for i in row.open_incidents}))) for row in rows
+        ],
+        say("phase"): [_phase(row.phase, say) for row in rows],
         say("step"): _floats(rows, lambda row: row.step),
         say("total"): _floats(rows, lambda row: row.total_steps),
         say("time_left"): _floats(rows, RunRow.seconds_left),
@@ -46,7 +50,7 @@ def table(rows: Sequence[RunRow], now: float, zone: tzinfo | None, say: Say) -> 
         say("lost_to_stalls"): _floats(rows, lambda row: row.stalled_seconds),
         say("started"): _floats(rows, lambda row: row.started_at),
         say("duration"): _floats(rows, lambda row: row.seconds(now)),
-        say("host"): [row.host for row in rows],
+        say("host"): [cell(row.host) for row in rows],
     }
     frame = pd.DataFrame(values)
     shown: Mapping[str, Callable[[float], str]] = {
@@ -67,19 +71,54 @@ def table(rows: Sequence[RunRow], now: float, zone: tzinfo | None, say: Say) -> 
     return frame.style.format({name: _or_nothing(how) for name, how in shown.items()})
 
 
+def _phase(phase: str, say: Say) -> str:
+    """In words; one that only a trainer of its own knows as it names it."""
+    return say(f"phase_{phase}") if phase in COLOURS else cell(phase) or formats.NOTHING
+
+
+#: Pixels of each column, in the table's order: those up to the invalidations fit into a window of
+#: 1,440 (whose table is 1,344 wide, 33 of it for the boxes that choose a row); the others are a scroll away.
+_WIDTHS = {
+    "state": 100,
+    "run": 160,
+    "open_incidents": 150,
+    "phase": 84,
+    "step": 72,
+    "total": 76,
+    "time_left": 88,
+    "step_time": 80,
+    "against_baseline": 84,
+    "loss": 68,
+    "loss_course": 90,
+    "memory": 80,
+    "headroom": 80,
+    "invalidations_a_step": 96,
+    "goodput": 72,
+    "lost_to_stalls": 96,
+    "started": 140,
+    "duration": 96,
+    "host": 140,
+}
+_HELP = {
+    "against_baseline": "help_baseline",
+    "headroom": "help_headroom",
+    "goodput": "help_goodput",
+    "lost_to_stalls": "help_lost",
+}
+
+
 def columns(say: Say) -> dict[str, Any]:
     """What Streamlit must know of the columns."""
     config = st.column_config
-    return {
-        say("run"): config.TextColumn(width="medium", pinned=True),
-        say("state"): config.TextColumn(pinned=True),
-        say("open_incidents"): config.TextColumn(width="medium"),
-        say("loss_course"): config.LineChartColumn(width="small"),
-        say("against_baseline"): config.NumberColumn(help=say("help_baseline")),
-        say("headroom"): config.NumberColumn(help=say("help_headroom")),
-        say("goodput"): config.NumberColumn(help=say("help_goodput")),
-        say("lost_to_stalls"): config.NumberColumn(help=say("help_lost")),
-    }
+    found = {}
+    for name, width in _WIDTHS.items():
+        if name == "loss_course":
+            found[say(name)] = config.LineChartColumn(width=width)
+        elif name in _HELP:
+            found[say(name)] = config.NumberColumn(width=width, help=say(_HELP[name]))
+        else:
+            found[say(name)] = config.Column(width=width, pinned=name in ("state", "run") or None)
+    return found
 
 
 def _floats(rows: Sequence[RunRow], number: Callable[[RunRow], float | None]) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -81,8 +82,9 @@ class Embedded:
         return self.scraper.status() if self.scraper is not None else []
 
     def folder(self, run: str) -> Path:
-        """Where a local run keeps its traces."""
-        return runs_home(self.settings.home) / run
+        """Where a local run keeps its traces; of a name that leads elsewhere, a folder that is not there."""
+        leads_there = run not in ("", ".", "..") and not re.search(r"[/\\\0]", run)
+        return runs_home(self.settings.home) / (run if leads_there else ".none")
 
     def info(self, run: str) -> AgentInfo | None:
         """The agent's own record of a local run."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import duckdb
 
@@ -23,9 +23,9 @@ class Heartbeats:
         self._loss_rank: dict[str, float] = {}
         self._last_loss: dict[str, float] = {}
 
-    def load(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Read what an earlier process wrote."""
-        for run, first in connection.execute(_FIRST).fetchall():
+    def load(self, connection: duckdb.DuckDBPyConnection, began: Mapping[str, float]) -> None:
+        """Read what an earlier process wrote; `began` is the time of each run's first number."""
+        for run, first in began.items():
             self._window(run).took(first)
         for run, rank, value in connection.execute(_LOSSES, [_LOSS, 2 * MOST_LOSSES]).fetchall():
             self._loss_rank[run] = _order(rank)
@@ -81,10 +81,6 @@ def _order(rank: int | None) -> float:
     return math.inf if rank is None else rank
 
 
-_FIRST = """
-SELECT run, min(t) FROM series JOIN (SELECT series, min(t) AS t FROM points GROUP BY series) ON id = series
-GROUP BY run
-"""
 _LOSSES = """
 WITH every AS (
     SELECT run, rank, coalesce(rank, 2147483647) AS place, t, v

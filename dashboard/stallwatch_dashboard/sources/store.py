@@ -73,7 +73,7 @@ class MetricStore:
     def open(cls, path: Path) -> MetricStore:
         """The store at `path`; where it cannot be had, one in memory that says why."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             return cls(path)
         except (duckdb.Error, OSError) as error:
             store = cls(None)
@@ -290,7 +290,7 @@ class MetricStore:
             self._names.setdefault(run, set()).add((run, metric))
             self._seen[run] = max(time, self._seen.get(run, time))
         self._first = dict(self._connection.execute(_FIRST).fetchall())
-        self._pulses.load(self._connection)
+        self._pulses.load(self._connection, self._first)
         highest = self._connection.execute("SELECT coalesce(max(id), 0) FROM series").fetchone()
         self._next_id = (highest[0] if highest else 0) + 1
 

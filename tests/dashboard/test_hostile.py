@@ -1,0 +1,321 @@
+"""Every page with hostile text wherever a log, a name or a rule could put it: all of it is shown as text."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stallwatch_alerts.store import IncidentStore
+from stallwatch_dashboard.safetext import cell, own_words, plain, verbatim
+from stallwatch_dashboard.settings import DashboardSettings, to_environment
+from stallwatch_dashboard.sources.embedded import shared
+from stallwatch_dashboard.sources.exposition import Reading
+from stallwatch_dashboard.sources.scraper import TargetStatus
+from stallwatch_dashboard.theme import STYLE
+from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_rules.report import to_markdown
+from stallwatch_rules.report.html import to_html
+from stallwatch_rules.stacks.records import StackGroup, StallStacks
+
+pytest.importorskip("streamlit.testing.v1")
+from streamlit.testing.v1 import AppTest
+
+pytestmark = pytest.mark.usefixtures("page_settings")
+
+TEXT = (
+    "<script>alert(1)</script> <img src=x onerror=alert(2)> &lt;b&gt; **bold** `code`"
+    " [x](javascript:alert(3)) ![i](http://evil.example/i.png) http://evil.example"
+    " $x^2$ :red[y] :material/delete: :smile:"
+    " \x1b[31mred\x1b[0m \u202eright-to-left\u202c \x00 \u200b 😀 | cell | %{y} </code></pre>"
+)
+LONG = f"{TEXT} {'long ' * 20_000}"
+
+#: What acts in Streamlit's Markdown, unless a backslash stands before it.
+_ACTS = re.compile(
+    r"(?<!\\)(?:<script|<img|</|&lt;|\*\*bold|\]\(javascript|!\[i|\$x|:red\[|:material/delete|:smile:"
+    r"|http://evil\.example)"
+)
+_UNSEEN = re.compile("[\x00\x1b\u202e\u202c\u200b]")
+#: Elements that show what they are told as it stands.
+_VERBATIM = ("choice", "code", "text", "dataframe", "component_instance")
+_FIELDS = (
+    "body",
+    "code_text",
+    "label",
+    "value",
+    "help",
+    "placeholder",
+    "options",
+    "default",
+    "raw_values",
+    "delta",
+)
+
+
+def told_by(app: Any) -> Iterator[tuple[str, str]]:
+    """The kind of each element of a page, and each text in it."""
+    for element in app:
+        proto = getattr(element, "proto", None)
+        if element.type in ("text_input", "text_area") or getattr(proto, "body", "").strip() == STYLE.strip():
+            continue  # what the reader typed; the pages' own style
+        if element.type in ("dataframe", "arrow_data_frame"):
+            for name, cells in element.value.items():
+                yield from (("dataframe", str(value)) for value in (name, *cells))
+        elif element.type == "component_instance":
+            yield from ((element.type, text) for text in _within(json.loads(element.proto.json_args)))
+        elif proto is not None:
+            for name in _FIELDS:
+                found = getattr(proto, name, None)
+                if isinstance(found, str):
+                    yield element.type, found
+                elif found is not None and not isinstance(found, (bool, int, float)):
+                    kind = "choice" if element.type in ("selectbox", "multiselect") else element.type
+                    yield from ((kind, one) for one in found if isinstance(one, str))
+
+
+def faults(app: Any) -> list[tuple[str, str]]:
+    """Texts of a page that would act, hide or turn what stands there, or are endless."""
+    found = []
+    for kind, text in told_by(app):
+        acts = _ACTS.search(text) if kind not in _VERBATIM else None
+        in_chart = kind == "component_instance" and "<script" in text
+        if acts or in_chart or _UNSEEN.search(text) or any(len(line) > 20_000 for line in text.split("\n")):
+            found.append((kind, text[:300]))
+    return found
+
+
+def _within(told: Any) -> Iterator[str]:
+    """Every text in JSON, the figures that travel as text within it included, but not their numbers."""
+    if isinstance(told, dict):
+        for name, value in told.items():
+            if name == "figure":
+                yield from _within(json.loads(value))
+            elif name not in ("bdata", "name", "key"):  # an incident's id leads to it; nobody sees it
+                yield from _within(value)
+            elif name == "name" and "type" in told:
+                yield value
+    elif isinstance(told, list):
+        for value in told:
+            yield from _within(value)
+    elif isinstance(told, str):
+        yield told
+
+
+RULE = """---
+id: house-rule
+title: "{title}"
+family: house
+role: cause
+harm: degrading
+status: incubating
+since: "0.2"
+patterns:
+  - '(?P<what>\\w+) has left the building'
+---
+
+# {title}
+
+## What happened
+
+{text}
+
+## Why
+
+{text}
+
+## Fix
+
+1. {text}
+
+```log fires
+Elvis has left the building
+```
+
+```log quiet
+Elvis is in the building
+```
+"""
+
+
+def page(name: str, **query: str) -> AppTest:
+    script = f"from stallwatch_dashboard.app import main\nmain({name!r})"
+    app = AppTest.from_string(script, default_timeout=60)
+    for key, value in query.items():
+        app.query_params[key] = value
+    return app.run()
+
+
+def checked(app: AppTest, shows: str = "alert(1)") -> AppTest:
+    """The page, which shows the text and made nothing of it."""
+    assert not app.exception, [one.value for one in app.exception]
+    assert faults(app) == []
+    everything = "\n".join(text.replace("\\", "") for _, text in told_by(app))
+    assert shows in everything
+    return app
+
+
+@pytest.fixture
+def incident(home: Path, make_incident: Callable[..., Incident]) -> Incident:
+    """An open one whose every text is hostile."""
+    groups = [
+        StackGroup([0], "collective", what=TEXT, place=TEXT, frames=[TEXT, LONG]),
+        StackGroup([1], "code", place=TEXT, frames=[TEXT]),
+    ]
+    stacks = StallStacks(time.time(), 0.1, groups, [1], "elsewhere")
+    now = time.time()
+    made = make_incident(
+        id="hostile/1",
+        rule=f"no-rule {TEXT}",
+        opened_at=now - 10,
+        updated_at=now,
+        host=TEXT,
+        note=LONG,
+        evidence=[TEXT, LONG, TEXT, TEXT, "last"],
+        stacks=stacks,
+    )
+    store = IncidentStore.at_home(home)
+    store.upsert(made)
+    store.upsert(replace_run(made))
+    store.close()
+    return made
+
+
+def replace_run(incident: Incident) -> Incident:
+    """The same of a run whose name is hostile."""
+    import msgspec
+
+    return msgspec.structs.replace(incident, id="hostile/2", run=f"named {TEXT}")
+
+
+@pytest.fixture
+def run(make_run: Callable[..., RunFolder], incident: Incident) -> str:
+    """A run with hostile lines, and numbers of another one with a hostile name, phase and labels."""
+    now = time.time()
+    make_run("stuck", now=now, lines={0: [TEXT, LONG, "step 1 loss 2.0", TEXT]}, host=TEXT)
+    other = f"named {TEXT}"
+    label = '{"stallwatch_phase": "<script>alert(1)</script>"}'
+    for offset in (3.0, 2.0):
+        readings = [
+            Reading(other, "stallwatch_step", None, "", 100 - offset),
+            Reading(other, "stallwatch_loss", 0, "", offset),
+            Reading(other, "stallwatch_phase", None, label, 1.0),
+            Reading(other, "stallwatch_dropped_records_total", None, "", 5.0),
+            Reading("stuck", "stallwatch_step", None, "", 100 - offset),
+            Reading("stuck", "stallwatch_loss", 0, "", offset),
+        ]
+        shared().store.write(readings, now - offset)  # type: ignore[attr-defined]
+    return other
+
+
+def test_the_runs_page(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = TargetStatus(url=f"http://{TEXT}", run=None, error=LONG)
+    monkeypatch.setattr(shared(), "targets", lambda: [failing])
+    app = checked(page("runs"))
+    assert any("alert(1)" in one for one in app.dataframe[0].value["Phase"])
+    checked(page("runs", q="<script>"))
+
+
+def test_the_run_page_of_hostile_lines(run: str) -> None:
+    app = page("run", run="stuck", **{"with": run})
+    app.toggle(key="around-stuck").set_value(True).run()
+    checked(app)
+
+
+def test_the_run_page_of_a_hostile_name(run: str) -> None:
+    checked(page("run", run=run))
+    checked(page("run", run=f"unknown {TEXT}"))
+
+
+def test_the_incidents_pages(run: str, incident: Incident) -> None:
+    checked(page("incidents"))
+    app = checked(page("incidents", incident=incident.id))
+    app.text_input(key="person").input(TEXT[:80]).run()
+    app.button(key="acknowledge").click().run()
+    app.text_area(key="note_text").input(TEXT)
+    app.get("button")[-1].click().run()
+    checked(app)
+    checked(page("incidents", incident=f"none {TEXT}"))
+
+
+def test_the_post_mortem_page_and_its_reports(home: Path) -> None:
+    log = [
+        TEXT,
+        LONG,
+        "Traceback (most recent call last):",
+        '  File "train.py", line 3, in <module>',
+        "    f()",
+        f"OddError: {TEXT}",
+    ]
+    files = [(f"{TEXT}.log", "\n".join(log).encode(), "text/plain"), (f"b{TEXT}.gz", b"\x1f\x8b\x08x", "")]
+    app = page("postmortem")
+    app.get("file_uploader")[0].set_value(files).run()
+    checked(app)
+    found = app.session_state["report"][1][0]
+    html, text = to_html(found), to_markdown(found)
+    assert "alert(1)" in html and "<script" not in html and "<img" not in html and "\u202e" not in html
+    assert "alert(1)" in text and not re.search("[\x00\x1b\u202e]", text)
+    app.button(key="keep_report").click().run()
+    checked(app)
+    kept = app.query_params["report"]
+    checked(page("postmortem", report=kept[0] if isinstance(kept, list) else kept))
+    checked(page("postmortem"))
+    checked(page("postmortem", report=TEXT))
+
+
+def test_a_rule_page_of_ones_own(
+    page_settings: DashboardSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "rules" / "house"
+    folder.mkdir(parents=True)
+    words = (
+        "<script>alert(1)</script> $HOME and $x$ :red[y] :material/delete: ![i](http://evil.example/i.png)"
+    )
+    told = RULE.format(title="<script>alert(1)</script> :red[y]", text=words)
+    (folder / "house-rule.md").write_text(told)
+    for name, value in to_environment(replace(page_settings, rules=(str(tmp_path / "rules"),))).items():
+        monkeypatch.setenv(name, value)
+    app = page("rules", rule="house-rule")
+    assert not app.exception
+    shown = "\n".join(str(one.value) for one in app.markdown)
+    assert "alert(1)" in shown
+    for acts in (r"\$x", r":red\[", r":material/", r"!\["):
+        assert not re.search(rf"(?<!\\){acts}", shown), acts
+    assert not any(one.allow_html for one in app.markdown)
+
+
+def test_the_rules_page_takes_hostile_words() -> None:
+    app = page("rules", q=TEXT, rule=TEXT)
+    app.text_input(key="pattern").input(r"(?P<what>.*)bold").run()
+    app.text_area(key="trial_lines").input(TEXT).run()
+    app.text_area(key="draft_lines").input(f"Traceback (most recent call last):\nOddError: {TEXT}\n").run()
+    checked(app)
+
+
+def test_the_health_page(run: str, page_settings: DashboardSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = TargetStatus(url=f"http://{TEXT}", run=TEXT, error=LONG)
+    monkeypatch.setattr(shared(), "targets", lambda: [failing])
+    checked(page("health"))
+
+
+def test_words_of_a_rule_page_keep_their_markdown_only() -> None:
+    own = "Set `$A:red[x]` or $HOME at 10:30, see https://x.example/a:b, **n** :red[x] ![i](u)\n```\n$B\n```"
+    told = own_words(own)
+    assert "`$A:red[x]`" in told and "```\n$B\n```" in told and "**n**" in told
+    assert r"\$HOME" in told and r"\:red[x]" in told and r"\![i]" in told and "https://x" in told
+    assert own_words(told) == told
+
+
+def test_what_is_shown_as_it_stands_has_an_end_and_nothing_that_acts() -> None:
+    shown = verbatim(f"{TEXT}\n{LONG}\n" + "line\n" * 5000)
+    assert len(shown.split("\n")) <= 2000 and max(map(len, shown.split("\n"))) <= 2000
+    assert verbatim("\x1b[31ma\x1b[0m\u202eb\x00\ud800") == "ab?"
+    assert verbatim("a\r\n\tb") == "a\n\tb"
+    assert len(cell(LONG)) == 500 and len(plain(LONG)) == 4000 and plain("\udcff") == "?"
