@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,3 +50,31 @@ def test_whoever_comes_first_makes_the_folder_for_its_user(tmp_path: Path) -> No
     RunFolder.create("a", ["python"], home=tmp_path / "one", now=time.time())
     make_folder(tmp_path / "two")
     assert [mode(tmp_path / name) for name in ("one", "two")] == [0o700, 0o700]
+
+
+def test_opening_a_database_again_leaves_the_locks_of_those_that_have_it(
+    tmp_path: Path, stall: Callable[..., Incident]
+) -> None:
+    """To SQLite, who lost them is not there: another that closes would take the journal away."""
+    store = IncidentStore.at_home(tmp_path)
+    store.upsert(stall())
+    with store.engine.connect() as held:
+        held.exec_driver_sql("SELECT * FROM incidents").all()
+        IncidentStore.at_home(tmp_path).close()
+        assert "open" in _read_elsewhere(tmp_path / "incidents.db")
+        assert (tmp_path / "incidents.db-wal").exists()
+    store.upsert(stall(status="resolved"))
+    assert "resolved" in _read_elsewhere(tmp_path / "incidents.db")
+    store.close()
+
+
+def _read_elsewhere(database: Path) -> str:
+    """The incidents' status, as another process sees them that opens the database and closes it."""
+    code = (
+        "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]);"
+        "print(c.execute('SELECT status FROM incidents').fetchall()); c.close()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, database], capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout

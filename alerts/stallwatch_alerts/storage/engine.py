@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 _PATIENCE_SECONDS = 5
+_MAKING = threading.Lock()
 
 
 def open_engine(url: str) -> Engine:
@@ -46,10 +48,14 @@ def make_file(path: Path) -> None:
 
     The files beside it (``-wal``, ``-shm``) get the mode of this one (SQLite, ``src/os_unix.c``,
     findCreateFileMode). Where it cannot be made, opening the database says why.
+
+    A file that is there is never opened: closing it would drop the locks of every connection that this
+    process has to it (sqlite.org/howtocorrupt.html, section 2.2), and so one that is just made is closed
+    before any other thread goes on to connect.
     """
-    with contextlib.suppress(OSError):
+    with _MAKING, contextlib.suppress(OSError):
         mode = 0o666 & path.parent.stat().st_mode
-        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, mode))
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode))
 
 
 def may_pass(error: BaseException) -> bool:
