@@ -17,6 +17,7 @@ from stallwatch_rules.diagnosis.verdict import Question
 from stallwatch_rules.failures.unexplained import complete
 from stallwatch_rules.hints import Hints, is_warning, may_hold
 from stallwatch_rules.judgements.early_exit import Left
+from stallwatch_rules.lines.datatext import is_data
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.tracker import ProgressTracker
@@ -213,8 +214,9 @@ class RunReading:
         elif hints.sign and may_hold(line.text, hints.sign):
             self.tracker.add(None, line)
         stream.read(line, sample, progressed, hints)
-        if hits and stream.tracebacks.quotes(line.text):
-            hits = ()  # source code under a traceback's frame names many failures; none of them happened
+        if hits and (stream.tracebacks.quotes(line.text) or is_data(line.text)):
+            # Source code under a traceback's frame, and data, name many failures; none of them happened.
+            hits = ()
         for rule, captures in hits:
             match = Match(rule, line, captures, self.tracker.last_step)
             stream.match(match, rule in self._by_progress, more.pop(rule, 0) if more else 0)

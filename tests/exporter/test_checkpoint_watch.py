@@ -256,7 +256,7 @@ def announce_trainer(probe: Probe, **about: Any) -> None:
 @pytest.mark.parametrize(
     ("about", "rules"),
     [
-        ({"classes": ["GRPOTrainer", "Trainer"], "stage": 3}, ["trainer-api-changed"]),
+        ({"classes": ["GRPOTrainer", "Trainer"], "stage": 3}, ["trl-offload-hooks-renamed"]),
         ({"classes": ["GRPOTrainer", "Trainer"], "stage": 2}, []),
         ({"classes": ["SFTTrainer", "Trainer"], "stage": 3}, []),
         ({"classes": None, "stage": None}, []),

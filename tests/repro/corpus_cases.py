@@ -99,7 +99,7 @@ CASES = (
     Case("grpo", "healthy", 2, stack="0.16.3"),
     Case("trace", "healthy", 2, stack="0.16.3"),
     Case("stall", "zero3-trace-cache-invalidated", 2, stack="0.16.3"),
-    Case("grpo", "unknown", 2, stack="0.16.4"),
+    Case("grpo", "trl-offload-hooks-renamed", 2, stack="0.16.4"),
     Case("grpo", "healthy", 2, stack="0.17.6"),
     Case("grpo", "healthy", 2, stack="0.18.9"),
 )

@@ -1,15 +1,18 @@
 """What proves that a rule's message is real: the proofs that the ``stable`` pages stand on.
 
 ``proofs.json`` names for each proven rule the releases in whose source ``stallwatch rules verify`` found its
-text, and the logs of our own runs (``tests/corpus``, ``tests/recordings``) in which it fires. To make it anew
-after a change of pages or packages::
+text, and the logs of our own runs (``tests/corpus``, ``tests/recordings``) in which it fires. A wording that
+was found in a file that the page does not name counts only where so much of it is fixed that no other message
+can be meant, and never in a package's own tests or in what it carries of others. To make it anew after a
+change of pages or packages::
 
     for package in torch deepspeed …; do
         stallwatch rules verify --package $package --json > $package.json
     done
     python tests/rules/proving.py *.json
 
-It then sets the status of every page that the file does or does not name.
+Proofs by packages that were not looked into anew stay. It then sets the status of every page that the file
+does or does not name.
 """
 
 from __future__ import annotations
@@ -22,11 +25,17 @@ from pathlib import Path
 from typing import Any
 
 from stallwatch_exporter.files.postmortem import diagnose_paths
+from stallwatch_rules.authoring.pieces import pieces_of
+from stallwatch_rules.authoring.wordings import same_package
+from stallwatch_rules.matching.literals import branches
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.pages.page import RulePage
 
 TESTS = Path(__file__).parents[1]
 FILE = Path(__file__).with_name("proofs.json")
 
+ENOUGH = 24  #: characters of a fixed piece, in each alternative of a pattern, in a file that no page names
+_NO_SOURCE = re.compile(r"(?:^|/)(?:testing/_internal|_vendor|tests?)/")
 _STATUS = re.compile(r"^status: (?:stable|incubating)$", re.MULTILINE)
 
 
@@ -42,16 +51,40 @@ def seen_in(paths: Iterable[Path], catalogue: Catalogue) -> set[str]:
     return {finding.rule for finding in diagnosis.findings}
 
 
+def is_proof(page: RulePage, package: str, place: str, pattern: str) -> bool:
+    """Whether a wording found at this place of a package is the message, and no chance find."""
+    if _NO_SOURCE.search(place):
+        return False
+    named = " ".join(one.module for one in page.emitted_by if same_package(one.package, package))
+    files = {part.rpartition("/")[2] for part in re.findall(r"[\w./*-]+", named)}
+    if place.rpartition("/")[2] in files or "*.py" in files or not files:
+        return True
+    pieces = [pieces_of(branch) for branch in branches(pattern)]
+    return all(max(map(len, each), default=0) >= ENOUGH for each in pieces)
+
+
 def proofs(
-    catalogue: Catalogue, verified: Iterable[Mapping[str, Any]], logs: Mapping[str, Path]
+    catalogue: Catalogue,
+    verified: Iterable[Mapping[str, Any]],
+    logs: Mapping[str, Path],
+    earlier: Mapping[str, list[str]] | None = None,
 ) -> dict[str, list[str]]:
     """Rule → what proves it; ``verified`` are results of ``stallwatch rules verify --json``."""
     found: dict[str, list[str]] = {}
+    verified = list(verified)
+    anew = {result["package"] for result in verified}
+    for rule, told in (earlier or {}).items():
+        kept = [one for one in told if one.startswith("wording: ") and one.split()[1] not in anew]
+        if kept and rule in catalogue.pages:
+            found[rule] = kept
     for result in verified:
         release = f"{result['package']} {result['version']}"
         for rule in result["rules"]:
-            if rule["state"] == "found":
-                place = re.sub(r".*(?:site|dist)-packages/", "", rule["file"])
+            page = catalogue.pages.get(rule["rule"])
+            place = re.sub(r".*(?:site|dist)-packages/", "", rule["file"])
+            if rule["state"] != "found" or page is None:
+                continue
+            if is_proof(page, result["package"], place, rule["pattern"]):
                 found.setdefault(rule["rule"], []).append(f"wording: {release}, {place}")
     for name, path in logs.items():
         for rule in seen_in([path], catalogue):
@@ -63,7 +96,8 @@ def main() -> None:
     """Write the file, and set the pages' status by it."""
     catalogue = load_catalogue()
     results = [json.loads(Path(name).read_text(encoding="utf-8")) for name in sys.argv[1:]]
-    proven = proofs(catalogue, results, own_logs())
+    earlier = json.loads(FILE.read_text(encoding="utf-8"))
+    proven = proofs(catalogue, results, own_logs(), earlier)
     FILE.write_text(json.dumps(proven, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     for page in catalogue.pages.values():
         if page.status != "retired":

@@ -82,3 +82,27 @@ def test_a_command_that_was_killed_itself(
 ) -> None:
     found = ended(catalogue, STEPS, memory, ending="killed: The command was ended by SIGKILL.")
     assert found.primary is not None and found.primary.rule == rule
+
+
+LAUNCHED = (
+    "[2026-03-11 04:22:10,118] [ERROR] [launch.py:325:sigkill_handler] ['/usr/bin/python', 'train.py']"
+    " exits with return code = -6\n"
+)
+ABORT = "terminate called without an active exception\n"
+DONE = STEPS + "{'train_runtime': 12.1, 'train_samples_per_second': 1.2, 'train_loss': 1.2, 'epoch': 1.0}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        (DONE + ABORT + LAUNCHED, "degraded"),
+        (STEPS + ABORT + LAUNCHED, "failed"),
+        (DONE + REFUSED + ABORT + LAUNCHED, "failed"),  # something else failed after all
+    ],
+)
+def test_an_abort_after_the_run_is_untidy_and_no_failure(
+    catalogue: Catalogue, text: str, verdict: str
+) -> None:
+    found = ended(catalogue, text, None)
+    assert found.verdict == verdict and found.primary is not None
+    assert (found.primary.rule == "process-sigabrt") is (REFUSED not in text)

@@ -44,13 +44,22 @@ def test_a_judged_rule_is_proven_by_a_log(catalogue: Catalogue) -> None:
 
 def test_only_what_was_found_is_a_proof(catalogue: Catalogue) -> None:
     place = "/opt/lib/python3.11/site-packages/torch/cuda/__init__.py"
+    vendored = place.replace("cuda", "_vendor")
+    exact = "CUDA out of memory\\. Tried to allocate 2"
     told = {
         "package": "torch",
         "version": "2.13.0",
         "rules": [
-            {"rule": "cuda-oom", "state": "found", "file": place},
-            {"rule": "npu-oom", "state": "missing", "file": ""},
-            {"rule": "my-own", "state": "found", "file": place},
+            {"rule": "cuda-oom", "state": "found", "file": place, "pattern": exact},
+            {"rule": "npu-oom", "state": "missing", "file": "", "pattern": ""},
+            {"rule": "my-own", "state": "found", "file": place, "pattern": exact},
+            {
+                "rule": "cuda-illegal-memory-access",
+                "state": "found",
+                "file": place,
+                "pattern": "too little to tell",
+            },
+            {"rule": "cuda-fork-reinit", "state": "found", "file": vendored, "pattern": exact},
         ],
     }
     assert PROVING["proofs"](catalogue, [told], {}) == {

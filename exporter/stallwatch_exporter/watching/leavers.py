@@ -1,7 +1,7 @@
 """Ranks that end by themselves, without an error, while others go on.
 
-A launcher that sees an exit code other than 0 ends all ranks; of a rank that leaves with 0 nobody says a word,
-and the others wait for it until a timeout.
+A launcher that sees an exit code other than 0 ends all ranks; of a rank that leaves with 0 nobody says
+a word, and the others wait for it until a timeout.
 """
 
 from __future__ import annotations

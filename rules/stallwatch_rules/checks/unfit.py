@@ -175,7 +175,7 @@ TABLE: tuple[Unfit, ...] = (
         ),
         "trl 0.8.6, 0.9.6, 0.11.4 to 0.16.0 models/utils.py (add_hooks); deepspeed 0.16.3 and 0.16.4"
         " runtime/zero/parameter_offload.py",
-        rule="trainer-api-changed",
+        rule="trl-offload-hooks-renamed",
         used=frozenset(
             {
                 "GRPOTrainer",

@@ -6,7 +6,14 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from stallwatch_rules.diagnosis.causes import Candidate, causal_order, primary
-from stallwatch_rules.diagnosis.endings import SIGTERM, ended_as_told, killed, weigh_aftermath, weigh_kill
+from stallwatch_rules.diagnosis.endings import (
+    SIGTERM,
+    ended_as_told,
+    forgive_abort,
+    killed,
+    weigh_aftermath,
+    weigh_kill,
+)
 from stallwatch_rules.diagnosis.exceptions import Exceptions, read_exceptions
 from stallwatch_rules.diagnosis.findings import (
     NOT_A_NUMBER,
@@ -105,6 +112,7 @@ def conclude(
     named = {rank for _, rank in streams if rank is not None}
     weigh_memory(found, catalogue, question.memory, named, language)
     weigh_aftermath(found, exceptions)
+    forgive_abort(found, exceptions, complete=facts.complete, language=language)
     _weigh_distance(found, streams, died=died)
     candidates = _candidates(found, streams, ENDED_BY_SIGNAL if standing else ())
     beside = bool(exceptions.fatal)

@@ -41,6 +41,7 @@ CAPS: dict[str, float] = {
     "left-early": 0.8,  # a rank was seen to end before the others, which then stood or failed
     "ending-counted": 0.9,  # the kernel's counter or the scheduler said so
     "ending-signal": 0.7,  # SIGSEGV and its like, and nothing in the log
+    "aborted-at-exit": 0.6,  # an abort after the last step
     "ending-told-to-stop": 0.5,  # a signal from outside, nothing in the log
     "ending-killed": 0.4,  # SIGKILL, nothing in the log
     "memory-near-limit": 0.85,  # SIGKILL, and memory was seen to be nearly used up

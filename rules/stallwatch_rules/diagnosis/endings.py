@@ -5,7 +5,7 @@ from __future__ import annotations
 from stallwatch_rules.diagnosis.exceptions import Exceptions, Unknown
 from stallwatch_rules.diagnosis.findings import Found
 from stallwatch_rules.diagnosis.kills import SIGKILL, tells_of_memory
-from stallwatch_rules.diagnosis.verdict import Question
+from stallwatch_rules.diagnosis.verdict import AT_EXIT, Question
 from stallwatch_rules.judgements.conclusions import concluded
 from stallwatch_rules.judgements.facts import Judgement
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -92,6 +92,23 @@ def weigh_aftermath(found: list[Found], exceptions: Exceptions) -> None:
         earlier = any(one.rule not in (*AFTERMATH, SIGTERM) and _first(one, late) for one in failures)
         if earlier or any(_raised_first(one, late) for one in exceptions.fatal):
             late.role = "symptom"
+
+
+def forgive_abort(found: list[Found], exceptions: Exceptions, *, complete: bool, language: str) -> None:
+    """An abort after the last step is untidy, no more: threads and communicators that are left are torn down.
+
+    Some releases of DeepSpeed and of libraries with threads of their own do so after every successful run.
+    """
+    fatal = [one for one in found if one.harm == "fatal"]
+    abort = next((one for one in fatal if one.rule == SIGNALS["SIGABRT"]), None)
+    if abort is None or not complete or exceptions.fatal:
+        return
+    if any(one is not abort and one.role != "wrapper" and one.rule != SIGTERM for one in fatal):
+        return
+    for one in fatal:
+        one.set(Judgement("degrading" if one is abort else "harmless", say("aborted-at-exit", language)))
+        one.judged = False
+    abort.facts.add(AT_EXIT)
 
 
 def _raised_first(one: Unknown, late: Found) -> bool:

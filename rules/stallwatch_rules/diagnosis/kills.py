@@ -38,8 +38,8 @@ class MemoryKnown(msgspec.Struct, frozen=True, omit_defaults=True):
     def speaks(self) -> Speaks:
         """For a host that ran out of memory, against it, or only of memory that was far from its limit.
 
-        Programs that watch the memory beside the kernel (earlyoom, systemd-oomd, Ray, Slurm) leave its count as
-        it is, but they kill only where memory is nearly used up.
+        Programs that watch the memory beside the kernel (earlyoom, systemd-oomd, Ray, Slurm) leave its count
+        as it is, but they kill only where memory is nearly used up.
         """
         held = max(self.held, sum(self.ranks.values()))
         if self.counted:

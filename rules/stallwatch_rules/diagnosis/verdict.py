@@ -14,6 +14,7 @@ from stallwatch_rules.judgements.facts import RunFacts
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Verdict
 
+AT_EXIT = "aborted-at-exit"  #: the fact of an abort after a run had finished
 ENDING_KINDS = ("finished", "failed", "oom-killed", "killed", "time-limit", "interrupted", "unknown")
 
 
@@ -58,6 +59,8 @@ def verdict_of(
         if (standing or question.stalled) and question.failed is None:
             return "stalled"
         return "failed"
+    if chosen is not None and AT_EXIT in chosen[0].facts:
+        return "degraded"  # the run itself had come to its end
     if exceptions.fatal:
         return "unknown-failure"
     if question.stalled and question.failed is None:

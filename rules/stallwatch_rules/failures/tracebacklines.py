@@ -13,6 +13,8 @@ INDENT = "  "  # of a frame under its header
 GROUP_HEADER = "Exception Group Traceback"
 MARGIN = re.compile(r" +(?:\|(?: |$)|\+-)")  # what an exception group and its parts stand behind
 BOX = "│╭╰─┌└├┃"
+# In a box, source has its number before it and a variable a second box around it; this is neither.
+BOXED = re.compile(r"[│┃] ?(?P<final>(?:\w+\.)*[A-Z]\w*(?:Error|Exception): .*)$")
 FINAL = re.compile(
     r"(?:[|+] )?(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?:\((?P<inner>[\w.]+)\))?"
     r"(?::(?: (?P<message>.*))?)?$"

@@ -14,6 +14,7 @@ from stallwatch_rules.failures.raised import Frame, Mark, Raised, kind_of
 from stallwatch_rules.failures.tracebacklines import (
     ASIDE,
     BOX,
+    BOXED,
     CHAIN,
     ERROR_NAME,
     FAILED,
@@ -57,6 +58,17 @@ class _Open:
     bare_frame: bool = False  #: whether the last frame's source line has yet to come
     thread: bool = False
     group: bool = False  #: of an exception group, behind a margin
+    column: int = 0  #: of a box that rich's logging handler drew, where the box stands
+
+    def unwrapped(self, text: str) -> str:
+        """A line without what stands before all lines of this traceback, and without a box around it."""
+        text = without(self.prefix, text)
+        if self.column and text[: self.column].isspace():
+            text = text[self.column :]
+        if self.group:
+            text = MARGIN.sub("", text, count=1)
+        boxed = BOXED.match(text)
+        return boxed["final"].rstrip(" │┃") if boxed is not None else text
 
 
 _START = Mark()
@@ -124,9 +136,7 @@ class TracebackReader:
         begun = self._open
         if begun is None or ("call last" in text and HEADER.search(text)):
             return "raise " in text and RAISE.match(text) is not None
-        text = without(begun.prefix, text)
-        if begun.group:
-            text = MARGIN.sub("", text, count=1)
+        text = begun.unwrapped(text)
         if frame_in(text) is not None:
             return False
         if (begun.bare_frame or text[:1] in BOX) and FAILED.match(text):
@@ -172,20 +182,20 @@ class TracebackReader:
         )
         if self._open is not None and QUOTES_INNER.search(prefix):
             inner, previous = True, self._open.chain
-        if QUOTES_INNER.search(prefix) or (prefix.strip() and not prefix.strip(BOX + " ")):
+        corner = prefix.find("╭")
+        if QUOTES_INNER.search(prefix) or corner >= 0 or (prefix.strip() and not prefix.strip(BOX + " ")):
             prefix = ""
         aside = self._aside > 0 or (inner and previous is not None and previous.kind == "ignored")
         self._open = _Open(line, prefix, aside, previous if inner else None, header=True, adjoining=True)
         self._open.group = GROUP_HEADER in line.text
+        self._open.column = max(0, corner)
         self._open.rules.update(self._failures & set(rules))
         self._open.thread = self._thread > 0 or (inner and previous is not None and previous.thread)
         self._chained, self._aside, self._thread = False, 0, 0
         return None if inner else previous
 
     def _inside(self, begun: _Open, line: Line, rules: Collection[str], mark: Mark) -> Raised | None:
-        text = without(begun.prefix, line.text)
-        if begun.group:
-            text = MARGIN.sub("", text, count=1)
+        text = begun.unwrapped(line.text)
         frame = frame_in(text)
         if frame is not None:
             if len(begun.frames) == MAX_FRAMES:

@@ -247,6 +247,11 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         " it is the most frequent reason.",
         "进程被 SIGKILL 结束，日志没有说明原因。没有找到内存耗尽的证据，但这是最常见的原因。",
     ),
+    "aborted-at-exit": (
+        "The run had reached its end; this happened while its processes exited. Check that the last"
+        " checkpoint is whole.",
+        "训练已经完成，这是进程退出时发生的。请确认最后一个 checkpoint 完整。",
+    ),
     "left-early": (
         "{who} left with exit code 0 at step {step}; the others waited for it.",
         "{who} 在第 {step} 步以退出码 0 退出，其余 rank 一直在等它。",

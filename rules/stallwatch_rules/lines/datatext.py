@@ -1,0 +1,37 @@
+"""Text of the data that a line shows: what a training reads or generates may speak of failures, too.
+
+Trainers print samples, prompts and completions, and data sets about programming are full of error messages.
+"""
+
+from __future__ import annotations
+
+import re
+
+_NAMES = (
+    r"prompts?|responses?|completions?|questions?|answers?|instructions?|quer(?:y|ies)|chosen|rejected|samples?"
+    r"|examples?|generat(?:ed|ions?)|predictions?|references?|ground[ _]truth|user|assistant|human|gpt"
+    r"|inputs?|decoded(?: (?:inputs?|labels?|text))?|labels?"
+)
+#: ``prompt: …``, ``[rank0] Response 3: …``, ``[INPUT] …``: a name of data, and then nothing but a mark.
+_NAMED = re.compile(
+    rf"(?i)\W{{0,4}}(?:rank ?\d+\W{{1,3}}|step ?\d+\W{{1,3}})?(?:{_NAMES})(?: text| tokens| ids)?"
+    r"(?: ?[#\[(]?\d+[\])]?)?(?:\] |\W{0,2}[:=|] ?)"
+)
+#: A record of a data set, as JSON or as Python prints it.
+_RECORD = re.compile(
+    r"""[^{]{0,40}\{\W{0,3}["'](?:messages|conversations?|role|from|prompt|completion|instruction|question|query"""
+    r"""|chosen|text|input|content|problem)["']: ?["'\[]"""
+)
+#: What chat templates and reasoning models put around text.
+_MARKS = re.compile(
+    r"<\|(?:im_start|im_end|user|assistant|eot_id|start_header_id|endoftext)\|>|</?think>|\[/?INST\]"
+)
+#: An exception may name such a mark.
+_RAISED = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)\b")
+
+
+def is_data(text: str) -> bool:
+    """Whether the line shows text of the data, so that a failure in it is none of this run."""
+    if _NAMED.match(text) or _RECORD.match(text):
+        return True
+    return _MARKS.search(text) is not None and _RAISED.match(text) is None
