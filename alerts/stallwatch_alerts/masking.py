@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import quote, unquote
 
 from stallwatch_rules.text.redact import also_schemes
@@ -58,7 +59,8 @@ def learn_schemes() -> None:
     """Have all that is redacted from now on know the chats of the Apprise that is installed. Imports it."""
     from apprise.manager_plugins import NotificationManager
 
-    also_schemes(NotificationManager().schemas())
+    manager: Any = NotificationManager()
+    also_schemes(manager.schemas())
 
 
 def _pieces(url: str) -> set[str]:

@@ -85,7 +85,7 @@ def test_every_alert_written_by_hand_has_a_firing_and_a_quiet_test(folder: Path)
         for group in yaml.safe_load((folder / "alerting.yml").read_text())["groups"]
         for rule in group["rules"]
     }
-    assert fired == quiet == names
+    assert fired == quiet & (names | {"StallwatchWatchdog"}) == names
 
 
 def test_names_labels_and_annotations_are_complete(folder: Path) -> None:

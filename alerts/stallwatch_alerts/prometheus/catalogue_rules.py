@@ -22,8 +22,12 @@ HEADER = "# Written by `stallwatch rules export --prometheus DIR` from the rule 
 UNKNOWN = "unknown-failure"  # the rule of an ending or a silence that no page explains
 _LIMIT = 280
 _SILENT_ROLES = {"notice"}
-# An incident that opens as the run ends is scraped once; what was said last counts for a while.
-_OPEN = "max by (run, rule, severity) (last_over_time(stallwatch_incident_open{%s}[5m])) > 0"
+# An incident that opens as the run ends is scraped once; what was said last counts for a while, but not when
+# the run was started anew: else the alert would go on, and tell nobody when the same happens again.
+_OPEN = (
+    "max by (run, rule, severity) (stallwatch_incident_open{%s}"
+    " or (last_over_time(stallwatch_incident_open{%s}[5m]) unless on (run) stallwatch_run_info)) > 0"
+)
 
 
 def catalogue_rules(catalogue: Catalogue) -> str:
@@ -86,7 +90,7 @@ def _others(known: list[str]) -> list[dict[str, Any]]:
 def _rule(name: str, matcher: str, title: str, description: str, runbook: str) -> dict[str, Any]:
     return {
         "alert": name,
-        "expr": _OPEN % matcher,
+        "expr": _OPEN % (matcher, matcher),
         "labels": {"severity": "{{ $labels.severity }}"},  # the incident's own: it depends on the run
         "annotations": {
             "summary": "{{ $labels.run }}: " + (title if title.startswith("{{") else _literal(title)),
