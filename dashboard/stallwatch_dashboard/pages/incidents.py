@@ -91,6 +91,8 @@ def _list(words: list[str], kinds: list[str]) -> None:
         st.rerun()
 
 
+if "open_run" in st.session_state:  # not from within the fragment: see the Run page
+    st.switch_page(page("run"))
 if "open_incident" in st.session_state:
     st.query_params["incident"] = st.session_state.pop("open_incident")
 if _key := st.query_params.get("incident"):

@@ -79,7 +79,9 @@ async function setZoom(range) {
 }
 
 async function render(charts, words, theme) {
-  if (theme && theme.textColor) document.documentElement.style.setProperty("--text", theme.textColor);
+  const look = document.documentElement.style;
+  if (theme && theme.textColor) look.setProperty("--text", theme.textColor);
+  if (theme && theme.backgroundColor) look.setProperty("--page", theme.backgroundColor);
   const keys = new Set(charts.map((chart) => chart.key));
   for (const [key, chart] of drawn) {
     if (keys.has(key)) continue;
