@@ -59,8 +59,8 @@ def learn_schemes() -> None:
     """Have all that is redacted from now on know the chats of the Apprise that is installed. Imports it."""
     from apprise.manager_plugins import NotificationManager
 
-    manager: Any = NotificationManager()
-    also_schemes(manager.schemas())
+    manager: Any = NotificationManager  # has no types
+    also_schemes(manager().schemas())
 
 
 def _pieces(url: str) -> set[str]:
