@@ -8,6 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.pages.page import parse_page
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis
+
 PageText = Callable[..., str]
 WritePage = Callable[..., Path]
 
@@ -94,3 +100,61 @@ def write_page(tmp_path: Path) -> WritePage:
         return path
 
     return write
+
+
+@pytest.fixture
+def few_rules(page_text: Callable[..., str]) -> Catalogue:
+    """Small rules made for tests of how a run is read."""
+
+    def page(rule: str, family: str = "memory", **front: object) -> object:
+        patterns = front.get("patterns")
+        fires = ("anything",) if patterns == [] else (str(patterns[0]).replace("\\", ""),)  # type: ignore[index]
+        text = page_text(id=rule, family=family, title=f"Title of {rule}", fires=fires, **front)
+        return parse_page(text, f"{family}/{rule}.md")
+
+    trace = {"patterns": ["Invalidate trace cache @ step"], "harm": "by-progress"}
+    overflow = {"patterns": ["OVERFLOW! Rank \\d+ Skipping step"], "harm": "by-progress"}
+    pages = [
+        page("cuda-oom", patterns=["OutOfMemoryError: CUDA out of memory"], explains=["collective-timeout"]),
+        page("bad-node", patterns=["node is bad"], requires=["running on a10"]),
+        page("disk-full", patterns=["No space left on device"]),
+        page("loss-nan", "numerics", patterns=["'loss': nan"]),
+        page("network-retry", patterns=["entering retry loop"], harm="harmless", role="notice"),
+        page("collective-timeout", "collectives", patterns=["collective operation timeout"], role="symptom"),
+        page("child-failed", "scheduler-and-process", patterns=["ChildFailedError"], role="wrapper"),
+        page(
+            "secondary-sigterm-cascade",
+            "scheduler-and-process",
+            patterns=["closing signal SIGTERM"],
+            role="symptom",
+        ),
+        page("grad-norm-nan", "numerics", patterns=["'grad_norm': nan"], harm="degrading"),
+        page(
+            "keyboard-interrupt",
+            "scheduler-and-process",
+            patterns=["^KeyboardInterrupt"],
+            role="notice",
+            harm="harmless",
+        ),
+        page("zero3-trace-cache-invalidated", "deepspeed-zero3", **trace),
+        page("fp16-overflow-every-step", "numerics", **overflow),
+        page("silent-hang-no-error", "stalls", patterns=[], role="symptom"),
+        page("step-time-degraded", "performance", patterns=[], harm="degrading"),
+        page("host-oom-sigkill", "memory", patterns=["Out of memory: Killed process"]),
+    ]
+    return Catalogue.of(pages)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def diagnose(few_rules: Catalogue) -> Callable[..., Diagnosis]:
+    """``diagnose("text", …)`` or ``diagnose({"rank0.log": "text"}, …)``."""
+
+    def ask(texts: str | dict[str, str], **question: object) -> Diagnosis:
+        reading = RunReading(few_rules)
+        for name, text in ({"run.log": texts} if isinstance(texts, str) else texts).items():
+            rank = int(name[4]) if name.startswith("rank") else None
+            reader = LineReader(name, rank)
+            reading.feed([*reader.feed(text.encode()), *reader.finish()])
+        return reading.diagnose(**question)  # type: ignore[arg-type]
+
+    return ask

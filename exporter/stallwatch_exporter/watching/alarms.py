@@ -254,12 +254,12 @@ class Alarms:
         primary = diagnosis.primary if diagnosis.primary and diagnosis.primary.rule == rule else None
         place = finding.first if finding else None
         line = match.line if match else None
+        where = {**_progress(diagnosis.progress), "rank": line.rank if line else None, **_where(finding)}
         self._book.open(
             "finding",
             rule,
             severity,
             now,
-            rank=line.rank if line else place.rank if place else None,
             harm=finding.harm if finding else "fatal",
             count=finding.count if finding else 1,
             evidence=list(primary.evidence)
@@ -271,7 +271,7 @@ class Alarms:
             else [],
             note=finding.note if finding else "",
             primary=primary,
-            **_progress(diagnosis.progress),
+            **where,
         )
 
     def _follow(self, incident: Incident, finding: Finding | None, diagnosis: Diagnosis, now: float) -> None:
@@ -305,6 +305,15 @@ class Alarms:
             del self._fine[incident.rule]
             note = finding.note if finding else incident.note
             self._book.resolve(incident, now, "recovered", note=note, **_progress(diagnosis.progress))
+
+
+def _where(finding: Finding | None) -> dict[str, Any]:
+    """Rank and step as the diagnosis tells them, so that a message, a page and a terminal say the same."""
+    first = finding.first if finding is not None else None
+    if first is None:
+        return {}
+    told = {"rank": first.rank, "step": first.step}
+    return {name: value for name, value in told.items() if value is not None}
 
 
 def _gathered(since: float, now: float) -> bool:

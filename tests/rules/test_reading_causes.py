@@ -1,0 +1,191 @@
+"""Which of several findings is the cause: causes, symptoms, wrappers, what training survived."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis, Finding
+
+Diagnose = Callable[..., Diagnosis]
+
+START = datetime(2026, 5, 2, 9, 0, tzinfo=timezone.utc)
+STAND = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7) ran for 1800123 milliseconds"
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+WRAPPER = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"
+SIGTERM = "Sending process 812 closing signal SIGTERM"
+
+
+def steps(first: int, last: int, *, total: int | None = None) -> str:
+    of = f"/{total}" if total else ""
+    return "".join(f"step {step}{of} loss 1.5\n" for step in range(first, last + 1))
+
+
+def stamped(rows: list[tuple[float, str]]) -> str:
+    """Lines as a container runtime keeps them, at seconds after the start."""
+    return "".join(
+        f"{(START + timedelta(seconds=at)).strftime('%Y-%m-%dT%H:%M:%S.%f')}000Z stdout F {text}\n"
+        for at, text in rows
+    )
+
+
+def raised(error: str, file: str = "/home/ada/train.py") -> str:
+    return f'Traceback (most recent call last):\n  File "{file}", line 5, in main\n    run()\n{error}\n'
+
+
+def primary(diagnosis: Diagnosis) -> str | None:
+    return diagnosis.primary.rule if diagnosis.primary else None
+
+
+def finding(diagnosis: Diagnosis, rule: str) -> Finding:
+    return next(one for one in diagnosis.findings if one.rule == rule)
+
+
+# ---- cause, symptom, wrapper
+
+
+def test_a_cause_on_another_rank_beats_the_symptoms(diagnose: Diagnose) -> None:
+    logs = {f"rank{rank}.log": f"{steps(1, 5)}{STAND}\n" for rank in range(7)}
+    logs["rank7.log"] = steps(1, 5) + raised(OOM)
+    logs["launcher.log"] = raised(WRAPPER, "/e/lib/python3.11/site-packages/torch/distributed/run.py")
+    diagnosis = diagnose(logs)
+    assert diagnosis.primary is not None
+    assert (diagnosis.primary.rule, diagnosis.primary.rank) == ("cuda-oom", 7)
+    assert diagnosis.primary.confidence > 0.9
+    assert [one.rule for one in diagnosis.findings] == ["cuda-oom", "collective-timeout", "child-failed"]
+    assert finding(diagnosis, "collective-timeout").ranks == list(range(7))
+
+
+def test_an_unknown_exception_on_another_rank_is_the_cause_of_a_symptom(diagnose: Diagnose) -> None:
+    logs = {
+        "rank0.log": f"{STAND}\n",
+        "rank1.log": raised("KeyError: 'answer'"),
+        "launcher.log": f"{SIGTERM}\n{WRAPPER}\n",
+    }
+    diagnosis = diagnose(logs)
+    assert (diagnosis.verdict, diagnosis.primary) == ("unknown-failure", None)
+    assert diagnosis.unknown[0].ranks == [1]
+    assert {one.rule for one in diagnosis.findings} >= {"collective-timeout", "child-failed"}
+
+
+def test_a_symptom_before_an_unknown_exception_stays_the_primary(diagnose: Diagnose) -> None:
+    diagnosis = diagnose({"rank0.log": f"{STAND}\n" + raised("KeyError: 'closed'")})
+    assert (diagnosis.verdict, primary(diagnosis)) == ("failed", "collective-timeout")
+    assert "KeyError" in diagnosis.notes[0]
+
+
+def test_a_rank_that_did_not_report_what_all_others_did(diagnose: Diagnose) -> None:
+    diagnosis = diagnose({f"rank{rank}.log": f"{STAND}\n" for rank in (0, 1, 3)})
+    assert "rank 2" in diagnosis.notes[0]
+
+
+def test_a_wrapper_alone_says_where_to_look(diagnose: Diagnose) -> None:
+    text = f"""\
+{WRAPPER}
+============
+train.py FAILED
+------------
+Failures:
+[1]:
+  rank      : 5 (local_rank: 5)
+  exitcode  : -15 (pid: 91)
+Root Cause (first observed failure):
+[0]:
+  rank      : 3 (local_rank: 3)
+  exitcode  : 1 (pid: 90)
+"""
+    diagnosis = diagnose(text)
+    assert diagnosis.primary is not None
+    assert (diagnosis.verdict, diagnosis.primary.role) == ("unknown-failure", "wrapper")
+    assert diagnosis.primary.confidence < 0.5
+    assert "rank 3" in diagnosis.primary.fixes[0]
+    assert "5" not in diagnosis.primary.fixes[0]
+
+
+def test_a_launcher_ends_the_others_after_a_failure(diagnose: Diagnose) -> None:
+    failed = "failed (exitcode: 1) local_rank: 0 (pid: 90) of binary: /usr/bin/python3\n"
+    assert primary(diagnose(f"{SIGTERM}\n{failed}{WRAPPER}\n")) == "child-failed"
+    assert primary(diagnose(f"{SIGTERM}\n{WRAPPER}\n")) == "secondary-sigterm-cascade"
+    by_sigterm = failed.replace("exitcode: 1)", "exitcode: -15)")
+    assert primary(diagnose(f"{SIGTERM}\n{by_sigterm}{WRAPPER}\n")) == "secondary-sigterm-cascade"
+
+
+def test_of_two_causes_the_earlier_by_time(diagnose: Diagnose) -> None:
+    logs = {
+        "rank0.log": stamped([(1, "step 1 loss 1.5"), (900, OOM)]),
+        "rank1.log": stamped([(1, "step 1 loss 1.5"), (400, "OSError: No space left on device")]),
+    }
+    assert primary(diagnose(logs)) == "disk-full"
+
+
+def test_times_that_lines_only_inherited_do_not_count(diagnose: Diagnose) -> None:
+    """Without this, steps logged after the only timestamp would look as if they had followed the failure."""
+    early = "[2026-05-02 09:00:00,000] [INFO] start\n"
+    later = "".join(f"[2026-05-02 09:{step:02}:00,000] step {step} loss 1.5\n" for step in range(1, 30))
+    diagnosis = diagnose({"rank0.log": later, "rank1.log": early + raised(OOM)})
+    assert (diagnosis.verdict, primary(diagnosis)) == ("failed", "cuda-oom")
+
+
+def test_a_failure_that_training_survived_is_not_the_end(diagnose: Diagnose) -> None:
+    diagnosis = diagnose(steps(1, 5) + "OSError: No space left on device\n" + steps(6, 20))
+    assert (diagnosis.verdict, diagnosis.primary) == ("healthy", None)
+    found = finding(diagnosis, "disk-full")
+    assert found.harm == "harmless"
+    assert "15 steps" in found.note
+
+
+def test_nan_that_stays_is_the_end(diagnose: Diagnose) -> None:
+    good = "".join(f"{{'loss': 1.5, 'step': {step}}}\n" for step in range(1, 6))
+    nan = "".join(f"{{'loss': nan, 'step': {step}}}\n" for step in range(6, 30))
+    assert primary(diagnose(good + nan)) == "loss-nan"
+    recovered = diagnose(good + "{'loss': nan, 'step': 6}\n" + steps(7, 60))
+    assert recovered.verdict == "healthy"
+
+
+def test_infinite_gradients_of_the_first_steps_are_how_fp16_finds_its_scale(
+    catalogue: Catalogue, matcher: Matcher
+) -> None:
+    def infinite(first: int, value: str = "inf") -> str:
+        return "".join(
+            f"{{'loss': 1.5, 'grad_norm': {value}, 'step': {n}}}\n" for n in range(first, first + 9)
+        )
+
+    def read(text: str) -> str:
+        reading, reader = RunReading(catalogue, matcher), LineReader("run.log")
+        reading.feed([*reader.feed(text.encode()), *reader.finish()])
+        return reading.diagnose().verdict
+
+    assert read(infinite(1)) == "healthy"
+    assert read(infinite(1, "nan")) == "degraded"
+    assert read(infinite(15)) == "degraded"
+
+
+def test_a_gradient_that_was_nan_once_degrades_nothing(diagnose: Diagnose) -> None:
+    once = "{'loss': 1.5, 'grad_norm': nan, 'step': 1}\n"
+    assert diagnose(once + steps(2, 60)).verdict == "healthy"
+    assert diagnose(steps(1, 60) + once.replace("1}", "61}")).verdict == "degraded"
+
+
+def test_a_rule_that_needs_a_context(diagnose: Diagnose) -> None:
+    assert diagnose("the node is bad\n").verdict == "no-training-log"
+    assert primary(diagnose("the node is bad\nrunning on a10\n")) == "bad-node"
+    elsewhere = {"rank0.log": "the node is bad\n", "rank1.log": "running on a10\n"}
+    assert diagnose(elsewhere).primary is None
+
+
+def test_a_line_without_a_rank_may_be_of_any_rank_of_its_file(diagnose: Diagnose) -> None:
+    assert primary(diagnose("the node is bad\n[rank3]: running on a10\n")) == "bad-node"
+    assert primary(diagnose("[rank3]: the node is bad\nrunning on a10\n")) == "bad-node"
+    assert diagnose("[rank3]: the node is bad\n[rank4]: running on a10\n").primary is None
+
+
+def test_stopping_by_hand_is_no_failure(diagnose: Diagnose) -> None:
+    text = steps(1, 9) + raised("KeyboardInterrupt") + f"{SIGTERM}\n{WRAPPER}\n"
+    diagnosis = diagnose(text + raised("ValueError: queue is closed"))
+    assert diagnosis.verdict == "healthy"
+    assert "by hand" in diagnosis.notes[0]
+    assert finding(diagnosis, "child-failed").harm == "harmless"

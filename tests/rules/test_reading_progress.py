@@ -1,0 +1,180 @@
+"""What a run's progress makes of its findings: stalls, trace-cache messages, slow steps, overflows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+
+from stallwatch_rules.records import Diagnosis, Finding
+
+Diagnose = Callable[..., Diagnosis]
+
+START = datetime(2026, 5, 2, 9, 0, tzinfo=timezone.utc)
+TRACE = "Invalidate trace cache @ step 12: expected module 7, but got module 3"
+STAND = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7) ran for 1800123 milliseconds"
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+
+
+def steps(first: int, last: int, *, total: int | None = None) -> str:
+    of = f"/{total}" if total else ""
+    return "".join(f"step {step}{of} loss 1.5\n" for step in range(first, last + 1))
+
+
+def stamped(rows: list[tuple[float, str]]) -> str:
+    """Lines as a container runtime keeps them, at seconds after the start."""
+    return "".join(
+        f"{(START + timedelta(seconds=at)).strftime('%Y-%m-%dT%H:%M:%S.%f')}000Z stdout F {text}\n"
+        for at, text in rows
+    )
+
+
+def raised(error: str, file: str = "/home/ada/train.py") -> str:
+    return f'Traceback (most recent call last):\n  File "{file}", line 5, in main\n    run()\n{error}\n'
+
+
+def primary(diagnosis: Diagnosis) -> str | None:
+    return diagnosis.primary.rule if diagnosis.primary else None
+
+
+def finding(diagnosis: Diagnosis, rule: str) -> Finding:
+    return next(one for one in diagnosis.findings if one.rule == rule)
+
+
+# ---- stalls
+
+
+def hang(silence: float, *, pace: float = 2.0, count: int = 20) -> list[tuple[float, str]]:
+    rows = [(pace * step, f"step {step}/500 loss 1.5") for step in range(1, count + 1)]
+    return [*rows, (pace * count + silence, "the health check still finds the process alive")]
+
+
+def test_a_silence_longer_than_the_runs_rhythm(diagnose: Diagnose) -> None:
+    diagnosis = diagnose(stamped(hang(3000)))
+    assert (diagnosis.verdict, primary(diagnosis)) == ("stalled", "silent-hang-no-error")
+    assert diagnosis.progress.stalled_after_step == 20
+    assert diagnosis.primary is not None
+    assert diagnosis.primary.step == 20
+    assert diagnose(stamped(hang(20))).verdict == "healthy"
+    assert diagnose(stamped(hang(90, pace=60))).verdict == "healthy", "slow steps are this run's rhythm"
+
+
+def test_a_silence_like_one_before_is_no_news(diagnose: Diagnose) -> None:
+    rows = [(2.0 * step, f"step {step} loss 1.5") for step in range(1, 400)]
+    rows += [(2.0 * step + 600, f"step {step} loss 1.5") for step in range(400, 800)]
+    rows.append((2.0 * 800 + 1200, "evaluating"))
+    assert diagnose(stamped(rows)).verdict == "healthy"
+
+
+def test_a_run_that_goes_on_printing_after_a_silence_did_not_hang(diagnose: Diagnose) -> None:
+    rows = [(2.0 * step, f"step {step} loss 1.5") for step in range(1, 30)]
+    rows += [(1500 + line, f"answer {line}: 0.5") for line in range(9)]
+    assert diagnose(stamped(rows)).verdict == "healthy"
+
+
+def test_stalled_as_told_live(diagnose: Diagnose) -> None:
+    text = stamped(hang(1)[:-1])
+    diagnosis = diagnose(text, stalled=True, now=START.timestamp() + 500, threshold=60.0)
+    assert (diagnosis.verdict, primary(diagnosis)) == ("stalled", "silent-hang-no-error")
+    assert "60 s" in finding(diagnosis, "silent-hang-no-error").note
+    assert diagnose(text, now=START.timestamp() + 50, threshold=60.0).verdict == "healthy"
+
+
+def test_a_known_cause_explains_a_stall(diagnose: Diagnose) -> None:
+    diagnosis = diagnose(steps(1, 20) + raised(OOM), stalled=True, threshold=60.0)
+    assert (diagnosis.verdict, primary(diagnosis)) == ("stalled", "cuda-oom")
+
+
+def test_trace_cache_messages_while_steps_advance(diagnose: Diagnose) -> None:
+    rows, clock = [], 0.0
+    for step in range(1, 41):
+        clock += 0.4 if step % 2 else 0.5
+        if step % 2 == 0:
+            rows.append((clock - 0.1, TRACE))
+        rows.append((clock, f"step {step} loss 1.5"))
+    diagnosis = diagnose(stamped(rows))
+    assert (diagnosis.verdict, diagnosis.primary) == ("healthy", None)
+    found = finding(diagnosis, "zero3-trace-cache-invalidated")
+    assert (found.harm, found.count) == ("harmless", 20)
+    assert "0.1 s" in found.note
+    assert "0.5 s" in found.note
+
+
+def test_messages_and_steps_in_different_files_meet_by_time(diagnose: Diagnose) -> None:
+    steps_of = [(float(step), f"step {step}/500 loss 1.5") for step in range(1, 41)]
+    messages = [(step - 0.5, TRACE) for step in range(2, 41, 2)]
+    logs = {"rank0.stdout.log": stamped(messages), "rank0.stderr.log": stamped(steps_of)}
+    found = finding(diagnose(logs), "zero3-trace-cache-invalidated")
+    assert (found.harm, "39 followed" in found.note) == ("harmless", True)
+    logs["rank1.stderr.log"] = stamped([(1800, STAND)])
+    assert primary(diagnose(logs)) == "zero3-trace-cache-invalidated"
+    untimed = {name: re.sub(r"(?m)^.* stdout F ", "", text) for name, text in logs.items()}
+    assert finding(diagnose(untimed), "zero3-trace-cache-invalidated").harm == "by-progress"
+
+
+def slowing(count: int = 60) -> list[tuple[float, str]]:
+    rows, clock = [], 0.0
+    for step in range(1, count + 1):
+        late = step > 30
+        clock += 2.0 if late else 1.0
+        rows += [(clock - 0.1, TRACE)] * (3 if late else 0)
+        rows.append((clock, f"step {step}/500 loss 1.5"))
+    return rows
+
+
+def test_trace_cache_messages_while_steps_become_slower(diagnose: Diagnose) -> None:
+    diagnosis = diagnose(stamped(slowing()))
+    assert (diagnosis.verdict, primary(diagnosis)) == ("degraded", "zero3-trace-cache-invalidated")
+    assert [one.rule for one in diagnosis.findings][1] == "step-time-degraded"
+
+
+def test_trace_cache_messages_and_then_no_step(diagnose: Diagnose) -> None:
+    rows = slowing()
+    live = diagnose(stamped(rows), stalled=True, threshold=30.0, now=START.timestamp() + 500)
+    assert (live.verdict, primary(live)) == ("stalled", "zero3-trace-cache-invalidated")
+    assert live.progress.stalled_after_step == 60
+    dead = diagnose(stamped([*rows, (2000, STAND)]))
+    assert (dead.verdict, primary(dead)) == ("failed", "zero3-trace-cache-invalidated")
+    assert dead.primary is not None
+    assert dead.primary.confidence <= 0.6
+    assert [one.rule for one in dead.findings][1] == "collective-timeout"
+
+
+def test_trace_cache_messages_long_before_a_stall_are_not_its_cause(diagnose: Diagnose) -> None:
+    text = f"{TRACE}\n" + steps(1, 80) + f"{STAND}\n"
+    diagnosis = diagnose(text)
+    assert primary(diagnosis) == "collective-timeout"
+    assert finding(diagnosis, "zero3-trace-cache-invalidated").harm == "harmless"
+
+
+def test_a_bare_trace_cache_line_is_never_a_failure(diagnose: Diagnose) -> None:
+    diagnosis = diagnose(f"{TRACE}\n")
+    assert (diagnosis.verdict, diagnosis.primary) == ("healthy", None)
+    assert finding(diagnosis, "zero3-trace-cache-invalidated").harm == "by-progress"
+
+
+def test_slow_steps_of_a_run_that_reached_its_end_degrade_nothing(diagnose: Diagnose) -> None:
+    rows = [(step * 1.0 if step <= 40 else 40 + (step - 40) * 3.0, step) for step in range(1, 81)]
+    half = stamped([(at, f"step {step}/200 loss 1.5") for at, step in rows])
+    assert (diagnose(half).verdict, primary(diagnose(half))) == ("degraded", "step-time-degraded")
+    whole = stamped([(at, f"step {step}/80 loss 1.5") for at, step in rows])
+    assert diagnose(whole).verdict == "healthy"
+
+
+def overflow(scale: int, to: int) -> str:
+    return (
+        "[2026-05-02 09:00:00,000] [INFO] [loss_scaler.py:190:update_scale] [deepspeed] OVERFLOW! Rank 0 "
+        f"Skipping step. Attempted loss scale: {scale}, reducing to {to}\n"
+    )
+
+
+def test_overflows_at_the_start_are_calibration(diagnose: Diagnose) -> None:
+    text = "".join(overflow(65536 >> n, 32768 >> n) for n in range(4))
+    assert finding(diagnose(text), "fp16-overflow-every-step").harm == "harmless"
+    assert diagnose(text + steps(1, 90)).verdict == "healthy"
+
+
+def test_overflows_on_every_step_are_the_end(diagnose: Diagnose) -> None:
+    text = steps(1, 60) + "".join(overflow(64 >> n, 32 >> n) + steps(61 + n, 61 + n) for n in range(5))
+    assert primary(diagnose(text)) == "fp16-overflow-every-step"
+    assert primary(diagnose(steps(1, 60) + overflow(1, 1))) == "fp16-overflow-every-step"
