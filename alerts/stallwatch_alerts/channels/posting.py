@@ -108,10 +108,13 @@ def retry_after(answer: Answer) -> float | None:
     """The seconds for which a server asks to be left alone; the longer of two.
 
     ``Retry-After`` holds seconds or a date (RFC 9110, section 10.2.3); a 429 may tell them in its body,
-    as Telegram's does in ``parameters.retry_after`` and Discord's in ``retry_after``.
+    as Telegram's does in ``parameters.retry_after`` and Discord's in ``retry_after``. Feishu's gateway has a
+    header of its own (open.feishu.cn, "Rate limits": with a 429, in older interfaces with a 400).
     """
     headers = {name.lower(): value for name, value in answer.headers.items()}
     asked = [_of_header(headers.get("retry-after", "").strip())]
+    if answer.status in (400, _TOO_MANY):
+        asked.append(_of_header(headers.get("x-ogw-ratelimit-reset", "").strip()))
     if answer.status == _TOO_MANY:
         said = answer.json()
         parameters = said.get("parameters")

@@ -210,7 +210,9 @@ def teams(call: Call) -> Reply:
         return reply({"error": {"code": "DirectApiAuthorizationRequired", "message": "…"}}, 401)
     if call.path != f"/workflows/{TEAMS[0]}/triggers/manual/paths/invoke":
         return reply({"error": {"code": "WorkflowTriggerNotFound", "message": "…"}}, 404)
-    if len(call.body) > 28 * 1024:
+    # Where the request does not name UTF-8, its text is said to be counted in UTF-16.
+    size = len(call.body) if "charset=utf-8" in call.headers["Content-Type"].lower() else 2 * len(call.body)
+    if size > 28 * 1024:
         return Reply(413, "")
     (attachment,) = call.json["attachments"]
     card = attachment["content"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -105,6 +106,16 @@ def test_too_many_says_for_how_long(name: str, edge: Any, notice: Notice) -> Non
         channel.send(notice)
     assert caught.value.retry_after == seconds
     channel.send(notice)
+
+
+@pytest.mark.parametrize("status", [429, 400])
+def test_feishus_gateway_says_it_in_a_header_of_its_own(status: int, edge: Any, notice: Notice) -> None:
+    said = json.dumps({"code": 99991400, "msg": "request trigger frequency limit"})
+    given = CHATS["feishu"]
+    edge.serve(given.host, given.protocol).force = [Reply(status, said, {"x-ogw-ratelimit-reset": "52"})]
+    with pytest.raises(ChannelError) as caught:
+        AppriseChannel(given.url).send(notice)
+    assert caught.value.retry_after is not None and caught.value.retry_after >= 52
 
 
 def test_a_second_try_does_not_repeat_to_who_has_it(edge: Any, notice: Notice) -> None:
