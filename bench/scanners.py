@@ -131,8 +131,10 @@ def _ripgrep(pattern_file: Path, files: Sequence[Path]) -> int:
     done = subprocess.run(
         ["rg", "-a", "-j1", "--json", "--no-unicode", *zipped, "-f", str(pattern_file), *map(str, files)],
         capture_output=True,
-        check=True,
+        check=False,
     )
+    if done.returncode > 1:  # 1 says that no line matches
+        raise subprocess.CalledProcessError(done.returncode, "rg", stderr=done.stderr)
     summary = json.loads(done.stdout.splitlines()[-1])
     return int(summary["data"]["stats"]["matched_lines"])
 
