@@ -88,18 +88,18 @@ def test_recovery_closes_a_stall_and_the_next_is_a_new_episode() -> None:
     assert watch.check(now + 50.0).episode == 1
     watch.observe(now + 60.0, "train", 11)
     assert not watch.check(now + 61.0).stalled
-    assert watch.thresholds["train"] == 30.0
-    assert watch.check(now + 100.0).episode == 2
+    assert watch.thresholds["train"] == 90.0  # half as long again as what it came back from
+    assert not watch.check(now + 150.0).stalled
+    assert watch.check(now + 151.0).episode == 2
 
 
 def test_pauses_that_keep_ending_by_themselves_become_part_of_the_rhythm() -> None:
     watch, now = training(1.0)
-    for step in range(3):
-        now += 200.0
-        assert watch.check(now).stalled
+    for step, (seconds, stalled) in enumerate([(200.0, True), (250.0, False), (240.0, False)]):
+        now += seconds
+        assert watch.check(now).stalled is stalled
         watch.observe(now, "train", 11 + step)
-    assert watch.thresholds["train"] == 600.0
-    assert not watch.check(now + 200.0).stalled
+    assert watch.thresholds["train"] == 750.0
 
 
 def test_the_first_interval_of_a_log_may_hold_a_rollout_that_nothing_tells_of() -> None:

@@ -226,6 +226,10 @@ def test_a_new_bar_after_a_restart_is_the_runs() -> None:
     ("text", "phase"),
     [
         ("***** Running Evaluation *****", "eval"),
+        ("ei step 0 done, eval_acc: 0.686", "eval"),
+        ("{'val_loss': 1.25}", "eval"),
+        ("interval_loss: 0.5", "train"),
+        ("the best eval_acc so far", "train"),
         ("***** Running Prediction *****", "eval"),
         ("Validation DataLoader 0:  10%|#         | 1/10 [00:01<00:09,  1.00it/s]", "eval"),
         ("Evaluating:  10%|#         | 1/10 [00:01<00:09,  1.00it/s]", "eval"),

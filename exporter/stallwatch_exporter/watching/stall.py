@@ -5,6 +5,7 @@ A pure clockwork: it is told of every sign of progress, and knows the threshold 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -51,6 +52,7 @@ class StallWatch:
         self._warmed = 0.0  # the longest of these
         self._rhythms: dict[Phase, Rhythm] = {}
         self._thresholds: dict[Phase, float] = {}
+        self._usual: dict[Phase, float] = {}  # the same, for a phase that no pause was survived in
         self._to_learn: set[Phase] = {"init", "train"}
 
     def observe(self, time: float, phase: Phase, step: int | None = None) -> None:
@@ -132,10 +134,10 @@ class StallWatch:
             self._warmed = max(self._warmed, waited)
         elif self._stalled and not (before == "train" and phase in _EXPLAINED):
             rhythm.paused(waited)
-        elif before == phase:
-            rhythm.within.append(waited)
-        else:  # also a silent evaluation that is only told of when it is over
-            rhythm.ends.append(waited)
+        elif before == phase and waited > self._usual.get(before, math.inf):
+            rhythm.paused(waited)  # not told a second time, but no rhythm either
+        else:  # over: also a silent evaluation that is only told of when it is over
+            rhythm.learn(waited, over=before != phase)
 
     def _threshold(self, phase: Phase) -> float:
         settings, rhythm = self._settings, self._rhythm(phase)
@@ -162,4 +164,5 @@ class StallWatch:
             known=known,
             steps=phase == "train",
         )
-        return max(own, steps)
+        self._usual[phase] = max(own, steps)
+        return max(own, steps, rhythm.survived(start))

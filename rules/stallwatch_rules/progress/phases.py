@@ -33,6 +33,13 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
         ),
         "finished",
     ),
+    # The result of an evaluation that nothing announced: what follows (a better model kept, samples drawn)
+    # is no step either.
+    (
+        "val_",
+        re.compile(r"\be?val_(?:acc(?:uracy)?|loss|ppl|perplexity|score|reward|f1)\b[\"']?\s*[:=]\s*-?\d"),
+        "eval",
+    ),
     ("exits successfully", re.compile(r"\bProcess \d+ exits successfully"), "left"),
     ("estart", re.compile(r"\b(?:will restart|[Rr]estarting) (?:the )?worker(?:s| group)"), "restarted"),
 )
