@@ -29,7 +29,8 @@ _SHOWN_REPORTS = 20
 
 
 def _diagnose(files: list[Any]) -> tuple[Diagnosis, list[InputProblem], str]:
-    bar = st.progress(0.0, say("reading", formats.byte_size(0), formats.byte_size(0)))
+    told = formats.byte_size(sum(file.size for file in files))
+    bar = st.progress(0.0, say("reading", formats.byte_size(0), told))
     drawn = 0.0
 
     def progress(done: int, whole: int) -> None:
