@@ -275,6 +275,8 @@ class ProgressTracker:
                     return stream.phase
             elif stream.phase_time is not None and stream.phase_time >= (self.last_progress_time or math.inf):
                 return stream.phase
+            elif last is None and self.last_progress_time is None and stream.counters:
+                return stream.phase  # nothing tells steps or times: the order of its own lines counts
         return "train"
 
     @property

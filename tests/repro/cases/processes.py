@@ -71,6 +71,18 @@ def absent_rank() -> None:
     torch.distributed.all_reduce(torch.ones(4))
 
 
+def evaluation_hang() -> None:
+    """Rank 1 has fewer batches to evaluate and leaves that loop early; rank 0 gathers without it."""
+    join(seconds=5)
+    train(6)
+    if rank() == 0:
+        print("***** Running Evaluation *****\n  Num examples = 6\n  Batch size = 2")
+    for _ in range(3 - rank()):
+        torch.distributed.all_reduce(torch.ones(4))
+    if rank() == 1:
+        time.sleep(12)
+
+
 def unknown_exception() -> None:
     """One rank fails with an exception of the user's own code; the other sees its connection closed."""
     join(seconds=20)

@@ -74,6 +74,34 @@ def loss_divergence() -> None:
     train(60, model=model, learning_rate=6.0, clip=1.0)
 
 
+def loss_spike() -> None:
+    """One weight of a trained model is overwritten (a bit that flipped), six steps before the end."""
+    model = train(60, learning_rate=0.5)
+
+    def flip() -> None:
+        with torch.no_grad():
+            model[2].weight[3, 5] = 60.0  # type: ignore[index]
+
+    train(36, model=model, learning_rate=0.5, clip=0.1, at=30, then=flip)
+
+
+def loss_frozen() -> None:
+    """The optimizer holds the parameters of a model that was replaced: gradients, and nothing learnt."""
+    model, replaced = net(), net()
+    optimizer = torch.optim.SGD(replaced.parameters(), lr=0.05)
+    features = torch.randn(8, 16)
+    for step in range(1, 61):
+        loss = (model(features) - features).pow(2).mean()
+        model.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
+        optimizer.step()
+        print(
+            f"{{'loss': {loss.item():.6f}, 'grad_norm': {norm.item():.4f}, 'learning_rate': 0.05,"
+            f" 'epoch': {step / 100:.2f}}}"
+        )
+
+
 def ddp_meta_parameters() -> None:
     """A model on the meta device that nobody materialised."""
     with torch.device("meta"):
