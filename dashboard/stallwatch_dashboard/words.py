@@ -285,6 +285,10 @@ _WORDS: dict[str, tuple[str, str]] = {
         "No agent is known: sources appear here with the first run, or through [dashboard] targets.",
         "还没有 agent：第一个任务启动后，或在 [dashboard] targets 中配置后，会出现在这里。",
     ),
+    "asks_prometheus": (
+        "Numbers come from a Prometheus, which scrapes the agents: its page of targets tells how that goes.",
+        "指标来自 Prometheus，由它采集各 agent：采集情况见其 targets 页面。",
+    ),
     "answers": ("answers", "正常"),
     "late": ("late", "延迟"),
     "silent": ("silent", "无响应"),

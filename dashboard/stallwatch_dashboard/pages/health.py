@@ -22,7 +22,7 @@ def _sources() -> None:
     found = health.sources_of(source.targets(), source.ended(), source.clock())
     st.markdown(f"###### {say('sources')}")
     if not found:
-        st.caption(say("no_sources"))
+        st.caption(say("no_sources" if source.scraper is not None else "asks_prometheus"))
     else:
         st.dataframe(
             pd.DataFrame(

@@ -33,7 +33,7 @@ def _empty() -> None:
 def _choose() -> Selection:
     """The controls, set from the address; whatever is chosen is written back to it."""
     told = Selection.from_query(st.query_params.to_dict())
-    find, order, states = st.columns([3, 2, 6], vertical_alignment="bottom")
+    find, order, states = st.columns([2.6, 2.4, 6], vertical_alignment="bottom")
     search = find.text_input(
         say("find_run"),
         told.search,
