@@ -1,4 +1,7 @@
-"""A stage for each test and one Chromium for all; without Chromium the tests say so and are skipped."""
+"""One Chromium and one scene for all tests, a stage of its own for a test that needs one.
+
+Without Chromium the tests say so and are skipped.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,22 @@ from pathlib import Path
 
 import pytest
 
-# The stage is shared with screenshots.py, which is a program of its own.
+# They are shared with screenshots.py, which is a program of its own.
 sys.path.insert(0, str(Path(__file__).parent))
 
 try:
+    import scene as scene_module
     import stage as stage_module
 except ImportError:  # the test modules skip themselves and say why
-    stage_module = None  # type: ignore[assignment]
+    scene_module = stage_module = None  # type: ignore[assignment]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test of this folder."""
+    """Mark every test of this folder; on a machine that is busy with others a page takes its time."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.browser)
+            item.add_marker(pytest.mark.timeout(600))
 
 
 @pytest.fixture(scope="session")
@@ -41,14 +46,26 @@ def stage(tmp_path: Path) -> Iterator[object]:
     made.close()
 
 
+@pytest.fixture(scope="session")
+def scene(browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:  # type: ignore[no-untyped-def]
+    """Runs that hang, train and failed, on the embedded store and on a real Prometheus; started once."""
+    if scene_module.PROMETHEUS is None:
+        pytest.skip("no prometheus on this machine: apt-get install prometheus")
+    made = scene_module.Scene(tmp_path_factory.mktemp("scene"))
+    yield made
+    made.close()
+
+
 class Watched:
     """A page that notes where it asked, what it said and whether somebody made it speak."""
 
     def __init__(self, page) -> None:  # type: ignore[no-untyped-def]
         self.page = page
         self.hosts: set[str] = set()
+        self.failures: list[str] = []
         self.dialogs: list[str] = []
         page.on("request", lambda request: self.hosts.add(request.url.partition("://")[2].partition("/")[0]))
+        page.on("pageerror", lambda error: self.failures.append(str(error)))
         page.on("dialog", lambda dialog: (self.dialogs.append(dialog.message), dialog.dismiss()))
 
     def outside(self, address: str) -> set[str]:
@@ -60,6 +77,6 @@ class Watched:
 def watched(browser) -> Iterator[Watched]:  # type: ignore[no-untyped-def]
     """A new page of the size of the pictures in the documentation."""
     context = browser.new_context(viewport=stage_module.SIZE, accept_downloads=True)
-    context.set_default_timeout(60_000)
+    context.set_default_timeout(120_000)
     yield Watched(context.new_page())
     context.close()

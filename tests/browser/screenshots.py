@@ -2,58 +2,143 @@
 
 from __future__ import annotations
 
+import argparse
+import shutil
 import sys
 import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from stage import RECORDING, ROOT, SIZE, Stage, board, chromium, replayed
+from playwright.sync_api import Browser, Page
+from scene import printed
+from stage import RECORDING, ROOT, SIZE, Stage, board, chromium, open_mark, replayed
 
 IMAGES = ROOT / "docs" / "images"
-SPEED = 4.0  # the recorded hang of a minute and a half is then long enough for two pictures
+SPEED = 4.0
 FLOOR = 5.0
 _SETTLE_MS = 1500  # a chart's fonts and the last redraw
+_PATIENCE_MS = 180_000
+_MARGIN = 16
+_END_OF_THE_HANG = "2026-11-21T01:49"  #: in the recording, after a minute of its hang
 
 
-def _printed(recording: str, code: int) -> list[str]:
-    """A command that prints what a recorded run had printed, and ends like it."""
-    logs = sorted(map(str, (RECORDING.parent / recording).rglob("*.log")))
-    return ["sh", "-c", f'cat "$@"; exit {code}', "sh", *logs]
+def _run(page: Page, url: str) -> None:
+    page.goto(f"{url}/run?run=llama-3b-grpo")
+    board(page)
 
 
-def take(images: Path, speed: float = SPEED) -> list[Path]:
-    """Write run.png, runs.png and postmortem.png into `images`."""
+def _runs(page: Page, url: str) -> None:
+    page.goto(f"{url}/")
+    page.get_by_text("Choose a row").wait_for()
+
+
+def _incidents(page: Page, url: str) -> None:
+    page.goto(f"{url}/incidents")
+    page.get_by_text("Choose a row").wait_for()
+
+
+def _incident(page: Page, url: str) -> None:
+    _run(page, url)
+    open_mark(page, "stall")
+    page.get_by_text("Timeline").wait_for()
+
+
+def _postmortem(page: Page, url: str) -> None:
+    page.goto(f"{url}/postmortem")
+    page.locator("input[type=file]").set_input_files(sorted((RECORDING / "ranks").glob("*.log")))
+    page.get_by_role("heading", name="Failed").wait_for()
+
+
+def _rules(page: Page, url: str) -> None:
+    page.goto(f"{url}/rules?rule=zero3-trace-cache-invalidated")
+    page.locator(".st-key-rule-page").get_by_text("What happened").wait_for()
+
+
+def _health(page: Page, url: str) -> None:
+    page.goto(f"{url}/health")
+    page.get_by_text("duckdb").first.wait_for()
+
+
+def _run_chinese(page: Page, url: str) -> None:
+    page.goto(f"{url}/run?run=llama-3b-grpo&lang=zh")
+    board(page)
+
+
+def _postmortem_chinese(page: Page, url: str) -> None:
+    page.goto(f"{url}/postmortem?lang=zh")
+    page.locator("input[type=file]").set_input_files(sorted((RECORDING / "ranks").glob("*.log")))
+    page.get_by_role("heading", name="失败").wait_for()
+
+
+PICTURES: dict[str, tuple[Callable[[Page, str], None], str]] = {
+    "run": (_run, "light"),
+    "run-dark": (_run, "dark"),
+    "run-zh": (_run_chinese, "light"),
+    "runs": (_runs, "light"),
+    "incident": (_incident, "light"),
+    "incidents": (_incidents, "light"),
+    "postmortem": (_postmortem, "light"),
+    "postmortem-zh": (_postmortem_chinese, "light"),
+    "rules": (_rules, "light"),
+    "health": (_health, "light"),
+}
+
+
+def take(images: Path, names: Iterable[str] = PICTURES, speed: float = SPEED) -> list[Path]:
+    """Write the pictures of these names into `images`."""
     images.mkdir(parents=True, exist_ok=True)
-    taken = [images / "run.png", images / "runs.png", images / "postmortem.png"]
+    taken = []
     with tempfile.TemporaryDirectory(prefix="stallwatch-screenshots-") as home, chromium() as browser:
         stage = Stage(Path(home))
         try:
-            stage.dashboard()
-            stage.run("llama-3b-grpo", replayed(speed), floor=FLOOR)
-            stage.run("qwen-7b-sft", [sys.executable, "-u", "-c", _HEALTHY], floor=FLOOR)
-            stage.run("mistral-7b-ppo", _printed("zero3-save-unwrapped-model", 1), floor=FLOOR)
-            stage.run("llama-1b-sft", _printed("healthy", 0), floor=FLOOR)
-            page = browser.new_page(viewport=SIZE, color_scheme="light", timezone_id="UTC")
-            page.goto(f"{stage.url}/run?run=llama-3b-grpo")
-            page.get_by_role("heading", name="Stalled").wait_for(timeout=180_000)
-            board(page)
-            page.wait_for_timeout(6000)  # let the open step grow past the threshold
-            page.screenshot(path=taken[0])
-            page.goto(f"{stage.url}/")
-            hint = page.get_by_text("Choose a row")
-            hint.wait_for()
-            page.wait_for_timeout(_SETTLE_MS)
-            box = hint.bounding_box()
-            height = box["y"] + box["height"] + 16 if box else SIZE["height"]
-            page.screenshot(path=taken[1], clip={"x": 0, "y": 0, "width": SIZE["width"], "height": height})
-            page.goto(f"{stage.url}/postmortem")
-            logs = sorted((RECORDING / "ranks").glob("*.log"))
-            page.locator("input[type=file]").set_input_files(logs)
-            page.get_by_role("heading", name="Failed").wait_for(timeout=60_000)
-            page.wait_for_timeout(_SETTLE_MS)
-            page.screenshot(path=taken[2])
+            stage.dashboard(STALLWATCH_ALERTS_URLS="slack://TokenA/TokenB/TokenC/#training")
+            stage.run("mistral-7b-ppo", printed("zero3-save-unwrapped-model", 1), floor=FLOOR)
+            stage.run("llama-1b-sft", printed("healthy", 0), floor=FLOOR)
+            stage.run("llama-3b-grpo", _hanging(Path(home) / "recording", speed), floor=FLOOR)
+            stage.run("qwen-7b-sft", [sys.executable, "-u", "-c", _HEALTHY], floor=60.0)
+            _wait_for_the_stall(browser, stage.url)
+            for name in names:
+                go, scheme = PICTURES[name]
+                taken.append(_picture(browser, stage.url, images / f"{name}.png", go, scheme))
         finally:
             stage.close()
     return taken
+
+
+def _hanging(folder: Path, speed: float) -> list[str]:
+    """A command that prints the recorded run up to where it hangs, and hangs until it is ended.
+
+    So the pictures do not depend on how fast this machine takes them.
+    """
+    shutil.copytree(RECORDING, folder)
+    for log in folder.rglob("*.log"):
+        lines = log.read_text().splitlines(keepends=True)
+        log.write_text("".join(line for line in lines if line < _END_OF_THE_HANG))
+    return ["sh", "-c", '"$@"; sleep 3600', "sh", *replayed(speed, folder)]
+
+
+def _wait_for_the_stall(browser: Browser, url: str) -> None:
+    page = browser.new_page()
+    page.goto(f"{url}/run?run=llama-3b-grpo")
+    page.get_by_role("heading", name="Stalled").wait_for(timeout=_PATIENCE_MS)
+    page.close()
+
+
+def _picture(browser: Browser, url: str, path: Path, go: Callable[[Page, str], None], scheme: str) -> Path:
+    page = browser.new_page(viewport=SIZE, color_scheme=scheme, timezone_id="UTC")  # type: ignore[arg-type]
+    page.set_default_timeout(_PATIENCE_MS)
+    go(page, url)
+    page.mouse.move(0, 0)  # no tool bar of a table that the mouse stands over
+    page.wait_for_timeout(_SETTLE_MS)
+    # Of a short page, what is on it.
+    end = page.evaluate(
+        "() => Math.max(...[...document.querySelectorAll('.stMainBlockContainer .stElementContainer')]"
+        ".map(element => element.getBoundingClientRect().bottom))"
+    )
+    bottom = min(SIZE["height"], end + _MARGIN)
+    page.screenshot(path=path, clip={"x": 0, "y": 0, "width": SIZE["width"], "height": bottom})
+    page.close()
+    return path
 
 
 _HEALTHY = """
@@ -65,5 +150,10 @@ for step in range(1, 2000):
 """
 
 if __name__ == "__main__":
-    for path in take(IMAGES):
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(PICTURES)}; all unless named")
+    parser.add_argument("--folder", type=Path, default=IMAGES)
+    parser.add_argument("--speed", type=float, default=SPEED, help="how much faster the run is replayed")
+    told = parser.parse_args()
+    for path in take(told.folder, told.names or PICTURES, told.speed):
         print(path)

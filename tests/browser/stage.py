@@ -13,11 +13,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from playwright.sync_api import Browser, Frame, Page, ViewportSize, sync_playwright
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDING = ROOT / "tests" / "recordings" / "zero3-stall"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 SIZE: ViewportSize = {"width": 1280, "height": 800}
+_CLICKS = 8
 _STALLWATCH = [sys.executable, "-c", "from stallwatch.cli import main; main()"]
 _CHROMIUM_OPTIONS = (
     "--no-sandbox",
@@ -40,7 +42,7 @@ class Stage:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.port = _free_port()
+        self.port = free_port()
         self._children: list[subprocess.Popen[bytes]] = []
 
     @property
@@ -48,19 +50,21 @@ class Stage:
         """Where the pages are."""
         return f"http://127.0.0.1:{self.port}"
 
-    def dashboard(self, **variables: str) -> subprocess.Popen[bytes]:
+    def dashboard(self, *, port: int | None = None, **variables: str) -> subprocess.Popen[bytes]:
         """Start ``stallwatch dashboard`` with further variables and wait until it answers."""
-        words = [*_STALLWATCH, "dashboard", "--port", str(self.port)]
-        child = self._start(words, variables, stderr=subprocess.PIPE)
+        words = [*_STALLWATCH, "dashboard", "--port", str(port or self.port)]
+        child = self.start(words, variables, stderr=subprocess.PIPE)
         assert child.stderr is not None
         line = child.stderr.readline().decode()
         assert "dashboard on" in line, line
         return child
 
-    def run(self, name: str, command: Sequence[str], *, floor: float) -> subprocess.Popen[bytes]:
+    def run(
+        self, name: str, command: Sequence[str], *, floor: float, port: int = 0
+    ) -> subprocess.Popen[bytes]:
         """Start ``stallwatch run -- command``; a stall is called after `floor` seconds at the earliest."""
-        words = [*_STALLWATCH, "run", "--name", name, "--port", "0", "--", *command]
-        return self._start(words, {"STALLWATCH_STALL_FLOOR_SECONDS": str(floor)})
+        words = [*_STALLWATCH, "run", "--name", name, "--port", str(port), "--", *command]
+        return self.start(words, {"STALLWATCH_STALL_FLOOR_SECONDS": str(floor)})
 
     def close(self) -> None:
         """End what still runs, the way a person would."""
@@ -75,9 +79,10 @@ class Stage:
                     os.killpg(child.pid, signal.SIGKILL)
                 child.communicate()
 
-    def _start(
+    def start(
         self, words: Sequence[str], extra: dict[str, str] | None = None, stderr: int = subprocess.DEVNULL
     ) -> subprocess.Popen[bytes]:
+        """A process that ends with this stage."""
         env = {name: value for name, value in os.environ.items() if not name.startswith("STALLWATCH_")}
         env |= {"STALLWATCH_HOME": str(self.home), "STALLWATCH_CONFIG": os.devnull, **(extra or {})}
         child = subprocess.Popen(
@@ -103,6 +108,44 @@ def chromium() -> Iterator[Browser]:
             browser.close()
 
 
+def choose_row(page: Page, address: str, row: int = 0, *, search: str = "") -> None:
+    """Click on a row of the page's table until it leads to `address`.
+
+    The table is drawn on a canvas, and a click in the moment in which it is drawn anew goes nowhere.
+    """
+    if search:
+        field = page.get_by_test_id("stTextInput").locator("input").first
+        field.fill(search)
+        field.press("Enter")
+        page.wait_for_url(f"**q={search.replace(' ', '+')}*")
+    table = page.get_by_test_id("stDataFrame").first
+    for _ in range(_CLICKS):
+        table.wait_for()
+        box = table.bounding_box()
+        if box is not None:
+            page.mouse.click(box["x"] + 16, box["y"] + 52 + 35 * row)
+        with contextlib.suppress(PlaywrightTimeout):
+            page.wait_for_url(address, timeout=8_000)
+            return
+    raise AssertionError(f"no click on the table led to {address}; this is {page.url}")
+
+
+def open_mark(page: Page, text: str) -> None:
+    """Click on the name above an incident's band in the charts until its page opens.
+
+    Plotly draws the name anew with every refresh, so a click may hit what has just gone.
+    """
+    mark = board(page).locator(".annotation-text-g", has_text=text).first
+    page.locator("iframe[title*='board']").scroll_into_view_if_needed()
+    for _ in range(_CLICKS):
+        with contextlib.suppress(PlaywrightTimeout):
+            if (box := mark.bounding_box(timeout=8_000)) is not None:
+                page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+            page.wait_for_url("**/incidents?incident=*", timeout=8_000)
+            return
+    raise AssertionError(f"no click on {text} opened an incident; this is {page.url}")
+
+
 def board(page: Page, charts: int = 2) -> Frame:
     """The frame that holds the charts, once so many are drawn."""
     page.locator("iframe[title*='board']").wait_for()
@@ -116,7 +159,8 @@ def board(page: Page, charts: int = 2) -> Frame:
     return frame
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody has right now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

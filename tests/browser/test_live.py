@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-import sys
+import time
 from datetime import datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -12,29 +13,8 @@ import psutil
 import pytest
 
 pytest.importorskip("playwright", reason="playwright is not installed")
-from stage import board, replayed
-
-# Steps, trace-cache messages that grow in number, then silence; hostile words in between.
-_HANGS = """
-import time
-def say(text):
-    print(text, flush=True)
-say("<script>alert('log')</script> <img src=x onerror=alert('img')> **bold** [x](javascript:alert(1))")
-for step in range(1, 41):
-    time.sleep(0.3)
-    say(f"step {step}/400 loss {3 / step:.4f}")
-    for n in range(step // 10):
-        say(f"Invalidate trace cache @ step {n}: expected module 19, but got module 11")
-time.sleep(600)
-"""
-HANGS = [sys.executable, "-c", _HANGS]
-_STEADY = """
-import time
-for step in range(1, 4000):
-    print(f"step {step}/4000 loss {3 / step:.4f}", flush=True)
-    time.sleep(0.2)
-"""
-STEADY = [sys.executable, "-c", _STEADY]
+from scene import HANGING, HANGS, SOURCES, STEADY
+from stage import board, choose_row, open_mark, replayed
 
 
 def step_shown(page, at_least: int = 1) -> int:  # type: ignore[no-untyped-def]
@@ -52,14 +32,13 @@ def step_shown(page, at_least: int = 1) -> int:  # type: ignore[no-untyped-def]
     return int(shown.json_value())
 
 
-def test_the_incident_appears_without_a_reload(stage, watched, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_the_incident_appears_without_a_reload(scene, watched, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """Opened before the run exists: the page waits, follows the steps and then says that they stopped."""
-    page = watched.page
-    dashboard = stage.dashboard()
-    page.goto(f"{stage.url}/run?run=hangs")
+    page, url = watched.page, scene.urls["embedded"]
+    page.goto(f"{url}/run?run=awaited")
     page.get_by_role("heading", name="No run of this name yet").wait_for()
     page.evaluate("window.sameDocument = true")
-    stage.run("hangs", HANGS, floor=4.0)
+    scene.run("awaited", HANGS, floor=4.0)
 
     page.get_by_role("heading", name="Training").wait_for()
     first = step_shown(page)
@@ -79,10 +58,10 @@ def test_the_incident_appears_without_a_reload(stage, watched, tmp_path: Path) -
     assert watched.dialogs == []
     assert page.locator("img[src='x']").count() == 0 and page.get_by_role("link", name="x").count() == 0
     # Nobody outside was asked for anything, by the page or by the server.
-    assert watched.outside(stage.url) == set()
+    assert watched.outside(url) == set()
     remotes = {
         connection.raddr.ip
-        for process in psutil.Process(dashboard.pid).children(recursive=True)
+        for process in psutil.Process(scene.processes["embedded"].pid).children(recursive=True)
         for connection in process.net_connections()
         if connection.raddr
     }
@@ -90,12 +69,11 @@ def test_the_incident_appears_without_a_reload(stage, watched, tmp_path: Path) -
     page.screenshot(path=tmp_path / "run.png")
 
 
-def test_charts_are_updated_in_place_and_keep_their_zoom(stage, watched) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("source", SOURCES)
+def test_charts_are_updated_in_place_and_keep_their_zoom(scene, watched, source: str) -> None:  # type: ignore[no-untyped-def]
     """Nothing flickers: the same nodes stay, none fades, and a zoom outlives the refreshes."""
     page = watched.page
-    stage.dashboard()
-    stage.run("steady", STEADY, floor=600.0)
-    page.goto(f"{stage.url}/run?run=steady")
+    page.goto(f"{scene.urls[source]}/run?run=steady")
     frame = board(page, 3)
     frame.evaluate(
         """() => {
@@ -139,12 +117,11 @@ def test_charts_are_updated_in_place_and_keep_their_zoom(stage, watched) -> None
     assert undo.count() == 0 or not undo.first.is_visible()
 
 
-def test_the_recorded_run_stalls_and_then_fails_on_the_page(stage, watched) -> None:  # type: ignore[no-untyped-def]
+def test_the_recorded_run_stalls_and_then_fails_on_the_page(scene, watched) -> None:  # type: ignore[no-untyped-def]
     """The real recording: two ranks under ZeRO-3, replayed faster."""
     page = watched.page
-    stage.dashboard()
-    stage.run("recorded", replayed(12.0), floor=3.0)
-    page.goto(f"{stage.url}/run?run=recorded")
+    scene.run("recorded", replayed(12.0), floor=3.0)
+    page.goto(f"{scene.urls['embedded']}/run?run=recorded")
     page.get_by_role("heading", name="Stalled").wait_for(timeout=120_000)
     page.get_by_text("ZeRO-3 threw away its recorded order of modules").first.wait_for()
     page.get_by_role("heading", name="Failed").wait_for(timeout=120_000)
@@ -155,46 +132,67 @@ def test_the_recorded_run_stalls_and_then_fails_on_the_page(stage, watched) -> N
     )
 
 
-def test_times_are_those_of_the_readers_clock(stage, browser) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_mark_of_an_incident_opens_it(scene, watched, source: str) -> None:  # type: ignore[no-untyped-def]
+    page = watched.page
+    page.goto(f"{scene.urls[source]}/run?run=hangs-one")
+    page.get_by_role("heading", name="Stalled").wait_for()
+    open_mark(page, "stall")
+    page.get_by_role("heading", name="hangs-one: open").wait_for()
+    page.get_by_text("Timeline").wait_for()
+    assert watched.failures == []
+
+
+def test_times_are_those_of_the_readers_clock(scene, browser) -> None:  # type: ignore[no-untyped-def]
     """In the words of the page and on the axes of the charts alike."""
-    stage.dashboard()
-    stage.run("hangs", HANGS, floor=3.0)
     context = browser.new_context(timezone_id="Asia/Kolkata")  # half an hour beside all others
     try:
         page = context.new_page()
-        page.goto(f"{stage.url}/run?run=hangs")
+        page.goto(f"{scene.urls['embedded']}/run?run=hangs-one")
         page.get_by_role("heading", name="Stalled").wait_for(timeout=60_000)
         since = re.search(r"since (\d\d:\d\d)", page.locator("[class*=st-key-verdict]").inner_text())
         board(page).locator(".xtick", has_text=":").first.wait_for(state="attached")
         ticks = board(page).locator(".xtick").all_text_contents()
-        hours = {datetime.now(ZoneInfo("Asia/Kolkata")) + timedelta(minutes=m) for m in range(-3, 2)}
-        minutes = {f"{hour:%H:%M}" for hour in hours}
+        agent = json.loads((scene.home / "runs" / "hangs-one" / "agent.json").read_text())
+        began, now = agent["started_at"], time.time()
+        up = [datetime.fromtimestamp(began, ZoneInfo("Asia/Kolkata"))]
+        while up[-1].timestamp() < now + 60:
+            up.append(up[-1] + timedelta(minutes=1))
+        minutes = {f"{minute:%H:%M}" for minute in up}
         assert since and since[1] in minutes
         assert {tick[:5] for tick in ticks if ":" in tick} & minutes
     finally:
         context.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_runs_page_leads_to_the_run(stage, watched, scheme: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_first_run_comes_up_by_itself(stage, watched) -> None:  # type: ignore[no-untyped-def]
     page = watched.page
-    page.emulate_media(color_scheme=scheme)
     stage.dashboard()
     page.goto(stage.url)
     page.get_by_role("heading", name="No runs yet").wait_for()
-    stage.run("hangs", HANGS, floor=600.0)
-    table = page.get_by_test_id("stDataFrame")
-    table.wait_for()
-    box = table.bounding_box()
-    page.mouse.click(box["x"] + 16, box["y"] + 52)
-    page.wait_for_url("**/run?run=hangs")
+    stage.run("first", STEADY, floor=600.0)
+    choose_row(page, "**/run?run=first")
+    page.get_by_role("heading", name="Training").wait_for()
+
+
+@pytest.mark.parametrize(("source", "scheme"), [("embedded", "light"), ("prometheus", "dark")])
+def test_the_runs_page_leads_to_the_run(scene, watched, source: str, scheme: str) -> None:  # type: ignore[no-untyped-def]
+    """Searched, opened, and again in the other language, which goes along."""
+    page, run = watched.page, HANGING[source]
+    page.emulate_media(color_scheme=scheme)
+    page.goto(scene.urls[source])
+    page.get_by_text("Choose a row").wait_for()
+    search = page.get_by_placeholder("Search runs")
+    search.fill("steady")
+    search.press("Enter")
+    page.wait_for_url("**?q=steady")
+    choose_row(page, "**/run?run=steady")
     page.get_by_role("heading", name="Training").wait_for()
     page.get_by_text("中文", exact=True).click()
     page.get_by_role("heading", name="训练中").wait_for()
-    page.get_by_role("link", name="训练任务").click()  # the language goes along, and the row opens again
-    table.wait_for()
-    box = table.bounding_box()
-    page.mouse.click(box["x"] + 16, box["y"] + 52)
-    page.wait_for_url("**/run?run=hangs")
-    page.get_by_role("heading", name="训练中").wait_for()
-    assert watched.outside(stage.url) == set()
+    page.get_by_role("link", name="训练任务").click()
+    page.get_by_text("点击一行").wait_for()
+    page.get_by_text("停滞", exact=False).first.wait_for()
+    choose_row(page, f"**/run?run={run}", search=run)
+    page.get_by_role("heading", name="停滞").wait_for()
+    assert watched.outside(scene.urls[source]) == set() and watched.failures == []

@@ -11,7 +11,9 @@ import pytest
 
 pytest.importorskip("playwright", reason="playwright is not installed")
 pytest.importorskip("oidc_provider_mock", reason="oidc-provider-mock is not installed")
+pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
 import oidc_provider_mock as provider
+from accessibility import faults
 from stage import RECORDING, Stage
 
 PAGES = re.compile("Runs|Run|Post-mortem|Rules|Health")
@@ -31,9 +33,10 @@ def metadata_url() -> Iterator[str]:
         yield f"http://localhost:{server.server_port}/.well-known/openid-configuration"
 
 
-@pytest.fixture
-def guarded(stage: Stage, metadata_url: str) -> Stage:
-    """A dashboard with a login, started with one kept report."""
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, metadata_url: str) -> Iterator[Stage]:
+    """A dashboard with a login."""
+    stage = Stage(tmp_path_factory.mktemp("guarded") / "home")
     stage.process = stage.dashboard(  # type: ignore[attr-defined]
         STALLWATCH_LOGIN_METADATA_URL=metadata_url,
         STALLWATCH_LOGIN_CLIENT_ID="stallwatch",
@@ -42,7 +45,8 @@ def guarded(stage: Stage, metadata_url: str) -> Stage:
         STALLWATCH_LOGIN_OPERATORS="group:oncall",
         STALLWATCH_ALERTS_URLS="json://127.0.0.1:9/hook",
     )
-    return stage
+    yield stage
+    stage.close()
 
 
 def sign_in(page, as_whom: str) -> None:  # type: ignore[no-untyped-def]
@@ -57,6 +61,7 @@ def test_nobody_sees_anything_before_signing_in(guarded: Stage, watched) -> None
         page.get_by_role("button", name="Sign in").wait_for()
         assert page.locator("input[type=file]").count() == 0
         assert page.get_by_role("link", name=PAGES).count() == 0
+    assert faults(page) == []
     # Streamlit's address for uploads takes nothing of a session that was offered none.
     answer = page.request.put(
         f"{guarded.url}/_stcore/upload_file/any-session/any-file",

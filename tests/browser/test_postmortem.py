@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("playwright", reason="playwright is not installed")
+from scene import SOURCES
 from stage import RECORDING
 
 HOSTILE = "<script>alert('pm')</script><img src=x onerror=alert('img')> **bold** [x](javascript:alert(1))"
 
 
 @pytest.fixture
-def page(stage, watched):  # type: ignore[no-untyped-def]
-    stage.dashboard()
-    watched.page.goto(f"{stage.url}/postmortem")
-    watched.page.get_by_test_id("stFileUploaderDropzone").wait_for()
+def page(scene, watched):  # type: ignore[no-untyped-def]
+    opened(watched, scene.urls["embedded"])
     return watched.page
 
 
-def test_upload_verdict_and_downloads(page, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def opened(watched, url: str) -> None:  # type: ignore[no-untyped-def]
+    watched.page.goto(f"{url}/postmortem")
+    watched.page.get_by_test_id("stFileUploaderDropzone").wait_for()
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_upload_verdict_and_downloads(scene, watched, browser, tmp_path: Path, source: str) -> None:  # type: ignore[no-untyped-def]
+    page = watched.page
+    opened(watched, scene.urls[source])
     junk = tmp_path / "junk.bin"
     junk.write_bytes(bytes(range(256)) * 100)
     page.locator("input[type=file]").set_input_files([*sorted((RECORDING / "ranks").glob("*.log")), junk])
@@ -36,9 +44,69 @@ def test_upload_verdict_and_downloads(page, tmp_path: Path) -> None:  # type: ig
         page.get_by_role("button", name="Download Markdown").click()
     assert told.value.suggested_filename == "stallwatch-report.md"
     assert "zero3-trace-cache-invalidated" in told.value.path().read_text()
+    with page.expect_download() as told:
+        page.get_by_role("button", name="Download HTML").click()
+    assert told.value.suggested_filename == "stallwatch-report.html"
+    whole = tmp_path / "report.html"
+    told.value.save_as(whole)
+    _reads_without_network(browser, whole)
+    assert watched.failures == []
 
 
-def test_hostile_log_text_stays_text(page, watched, stage, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def _reads_without_network(browser, file: Path) -> None:  # type: ignore[no-untyped-def]
+    """The file is all of the report: nothing is fetched, nothing runs, and it says what the page said."""
+    context = browser.new_context(offline=True)
+    try:
+        page, asked, failures = context.new_page(), [], []
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("pageerror", lambda error: failures.append(str(error)))
+        page.goto(file.as_uri())
+        page.get_by_text("zero3-trace-cache-invalidated").first.wait_for()
+        page.get_by_text("What to change").first.wait_for()
+        assert [url for url in asked if not url.startswith(("file:", "data:"))] == [] and failures == []
+    finally:
+        context.close()
+
+
+def test_how_far_the_reading_is_stands_on_the_page(page, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    log = tmp_path / "rank0.log"
+    # Lines of which each says something, so that reading takes a moment.
+    log.write_text("".join(f"step {n} loss {3 / n:.6f} RuntimeError: odd {n}\n" for n in range(1, 600_000)))
+    page.evaluate(
+        """() => {
+            window.told = new Set();
+            const look = () => {
+                const found = document.body.innerText.match(/Reading [\\d.]+ \\w+ of [\\d.]+ \\w+/g);
+                for (const one of found || []) window.told.add(one);
+            };
+            new MutationObserver(look).observe(document.body,
+                {subtree: true, childList: true, characterData: true});
+        }"""
+    )
+    page.locator("input[type=file]").set_input_files(log)
+    page.locator("[class*=st-key-verdict]").wait_for(timeout=120_000)
+    told = page.evaluate("() => [...window.told]")
+    assert len([one for one in told if not one.startswith("Reading 0 ")]) >= 1, told
+
+
+def test_a_kept_report_can_be_linked_to_and_deleted(scene, page) -> None:  # type: ignore[no-untyped-def]
+    page.locator("input[type=file]").set_input_files(sorted((RECORDING / "ranks").glob("*.log")))
+    page.get_by_role("heading", name="Failed").wait_for()
+    page.get_by_role("button", name="Keep this report").click()
+    page.wait_for_url(re.compile("report="))
+    page.goto(page.url)  # as somebody else who was sent the link
+    page.get_by_role("heading", name="Failed").wait_for()
+    page.get_by_role("button", name="All reports").click()
+    page.get_by_role("button", name="Open", exact=True).click()
+    page.get_by_role("heading", name="Failed").wait_for()
+    page.get_by_role("button", name="All reports").click()
+    assert len(list((scene.home / "reports").iterdir())) == 1
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("button", name="Delete").wait_for(state="detached")
+    assert list((scene.home / "reports").iterdir()) == []
+
+
+def test_hostile_log_text_stays_text(page, watched, scene, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     log = tmp_path / "rank0<b>.log"
     traceback = '  File "train.py", line 3, in <module>\n    f()\n'
     log.write_text(
@@ -49,4 +117,4 @@ def test_hostile_log_text_stays_text(page, watched, stage, tmp_path: Path) -> No
     page.get_by_text("OddError: <script>").first.wait_for()
     assert watched.dialogs == []
     assert page.locator("img[src='x']").count() == 0
-    assert watched.outside(stage.url) == set()
+    assert watched.outside(scene.urls["embedded"]) == set()

@@ -204,8 +204,8 @@ def _over(run: str) -> bool:
     return bool(info and info.ended_at and shared().clock() - info.ended_at > _LAST_WORDS_SECONDS)
 
 
-# Not from within the fragments above: a page that is switched to there stays blank more often than not on a busy
-# machine, as pieces of it are lost on the way (streamlit 1.67: "Bad delta path index" in the browser).
+# Not from within the fragments above: on a busy machine a page that is switched to there may stay blank, as
+# pieces of it are lost on the way (streamlit 1.67: "Bad delta path index" in the browser).
 if "open_incident" in st.session_state:
     st.switch_page(page("incidents"))
 _run = head(say("run"), _choose)

@@ -1,0 +1,138 @@
+"""Runs that are up, a real Prometheus that scrapes them, and a dashboard on either source, for many tests."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from stage import RECORDING, Stage, free_port
+
+PROMETHEUS = shutil.which("prometheus")
+SOURCES = ("embedded", "prometheus")
+HANGING = {"embedded": "hangs-one", "prometheus": "hangs-two"}  #: a stalled run to act on, for either source
+
+# Steps, trace-cache messages that grow in number, then silence; hostile words in between.
+_HANGS = """
+import time
+def say(text):
+    print(text, flush=True)
+say("<script>alert('log')</script> <img src=x onerror=alert('img')> **bold** [x](javascript:alert(1))")
+for step in range(1, 41):
+    time.sleep(0.3)
+    say(f"step {step}/400 loss {3 / step:.4f}")
+    for n in range(step // 10):
+        say(f"Invalidate trace cache @ step {n}: expected module 19, but got module 11")
+time.sleep(3600)
+"""
+HANGS = [sys.executable, "-c", _HANGS]
+_STEADY = """
+import time
+for step in range(1, 40000):
+    print(f"step {step}/40000 loss {3 / step:.4f}", flush=True)
+    time.sleep(0.2)
+"""
+STEADY = [sys.executable, "-c", _STEADY]
+
+
+def printed(recording: str, code: int) -> list[str]:
+    """A command that prints what a recorded run had printed, and ends like it."""
+    logs = sorted(map(str, (RECORDING.parent / recording).rglob("*.log")))
+    return ["sh", "-c", f'cat "$@"; exit {code}', "sh", *logs]
+
+
+class Chat:
+    """Takes what is posted to it, as a chat would."""
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                outer.messages.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *args: object) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"json://127.0.0.1:{self._server.server_port}/hook-s3cr3t"
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Scene(Stage):
+    """Two runs that hang, one that trains and one that failed; `urls` are the dashboards by their source."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / "home")
+        self.chat = Chat()
+        ports = {name: free_port() for name in (*HANGING.values(), "steady", "crashed", "server", *SOURCES)}
+        self.urls = {source: f"http://127.0.0.1:{ports[source]}" for source in SOURCES}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        try:
+            self._fill(folder, ports)
+        except BaseException:  # whoever asked for it never gets to close it
+            self.close()
+            raise
+
+    def _fill(self, folder: Path, ports: dict[str, int]) -> None:
+        for name in HANGING.values():
+            self.run(name, HANGS, floor=3.0, port=ports[name])
+        self.run("steady", STEADY, floor=600.0, port=ports["steady"])
+        self.run("crashed", printed("zero3-save-unwrapped-model", 1), floor=600.0, port=ports["crashed"])
+        targets = [f"127.0.0.1:{ports[name]}" for name in (*HANGING.values(), "steady", "crashed")]
+        self._scrape(folder, ports["server"], targets)
+        self.processes = {
+            "embedded": self.dashboard(port=ports["embedded"], STALLWATCH_ALERTS_URLS=self.chat.url),
+            "prometheus": self.dashboard(
+                port=ports["prometheus"],
+                STALLWATCH_ALERTS_URLS=self.chat.url,
+                STALLWATCH_DASHBOARD_PROMETHEUS_URL=f"http://127.0.0.1:{ports['server']}",
+            ),
+        }
+
+    def close(self) -> None:
+        """End it all."""
+        super().close()
+        self.chat.close()
+
+    def _scrape(self, folder: Path, port: int, targets: list[str]) -> None:
+        job = {
+            "job_name": "stallwatch",
+            "scrape_interval": "1s",
+            "scrape_timeout": "1s",
+            "static_configs": [{"targets": targets}],
+        }
+        (folder / "prometheus.yml").write_text(json.dumps({"scrape_configs": [job]}))
+        self.start(
+            [
+                str(PROMETHEUS),
+                f"--config.file={folder / 'prometheus.yml'}",
+                f"--storage.tsdb.path={folder / 'tsdb'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ]
+        )
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=5).close()
+                return
+            except (OSError, urllib.error.URLError):
+                assert time.monotonic() < deadline, "Prometheus does not come up"
+                time.sleep(0.1)

@@ -1,0 +1,49 @@
+"""Incidents: found in the table, read, acknowledged, silenced and noted, on either source of numbers."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+pytest.importorskip("playwright", reason="playwright is not installed")
+from scene import HANGING, SOURCES
+from stage import choose_row
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_an_incident_is_found_and_taken_care_of(scene, watched, source: str) -> None:  # type: ignore[no-untyped-def]
+    page, run = watched.page, HANGING[source]
+    page.goto(f"{scene.urls[source]}/run?run={run}")
+    page.get_by_role("heading", name="Stalled").wait_for()
+    page.get_by_test_id("stTopNav").get_by_role("link", name="Incidents").click()
+    page.get_by_text("Choose a row to open the incident").wait_for()
+    page.get_by_role("button", name="critical").click()
+    page.wait_for_url("**show=critical*")
+    choose_row(page, re.compile("incident="), search=f"{run} trace-cache")
+    page.get_by_role("heading", name=re.compile(f"{run}: open")).wait_for()
+    page.get_by_text("What to change").wait_for()
+
+    page.get_by_label("Your name").fill("Ada")
+    page.get_by_label("Your name").press("Tab")
+    page.get_by_role("button", name="Acknowledge").click()
+    page.get_by_text("Acknowledged: nobody else is called").wait_for()
+    page.get_by_role("button", name="Silence", exact=True).click()
+    page.get_by_text("Silenced until").wait_for()
+    page.get_by_role("button", name="End the silence").click()
+    page.get_by_role("button", name="Silence", exact=True).wait_for()
+    note = "<img src=x onerror=alert('note')> restarted with **zero.Init**"
+    page.get_by_label("Note", exact=True).fill(note)
+    page.get_by_role("button", name="Add the note").click()
+    timeline = page.get_by_test_id("stDataFrame").first
+    timeline.get_by_role("gridcell", include_hidden=True, name=note).wait_for(state="attached")
+    assert timeline.get_by_role("gridcell", include_hidden=True, name="Ada").count() >= 2
+    assert timeline.get_by_role("gridcell", include_hidden=True, name="acknowledged").count() == 1
+    assert watched.dialogs == [] and watched.failures == []
+
+    page.get_by_role("button", name="To the run").click()
+    page.wait_for_url(f"**/run?run={run}")
+    page.get_by_role("heading", name="Stalled").wait_for()
+    page.go_back()
+    page.get_by_role("button", name="All incidents").click()
+    page.get_by_text("Choose a row to open the incident").wait_for()
