@@ -96,6 +96,8 @@ def main() -> None:
     parser.add_argument("--no-prometheus", action="store_true")
     parser.add_argument("--upload-mb", type=int, default=200, help="of the upload that is read; 0: none")
     told = parser.parse_args()
+    if told.runs <= RUN:
+        parser.error(f"--runs: {RUN + 1} at least")
     with tempfile.TemporaryDirectory(prefix="stallwatch-bench-") as folder:
         numbers(Path(folder), told)
     if told.upload_mb:
