@@ -7,8 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from stallwatch_rules.diagnosis.kills import MemoryKnown
-from stallwatch_rules.judgements.early_exit import Left
+from stallwatch_rules.endings import Left, MemoryKnown
 from stallwatch_rules.records import Primary
 from stallwatch_rules.stacks.records import StallStacks
 

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from stallwatch_rules.diagnosis.conclude import conclude
-from stallwatch_rules.diagnosis.kills import MemoryKnown
 from stallwatch_rules.diagnosis.verdict import Question
+from stallwatch_rules.endings import Left, MemoryKnown
 from stallwatch_rules.failures.unexplained import complete
 from stallwatch_rules.hints import Hints, is_warning, may_hold
-from stallwatch_rules.judgements.early_exit import Left
 from stallwatch_rules.lines.datatext import is_data
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue

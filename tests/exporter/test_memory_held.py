@@ -17,7 +17,7 @@ from stallwatch_exporter.rings.probing import Probing, make_folder
 from stallwatch_exporter.running.ending import EndingWatch, classify
 from stallwatch_exporter.running.ending_words import detail_in
 from stallwatch_exporter.running.memory_held import MemoryHeld
-from stallwatch_rules.diagnosis.kills import MemoryKnown
+from stallwatch_rules.endings import MemoryKnown
 
 GIB = 2**30
 POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "sft-worker-0"}

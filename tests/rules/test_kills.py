@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_rules.diagnosis.kills import MemoryKnown
+from stallwatch_rules.endings import MemoryKnown
 from stallwatch_rules.matching.matcher import lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading

@@ -13,8 +13,7 @@ from stallwatch_exporter.files.allfiles import Parallel, read_all
 from stallwatch_exporter.files.inputs import InputProblem, Limits
 from stallwatch_exporter.files.logfiles import LogFile, expand, from_stream
 from stallwatch_exporter.stacks.kept import kept_stacks
-from stallwatch_rules.diagnosis.kills import MemoryKnown
-from stallwatch_rules.judgements.early_exit import Left
+from stallwatch_rules.endings import Left, MemoryKnown
 from stallwatch_rules.lines.reader import MAX_LINE
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stallwatch_exporter.incident import Ending
-from stallwatch_rules.diagnosis.kills import MemoryKnown
+from stallwatch_rules.endings import MemoryKnown
 
 TIMEOUT_EXIT = 124  #: what timeout(1) ends with when the time is up
 _SLURM_CANCELLED = re.compile(r"CANCELLED AT .* DUE TO (TIME LIMIT|PREEMPTION|NODE FAILURE)")

@@ -13,7 +13,7 @@ import msgspec
 
 from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.running.ending import killed_within
-from stallwatch_rules.diagnosis.kills import MemoryKnown
+from stallwatch_rules.endings import MemoryKnown
 
 _GIB = 2**30
 # Each sentence in English, as it is kept, beside what says the same in Chinese.

@@ -10,7 +10,7 @@ from stallwatch_exporter.running.ending_words import detail_in
 from stallwatch_exporter.watching.guard import Guard
 from stallwatch_exporter.watching.incidents import redacted
 from stallwatch_exporter.watching.stall import StallState
-from stallwatch_rules.judgements.early_exit import Left
+from stallwatch_rules.endings import Left
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.stacks.concluding import with_stacks

@@ -14,7 +14,7 @@ from stallwatch_exporter.watching.concerns import Invalidations, concern_match
 from stallwatch_exporter.watching.leavers import Leavers
 from stallwatch_exporter.watching.toldexceptions import ToldExceptions
 from stallwatch_exporter.watching.unfitting import after_a_failure, before_it_fails, versions_in
-from stallwatch_rules.judgements.early_exit import Left
+from stallwatch_rules.endings import Left
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Line, Match, Sample
 from stallwatch_rules.selftold import SOURCE

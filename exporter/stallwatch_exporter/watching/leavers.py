@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stallwatch_exporter.rings.reader import Record
-from stallwatch_rules.judgements.early_exit import Left
+from stallwatch_rules.endings import Left
 
 
 class Leavers:

@@ -28,6 +28,7 @@ from stallwatch_rules.diagnosis.findings import (
 from stallwatch_rules.diagnosis.kills import weigh_memory
 from stallwatch_rules.diagnosis.notes import all_flights, notes_of
 from stallwatch_rules.diagnosis.verdict import Question, verdict_of
+from stallwatch_rules.endings import Left
 from stallwatch_rules.failures.environment import agreed
 from stallwatch_rules.failures.flight import reporting
 from stallwatch_rules.judgements.concerns import judge_concerns
@@ -39,7 +40,6 @@ from stallwatch_rules.judgements.conclusions import (
     Run,
     conclude_rules,
 )
-from stallwatch_rules.judgements.early_exit import Left
 from stallwatch_rules.judgements.facts import RunFacts
 from stallwatch_rules.judgements.recovery import RECOVERED_BUT_DIED
 from stallwatch_rules.pages.catalogue import Catalogue

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Literal
-
-import msgspec
 
 from stallwatch_rules.diagnosis.findings import Found
+from stallwatch_rules.endings import MemoryKnown
 from stallwatch_rules.judgements.conclusions import concluded
 from stallwatch_rules.judgements.facts import Judgement
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -16,41 +14,9 @@ from stallwatch_rules.text.sentences import say
 
 SIGKILL = "host-oom-sigkill"
 FROM_OUTSIDE = "process-killed-from-outside"
-NEAR, FAR = 0.9, 0.7  #: shares of the limit above which memory was nearly used up, and below which it was not
 GIB = 2**30
 
 _MEMORY = re.compile(r"(?i)memory|\boom|oom[-_ ]?kill")
-
-Speaks = Literal["for", "against", "far", ""]
-
-
-class MemoryKnown(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was seen of the memory of a run that ended; sizes in bytes, 0 for what was not seen."""
-
-    counted: bool | None = (
-        None  #: whether the kernel's count of OOM kills rose; ``None``: it could not be read
-    )
-    held: int = 0  #: the most that the command and all its processes were seen to hold
-    limit: int = 0  #: what they may hold before the kernel ends one
-    ranks: dict[int, int] = {}  #: the most that each rank said it held
-
-    @property
-    def speaks(self) -> Speaks:
-        """For a host that ran out of memory, against it, or only of memory that was far from its limit.
-
-        Programs that watch the memory beside the kernel (earlyoom, systemd-oomd, Ray, Slurm) leave its count
-        as it is, but they kill only where memory is nearly used up.
-        """
-        held = max(self.held, sum(self.ranks.values()))
-        if self.counted:
-            return "for"
-        if not held or not self.limit:
-            return ""
-        if held >= NEAR * self.limit:
-            return "for"
-        if held < FAR * self.limit:
-            return "far" if self.counted is None else "against"
-        return ""
 
 
 def tells_of_memory(one: Found) -> bool:

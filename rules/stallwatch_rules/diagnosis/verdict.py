@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from stallwatch_rules.diagnosis.causes import Candidate
 from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams
-from stallwatch_rules.diagnosis.kills import MemoryKnown
+from stallwatch_rules.endings import Left, MemoryKnown
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
-from stallwatch_rules.judgements.early_exit import Left
 from stallwatch_rules.judgements.facts import RunFacts
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Verdict

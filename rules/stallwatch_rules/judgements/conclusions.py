@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import NOT_A_NUMBER, OVERFLOW, TRACE_CACHE, Found, Streams
+from stallwatch_rules.endings import Left
 from stallwatch_rules.failures.flight import different_gathers, first_work
-from stallwatch_rules.judgements.early_exit import Left, judge_left, shown_as
+from stallwatch_rules.judgements.early_exit import judge_left, shown_as
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.judgements.loss import (
     is_excerpt,

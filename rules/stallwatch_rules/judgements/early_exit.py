@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
+from stallwatch_rules.endings import Left
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.records import Line
 from stallwatch_rules.text.digest import fold_ranks
 from stallwatch_rules.text.sentences import say
-
-
-class Left(msgspec.Struct, frozen=True):
-    """A process of a run that ended by itself, without an error, while others went on."""
-
-    rank: int | None
-    step: int | None = None  #: the last one that was seen before
 
 
 def judge_left(left: Sequence[Left], facts: RunFacts) -> Judgement | None:

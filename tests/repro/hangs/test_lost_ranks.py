@@ -18,7 +18,7 @@ from stallwatch_exporter.running.command import run_command
 from stallwatch_exporter.running.ending_words import ABORTED, detail_in
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.stacks.spying import find_py_spy
-from stallwatch_rules.judgements.early_exit import Left
+from stallwatch_rules.endings import Left
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.stacks.words import sentence

@@ -1,0 +1,47 @@
+"""What was seen of processes that ended, as an agent keeps it. Light to import: lists of runs read it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+NEAR, FAR = 0.9, 0.7  #: shares of the limit above which memory was nearly used up, and below which it was not
+
+Speaks = Literal["for", "against", "far", ""]
+
+
+class MemoryKnown(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was seen of the memory of a run that ended; sizes in bytes, 0 for what was not seen."""
+
+    counted: bool | None = (
+        None  #: whether the kernel's count of OOM kills rose; ``None``: it could not be read
+    )
+    held: int = 0  #: the most that the command and all its processes were seen to hold
+    limit: int = 0  #: what they may hold before the kernel ends one
+    ranks: dict[int, int] = {}  #: the most that each rank said it held
+
+    @property
+    def speaks(self) -> Speaks:
+        """For a host that ran out of memory, against it, or only of memory that was far from its limit.
+
+        Programs that watch the memory beside the kernel (earlyoom, systemd-oomd, Ray, Slurm) leave its count
+        as it is, but they kill only where memory is nearly used up.
+        """
+        held = max(self.held, sum(self.ranks.values()))
+        if self.counted:
+            return "for"
+        if not held or not self.limit:
+            return ""
+        if held >= NEAR * self.limit:
+            return "for"
+        if held < FAR * self.limit:
+            return "far" if self.counted is None else "against"
+        return ""
+
+
+class Left(msgspec.Struct, frozen=True):
+    """A process of a run that ended by itself, without an error, while others went on."""
+
+    rank: int | None
+    step: int | None = None  #: the last one that was seen before
