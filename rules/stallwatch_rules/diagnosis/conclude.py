@@ -14,7 +14,7 @@ from stallwatch_rules.diagnosis.endings import (
     weigh_aftermath,
     weigh_kill,
 )
-from stallwatch_rules.diagnosis.exceptions import Exceptions, read_exceptions
+from stallwatch_rules.diagnosis.exceptions import INTERRUPTED, Exceptions, read_exceptions
 from stallwatch_rules.diagnosis.findings import (
     NOT_A_NUMBER,
     TRACE_CACHE,
@@ -56,7 +56,6 @@ from stallwatch_rules.text.redact import redact
 from stallwatch_rules.text.reported import iso, shown
 from stallwatch_rules.text.sentences import say
 
-INTERRUPTED = "keyboard-interrupt"
 SCHEDULER = "scheduler-and-process"  #: the family of what follows when somebody ends a run
 FAR = 500  #: lines after which a failure is not what the log ended with
 NUMERICS = "numerics"  #: the family of failures that no exit code shows

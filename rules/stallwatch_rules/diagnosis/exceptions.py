@@ -108,6 +108,9 @@ def read_exceptions(
         found.any = found.any or bool(table.seen)
         interrupts = [s.raised.mark.index for s in table.seen.values() if s.raised.exception == _INTERRUPT]
         found.interrupted = found.interrupted or bool(interrupts)
+        told = stream.hits.get(INTERRUPTED)  # a launcher says it before its ranks' tracebacks
+        if told is not None:
+            interrupts.append(told.first_index)
         rules = {rule for rule, where in known.items() if key in where}
         for seen in unknown_in(table, rules):
             own = max(0, stream.timelines.advances - seen.last.mark.advances)
@@ -129,6 +132,7 @@ def read_exceptions(
 
 
 _INTERRUPT = "KeyboardInterrupt"
+INTERRUPTED = "keyboard-interrupt"  #: the rule that knows it
 
 
 def _wordless(raised: Raised) -> bool:
