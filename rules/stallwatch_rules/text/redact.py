@@ -84,7 +84,8 @@ def _keep_name(match: Any) -> bytes:
     prefix, name, value = match.group(1, 2, 3)
     quote = value[:1] if value[:1] in (b'"', b"'", b"`") else b""
     bare = value.strip(quote) if quote else value
-    masked = quote + MASK + quote if _looks_secret(bare, name.lower()) else value
+    ended = quote if len(value) > 1 and value.endswith(quote) else b""
+    masked = quote + MASK + ended if _looks_secret(bare, name.lower()) else value
     return bytes(prefix + masked)
 
 
@@ -153,7 +154,8 @@ _NAMES = (
     r"|access[_-]key(?:[_-]id)?|account[_-]?key|private[_-]?key|credentials?|token)|pgpassword|mysql_pwd"
 )
 # A backtick ends a value where no word goes on: it is Markdown's around the assignment, or around the value.
-_VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|`[^`\s]+`|(?:[^\s"'`,;&)}\]]|`\w)+)"""
+# A quote that nothing ends, in a line that was cut, reaches to the line's end.
+_VALUE = r"""(?:"[^"\n]*"?|'[^'\n]*'?|`[^`\s]+`|(?:[^\s"'`,;&)}\]]|`\w)+)"""
 
 _ADDRESS = r"[a-z0-9]://"
 
