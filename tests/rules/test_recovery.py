@@ -29,3 +29,31 @@ def test_how_many_steps_must_follow(
     reader = LineReader("train.log")
     reading.feed(reader.feed("\n".join(lines).encode() + b"\n"))
     assert reading.diagnose().verdict == verdict
+
+
+def every(steps: int, count: int, nan: set[int]) -> list[str]:
+    """Losses of which each stands for so many steps, some of them NaN."""
+    losses = {n: "nan" if n in nan else f"{2 / n + 0.1:.3f}" for n in range(1, count + 1)}
+    return [f"step {n * steps}/99999 loss: {loss}" for n, loss in losses.items()]
+
+
+@pytest.mark.parametrize(
+    ("lines", "verdict"),
+    [
+        (every(50, 6, {3}), "degraded"),  # 150 steps, and no more than 3 losses
+        (every(50, 6, {1, 2}), "degraded"),
+        (every(50, 60, {3}), "healthy"),
+        (every(1, 60, {3}), "healthy"),
+        (every(50, 60, {3, 9, 15, 21}), "degraded"),  # again and again
+        (every(50, 6, {5, 6}), "failed"),
+    ],
+    ids=["few losses since", "the first ones", "long ago", "long ago, each step", "often", "to the end"],
+)
+def test_a_loss_that_was_nan_is_told_until_good_ones_are_printed(
+    lines: list[str], verdict: str, catalogue: Catalogue, matcher: Matcher
+) -> None:
+    reading = RunReading(catalogue, matcher)
+    reading.feed(LineReader("train.log").feed("\n".join(lines).encode() + b"\n"))
+    diagnosis = reading.diagnose()
+    assert diagnosis.verdict == verdict
+    assert [one.rule for one in diagnosis.findings] == ["loss-nan"]

@@ -95,7 +95,7 @@ def conclude(
         phase=tracker.phase,
         language=language,
     )
-    judge_recoveries(found, facts)
+    judge_recoveries(found, streams, facts)
     _excuse(found, exceptions, question, by_hand)
     judge_concerns(found, ended_well=question.failed is False, language=language)
     ended_as_told(found, catalogue, question)

@@ -15,6 +15,7 @@ import msgspec
 from stallwatch_rules.diagnosis.causes import Candidate, Occurrence, Stream
 from stallwatch_rules.diagnosis.excerpts import place_in
 from stallwatch_rules.judgements.facts import Judgement, RunFacts, Trace
+from stallwatch_rules.judgements.loss import finite_losses
 from stallwatch_rules.judgements.loss_scale import CALIBRATION, ScaleFacts, judge_overflow
 from stallwatch_rules.judgements.recovery import judge_recovery
 from stallwatch_rules.judgements.trace_cache import judge_trace_cache
@@ -30,7 +31,7 @@ from stallwatch_rules.text.sentences import say, say_counted
 TRACE_CACHE = "zero3-trace-cache-invalidated"
 OVERFLOW = "fp16-overflow-every-step"
 NOT_A_NUMBER = ("loss-nan", "grad-norm-nan")
-FORGOTTEN = 20  #: good steps after which a single NaN is history
+FORGOTTEN = 20  #: good steps, and good losses printed, after which a single NaN is history
 OFTEN = 0.05  #: matches a step above which a failure that training survives still does harm
 MAX_EVIDENCE = 4
 
@@ -206,20 +207,41 @@ def _with_steps(hits: RuleHits, stream: StreamReading, clock: StepClock) -> Rule
     return replace(hits, first=first, last=last)
 
 
-def judge_recoveries(found: Iterable[Found], facts: RunFacts) -> None:
+def judge_recoveries(found: Iterable[Found], streams: Streams, facts: RunFacts) -> None:
     """Failures that a line names, but that training survived."""
     for one in found:
         if one.harm not in ("fatal", "degrading") or one.role == "notice":
             continue
         often = facts.advances > 0 and one.count >= 3 and one.count / facts.advances > OFTEN
         # A gradient that is not finite is how fp16 finds its scale; a loss is never.
-        often = often or (one.rule == NOT_A_NUMBER[0] and one.followed < FORGOTTEN)
+        often = often or (one.rule == NOT_A_NUMBER[0] and _remembered(one, streams))
         if one.rule == NOT_A_NUMBER[1] and _calibrating(one):
             one.harm, one.note = "harmless", say_counted("overflow-start", one.count, facts.language)
             continue
         judgement = judge_recovery(one.followed, often, facts)
         if judgement is not None:
             one.harm, one.note = judgement.harm, judgement.note
+
+
+def _remembered(one: Found, streams: Streams) -> bool:
+    """Whether a loss that was not finite is news still, in steps or in the losses that were printed.
+
+    Many steps may lie between two printed losses: one good value after the bad one is little comfort.
+    """
+    if one.followed < FORGOTTEN:
+        return True
+    for key, hits in one.hits.items():
+        stream = streams[key]
+        curve = stream.curves.main
+        losses = [point.mark for point in finite_losses(curve.points)] if curve is not None else []
+        if curve is None or not losses:
+            continue
+        if sum(mark > hits.mark for mark in losses) < FORGOTTEN:
+            return True
+        whole = not stream.templates.partial  # else the matches are counted, and the losses are not
+        if whole and hits.count >= 3 and hits.count / curve.seen > OFTEN:
+            return True
+    return False
 
 
 def _calibrating(one: Found) -> bool:
