@@ -15,6 +15,7 @@ from stallwatch_rules.lines.glued import pieces
 from stallwatch_rules.lines.labels import TaskLabels
 from stallwatch_rules.lines.longlines import CUT, GOES_ON, MAX_LINE, decoded, hold, joined
 from stallwatch_rules.lines.prefixes import take_rank
+from stallwatch_rules.lines.respelled import COLON, ESCAPED_END, unfolded, with_ascii_colon
 from stallwatch_rules.lines.stamps import names_zone, own_time
 from stallwatch_rules.lines.wrapped import Joiner
 from stallwatch_rules.records import Line
@@ -28,6 +29,7 @@ _BRACKETED = ("]:", "it]", "/s]", "[default", "ank", "ANK")
 
 _PREFIX_STARTS = frozenset("[(rRg0123456789")  # what a prefix or a timestamp may begin with
 _LEVELS = frozenset(("INFO ", "WARNI", "ERROR", "DEBUG", "CRITI"))  # a timestamp may follow
+_MAY_QUOTE = "{>"  # a record with a string in it may follow
 _Partial = tuple[str, int, float | None]  # text, number, time
 
 
@@ -214,8 +216,12 @@ class LineReader:
             return False
         if "]" in text and (first == " " or "A" <= first <= "Z" or may_hold(text, _BRACKETED)):
             return False
-        if text[9:10] == ":" or text[:5] in _LEVELS or text[:2] == '{"' or "Traceback" in text:
+        if text[9:10] == ":" or text[:5] in _LEVELS or "Traceback" in text:
             return False
+        if first in _MAY_QUOTE and (text[:2] == '{"' or ESCAPED_END in text):
+            return False
+        if not text.isascii() and COLON in text:
+            text = with_ascii_colon(text)
         rank = self.rank
         zoned = time is not None or self._zoned
         if time is not None:
@@ -303,4 +309,11 @@ class LineReader:
             when = self._times.get(rank)
         else:
             self._times[rank] = self._near = when
-        out.append(Line(bare, self.source, number, rank, when, zoned))
+        if COLON in bare:
+            bare = with_ascii_colon(bare)
+        if ESCAPED_END not in bare:
+            out.append(Line(bare, self.source, number, rank, when, zoned))
+            return
+        for piece in unfolded(bare):
+            if piece and not piece.isspace():
+                out.append(Line(piece, self.source, number, rank, when, zoned))

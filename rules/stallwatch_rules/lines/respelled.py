@@ -1,0 +1,51 @@
+"""Lines that were spelled anew on their way: a full-width colon, a string with its line ends escaped.
+
+Whoever types with a Chinese input method, or has a log translated, writes ``ValueError：``; a server's answer
+and a JSON log's record hold a traceback as one string. Read as they were, both are what a program printed.
+"""
+
+from __future__ import annotations
+
+import re
+
+from stallwatch_rules.lines.datatext import is_data
+
+COLON = "："
+ESCAPED_END = "\\n"
+MAX_PIECES = 200  #: lines of one string; what follows stays together
+
+_NAMED = re.compile(r"(\s*(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Warning))：\s?", re.ASCII)
+# What programs put an exception's text into. What a sandbox or a tool answered ("stderr", "output") is data.
+_KEY = re.compile(
+    r"""['"](?:message|msg|detail|exception|exc_info|traceback|stack_?trace|error_message)['"]: ?"""
+    r"""(?P<quote>['"])"""
+)
+_VALUE = {"'": re.compile(r"(?:[^'\\]|\\.)*"), '"': re.compile(r'(?:[^"\\]|\\.)*')}
+_RAISED = re.compile(
+    r"(?:^|\\n)(?:Traceback \(most recent call last\):|(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Failed): )",
+    re.ASCII,
+)
+_ESCAPE = re.compile(r"\\([\\'\"t])")
+
+
+def with_ascii_colon(text: str) -> str:
+    """The line with ``: `` behind the exception's name with which it begins."""
+    found = _NAMED.match(text)
+    return f"{found[1]}: {text[found.end() :]}" if found is not None else text
+
+
+def unfolded(text: str) -> list[str]:
+    """The lines of an exception that the line holds as a string, after what is before it; mostly the line."""
+    found = _KEY.search(text)
+    if found is None or is_data(text):
+        return [text]
+    value = _VALUE[found["quote"]].match(text, found.end())
+    if value is None or ESCAPED_END not in value[0] or _RAISED.search(value[0]) is None:
+        return [text]
+    told = [_ESCAPE.sub(_unescaped, line) for line in value[0].split(ESCAPED_END, MAX_PIECES)]
+    before = text[: found.start()]
+    return [before, *told] if re.search(r"\w", before) else told
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return "\t" if found[1] == "t" else found[1]

@@ -1,0 +1,57 @@
+"""Lines that were spelled anew on their way: read as the program printed them."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.lines.respelled import MAX_PIECES, unfolded
+
+TRACEBACK = ["Traceback (most recent call last):", '  File "a.py", line 3, in f', "ValueError: it's odd"]
+QUOTED = "\\n".join(TRACEBACK)
+
+
+def read(text: str) -> list[str]:
+    reader = LineReader("x")
+    return [line.text for line in reader.feed(text.encode() + b"\n") + reader.finish()]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("AssertionError：Found no driver", "AssertionError: Found no driver"),
+        ("torch.OutOfMemoryError： CUDA", "torch.OutOfMemoryError: CUDA"),
+        ("[rank3]: ValueError：x", "ValueError: x"),
+        ("训练第 3 步：ValueError：x", "训练第 3 步：ValueError：x"),  # prose
+        ("Loss：2.0", "Loss：2.0"),
+    ],
+)
+def test_a_full_width_colon_behind_an_exceptions_name(text: str, shown: str) -> None:
+    assert read(text) == [shown]
+
+
+def test_an_exception_in_a_string_is_read_as_lines() -> None:
+    double = QUOTED.replace('"', '\\"')
+    assert read("{'message': '" + QUOTED.replace("'", "\\'") + "'}") == TRACEBACK
+    assert read('> {"detail": "' + double + '"}') == TRACEBACK
+    record = '[rank1]: {"level": "ERROR", "exc_info": "' + double + '"}'
+    assert read(record) == ['{"level": "ERROR", ', *TRACEBACK]
+    assert read("{'message': '" + QUOTED.replace("'", "\\'")) == TRACEBACK  # cut off
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'loss': 2.0, 'note': 'a\\nb'}",
+        "{'message': 'two\\nlines, and no exception'}",
+        '{"stderr": "Traceback (most recent call last):\\nValueError: of a model\'s answer"}',
+        '{"messages": [{"role": "user", "message": "what is this?\\nValueError: x"}]}',
+        "{'message': 'C:\\new\\ValueError: x'}",
+    ],
+)
+def test_other_strings_stay_as_they_are(text: str) -> None:
+    assert read(text) == [text]
+
+
+def test_the_lines_of_a_string_are_bounded() -> None:
+    assert len(unfolded("{'message': 'ValueError: x" + "\\ny" * 10_000 + "'}")) == MAX_PIECES + 1
