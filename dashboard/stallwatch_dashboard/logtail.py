@@ -14,8 +14,8 @@ from stallwatch_rules.text.redact import redact
 
 _MOST_BYTES = 256 * 1024
 _MOST_CHARACTERS = 2000  #: of one line
-#: Colours and other sequences that a terminal obeys.
-ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07?")
+#: Colours, links (which end with BEL or with ESC and a backslash) and other sequences that a terminal obeys.
+ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)?")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from datetime import timezone
 from pathlib import Path
 
 from stallwatch_dashboard import logtail
+from stallwatch_dashboard.safetext import verbatim
 from stallwatch_exporter.runs.cri import CriRecord, format_record
 from stallwatch_exporter.runs.runfolder import RunFolder
 
@@ -66,3 +67,9 @@ def test_a_copy_that_is_gone_or_none(tmp_path: Path) -> None:
     assert logtail.tail(tmp_path / "nowhere.log") == ""
     (tmp_path / "odd.log").write_bytes(b"not a record\n\xff\xfe\n")
     assert logtail.tail(tmp_path / "odd.log") == ""
+
+
+def test_words_behind_a_terminals_link_stay() -> None:
+    link = "\x1b]8;;file:///a.py\x1b\\a.py\x1b]8;;\x1b\\"
+    assert verbatim(f"{link} said\nsecond line\n\x1b]0;title\x07third") == "a.py said\nsecond line\nthird"
+    assert verbatim("\x1b]8;;cut off\nnext") == "\nnext"

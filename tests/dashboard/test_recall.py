@@ -41,6 +41,19 @@ def test_a_rank_that_comes_later_is_seen_with_its_first_point() -> None:
     assert sorted(value for _, value in shown(store)) == [1.0, 7.0]
 
 
+def test_a_metric_that_nobody_asks_for_is_kept_thinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recall, "_MOST_FRESH", 20)
+    store = MetricStore()
+    for second in range(120):
+        write(store, second, second)
+        store.write([Reading("run", "stallwatch_loss", 0, "", second / 7)], float(second))
+        if second % 50 == 0:
+            store.series("run", "stallwatch_step")
+    waiting = [metric.fresh for metric in store._recall._runs["run"].kept.values()]
+    assert waiting and max(map(len, waiting)) <= 20
+    assert len(store.series("run", "stallwatch_loss")) == 120
+
+
 def test_a_restart_shows_the_same(tmp_path: Path) -> None:
     store = MetricStore(tmp_path / "m.duckdb")
     for second, value in enumerate([1.0, 1.0, math.inf, 3.0]):

@@ -19,6 +19,7 @@ _MOST_RUNS = 12
 _LOADED_POINTS = (
     24_000  #: of one metric; a longer one keeps the lowest and highest value of each span of time
 )
+_MOST_FRESH = 16_000  #: points that a metric keeps apart, as tuples, until it is asked for
 
 Point = tuple[int, float, float]  #: series, time, value
 
@@ -32,8 +33,8 @@ class _Metric:
     fresh: list[Point] = field(default_factory=list)  # written since `points` were put together
     shown: tuple[int, int, Points] | None = None  # of so many points, so many at most: the last answer
 
-    def told(self, most: int) -> Points:
-        """In order; thinned where the file has more than `most`."""
+    def fold(self) -> None:
+        """Put what was written since among the rest."""
         if self.fresh:
             series, t, v = zip(*self.fresh, strict=True)
             self.fresh = []
@@ -41,6 +42,10 @@ class _Metric:
             self.points = in_order(joined(self.points, Points(np.array(series), np.array(t), np.array(v))))
             if len(self.points) > 2 * _LOADED_POINTS:
                 self.points = thinned(self.points, _LOADED_POINTS)
+
+    def told(self, most: int) -> Points:
+        """In order; thinned where the file has more than `most`."""
+        self.fold()
         if self.many <= most:
             return self.points
         if self.shown is None or self.shown[:2] != (self.many, most):
@@ -76,7 +81,10 @@ class Recall:
             for point in points:
                 if (owner := self._owner.get(point[0])) is not None:
                     kept = self._runs[owner]
-                    kept.kept.setdefault(kept.metrics[point[0]], _Metric()).fresh.append(point)
+                    metric = kept.kept.setdefault(kept.metrics[point[0]], _Metric())
+                    metric.fresh.append(point)
+                    if len(metric.fresh) > _MOST_FRESH:  # no page asks for this one
+                        metric.fold()
 
     def forget(self, run: str | None = None) -> None:
         """Read the run, or all of them, anew at the next question."""

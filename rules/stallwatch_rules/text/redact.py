@@ -222,6 +222,8 @@ _TABLE: tuple[tuple[str, str, _Replace], ...] = (
     # Looked for as any address: in the quick look, two hundred names would cost more than they spare.
     (_ADDRESS, _chats(SECRET_SCHEMES), _keep_prefix),
     (_ADDRESS, _own_hosts(), _keep_prefix),
+    # Office 365 by Apprise: source, tenant, client id, secret. Other addresses of that name are of storage.
+    (_ADDRESS, r"""(?i)\b(azure://[^\s/]+/[^\s/]+/[0-9a-f]{8}-[0-9a-f-]{27}/)[^\s"'<>)]+""", _keep_prefix),
     (r"mailtos?://", r"""(?i)\b(mailtos?://)[^\s"'<>?*]+@""", lambda m: bytes(m.group(1)) + MASK + b"@"),
     (
         r"[?&][\w-]+=",
