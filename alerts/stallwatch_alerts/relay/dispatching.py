@@ -15,7 +15,7 @@ import msgspec
 
 from stallwatch_alerts.channels.notice import Notice
 from stallwatch_alerts.delivery.keys import escalated_key, key_of_planned, planned_key
-from stallwatch_alerts.delivery.planning import Letter, Planner
+from stallwatch_alerts.delivery.planning import Letter, Planner, is_over
 from stallwatch_alerts.messages import Message
 from stallwatch_alerts.relay.joining import TEST, Story
 
@@ -88,7 +88,10 @@ class Dispatcher:
         for draft in planned:
             story = by_key[draft.notice.key]
             if draft.escalation and story.over:
-                continue  # it went on for too short a time to call anybody
+                called = (escalated_key(story.opening),)
+                if is_over(story.subject) or heard(draft.channel, called):
+                    continue  # it went on for too short a time to call anybody, or they are called already
+                draft = replace(draft, keys=called)
             if draft.not_before <= now or story.alert.name == TEST:  # whoever tests wants to see it
                 at_once.setdefault(draft.channel, []).append(draft)
             else:
@@ -98,7 +101,8 @@ class Dispatcher:
 
     def _memory(self, found: Sequence[Story], told: Told) -> Told:
         """As `told`, with what was planned, and all that will be asked for fetched at once."""
-        plain = [key for story in found for key in (story.key, story.opening, escalated_key(story.key))]
+        told_of = [key for story in found for key in (story.key, story.opening)]
+        plain = [*told_of, *map(escalated_key, told_of)]
         wanted = [*plain, *map(planned_key, plain)]
         fetched = {channel: told(channel, wanted) for channel in self._planner.channels}
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import IntegrityError
 
+from stallwatch_alerts.delivery.planning import is_over
 from stallwatch_alerts.endings import telling
 from stallwatch_alerts.relay.dispatching import Dispatcher, Tally, Told
 from stallwatch_alerts.relay.joining import WATCHDOG, Story, doubt, stories
@@ -92,7 +93,7 @@ class Relaying:
         return story.unjoined and 0 <= self._clock() - story.alert.started < _YOUNG_SECONDS
 
     def _kept(self, found: Sequence[Story]) -> Tally:
-        over = [story.subject.id for story in found if story.over]
+        over = [story.subject.id for story in found if is_over(story.subject)]
         for left in reversed(range(_TRIES)):
             tally, now = Tally(), self._clock()
 

@@ -166,6 +166,21 @@ def test_an_acknowledgement_an_end_or_the_agents_own_call_withdraws_ours(relayed
     assert reasons == {"acknowledged": "acknowledged", "over": "over", "called": "told by another"}
 
 
+def test_that_its_agent_is_gone_does_not_keep_others_from_being_called(relayed: Any, stall: Stall) -> None:
+    at = relayed(ESCALATE)
+    began = at.clock.now
+    lost = {"status": "resolved", "resolution": "unknown", "resolved_at": began, "opened_at": began}
+    known, late = (stall(id=f"{run}/stall/x/1", run=run, opened_at=began) for run in ("known", "late"))
+    for incident in (known, late):
+        at.store.upsert(incident)
+    at.alert(run="known", incident="stall")
+    for run in ("known", "late"):  # of the late one the relay only hears when its agent is gone
+        at.store.upsert(stall(id=f"{run}/stall/x/1", run=run, **lost))
+        at.alert(run=run, incident="stall")
+    at.pass_time(600 + AGENT_FIRST_SECONDS + 20)
+    assert len(at.heard[BOSS]) == 2 and all("nobody has acknowledged it" in one for one in at.heard[BOSS])
+
+
 def test_an_alert_without_an_incident_is_escalated_and_acknowledged_too(relayed: Any) -> None:
     at = relayed(ESCALATE)
     for run in ("lost", "cared-for"):
