@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import tzinfo
 from pathlib import Path
+from typing import NoReturn
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import streamlit as st
 from streamlit.navigation.page import StreamlitPage
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from stallwatch_dashboard import theme, words
 from stallwatch_dashboard.charts.base import Look
@@ -36,6 +38,20 @@ def page(name: str, *, default: bool = False) -> StreamlitPage:
     path = Path(__file__).with_name(f"{name}.py")
     address = None if default else name  # the first page is at the bare address, and only there
     return st.Page(path, title=say(name), icon=PAGES[name], url_path=address, default=default)
+
+
+def switch(name: str) -> NoReturn:
+    """Go to the page of that name, and leave no way back for what this one refreshes.
+
+    The browser goes on asking for this page's fragments until it hears of the new page. Such a question that
+    comes in the meantime would be answered after the new page, with this page's address: the browser would
+    throw the new page away, draw nothing and report a "Bad delta path index" (streamlit 1.67,
+    ScriptRunner._run_script, ScriptRequests.request_rerun). A fragment that is not kept is not asked for
+    (AppSession.request_rerun), and what has been asked for until now gives way to the switch.
+    """
+    if (context := get_script_run_ctx()) is not None:
+        context.fragment_storage.clear()
+    st.switch_page(page(name))
 
 
 def language() -> str:

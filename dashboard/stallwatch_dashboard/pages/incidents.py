@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from stallwatch_dashboard.pages.common import head, page, say, zone
+from stallwatch_dashboard.pages.common import head, say, switch, zone
 from stallwatch_dashboard.pages.incident import draw_incident
 from stallwatch_dashboard.pages.incidents_table import incident_table
 from stallwatch_dashboard.sources.embedded import shared
@@ -91,15 +91,15 @@ def _list(words: list[str], kinds: list[str]) -> None:
         st.rerun()
 
 
-if "open_run" in st.session_state:  # not from within the fragment: see the Run page
-    st.switch_page(page("run"))
+if "open_run" in st.session_state:
+    switch("run")
 if "open_incident" in st.session_state:
     st.query_params["incident"] = st.session_state.pop("open_incident")
 if _key := st.query_params.get("incident"):
     head(say("incident"))
     if st.button(say("all_incidents"), icon=":material/arrow_back:", key="all_incidents"):
         del st.query_params["incident"]
-        st.switch_page(page("incidents"))
+        switch("incidents")
     draw_incident(_key)
 else:
     head(say("incidents"))

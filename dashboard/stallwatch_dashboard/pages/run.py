@@ -11,7 +11,7 @@ from stallwatch_dashboard.charts import base
 from stallwatch_dashboard.frames import RunFrames
 from stallwatch_dashboard.overview import RunRow
 from stallwatch_dashboard.pages.board import draw_board
-from stallwatch_dashboard.pages.common import ICONS, catalogue, head, language, look, page, say, zone
+from stallwatch_dashboard.pages.common import ICONS, catalogue, head, language, look, say, switch, zone
 from stallwatch_dashboard.pages.comparison import draw_comparison
 from stallwatch_dashboard.pages.headline import draw_verdict
 from stallwatch_dashboard.pages.incidents_table import incident_table
@@ -204,10 +204,8 @@ def _over(run: str) -> bool:
     return bool(info and info.ended_at and shared().clock() - info.ended_at > _LAST_WORDS_SECONDS)
 
 
-# Not from within the fragments above: on a busy machine a page that is switched to there may stay blank, as
-# pieces of it are lost on the way (streamlit 1.67: "Bad delta path index" in the browser).
 if "open_incident" in st.session_state:
-    st.switch_page(page("incidents"))
+    switch("incidents")
 _run = head(say("run"), _choose)
 if _run is None:
     _awaited(st.query_params.get("run"))

@@ -8,7 +8,7 @@ import streamlit as st
 
 from stallwatch_dashboard import formats
 from stallwatch_dashboard.overview import RunRow, State
-from stallwatch_dashboard.pages.common import ICONS, head, page, say, zone
+from stallwatch_dashboard.pages.common import ICONS, head, page, say, switch, zone
 from stallwatch_dashboard.pages.runs_table import columns, table
 from stallwatch_dashboard.safetext import markdown, verbatim
 from stallwatch_dashboard.selection import MOST_SEARCH, ORDERS, Selection
@@ -120,8 +120,8 @@ def _live(chosen: Selection) -> None:
         st.text(verbatim("\n".join(f"{target.url}: {target.error}" for target in failing)))
 
 
-if "open_run" in st.session_state:  # not from within the fragment: see the Run page
-    st.switch_page(page("run"))
+if "open_run" in st.session_state:
+    switch("run")
 head(say("runs"))
 _selection = _choose() if shared().run_names() else Selection()
 _live(_selection)
