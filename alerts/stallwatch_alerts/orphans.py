@@ -11,6 +11,8 @@ from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.runs.runfolder import agent_alive, list_runs, runs_home
 from stallwatch_exporter.watching.incidents import read_incidents
 
+_FRESH_SECONDS = 60.0
+
 
 def close_orphans(home: Path, now: float, tell: Callable[[Incident], None]) -> list[Incident]:
     """What agents that are gone left open, resolved as of now: told, and kept in their runs' folders.
@@ -21,7 +23,10 @@ def close_orphans(home: Path, now: float, tell: Callable[[Incident], None]) -> l
     """
     closed: list[Incident] = []
     for info in list_runs(home):
-        if info.ended_at is None and not agent_alive(info):
+        # Agents write every second. One of another container that shares this folder and our host's name has
+        # no process that we can see: only its silence tells that it is gone.
+        fresh = abs(now - info.updated_at) <= _FRESH_SECONDS
+        if info.ended_at is None and not fresh and not agent_alive(info):
             closed += _close(runs_home(home) / info.run, now, tell)
     return closed
 

@@ -30,7 +30,8 @@ def run(home: Path, name: str, *incidents: Incident, dead: bool) -> Path:
     if dead:
         gone = subprocess.Popen([sys.executable, "-c", ""])
         gone.wait()
-        folder.write_json("agent.json", msgspec.structs.replace(info, pid=gone.pid, started_at=1.0))
+        last = time.time() - 120
+        folder.write_json("agent.json", msgspec.structs.replace(info, pid=gone.pid, updated_at=last))
     lines = [msgspec.json.encode(one) for one in incidents]
     (folder.path / "incidents.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     return folder.path
@@ -58,6 +59,15 @@ def test_what_a_dead_agent_left_open_is_resolved_once_and_only_that(tmp_path: Pa
     assert closed in read_incidents(dead)
     assert [one.status for one in read_incidents(alive)] == ["open"]
     assert close_orphans(tmp_path, 6000.0, told.append) == [] and len(told) == 1
+
+
+def test_an_agent_that_wrote_a_moment_ago_is_no_dead_one(tmp_path: Path, stall: Stall) -> None:
+    """As in another container, whose processes cannot be seen from here, on the same state folder."""
+    folder = run(tmp_path, "elsewhere", stall(id="elsewhere/stall/x/1", run="elsewhere"), dead=True)
+    info = read_info(folder)
+    assert info is not None and not agent_alive(info)
+    for since, closed in ((-1.0, 0), (30.0, 0), (90.0, 1)):
+        assert len(close_orphans(tmp_path, info.updated_at + since, lambda _: None)) == closed
 
 
 def test_whoever_heard_of_the_beginning_hears_once_that_nobody_watches(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import psutil
 import pytest
 
 from stallwatch_exporter.incident import Ending
@@ -113,6 +114,11 @@ def test_a_home_that_cannot_be_written_is_told_and_survived(tmp_path: Path) -> N
 def test_an_agent_is_alive_until_it_ended_or_its_process_is_gone(tmp_path: Path) -> None:
     folder = RunFolder.create("sft", ["x"], home=tmp_path)
     assert agent_alive(folder.info)
+    # The kernel's time of its birth is no exact one (see rings.presence).
+    folder.info.started_at = psutil.Process().create_time() - 3
+    assert agent_alive(folder.info)
+    folder.info.started_at -= 60  # its number belongs to another process now
+    assert not agent_alive(folder.info)
     folder.info.pid = 2**22 + 1
     assert not agent_alive(folder.info)
     folder.info.host = "another-host"

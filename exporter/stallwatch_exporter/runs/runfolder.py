@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-import psutil
 
 from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.rings.presence import is_there
 from stallwatch_exporter.settings import make_home, state_home
 from stallwatch_rules.text.redact import redact
 
@@ -204,13 +204,7 @@ def agent_alive(info: AgentInfo) -> bool:
         return False
     if info.host != socket.gethostname():
         return True
-    try:
-        # A process younger than the agent's own record is another one that was given its number.
-        return psutil.Process(info.pid).create_time() <= info.started_at + 1
-    except psutil.AccessDenied:
-        return True
-    except psutil.Error:
-        return False
+    return is_there(info.pid, info.started_at)
 
 
 def _claim(parent: Path, base: str, reuse: bool) -> Path:
