@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, Engine, and_, delete, func, select
+from sqlalchemy import ColumnElement, Connection, Engine, and_, delete, func, or_, select
 
 from stallwatch_alerts.storage.engine import writing
 from stallwatch_alerts.storage.tables import ACKNOWLEDGEMENTS, HISTORY, INCIDENTS, MESSAGES, SILENCES, TOLD
 
 _DAY = 86400.0
+# Who heard of a beginning is to hear of the end. A spool, and a relay of alerts without incidents, cannot
+# look up whether that is still to come: they wait so many times longer.
+_OPEN_FOR = 4
+_BEGINNINGS = ("/open", "/open/escalated")  # see delivery.keys
 
 
 def prune(engine: Engine, now: float, keep_days: float) -> int:
     """Forget what was over `keep_days` before `now` (Unix seconds); how many rows that was.
 
-    What is open stays, however old, with who was told of it; so do silences in force. A message that still
+    What is open stays, however old, with who was told of it; so do silences in force. Who was told of a
+    beginning that stands only elsewhere, and of no end, is kept four times as long. A message that still
     waits then is for a chat that nobody has configured since: who had tried it had given it up after a day.
     """
     before = now - keep_days * _DAY
@@ -24,9 +29,23 @@ def prune(engine: Engine, now: float, keep_days: float) -> int:
         open_ones = select(INCIDENTS.c.id).where(INCIDENTS.c.status == "open")
         theirs = func.substr(TOLD.c.key, 1, func.length(INCIDENTS.c.id) + 1) == INCIDENTS.c.id + "/"
         of_open = open_ones.where(theirs).correlate(TOLD).exists()
-        count += connection.execute(delete(TOLD).where(TOLD.c.at < before, ~of_open)).rowcount
+        without_end = and_(TOLD.c.at >= now - _OPEN_FOR * keep_days * _DAY, _heard_no_end())
+        count += connection.execute(delete(TOLD).where(TOLD.c.at < before, ~of_open, ~without_end)).rowcount
         count += connection.execute(delete(SILENCES).where(SILENCES.c.ends_at < before)).rowcount
     return count
+
+
+def _heard_no_end() -> ColumnElement[bool]:
+    """Whether a row of TOLD is of a beginning, and its chat was not told of the end."""
+    end = TOLD.alias("end")
+    found = []
+    for beginning in _BEGINNINGS:
+        about = func.substr(TOLD.c.key, 1, func.length(TOLD.c.key) - len(beginning))
+        told = and_(end.c.channel == TOLD.c.channel, end.c.key == about + "/resolved")
+        found.append(
+            and_(TOLD.c.key.endswith(beginning), ~select(end.c.key).where(told).correlate(TOLD).exists())
+        )
+    return or_(*found)
 
 
 def _incidents(connection: Connection, before: float) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Engine, func, select
 
-from stallwatch_alerts.delivery.keys import told_key
+from stallwatch_alerts.delivery.keys import escalated_key, told_key
 from stallwatch_alerts.delivery.ledger import Ledger
 from stallwatch_alerts.people import People, Silence
 from stallwatch_alerts.storage.retention import prune
@@ -46,4 +46,28 @@ def test_what_was_over_goes_with_all_that_belongs_to_it(database: str, stall: St
     assert rows(store.engine) == [1, 2, 1, 1, 0]
     assert store.get(open_one.id) is not None and people.is_acknowledged(open_one.id)
     assert ledger.told("chat", [told_key(open_one)]) == {told_key(open_one)}
+    store.close()
+
+
+def test_without_incidents_beside_it_who_heard_only_of_a_beginning_stays_told_for_longer(
+    database: str, stall: Stall
+) -> None:
+    """As in the spool of a host whose incidents are in a database elsewhere."""
+    store = IncidentStore(database)
+    ledger = Ledger(store.engine)
+    begin = 1000 * DAY
+    lasting, over = (
+        stall(id=f"run/finding/open-files/{number}", opened_at=begin, updated_at=begin) for number in (1, 2)
+    )
+    called = [key for one in (lasting, over) for key in (told_key(one), escalated_key(told_key(one)))]
+    for key in called:
+        ledger.note("chat", key, begin)
+    ended = told_key(over, "resolved")
+    ledger.note("chat", ended, begin + DAY)
+    prune(store.engine, begin + 90.5 * DAY, 90)
+    assert ledger.told("chat", [*called, ended]) == {*called[:2], ended}
+    prune(store.engine, begin + 359 * DAY, 90)
+    assert ledger.told("chat", [*called, ended]) == set(called[:2])
+    prune(store.engine, begin + 361 * DAY, 90)
+    assert ledger.told("chat", called) == set()
     store.close()
