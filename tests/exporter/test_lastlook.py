@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 import urllib.request
 from collections.abc import Iterable
@@ -13,8 +10,6 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from stallwatch_exporter.probe.layout import FIELDS, Header
-from stallwatch_exporter.rings.presence import ranks_there
 from stallwatch_exporter.serving.lastlook import Scrapes
 from stallwatch_exporter.serving.server import serve
 from stallwatch_exporter.settings import ExporterSettings
@@ -89,25 +84,3 @@ def test_the_last_value_is_read_before_the_endpoint_closes() -> None:
         lingering.join(0.01)
     server.close()
     assert seen == [True]
-
-
-def header(rank: int, pid: int, started: float) -> Header:
-    return Header(8, 16, rank, rank, pid, started, FIELDS)
-
-
-def test_a_rank_is_there_as_long_as_the_process_of_its_newest_ring() -> None:
-    import psutil
-
-    own = os.getpid()
-    born = psutil.Process(own).create_time()
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        other_born = psutil.Process(other.pid).create_time()
-        headers = [header(0, own, born + 1), header(1, other.pid, other_born + 1), header(-1, own, born)]
-        assert ranks_there(headers) == {0: True, 1: True}
-        # Its number belongs to somebody who was born later: the rank itself is gone.
-        assert ranks_there([header(2, other.pid, other_born - 60)]) == {2: False}
-        other.kill()
-        other.wait()
-        assert ranks_there(headers) == {0: True, 1: False}
-        restarted = [*headers, header(1, own, other_born + 2)]
-        assert ranks_there(restarted) == {0: True, 1: True}

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import psutil
-
-from stallwatch_exporter.probe.layout import Header
 
 #: A process may seem so many seconds younger than the ring that it made. Its birth is counted in clock ticks
 #: (hundredths of a second) from a boot time that the kernel tells in whole seconds and moves along when the
@@ -30,15 +26,3 @@ def is_there(pid: int, started: float) -> bool:
         return True
     except (psutil.Error, OSError):
         return False
-
-
-def ranks_there(headers: Iterable[Header]) -> dict[int, bool]:
-    """For each rank whether the process of its newest ring is up; ranks that are not known are left out.
-
-    A launcher that restarts its ranks gives each a new process and so a new ring.
-    """
-    newest: dict[int, Header] = {}
-    for header in headers:
-        if header.rank >= 0 and (header.rank not in newest or header.started >= newest[header.rank].started):
-            newest[header.rank] = header
-    return {rank: is_there(header.pid, header.started) for rank, header in newest.items()}

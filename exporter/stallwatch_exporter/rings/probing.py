@@ -16,7 +16,8 @@ import psutil
 
 from stallwatch_exporter.probe.api import FOLDER_VARIABLE, SWITCH_VARIABLE
 from stallwatch_exporter.probe.layout import LayoutProblem
-from stallwatch_exporter.rings.presence import is_there, ranks_there
+from stallwatch_exporter.rings.presence import is_there
+from stallwatch_exporter.rings.ranks import RankRings
 from stallwatch_exporter.rings.reader import Record, RingReader
 from stallwatch_exporter.settings import make_home
 from stallwatch_rules.text.redact import redact
@@ -79,6 +80,7 @@ class Probing:
         self._lost_records = 0
         self._alive: set[int] = set()  # processes; those of another namespace of numbers are never seen
         self._offsets: dict[str, int] = {}
+        self._ranks = RankRings()
 
     def read(self) -> list[Record]:
         """What all ranks told since the last look, in the order of time."""
@@ -103,7 +105,10 @@ class Probing:
         return bool(before) and not self._alive
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """The text events since the last look, without secrets."""
+        """The text events since the last look, without secrets.
+
+        That a worker of a rank ends is left out: to others it would read as the end of the rank.
+        """
         for reader in self._readers():
             name, path = reader.path.name, reader.path.with_suffix(".jsonl")
             try:
@@ -119,12 +124,15 @@ class Probing:
                     event = json.loads(line.decode("utf-8", "replace"))
                 except ValueError:
                     continue
+                left = isinstance(event, dict) and event.get("kind") == "left"
+                if left and not self._ranks.leaves(reader, self._known()):
+                    continue
                 if isinstance(event, dict):
                     yield {"rank": reader.header.rank, **without_secrets(event)}
 
     def ranks_there(self) -> dict[int, bool]:
         """For each rank that has told anything whether its process is up."""
-        return ranks_there(reader.header for reader in self._known())
+        return self._ranks.there(self._known())
 
     def close(self) -> None:
         """The run is over: the folder goes. What is worth keeping was read."""

@@ -81,6 +81,20 @@ class RingReader:
             if rested:
                 self.close()
 
+    def latest(self) -> Record | None:
+        """The last whole record, read before or not."""
+        rested = self._fd is None
+        try:
+            if rested:
+                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            written = self._written()
+            return self._unpacked(self._slots(written, written), 0, written) if written else None
+        except OSError:
+            return None
+        finally:
+            if rested:
+                self.close()
+
     def _read(self, most: int | None) -> Batch:
         batch = Batch()
         written = self._written()

@@ -1,0 +1,167 @@
+"""Which processes are the ranks: programs that load torch under a rank's number are not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stallwatch_exporter.rings.probing import Probing, with_probe
+from stallwatch_exporter.watching.leavers import Leavers
+from stallwatch_rules.endings import Left
+
+TORCH = """
+_hooks = []
+def register_optimizer_step_post_hook(hook):
+    _hooks.append(hook)
+class Optimizer:
+    param_groups = [{"lr": 0.25}]
+    def step(self):
+        for hook in _hooks:
+            hook(self, (), {})
+"""
+PROGRAM = """
+import subprocess, sys
+import torch
+from torch.optim.optimizer import Optimizer
+optimizer = Optimizer()
+child = None
+print("up", flush=True)
+for line in sys.stdin:
+    word = line.strip()
+    if word == "step":
+        optimizer.step()
+    elif word == "child":  # as a data loader or a compiler starts its workers
+        code = "import torch; print(1, flush=True); input()"
+        child = subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        child.stdout.readline()
+    elif word == "child ends":
+        child.communicate("\\n")
+    elif word == "exit":
+        break
+    else:
+        exec(word)
+    print("done", flush=True)
+"""
+
+
+class Ranks:
+    """Ranks that do what they are told, and what an agent makes of it."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.rings = tmp_path / "rings"
+        self.rings.mkdir()
+        optim = tmp_path / "site" / "torch" / "optim"
+        optim.mkdir(parents=True)
+        (optim.parent / "__init__.py").write_text("from torch.optim import optimizer\nimport torch.later\n")
+        (optim.parent / "later.py").write_text("")
+        (optim / "__init__.py").write_text("")
+        (optim / "optimizer.py").write_text(TORCH)
+        (tmp_path / "train.py").write_text(PROGRAM)
+        self.folder = tmp_path
+        self.probing = Probing(self.rings)
+        self.leavers = Leavers()
+        self.up: dict[int, subprocess.Popen[str]] = {}
+        self.there: dict[int, bool] = {}
+
+    def start(self, rank: int) -> None:
+        environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(self.folder / "site"), "RANK": str(rank)}
+        self.up[rank] = subprocess.Popen(
+            [sys.executable, str(self.folder / "train.py")],
+            env=with_probe(environ, self.rings),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._answer(rank)
+
+    def tell(self, rank: int, *words: str) -> None:
+        for word in words:
+            stdin = self.up[rank].stdin
+            assert stdin is not None
+            print(word, file=stdin, flush=True)
+            if word != "exit":
+                self._answer(rank)
+        if "exit" in words:
+            self.up[rank].wait(60)
+
+    def kill(self, rank: int) -> None:
+        self.up[rank].kill()
+        self.up[rank].wait(60)
+
+    def look(self) -> list[Left]:
+        for event in list(self.probing.events()):
+            if event["kind"] == "left":
+                self.leavers.heard(event)
+        for record in self.probing.read():
+            self.leavers.record(record)
+        self.there = self.probing.ranks_there()
+        self.leavers.look(self.there)
+        return self.leavers.left
+
+    def close(self) -> None:
+        for process in self.up.values():
+            process.kill()
+            process.communicate()
+        self.probing.close()
+
+    def _answer(self, rank: int) -> None:
+        stdout = self.up[rank].stdout
+        assert stdout is not None and stdout.readline()
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Iterator[Ranks]:
+    ranks = Ranks(tmp_path)
+    try:
+        ranks.start(0)
+        ranks.start(1)
+        yield ranks
+    finally:
+        ranks.close()
+
+
+@pytest.mark.parametrize("before", [(), ("step", "step")])
+@pytest.mark.parametrize("seen", [True, False])
+def test_the_end_of_a_ranks_child_is_not_the_ranks(ranks: Ranks, before: tuple[str, ...], seen: bool) -> None:
+    """Whether the agent looked while the child was up, or not."""
+    ranks.tell(0, *before, "child")
+    if seen:
+        assert ranks.look() == []
+        assert ranks.there == {0: True, 1: True}
+    ranks.tell(0, "child ends")
+    assert ranks.look() == []
+    assert ranks.there == {0: True, 1: True}
+    if before:
+        ranks.tell(0, "exit")
+        assert ranks.look() == [Left(0, 2)]
+        assert ranks.there == {0: False, 1: True}
+
+
+def test_a_rank_is_gone_while_a_child_of_it_is_still_there(ranks: Ranks) -> None:
+    ranks.tell(0, "step", "child")
+    ranks.look()
+    ranks.kill(0)
+    assert ranks.look() == []
+    assert ranks.there == {0: False, 1: True}
+
+
+@pytest.mark.parametrize("before", [(), ("step", "step")])
+def test_a_rank_that_is_started_again_is_there(ranks: Ranks, before: tuple[str, ...]) -> None:
+    ranks.tell(0, *before)
+    ranks.look()
+    ranks.kill(0)
+    ranks.look()
+    assert ranks.there == {0: False, 1: True}
+    ranks.start(0)
+    ranks.look()
+    assert ranks.there == {0: True, 1: True}
+    ranks.tell(0, "exit")
+    assert [one.rank for one in ranks.look()] == [0]
+    assert ranks.there == {0: False, 1: True}
