@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 
+import pytest
+
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -53,6 +55,26 @@ def test_a_text_without_training_is_not_guessed_at(diagnose: Diagnose) -> None:
     assert diagnose("").verdict == "no-training-log"
     assert diagnose("torch==2.6.0\ndeepspeed==0.16.4\n").verdict == "no-training-log"
     assert diagnose("***** Running training *****\n").verdict == "healthy"
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("ERROR 11-20 10:00:00 engine.py:32] could not reach the head node\n", "unknown-failure"),
+        ("a\n[E1120 10:00:00.000000 a.cpp:3] the pool is gone\n", "unknown-failure"),
+        ("ERROR: the store is gone\n" + "one line\nand another\n" * 5, "no-training-log"),
+        ("Failure to do this will result in skipping the first value\n", "no-training-log"),  # advice
+        ("WARNING: the store is slow\n", "no-training-log"),
+    ],
+)
+def test_a_text_that_ends_in_a_loggers_error_tells_of_a_failure(
+    text: str, verdict: str, diagnose: Diagnose
+) -> None:
+    diagnosis = diagnose(text)
+    assert diagnosis.verdict == verdict
+    if verdict == "unknown-failure":
+        assert [one.level for one in diagnosis.new_lines] == ["error"]
+        assert diagnosis.notes[0].startswith("Nothing of a training was recognised")
 
 
 def test_steps_alone_are_healthy(diagnose: Diagnose) -> None:

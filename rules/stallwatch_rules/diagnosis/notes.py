@@ -61,7 +61,8 @@ def notes_of(
         uneven = _uneven_end(tracker.steps, language)
         notes += [uneven] if uneven else []
     if diagnosis.verdict == "unknown-failure" and not exceptions.fatal:
-        notes.append(say("no-rule", language))
+        told = question.failed is None and not question.ending and not found  # no more than that line
+        notes.append(say("ends-in-error" if told else "no-rule", language))
         if progress.finished:
             notes.append(say("training-was-complete", language))
     if by_hand and diagnosis.verdict in ("healthy", "degraded"):

@@ -8,11 +8,13 @@ from stallwatch_rules.diagnosis.causes import Candidate
 from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams
 from stallwatch_rules.endings import Left, MemoryKnown
+from stallwatch_rules.failures.templates import states_error
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.judgements.facts import RunFacts
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Verdict
 
+LAST_LINES = 3  #: of a log in which nothing else is recognised; an error among them is what it is about
 AT_EXIT = "aborted-at-exit"  #: the fact of an abort after a run had finished
 ENDING_KINDS = ("finished", "failed", "oom-killed", "killed", "time-limit", "interrupted", "unknown")
 
@@ -76,4 +78,15 @@ def verdict_of(
         or tracker.finished
         or any(stream.of_a_run or stream.summary.codes or stream.sampled for stream in streams.values())
     )
+    if not recognised and question.failed is None and question.now is None and _ends_in_error(streams):
+        return "unknown-failure"
     return "healthy" if recognised else "no-training-log"
+
+
+def _ends_in_error(streams: Streams) -> bool:
+    """Whether the last that a stream says is an error by its logger's level."""
+    return any(
+        entry.last_index >= stream.index - LAST_LINES and states_error(entry.last.text)
+        for stream in streams.values()
+        for entry in stream.templates.entries.values()
+    )

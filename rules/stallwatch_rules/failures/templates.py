@@ -131,5 +131,11 @@ def level_of(text: str) -> Level:
     return "warning" if _WARNING.search(text) else "info"
 
 
+def states_error(text: str) -> bool:
+    """Whether a logger says of the line that it is an error: words alone may be advice."""
+    stated = _STATED.search(text[:120])
+    return stated is not None and bool(stated["error"] or stated["e"])
+
+
 def _cut(line: Line) -> Line:
     return line if len(line.text) <= MAX_TEXT else msgspec.structs.replace(line, text=line.text[:MAX_TEXT])

@@ -287,6 +287,10 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         "The command failed, and nothing in its log says why.",
         "命令失败了，但日志没有说明原因。",
     ),
+    "ends-in-error": (
+        "Nothing of a training was recognised, and the text ends in an error that no rule knows.",
+        "没有识别到训练内容，文本以一条规则库不认识的错误结束。",
+    ),
     "training-was-complete": (
         "Training itself had reached its last step.",
         "训练本身已到达最后一步。",
