@@ -41,7 +41,7 @@ def test_an_incident_is_found_and_taken_care_of(scene, watched, source: str) -> 
     assert timeline.get_by_role("gridcell", include_hidden=True, name="acknowledged").count() == 1
     assert watched.dialogs == [] and watched.failures == []
 
-    page.get_by_role("button", name="To the run").click()
+    page.get_by_role("link", name="To the run").click()
     page.wait_for_url(f"**/run?run={run}")
     page.get_by_role("heading", name="Stalled").wait_for()
     page.go_back()

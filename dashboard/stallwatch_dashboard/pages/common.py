@@ -40,8 +40,8 @@ def page(name: str, *, default: bool = False) -> StreamlitPage:
     return st.Page(path, title=say(name), icon=PAGES[name], url_path=address, default=default)
 
 
-def switch(name: str) -> NoReturn:
-    """Go to the page of that name, and leave no way back for what this one refreshes.
+def switch(name: str, **query: str) -> NoReturn:
+    """Go to the page of that name, with this in its address; nothing that this page refreshes follows there.
 
     The browser goes on asking for this page's fragments until it hears of the new page. Such a question that
     comes in the meantime would be answered after the new page, with this page's address: the browser would
@@ -51,7 +51,7 @@ def switch(name: str) -> NoReturn:
     """
     if (context := get_script_run_ctx()) is not None:
         context.fragment_storage.clear()
-    st.switch_page(page(name))
+    st.switch_page(page(name), query_params=query)
 
 
 def language() -> str:

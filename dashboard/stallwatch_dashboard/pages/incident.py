@@ -6,7 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from stallwatch_dashboard import formats, verdict
-from stallwatch_dashboard.pages.common import ICONS, catalogue, language, say, zone
+from stallwatch_dashboard.pages.common import ICONS, catalogue, language, page, say, zone
 from stallwatch_dashboard.pages.headline import MOST_EVIDENCE, draw_verdict
 from stallwatch_dashboard.pages.people import draw_actions
 from stallwatch_dashboard.safetext import cell, markdown, verbatim
@@ -34,11 +34,12 @@ def _live(key: str) -> None:
     pages = catalogue(source.settings.rules).pages
     told = verdict.of_incident(incident, pages, now=now, zone=zone(), language=language(), say=say)
     draw_verdict(told, icon=ICONS["stalled" if incident.status == "open" else "finished"])
-    if st.button(
-        f"{say('to_the_run')}: {markdown(incident.run)}", icon=":material/monitoring:", key="to_run"
-    ):
-        st.session_state["open_run"] = incident.run
-        st.rerun()
+    st.page_link(
+        page("run"),
+        label=f"{say('to_the_run')}: {markdown(incident.run)}",
+        icon=":material/monitoring:",
+        query_params={"run": incident.run},
+    )
     left, right = st.columns(2, gap="medium")
     with left:
         _timeline(incident, now)

@@ -91,8 +91,6 @@ def _list(words: list[str], kinds: list[str]) -> None:
         st.rerun()
 
 
-if "open_run" in st.session_state:
-    switch("run")
 if "open_incident" in st.session_state:
     st.query_params["incident"] = st.session_state.pop("open_incident")
 if _key := st.query_params.get("incident"):

@@ -205,7 +205,7 @@ def _over(run: str) -> bool:
 
 
 if "open_incident" in st.session_state:
-    switch("incidents")
+    switch("incidents", incident=st.session_state["open_incident"])
 _run = head(say("run"), _choose)
 if _run is None:
     _awaited(st.query_params.get("run"))

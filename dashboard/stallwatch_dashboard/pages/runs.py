@@ -121,7 +121,7 @@ def _live(chosen: Selection) -> None:
 
 
 if "open_run" in st.session_state:
-    switch("run")
+    switch("run", run=st.session_state["open_run"])
 head(say("runs"))
 _selection = _choose() if shared().run_names() else Selection()
 _live(_selection)
