@@ -22,6 +22,7 @@ LAUNCHER = (
     "exitcode",
     "local_rank",
     "exits successfully",
+    "num_local_procs",
     "Killing subprocess",
     "return code",
     "noticed that process rank",

@@ -196,6 +196,23 @@ def test_a_rank_tells_how_it_leaves_whoever_took_the_hook(programs: Programs, en
     assert not error or (events[0]["message"] == "out" and events[0]["frames"])
 
 
+@pytest.mark.parametrize(
+    ("ends", "error"),
+    [
+        ("sys.exit(3)", True),
+        ("sys.exit('lost')", True),
+        ("sys.exit()", False),
+        ("sys.exit(256)", False),  # of which the system keeps the last eight bits
+        ("import threading\nt = threading.Thread(target=sys.exit, args=(3,))\nt.start(); t.join()", False),
+    ],
+)
+def test_an_exit_code_is_an_error_without_an_exception(programs: Programs, ends: str, error: bool) -> None:
+    """A training that catches what failed, logs it and ends."""
+    ran = programs.run(f"import sys, torch\n{ends}\n")
+    (left,) = [event for event in programs.events() if event["kind"] == "left"]
+    assert left["error"] is error is (ran.code != 0)
+
+
 def test_warnings_log_records_and_exceptions_are_told(programs: Programs) -> None:
     programs.run(
         "import logging, warnings, torch\n"

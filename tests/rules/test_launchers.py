@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stallwatch_rules.endings import Left
 from stallwatch_rules.failures.launchers import LauncherSummary
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -79,3 +80,44 @@ def test_of_several_none_is_blamed(catalogue: Catalogue) -> None:
     primary = diagnose(catalogue, OOM + two).primary
     assert primary is not None
     assert primary.rank is None
+
+
+LEFT = """\
+{nodes}[2026-05-11 08:00:00,100] [INFO] [launch.py:245:main] process 71 spawned with command: ['python', '--local_rank=0']
+[2026-05-11 08:00:00,110] [INFO] [launch.py:245:main] process 72 spawned with command: ['python', '--local_rank=1']
+step 40/90 loss 1.7
+[2026-05-11 08:10:06,100] [INFO] [launch.py:285:main] Process 72 exits successfully.
+[rank0]:[E511 08:40:06.1 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation timeout: \
+WorkNCCL(SeqNum=412, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for 1800016 milliseconds \
+before timing out.
+"""  # noqa: E501
+NODES = "[2026-05-11 08:00:00,000] [INFO] [launch.py:158:main] nnodes={}, num_local_procs=2, node_rank={}\n"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "who"),
+    [
+        (NODES.format(1, 0), "Rank 1"),
+        (NODES.format(2, 1), "One of the processes"),
+        ("", "One of the processes"),
+    ],
+)
+def test_deepspeeds_local_rank_is_the_rank_on_one_node_only(
+    catalogue: Catalogue, nodes: str, who: str
+) -> None:
+    found = diagnose(catalogue, LEFT.format(nodes=nodes))
+    told = next(one for one in found.findings if one.rule == "rank-left-early")
+    assert told.note.startswith(f"{who} left without an error")
+
+
+@pytest.mark.parametrize(("code", "early"), [(1, False), (-15, True)])
+def test_a_rank_that_its_launcher_names_with_an_error_did_not_leave_early(
+    catalogue: Catalogue, code: int, early: bool
+) -> None:
+    """``raise SystemExit(1)`` is no exception to the rank's own hooks; a launcher ends one that stays."""
+    reading = RunReading(catalogue)
+    steps = "".join(f"[rank0]: step {step}/90 loss 1.7\n" for step in range(1, 41))
+    text = steps + LEFT.splitlines()[-1] + "\n" + TORCHRUN.replace("exitcode  : 1", f"exitcode  : {code}")
+    reading.feed(LineReader("train.log").feed(text.encode()))
+    found = reading.diagnose(ending="failed: It exited with 1.", failed=True, left=[Left(5, 40)])
+    assert ("rank-left-early" in {one.rule for one in found.findings}) is early

@@ -141,9 +141,14 @@ def conclude(
 
 
 def _left_early(streams: Streams, question: Question) -> tuple[tuple[Left, ...], Line | None]:
-    """The ranks that ended by themselves before the others, and the line of a launcher that says so."""
+    """The ranks that ended by themselves before the others, and the line of a launcher that says so.
+
+    A rank's own word is worth less than a launcher's: it does not know every code that it ends with.
+    """
     if question.left:
-        return question.left, None
+        summaries = [stream.summary for stream in streams.values()]
+        left = (one for one in question.left if not any(each.failed_itself(one.rank) for each in summaries))
+        return tuple(left), None
     told = [one for stream in streams.values() for one in stream.summary.left_early]
     return tuple(Left(rank, step) for rank, step, _ in told), told[0][2] if told else None
 

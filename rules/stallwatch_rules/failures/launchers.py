@@ -14,7 +14,8 @@ _STATUS = re.compile(r"failed \(exitcode: (-?\d{1,4})\) local_rank|exits with re
 _SIGNALLED = re.compile(r" noticed that process rank (\d{1,6}) .{1,200}? exited on signal (\d{1,3})")
 _PROCESS = re.compile(r"^\s*Process name: \[(?:\[\d+,\d+\]|[\w.@-]+),\s?(\d{1,6})\]")
 _CODE = re.compile(r"^\s*Exit code:\s+(-?\d{1,4})\b")
-# DeepSpeed's launcher (launcher/launch.py of 0.19.8); the rank is the one on its node
+# DeepSpeed's launcher (launcher/launch.py of 0.19.8); --local_rank is the rank only where all is on one node
+_NODES = re.compile(r"\bnnodes=(\d{1,6}), num_local_procs=\d")
 _SPAWNED = re.compile(r"\bprocess (\d{1,8}) spawned with command: (?:.*?--local_rank=(\d{1,6})\b)?")
 _LEFT = re.compile(r"\bProcess (\d{1,8}) exits successfully")
 _BY_SIGTERM = (-15, 143)
@@ -29,8 +30,9 @@ class LauncherSummary:
     codes: dict[int, int | None] = field(default_factory=dict)  #: failed rank → exit code
     first: int | None = None  #: the rank that torchrun saw fail first
     failed_by_itself: bool = False  #: some process failed that no SIGTERM ended
-    spawned: dict[int, int | None] = field(default_factory=dict)  #: process that was started → its rank
+    spawned: dict[int, int | None] = field(default_factory=dict)  #: process that was started → local rank
     left: dict[int, tuple[Line, int | None]] = field(default_factory=dict)  #: … that ended well, and the step
+    _one_node: bool = False
     _over: bool = False  # the launcher ended what it had started
     _rank: int | None = None
     _root: bool = False
@@ -62,6 +64,9 @@ class LauncherSummary:
                 self.left[int(found[1])] = (line, step)
         elif "Killing subprocess" in text:
             self._over = self._over or "[launch.py:" in text
+        elif "num_local_procs" in text:
+            nodes = _NODES.search(text)
+            self._one_node = nodes is not None and int(nodes[1]) == 1
         elif "spawned with command" in text:
             found = _SPAWNED.search(text)
             if found is not None and len(self.spawned) < MAX_RANKS:
@@ -88,10 +93,19 @@ class LauncherSummary:
 
     @property
     def left_early(self) -> list[tuple[int | None, int | None, Line]]:
-        """Rank, step and line of each process that ended well while another one never did."""
+        """Rank, step and line of each process that ended well while another one never did.
+
+        The rank is ``None`` where the log does not show that the launcher's node is the only one.
+        """
         if self.spawned.keys() <= self.left.keys():
             return []
-        return [(self.spawned.get(one), step, line) for one, (line, step) in self.left.items()]
+        ranks = self.spawned if self._one_node else {}
+        return [(ranks.get(one), step, line) for one, (line, step) in self.left.items()]
+
+    def failed_itself(self, rank: int | None) -> bool:
+        """Whether the launcher names this rank with an exit code of an error of its own."""
+        code = self.codes.get(rank) if rank is not None else None
+        return code not in (None, 0, *_BY_SIGTERM)
 
     def _ended(self, code: int) -> None:
         self.failed_by_itself = self.failed_by_itself or (code != 0 and code not in _BY_SIGTERM)

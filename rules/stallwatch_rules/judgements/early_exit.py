@@ -21,7 +21,7 @@ def judge_left(left: Sequence[Left], facts: RunFacts) -> Judgement | None:
 
 
 def told_of(left: Sequence[Left], language: str) -> str:
-    """``Rank 2 left with exit code 0 at step 40, …``."""
+    """``Rank 2 left without an error at step 40; …``."""
     ranks = sorted({one.rank for one in left if one.rank is not None})
     steps = [one.step for one in left if one.step is not None]
     who = f"rank {fold_ranks(ranks)}" if ranks else say("left-somebody", language)

@@ -253,12 +253,12 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         "训练已经完成，这是进程退出时发生的。请确认最后一个 checkpoint 完整。",
     ),
     "left-early": (
-        "{who} left with exit code 0 at step {step}; the others waited for it.",
-        "{who} 在第 {step} 步以退出码 0 退出，其余 rank 一直在等它。",
+        "{who} left without an error at step {step}; the others waited for it.",
+        "{who} 在第 {step} 步退出，没有报错，其余 rank 一直在等它。",
     ),
     "left-early-no-step": (
-        "{who} left with exit code 0 before any step was seen; the others waited for it.",
-        "{who} 在看到任何 step 之前就以退出码 0 退出，其余 rank 一直在等它。",
+        "{who} left without an error before any step was seen; the others waited for it.",
+        "{who} 在看到任何 step 之前就退出，没有报错，其余 rank 一直在等它。",
     ),
     "left-somebody": ("one of the processes", "其中一个进程"),
     "killed-near-limit": (

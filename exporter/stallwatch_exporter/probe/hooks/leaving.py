@@ -3,13 +3,18 @@
 A program may put its own ``sys.excepthook`` in the place of ours (rich, loguru, a training script that cleans
 up). Python keeps an exception that ended the program in ``sys.last_value`` before it asks any hook
 (``_PyErr_PrintEx`` in CPython's ``pythonrun.c``), so what no hook of ours saw is found there at the exit.
+A ``SystemExit`` is not kept (``handle_system_exit`` there), so ``sys.exit`` itself is asked which code it was
+called with. Of a bare ``raise SystemExit(1)`` only the launcher knows.
 """
 
 from __future__ import annotations
 
 import atexit
+import functools
 import sys
+import threading
 from types import TracebackType
+from typing import Any, NoReturn
 
 from ..api import Probe
 from .versions import tell_versions
@@ -20,24 +25,39 @@ _MOST_FRAMES = 40
 def install(probe: Probe) -> None:
     """Tell of an exception that ends the process, and of the end itself; both are shown as before."""
     told: list[BaseException] = []
+    exits: list[bool] = []  # for each call of sys.exit whether its code says that something failed
     before = sys.excepthook
+    leave = sys.exit
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         told.append(error)
         tell(probe, error, trace)
         before(kind, error, trace)
 
+    @functools.wraps(leave)
+    def noting(*status: Any) -> NoReturn:
+        if threading.current_thread() is threading.main_thread():  # another one ends nothing but itself
+            exits[:] = [_fails(status)]
+        leave(*status)
+
     def leaving() -> None:
         try:
             last = getattr(sys, "last_value", None)
             if last is not None and not any(one is last for one in told):
                 tell(probe, last, getattr(sys, "last_traceback", None))
-            probe.event("left", error=last is not None, step=probe.steps)
+            probe.event("left", error=last is not None or True in exits, step=probe.steps)
         except Exception:
             probe.failed()
 
     sys.excepthook = hook
+    sys.exit = noting
     atexit.register(leaving)
+
+
+def _fails(status: tuple[Any, ...]) -> bool:
+    """Whether ``sys.exit`` of this ends the process with another code than 0."""
+    code = status[0] if status else None
+    return bool(code % 256) if isinstance(code, int) else code is not None
 
 
 def tell(probe: Probe, error: BaseException, trace: TracebackType | None) -> None:
