@@ -188,12 +188,12 @@ class Outbox:
             claim,
             tuple(ids),
             tuple(stored_group(row) for row in rows),
-            tuple(key for row in rows for key in row.keys or ()),
+            tuple(tuple(row.keys or ()) for row in rows),
             rows[0].attempts if rows else 0,
             min((row.created_at for row in rows), default=now),
             expired,
             rows[0].about if rows and rows[0].escalation else "",
-            bool(rows) and all(row.not_before for row in rows),
+            frozenset(row.id for row in rows if row.not_before),
         )
 
     def _try_others(self, connection: Connection, channel: str, now: float) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 from stallwatch_alerts.channels.notice import Notice
 from stallwatch_alerts.delivery.grouping import Group
@@ -29,12 +30,27 @@ class Batch:
     claim: str
     ids: tuple[int, ...]
     groups: tuple[Group, ...]
-    keys: tuple[str, ...]
+    told: tuple[tuple[str, ...], ...]  #: the keys of each
     attempts: int  #: tries of the first one that failed before
     created_at: float  #: of the oldest
     expired: int = 0  #: messages that were given up, of which the chat does not know yet
     escalates: str = ""  #: the incident's id, where it is an escalation
-    deferred: bool = False  #: whether all of them were kept for a later time from the start
+    deferred: frozenset[int] = frozenset()  #: the ids of those that were kept for a later time from the start
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Of all of them."""
+        return tuple(key for keys in self.told for key in keys)
+
+    def only(self, ids: Collection[int]) -> Batch:
+        """These of them."""
+        kept = [at for at, id_ in enumerate(self.ids) if id_ in ids]
+        return replace(
+            self,
+            ids=tuple(self.ids[at] for at in kept),
+            groups=tuple(self.groups[at] for at in kept),
+            told=tuple(self.told[at] for at in kept),
+        )
 
 
 @dataclass(frozen=True)

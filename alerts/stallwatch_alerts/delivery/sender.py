@@ -29,7 +29,7 @@ class Sender:
 
     `report` is told of what fails, without secrets; `count` of ``sent``, ``failed`` and ``given-up``, once
     for each try; `delivered` of what the chat was told; `acknowledged` says whether somebody cares for an
-    incident, `settled` whether another told the chat meanwhile all that was kept for later.
+    incident, `settled` whether another told the chat meanwhile all of a message that was kept for later.
     """
 
     def __init__(
@@ -97,10 +97,11 @@ class Sender:
         if batch.escalates and self._is_acknowledged(batch.escalates):
             self._outbox.withdraw(batch, "acknowledged")
             return True
-        if batch.deferred and self._is_settled(batch):
-            self._outbox.withdraw(batch, "told by another")
-            return True
-        self._try(batch, channel)
+        if settled := self._settled_of(batch):
+            self._outbox.withdraw(batch.only(settled), "told by another")
+            batch = batch.only(set(batch.ids) - settled)
+        if batch.ids or not settled:
+            self._try(batch, channel)
         return True
 
     def _run(self) -> None:
@@ -174,11 +175,16 @@ class Sender:
         except Exception:  # in doubt somebody is called
             return False
 
-    def _is_settled(self, batch: Batch) -> bool:
-        try:
-            return bool(batch.keys) and self._settled(self._url, batch.keys)
-        except Exception:  # in doubt it is told twice
-            return False
+    def _settled_of(self, batch: Batch) -> set[int]:
+        """Which of those that were kept for later another told meanwhile."""
+        found: set[int] = set()
+        with contextlib.suppress(
+            Exception
+        ):  # in doubt it is told twice; and who does not answer is not asked again
+            for id_, keys in zip(batch.ids, batch.told, strict=True):
+                if id_ in batch.deferred and keys and self._settled(self._url, keys):
+                    found.add(id_)
+        return found
 
     def _count(self, what: str) -> None:
         with contextlib.suppress(Exception):

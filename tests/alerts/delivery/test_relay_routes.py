@@ -216,6 +216,29 @@ def test_quiet_hours_hold_a_message_until_they_are_over_unless_the_agent_told_it
     assert at.ledger.has_all(fingerprint(FIRST), [told_key(warnings[0])])
 
 
+def test_of_a_group_that_was_kept_only_what_no_agent_told_is_told(
+    relayed: Any, stall: Stall, clock: Any
+) -> None:
+    clock.now = datetime(2026, 11, 21, 23, 59, tzinfo=timezone.utc).timestamp()
+    at = relayed(Route(severities=("warning",), quiet=QuietHours(time(22), time(0, 5), ZoneInfo("UTC"))))
+    kept = [
+        stall(id=f"{run}/finding/slow/1", run=run, rule="slow", kind="finding", severity="warning")
+        for run in ("ours", "a", "b", "c", "d")
+    ]
+    for incident in kept:
+        incident.opened_at = clock.now
+        at.store.upsert(incident)
+        at.alert(run=incident.run, rule="slow")
+        if incident.run != "ours":
+            at.ledger.note(fingerprint(FIRST), told_key(incident), clock.now)
+    clock.now += 420
+    at.alert(run="fresh")  # one that was not kept for later is among them
+    at.pass_time(20)
+    states = {one.run: (one.state, one.reason) for one in at.outbox.deliveries()}
+    assert states.pop("ours") == states.pop("fresh") == ("sent", "")
+    assert set(states.values()) == {("withdrawn", "told by another")} and len(states) == 4
+
+
 def test_silences_hold_here_too(relayed: Any) -> None:
     at = relayed()
     at.people.silence(Silence(at.clock.now - 1, at.clock.now + 3600, run="my*"))
