@@ -22,13 +22,18 @@ class MemoryKnown(msgspec.Struct, frozen=True, omit_defaults=True):
     ranks: dict[int, int] = {}  #: the most that each rank said it held
 
     @property
+    def most(self) -> int:
+        """The most that was seen to be held, by whom ever."""
+        return max(self.held, sum(self.ranks.values()))
+
+    @property
     def speaks(self) -> Speaks:
         """For a host that ran out of memory, against it, or only of memory that was far from its limit.
 
         Programs that watch the memory beside the kernel (earlyoom, systemd-oomd, Ray, Slurm) leave its count
         as it is, but they kill only where memory is nearly used up.
         """
-        held = max(self.held, sum(self.ranks.values()))
+        held = self.most
         if self.counted:
             return "for"
         if not held or not self.limit:

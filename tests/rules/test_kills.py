@@ -76,6 +76,59 @@ def test_what_the_log_knows_better_stays(catalogue: Catalogue, text: str, rule: 
     assert found.primary is not None and found.primary.rule == rule
 
 
+DEEPSPEED = (
+    "[2026-03-11 04:22:10,118] [ERROR] [launch.py:325:sigkill_handler] [] exits with return code = -9\n"
+)
+NODES = "[2026-03-11 04:00:10,118] [INFO] [launch.py:158:main] nnodes={}, num_local_procs=2, node_rank=0\n"
+MPIRUN = "mpirun noticed that process rank {} with PID 0 on node {} exited on signal 9 (Killed).\n"
+SUMMARY = "  rank      : {} (local_rank: 1)\n  exitcode  : -9 (pid: 27127)\n"
+UNPROBED = MemoryKnown(counted=False, held=12 * GIB, limit=128 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("text", "memory", "rule", "least", "most"),
+    [
+        ("worker-1: " + DEEPSPEED, LOW, OOM, 0.3, 0.5),
+        (NODES.format(2) + DEEPSPEED, UNPROBED, OOM, 0.3, 0.5),
+        (NODES.format(1) + DEEPSPEED, UNPROBED, OUTSIDE, 0.75, 0.9),
+        (MPIRUN.format(9, "node2"), LOW, OOM, 0.7, 0.8),  # of that node nothing is known
+        (MPIRUN.format(9, "node2"), UNPROBED, OOM, 0.3, 0.5),
+        (MPIRUN.format(1, "node1"), LOW, OUTSIDE, 0.75, 0.9),
+        (KILLED, UNPROBED, OOM, 0.3, 0.5),
+        (KILLED + SUMMARY.format(1), LOW, OUTSIDE, 0.75, 0.9),
+        (KILLED + SUMMARY.format(9), LOW, OOM, 0.7, 0.8),  # the local rank 1 of another node
+    ],
+)
+def test_memory_tells_nothing_of_a_kill_on_another_node(
+    catalogue: Catalogue, text: str, memory: MemoryKnown, rule: str, least: float, most: float
+) -> None:
+    """Of one that may have been there, it makes less sure that memory ran out, and tells no more."""
+    found = ended(catalogue, STEPS.replace("[rank0]: ", "") + text, memory)
+    assert found.primary is not None and found.primary.rule == rule
+    assert least <= found.primary.confidence <= most
+
+
+def test_a_kill_that_the_kernel_counted_is_the_surest(catalogue: Catalogue) -> None:
+    told = "oom-killed: The kernel's OOM killer took one process of this run's control group."
+    sure = []
+    for memory in (None, MemoryKnown(counted=True), MemoryKnown(counted=True, held=GIB, limit=128 * GIB)):
+        found = ended(catalogue, STEPS + KILLED, memory, ending=told)
+        assert found.primary is not None and found.primary.rule == OOM
+        sure.append(found.primary.confidence)
+        note = next(finding.note for finding in found.findings if finding.rule == OOM)
+        assert "GiB" not in note and (memory is None or "the kernel's count" in note)
+    assert set(sure) == {0.95}
+    perhaps = ended(catalogue, STEPS + KILLED, MemoryKnown(counted=True)).primary
+    assert perhaps is not None and perhaps.confidence < 0.95
+
+
+def test_what_ranks_said_is_told_where_the_whole_was_not_weighed(catalogue: Catalogue) -> None:
+    memory = MemoryKnown(ranks={0: 60 * GIB, 1: 60 * GIB}, limit=128 * GIB)
+    found = ended(catalogue, STEPS + KILLED, memory)
+    told = next(finding for finding in found.findings if finding.rule == OOM)
+    assert "120.0 of the 128.0 GiB" in told.note
+
+
 @pytest.mark.parametrize(("memory", "rule"), [(None, OOM), (LOW, OUTSIDE), (HIGH, OOM)])
 def test_a_command_that_was_killed_itself(
     catalogue: Catalogue, memory: MemoryKnown | None, rule: str

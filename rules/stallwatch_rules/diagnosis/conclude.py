@@ -109,7 +109,7 @@ def conclude(
     killed(found, catalogue, exceptions, question)
     weigh_kill(found, question)
     named = {rank for _, rank in streams if rank is not None}
-    weigh_memory(found, catalogue, question.memory, named, language)
+    weigh_memory(found, catalogue, question, named, [stream.summary for stream in streams.values()])
     weigh_aftermath(found, exceptions)
     forgive_abort(found, exceptions, complete=facts.complete, language=language)
     _weigh_distance(found, streams, died=died)

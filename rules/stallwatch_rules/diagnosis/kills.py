@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from stallwatch_rules.diagnosis.findings import Found
+from stallwatch_rules.diagnosis.verdict import Question
 from stallwatch_rules.endings import MemoryKnown
+from stallwatch_rules.failures.launchers import LauncherSummary
 from stallwatch_rules.judgements.conclusions import concluded
 from stallwatch_rules.judgements.facts import Judgement
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -14,8 +16,11 @@ from stallwatch_rules.text.sentences import say
 
 SIGKILL = "host-oom-sigkill"
 FROM_OUTSIDE = "process-killed-from-outside"
+BY_ITSELF = "ommand was ended by SIGKILL"  #: of an ending's sentence: no launcher's word about its worker
 GIB = 2**30
 
+_BY_SIGKILL = (-9, 137)
+_LOCAL = re.compile(r"\(exitcode: -9\) local_rank: (\d{1,6})\b")
 _MEMORY = re.compile(r"(?i)memory|\boom|oom[-_ ]?kill")
 
 
@@ -27,34 +32,63 @@ def tells_of_memory(one: Found) -> bool:
 def weigh_memory(
     found: list[Found],
     catalogue: Catalogue,
-    memory: MemoryKnown | None,
+    question: Question,
     ranks: Collection[int],
-    language: str,
+    summaries: Sequence[LauncherSummary],
 ) -> None:
     """Tell a kill as what the memory says that it was.
 
-    `ranks` are those that the log names: with one of which nothing is known, it holds lines of other nodes,
-    whose memory nobody looked at.
+    `ranks` are those that the log names, and `summaries` what launchers tell in it.
     """
+    memory, language = question.memory, question.language
     kill = next((one for one in found if one.rule == SIGKILL and one.harm == "fatal"), None)
     if kill is None or memory is None or tells_of_memory(kill) or "ending-counted" in kill.facts:
         return
     if any(one.harm == "fatal" and SIGKILL in (*one.explains, *one.page.explains) for one in found):
         return  # it is how the run was ended, and by whom is known
-    numbers = {"held": f"{memory.held / GIB:.1f}", "limit": f"{memory.limit / GIB:.1f}"}
-    speaks = memory.speaks
-    if speaks == "for":
+    if memory.counted or question.kind == "oom-killed":
+        kill.facts -= {"signal-only", "ending-killed"}
+        if question.kind != "oom-killed":  # a kill was counted, perhaps another one
+            kill.facts.add("ending-counted")
+        kill.note = say("killed-counted", language)
+        return
+    numbers = {"held": f"{memory.most / GIB:.1f}", "limit": f"{memory.limit / GIB:.1f}"}
+    if memory.speaks == "for":
         kill.facts -= {"signal-only", "ending-killed"}
         kill.facts.add("memory-near-limit")
         kill.note = say("killed-near-limit", language, **numbers)
-    elif speaks == "far":
-        kill.facts.add("memory-far-from-limit")
-    elif speaks == "against" and FROM_OUTSIDE in catalogue.pages and _all_here(memory, ranks):
-        _told_from_outside(found, kill, catalogue, say("killed-from-outside", language, **numbers))
+    elif memory.speaks in ("far", "against"):
+        here = _was_here(kill, question, memory, ranks, summaries)
+        if here and memory.speaks == "against" and FROM_OUTSIDE in catalogue.pages:
+            _told_from_outside(found, kill, catalogue, say("killed-from-outside", language, **numbers))
+        elif here is not False:
+            kill.facts.add("memory-far-from-limit")
 
 
-def _all_here(memory: MemoryKnown, ranks: Collection[int]) -> bool:
-    return not memory.ranks or set(ranks) <= set(memory.ranks)
+def _was_here(
+    kill: Found,
+    question: Question,
+    memory: MemoryKnown,
+    ranks: Collection[int],
+    summaries: Sequence[LauncherSummary],
+) -> bool | None:
+    """Whether the process was killed on the machine whose memory was looked at; ``None``: it is not known.
+
+    pdsh, mpirun and srun show the lines of all nodes, and their own machine's memory says nothing of the rest.
+    """
+    if question.kind == "killed" and BY_ITSELF in question.told:
+        return True
+    killed = {rank for each in summaries for rank, code in each.codes.items() if code in _BY_SIGKILL}
+    known = set(memory.ranks)
+    if known and not known.issuperset((*ranks, *killed)):
+        return False
+    if any(each.one_node for each in summaries):
+        return True
+    if not killed:  # torchrun's number of it on its node, which is the first one where it has the same ranks
+        texts = [text for hits in kill.hits.values() for text in hits.exemplars]
+        numbers = [_LOCAL.search(text) for text in texts]
+        killed = {int(number[1]) if number is not None else -1 for number in numbers}
+    return True if killed and killed <= known else None
 
 
 def _told_from_outside(found: list[Found], kill: Found, catalogue: Catalogue, note: str) -> None:

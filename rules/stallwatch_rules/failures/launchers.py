@@ -32,7 +32,7 @@ class LauncherSummary:
     failed_by_itself: bool = False  #: some process failed that no SIGTERM ended
     spawned: dict[int, int | None] = field(default_factory=dict)  #: process that was started → local rank
     left: dict[int, tuple[Line, int | None]] = field(default_factory=dict)  #: … that ended well, and the step
-    _one_node: bool = False
+    one_node: bool = False  #: DeepSpeed's launcher says that there is no other
     _over: bool = False  # the launcher ended what it had started
     _rank: int | None = None
     _root: bool = False
@@ -66,7 +66,7 @@ class LauncherSummary:
             self._over = self._over or "[launch.py:" in text
         elif "num_local_procs" in text:
             nodes = _NODES.search(text)
-            self._one_node = nodes is not None and int(nodes[1]) == 1
+            self.one_node = nodes is not None and int(nodes[1]) == 1
         elif "spawned with command" in text:
             found = _SPAWNED.search(text)
             if found is not None and len(self.spawned) < MAX_RANKS:
@@ -99,7 +99,7 @@ class LauncherSummary:
         """
         if self.spawned.keys() <= self.left.keys():
             return []
-        ranks = self.spawned if self._one_node else {}
+        ranks = self.spawned if self.one_node else {}
         return [(ranks.get(one), step, line) for one, (line, step) in self.left.items()]
 
     def failed_itself(self, rank: int | None) -> bool:

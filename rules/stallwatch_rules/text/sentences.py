@@ -261,6 +261,10 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         "{who} 在看到任何 step 之前就退出，没有报错，其余 rank 一直在等它。",
     ),
     "left-somebody": ("one of the processes", "其中一个进程"),
+    "killed-counted": (
+        "SIGKILL, and the kernel's count of out-of-memory kills rose while the command ran.",
+        "进程被 SIGKILL 结束，命令运行期间内核的 OOM kill 计数增加了。",
+    ),
     "killed-near-limit": (
         "SIGKILL, and its processes held up to {held} of the {limit} GiB that they may use.",
         "进程被 SIGKILL 结束，此前各进程合计占用内存最高 {held} GiB，可用上限为 {limit} GiB。",
