@@ -20,6 +20,8 @@ try:
 except ImportError:  # the test modules skip themselves and say why
     scene_module = stage_module = None  # type: ignore[assignment]
 
+PATIENCE_MS = 120_000  #: for what a test waits for, on a machine that is busy with others
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test of this folder; on a machine that is busy with others a page takes its time."""
@@ -34,6 +36,9 @@ def browser():  # type: ignore[no-untyped-def]
     """Chromium, started once."""
     if stage_module.CHROMIUM is None:
         pytest.skip("no chromium on this machine: apt-get install chromium")
+    from playwright.sync_api import expect
+
+    expect.set_options(timeout=PATIENCE_MS)
     with stage_module.chromium() as running:
         yield running
 
@@ -77,6 +82,6 @@ class Watched:
 def watched(browser) -> Iterator[Watched]:  # type: ignore[no-untyped-def]
     """A new page of the size of the pictures in the documentation."""
     context = browser.new_context(viewport=stage_module.SIZE, accept_downloads=True)
-    context.set_default_timeout(120_000)
+    context.set_default_timeout(PATIENCE_MS)
     yield Watched(context.new_page())
     context.close()

@@ -7,6 +7,7 @@ import re
 import pytest
 
 pytest.importorskip("playwright", reason="playwright is not installed")
+from playwright.sync_api import expect
 from scene import HANGING, SOURCES
 from stage import choose_row
 
@@ -37,13 +38,14 @@ def test_an_incident_is_found_and_taken_care_of(scene, watched, source: str) -> 
     page.get_by_role("button", name="Add the note").click()
     timeline = page.get_by_test_id("stDataFrame").first
     timeline.get_by_role("gridcell", include_hidden=True, name=note).wait_for(state="attached")
-    assert timeline.get_by_role("gridcell", include_hidden=True, name="Ada").count() >= 2
-    assert timeline.get_by_role("gridcell", include_hidden=True, name="acknowledged").count() == 1
+    expect(timeline.get_by_role("gridcell", include_hidden=True, name="Ada").nth(1)).to_be_attached()
+    expect(timeline.get_by_role("gridcell", include_hidden=True, name="acknowledged")).to_have_count(1)
     assert watched.dialogs == [] and watched.failures == []
 
+    address = page.url
     page.get_by_role("link", name="To the run").click()
     page.wait_for_url(f"**/run?run={run}")
     page.get_by_role("heading", name="Stalled").wait_for()
-    page.go_back()
+    page.goto(address)  # the link can be sent on
     page.get_by_role("button", name="All incidents").click()
     page.get_by_text("Choose a row to open the incident").wait_for()

@@ -1,0 +1,72 @@
+"""The frame of the charts alone in Chromium, with no page around it that resizes it."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("playwright", reason="playwright is not installed")
+import stallwatch_dashboard.pages as pages
+from stallwatch_dashboard.charts.base import HEIGHT
+from stallwatch_dashboard.charts.drawing import Drawing
+
+_FRONTEND = Path(pages.__file__).with_name("board_frontend")
+_PLOTLY = Path(str(files("plotly"))) / "package_data" / "plotly.min.js"
+_HOST = "http://board.test"
+
+#: [chart, width of its figure, width of what Plotly drew in it], once all are drawn.
+_WIDTHS = """() => [...document.querySelectorAll('figure')].map(figure => [
+    figure.dataset.chart,
+    Math.round(figure.getBoundingClientRect().width),
+    Math.round((figure.querySelector('.main-svg') || figure).getBoundingClientRect().width),
+    figure.querySelectorAll('.main-svg').length > 0])"""
+
+
+@pytest.fixture
+def frame(watched):  # type: ignore[no-untyped-def]
+    """The frame's page at a width that never changes."""
+    page = watched.page
+
+    def serve(route) -> None:  # type: ignore[no-untyped-def]
+        name = route.request.url.rpartition("/")[2]
+        route.fulfill(path=_PLOTLY if name == "plotly.min.js" else _FRONTEND / name)
+
+    page.route(f"{_HOST}/**", serve)
+    page.goto(f"{_HOST}/board/index.html")
+    page.wait_for_function("() => window.Plotly")
+    return page
+
+
+def tell(page, *keys: str, wide: tuple[str, ...] = ()) -> None:  # type: ignore[no-untyped-def]
+    """Give the frame these charts, as Streamlit does."""
+    figure = Drawing([{"type": "scatter", "x": [1, 2], "y": [1, 2]}], {"height": HEIGHT, "xaxis": {"range": [1, 2]}})
+    charts = [{"key": key, "title": key, "figure": figure.to_json(), "wide": key in wide} for key in keys]
+    message = {"type": "streamlit:render", "args": {"charts": charts, "words": {"undo_zoom": "-"}}}
+    page.evaluate("message => window.postMessage(message, '*')", message)
+
+
+def fit(page, *halves: str, whole: tuple[str, ...] = ()) -> None:  # type: ignore[no-untyped-def]
+    """Wait until the `halves` and the `whole` ones are as wide as their places, and say what is not."""
+    expected = {**dict.fromkeys(halves, 628), **dict.fromkeys(whole, 1280)}
+    deadline = 60
+    found = page.evaluate(_WIDTHS)
+    while deadline and not (len(found) == len(expected) and all(one[3] for one in found)):
+        page.wait_for_timeout(250)
+        deadline, found = deadline - 1, page.evaluate(_WIDTHS)
+    page.wait_for_timeout(500)
+    found = page.evaluate(_WIDTHS)
+    assert {key: (place, drawn) for key, place, drawn, _ in found} == {k: (w, w) for k, w in expected.items()}
+
+
+def test_each_chart_is_drawn_as_wide_as_its_place_on_a_fresh_load(frame) -> None:  # type: ignore[no-untyped-def]
+    tell(frame, "progress", "step_time", "loss", "memory", "phases", wide=("phases",))
+    fit(frame, "progress", "step_time", "loss", "memory", whole=("phases",))
+
+
+def test_a_chart_that_comes_late_narrows_the_one_that_was_alone(frame) -> None:  # type: ignore[no-untyped-def]
+    tell(frame, "progress", "step_time", "loss")
+    fit(frame, "progress", "step_time", whole=("loss",))
+    tell(frame, "progress", "step_time", "loss", "memory")
+    fit(frame, "progress", "step_time", "loss", "memory")
