@@ -74,12 +74,25 @@ def send(app: App, wait: float) -> None:
     config = app.nearly_sound_config(but="alerts.routes")
     from stallwatch.alert_urls import connecting
     from stallwatch.handover import alert_settings
+    from stallwatch.watching import told_elsewhere
     from stallwatch_alerts.delivery.fingerprint import fingerprint
+    from stallwatch_alerts.delivery.keys import key_of_planned
+    from stallwatch_alerts.delivery.ledger import Ledger
     from stallwatch_alerts.delivery.sender import Sender
+    from stallwatch_alerts.relay.dispatching import told_meanwhile
 
     settings = alert_settings(config)
-    _, people = opened(config)
+    store, people = opened(config)
     outboxes = _outboxes(config)
+    ledger = Ledger(store.engine)  # agents and relays look there for what is told already
+
+    def note(url: str, keys: Sequence[str]) -> None:
+        for key in keys:
+            ledger.note(fingerprint(url), key_of_planned(key) or key, time.time())
+
+    def told_of_kept(url: str, keys: Sequence[str]) -> bool:
+        return told_meanwhile(ledger, fingerprint(url), keys)
+
     senders = [
         Sender(
             url,
@@ -87,9 +100,11 @@ def send(app: App, wait: float) -> None:
             partial(connecting, config),
             language=settings.language,
             report=tell,
+            delivered=note,
             acknowledged=people.is_acknowledged,
+            settled=settled,
         )
-        for outbox in outboxes
+        for outbox, settled in zip(outboxes, (told_of_kept, told_elsewhere(config)), strict=False)
         for url in settings.all_urls
     ]
     channels = [fingerprint(url) for url in settings.all_urls]

@@ -21,6 +21,7 @@ from stallwatch_alerts.masking import mask_url
 if TYPE_CHECKING:
     from stallwatch_alerts.delivery.outbox import Outbox
 
+_LATE_SECONDS = 60.0  # before, nobody else can have told it, and asking another database takes time
 _LOOK_SECONDS = 1.0  # also for what another process put in, and for tries that are due
 
 
@@ -29,7 +30,8 @@ class Sender:
 
     `report` is told of what fails, without secrets; `count` of ``sent``, ``failed`` and ``given-up``, once
     for each try; `delivered` of what the chat was told; `acknowledged` says whether somebody cares for an
-    incident, `settled` whether another told the chat meanwhile all of a message that was kept for later.
+    incident, `settled` whether another told the chat meanwhile all of a message that was kept for later
+    or could not be sent.
     """
 
     def __init__(
@@ -176,13 +178,14 @@ class Sender:
             return False
 
     def _settled_of(self, batch: Batch) -> set[int]:
-        """Which of those that were kept for later another told meanwhile."""
+        """Which of those that were kept for later, or wait for long, another told meanwhile."""
+        late = self._clock() - batch.created_at > _LATE_SECONDS
         found: set[int] = set()
         with contextlib.suppress(
             Exception
         ):  # in doubt it is told twice; and who does not answer is not asked again
             for id_, keys in zip(batch.ids, batch.told, strict=True):
-                if id_ in batch.deferred and keys and self._settled(self._url, keys):
+                if (late or id_ in batch.deferred) and keys and self._settled(self._url, keys):
                     found.add(id_)
         return found
 

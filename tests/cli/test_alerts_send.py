@@ -1,0 +1,108 @@
+"""``stallwatch alerts send`` beside a relay: what one of them told, the other does not tell again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from stallwatch_alerts.channels import Notice, incident_notice
+from stallwatch_alerts.delivery.fingerprint import fingerprint
+from stallwatch_alerts.delivery.keys import planned_key, told_key
+from stallwatch_alerts.delivery.ledger import Ledger
+from stallwatch_alerts.delivery.outbox import Outbox
+from stallwatch_alerts.delivery.records import Draft
+from stallwatch_alerts.store import IncidentStore
+from stallwatch_exporter.incident import Incident
+
+Stallwatch = Callable[..., Result]
+URL = "json://127.0.0.1:1/hook"
+CHAT = fingerprint(URL)
+LONG_AGO = time.time() - 3600
+
+
+def stall(run: str) -> Incident:
+    return Incident(
+        id=f"{run}/stall/x/1",
+        run=run,
+        kind="stall",
+        rule="x",
+        severity="critical",
+        status="open",
+        episode=1,
+        opened_at=LONG_AGO,
+        updated_at=LONG_AGO,
+    )
+
+
+def key(run: str) -> str:
+    return told_key(stall(run))
+
+
+def keep(outbox: Outbox, run: str, *, planned: bool = False) -> None:
+    """A message that waits; `planned` as a relay keeps it until quiet hours are over."""
+    notice = incident_notice(stall(run), "en", None)
+    keys = (planned_key(key(run)) if planned else key(run),)
+    draft = Draft(CHAT, "chat", run, notice, keys, stall(run).id, not_before=LONG_AGO if planned else 0.0)
+    outbox.put(lambda told: [draft], LONG_AGO)
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The runs of which the chat was told."""
+    found: list[str] = []
+
+    class Chat:
+        name = "chat"
+
+        def send(self, notice: Notice) -> None:
+            found.append(str(notice.facts["run"]))
+
+    def connecting(*_: Any) -> Chat:
+        return Chat()
+
+    monkeypatch.setattr("stallwatch.alert_urls.connecting", connecting)
+    monkeypatch.setenv("STALLWATCH_ALERTS_URLS", URL)
+    return found
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_what_the_relay_kept_is_told_once_and_noted(
+    stallwatch: Stallwatch,
+    heard: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    elsewhere: bool,
+) -> None:
+    database = tmp_path / "stallwatch-home" / "incidents.db"
+    store = IncidentStore.at_home(database.parent)
+    if elsewhere:
+        monkeypatch.setenv("STALLWATCH_ALERTS_INCIDENTS_URL", f"sqlite:///{database}")
+    ledger = Ledger(store.engine)
+    for run in ("told-by-its-agent", "untold"):
+        keep(Outbox(store.engine), run, planned=True)
+    ledger.note(CHAT, key("told-by-its-agent"), LONG_AGO)
+    assert stallwatch("alerts", "send").exit_code == 0
+    assert heard == ["untold"]
+    assert ledger.has_all(CHAT, [key("untold")])
+
+
+def test_what_this_host_kept_is_told_unless_the_relay_told_it_and_noted_for_the_relay(
+    stallwatch: Stallwatch, heard: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "stallwatch-home"
+    spool = Outbox(IncidentStore.in_file(home, "spool.db").engine)
+    store = IncidentStore(f"sqlite:///{tmp_path / 'shared.db'}")
+    monkeypatch.setenv("STALLWATCH_ALERTS_INCIDENTS_URL", f"sqlite:///{tmp_path / 'shared.db'}")
+    ledger = Ledger(store.engine)
+    for run in ("told-by-relay", "untold"):
+        keep(spool, run)
+    ledger.note(CHAT, key("told-by-relay"), LONG_AGO)
+    assert stallwatch("alerts", "send").exit_code == 0
+    assert heard == ["untold"]
+    assert ledger.has_all(CHAT, [key("untold")])
+    assert sorted(one.state for one in spool.deliveries()) == ["sent", "withdrawn"]
