@@ -17,7 +17,7 @@ from typing import Any
 
 from stallwatch.config_keys import BY_NAME, KEYS, SECTIONS, Key
 from stallwatch.config_routes import BadRoute, line_in_route, routes_from
-from stallwatch.config_values import BadValue, from_text, from_toml
+from stallwatch.config_values import BadValue, from_text, from_toml, sound_entries
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -96,6 +96,7 @@ def load(
     if config.file is not None:
         _read_file(config, config.file)
     _read_environment(config, environ, cwd)
+    _tell_if_nobody_hears(config)
     config.settings.update(flags or {})
     if config["run.home"] is None:
         config.settings["run.home"] = Setting(state_home({}), "default")
@@ -178,10 +179,18 @@ def _take_from_file(
         remedy = f"{_near(name, names)}known are {', '.join(names)}"
         config.problems.append(ConfigError(str(path), line, f"unknown key {name} in [{section}]", remedy))
         return
+
+    def problem(error: BadValue) -> None:
+        said = f"{key.full_name} {error}"
+        config.problems.append(ConfigError(str(path), line, said, _remedy(key), key=key.full_name))
+
+    value, wrong = sound_entries(key, value)
+    for error in wrong:
+        problem(error)
     try:
         good = from_toml(key, value, path.absolute().parent)
     except BadValue as error:
-        config.problems.append(ConfigError(str(path), line, f"{key.full_name} {error}", _remedy(key)))
+        problem(error)
         return
     config.settings[key.full_name] = Setting(good, f"{path}:{line}" if line else str(path))
 
@@ -304,6 +313,17 @@ def _remedy(key: Key) -> str:
         "reaction": '"report", "abort" or "command scontrol requeue $SLURM_JOB_ID"',
     }[key.kind]
     return f"in {FILE_NAME} it is {key.name} = {example}"
+
+
+def _tell_if_nobody_hears(config: Config) -> None:
+    """Whoever wrote a chat down counts on it: that none is left must not look like one small mistake."""
+    wrong = next((one for one in config.problems if one.key == "alerts.urls"), None)
+    routed = any(route.urls or route.escalate_urls for route in config["alerts.routes"])
+    if wrong is None or config["alerts.urls"] or routed:
+        return
+    said = "no chat is left in alerts.urls: NOBODY WILL BE TOLD of stalls and failures"
+    remedy = "mend it, then try stallwatch alerts test"
+    config.problems.append(ConfigError(wrong.file, wrong.line, said, remedy, key="alerts.urls"))
 
 
 def place_in_route(config: Config, number: int, key: str) -> int | None:

