@@ -525,6 +525,32 @@ def test_it_is_blind_until_it_hears_the_watchdog_and_when_that_falls_silent(star
     post(group(alert("StallwatchWatchdog")))
     relay._relaying.watchdog_at -= 301
     assert "300 s" in relay.blind()
+    # One Prometheus of two fell silent, or was replaced: the other one is heard.
+    heard, silent = (alert("StallwatchWatchdog", firing=firing) for firing in (True, False))
+    for alerts in ((heard, silent), (silent, heard)):
+        post(group(*alerts))
+        assert relay.blind() == ""
+
+
+def test_what_is_old_is_forgotten_while_alertmanager_has_its_answer_already(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, over = threading.Event(), threading.Event()
+
+    def prune(*_: Any) -> int:
+        begun.set()
+        over.wait(60)
+        return 0
+
+    post = start()
+    monkeypatch.setattr(post.relay._outbox, "prune", prune)
+    try:
+        assert post(group(alert("StallwatchRankGone"))) == 200
+        assert begun.wait(60) and len(post.relay._outbox.deliveries()) == 1
+        begun.clear()
+        assert post(group(alert("StallwatchRankGone"))) == 200 and not begun.is_set()  # once a day
+    finally:
+        over.set()
 
 
 def test_who_was_told_is_kept_by_a_name_that_is_no_secret(store: IncidentStore) -> None:

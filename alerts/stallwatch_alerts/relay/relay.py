@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,7 @@ class Relay:
         self._clock = clock
         self._outbox = Outbox(store.engine)
         self._pruned_at = -_PRUNE_SECONDS
+        self._pruning: threading.Thread | None = None
         alerts = settings.alerts
         composer = Composer(catalogue, alerts.language, settings.dashboard_url)
         planner = Planner(alerts, lambda: People(store.engine))
@@ -121,6 +123,8 @@ class Relay:
         self.server.close()
         for sender in self._senders:
             sender.close(_CLOSING)
+        if self._pruning is not None:
+            self._pruning.join(_CLOSING)
         if self._deadman is not None:
             self._deadman.close(None)
 
@@ -129,15 +133,23 @@ class Relay:
         now = self._clock()
         if now - self._pruned_at >= _PRUNE_SECONDS:
             self._pruned_at = now
-            with contextlib.suppress(Exception):  # such as a database that is away: tomorrow is early enough
-                self._outbox.prune(now, self._settings.alerts.keep_days)
+
+            def prune() -> None:
+                with contextlib.suppress(
+                    Exception
+                ):  # such as a database that is away: tomorrow is early enough
+                    self._outbox.prune(now, self._settings.alerts.keep_days)
+
+            # Not before what was received is kept, nor before its answer: it may hold the database for long.
+            self._pruning = threading.Thread(target=prune, name="stallwatch-prune", daemon=True)
+            self._pruning.start()
 
     def _receive(self, body: bytes) -> Receipt:
-        self._prune()
         receipt = self._relaying.receive(body)
         if receipt.tally.new:
             for sender in self._senders:
                 sender.wake()
+        self._prune()
         return receipt
 
     def _messages(self, run: str) -> list[Any]:

@@ -67,9 +67,9 @@ class Relaying:
         notification = read_notification(body)
         found = self._joined(notification.alerts)
         tally = self._kept(found) if found else Tally()
-        for alert in notification.alerts:
-            if alert.name == WATCHDOG:  # it never ends by itself: an end means that Prometheus fell silent
-                self.watchdog_at = self._clock() if alert.firing else None
+        watchdogs = [alert.firing for alert in notification.alerts if alert.name == WATCHDOG]
+        if watchdogs:  # none ends by itself: an end means that its Prometheus fell silent, another may speak
+            self.watchdog_at = self._clock() if any(watchdogs) else None
         doubts = tuple(dict.fromkeys(filter(None, map(doubt, notification.alerts))))
         return Receipt(tally, doubts, notification.problems)
 
