@@ -2,7 +2,8 @@
 
 The texts looked for are those of urllib3 2 (``urllib3/exceptions.py``: NameResolutionError,
 NewConnectionError, MaxRetryError), of ``http.client`` (RemoteDisconnected), of OpenSSL through ``ssl``
-(``[SSL: WRONG_VERSION_NUMBER]``), and of the system's ``strerror``.
+(``[SSL: WRONG_VERSION_NUMBER]``), and of the system's ``strerror``,
+whose words are those of its language: Linux' and Windows' numbers of ECONNREFUSED stand beside them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
         "no-tls",
     ),
     (r"ConnectTimeout|ReadTimeout|timed out|TimeoutError", "no answer in time", "timeout"),
-    (r"refused", "connection refused", "refused"),
+    (
+        r"Connection refused|Errno 111\b|WinError 10061|actively refused",
+        "connection refused",
+        "refused",
+    ),
     (r"Network is unreachable|No route to host|Host is down", "no way to the host", "unreachable"),
     (
         r"Connection aborted|Connection reset|Remote end closed|RemoteDisconnected|BadStatusLine",

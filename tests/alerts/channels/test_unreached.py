@@ -98,6 +98,8 @@ def test_what_is_wrong_on_the_way(port: int, url: str, reason: str, remedy: str,
         ),
         ("HTTPSConnectionPool: Read timed out. (read timeout=4.0)", "no answer in time", "timeout"),
         ("[Errno 101] Network is unreachable", "no way to the host", "unreachable"),
+        ("[Errno 111] Connexion refusée", "connection refused", "refused"),
+        ("[WinError 10061] the target machine actively refused it", "connection refused", "refused"),
     ],
 )
 def test_the_core_of_what_libraries_say(said: str, reason: str, code: str) -> None:
@@ -105,4 +107,5 @@ def test_the_core_of_what_libraries_say(said: str, reason: str, code: str) -> No
 
 
 def test_what_is_nothing_of_the_kind_stays_as_it_is() -> None:
-    assert reason_of("535 Authentication failed") is None
+    for said in ("535 Authentication failed", "all recipients were refused: 550", "the token was refused"):
+        assert reason_of(said) is None
