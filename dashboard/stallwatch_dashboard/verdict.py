@@ -19,6 +19,8 @@ from stallwatch_rules.report.phrases import primary_note, where
 
 Level = Literal["critical", "warning", "good", "quiet"]
 
+_UNSOLVED = ("run-failed", "run-stopped")  # incidents that were open when the run ended
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -182,7 +184,7 @@ def _with_incident(
 def _last_word(incidents: Sequence[Incident]) -> Incident | None:
     """Of an ended run: the incident of its end, else what was still open when it ended, else nothing."""
     ended = [incident for incident in incidents if incident.kind == "ended"]
-    unsolved = [i for i in incidents if i.status == "open" or i.resolution == "run-failed"]
+    unsolved = [i for i in incidents if i.status == "open" or i.resolution in _UNSOLVED]
     return max(ended or unsolved, key=lambda incident: incident.opened_at, default=None)
 
 

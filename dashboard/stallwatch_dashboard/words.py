@@ -191,6 +191,7 @@ _WORDS: dict[str, tuple[str, str]] = {
     "resolution_recovered": ("recovered", "已恢复"),
     "resolution_run-finished": ("the run finished", "任务已完成"),
     "resolution_run-failed": ("the run failed", "任务失败"),
+    "resolution_run-stopped": ("the run was stopped by hand", "任务被人为中断"),
     "deliveries": ("Who was told", "通知记录"),
     "chat": ("Chat", "渠道"),
     "attempts": ("Attempts", "尝试次数"),

@@ -14,7 +14,7 @@ from stallwatch_rules.stacks.records import StallStacks
 Kind = Literal["stall", "finding", "ended"]
 Severity = Literal["critical", "warning", "info"]
 Status = Literal["open", "resolved"]
-Resolution = Literal["", "recovered", "run-finished", "run-failed", "unknown"]
+Resolution = Literal["", "recovered", "run-finished", "run-failed", "run-stopped", "unknown"]
 
 
 class Ending(msgspec.Struct, frozen=True):

@@ -94,6 +94,18 @@ def test_a_stall_that_the_end_of_the_run_ends(stall: Stall, resolution: str, wor
     assert "recovered" not in message.title
 
 
+def test_a_stall_that_ctrl_c_ends_promises_no_further_message(stall: Stall) -> None:
+    """Nobody is told of the end of an interrupted run: it is no incident."""
+    stopped = stall(status="resolved", resolution="run-stopped", stalled_seconds=48.0)
+    english, chinese = (render(stopped, language, None) for language in ("en", "zh"))
+    assert english.title == "[myrun] stopped by hand, after a stall of 48 s"
+    assert chinese.title == "[myrun] 停滞 48 秒后被人为中断"
+    assert "stopped by hand (Ctrl-C)" in english.text and "被人为中断（Ctrl-C）" in chinese.text
+    assert "message of its own" not in english.text and "另发" not in chinese.text
+    assert "failed" not in english.text and "失败" not in chinese.text
+    assert incident_notice(stopped, "en", None).level == "info"
+
+
 def failed(stall: Stall, primary: Primary | None, **changes: object) -> Incident:
     ending = Ending("failed", 1, None, "The command returned 1.", 7500.0)
     fields = {

@@ -222,6 +222,14 @@ def test_a_stall_that_ends_in_a_kill_is_closed_with_its_whole_length(run: Any) -
     assert resolved.resolution == "run-failed" and resolved.stalled_seconds == 100.0
 
 
+def test_a_stall_that_ctrl_c_ends_is_closed_as_stopped(run: Any) -> None:
+    run.steps(1, 10)
+    run.wait(100)
+    run.end("interrupted", 130)
+    assert run.told[-1].resolution == "run-stopped" and run.told[-1].stalled_seconds == 100.0
+    assert not any(incident.kind == "ended" for incident in run.told)
+
+
 @pytest.mark.parametrize("kind", ["interrupted", "finished"])
 def test_ctrl_c_and_a_good_end_are_no_incidents(run: Any, kind: str) -> None:
     run.steps(1, 10)

@@ -74,5 +74,7 @@ def test_notice(language: str) -> Notice:
 def _level(incident: Incident) -> Literal["failure", "warning", "info", "success"]:
     if incident.status == "resolved":
         # Of an agent that is gone: nothing is known to be well.
-        return {"run-failed": "info", "unknown": "warning"}.get(incident.resolution, "success")  # type: ignore[return-value]
+        if incident.resolution in ("run-failed", "run-stopped"):
+            return "info"
+        return "warning" if incident.resolution == "unknown" else "success"
     return {"critical": "failure", "warning": "warning"}.get(incident.severity, "info")  # type: ignore[return-value]

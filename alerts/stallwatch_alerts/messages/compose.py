@@ -136,7 +136,7 @@ def _stall_title(incident: Incident, words: Words) -> str:
     if incident.status == "resolved":
         if incident.resolution == "recovered":
             return words.recovered.format(duration=duration)
-        return words.over.get(incident.resolution, words.over[""])
+        return words.over.get(incident.resolution, words.over[""]).format(duration=duration)
     if incident.phase != "train":
         phase = words.phases.get(incident.phase, neutralise(incident.phase, 40))
         return words.stalled_in_phase.format(duration=duration, phase=phase)

@@ -46,6 +46,7 @@ WORDS = Words(
         "": "no longer stalled",
         "run-finished": "stall over: the run finished",
         "run-failed": "stall over: the run failed",
+        "run-stopped": "stopped by hand, after a stall of {duration}",
         "unknown": "it was stalled when last seen",
     },
     endings={
@@ -71,6 +72,7 @@ WORDS = Words(
         "recovered": "This is over.",
         "run-finished": "The run has finished.",
         "run-failed": "The run has failed; how it ended comes in a message of its own.",
+        "run-stopped": "The run was stopped by hand (Ctrl-C).",
         "unknown": "The agent that told of this was killed, or its host was. "
         "Whether the run goes on is not known: look at the job, and watch it again with stallwatch tail.",
     },

@@ -24,7 +24,7 @@ class Words:
     recovered: str  #: {duration}
     finding: str  #: {harm}, {title}
     finding_over: str  #: {title}
-    over: Mapping[str, str]  #: by resolution, behind a title
+    over: Mapping[str, str]  #: by resolution, behind a title: {duration}
     endings: Mapping[str, str]  #: by Ending.kind: {signal}, {duration}
     because: str  #: {ending}, {title}
     in_rank: str  #: {title}, {rank}

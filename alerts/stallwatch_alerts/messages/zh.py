@@ -42,6 +42,7 @@ WORDS = Words(
         "": "不再停滞",
         "run-finished": "停滞结束：任务已完成",
         "run-failed": "停滞结束：任务已失败",
+        "run-stopped": "停滞 {duration}后被人为中断",
         "unknown": "任务曾停滞",
     },
     endings={
@@ -66,6 +67,7 @@ WORDS = Words(
         "recovered": "此问题已结束。",
         "run-finished": "任务已完成。",
         "run-failed": "任务已失败；结束原因另发一条消息。",
+        "run-stopped": "任务被人为中断（Ctrl-C）。",
         "unknown": "报告此问题的监视进程已被终止，或其主机已停机。任务是否仍在运行不得而知："
         "请检查任务，并用 stallwatch tail 重新监视。",
     },

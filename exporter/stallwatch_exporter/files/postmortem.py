@@ -199,7 +199,7 @@ def _recorded_ending(paths: Sequence[str | os.PathLike[str]], language: str) -> 
     if info is None or info.ending is None:
         return Recorded()
     stalled = any(
-        incident.kind == "stall" and incident.resolution == "run-failed"
+        incident.kind == "stall" and incident.resolution in ("run-failed", "run-stopped")
         for incident in read_incidents(Path(paths[0]))
     )
     ending = f"{info.ending.kind}: {detail_in(info.ending, language)}"

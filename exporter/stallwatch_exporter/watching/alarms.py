@@ -6,7 +6,7 @@ summaries and other ranks' echoes raise nothing while the run is up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stallwatch_exporter.incident import Ending, Incident, Resolution, Severity
@@ -25,6 +25,8 @@ UNKNOWN_FAILURE = "unknown-failure"  #: the rule of an ending that no rule expla
 GATHER_SECONDS = 0.5
 _DEGRADING_AFTER = 2  # judgements in a row: one slow step is no news
 _FINE_AFTER = 6
+# By the kind of ending; any other one is a failure, which is told by a message of its own.
+_RESOLUTIONS: Mapping[str, Resolution] = {"finished": "run-finished", "interrupted": "run-stopped"}
 
 
 class Alarms:
@@ -188,7 +190,7 @@ class Alarms:
         if ending.kind == "finished":  # a last checkpoint that is broken is news, however well it ended
             self.raise_due(diagnosis, now, everything=True)
         self._warnings.clear()
-        resolution: Resolution = "run-finished" if ending.kind == "finished" else "run-failed"
+        resolution = _RESOLUTIONS.get(ending.kind, "run-failed")
         for incident in self._book.of_kind("stall"):
             stalled = incident.stalled_seconds if quiet is None else round(quiet, 1)
             about = {"stalled_seconds": stalled, **_progress(diagnosis.progress)}
