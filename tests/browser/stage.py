@@ -136,9 +136,9 @@ def open_mark(page: Page, text: str) -> None:
     Plotly draws the name anew with every refresh, so a click may hit what has just gone.
     """
     mark = board(page).locator(".annotation-text-g", has_text=text).first
-    page.locator("iframe[title*='board']").scroll_into_view_if_needed()
     for _ in range(_CLICKS):
         with contextlib.suppress(PlaywrightTimeout):
+            mark.scroll_into_view_if_needed(timeout=8_000)  # the charts are higher than the window
             if (box := mark.bounding_box(timeout=8_000)) is not None:
                 page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
             page.wait_for_url("**/incidents?incident=*", timeout=8_000)

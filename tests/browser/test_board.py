@@ -41,7 +41,9 @@ def frame(watched):  # type: ignore[no-untyped-def]
 
 def tell(page, *keys: str, wide: tuple[str, ...] = ()) -> None:  # type: ignore[no-untyped-def]
     """Give the frame these charts, as Streamlit does."""
-    figure = Drawing([{"type": "scatter", "x": [1, 2], "y": [1, 2]}], {"height": HEIGHT, "xaxis": {"range": [1, 2]}})
+    figure = Drawing(
+        [{"type": "scatter", "x": [1, 2], "y": [1, 2]}], {"height": HEIGHT, "xaxis": {"range": [1, 2]}}
+    )
     charts = [{"key": key, "title": key, "figure": figure.to_json(), "wide": key in wide} for key in keys]
     message = {"type": "streamlit:render", "args": {"charts": charts, "words": {"undo_zoom": "-"}}}
     page.evaluate("message => window.postMessage(message, '*')", message)
