@@ -17,6 +17,8 @@ DATA = [
     f"[INPUT] {OOM}",
     f'{{"messages": [{{"role": "user", "content": "I get {OOM}"}}]}}',
     f"{{'instruction': 'Explain this', 'output': '{OOM}'}}",
+    f'{{"problem": "{OOM}", "level": "Level 5", "type": "Algebra", "solution": "more"}}',  # of MATH
+    f'{{"text": "{OOM}", "meta": {{"source": "github"}}}}',
     f"<|im_start|>user {OOM}<|im_end|>",
     f"<think>The log says {OOM}",
 ]
@@ -28,6 +30,27 @@ def test_a_failure_in_data_is_none(catalogue: Catalogue, line: str) -> None:
     seen = reading.feed(lines_of(f"{STEPS}{line}\n"))
     assert is_data(line) and not seen.matches
     assert reading.diagnose().verdict == "healthy"
+
+
+LOGGED = [
+    '{"text": "2026-03-11 04:22:10.118 | ERROR    | __main__:train:31 - '
+    + OOM
+    + '\\n", "record": {"elapsed": '
+    '{"repr": "0:00:01", "seconds": 1.0}, "exception": null, "level": {"name": "ERROR", "no": 40}, '
+    '"message": "' + OOM + '", "name": "__main__", "time": {"timestamp": 1773202930.1}}}',
+    '{"content": "' + OOM + '", "level": "error", "ts": 1773202930.1}',
+    '{"role": "trainer", "rank": 3, "msg": "' + OOM + '"}',
+    '{"input": "' + OOM + '", "severity": "ERROR"}',
+]
+
+
+@pytest.mark.parametrize("line", LOGGED)
+def test_a_loggers_record_is_no_data(catalogue: Catalogue, line: str) -> None:
+    """Whatever its first key is called: loguru's ``serialize=True`` begins with "text"."""
+    reading = RunReading(catalogue)
+    reading.feed(lines_of(f"{STEPS}{line}\n"))
+    primary = reading.diagnose().primary
+    assert not is_data(line) and primary is not None and primary.rule == "cuda-oom"
 
 
 @pytest.mark.parametrize(

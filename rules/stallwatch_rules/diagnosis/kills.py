@@ -74,7 +74,7 @@ def _was_here(
 ) -> bool | None:
     """Whether the process was killed on the machine whose memory was looked at; ``None``: it is not known.
 
-    pdsh, mpirun and srun show the lines of all nodes, and their own machine's memory says nothing of the rest.
+    pdsh, mpirun and srun show the lines of all nodes; their own machine's memory says nothing of the rest.
     """
     if question.kind == "killed" and BY_ITSELF in question.told:
         return True

@@ -22,6 +22,15 @@ _RECORD = re.compile(
     r"""[^{]{0,40}\{\W{0,3}["'](?:messages|conversations?|role|from|prompt|completion|instruction|question|query"""
     r"""|chosen|text|input|content|problem)["']: ?["'\[]"""
 )
+#: A logger's own keys: with one of them and no second name of data it is a record of the log (loguru's begins
+#: with "text").
+_LOGGED = re.compile(
+    r"""["'](?:level|levelname|severity|lvl|record|time|timestamp|ts|asctime|rank|msg|logger)["']: ?[^\s,}]"""
+)
+_FIELD = re.compile(
+    r"""["'](messages|conversations?|role|from|value|prompt|completion|instruction|question|answer|query|response"""
+    r"""|chosen|rejected|text|input|output|content|problem|solution)["']: ?["'\[]"""
+)
 #: What chat templates and reasoning models put around text.
 _MARKS = re.compile(
     r"<\|(?:im_start|im_end|user|assistant|eot_id|start_header_id|endoftext)\|>|</?think>|\[/?INST\]"
@@ -32,6 +41,12 @@ _RAISED = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)\b")
 
 def is_data(text: str) -> bool:
     """Whether the line shows text of the data, so that a failure in it is none of this run."""
-    if _NAMED.match(text) or _RECORD.match(text):
+    begins = _NAMED.match(text) or _RECORD.match(text)
+    if begins and not ("{" in begins[0] and _is_logged(text)):
         return True
     return _MARKS.search(text) is not None and _RAISED.match(text) is None
+
+
+def _is_logged(text: str) -> bool:
+    """Whether the JSON is a logger's, and not of a data set."""
+    return _LOGGED.search(text) is not None and len(set(_FIELD.findall(text))) < 2
