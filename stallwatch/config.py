@@ -212,12 +212,11 @@ def _take_routes(config: Config, path: Path, lines: list[str], name: str, value:
     if name != "routes":
         problem(at, f"unknown table [[alerts.{name}]]", "write [[alerts.routes]]; it is read as one")
     routes, wrong = routes_from(value)
-    for error in wrong:
+    placed = [(error.line(lines) if isinstance(error, BadRoute) else None, error) for error in wrong]
+    for line, error in sorted(placed, key=lambda one: one[0] or 0):
         if isinstance(error, BadRoute):
             told = "until then all chats hear what it may be about; " if routes else ""
-            problem(
-                error.line(lines) or at, f"alerts.routes{error}", told + _remedy(BY_NAME["alerts.routes"])
-            )
+            problem(line or at, f"alerts.routes{error}", told + _remedy(BY_NAME["alerts.routes"]))
         else:
             problem(at, f"alerts.{name} {error}", _remedy(BY_NAME["alerts.routes"]))
     before = config["alerts.routes"]

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from datetime import time
 from typing import TYPE_CHECKING, Any
 
-from stallwatch.config_values import BadValue
+from stallwatch.config_values import BadValue, type_of
 
 if TYPE_CHECKING:
     from stallwatch_alerts.routing import QuietHours, Route
 
+_CHATS = ("urls", "escalate_urls")
 _LISTS = ("runs", "severities", "families", "rules", "urls", "escalate_urls")
 _KEYS = (*_LISTS, "quiet", "timezone", "quiet_but", "escalate_minutes", "continue")
 _SEVERITIES = ("info", "warning", "critical")
@@ -87,7 +88,7 @@ class _Reader:
                 near = difflib.get_close_matches(key, _KEYS, n=1)
                 hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_KEYS)}"
                 self._wrong(key, f"is no key of a route; {hint}")
-        lists = {key: self._try(key, _texts, self._table[key]) for key in _LISTS if key in self._table}
+        lists = {key: self._list(key) for key in _LISTS if key in self._table}
         severities = lists.get("severities")
         if severities is not None and self._try("severities", _severities, severities) is None:
             severities = None
@@ -121,6 +122,16 @@ class _Reader:
             self._wrong(key, str(error))
             return None
 
+    def _list(self, key: str) -> Any:
+        """Its entries. A wrong one among chats leaves the others in use: they are told all the same."""
+        value = self._table[key]
+        if key in _CHATS and isinstance(value, list) and (sound := list(filter(_is_text, value))):
+            for number, item in enumerate(value, 1):
+                if not _is_text(item):
+                    self._wrong(key, f"must be a list of strings: {_entry(number, item)}, and is left out")
+            value = sound
+        return self._try(key, _texts, value)
+
     def _quiet(self) -> QuietHours | None:
         from stallwatch_alerts.routing import QuietHours
 
@@ -144,20 +155,33 @@ class _Reader:
 
 def _texts(value: Any) -> tuple[str, ...]:
     items = [value] if isinstance(value, str) else value
-    if not isinstance(items, list) or not all(isinstance(item, str) and item.strip() for item in items):
-        raise BadValue("must be a list of strings")
+    if not isinstance(items, list):
+        raise BadValue(f"must be a list of strings, not {type_of(value)}")
+    wrong = next(((number, item) for number, item in enumerate(items, 1) if not _is_text(item)), None)
+    if wrong is not None:
+        raise BadValue(f"must be a list of strings: {_entry(*wrong)}")
     return tuple(item.strip() for item in items)
 
 
+def _is_text(item: Any) -> bool:
+    return isinstance(item, str) and bool(item.strip())
+
+
+def _entry(number: int, item: Any) -> str:
+    return f"entry {number} is {'empty' if isinstance(item, str) else type_of(item)}"
+
+
 def _severities(values: Sequence[Any]) -> Sequence[str]:
-    if not set(map(str, values)) <= set(_SEVERITIES):
-        raise BadValue(f"must be of {', '.join(_SEVERITIES)}")
+    for value in values:
+        if value not in _SEVERITIES:
+            known = f"must be of {', '.join(_SEVERITIES)}"
+            raise BadValue(f"{known}, not {_quoted(value)}{_meant(str(value), _SEVERITIES)}")
     return values
 
 
 def _minutes(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 10_080:
-        raise BadValue("must be a number of minutes, a week at most")
+        raise BadValue(f"must be a number of minutes, a week at most, not {_quoted(value)}")
     return float(value)
 
 
@@ -168,14 +192,26 @@ def _hours(value: Any) -> tuple[time, time]:
     except ValueError:
         begin = end = None
     if begin is None or end is None or begin == end:
-        raise BadValue('must be two times of the day, such as "22:00-07:00"')
+        raise BadValue(f'must be two times of the day, such as "22:00-07:00", not {_quoted(value)}')
     return begin, end
 
 
 def _zone(name: str) -> Any:
-    from zoneinfo import ZoneInfo
+    from zoneinfo import ZoneInfo, available_timezones
 
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, LookupError):
-        raise BadValue('is no name of the IANA list, such as "Europe/Berlin"') from None
+        meant = _meant(name, sorted(available_timezones())) or ', such as "Europe/Berlin"'
+        raise BadValue(f"must be a name of the IANA list, not {_quoted(name)}{meant}") from None
+
+
+def _quoted(value: Any) -> str:
+    """A value of a key that holds no secret, as one short line."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def _meant(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+    return f" (did you mean {near[0]}?)" if near else ""

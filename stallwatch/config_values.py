@@ -40,7 +40,7 @@ def sound_entries(key: Key, value: Any) -> tuple[Any, list[BadValue]]:
     if not isinstance(value, list) or not _WANTED.get(key.kind, "").startswith("a list"):
         return value, []
     wrong = [
-        BadValue(f"must be {_WANTED[key.kind]}: entry {number} is {_type_of(item)}, and is left out")
+        BadValue(f"must be {_WANTED[key.kind]}: entry {number} is {type_of(item)}, and is left out")
         for number, item in enumerate(value, 1)
         if not isinstance(item, str)
     ]
@@ -59,7 +59,7 @@ def from_toml(key: Key, value: Any, folder: Path) -> Any:
         "number": isinstance(value, int | float) and not isinstance(value, bool),
     }.get(key.kind, isinstance(value, list) and all(isinstance(item, str) for item in value))
     if not good:
-        raise BadValue(f"must be {_WANTED[key.kind]}, not {_type_of(value)}")
+        raise BadValue(f"must be {_WANTED[key.kind]}, not {type_of(value)}")
     return _checked(key, value, folder)
 
 
@@ -133,7 +133,8 @@ def _range(low: float | None, high: float | None) -> str:
     return f"at least {low:g}" if low is not None else "a finite number"
 
 
-def _type_of(value: Any) -> str:
+def type_of(value: Any) -> str:
+    """What a TOML value is, in words."""
     names = {bool: "true or false", str: "a string", list: "a list", dict: "a table"}
     names |= {int: "a number", float: "a number"}
     return names.get(type(value), f"a {type(value).__name__}")

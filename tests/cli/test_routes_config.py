@@ -62,6 +62,13 @@ def test_they_are_shown_without_their_secrets(stallwatch: Stallwatch, tmp_path: 
         ("quiet = '22:00-07:00'", 'timezone = "Asia/Shanghai"'),
         ("timezone = 'Mars/Base'\nquiet = '22:00-07:00'", "IANA"),
         ("timezone = '/etc/passwd'\nquiet = '22:00-07:00'", "IANA"),
+        ("severities = ['criticl']", "not 'criticl' (did you mean critical?)"),
+        ("quiet = '25:00-07:00'\ntimezone = 'Asia/Shanghai'", "not '25:00-07:00'"),
+        ("timezone = 'Europe/Berln'\nquiet = '22:00-07:00'", "'Europe/Berln' (did you mean Europe/Berlin?)"),
+        ("escalate_minutes = 'soon'", "not 'soon'"),
+        ("runs = ['a', 5]", "entry 2 is a number"),
+        ("runs = ['a', '']", "entry 2 is empty"),
+        ("urls = ['json://s3cr3t', 5]", "entry 2 is a number, and is left out"),
         ("escalate_minutes = 5", "needs escalate_urls"),
         ("escalate_urls = ['slack://s3cr3t']", "needs escalate_urls, and these need it"),
         ("escalate_minutes = true", "a number of minutes"),
@@ -76,6 +83,20 @@ def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, line: str, said: st
     assert said in str(problem) and "alerts.routes[2]" in str(problem)
     assert problem.line in (5, 6, 7)
     assert "s3cr3t" not in str(problem)
+
+
+def test_mistakes_of_a_route_come_in_the_order_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "stallwatch.toml").write_text(
+        "[[alerts.routes]]\nquiet = '25:00-07:00'\ntimezone = 'Mars/Base'\n"
+        "severities = ['criticl']\nseverity = 'x'\n"
+    )
+    assert [problem.line for problem in load(cwd=tmp_path, environ={}).problems] == [2, 3, 4, 5]
+
+
+def test_a_wrong_entry_of_a_route_leaves_its_sound_chats(tmp_path: Path) -> None:
+    (tmp_path / "stallwatch.toml").write_text("[[alerts.routes]]\nurls = ['json://one', 5]\n")
+    (route,) = load(cwd=tmp_path, environ={})["alerts.routes"]
+    assert route.urls == ("json://one",) and route.broken
 
 
 def test_a_table_of_another_form(tmp_path: Path) -> None:
