@@ -8,13 +8,14 @@ from dataclasses import replace
 from stallwatch_rules.diagnosis.causes import Candidate, causal_order, primary
 from stallwatch_rules.diagnosis.endings import (
     SIGTERM,
+    came_before,
     ended_as_told,
     forgive_abort,
     killed,
     weigh_aftermath,
     weigh_kill,
 )
-from stallwatch_rules.diagnosis.exceptions import INTERRUPTED, Exceptions, read_exceptions
+from stallwatch_rules.diagnosis.exceptions import INTERRUPTED, SURVIVED, Exceptions, read_exceptions
 from stallwatch_rules.diagnosis.findings import (
     NOT_A_NUMBER,
     TRACE_CACHE,
@@ -160,11 +161,20 @@ def _by_hand(found: list[Found], exceptions: Exceptions, question: Question) -> 
 
 
 def _excuse(found: list[Found], exceptions: Exceptions, question: Question, by_hand: bool) -> None:
-    """Take the harm from what follows when a run is stopped by hand, or when the command ended well."""
+    """Take the harm from what follows when a run is stopped by hand, or when the command ended well.
+
+    Ranks that are interrupted one after the other lose each other, and say so: where the interrupt came
+    first, that is a symptom of nothing else. Where the interrupt is known to have ended the run, even what
+    would be a cause elsewhere is none after it.
+    """
+    interrupt = next((one for one in found if one.rule == INTERRUPTED and one.followed < SURVIVED), None)
     for one in found:
         if one.harm != "fatal":
             continue
-        if by_hand and one.role != "cause" and (one.role == "wrapper" or one.page.family == SCHEDULER):
+        aftermath = one.role == "wrapper" or (one.role != "cause" and one.page.family == SCHEDULER)
+        if interrupt is not None and (one.role == "symptom" or question.kind == "interrupted"):
+            aftermath = aftermath or came_before(interrupt, one)
+        if by_hand and aftermath:
             one.harm, one.note = "harmless", say("stopped-by-hand", question.language)
         elif question.failed is False and one.page.family != NUMERICS:
             one.harm, one.note = "harmless", say("ended-well", question.language)

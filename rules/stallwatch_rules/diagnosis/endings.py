@@ -74,7 +74,9 @@ def weigh_kill(found: list[Found], question: Question) -> None:
     for one in found:
         if one.harm != "fatal" or one is kill:
             continue
-        if one.rule in ENDED_BY or (one.role == "symptom" and "timeout" in one.rule and _first(one, kill)):
+        if one.rule in ENDED_BY or (
+            one.role == "symptom" and "timeout" in one.rule and came_before(one, kill)
+        ):
             one.explains.append(SIGKILL)
             kill.note = kill.note or say("killed-afterwards", question.language, rule=one.rule)
 
@@ -89,7 +91,7 @@ def weigh_aftermath(found: list[Found], exceptions: Exceptions) -> None:
         if late.rule not in AFTERMATH or late.harm != "fatal" or not late.hits:
             continue
         failures = [one for one in found if one.harm == "fatal" and one.role in ("cause", "symptom")]
-        earlier = any(one.rule not in (*AFTERMATH, SIGTERM) and _first(one, late) for one in failures)
+        earlier = any(one.rule not in (*AFTERMATH, SIGTERM) and came_before(one, late) for one in failures)
         if earlier or any(_raised_first(one, late) for one in exceptions.fatal):
             late.role = "symptom"
 
@@ -120,7 +122,7 @@ def _raised_first(one: Unknown, late: Found) -> bool:
     return bool(own) and all(one.index < place.position for place in own)
 
 
-def _first(one: Found, other: Found) -> bool:
+def came_before(one: Found, other: Found) -> bool:
     """Whether one is known to have come before the other."""
     times = [[place.time for place in found.occurrences] for found in (one, other)]
     if all(times) and all(time is not None for group in times for time in group):

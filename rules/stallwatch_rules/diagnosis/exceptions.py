@@ -103,6 +103,7 @@ def read_exceptions(
     """
     enough = SURVIVED_BUT_DIED if died else SURVIVED
     found = Exceptions()
+    interrupted_at = _interrupted_at(streams, clock)
     for key, stream in streams.items():
         table = stream.exceptions_now()
         found.any = found.any or bool(table.seen)
@@ -127,12 +128,20 @@ def read_exceptions(
             if first.step is None and fatal:
                 first.step = last_step
             late = bool(interrupts) and min(interrupts) < first.mark.index
+            late = late or (time is not None and interrupted_at is not None and interrupted_at < time)
             found.unknown.append(Unknown(seen, key, first.mark.index, time, fatal, late))
     return found
 
 
 _INTERRUPT = "KeyboardInterrupt"
 INTERRUPTED = "keyboard-interrupt"  #: the rule that knows it
+
+
+def _interrupted_at(streams: Mapping[Stream, StreamReading], clock: StepClock) -> float | None:
+    """When the first stream was interrupted, Unix seconds; ``None`` where the training went on after it."""
+    told = [(stream, stream.hits[INTERRUPTED]) for stream in streams.values() if INTERRUPTED in stream.hits]
+    times = [time for stream, hits in told if (time := stream.when(hits.first.line)) is not None]
+    return min(times) if times and clock.after(min(times)) < SURVIVED else None
 
 
 def _wordless(raised: Raised) -> bool:

@@ -1,0 +1,74 @@
+"""A run that somebody stopped by hand: what its ranks print while they are torn down is no cause."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallwatch_rules.matching.matcher import lines_of
+from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis
+
+ENDING = "interrupted: It was interrupted (Ctrl-C, SIGINT); the exit code was 1."
+LOST_PEER = (
+    "RuntimeError: [/__w/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer"
+    " [127.0.0.1]:32181. This is typically caused by a remote worker crashing."
+)
+UNKNOWN = "OddError: my own link to rank 1 is gone"
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has 79 GiB"
+
+
+@pytest.fixture(scope="module")
+def known() -> Catalogue:
+    return load_catalogue()
+
+
+def stamped(second: float, rank: int, *texts: str) -> str:
+    """Lines as `stallwatch run` keeps them."""
+    stamp = f"2026-11-22T02:{int(second) // 60:02}:{second % 60:012.9f}Z"
+    return "".join(f"{stamp} stderr F [rank{rank}]: {text}\n" for text in texts)
+
+
+def steps(first: int, last: int, begin: float = 0) -> str:
+    return "".join(
+        stamped(begin + i - first, 0, f"step {i}/60 loss {2 / i:.4f}") for i in range(first, last + 1)
+    )
+
+
+def crash(second: float, rank: int, last: str) -> str:
+    frame = (
+        "Traceback (most recent call last):",
+        '  File "/work/train.py", line 7, in <module>',
+        "    step()",
+    )
+    return stamped(second, rank, *frame, last)
+
+
+def diagnosed(known: Catalogue, text: str, *, stalled: bool, ending: str = ENDING) -> Diagnosis:
+    reading = RunReading(known)
+    reading.feed(lines_of(text))
+    return reading.diagnose(ending=ending, stalled=stalled)
+
+
+@pytest.mark.parametrize("wreckage", [LOST_PEER, UNKNOWN, OOM])
+def test_what_ranks_print_after_ctrl_c_is_not_why_the_run_stood(known: Catalogue, wreckage: str) -> None:
+    for second, verdict, rule in ((600, "stalled", "silent-hang-no-error"), (27, "healthy", None)):
+        text = steps(1, 26) + crash(second, 1, "KeyboardInterrupt")
+        text += crash(second + 1.5, 0, wreckage) + crash(second + 1.5, 0, "KeyboardInterrupt")
+        found = diagnosed(known, text, stalled=verdict == "stalled")
+        assert (found.verdict, found.primary and found.primary.rule) == (verdict, rule)
+
+
+@pytest.mark.parametrize("cause", [LOST_PEER, UNKNOWN, OOM])
+def test_what_came_before_ctrl_c_stays_the_cause(known: Catalogue, cause: str) -> None:
+    text = steps(1, 26) + crash(30, 0, cause) + crash(600, 1, "KeyboardInterrupt")
+    found = diagnosed(known, text, stalled=True)
+    assert found.verdict in ("stalled", "unknown-failure", "failed")
+    assert found.primary is None or found.primary.rule in ("gloo-connection-closed", "cuda-oom")
+
+
+@pytest.mark.parametrize("cause", [LOST_PEER, UNKNOWN])
+def test_an_interrupt_that_the_training_survived_excuses_nothing(known: Catalogue, cause: str) -> None:
+    text = steps(1, 26) + crash(26, 1, "KeyboardInterrupt") + steps(27, 50, begin=40) + crash(70, 0, cause)
+    found = diagnosed(known, text, stalled=False, ending="")
+    assert found.verdict in ("unknown-failure", "failed")
