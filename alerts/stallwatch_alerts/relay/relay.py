@@ -135,9 +135,8 @@ class Relay:
             self._pruned_at = now
 
             def prune() -> None:
-                with contextlib.suppress(
-                    Exception
-                ):  # such as a database that is away: tomorrow is early enough
+                # Where the database is away, tomorrow is early enough.
+                with contextlib.suppress(Exception):
                     self._outbox.prune(now, self._settings.alerts.keep_days)
 
             # Not before what was received is kept, nor before its answer: it may hold the database for long.
