@@ -7,7 +7,18 @@ const drawn = new Map(); // key → {figure, plot, title, undo, told, live}
 let zoom = null;
 let following = false; // while one chart's zoom is carried over to the others
 
-const CONFIG = { displayModeBar: false, doubleClick: false, responsive: true, scrollZoom: false };
+const CONFIG = { displayModeBar: false, doubleClick: false, scrollZoom: false };
+
+// A chart also changes its width where the window does not: when another one comes beside it. Plotly's own
+// "responsive" listens to the window alone (plotly.js 4.1, plot_api).
+const widths = new ResizeObserver((entries) => {
+  for (const { target, contentRect } of entries) {
+    const drawnWidth = target._fullLayout && target._fullLayout.width;
+    if (drawnWidth && contentRect.width && Math.abs(drawnWidth - contentRect.width) > 1) {
+      Plotly.Plots.resize(target);
+    }
+  }
+});
 
 function tell(type, message) {
   window.parent.postMessage({ isStreamlitMessage: true, type, ...message }, "*");
@@ -39,7 +50,6 @@ async function draw(chart, told, words) {
   chart.title.textContent = told.title;
   chart.figure.setAttribute("aria-label", told.title);
   chart.undo.textContent = words.undo_zoom;
-  chart.figure.classList.toggle("wide", told.wide);
   if (chart.told === told.figure) return;
   const isNew = chart.told === null;
   chart.told = told.figure;
@@ -48,6 +58,7 @@ async function draw(chart, told, words) {
   if (zoom) layout.xaxis.range = zoom.slice();
   await Plotly.react(chart.plot, data, layout, CONFIG);
   if (isNew) {
+    widths.observe(chart.plot); // tells its width at once, should that have changed while it was drawn
     chart.plot.on("plotly_relayout", (change) => {
       const from = change["xaxis.range[0]"];
       if (!following && from !== undefined) setZoom([from, change["xaxis.range[1]"]]);
@@ -71,6 +82,7 @@ async function setZoom(range) {
   try {
     for (const chart of drawn.values()) {
       chart.undo.hidden = zoom === null;
+      if (chart.live === null) continue; // not drawn yet; it will be with this zoom
       await Plotly.relayout(chart.plot, { "xaxis.range": (zoom || chart.live).slice() });
     }
   } finally {
@@ -85,18 +97,21 @@ async function render(charts, words, theme) {
   const keys = new Set(charts.map((chart) => chart.key));
   for (const [key, chart] of drawn) {
     if (keys.has(key)) continue;
+    widths.unobserve(chart.plot);
     Plotly.purge(chart.plot);
     chart.figure.remove();
     drawn.delete(key);
   }
-  for (const told of charts) {
-    await draw(drawn.get(told.key) || add(told.key), told, words);
-  }
-  // A chart whose first number came late takes its place; moving nothing where all are in order.
-  charts.forEach(({ key }, index) => {
-    const { figure } = drawn.get(key);
+  // All places before the first drawing: Plotly takes the width that it finds, and the last of an odd number
+  // of charts has the whole row. A chart whose first number came late takes its place; nothing else moves.
+  charts.forEach(({ key, wide }, index) => {
+    const { figure } = drawn.get(key) || add(key);
+    figure.classList.toggle("wide", wide);
     if (board.children[index] !== figure) board.insertBefore(figure, board.children[index]);
   });
+  for (const told of charts) {
+    await draw(drawn.get(told.key), told, words);
+  }
   fit();
 }
 
