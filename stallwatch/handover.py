@@ -20,6 +20,7 @@ def exporter_settings(config: Config) -> ExporterSettings:
     return ExporterSettings(
         host=config["exporter.host"],
         port=config["exporter.port"],
+        reserved_ports=(config["relay.port"],),  # by default the port behind our own: a second run took it
         linger_seconds=config["exporter.linger_seconds"],
         tls_certificate=config["exporter.tls_certificate"],
         tls_key=config["exporter.tls_key"],

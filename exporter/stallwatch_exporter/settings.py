@@ -59,6 +59,7 @@ class ExporterSettings:
     host: str = "127.0.0.1"  #: address /metrics is bound to
     port: int = 19400  #: first port tried; 0 lets the system choose
     port_tries: int = 50  #: how many ports above it are tried when it is taken
+    reserved_ports: tuple[int, ...] = ()  #: passed over in that search, for others on this host
     linger_seconds: float = 30.0  #: how long /metrics may outlive the command until Prometheus read its end
     tls_certificate: Path | None = None  #: PEM files; with both, /metrics is served over HTTPS
     tls_key: Path | None = None

@@ -25,6 +25,7 @@ def test_nothing_configured_works(tmp_path: Path) -> None:
     assert config.file is None
     assert {setting.source for setting in config.settings.values()} == {"default"}
     assert exporter_settings(config).port == 19400
+    assert exporter_settings(config).reserved_ports == (19401,)  # the relay's
     assert alert_settings(config).urls == ()
     assert dashboard_settings(config, insecure=False).host == "127.0.0.1"
 

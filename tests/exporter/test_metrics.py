@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -187,6 +188,17 @@ def test_a_taken_port_is_passed_over_with_a_word() -> None:
         with urllib.request.urlopen(server.url, timeout=10) as answer:
             assert b"stallwatch_loss" in answer.read()
         server.close()
+
+
+def test_a_reserved_port_is_passed_over_unless_it_was_asked_for() -> None:
+    told: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        only = ExporterSettings(port=port, port_tries=1, reserved_ports=(port + 1,))
+        assert serve(full().registry, only, told.append) is None
+    server = serve(full().registry, replace(only, reserved_ports=(port,)), pytest.fail)
+    assert server is not None
+    server.close()
 
 
 def test_without_any_port_the_run_goes_on() -> None:

@@ -53,6 +53,8 @@ def serve(
         notice(f"/metrics is not served: {error}")
         return None
     for port in range(first, last + 1):
+        if port != first and port in settings.reserved_ports:
+            continue
         try:
             server, thread = start_http_server(
                 port,
