@@ -56,9 +56,9 @@ def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS
     family = _answer(lambda: _family(command), patience)
     if family is None:
         _signal(command, signal.SIGTERM)
-        # As long as it is our child its number is its own, ended or not.
-        _answer(lambda: _ends(lambda: _exists(command), grace), grace + patience)
-        _signal(command, signal.SIGKILL)
+        # Its number is its own until somebody has waited for it, and may then be another process's.
+        if not _answer(lambda: _ends(lambda: _exists(command), grace), grace + patience):
+            _signal(command, signal.SIGKILL)
         return
     if not family:
         return  # it ended by itself

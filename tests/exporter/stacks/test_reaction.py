@@ -145,6 +145,23 @@ def test_a_process_that_cannot_be_looked_at_keeps_nobody_from_ending_the_command
             assert command.wait(30) == -ended_by
 
 
+def test_a_number_that_is_free_again_gets_no_sigkill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a command that ended and was waited for: the number may be another process's by now."""
+    never, sent, kill = threading.Event(), [], os.kill
+    monkeypatch.setattr(psutil.Process, "children", lambda *_, **__: [never.wait()])
+    monkeypatch.setattr(os, "kill", lambda pid, number: (sent.append((pid, number)), kill(pid, number))[1])
+    with subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True); input()"], stdin=-1, stdout=-1
+    ) as command:
+        assert command.stdout is not None
+        command.stdout.readline()
+        waiting = threading.Thread(target=command.wait)
+        waiting.start()
+        abort(command.pid, grace=30.0, patience=0.5)
+        waiting.join(30)
+    assert [number for pid, number in sent if pid == command.pid and number] == [signal.SIGTERM]
+
+
 def test_the_exit_status_is_left_to_whoever_waits_for_the_command() -> None:
     with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as command:
         abort(command.pid, grace=30)
