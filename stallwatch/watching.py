@@ -86,9 +86,8 @@ class Listeners:
                         "spool": lambda: open_spool(config),
                         "people": lambda: open_people(config),
                         "delivered": self._store.told,
+                        "settled": told_elsewhere(config),
                     }
-                if self._store is not None and config["alerts.incidents_url"]:
-                    kept["settled"] = told_elsewhere(config)
                 self._chat = ChatSink(settings, catalogue, report=tell, **kept)
 
     @property
@@ -152,17 +151,21 @@ def open_spool(config: Config) -> Outbox:
 def told_elsewhere(config: Config) -> Callable[[str, Sequence[str]], bool]:
     """Whether a chat was told of something by others, as the incident database knows it; opened when asked.
 
-    Only for a spool that is not in that database: there, what we are about to tell counts as told.
+    For the messages of ``open_spool``. Where that is the same database, what we are about to tell counts as
+    told: there it is asked only of what a relay kept for later.
     """
     ledgers: list[Ledger] = []
 
     def asked(url: str, keys: Sequence[str]) -> bool:
         from stallwatch_alerts.delivery.fingerprint import fingerprint
         from stallwatch_alerts.delivery.ledger import Ledger
+        from stallwatch_alerts.relay.dispatching import told_meanwhile
 
         if not ledgers:
             ledgers.append(Ledger(open_store(config).engine))
-        return ledgers[0].has_all(fingerprint(url), keys)
+        if config["alerts.incidents_url"]:
+            return ledgers[0].has_all(fingerprint(url), keys)
+        return told_meanwhile(ledgers[0], fingerprint(url), keys)
 
     return asked
 

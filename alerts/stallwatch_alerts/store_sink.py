@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stallwatch_alerts.delivery.fingerprint import fingerprint
+from stallwatch_alerts.delivery.keys import key_of_planned
 from stallwatch_alerts.endings import keeping
 from stallwatch_alerts.masking import hide_secrets
 from stallwatch_alerts.worker import Worker
@@ -129,7 +130,7 @@ class StoreSink:
 
             self._ledger = Ledger(store.engine)
         for key in item.keys:
-            self._ledger.note(fingerprint(item.url), key, item.at)
+            self._ledger.note(fingerprint(item.url), key_of_planned(key) or key, item.at)
 
     def _reason(self, error: Exception) -> str:
         """Its first line: below it, SQLAlchemy shows the statement."""

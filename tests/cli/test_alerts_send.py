@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from stallwatch import alert_urls
+from stallwatch.config import load
+from stallwatch.watching import Listeners
 from stallwatch_alerts.channels import Notice, incident_notice
 from stallwatch_alerts.delivery.fingerprint import fingerprint
 from stallwatch_alerts.delivery.keys import planned_key, told_key
@@ -18,6 +21,7 @@ from stallwatch_alerts.delivery.outbox import Outbox
 from stallwatch_alerts.delivery.records import Draft
 from stallwatch_alerts.store import IncidentStore
 from stallwatch_exporter.incident import Incident
+from stallwatch_rules.pages.catalogue import Catalogue
 
 Stallwatch = Callable[..., Result]
 URL = "json://127.0.0.1:1/hook"
@@ -106,3 +110,23 @@ def test_what_this_host_kept_is_told_unless_the_relay_told_it_and_noted_for_the_
     assert heard == ["untold"]
     assert ledger.has_all(CHAT, [key("untold")])
     assert sorted(one.state for one in spool.deliveries()) == ["sent", "withdrawn"]
+
+
+def test_an_agent_does_not_repeat_what_a_relay_on_its_own_database_kept(
+    heard: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stallwatch.watching.connecting", alert_urls.connecting)
+    store = IncidentStore.at_home(tmp_path / "stallwatch-home")
+    outbox, ledger = Outbox(store.engine), Ledger(store.engine)
+    for run in ("told-by-its-agent", "untold"):
+        keep(outbox, run, planned=True)
+    ledger.note(CHAT, key("told-by-its-agent"), LONG_AGO)
+    listeners = Listeners(load(), Catalogue.of([]))
+    assert listeners._chat is not None
+    listeners._chat(stall("news"))
+    deadline = time.monotonic() + 60
+    while outbox.waiting() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    listeners.close()
+    assert sorted(heard) == ["news", "untold"]
+    assert ledger.has_all(CHAT, [key("untold")])
