@@ -100,7 +100,19 @@ def load(
     config.settings.update(flags or {})
     if config["run.home"] is None:
         config.settings["run.home"] = Setting(state_home({}), "default")
+    _check_home(config.settings["run.home"], config.problems)
     return config
+
+
+def _check_home(home: Setting, problems: list[ConfigError]) -> None:
+    """Tell of a state folder that can be none: reading it, it looks like one in which nothing ran yet."""
+    try:
+        there = next((path for path in (home.value, *home.value.parents) if path.exists()), None)
+    except OSError:  # such as a folder that may not be entered; who uses it tells why
+        return
+    if there is not None and not there.is_dir():
+        message, remedy = f"{there} is a file, and the state needs a folder", "name a folder"
+        problems.append(ConfigError(home.source, None, message, remedy, key="run.home"))
 
 
 def _find_file(explicit: Path | None, environ: Mapping[str, str], cwd: Path) -> Path | None:

@@ -115,6 +115,8 @@ def note(app: App, incident: str, text: str) -> None:
     """
     config = app.nearly_sound_config(but="alerts.routes")
     language = language_of(config)
+    if not text.strip():
+        raise click.UsageError(say("empty-note", language))
     store, people = opened(config)
     found = meant(store, incident, one=True)
     if not found.incidents:

@@ -26,6 +26,7 @@ _WORDS = {
     "": ("over", "已结束"),
     "acknowledged": ("acknowledged {id}", "已确认 {id}"),
     "acknowledged-over": ("acknowledged {id} ({how} since {when})", "已确认 {id}（{when} 起{how}）"),
+    "empty-note": ("TEXT is empty: write what to keep", "TEXT 为空：请写明备注内容"),
     "noted": ("noted with {id}", "已记录到 {id}"),
     "empty-open": (
         "no open incident; stallwatch alerts list --ended shows those that are over",

@@ -23,9 +23,9 @@ _BAD = ("failed", "stalled", "unknown-failure")
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH…")
-@click.option("--json", "form", flag_value="json", help="Print the report for programs.")
-@click.option("--brief", "form", flag_value="brief", help="Print the verdict, the cause and the first fix.")
-@click.option("--markdown", "form", flag_value="markdown", help="Print the report for an issue tracker.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report for programs.")
+@click.option("--brief", "as_brief", is_flag=True, help="Print the verdict, the cause and the first fix.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print the report for an issue tracker.")
 @click.option(
     "-o",
     "--output",
@@ -64,7 +64,9 @@ _BAD = ("failed", "stalled", "unknown-failure")
 def diagnose(
     app: App,
     paths: tuple[str, ...],
-    form: str | None,
+    as_json: bool,
+    as_brief: bool,
+    as_markdown: bool,
     output: Path | None,
     page: Path | None,
     each: bool,
@@ -92,6 +94,7 @@ def diagnose(
     from stallwatch_exporter.files.allfiles import Parallel, default_workers
     from stallwatch_exporter.files.postmortem import diagnose_each, diagnose_paths
 
+    form = _form(json=as_json, brief=as_brief, markdown=as_markdown)
     if each and page is not None:
         raise click.UsageError("--each and --html exclude each other: make a page of each log by itself")
     config = app.config(ui__language=language, rules__dirs=rule_dirs)
@@ -129,6 +132,14 @@ def diagnose(
     if problems or config.problems or catalogue.problems or unwritten:
         raise click.exceptions.Exit(2)
     raise click.exceptions.Exit(1 if any(one.verdict in _BAD for _, one in found) else 0)
+
+
+def _form(**asked: bool) -> str | None:
+    """The one that was asked for; ``None`` for the terminal's."""
+    forms = [name for name, wanted in asked.items() if wanted]
+    if len(forms) > 1:
+        raise click.UsageError(f"{' and '.join(f'--{name}' for name in forms)} exclude each other: give one")
+    return forms[0] if forms else None
 
 
 def _baseline(

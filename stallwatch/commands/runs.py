@@ -29,7 +29,9 @@ def runs(app: App) -> None:
     config = app.config()
     home = config["run.home"]
     rows = [_row(info) for info in list_runs(home)]
-    if not rows:
+    if any(problem.key == "run.home" for problem in config.problems):
+        pass  # told already: nothing can have run there
+    elif not rows:
         tell(f"no run in {home} yet; start one: stallwatch run -- COMMAND")
     elif sys.stdout.isatty():
         from rich.console import Console

@@ -67,6 +67,8 @@ def test_an_incident_is_acknowledged_by_its_id_or_its_run(
 
 def test_a_note(stallwatch: Stallwatch, store: IncidentStore) -> None:
     assert stallwatch("alerts", "note", ID, "a bad cable").exit_code == 0
+    refused = stallwatch("alerts", "note", ID, " ")
+    assert refused.exit_code == 2 and "TEXT is empty" in refused.stderr
     assert stallwatch("alerts", "note", "none/stall/x/1", "x").exit_code == 1
     assert stallwatch("alerts", "note", "myr", "again").stdout == f"noted with {ID}\n"
     assert [one.text for one in store.history(ID)[-2:]] == ["a bad cable", "again"]

@@ -236,3 +236,10 @@ def test_the_brief_form(stallwatch: Stallwatch) -> None:
     assert "cuda-oom" in lines[1]
     assert lines[2].startswith("  | torch.OutOfMemoryError")
     assert len(lines) == 4
+
+
+def test_two_forms_of_a_report_exclude_each_other(stallwatch: Stallwatch, tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("step 1/2 loss 0.5\n")
+    result = stallwatch("diagnose", "train.log", "--json", "--markdown")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--json and --markdown exclude each other" in result.stderr

@@ -52,6 +52,23 @@ def test_no_runs(stallwatch: Stallwatch, home: Path) -> None:
     assert str(home) in result.stderr
 
 
+@pytest.mark.parametrize("command", [("runs",), ("alerts", "list")])
+@pytest.mark.parametrize("below", ["", "/state"])
+def test_a_file_in_place_of_the_state_folder_is_told(
+    stallwatch: Stallwatch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+    below: str,
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("STALLWATCH_HOME", f"{tmp_path / 'file'}{below}")
+    result = stallwatch(*command)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"STALLWATCH_HOME: {tmp_path / 'file'} is a file" in result.stderr
+    assert "no run" not in result.stderr and "Error" not in result.stderr
+
+
 def test_replay_prints_the_same_bytes_and_has_the_same_exit_code(process: Process, home: Path) -> None:
     folder = RunFolder.create("r", ["train.py"], home=home, now=1000.0)
     (folder.path / "ranks").mkdir(exist_ok=True)
