@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from playwright.sync_api import Browser, Frame, Page, ViewportSize, sync_playwright
+from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,8 +138,9 @@ def open_mark(page: Page, text: str) -> None:
     """
     mark = board(page).locator(".annotation-text-g", has_text=text).first
     for _ in range(_CLICKS):
-        with contextlib.suppress(PlaywrightTimeout):
+        with contextlib.suppress(PlaywrightError):  # drawn anew meanwhile
             mark.scroll_into_view_if_needed(timeout=8_000)  # the charts are higher than the window
+        with contextlib.suppress(PlaywrightTimeout):
             if (box := mark.bounding_box(timeout=8_000)) is not None:
                 page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
             page.wait_for_url("**/incidents?incident=*", timeout=8_000)
