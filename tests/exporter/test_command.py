@@ -166,6 +166,22 @@ def test_a_taken_name_is_told(run: Run) -> None:
     assert outcome.notices == ["the name sft 7b is taken: this run is called sft-7b-2"]
 
 
+@pytest.mark.parametrize(
+    ("name", "called", "said"),
+    [
+        ("", "", "the name is empty"),
+        ("a/../b c \U0001f4a5", "a-..-b-c", "has characters that the name of a run cannot have"),
+        ("x" * 400, "x" * 100, "is longer than 100 characters"),
+        ("sft-7b", "sft-7b", ""),
+    ],
+)
+def test_a_name_that_is_not_kept_is_told(run: Run, name: str, called: str, said: str) -> None:
+    outcome = run("pass", name=name)
+    assert outcome.folder.run == called or not called
+    assert len(outcome.notices) == bool(said)
+    assert all(f"{said}: this run is called {outcome.folder.run}" in one for one in outcome.notices)
+
+
 def test_a_watcher_that_breaks_leaves_the_command_alone(
     run: Run, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:

@@ -49,6 +49,9 @@ def tail_files(
     goes on where the first stopped.
     """
     started = time.time()
+    if name is not None and not name.strip():
+        notice("the name is empty: it is left out")
+        name = None
     folder = runs_home(settings.home) / sanitise(name) if name else None
     known = read_info(folder) if folder else None
     reuse = folder is not None and not (known is not None and agent_alive(known))
@@ -65,7 +68,7 @@ def tail_files(
         settings,
         sinks,
         catalogue,
-        name=name if name else _name_of(globs, started),
+        name=name or sanitise(_name_of(globs, started)),
         metrics=metrics,
         notice=notice,
         started=started,

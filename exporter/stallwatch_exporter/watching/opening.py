@@ -17,6 +17,7 @@ from stallwatch_exporter.watching.agent import Agent
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
 
+_SHOWN = 60  # characters of a name that was given
 Notice = Callable[[str], None]
 OnEnd = Callable[[Diagnosis, Ending, RunFolder], None]
 
@@ -38,11 +39,12 @@ def open_agent(
     rings: Path | None = None,
 ) -> tuple[Agent, MetricsServer | None]:
     """Make them. What cannot be made is told and done without; old runs make room in the background."""
-    folder = RunFolder.create(name, command, home=settings.home, now=started, reuse=reuse)
+    wanted = (name or "").strip() or None
+    folder = RunFolder.create(wanted, command, home=settings.home, now=started, reuse=reuse)
     if folder.problem is not None:
         notice(f"no log copies are kept ({folder.problem}); the run goes on")
-    elif name is not None and folder.run != sanitise(name):
-        notice(f"the name {name} is taken: this run is called {folder.run}")
+    if name is not None and (why := _why_renamed(name, folder.run)):
+        notice(f"{why}: this run is called {folder.run}")
     threading.Thread(
         target=prune,
         args=(settings.home, settings.keep_days, settings.keep_gb, started, notice),
@@ -55,3 +57,18 @@ def open_agent(
     if server is not None:
         folder.write_info(endpoint=server.url)
     return agent, server
+
+
+def _why_renamed(name: str, run: str) -> str:
+    """Why a run is not called as it was told; empty where it is."""
+    if not name.strip():
+        return "the name is empty"
+    if run == name.strip():
+        return ""
+    shown = name if name.isprintable() else repr(name)
+    shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
+    if run != sanitise(name):
+        return f"the name {shown} is taken"
+    if len(name) > len(run) and name.startswith(run):
+        return f"the name {shown} is longer than {len(run)} characters"
+    return f"the name {shown} has characters that the name of a run cannot have"
