@@ -12,6 +12,7 @@ from stallwatch_rules.diagnosis.endings import (
     ended_as_told,
     forgive_abort,
     killed,
+    name_exception,
     weigh_aftermath,
     weigh_kill,
 )
@@ -108,6 +109,7 @@ def conclude(
         Run(found, streams, catalogue, tracker, clock, facts, exceptions, live, left, left_line, standing)
     )
     killed(found, catalogue, exceptions, question)
+    name_exception(found, exceptions, language)
     weigh_kill(found, question)
     named = {rank for _, rank in streams if rank is not None}
     weigh_memory(found, catalogue, question, named, [stream.summary for stream in streams.values()])

@@ -9,7 +9,9 @@ from stallwatch_rules.diagnosis.verdict import AT_EXIT, Question
 from stallwatch_rules.judgements.conclusions import concluded
 from stallwatch_rules.judgements.facts import Judgement
 from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.text.digest import MAX_TITLE, fold_ranks
 from stallwatch_rules.text.redact import redact
+from stallwatch_rules.text.reported import shown
 from stallwatch_rules.text.sentences import say
 
 SIGTERM = "secondary-sigterm-cascade"
@@ -57,6 +59,24 @@ def killed(found: list[Found], catalogue: Catalogue, exceptions: Exceptions, que
         one = concluded(catalogue.pages[rule], Judgement("fatal", say(key, question.language)))
         one.facts.add(fact)
         found.append(one)
+
+
+def name_exception(found: list[Found], exceptions: Exceptions, language: str) -> None:
+    """Name, beside an end by SIGTERM, the last exception before it, though other ranks trained on after it.
+
+    Where ranks have no launcher that ends the others, one that dies is missed by nobody until somebody looks.
+    """
+    survived = [] if exceptions.fatal else exceptions.records()
+    for one in found:
+        if one.rule == SIGTERM and one.harm == "fatal" and survived:
+            last = survived[-1]
+            told = shown(f"{last.exception or 'Traceback'}: {last.message}".removesuffix(": "))
+            told = told if len(told) <= MAX_TITLE else told[: MAX_TITLE - 1] + "…"
+            places = [f"rank {fold_ranks(last.ranks)}"] if last.ranks else []
+            places += [f"{last.first.file}:{last.first.line}"]
+            places += [f"step {last.first.step}"] if last.first.step is not None else []
+            told = f"{told} ({', '.join(places)})"
+            one.note = say("told-to-stop-beside", language, exception=told)
 
 
 def weigh_kill(found: list[Found], question: Question) -> None:

@@ -25,6 +25,9 @@ def _lines(diagnosis: Diagnosis, language: str) -> Iterator[str]:
         return
     facts = [primary.rule, phrases.certainty(primary, language), phrases.where(primary, language)]
     yield f"  {' · '.join(fact for fact in facts if fact)}"
+    note = phrases.primary_note(diagnosis)
+    if note and not primary.evidence:
+        yield f"  {note}"
     yield from (f"  | {line}" for line in primary.evidence[:1])
     for fix in primary.fixes[:1]:
         yield f"  {word('fixes', language)}: {' '.join(fix.split())}"

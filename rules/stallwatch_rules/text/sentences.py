@@ -97,6 +97,30 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         "No step for longer than this run's rhythm allows. Nothing in the log says why.",
         "没有新的 step 的时间已超出本次训练的正常节奏。日志没有说明原因。",
     ),
+    "silent-placed": (
+        "No step for longer than this run's rhythm allows.",
+        "没有新的 step 的时间已超出本次训练的正常节奏。",
+    ),
+    "nothing-says-why": (
+        " Nothing in the log says why.",
+        "日志没有说明原因。",
+    ),
+    "look-there": (
+        "{told} Look there first; all stacks are in the run's folder.",
+        "{told}请先查那里，全部调用栈在该次运行的文件夹中。",
+    ),
+    "alone-why": (
+        "The one rank here is in no collective, so it does not wait for another rank: it still is in the call"
+        " that is named above. That call waits for something outside (a service, a file system, a queue, a"
+        " lock), works much longer than a step does, or never ends.",
+        "本机唯一的 rank 不在集合通信中，所以不是在等别的 rank：它仍停在上面指出的调用里。"
+        "该调用在等外部的东西（服务、文件系统、队列、锁），或比一步慢得多，或永远不会结束。",
+    ),
+    "alone-fix": (
+        "Give what this call waits for a time-out, and look at the service or storage behind it; a loop there"
+        " that cannot end is the other thing to look for.",
+        "给该调用等待的东西加超时，并检查背后的服务或存储；另外看那里是否有不会结束的循环。",
+    ),
     "slower": (
         "A step took {before} at first and {now} in the last {count}: {percent} more.",
         "起初每步 {before}，最近 {count} 步每步 {now}：慢了 {percent}。",
@@ -286,6 +310,11 @@ _SENTENCES: dict[str, tuple[str, str]] = {
     "told-to-stop": (
         "A signal from outside asked it to end, and nothing in the log says why: look for who sent it.",
         "外部信号要求它结束，日志没有说明原因：请查是谁发的。",
+    ),
+    "told-to-stop-beside": (
+        "A signal from outside asked it to end. Before that stands an exception after which training went on:"
+        " {exception}. See whether it is why somebody ended the run.",
+        "外部信号要求它结束。此前日志中有一个异常，之后训练仍在继续：{exception}。请确认它是否就是结束训练的原因。",
     ),
     "no-rule": (
         "The command failed, and nothing in its log says why.",

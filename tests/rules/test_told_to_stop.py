@@ -1,0 +1,63 @@
+"""A run that a signal from outside ended, after one of its ranks had died unnoticed."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallwatch_rules.matching.matcher import lines_of
+from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.report.brief import to_brief
+
+STEPS = "".join(f"[rank0]: step {step}/200 loss {2 / step:.4f}\n" for step in range(1, 48))
+CRASH = (
+    "[rank1]: Traceback (most recent call last):\n"
+    '[rank1]:   File "/work/rank.py", line 8, in <module>\n'
+    "[rank1]:     reward(batch)\n"
+    "[rank1]: ValueError: no reward for batch 24\n"
+)
+TERMINATED = (
+    "W1121 08:40:03.561000 25446 torch/distributed/elastic/agent/server/api.py:753] Received 15 death signal,"
+    " shutting down workers\n"
+)
+TOLD = "killed: SIGTERM was sent to stallwatch, which passed it on; the command was ended by SIGTERM."
+
+
+@pytest.fixture(scope="module")
+def known() -> Catalogue:
+    return load_catalogue()
+
+
+def ended(known: Catalogue, text: str, ending: str = TOLD, language: str = "en") -> Diagnosis:
+    reading = RunReading(known)
+    stamps = (f"2026-11-22T02:0{i // 60}:{i % 60:02}.000000000Z stderr F " for i in range(600))
+    reading.feed(lines_of("".join(map(str.__add__, stamps, text.splitlines(keepends=True))), "stderr"))
+    return reading.diagnose(ending=ending, failed=True, language=language)
+
+
+def split(text: str) -> str:
+    """The steps, with a text after half of them."""
+    half = STEPS.index("[rank0]: step 25")
+    return STEPS[:half] + text + STEPS[half:]
+
+
+@pytest.mark.parametrize("end", ["", TERMINATED])
+def test_the_exception_of_a_rank_that_nobody_missed_is_named(known: Catalogue, end: str) -> None:
+    found = ended(known, split(CRASH) + end)
+    assert found.primary is not None and found.primary.rule == "secondary-sigterm-cascade"
+    note = found.findings[0].note
+    assert "ValueError: no reward for batch 24 (rank 1, stderr:28" in note
+    assert "nothing in the log says why" not in note
+    if not end:
+        assert "ValueError: no reward for batch 24" in to_brief(found)
+        assert len(to_brief(found).splitlines()) <= 5
+
+
+def test_it_is_named_in_chinese(known: Catalogue) -> None:
+    note = ended(known, split(CRASH), language="zh").findings[0].note
+    assert note.startswith("外部信号要求它结束。") and "ValueError: no reward for batch 24" in note
+
+
+def test_without_an_exception_the_sender_is_all_there_is_to_look_for(known: Catalogue) -> None:
+    assert "nothing in the log says why" in to_brief(ended(known, STEPS))
