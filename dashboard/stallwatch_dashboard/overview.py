@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import pandas as pd
@@ -14,10 +14,19 @@ from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.runs.runfolder import AgentInfo
 from stallwatch_rules.records import Progress
 
-State = Literal["starting", "training", "stalled", "degraded", "failed", "finished", "stale"]
+State = Literal["starting", "training", "stalled", "degraded", "failed", "interrupted", "finished", "stale"]
 STALE_SECONDS = 10.0
 #: Most urgent first: the order of the table.
-STATES: tuple[State, ...] = ("stalled", "failed", "stale", "degraded", "starting", "training", "finished")
+STATES: tuple[State, ...] = (
+    "stalled",
+    "failed",
+    "stale",
+    "degraded",
+    "starting",
+    "training",
+    "interrupted",
+    "finished",
+)
 
 _BASELINE_STEPS = 20
 _RECENT_STEPS = 5
@@ -99,6 +108,8 @@ def state_of(
 ) -> State:
     """The one word for a run. An agent that is not heard of makes everything else it said old news."""
     if info is not None and info.ended_at is not None:
+        if info.ending is not None and info.ending.kind == "interrupted":
+            return "interrupted"  # somebody's wish, not a failure, whatever the exit code is
         return "failed" if info.state == "failed" else "finished"
     if not alive or seen is None or now - seen > STALE_SECONDS:
         return "stale"
@@ -146,6 +157,16 @@ class Numbers:
 def numbers_from_progress(told: Progress) -> Numbers:
     """What the diagnosis at a run's end says of its progress: for a run that nobody scraped."""
     return Numbers(step=told.last_step, total_steps=told.total_steps, loss=told.last_loss)
+
+
+def with_the_end(scraped: Numbers, told: Progress) -> Numbers:
+    """The numbers of a run that is over: what came after the last scrape stands in the diagnosis alone."""
+    return replace(
+        scraped,
+        step=scraped.step if told.last_step is None else max(scraped.step or 0, told.last_step),
+        total_steps=told.total_steps or scraped.total_steps,
+        loss=scraped.loss if told.last_loss is None else told.last_loss,
+    )
 
 
 def numbers_from_frames(found: RunFrames) -> Numbers:
@@ -198,10 +219,13 @@ def make_row(
 _NOT_SHOWN = ("started_at", "ended_at", "ending", "overdue")
 
 
+_ENDINGS: dict[str, State] = {"finished": "finished", "interrupted": "interrupted"}
+
+
 def _told_by_numbers(state: State, numbers: Numbers) -> State:
     """The state of a run of which no folder and perhaps no incident is here: its numbers tell the rest."""
     if numbers.ended_at is not None:
-        return "finished" if numbers.ending == "finished" else "failed"
+        return _ENDINGS.get(numbers.ending, "failed")
     return "stalled" if numbers.overdue and state in ("training", "degraded") else state
 
 

@@ -117,6 +117,8 @@ def _headline(
         return say(
             "is_finished", step
         ), "good" if incident is None or incident.status == "resolved" else "warning"
+    if row.state == "interrupted":
+        return say("is_interrupted", step), "quiet" if incident is None else "warning"
     if row.state == "failed":
         return say("is_failed", step), "critical"
     if row.state == "stalled":

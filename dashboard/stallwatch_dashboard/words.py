@@ -24,6 +24,7 @@ _WORDS: dict[str, tuple[str, str]] = {
     "stalled": ("stalled", "停滞"),
     "degraded": ("degraded", "变慢"),
     "failed": ("failed", "失败"),
+    "interrupted": ("interrupted", "已中断"),
     "finished": ("finished", "已完成"),
     "stale": ("stale", "失联"),
     # columns and figures
@@ -119,6 +120,7 @@ _WORDS: dict[str, tuple[str, str]] = {
     "is_starting": ("Starting: no step yet", "启动中：还没有完成任何一步"),
     "is_finished": ("Finished at step {0}", "已完成，到第 {0} 步"),
     "is_failed": ("Failed at step {0}", "失败，停在第 {0} 步"),
+    "is_interrupted": ("Stopped by hand at step {0}", "被手动中断，停在第 {0} 步"),
     "is_stale": ("No word from the agent for {0}", "agent 已失联 {0}"),
     "is_stale_why": (
         "What this page shows is as old as that. The agent, or its host, has ended or cannot be reached.",

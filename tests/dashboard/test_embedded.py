@@ -77,6 +77,22 @@ def test_a_run_that_ended_unseen_is_told_by_its_diagnosis(source: Embedded, make
     )
 
 
+def test_a_run_that_ended_after_its_last_scrape_is_told_as_it_ended(
+    source: Embedded, make_run: MakeRun, serve_metrics: Callable[..., str]
+) -> None:
+    metrics = RunMetrics("done")
+    metrics.progress(22, 30)
+    folder = make_run("done", endpoint=serve_metrics(metrics))
+    source.scraper.scrape_once()
+    row = source.row("done")
+    assert row is not None and (row.state, row.step) == ("training", 22)
+    folder.write_info(state="finished", ended_at=NOW, ending=Ending(kind="finished", exit_code=0, detail="0"))
+    folder.write_json("diagnosis.json", Diagnosis("healthy", progress=Progress(1, 30, 30, 0.5)))
+    row = source.row("done")
+    assert row is not None and (row.step, row.total_steps, row.loss) == (30, 30, 0.5)
+    assert source.rows() == [row]
+
+
 def test_its_page_has_charts_from_the_log_copies(source: Embedded, make_run: MakeRun) -> None:
     make_run(
         "done", state="finished", ended_at=NOW - 60, lines={0: [f"step {n} loss 1.5" for n in range(1, 9)]}

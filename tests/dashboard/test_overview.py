@@ -52,6 +52,13 @@ def test_plain_states() -> None:
     assert state(info(state="failed", ended_at=NOW)) == "failed"
 
 
+def test_a_run_that_was_stopped_by_hand_did_not_fail() -> None:
+    ending = Ending(kind="interrupted", exit_code=130, signal="SIGINT", detail="Ctrl-C")
+    assert state(info(state="failed", ended_at=NOW, ending=ending)) == "interrupted"
+    numbers = Numbers(step=5.0, ended_at=NOW, ending="interrupted")
+    assert make_row("far", None, numbers, [], alive=True, seen=NOW, now=NOW).state == "interrupted"
+
+
 def test_an_open_stall_is_a_stall_also_where_only_the_incident_tells(
     make_incident: Callable[..., Incident],
 ) -> None:

@@ -145,3 +145,13 @@ def test_a_diagnosis_as_a_verdict() -> None:
 )
 def test_every_verdict_has_words(verdict: Any) -> None:
     assert of_diagnosis(Diagnosis(verdict), {}, language="zh", say=speaker("zh")).headline
+
+
+def test_a_run_that_was_stopped_by_hand_is_not_called_failed(make_incident: Callable[..., Incident]) -> None:
+    stopped = row("interrupted", ended_at=NOW - 5, exit="It was interrupted (Ctrl-C, SIGINT).")
+    found = told(stopped)
+    assert (found.level, found.headline) == ("quiet", "Stopped by hand at step 57 / 900")
+    assert found.facts == ("It was interrupted (Ctrl-C, SIGINT).",)
+    assert told(stopped, language="zh").headline == "被手动中断，停在第 57 / 900 步"
+    stalled = make_incident(rule=RULE, primary=primary(), status="resolved", resolution="run-stopped")
+    assert told(stopped, stalled).level == "warning"  # the stall is why it was stopped

@@ -22,6 +22,7 @@ ICONS = {
     "stalled": "■",
     "degraded": "▼",
     "failed": "✖",
+    "interrupted": "⊘",
     "finished": "✔",
     "stale": "?",
 }

@@ -20,6 +20,7 @@ from stallwatch_dashboard.overview import (
     make_row,
     numbers_from_frames,
     numbers_from_progress,
+    with_the_end,
 )
 from stallwatch_dashboard.settings import DashboardSettings, from_environment
 from stallwatch_dashboard.sources.casebook import Casebook
@@ -166,6 +167,8 @@ class Embedded:
                 numbers = numbers_from_frames(self._rebuilder.frames(self.folder(run)))
             else:
                 numbers = numbers_from_progress(said_at_the_end(self.folder(run)))
+        elif info is not None and info.ended_at is not None:
+            numbers = with_the_end(numbers, said_at_the_end(self.folder(run)))
         alive = info is None or agent_alive(info)
         return make_row(run, info, numbers, incidents, alive=alive, seen=heard, now=self.clock())
 
