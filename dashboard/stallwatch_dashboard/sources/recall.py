@@ -81,10 +81,10 @@ class Recall:
             for point in points:
                 if (owner := self._owner.get(point[0])) is not None:
                     kept = self._runs[owner]
-                    metric = kept.kept.setdefault(kept.metrics[point[0]], _Metric())
-                    metric.fresh.append(point)
-                    if len(metric.fresh) > _MOST_FRESH:  # no page asks for this one
-                        metric.fold()
+                    told = kept.kept.setdefault(kept.metrics[point[0]], _Metric())
+                    told.fresh.append(point)
+                    if len(told.fresh) > _MOST_FRESH:  # no page asks for this one
+                        told.fold()
 
     def forget(self, run: str | None = None) -> None:
         """Read the run, or all of them, anew at the next question."""
