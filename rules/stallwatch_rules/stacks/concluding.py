@@ -4,24 +4,65 @@ from __future__ import annotations
 
 import msgspec
 
-from stallwatch_rules.judgements.conclusions import STANDSTILLS
-from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS
+from stallwatch_rules.records import Diagnosis, Finding, Primary
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.words import sentence
+from stallwatch_rules.text.sentences import say
+
+TAKE_STACKS = "py-spy dump"  #: in the advice to find out where the ranks are
+_TOGETHER = ("collective", "joining")  # kinds of calls in which a rank waits for others
 
 
 def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, language: str = "en") -> Diagnosis:
     """The diagnosis with the sentence in its digest; a standstill without a cause gets the odd rank.
 
+    What a silent hang's page advises for a run of which nothing else is known gives way to what is known.
     A cause that a log told is not moved to another rank: whoever hangs may hang because of it.
     """
     told = sentence(stacks, language)
     if not told:
         return diagnosis
     primary = diagnosis.primary
-    if primary is not None and primary.rule in STANDSTILLS and stacks.odd:
+    findings = diagnosis.findings
+    alone = _in_no_collective(stacks)
+    if primary is not None and primary.rule in STANDSTILLS and (stacks.odd or (alone and _known(stacks))):
+        rank = stacks.odd[0] if stacks.odd else stacks.groups[0].ranks[0]
         primary = msgspec.structs.replace(
-            primary, rank=stacks.odd[0], evidence=[told, *(line for line in primary.evidence if line != told)]
+            primary, rank=rank, evidence=[told, *(line for line in primary.evidence if line != told)]
         )
+    if primary is not None and primary.rule == SILENT_HANG and _known(stacks):
+        look = say("look-there", language, told=told) if stacks.odd or alone else told
+        primary = _advised(primary, look, language, alone=alone)
+        findings = [_without_riddle(one, language) for one in findings]
     digest = [told, *(line for line in diagnosis.digest if line != told)]
-    return msgspec.structs.replace(diagnosis, primary=primary, digest=digest)
+    return msgspec.structs.replace(diagnosis, primary=primary, findings=findings, digest=digest)
+
+
+def _in_no_collective(stacks: StallStacks) -> bool:
+    """Whether the run has a single rank here, and it waits for no other."""
+    first = stacks.groups[0]
+    single = not stacks.elsewhere and [group.ranks for group in stacks.groups] == [[0]]
+    return single and first.condition == "alive" and first.kind not in _TOGETHER
+
+
+def _known(stacks: StallStacks) -> bool:
+    """Whether it is known of every rank here where it is."""
+    return all(group.kind != "unknown" or group.condition != "alive" for group in stacks.groups)
+
+
+def _advised(primary: Primary, look: str, language: str, *, alone: bool) -> Primary:
+    """Nobody is sent to take the stacks that were taken, nor to other ranks where there is only one."""
+    if alone:
+        fixes = [look, say("alone-fix", language)]
+        return msgspec.structs.replace(primary, why=say("alone-why", language), fixes=fixes)
+    fixes = [fix for fix in primary.fixes if TAKE_STACKS not in fix and fix != look]
+    return msgspec.structs.replace(primary, fixes=[look, *fixes])
+
+
+def _without_riddle(finding: Finding, language: str) -> Finding:
+    """A standstill's note does not say that nothing tells why, where the stacks do."""
+    if finding.rule != SILENT_HANG:
+        return finding
+    note = finding.note.removesuffix(say("nothing-says-why", language))
+    return msgspec.structs.replace(finding, note=note)

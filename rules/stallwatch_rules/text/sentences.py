@@ -106,8 +106,8 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         "日志没有说明原因。",
     ),
     "look-there": (
-        "{told} Look there first; all stacks are in the run's folder.",
-        "{told}请先查那里，全部调用栈在该次运行的文件夹中。",
+        "{told} Look there first.",
+        "{told}请先查那里。",
     ),
     "alone-why": (
         "The one rank here is in no collective, so it does not wait for another rank: it still is in the call"
