@@ -155,7 +155,7 @@ class Stats(msgspec.Struct):
     files: int = 0
     bytes: int = 0
     lines: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  #: that the reading took; 0 where lines were read as they came
 
 
 class Diagnosis(msgspec.Struct):

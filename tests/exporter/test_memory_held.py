@@ -57,6 +57,21 @@ def test_a_kill_names_the_rank_that_held_most(ending: Ending, lines: list[str]) 
     assert told.memory == MemoryKnown(counted=counted, held=100 * GIB, limit=128 * GIB, ranks=ranks)
 
 
+def test_little_memory_is_not_told_as_none(run: Any) -> None:
+    memory = MemoryHeld()
+    memory.rank(0, {"resident_bytes": 9000.0})
+    memory.command(int(10.8 * 2**20), 128 * GIB)
+    told = memory.told(classify(-9, oom_before={"host": 4}, oom_after={"host": 4}), [], {})
+    assert "Rank 0 held the most memory, up to 8.8 KiB." in told.detail
+    assert "held up to 10.8 MiB, of 128.0 GiB that they may use." in told.detail
+    assert "最高占用 10.8 MiB，可用上限为 128.0 GiB。" in detail_in(told, "zh")
+    for step in range(20):
+        run.agent.feed("stdout", b"step %d/60 loss 0.5\n" % step, run.now)
+    diagnosis = run.agent.end(told)
+    assert "0.011 of the 128.0 GiB" in diagnosis.findings[0].note
+    assert diagnosis.stats.lines == 20 and diagnosis.stats.seconds == 0  # the run's length is no reading time
+
+
 def test_a_kill_that_the_kernel_did_not_count_is_told_as_such(run: Any) -> None:
     """From the counters to the verdict, in one chain."""
     ending = classify(-9, oom_before={"host": 4}, oom_after={"host": 4})

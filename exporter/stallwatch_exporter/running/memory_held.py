@@ -17,17 +17,17 @@ from stallwatch_rules.endings import MemoryKnown
 
 _GIB = 2**30
 # Each sentence in English, as it is kept, beside what says the same in Chinese.
-_RANK = "Rank {rank} held the most memory, up to {size} GiB."
-_ALL = "All processes of the command held up to {size} GiB, of {limit} GiB that they may use."
+_RANK = "Rank {rank} held the most memory, up to {size}."
+_ALL = "All processes of the command held up to {size}, of {limit} that they may use."
 _OOMKILLED = "Kubernetes calls this OOMKilled: the container's memory limit was reached (pod {pod})."
 _ASK = "In Kubernetes, `kubectl describe pod {pod}` tells whether it was OOMKilled or evicted."
 _CHINESE = {
-    _RANK: "rank {rank} 占用内存最多，最高 {size} GiB。",
-    _ALL: "该命令的所有进程合计最高占用 {size} GiB，可用上限为 {limit} GiB。",
+    _RANK: "rank {rank} 占用内存最多，最高 {size}。",
+    _ALL: "该命令的所有进程合计最高占用 {size}，可用上限为 {limit}。",
     _OOMKILLED: "Kubernetes 将其记为 OOMKilled：容器达到了内存上限（pod {pod}）。",
     _ASK: "在 Kubernetes 中，`kubectl describe pod {pod}` 会显示是 OOMKilled 还是被驱逐。",
 }
-_FIELD = r"(?P<\1>[\\w.-]+)"
+_FIELD = r"(?P<\1>[\\w.-]+(?: [GMK]iB)?)"
 _PATTERNS = {
     re.compile(re.sub(r"\\{(\w+)\\}", _FIELD, re.escape(english))): chinese
     for english, chinese in _CHINESE.items()
@@ -89,4 +89,8 @@ def memory_in_chinese(detail: str) -> str:
 
 
 def _size(size: float) -> str:
-    return f"{size / _GIB:.1f}"
+    """In GiB, so that sizes compare at a glance; what is no tenth of one in a smaller unit."""
+    for unit, name in ((_GIB, "GiB"), (2**20, "MiB")):
+        if size >= 0.1 * unit:
+            return f"{size / unit:.1f} {name}"
+    return f"{size / 2**10:.1f} KiB"

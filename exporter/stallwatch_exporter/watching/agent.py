@@ -87,7 +87,6 @@ class Agent:
         self._stall: StallState | None = None  # as it was at the last look
         self._looked_at = 0.0
         self._size = Stats()
-        self._started = time.monotonic()
         self._dropped = 0
         self._unread = 0
         self._fed_at = folder.info.started_at
@@ -314,9 +313,7 @@ class Agent:
         diagnosis, sure = self._diagnoser.diagnose(now, state, ending)
         self._news = False
         if sure:
-            diagnosis.stats = Stats(
-                len(self._readers), self._size.bytes, self._size.lines, time.monotonic() - self._started
-            )
+            diagnosis.stats = Stats(len(self._readers), self._size.bytes, self._size.lines)
             if self._unread:
                 was = "was" if self._unread == 1 else "were"
                 diagnosis.notes.append(f"{counted(self._unread, 'line')} at the end {was} not read in time.")

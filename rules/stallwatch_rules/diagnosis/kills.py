@@ -52,7 +52,9 @@ def weigh_memory(
             kill.facts.add("ending-counted")
         kill.note = say("killed-counted", language)
         return
-    numbers = {"held": f"{memory.most / GIB:.1f}", "limit": f"{memory.limit / GIB:.1f}"}
+    held = memory.most / GIB
+    # A small process holds 0.011 GiB, and none holds 0.0.
+    numbers = {"held": f"{held:.1f}" if held >= 0.1 else f"{held:.2g}", "limit": f"{memory.limit / GIB:.1f}"}
     if memory.speaks == "for":
         kill.facts -= {"signal-only", "ending-killed"}
         kill.facts.add("memory-near-limit")

@@ -157,7 +157,8 @@ def stats_line(diagnosis: Diagnosis, language: str) -> str:
     stats = diagnosis.stats
     files = word("file" if stats.files == 1 else "files", language)
     lines = word("line" if stats.lines == 1 else "lines", language)
-    return f"{stats.files} {files}, {stats.lines:,} {lines}, {_size(stats.bytes)}, {stats.seconds:.1f} s"
+    took = f", {stats.seconds:.1f} s" if stats.seconds else ""
+    return f"{stats.files} {files}, {stats.lines:,} {lines}, {_size(stats.bytes)}{took}"
 
 
 def _size(count: int) -> str:
