@@ -215,8 +215,17 @@ def _told(frame: pd.DataFrame, last_step_at: float | None) -> pd.DataFrame:
     """Without the plateau after the last step: nobody measured there, the run only repeats what it said."""
     if last_step_at is None or frame.empty:
         return frame
-    told = frame[frame["t"] <= last_step_at + _LATE_SECONDS]
-    return (told if not told.empty else frame.drop_duplicates("rank")).reset_index(drop=True)
+    late = frame["t"] > last_step_at + _LATE_SECONDS
+    told = frame[~late]
+    if told.empty:
+        return frame.drop_duplicates("rank").reset_index(drop=True)
+    # Of a number that stays the same the next point may be the one after the last step: it held until there.
+    ends, follow = (rows.groupby("rank", dropna=False) for rows in (told, frame[late]))
+    held = ends.tail(1).merge(follow.head(1), on=["rank", "v"], suffixes=("", "_late"))
+    held = held[held["t"] < last_step_at].assign(t=last_step_at)[list(COLUMNS)]
+    if held.empty:
+        return told.reset_index(drop=True)
+    return pd.concat([told, held]).sort_values(["rank", "t"], kind="stable", ignore_index=True)
 
 
 def _of_phase(frame: pd.DataFrame, phase: str) -> pd.DataFrame:

@@ -95,6 +95,21 @@ def test_everything_of_a_run_from_the_store() -> None:
     assert not found.nothing and frames.from_store(store, "other").nothing
 
 
+@pytest.mark.parametrize("rank", [0, None])
+def test_a_number_that_never_changed_is_a_line_to_the_last_step(rank: int | None) -> None:
+    """The store keeps two points of it: the first one and, long after the last step, the newest one."""
+    store = MetricStore()
+    for second in range(100):
+        store.write(
+            [
+                Reading("r", "stallwatch_grad_norm", rank, "", 1.0),
+                Reading("r", "stallwatch_last_step_timestamp_seconds", 0, "", 1000.0 + min(second, 30)),
+            ],
+            1000.0 + second,
+        )
+    assert pairs(frames.from_store(store, "r").grad_norm) == [(1000, 1), (1030, 1)]
+
+
 def test_a_loss_that_nobody_repeated_is_not_drawn_on_through_a_stall() -> None:
     store = MetricStore()
     for second in range(100):
