@@ -197,10 +197,10 @@ class FaultyChat:
         """Apprise's, with short time-outs."""
         return f"json://127.0.0.1:{self._server.server_port}/hook-s3cr3t?cto=2&rto=0.3"
 
-    def wait_for(self, count: int) -> None:
+    def wait_for(self, count: int, seconds: float = 60) -> None:
         """Until so many messages were taken."""
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.bodies) >= count, timeout=60), self.requests
+            assert self._changed.wait_for(lambda: len(self.bodies) >= count, timeout=seconds), self.requests
 
     def close(self) -> None:
         self._server.shutdown()

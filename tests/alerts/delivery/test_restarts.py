@@ -79,7 +79,7 @@ def test_messages_survive_a_restart_of_postgresql(
     assert troubled.wait(60)
     postgres.start()
     chat.always = None
-    chat.wait_for(3)
+    chat.wait_for(3, 120)  # a claim that could not be given back runs out after a minute
     sender.close(20)
     assert sorted(body["id"] for body in chat.bodies) == ["a/0", "a/1", "a/2"]
 
