@@ -15,6 +15,10 @@ from stallwatch_rules.stacks.listing import listing
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.text.redact import redact
 
+NO_RANK = (
+    "nobody can be asked where the command stands: no process of it that lives is a rank"
+    " (has a RANK, trains with torch, or calls the probe)"
+)
 PATIENCE_SECONDS = 30.0  #: reading the command line of a process that is stuck in the kernel may never end
 
 
@@ -42,6 +46,7 @@ class Evidence:
         self._run = run
         self._notice = notice
         self._clock = clock
+        self._said_why = False  # that there is nobody to ask
         self._found: dict[int, Found] = {}  # by episode
         self._asked: dict[int, float] = {}  # when, by episode that waits for its answer
 
@@ -83,6 +88,9 @@ class Evidence:
         try:
             began = time.monotonic()
             ranks = local_ranks(self._rings, self.command)
+            if not ranks and self.command is not None and not self._said_why:
+                self._said_why = True
+                self._notice(NO_RANK)
             if ranks:
                 asked = gather(ranks)
                 now = time.time()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -185,6 +187,21 @@ def test_asking_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Monke
     assert asking.take(1) == evidence.Found(None)
     assert len(notices) == 1 and asking.take(1) is None  # told once
     stuck.set()
+
+
+def test_where_nobody_can_be_asked_it_is_told_why_once(tmp_path: Path) -> None:
+    notices: list[str] = []
+    asking = evidence.Evidence(tmp_path, None, "plain", notices.append)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as plain:
+        asking.command = plain.pid
+        for episode in (1, 2):
+            asking.gather(episode)
+            end = time.monotonic() + 60
+            while (found := asking.take(episode)) is None and time.monotonic() < end:
+                time.sleep(0.01)
+            assert found == evidence.Found(None)
+        plain.communicate()
+    assert notices == [evidence.NO_RANK]
 
 
 def test_a_rank_that_answered_late_was_not_locked_out(watched: Watched) -> None:
