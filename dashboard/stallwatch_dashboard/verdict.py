@@ -11,11 +11,16 @@ from stallwatch_dashboard import formats
 from stallwatch_dashboard.overview import RunRow, newest
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
+from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.pages.fixes import fixes_for
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.pages.placeholders import why_of
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.phrases import primary_note, where
+from stallwatch_rules.stacks.concluding import TAKE_STACKS
+from stallwatch_rules.stacks.records import StallStacks
+from stallwatch_rules.stacks.words import sentence
+from stallwatch_rules.text.sentences import say as words_of_rules
 
 Level = Literal["critical", "warning", "good", "quiet"]
 
@@ -32,6 +37,7 @@ class Verdict:
     cause: str = ""  #: the rule's title
     rule: str = ""
     why: str = ""
+    place: str = ""  #: where the ranks were, in one sentence
     note: str = ""  #: what it means for this run
     fixes: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
@@ -156,6 +162,12 @@ def _with_incident(
     fixes = list(primary.fixes) if primary else []
     if page is not None and (chinese or not fixes):
         fixes = fixes_for(page, {}, language) or fixes
+    stacks, note = incident.stacks, incident.note
+    place = sentence(stacks, language) if stacks is not None else ""
+    if stacks is not None and incident.rule == SILENT_HANG and _located(stacks):
+        fixes = [fix for fix in fixes if TAKE_STACKS not in fix]
+        for told_in in ("en", "zh"):
+            note = note.removesuffix(words_of_rules("nothing-says-why", told_in))
     facts = [row.exit] if row.exit else []
     if row.ended_at is None:
         lasted = formats.seconds((incident.resolved_at or now) - incident.opened_at)
@@ -176,11 +188,17 @@ def _with_incident(
         cause=title,
         rule=incident.rule,
         why=why,
-        note=incident.note,
+        place=place,
+        note=note,
         fixes=tuple(fixes),
         evidence=tuple(incident.evidence or (primary.evidence if primary else ())),
         page=page,
     )
+
+
+def _located(stacks: StallStacks) -> bool:
+    """Whether it is known of every rank here where it is, so that nobody needs to be sent to find out."""
+    return bool(stacks.groups) and all(g.kind != "unknown" or g.condition != "alive" for g in stacks.groups)
 
 
 def _last_word(incidents: Sequence[Incident]) -> Incident | None:

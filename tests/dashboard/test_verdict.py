@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import timezone
 from typing import Any
 
+import msgspec
 import pytest
 
 from stallwatch_dashboard.overview import RunRow
@@ -14,6 +15,7 @@ from stallwatch_dashboard.words import speaker
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.records import Diagnosis, Finding, Place, Primary
+from stallwatch_rules.stacks.records import StackGroup, StallStacks
 
 NOW = 1_795_000_000.0
 RULE = "zero3-trace-cache-invalidated"
@@ -74,6 +76,32 @@ def test_a_stall_says_how_long_why_and_what_to_change(make_incident: Callable[..
     assert found.fixes[0] == "First `this`."
     assert "at step 57 / 900" in found.facts and "rank 0" in found.facts and "stall at 30 s" in found.facts
     assert found.evidence == tuple(primary().evidence)
+
+
+@pytest.mark.parametrize(
+    ("language", "sentence"),
+    [
+        ("en", "Rank 0 waits in all_reduce; rank 1 is at ddp.py:5 in reward_fn."),
+        ("zh", "rank 0 在 all_reduce 中等待；rank 1 停在 ddp.py:5 的 reward_fn。"),
+    ],
+)
+def test_a_silent_stall_says_where_the_ranks_are_instead_of_how_to_find_out(
+    make_incident: Callable[..., Incident], language: str, sentence: str
+) -> None:
+    groups = [
+        StackGroup([0], "collective", what="all_reduce"),
+        StackGroup([1], "code", place="ddp.py:5 in reward_fn"),
+    ]
+    silent = make_incident(note="No step for 6.0 s. Nothing in the log says why.")
+    before = told(row("stalled"), silent, language=language)
+    assert before.place == "" and "py-spy dump" in before.fixes[0] and before.note == silent.note
+    asked = msgspec.structs.replace(silent, stacks=StallStacks(1.0, 0.1, groups, [1], "elsewhere"))
+    after = told(row("stalled"), asked, language=language)
+    assert after.place == sentence and after.note == "No step for 6.0 s."
+    assert after.fixes == before.fixes[1:]
+    groups.append(StackGroup([2], "unknown"))  # of this one it is still to be found out
+    asked.stacks = StallStacks(1.0, 0.1, groups, [1], "elsewhere")
+    assert told(row("stalled"), asked, language=language).fixes == before.fixes
 
 
 def test_in_chinese_the_rule_page_speaks(make_incident: Callable[..., Incident]) -> None:

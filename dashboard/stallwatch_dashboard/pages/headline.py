@@ -26,6 +26,8 @@ def draw_verdict(found: Verdict, *, icon: str = "", facts: Sequence[str] = ()) -
         left, right = st.columns(2, gap="medium")
         with left:
             st.markdown(f"**{say('cause')}:** {advice(found.cause)}")
+            if found.place:
+                st.markdown(f"**{say('stacks')}:** {markdown(found.place)}")
             if found.note:
                 st.markdown(f"**{say('harm_here')}:** {advice(found.note)}")
             if found.evidence:
