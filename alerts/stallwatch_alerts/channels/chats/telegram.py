@@ -23,7 +23,8 @@ from stallwatch_alerts.channels.posting import Answer, Request, retry_after
 from stallwatch_alerts.messages.layout import Block, Code, Links, blocks_of, fitted, joined
 
 _LIMIT = 4096
-_DOTTED = re.compile(r"[\w/\\-]*\w\.[A-Za-z]\w*(?:[\w./:-]*\w)?")
+# Only from the beginning of a word: tried from each letter, a long word costs the square of its length.
+_DOTTED = re.compile(r"(?<![\w/\\-])[\w/\\-]*\w\.[A-Za-z]\w*(?:[\w./:-]*\w)?")
 _TAG = re.compile(r"<[^>]*>")
 
 
