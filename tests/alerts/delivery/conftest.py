@@ -195,7 +195,7 @@ class FaultyChat:
     @property
     def url(self) -> str:
         """Apprise's, with short time-outs."""
-        return f"json://127.0.0.1:{self._server.server_port}/hook-s3cr3t?cto=2&rto=0.3"
+        return f"json://127.0.0.1:{self._server.server_port}/hook-s3cr3t?cto=2&rto=2"
 
     def wait_for(self, count: int, seconds: float = 60) -> None:
         """Until so many messages were taken."""
