@@ -8,11 +8,11 @@ from typing import BinaryIO
 
 from msgspec import structs
 
-from stallwatch_dashboard.logtail import ANSI
 from stallwatch_exporter.files.inputs import InputProblem, Limits
 from stallwatch_exporter.files.logfiles import LogFile, from_stream
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.records import Line
+from stallwatch_rules.text import ansi
 from stallwatch_rules.text.controls import without_controls
 from stallwatch_rules.text.redact import redact
 
@@ -74,5 +74,5 @@ def _skipped(chunks: Iterator[bytes], most: int) -> tuple[int, Iterator[bytes]]:
 
 def _drawn(line: Line, number: int) -> str:
     mark = "▶" if line.number == number else " "
-    text = without_controls(ANSI.sub("", redact(line.text)))
+    text = without_controls(ansi.IN_TEXT.sub("", redact(line.text)))
     return f"{mark} {line.number:>7,}  {text if len(text) <= _WIDEST else text[: _WIDEST - 1] + '…'}"

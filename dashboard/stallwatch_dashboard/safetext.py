@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from stallwatch_dashboard.logtail import ANSI
 from stallwatch_rules.pages.page import RulePage
+from stallwatch_rules.text import ansi
 from stallwatch_rules.text.controls import without_controls
 
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
@@ -96,7 +96,7 @@ def _cut(text: str, most: int) -> str:
 
 def _seen(text: str) -> str:
     """Without colours, control and direction characters, and halves of surrogates, which cannot be sent."""
-    return without_controls(ANSI.sub("", text.encode("utf-8", "replace").decode("utf-8")))
+    return without_controls(ansi.IN_TEXT.sub("", text.encode("utf-8", "replace").decode("utf-8")))
 
 
 def _bare(fix: str) -> str:
