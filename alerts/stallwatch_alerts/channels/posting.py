@@ -42,6 +42,12 @@ class Answer:
         """Whether HTTP calls it a success; chats tell of errors in a 200, too."""
         return 200 <= self.status < 300
 
+    def code(self, said: object = None) -> str:
+        """The chat's own number for an error where it `said` one, else what HTTP says, or ``malformed``."""
+        if isinstance(said, int):
+            return str(said)
+        return "malformed" if self.ok else f"http-{self.status}"
+
     def json(self) -> dict[str, Any]:
         """The JSON object in it; empty where it holds none."""
         try:

@@ -117,6 +117,13 @@ def bold_label(label: str, rest: str) -> str:
     return f"**{label}** {rest.lstrip()}".rstrip() if label else rest
 
 
+def in_markdown(block: Links | Prose, escaped: Callable[[str], str], line_end: str = "\n") -> str:
+    """Links or prose in a chat's Markdown, whose marks `escaped` takes out of text."""
+    if isinstance(block, Links):
+        return " · ".join(f"[{escaped(label)}]({address(url)})" for label, url in block.links)
+    return line_end.join(bold_label(label, escaped(rest)) for label, rest in block.lines)
+
+
 def address(url: str) -> str:
     """The address as it may stand in Markdown's brackets."""
     return url.replace("(", "%28").replace(")", "%29")

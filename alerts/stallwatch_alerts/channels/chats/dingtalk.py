@@ -29,11 +29,9 @@ from stallwatch_alerts.channels.posting import Answer, Request, retry_after
 from stallwatch_alerts.messages.layout import (
     Block,
     Code,
-    Links,
-    address,
     blocks_of,
-    bold_label,
     fitted,
+    in_markdown,
     joined,
 )
 
@@ -74,7 +72,7 @@ class DingTalk:
         code = said.get("errcode")
         if answer.ok and code == 0:
             return None
-        shown = str(code) if isinstance(code, int) else "malformed" if answer.ok else f"http-{answer.status}"
+        shown = answer.code(code)
         message = str(said.get("errmsg") or answer.status)
         if shown == "310000":
             shown = _which(message)
@@ -119,9 +117,7 @@ def written(blocks: Sequence[Block]) -> str:
 def _written(block: Block) -> str:
     if isinstance(block, Code):
         return "  \n".join(f"> {_escaped(line)}" for line in block.lines)
-    if isinstance(block, Links):
-        return " · ".join(f"[{_escaped(label)}]({address(url)})" for label, url in block.links)
-    return "  \n".join(bold_label(label, _escaped(rest)) for label, rest in block.lines)
+    return in_markdown(block, _escaped, "  \n")
 
 
 def _escaped(text: str) -> str:

@@ -21,12 +21,10 @@ from stallwatch_alerts.channels.posting import Answer, Request, retry_after
 from stallwatch_alerts.messages.layout import (
     Block,
     Code,
-    Links,
-    address,
     blocks_of,
-    bold_label,
     clipped,
     fitted,
+    in_markdown,
     joined,
 )
 
@@ -65,7 +63,7 @@ class Discord:
             return None
         code = str(said.get("code") or "")
         if not code.isdecimal() or code == "0":
-            code = "malformed" if answer.ok else f"http-{answer.status}"
+            code = answer.code()
         return ChannelError(
             f"Discord answered {answer.status}: {said.get('message') or code}",
             chat=self.name,
@@ -82,9 +80,7 @@ def written(blocks: Sequence[Block]) -> str:
 def _written(block: Block) -> str:
     if isinstance(block, Code):
         return "```\n" + "\n".join(block.lines).replace("```", "'''") + "\n```"
-    if isinstance(block, Links):
-        return " · ".join(f"[{_escaped(label)}]({address(url)})" for label, url in block.links)
-    return "\n".join(bold_label(label, _escaped(rest)) for label, rest in block.lines)
+    return in_markdown(block, _escaped)
 
 
 def _title(text: str) -> str:

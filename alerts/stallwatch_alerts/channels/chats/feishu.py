@@ -62,7 +62,7 @@ class Feishu:
         code = said.get("code", said.get("StatusCode"))
         if answer.ok and code == 0:
             return None
-        shown = str(code) if isinstance(code, int) else "malformed" if answer.ok else f"http-{answer.status}"
+        shown = answer.code(code)
         wait = retry_after(answer)
         return ChannelError(
             f"{self.name.capitalize()} answered {shown}: {said.get('msg') or answer.status}",

@@ -86,7 +86,7 @@ class Slack:
             return None
         code = str(said.get("error") or answer.text.strip())
         if not _CODE.fullmatch(code):
-            code = f"http-{answer.status}" if not answer.ok else "malformed"
+            code = answer.code()
         reason = f"Slack answered {answer.status}: {code}"
         return ChannelError(reason, chat=self.name, code=code, retry_after=retry_after(answer))
 

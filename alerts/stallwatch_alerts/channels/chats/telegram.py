@@ -64,7 +64,7 @@ class Telegram:
             return None
         parameters = said.get("parameters")
         parameters = parameters if isinstance(parameters, dict) else {}
-        code = str(said.get("error_code") or ("malformed" if answer.ok else f"http-{answer.status}"))
+        code = str(said.get("error_code") or answer.code())
         described = str(said.get("description") or code)
         if "migrate_to_chat_id" in parameters:
             code, described = "migrated", f"{described}; its id is {parameters['migrate_to_chat_id']}"

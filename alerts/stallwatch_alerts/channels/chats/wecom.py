@@ -24,11 +24,9 @@ from stallwatch_alerts.channels.posting import Answer, Request, retry_after
 from stallwatch_alerts.messages.layout import (
     Block,
     Code,
-    Links,
-    address,
     blocks_of,
-    bold_label,
     fitted,
+    in_markdown,
     joined,
 )
 
@@ -64,7 +62,7 @@ class WeCom:
         code = said.get("errcode")
         if answer.ok and code == 0:
             return None
-        shown = str(code) if isinstance(code, int) else "malformed" if answer.ok else f"http-{answer.status}"
+        shown = answer.code(code)
         wait = retry_after(answer)
         # The message goes on about hints and a requester's address behind the first comma.
         message = str(said.get("errmsg") or answer.status).split(", hint")[0]
@@ -84,9 +82,7 @@ def written(blocks: Sequence[Block]) -> str:
 def _written(block: Block) -> str:
     if isinstance(block, Code):
         return "\n".join(f"> {_plain(line)}" for line in block.lines)
-    if isinstance(block, Links):
-        return " · ".join(f"[{_plain(label)}]({address(url)})" for label, url in block.links)
-    return "\n".join(bold_label(label, _plain(rest)) for label, rest in block.lines)
+    return in_markdown(block, _plain)
 
 
 def _plain(text: str) -> str:
