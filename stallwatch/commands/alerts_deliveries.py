@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stallwatch.commands.alerts_meant import run_meant
-from stallwatch.commands.alerts_people import opened, when
+from stallwatch.commands.alerts_people import opened, show_table, when
 from stallwatch.commands.alerts_words import language_of, say
 from stallwatch.commands.context import App, tell
 
@@ -33,7 +33,6 @@ def deliveries(app: App, run: str | None, limit: int) -> None:
 
     Chats are masked.
     """
-    from rich.console import Console
     from rich.table import Table
 
     config = app.nearly_sound_config(but="alerts.routes")
@@ -46,12 +45,7 @@ def deliveries(app: App, run: str | None, limit: int) -> None:
         table.add_row(
             when(one.created_at), sent, one.state, str(one.attempts), one.name, one.title, one.reason
         )
-    console = Console()
-    if not console.is_terminal:
-        console.width = 240
-    if table.row_count:
-        console.print(table, highlight=False, markup=False)
-    else:
+    if not show_table(table):
         tell(say("no-message", language_of(config)))
 
 

@@ -18,6 +18,8 @@ from stallwatch.commands.context import App, catalogue_of, tell
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rich.table import Table
+
     from stallwatch.config import Config
     from stallwatch_alerts.people import People, Silence
     from stallwatch_alerts.store import IncidentStore
@@ -34,7 +36,6 @@ _SHOWN = 100
 @click.pass_obj
 def list_incidents(app: App, run: str | None, ended: bool, everything: bool) -> None:
     """List incidents that are open, newest first, and the silences in force."""
-    from rich.console import Console
     from rich.table import Table
 
     config = app.nearly_sound_config(but="alerts.routes")
@@ -52,12 +53,7 @@ def list_incidents(app: App, run: str | None, ended: bool, everything: bool) -> 
         if which != "open":
             cells.append("" if incident.resolved_at is None else when(incident.resolved_at))
         table.add_row(*cells, say("yes", language) if people.is_acknowledged(incident.id) else "")
-    console = Console()
-    if not console.is_terminal:
-        console.width = 240
-    if table.row_count:
-        console.print(table, highlight=False, markup=False)
-    else:
+    if not show_table(table):
         tell(say(f"empty-{which}", language))
     if len(found) > _SHOWN:
         tell(say("more", language, count=_SHOWN))
@@ -245,6 +241,18 @@ def _refuse_unknown(config: Config, rule: str, language: str) -> None:
     if names is not None:
         near = say("near", language, names=", ".join(names)) if names else ""
         raise click.UsageError(say("no-rule", language, rule=rule, near=near))
+
+
+def show_table(table: Table) -> bool:
+    """Print it, unless it has no rows."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = 240  # a file or pipe has no edge to wrap at
+    if table.row_count:
+        console.print(table, highlight=False, markup=False)
+    return bool(table.row_count)
 
 
 def when(moment: float) -> str:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import codecs
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from stallwatch_exporter.files.heads import HEAD, broken_at
 from stallwatch_exporter.files.inputs import Limits
-from stallwatch_exporter.files.logfiles import LogFile, expand
+from stallwatch_exporter.files.logfiles import expand
+from stallwatch_exporter.files.telling import ProgressTold, Telling
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.matching.signatures import Signature, SignatureRules, SignatureScan
-
-ProgressTold = Callable[[int, int], None]
-"""Told how many bytes of how many (on disk) were read."""
 
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -38,14 +36,12 @@ class Matching:
         self.files, self.problems = expand(paths, limits=limits)
         self._matcher = matcher
         self._rules = SignatureRules(matcher) if matcher.engine == "hyperscan" else None
-        self._progress = progress
-        self._total = sum(file.size for file in self.files)
-        self._done = 0
+        self._telling = Telling(self.files, progress)
 
     def matches(self) -> Iterator[Signature]:
         """All of them: the files in their order, each file's lines in theirs."""
         for file in self.files:
-            chunks = self._chunks(file)
+            chunks = self._telling.chunks(file, self.problems)
             head = next(chunks, b"")
             portions = itertools.chain([head], chunks)
             if self._rules is None or len(head) < HEAD or head[:2] in _UTF16:
@@ -62,12 +58,3 @@ class Matching:
             lines = reader.finish() if portion is None else reader.feed(portion)
             for index, rule, captures in self._matcher.match(lines):
                 yield Signature(rule, lines[index], captures)
-
-    def _chunks(self, file: LogFile) -> Iterator[bytes]:
-        read = 0
-        for chunk in file.chunks(self.problems):
-            yield chunk
-            read += len(chunk)
-            if self._progress is not None:
-                self._progress(self._done + min(read, file.size), self._total)
-        self._done += file.size

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from stallwatch_exporter.files.allfiles import Parallel, read_all
 from stallwatch_exporter.files.inputs import InputProblem, Limits
 from stallwatch_exporter.files.logfiles import LogFile, expand, from_stream
+from stallwatch_exporter.files.telling import ProgressTold
 from stallwatch_exporter.stacks.kept import kept_stacks
 from stallwatch_rules.endings import Left, MemoryKnown
 from stallwatch_rules.lines.reader import MAX_LINE
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from stallwatch_rules.failures.novelty import Baseline
 
 __all__ = ["InputProblem", "Parallel", "diagnose_each", "diagnose_paths", "diagnose_streams"]
-
-ProgressTold = Callable[[int, int], None]
-"""Told how many bytes of how many (on disk) were read."""
 
 _NAMED = 3  # files of those that were passed over
 

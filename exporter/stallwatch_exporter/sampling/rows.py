@@ -5,20 +5,18 @@ from __future__ import annotations
 import codecs
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from stallwatch_exporter.files.heads import broken_at
 from stallwatch_exporter.files.inputs import Limits
 from stallwatch_exporter.files.logfiles import LogFile, expand
+from stallwatch_exporter.files.telling import ProgressTold, Telling
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.samples.table import Row, RowReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-ProgressTold = Callable[[int, int], None]
-"""Told how many bytes of how many (on disk) were read."""
 
 BLOCK = 4 * 1024 * 1024  #: bytes that are looked through at once
 _FIRST_LINES = 1000  # they show what kind of log it is
@@ -36,21 +34,19 @@ class Sampling:
         limits: Limits | None = None,
     ) -> None:
         self.files, self.problems = expand(paths, limits=limits)
-        self._progress = progress
-        self._total = sum(file.size for file in self.files)
-        self._done = 0
+        self._telling = Telling(self.files, progress)
 
     def rows(self) -> Iterator[list[Row]]:
         """All rows, read line by line: needs nothing but Python."""
         for file in self.files:
-            yield from _row_lists(file, self._chunks(file))
+            yield from _row_lists(file, self._telling.chunks(file, self.problems))
 
     def tables(self) -> Iterator[pa.Table]:
         """The same as Arrow tables, read in blocks where the log allows it."""
         from stallwatch_exporter.sampling.tables import table_of_block, table_of_rows
 
         for file in self.files:
-            chunks = self._chunks(file)
+            chunks = self._telling.chunks(file, self.problems)
             start = next(chunks, b"")
             reader = _reader(file, start)
             head, rest = _head(itertools.chain([start], chunks))
@@ -66,15 +62,6 @@ class Sampling:
             bulk = BulkReader(file.name, file.rank)
             for block in blocks(itertools.chain([head.removeprefix(codecs.BOM_UTF8)], rest), BLOCK):
                 yield table_of_block(bulk.read(block), file.name)
-
-    def _chunks(self, file: LogFile) -> Iterator[bytes]:
-        read = 0
-        for chunk in file.chunks(self.problems):
-            yield chunk
-            read += len(chunk)
-            if self._progress is not None:
-                self._progress(self._done + min(read, file.size), self._total)
-        self._done += file.size
 
 
 def _row_lists(file: LogFile, chunks: Iterator[bytes]) -> Iterator[list[Row]]:

@@ -1,0 +1,30 @@
+"""How far the reading of several files is, told to whoever waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from stallwatch_exporter.files.inputs import InputProblem
+from stallwatch_exporter.files.logfiles import LogFile
+
+ProgressTold = Callable[[int, int], None]
+"""Told how many bytes of how many (on disk) were read."""
+
+
+class Telling:
+    """Reads files one after the other and tells `progress` of it; sizes of packed files are those on disk."""
+
+    def __init__(self, files: Sequence[LogFile], progress: ProgressTold | None) -> None:
+        self._progress = progress
+        self._total = sum(file.size for file in files)
+        self._done = 0
+
+    def chunks(self, file: LogFile, problems: list[InputProblem]) -> Iterator[bytes]:
+        """The pieces of one of the files; what is wrong with it goes into `problems`."""
+        read = 0
+        for chunk in file.chunks(problems):
+            yield chunk
+            read += len(chunk)
+            if self._progress is not None:
+                self._progress(self._done + min(read, file.size), self._total)
+        self._done += file.size
