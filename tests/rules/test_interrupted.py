@@ -38,7 +38,7 @@ def steps(first: int, last: int, begin: float = 0) -> str:
 def crash(second: float, rank: int, last: str) -> str:
     frame = (
         "Traceback (most recent call last):",
-        '  File "/work/train.py", line 7, in <module>',
+        '  File "/srv/train.py", line 7, in <module>',
         "    step()",
     )
     return stamped(second, rank, *frame, last)

@@ -13,7 +13,7 @@ from stallwatch_rules.report.brief import to_brief
 STEPS = "".join(f"[rank0]: step {step}/200 loss {2 / step:.4f}\n" for step in range(1, 48))
 CRASH = (
     "[rank1]: Traceback (most recent call last):\n"
-    '[rank1]:   File "/work/rank.py", line 8, in <module>\n'
+    '[rank1]:   File "/srv/rank.py", line 8, in <module>\n'
     "[rank1]:     reward(batch)\n"
     "[rank1]: ValueError: no reward for batch 24\n"
 )
