@@ -1,0 +1,40 @@
+"""The agent where time is not even: suspended, set back, or behind with what it reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from agentcases import OOM
+
+
+def test_suspension_of_the_watcher_is_no_stall(run: Any) -> None:
+    run.steps(1, 10)
+    run.now += 5000.0
+    run.agent.paused(5000.0)
+    run.wait(20)
+    assert run.told == []
+
+
+def test_a_run_that_is_read_late_is_judged_as_of_what_was_read(run: Any) -> None:
+    """Files tell no times: what is read late came some time before, and there may be more."""
+    run.steps(1, 10)
+    read = run.now
+    run.now += 100.0
+    run.agent.feed("stdout", b"step 11/1000 loss 0.5\n", run.now)
+    run.say(*OOM)
+    run.agent.tick(run.now, read_until=read)
+    assert run.told == []  # the other lines of the failure may still come
+    run.now += 2.0
+    run.agent.tick(run.now)
+    assert run.changes == [("finding/cuda-oom/1", "open", "")]
+
+
+def test_a_clock_that_is_set_back_does_not_blind_the_agent(run: Any) -> None:
+    run.steps(1, 10)
+    run.say(*OOM)
+    run.now -= 3600.0
+    run.wait(40)
+    assert ("finding/cuda-oom/1", "open", "") in run.changes
+    assert any(change[0].startswith("stall/") for change in run.changes)
+    assert run.kept("agent.json")["updated_at"] == pytest.approx(run.now, abs=1.5)

@@ -1,0 +1,86 @@
+"""The agent at the end of a run: what is told of it, and what becomes of an open stall."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from agentcases import OOM
+
+
+def test_a_healthy_run_says_nothing(run: Any) -> None:
+    run.steps(1, 50)
+    run.say("Training completed.")
+    run.wait(60)
+    diagnosis = run.end("finished", 0)
+    assert run.told == [] and run.notices == []
+    assert diagnosis.verdict == "healthy"
+    assert run.kept("agent.json")["state"] == "finished"
+    assert run.kept("diagnosis.json")["verdict"] == "healthy"
+
+
+def test_a_run_that_dies_at_once_sends_one_message(run: Any) -> None:
+    run.steps(1, 10)
+    run.say(*OOM)
+    run.now += 0.5
+    run.end()
+    assert run.changes == [("ended/cuda-oom/1", "open", "")]
+    assert run.told[0].severity == "critical" and run.told[0].step == 10
+
+
+def test_an_unknown_failure_is_told_by_its_exception(run: Any) -> None:
+    run.steps(1, 3)
+    run.say(
+        "Traceback (most recent call last):",
+        '  File "/w/train.py", line 7, in <module>',
+        "    main()",
+        "ValueError: the tokenizer has no chat template",
+    )
+    run.end()
+    (ended,) = run.told
+    assert ended.rule == "unknown-failure"
+    assert ended.evidence[-1] == "ValueError: the tokenizer has no chat template"
+
+
+def test_a_failure_without_a_word_shows_the_last_lines(run: Any) -> None:
+    run.steps(1, 10)
+    run.end("killed", 137)
+    (ended,) = run.told
+    assert ended.evidence[-1] == "step 10/1000 loss 0.2000"
+    assert run.kept("agent.json")["ending"]["kind"] == "killed"
+
+
+def test_a_stall_that_ends_in_a_kill_is_closed_with_its_whole_length(run: Any) -> None:
+    run.steps(1, 10)
+    run.wait(100)
+    run.end("killed", 137)
+    kinds = [
+        (incident.kind, incident.status)
+        for incident in run.told
+        if incident.status != "open" or incident.kind == "ended"
+    ]
+    assert kinds == [("stall", "resolved"), ("ended", "open")]
+    resolved = next(incident for incident in run.told if incident.status == "resolved")
+    assert resolved.resolution == "run-failed" and resolved.stalled_seconds == 100.0
+
+
+def test_a_stall_that_ctrl_c_ends_is_closed_as_stopped(run: Any) -> None:
+    run.steps(1, 10)
+    run.wait(100)
+    run.end("interrupted", 130)
+    assert run.told[-1].resolution == "run-stopped" and run.told[-1].stalled_seconds == 100.0
+    assert not any(incident.kind == "ended" for incident in run.told)
+
+
+@pytest.mark.parametrize("kind", ["interrupted", "finished"])
+def test_ctrl_c_and_a_good_end_are_no_incidents(run: Any, kind: str) -> None:
+    run.steps(1, 10)
+    run.end(kind, 130 if kind == "interrupted" else 0)
+    assert run.told == []
+
+
+def test_a_watch_that_is_taken_away_leaves_incidents_open(run: Any) -> None:
+    run.steps(1, 10)
+    run.wait(40)
+    run.end("unknown", None)
+    assert {change[1] for change in run.changes} == {"open"}

@@ -1,0 +1,100 @@
+"""The agent stays alive: faults of its own, of sinks and disks, and output that no one would expect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from agentcases import HANG, OOM
+
+from stallwatch_exporter.watching.agent import Agent
+
+Make = Callable[..., Any]
+
+
+def test_a_diagnosis_that_fails_does_not_keep_an_incident_back(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.steps(1, 10)
+    monkeypatch.setattr(run.agent._reading, "diagnose", lambda **_: 1 / 0)
+    run.say(*OOM)
+    run.wait(40)
+    assert run.changes == [("finding/cuda-oom/1", "open", ""), (HANG + "/1", "open", "")]
+    assert run.told[1].step == 10 and run.told[1].evidence
+    run.end("killed", 137)
+    assert run.changes[-1] == ("ended/unknown-failure/1", "open", "")
+    assert run.kept("diagnosis.json")["verdict"] == "unknown-failure"
+    assert len(run.notices) == 1
+
+
+def test_a_user_who_cannot_be_told_costs_nothing_else(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(text: str) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    run.agent = Agent(
+        run.folder, run.settings, run.catalogue, [run.told.append], clock=lambda: run.now, notice=gone
+    )
+    run.steps(1, 10)
+    monkeypatch.setattr(run.agent._reading, "feed", lambda lines: 1 / 0)
+    run.say("a line that cannot be read")
+    run.wait(40)
+    assert run.changes == [(HANG + "/1", "open", "")]
+
+
+def test_a_sink_that_fails_is_told_once_and_the_others_still_hear(run: Any, catalogue: Any) -> None:
+    heard: list[Any] = []
+
+    def broken(incident: Any) -> None:
+        raise RuntimeError("chat is down")
+
+    agent = Agent(
+        run.folder,
+        run.settings,
+        catalogue,
+        [broken, heard.append],
+        clock=lambda: run.now,
+        notice=run.notices.append,
+    )
+    run.agent = agent
+    run.steps(1, 10)
+    run.wait(40)
+    run.say("step 11/1000 loss 0.18")
+    run.wait(2)
+    assert {incident.status for incident in heard} == {"open", "resolved"}
+    assert agent.errors >= 2
+    assert [text for text in run.notices if "chat is down" in text] == run.notices
+    assert len(run.notices) == 1
+
+
+def test_a_fault_in_the_reader_is_survived(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.steps(1, 10)
+    monkeypatch.setattr(run.agent._reading, "feed", lambda lines: 1 / 0)
+    run.say("step 11/1000 loss 0.18")
+    monkeypatch.setattr(run.agent._reading, "diagnose", lambda **_: 1 / 0)
+    run.wait(40)
+    diagnosis = run.end()
+    assert diagnosis.verdict == "unknown-failure" and diagnosis.notes
+    assert run.agent.errors > 2 and any("ZeroDivisionError" in text for text in run.notices)
+    assert b"step 11/1000" in (run.folder.path / "output.log").read_bytes()
+
+
+def test_a_home_that_cannot_be_written_costs_only_the_copies(watch: Make, tmp_path: Any) -> None:
+    (tmp_path / "home").write_text("a file where the folder should be")
+    run = watch()
+    run.steps(1, 10)
+    run.wait(40)
+    run.end()
+    assert [change[:2] for change in run.changes][:2] == [(HANG + "/1", "open"), (HANG + "/1", "resolved")]
+    assert run.told[-1].kind == "ended"
+    assert run.metric("stallwatch_log_lines_total") == 10
+    assert (tmp_path / "home").is_file()
+
+
+def test_binary_junk_and_endless_lines_do_not_hurt(run: Any) -> None:
+    run.steps(1, 10)
+    run.agent.feed("stdout", bytes(range(256)) * 1000, run.now)
+    run.agent.feed("stdout", b"x" * 3_000_000, run.now)
+    run.agent.feed("stdout", b"\n\xff\xfe\n", run.now)
+    run.steps(11, 12)
+    assert run.agent.errors == 0 and run.metric("stallwatch_step") == 12

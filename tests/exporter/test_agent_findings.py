@@ -1,0 +1,112 @@
+"""The agent at an error that was printed: told while the run is up, and taken back if training goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from agentcases import OOM
+
+UNKNOWN = [
+    "Traceback (most recent call last):",
+    '  File "/w/train.py", line 7, in <module>',
+    "    main()",
+    "ValueError: the tokenizer has no chat template",
+]
+
+
+def test_a_fatal_cause_is_raised_while_the_launcher_still_waits(run: Any) -> None:
+    run.steps(1, 10)
+    run.say(*OOM)
+    assert run.told == []
+    run.wait(2)
+    (finding,) = run.told
+    assert (finding.kind, finding.rule, finding.rank, finding.severity) == (
+        "finding",
+        "cuda-oom",
+        3,
+        "critical",
+    )
+    assert "CUDA out of memory" in finding.evidence[0]
+    assert finding.primary is not None and finding.primary.fixes
+    run.say(*OOM)
+    run.wait(10)
+    diagnosis = run.end()
+    assert run.changes == [
+        ("finding/cuda-oom/1", "open", ""),
+        ("finding/cuda-oom/1", "resolved", "run-failed"),
+        ("ended/cuda-oom/1", "open", ""),
+    ]
+    assert diagnosis.verdict == "failed" and run.told[-1].ending is not None
+
+
+def test_an_error_that_training_survives_is_taken_back(run: Any) -> None:
+    run.steps(1, 10)
+    run.say(*OOM)
+    run.steps(11, 60)
+    assert run.changes == [
+        ("finding/cuda-oom/1", "open", ""),
+        ("finding/cuda-oom/1", "resolved", "recovered"),
+    ]
+
+
+def test_wrappers_and_notices_raise_nothing_while_the_run_is_up(run: Any) -> None:
+    run.steps(1, 10)
+    run.say("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:", "WARNING: something")
+    run.steps(11, 20)
+    assert run.told == []
+    assert run.metric("stallwatch_warnings_total") == 1
+
+
+def test_an_unknown_exception_that_was_the_last_word_is_told(run: Any) -> None:
+    """Such as of a tailed run: nobody sees its end."""
+    run.steps(1, 3)
+    run.say(*UNKNOWN)
+    run.wait(29)
+    assert run.told == []
+    run.wait(2)
+    (finding,) = run.told
+    assert (finding.kind, finding.rule, finding.severity) == ("finding", "unknown-failure", "critical")
+    assert finding.evidence[-1] == "ValueError: the tokenizer has no chat template"
+    run.wait(100)
+    assert len(run.changes) == 1
+    run.end("unknown", None)
+    assert len(run.changes) == 1
+
+
+def test_an_unknown_exception_that_training_survives_is_no_news(run: Any) -> None:
+    run.steps(1, 3)
+    run.say(*UNKNOWN)
+    run.steps(4, 60)
+    run.wait(25)
+    assert [each.rule for each in run.told] == []
+
+
+def test_an_unknown_exception_is_taken_back_when_training_goes_on(run: Any) -> None:
+    run.steps(1, 3)
+    run.say(*UNKNOWN)
+    run.wait(31)
+    run.steps(4, 60)
+    assert run.changes == [
+        ("finding/unknown-failure/1", "open", ""),
+        ("finding/unknown-failure/1", "resolved", "recovered"),
+    ]
+
+
+def test_an_unknown_exception_of_the_past_is_no_news(run: Any) -> None:
+    run.agent.history(
+        "stdout", "".join(f"{line}\n" for line in ["step 1/9 loss 1", *UNKNOWN]).encode(), None, counted=True
+    )
+    run.agent.history_ends(run.now)
+    run.wait(10)
+    run.say("a word")
+    run.wait(60)
+    assert run.told == []
+
+
+@pytest.mark.parametrize(("lines", "rule"), [(OOM, "cuda-oom"), (UNKNOWN, "unknown-failure")])
+def test_what_waits_to_be_told_is_told_when_the_watching_stops(run: Any, lines: list[str], rule: str) -> None:
+    run.steps(1, 3)
+    run.say(*lines)
+    run.end("unknown", None)
+    assert run.changes == [(f"finding/{rule}/1", "open", "")]

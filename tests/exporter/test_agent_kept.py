@@ -1,0 +1,62 @@
+"""What the agent keeps and publishes of a run's output: numbers, versions, copies, and no secrets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stallwatch_exporter.runs.cri import parse_record
+
+
+def test_progress_bars_and_ranks_are_understood(run: Any) -> None:
+    for step in range(1, 12):
+        run.wait(2)
+        run.agent.feed(
+            "stderr",
+            f"\r{step * 2:3d}%|##   | {step}/50 [00:{step * 2:02d}<01:00,  2.00s/it]".encode(),
+            run.now,
+        )
+        run.say(f"[rank1]: {{'loss': '{1 / step:.3f}', 'grad_norm': 'nan', 'learning_rate': '1e-05'}}")
+    run.wait(1)
+    assert run.metric("stallwatch_step") == 11  # no carriage return came after the last state
+    assert run.metric("stallwatch_target_steps") == 50
+    assert run.metric("stallwatch_loss{rank=1}") == 0.091
+    assert run.metric("stallwatch_learning_rate{rank=1}") == 1e-05
+    assert str(run.metric("stallwatch_grad_norm{rank=1}")) == "nan"
+    assert run.metric("stallwatch_last_step_timestamp_seconds") is not None
+    assert run.metric("stallwatch_step_duration_seconds_count") == 10
+    assert run.metric("stallwatch_step_duration_seconds_sum") == pytest.approx(20.0)
+    assert run.kept("agent.json")["rank_logs"] == ["output.log", "ranks/rank1.log"]
+
+
+def test_the_copies_hold_what_was_printed(run: Any) -> None:
+    run.say("hello", "[rank1]: one")
+    run.end("finished", 0)
+    records = [parse_record(line) for line in (run.folder.path / "ranks/rank1.log").read_bytes().splitlines()]
+    assert [record.text for record in records if record] == [b"[rank1]: one"]
+
+
+def test_secrets_reach_neither_disk_nor_sinks(run: Any) -> None:
+    token = "hf_" + "A1b2" * 9
+    run.steps(1, 10)
+    run.say(f"logging in with {token}")
+    run.say(
+        "Traceback (most recent call last):", '  File "/w/t.py", line 1', f"ValueError: bad token {token}"
+    )
+    run.end()
+    assert run.told and token not in repr(run.told)
+    for path in run.folder.path.rglob("*"):
+        assert path.is_dir() or token not in path.read_text()
+
+
+def test_versions_that_the_log_names_become_labels(run: Any) -> None:
+    run.say("versions torch=2.6.0 deepspeed=0.16.4 flash-attn=2.7.0")
+    run.steps(1, 10)
+    run.wait(10)
+    labels = None
+    for family in run.agent.metrics.registry.collect():
+        if family.name == "stallwatch_run":
+            labels = family.samples[0].labels
+    assert labels is not None
+    assert (labels["torch"], labels["deepspeed"], labels["flash_attn"]) == ("2.6.0", "0.16.4", "2.7.0")

@@ -1,0 +1,53 @@
+"""A second agent in the folder of the first: its incidents go on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentcases import HANG
+
+from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_exporter.watching.agent import Agent
+
+
+def again(run: Any) -> None:
+    """The agent is gone, and another goes on in its folder."""
+    run.folder = RunFolder.create("sft", ["python", "sft.py"], home=run.home, now=run.now, reuse=True)
+    run.told.clear()
+    run.agent = Agent(run.folder, run.settings, run.catalogue, [run.told.append], clock=lambda: run.now)
+
+
+def test_episodes_count_on_and_what_was_left_open_is_resolved(run: Any) -> None:
+    run.steps(1, 10)
+    run.wait(40)
+    run.end("unknown", None)
+    again(run)
+    assert run.metric("stallwatch_incident_open{rule=silent-hang-no-error,severity=critical}") == 1
+    run.steps(11, 20)
+    assert run.changes == [(HANG + "/1", "resolved", "recovered")]
+    run.wait(40)
+    assert run.changes[1:] == [(HANG + "/2", "open", "")]
+
+
+def test_a_stall_that_still_lasts_is_gone_on_with(run: Any) -> None:
+    log = "".join(f"step {step}/1000 loss 0.5\n" for step in range(1, 11)).encode()
+    run.steps(1, 10)
+    last = run.now
+    run.wait(40)
+    run.end("unknown", None)
+    again(run)
+    run.agent.history("stdout", log, None, counted=False)
+    run.agent.history_ends(last)
+    run.wait(1800)
+    assert {each.id for each in run.told} == {"sft/" + HANG + "/1"}
+    assert {each.status for each in run.told} == {"open"}
+
+
+def test_a_torn_record_of_incidents_is_passed_over(run: Any) -> None:
+    run.steps(1, 10)
+    run.wait(40)
+    with (run.folder.path / "incidents.jsonl").open("ab") as out:
+        out.write(b'{"id": "sft/st\n\xff\n')
+    again(run)
+    run.steps(11, 12)
+    assert run.changes == [(HANG + "/1", "resolved", "recovered")]

@@ -1,0 +1,49 @@
+"""The agent at invalidated trace caches and slow steps: a stall's cause, a warning, or nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+CACHE = "Invalidate trace cache @ step 10: expected module 19, but got module 11"
+
+
+def test_invalidations_before_the_silence_are_named_as_its_cause(run: Any) -> None:
+    for step in range(1, 21):
+        run.steps(step, step)
+        run.say(*[CACHE] * 3)
+    assert run.told == []
+    run.wait(32)
+    assert run.changes == [("stall/zero3-trace-cache-invalidated/1", "open", "")]
+    (stall,) = run.told
+    assert stall.count == 60 and CACHE in stall.evidence[0] and stall.note
+    run.wait(60)
+    assert len(run.changes) == 1  # not told a second time as a finding
+    run.say("step 21/1000 loss 0.1")
+    run.wait(1)
+    assert run.changes[1:] == [("stall/zero3-trace-cache-invalidated/1", "resolved", "recovered")]
+    assert run.metric("stallwatch_trace_cache_invalidations_total") == 60
+
+
+def test_invalidations_in_a_run_that_advances_raise_nothing(run: Any) -> None:
+    for step in range(1, 60):
+        run.say(CACHE)
+        run.steps(step, step)
+    assert run.told == []
+
+
+def test_invalidations_that_slow_the_run_down_are_a_warning(run: Any) -> None:
+    run.steps(1, 40, seconds=1.0)
+    for step in range(41, 90):
+        run.say(*[CACHE] * 4)
+        run.steps(step, step, seconds=4.0)
+    opened = [incident for incident in run.told if incident.status == "open"]
+    assert [(one.rule, one.severity) for one in opened][:1] == [("zero3-trace-cache-invalidated", "warning")]
+    assert [one.rule for one in opened if one.status == "open"].count("step-time-degraded") == 0
+    run.end("finished", 0)
+    assert {change[0] for change in run.changes} == {"finding/zero3-trace-cache-invalidated/1"}
+
+
+def test_steps_that_become_slower_by_themselves_are_a_warning(run: Any) -> None:
+    run.steps(1, 40, seconds=1.0)
+    run.steps(41, 90, seconds=4.0)
+    assert [(one.rule, one.severity) for one in run.told][:1] == [("step-time-degraded", "warning")]

@@ -1,0 +1,105 @@
+"""The agent at a stall: when it is raised, when it is over, and what is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from agentcases import HANG
+
+Make = Callable[..., Any]
+
+
+def test_a_stall_is_raised_within_the_learnt_threshold_and_recovers(run: Any) -> None:
+    run.steps(1, 10)
+    run.wait(30)
+    assert run.told == []
+    run.wait(1)
+    (stall,) = run.told
+    assert (stall.id, stall.severity, stall.status) == ("sft/" + HANG + "/1", "critical", "open")
+    assert (stall.step, stall.total_steps, stall.phase) == (10, 1000, "train")
+    assert stall.threshold_seconds == 30.0 and stall.stalled_seconds == 31.0
+    assert stall.last_loss == 0.2
+    assert stall.primary is not None and stall.primary.fixes
+    assert run.kept("agent.json")["state"] == "stalled"
+    assert run.metric("stallwatch_incident_open{rule=silent-hang-no-error,severity=critical}") == 1
+
+    run.wait(69)
+    run.say("step 11/1000 loss 0.18")
+    run.wait(1)
+    assert run.changes == [(HANG + "/1", "open", ""), (HANG + "/1", "resolved", "recovered")]
+    assert run.told[-1].stalled_seconds == 100.0
+    assert run.told[-1].step == 11 and run.told[-1].last_loss == 0.18
+    assert run.metric("stallwatch_incident_open{rule=silent-hang-no-error,severity=critical}") == 0
+    assert run.metric("stallwatch_stalled_seconds_total") == pytest.approx(70, abs=1.5)
+    assert run.kept("agent.json")["state"] == "training"
+
+
+def test_a_second_stall_alerts_again(run: Any) -> None:
+    run.steps(1, 10)
+    run.wait(40)
+    run.say("step 11/1000 loss 0.18")
+    run.wait(60)
+    assert len(run.changes) == 2  # as long as it came back from, and half as long again, it is no news
+    run.wait(1)
+    assert [change[0] for change in run.changes] == [HANG + "/1", HANG + "/1", HANG + "/2"]
+    assert [incident.id for incident in run.kept_incidents if incident.status == "open"][-1].endswith("/2")
+
+
+def test_two_stalls_between_two_looks_are_two(run: Any) -> None:
+    run.steps(1, 10)
+    run.wait(40)
+    run.now += 0.1
+    run.say("step 11/1000 loss 0.18")
+    run.now += 61.0  # the agent had no time to look
+    run.agent.tick(run.now)
+    assert run.changes == [
+        (HANG + "/1", "open", ""),
+        (HANG + "/1", "resolved", "recovered"),
+        (HANG + "/2", "open", ""),
+    ]
+
+
+def test_a_long_stall_is_updated_but_not_every_second(run: Any) -> None:
+    run.steps(1, 10)
+    run.wait(331)
+    assert {incident.status for incident in run.told} == {"open"}
+    assert 3 <= len(run.told) <= 8
+    assert run.told[-1].stalled_seconds > 250
+
+
+def test_an_evaluation_longer_than_many_steps_is_no_stall(run: Any) -> None:
+    run.steps(1, 20)
+    run.say("***** Running Evaluation *****")
+    run.wait(600)
+    run.steps(21, 30)
+    assert run.told == []
+    assert run.metric("stallwatch_phase{stallwatch_phase=train}") == 1
+
+
+def test_before_the_first_step_it_waits_long(run: Any) -> None:
+    run.say("Loading checkpoint shards")
+    run.wait(3599)
+    assert run.told == []
+    run.wait(2)
+    assert run.changes == [(HANG + "/1", "open", "")]
+    assert run.told[0].phase == "init" and run.told[0].step is None
+
+
+def test_the_threshold_is_published(watch: Make) -> None:
+    run = watch(stall_floor_seconds=5.0, stall_factor=4.0)
+    assert run.metric("stallwatch_stall_threshold_seconds{phase=init}") == 3600
+    run.steps(1, 12, seconds=2.0)
+    run.wait(1)
+    assert run.metric("stallwatch_stall_threshold_seconds{phase=train}") == pytest.approx(8.0)
+
+
+def test_a_recovery_from_a_long_start_names_where_the_run_is_now(watch: Make) -> None:
+    run = watch(stall_start_seconds=10.0)
+    run.wait(22)
+    run.say("step 1/1000 loss 0.5")
+    run.wait(1)
+    opened, over = [run.told[0], run.told[-1]]
+    assert (opened.phase, opened.step) == ("init", None)
+    assert (over.resolution, over.phase, over.step) == ("recovered", "train", 1)
