@@ -1,0 +1,56 @@
+"""What a relay says of itself: its log of deliveries, its numbers, and whether it is blind."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from alertmanager import alert, group
+
+
+def test_the_log_of_deliveries_and_the_numbers_hold_no_secret(start: Any, chat_server: Any) -> None:
+    chat_server.answers = [500]
+    post = start()
+    post(group(alert("StallwatchRankGone")))
+    post(group(alert("StallwatchWatchdog")))
+    chat_server.wait_for_requests(2)
+    post.relay.close()
+    (message,) = [vars_of(one) for one in post.relay._messages("myrun")]
+    assert (message["state"], message["attempts"]) == ("sent", 2)
+    assert message["name"].endswith("/****") and "s3cr3t" not in json.dumps(message)
+
+
+def vars_of(delivery: Any) -> dict[str, Any]:
+    import dataclasses
+
+    return dataclasses.asdict(delivery)
+
+
+def test_the_numbers(start: Any, chat_server: Any) -> None:
+    post = start()
+    post(group(alert("StallwatchRankGone"), alert("StallwatchWatchdog")))
+    post(b"nonsense")
+    chat_server.wait_for_requests(1)
+    status, text = post.answer(None, "/metrics")
+    assert status == 200
+    assert 'stallwatch_relay_notifications_total{outcome="stored"} 1.0' in text
+    assert 'stallwatch_relay_notifications_total{outcome="refused"} 1.0' in text
+    assert "stallwatch_relay_watchdog_timestamp_seconds 1." in text
+
+
+def test_it_is_blind_until_it_hears_the_watchdog_and_when_that_falls_silent(start: Any) -> None:
+    post = start(watchdog_seconds=300)
+    relay = post.relay
+    assert "does not fire here" in relay.blind()
+    post(group(alert("StallwatchWatchdog")))
+    assert relay.blind() == ""
+    post(group(alert("StallwatchWatchdog", firing=False)))  # Alertmanager has not heard of it for a while
+    assert "does not fire here" in relay.blind()
+    post(group(alert("StallwatchWatchdog")))
+    relay._relaying.watchdog_at -= 301
+    assert "300 s" in relay.blind()
+    # One Prometheus of two fell silent, or was replaced: the other one is heard.
+    heard, silent = (alert("StallwatchWatchdog", firing=firing) for firing in (True, False))
+    for alerts in ((heard, silent), (silent, heard)):
+        post(group(*alerts))
+        assert relay.blind() == ""

@@ -1,0 +1,139 @@
+"""Which incident an alert is of, so that each is told once, and its end to who heard of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from alertmanager import STARTED, alert, group, told
+
+from stallwatch_alerts.settings import AlertSettings
+from stallwatch_alerts.store import IncidentStore
+from stallwatch_alerts.store_sink import StoreSink
+from stallwatch_exporter.incident import Incident
+from stallwatch_rules.pages.catalogue import Catalogue
+
+Stall = Callable[..., Incident]
+
+
+def test_all_alerts_of_one_incident_are_one_message_and_repeats_are_none(
+    start: Any, store: IncidentStore, stall: Stall, chat_server: Any
+) -> None:
+    store.upsert(stall())
+    post = start()
+    both = group(
+        alert("StallwatchStalled", incident="stall"),
+        alert("StallwatchSilentHangNoError", rule="silent-hang-no-error"),
+    )
+    answers = [post.answer(both) for _ in range(3)]  # Alertmanager repeats a group while it fires
+    assert [status for status, _ in answers] == [200, 200, 200]
+    assert [text for _, text in answers] == ["stored: 1 new\n", *["stored: 1 repeated\n"] * 2]
+    assert told(chat_server, 1) == [("stall", "silent-hang-no-error", "open")]
+
+
+def test_the_end_is_told_when_the_incident_ended_and_only_to_who_heard_of_it(
+    start: Any, store: IncidentStore, stall: Stall, chat_server: Any
+) -> None:
+    store.upsert(stall())
+    post = start()
+    over = group(alert(incident="stall", firing=False))
+    assert post.answer(over)[1] == "stored: nothing to tell\n"  # the metrics went, the stall did not
+    post(group(alert(incident="stall")))
+    store.upsert(stall(status="resolved", resolution="recovered", resolved_at=1090.0, updated_at=1090.0))
+    post(over)
+    assert told(chat_server, 2) == [
+        ("stall", "silent-hang-no-error", "open"),
+        ("stall", "silent-hang-no-error", "resolved"),
+    ]
+    store.upsert(stall(id="myrun/stall/silent-hang-no-error/2", episode=2, opened_at=2000.0))
+    store.upsert(
+        stall(id="myrun/stall/silent-hang-no-error/2", episode=2, opened_at=2000.0, status="resolved")
+    )
+    answer = post.answer(over)[1]
+    assert answer == "stored: 1 not to be told (min_severity and routes)\n"  # nobody was told that it began
+
+
+def test_a_second_episode_is_told_again(
+    start: Any, store: IncidentStore, stall: Stall, chat_server: Any
+) -> None:
+    post = start()
+    for episode in (1, 2):
+        identity = f"myrun/stall/silent-hang-no-error/{episode}"
+        store.upsert(stall(id=identity, episode=episode, opened_at=1000.0 * episode))
+        post(group(alert(incident="stall")))
+        chat_server.wait_for_requests(episode)
+        store.upsert(stall(id=identity, episode=episode, opened_at=1000.0 * episode, status="resolved"))
+    assert [body["episode"] for body in chat_server.bodies] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "earlier",
+    [
+        {"kind": "stall", "status": "resolved", "resolved_at": STARTED - 3600, "opened_at": STARTED - 4000},
+        {"kind": "ended", "opened_at": STARTED - 3600},  # of an earlier run of this name
+    ],
+    ids=["over", "of another run"],
+)
+def test_an_alert_is_not_taken_for_one_side_of_an_incident_of_the_past(
+    start: Any, store: IncidentStore, stall: Stall, chat_server: Any, earlier: dict[str, Any]
+) -> None:
+    store.upsert(stall(id="myrun/x/y/1", **earlier))
+    start()(group(alert("StallwatchRunFailed", incident=earlier["kind"])))
+    assert told(chat_server, 1) == [("alert", "StallwatchRunFailed", "open")]
+
+
+def test_what_the_agent_told_a_chat_itself_the_relay_does_not_tell_it(
+    start: Any, store: IncidentStore, stall: Stall, chat_server: Any, other_chat_server: Any
+) -> None:
+    store.upsert(stall())
+    sink = StoreSink(lambda: IncidentStore(str(store.engine.url)))
+    from stallwatch_alerts.channels.notice import incident_notice
+
+    sink.told(chat_server.url, (incident_notice(stall(), "en", None).key,))
+    assert sink.close(20)
+    post = start(alerts={"urls": (chat_server.url, other_chat_server.url)})
+    assert post.answer(group(alert(incident="stall")))[1] == "stored: 1 new\n"
+    other_chat_server.wait_for_requests(1)
+    assert chat_server.requests == 0
+
+
+def test_a_run_of_the_same_name_after_the_first_was_pruned_is_another_one(
+    start: Any, store: IncidentStore, stall: Stall, chat_server: Any
+) -> None:
+    post = start()
+    for number, opened in enumerate((1000.0, 3_000_000.0), 1):
+        store.upsert(stall(opened_at=opened))  # the same id
+        post(group(alert(incident="stall")))
+        chat_server.wait_for_requests(number)
+    assert [body["episode"] for body in chat_server.bodies] == [1, 1]
+
+
+def test_a_young_alert_waits_for_its_incident(
+    store: IncidentStore, stall: Stall, catalogue: Catalogue, chat_server: Any
+) -> None:
+    from stallwatch_alerts.delivery.outbox import Outbox
+    from stallwatch_alerts.delivery.planning import Planner
+    from stallwatch_alerts.relay.composing import Composer
+    from stallwatch_alerts.relay.dispatching import Dispatcher, Tally
+    from stallwatch_alerts.relay.relaying import Relaying
+    from stallwatch_alerts.relay.webhook import read_notification
+
+    body = group(alert(incident="stall"))
+    now = [read_notification(body).alerts[0].started + 1]
+
+    def pause(seconds: float) -> None:
+        now[0] += seconds
+        if now[0] > read_notification(body).alerts[0].started + 3:
+            store.upsert(stall())
+
+    outbox = Outbox(store.engine)
+    settings = AlertSettings(urls=(chat_server.url,))
+    dispatcher = Dispatcher(settings, Planner(settings), Composer(catalogue, "en"), catalogue)
+    relaying = Relaying(store, outbox, dispatcher, lambda: now[0], pause)
+    assert relaying.receive(body).tally == Tally(new=1)
+    assert outbox.deliveries()[0].title.startswith("[myrun] stalled: ")
+    # Where none comes it is told all the same, a few seconds later.
+    began = now[0] = read_notification(body).alerts[0].started
+    assert relaying.receive(group(alert(incident="ended"))).tally.new == 1
+    assert 5 <= now[0] - began < 6
