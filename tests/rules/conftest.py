@@ -1,4 +1,4 @@
-"""Rule pages made for a test."""
+"""Rule pages made for a test, and lines read from bytes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import parse_page
 from stallwatch_rules.reading import RunReading
-from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.records import Diagnosis, Line
 
 PageText = Callable[..., str]
 WritePage = Callable[..., Path]
+ReadLines = Callable[..., list[Line]]
 
 _BODY = """\
 ## What happened
@@ -158,3 +159,24 @@ def diagnose(few_rules: Catalogue) -> Callable[..., Diagnosis]:
         return reading.diagnose(**question)  # type: ignore[arg-type]
 
     return ask
+
+
+@pytest.fixture(scope="session")
+def read_lines() -> ReadLines:
+    """``read_lines(b"…", rank, time)`` gives a whole file's lines; made once, as hypothesis wants it."""
+
+    def read(data: bytes, rank: int | None = None, time: float | None = None) -> list[Line]:
+        reader = LineReader("train.log", rank)
+        return reader.feed(data, time) + reader.finish(time)
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def line_texts(read_lines: ReadLines) -> Callable[[bytes], list[str]]:
+    """``line_texts(b"…")`` gives what the lines of a whole file say."""
+
+    def texts(data: bytes) -> list[str]:
+        return [line.text for line in read_lines(data)]
+
+    return texts

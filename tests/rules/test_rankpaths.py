@@ -52,3 +52,26 @@ def test_the_tasks_of_one_slurm_job() -> None:
 )
 def test_what_is_not_sure(paths: list[str]) -> None:
     assert ranks_of_tasks(paths) == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "rank"),
+    [
+        ("rank0.stdout.log", 0),
+        ("logs/rank_3.log", 3),
+        ("job_rank-12.err", 12),
+        ("attempt_0/3/stderr.log", 3),
+        ("x/local_rank1/out.log", 1),
+        ("runs/demo/ranks/rank0.log", 0),
+        ("all.zip!logs/rank3.log", 3),
+        ("out/rank5/lora_rank16.log", 5),
+        ("lora_rank8.log", None),
+        ("node_rank2.log", None),
+        ("crank3.log", None),
+        ("3/stderr.log", None),
+        ("train.log", None),
+        ("", None),
+    ],
+)
+def test_rank_of_path(path: str, rank: int | None) -> None:
+    assert rank_of_path(path) == rank

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.lines.stamps import own_time
+from stallwatch_rules.records import Line
 from stallwatch_rules.report.phrases import clock
 from stallwatch_rules.text.digest import parse_iso
 from stallwatch_rules.text.reported import iso
 
+ReadLines = Callable[..., list[Line]]
 NOV_20 = 1795218992.0  # 2026-11-20 23:56:32 UTC
 
 
@@ -111,3 +115,46 @@ def test_a_time_has_a_zone_only_where_the_log_names_one(text: str, zoned: bool) 
     assert told.endswith("Z") is zoned
     assert clock(told).endswith(" UTC") is zoned
     assert parse_iso(told) == lines[0].time
+
+
+@pytest.mark.parametrize(
+    ("raw", "time"),
+    [
+        ("[2026-11-20 23:56:32,534] [INFO] x", NOV_20 + 0.534),
+        ("2026-11-20 23:56:32.123 | INFO | x", NOV_20 + 0.123),
+        ("2026-11-20T23:56:32Z x", NOV_20),
+        ("2026-11-21T07:56:32+08:00 x", NOV_20),
+        ("2026-11-20T18:56:32-0500 x", NOV_20),
+        ("[INFO|trainer.py:803] 2026-11-20 23:56:32,534 >> x", NOV_20 + 0.534),
+        ("[INFO|2026-11-20 23:56:32] llamafactory.x:157 >> x", NOV_20),
+        ("11/20/2026 23:56:32 - INFO - x", NOV_20),
+        ("2026-13-40 99:99:99 x", None),
+        ("20261120 x", None),
+        ("step 5 at 2026-11-20 23:56:32", None),
+    ],
+)
+def test_a_leading_timestamp_gives_the_time_and_stays(
+    read_lines: ReadLines, raw: str, time: float | None
+) -> None:
+    (line,) = read_lines(raw.encode())
+    assert (line.time, line.text) == (pytest.approx(time), raw)
+
+
+def test_lines_without_a_time_inherit_their_ranks_last_one(read_lines: ReadLines) -> None:
+    data = (
+        b"before\n[2026-11-20 23:56:32] a\nb\n[rank1]: c\n[rank1]: [2026-11-20 23:56:40] d\n[rank1]: e\nf\n"
+    )
+    assert [line.time for line in read_lines(data)] == [
+        None,
+        NOV_20,
+        NOV_20,
+        None,
+        NOV_20 + 8,
+        NOV_20 + 8,
+        NOV_20,
+    ]
+
+
+def test_live_lines_have_the_time_of_reading(read_lines: ReadLines) -> None:
+    """A logger's stamp has no time zone, the clock that other lines are measured by has."""
+    assert [line.time for line in read_lines(b"x\n[2026-11-20 23:56:32] y\n", time=5.0)] == [5.0, 5.0]

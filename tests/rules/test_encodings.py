@@ -1,0 +1,45 @@
+"""Encodings of logs: guessed from the bytes; holes are dropped, and what is no text is told from text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from stallwatch_rules.text.encodings import looks_binary
+
+LineTexts = Callable[[bytes], list[str]]
+
+
+def test_encodings(line_texts: LineTexts) -> None:
+    assert line_texts("忽略输入\nloss，0.5\n".encode("gbk")) == ["忽略输入", "loss，0.5"]
+    assert line_texts("héllo\nx".encode("utf-16")) == ["héllo", "x"]
+    assert line_texts("héllo\n".encode("utf-16-be").join([b"\xfe\xff", b""])) == ["héllo"]
+    assert line_texts(b"\xef\xbb\xbfhello\n") == ["hello"]
+    assert line_texts(b"good \xf0\x9f bad\xff\n") == ["good � bad�"]
+    assert line_texts(b"a\n") == ["a"]  # shorter than a byte order mark
+
+
+def test_the_holes_of_a_truncated_file_are_dropped(line_texts: LineTexts) -> None:
+    assert line_texts(b"\0" * 5000 + b"after\n") == ["after"]
+
+
+@pytest.mark.parametrize(
+    ("head", "binary"),
+    [
+        (b"plain text\n" * 100, False),
+        ("忽略输入".encode("gbk") * 100, False),
+        ("text".encode("utf-16"), False),
+        (b"", False),
+        (b"\0" * 4096, False),  # nothing but the hole of a truncated log
+        (b"\0" * 4096 + b"text after a hole\n", False),
+        (b"\x1b[31mred\x1b[0m\r 1%\r 2%\n" * 10, False),
+        (b"\x7fELF\x02\x01\x01", True),
+        (b"\x80\x04\x95pickle", True),
+        (b"PK\x03\x04", True),
+        (bytes(range(256)) * 16, True),
+        (b"a\0b\0c\0" * 100, True),
+    ],
+)
+def test_looks_binary(head: bytes, binary: bool) -> None:
+    assert looks_binary(head) is binary
