@@ -13,7 +13,7 @@ from datetime import datetime, time, timedelta
 from fnmatch import fnmatchcase
 from zoneinfo import ZoneInfo
 
-_RANKS = {"info": 0, "warning": 1, "critical": 2}
+from stallwatch_exporter.incident import RANKS
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def all_urls(urls: Sequence[str], routes: Iterable[Route]) -> tuple[str, ...]:
 
 def _stops_of(route: Route, urls: Sequence[str], severity: str, now: float) -> list[Stop]:
     not_before = 0.0
-    if route.quiet is not None and _RANKS.get(severity, 0) < _RANKS[route.quiet.but]:
+    if route.quiet is not None and RANKS.get(severity, 0) < RANKS[route.quiet.but]:
         until = route.quiet.until(now)
         not_before = until if until > now else 0.0
     found = [Stop(url, not_before) for url in (urls if route.urls is None else route.urls)]

@@ -18,7 +18,7 @@ from stallwatch_alerts.delivery.postoffice import PostOffice
 from stallwatch_alerts.delivery.ways import Ways
 from stallwatch_alerts.messages.located import stage
 from stallwatch_alerts.settings import AlertSettings
-from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.incident import RANKS, Incident
 
 if TYPE_CHECKING:
     from stallwatch_alerts.delivery.outbox import Outbox
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ChatSink", "Retry"]
 
-_ORDER = {"info": 0, "warning": 1, "critical": 2}
 _REMEMBERED = 10_000
 
 
@@ -102,7 +101,7 @@ class ChatSink:
         key = (incident.id, stage(incident))
         if key in self._told:
             return False
-        severe = _ORDER.get(incident.severity, 0) >= _ORDER[self._settings.min_severity]
+        severe = RANKS.get(incident.severity, 0) >= RANKS[self._settings.min_severity]
         if not severe and (incident.id, "open") not in self._told:
             return False
         self._told[key] = None

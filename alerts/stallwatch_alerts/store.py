@@ -14,10 +14,8 @@ from sqlalchemy.exc import IntegrityError
 from stallwatch_alerts.storage.engine import make_file, open_engine, writing
 from stallwatch_alerts.storage.migrate import migrate
 from stallwatch_alerts.storage.tables import HISTORY, INCIDENTS
-from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.incident import RANKS, Incident
 from stallwatch_exporter.settings import make_home
-
-_SEVERITIES = {"info": 0, "warning": 1, "critical": 2}
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,7 @@ def _changes(incident: Incident, before: Any) -> tuple[str, ...]:
         return ("open",) if incident.status == "open" else ("open", "resolved")
     if before.status != incident.status:
         return (incident.status,)
-    harm = _SEVERITIES.get(incident.severity, 0) - _SEVERITIES.get(before.severity, 0)
+    harm = RANKS.get(incident.severity, 0) - RANKS.get(before.severity, 0)
     return () if harm == 0 else ("worse",) if harm > 0 else ("better",)
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 import pandas as pd
 
 from stallwatch_dashboard.frames import RunFrames
-from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.incident import RANKS, Incident
 from stallwatch_exporter.runs.runfolder import AgentInfo
 from stallwatch_rules.records import Progress
 
@@ -231,9 +231,8 @@ def _told_by_numbers(state: State, numbers: Numbers) -> State:
 
 def newest(incidents: Sequence[Incident]) -> Incident | None:
     """The open incident that a reader should see first: critical before warning, then the newest."""
-    ranking = {"critical": 2, "warning": 1, "info": 0}
     open_ones = [incident for incident in incidents if incident.status == "open"]
-    return max(open_ones, key=lambda i: (i.kind == "stall", ranking[i.severity], i.opened_at), default=None)
+    return max(open_ones, key=lambda i: (i.kind == "stall", RANKS[i.severity], i.opened_at), default=None)
 
 
 def in_order(rows: Sequence[RunRow]) -> list[RunRow]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import msgspec
@@ -13,6 +13,7 @@ from stallwatch_rules.stacks.records import StallStacks
 
 Kind = Literal["stall", "finding", "ended"]
 Severity = Literal["critical", "warning", "info"]
+RANKS: Mapping[str, int] = {"info": 0, "warning": 1, "critical": 2}  #: of severities, the worst highest
 Status = Literal["open", "resolved"]
 Resolution = Literal["", "recovered", "run-finished", "run-failed", "run-stopped", "unknown"]
 
@@ -63,6 +64,11 @@ class Incident(msgspec.Struct, kw_only=True):
     primary: Primary | None = None  #: the diagnosis at that moment
     ending: Ending | None = None
     stacks: StallStacks | None = None  #: where the ranks of this host were; it comes after the opening
+
+    @property
+    def unwatched(self) -> bool:
+        """Whether it was closed because its agent is gone, which says nothing of the run."""
+        return self.status == "resolved" and self.resolution == "unknown"
 
 
 Sink = Callable[[Incident], None]

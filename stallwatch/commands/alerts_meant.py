@@ -62,7 +62,7 @@ def _chosen(found: Iterable[Incident]) -> Meant:
 
 def _is_cared_for(incident: Incident) -> bool:
     """Open, or nobody knows whether it is over, or the end of the run."""
-    return incident.status == "open" or incident.resolution == "unknown" or incident.kind == "ended"
+    return incident.status == "open" or incident.unwatched or incident.kind == "ended"
 
 
 def _names(given: Iterable[str]) -> tuple[str, ...]:

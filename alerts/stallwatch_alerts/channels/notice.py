@@ -76,5 +76,5 @@ def _level(incident: Incident) -> Literal["failure", "warning", "info", "success
         # Of an agent that is gone: nothing is known to be well.
         if incident.resolution in ("run-failed", "run-stopped"):
             return "info"
-        return "warning" if incident.resolution == "unknown" else "success"
+        return "warning" if incident.unwatched else "success"
     return {"critical": "failure", "warning": "warning"}.get(incident.severity, "info")  # type: ignore[return-value]

@@ -16,12 +16,12 @@ from stallwatch_alerts.messages import Message
 from stallwatch_alerts.messages.languages import words_of
 from stallwatch_alerts.messages.layout import shortened
 from stallwatch_alerts.neutral import shorten
+from stallwatch_exporter.incident import RANKS
 
 TITLE_LIMIT, TEXT_LIMIT = 200, 1500
 LATE_SECONDS = 300.0  #: a message that is older says so
 _TITLES = 10
 _IDS = 200
-_RANKS = {"critical": 0, "warning": 1, "info": 2}
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -111,4 +111,4 @@ def expiry_notice(expired: int, language: str) -> Notice:
 
 def _harm(notice: Notice) -> tuple[bool, int]:
     facts = notice.facts
-    return facts.get("status") == "resolved", _RANKS.get(str(facts.get("severity")), 3)
+    return facts.get("status") == "resolved", -RANKS.get(str(facts.get("severity")), -1)

@@ -37,7 +37,7 @@ class Letter:
 
 def is_over(incident: Incident) -> bool:
     """Whether nobody need be called any more. Of one whose agent is gone, nobody knows that."""
-    return incident.status == "resolved" and incident.resolution != "unknown"
+    return incident.status == "resolved" and not incident.unwatched
 
 
 class Planner:

@@ -51,7 +51,7 @@ def render(incident: Incident, language: str, page: RulePage | None) -> Message:
     cause = _cause(incident, language, page)
     run = neutralise(incident.run, 80)
     said = _title(incident, words, cause.title)
-    title = f"[{run}] {words.unwatched.format(title=said) if _is_unwatched(incident) else said}"
+    title = f"[{run}] {words.unwatched.format(title=said) if incident.unwatched else said}"
     text = _text(incident, words, cause)
     while len(text) > TEXT_LIMIT and cause.fixes:  # one whole fix is worth more than two halves
         cause = replace(cause, fixes=cause.fixes[:-1])
@@ -122,7 +122,7 @@ def _title(incident: Incident, words: Words, cause: str) -> str:
     if rank is not None:
         named = words.in_rank.format(title=named, rank=words.rank.format(rank=rank))
     if incident.kind == "finding":
-        if incident.status == "resolved" and not _is_unwatched(incident):
+        if incident.status == "resolved" and not incident.unwatched:
             return words.finding_over.format(title=named)
         return words.finding.format(harm=words.harms.get(incident.harm, incident.harm), title=named)
     title = _ending_title(incident.ending, words)
@@ -199,7 +199,7 @@ def _lasted(incident: Incident, words: Words) -> str:
     """How long a problem was there. An ending has no duration, and the run's own is told below."""
     if incident.kind == "ended" or incident.resolved_at is None:
         return ""
-    lasted = words.unwatched_after if _is_unwatched(incident) else words.lasted
+    lasted = words.unwatched_after if incident.unwatched else words.lasted
     return lasted.format(duration=words.duration(_stalled_for(incident)))
 
 
@@ -256,11 +256,6 @@ def _primary(incident: Incident) -> Primary | None:
     """The diagnosis, if it is about this rule: a stall may have nothing to do with what else was found."""
     primary = incident.primary
     return primary if primary is not None and primary.rule == incident.rule else None
-
-
-def _is_unwatched(incident: Incident) -> bool:
-    """Whether it was closed because its agent is gone, which says nothing of the run."""
-    return incident.status == "resolved" and incident.resolution == "unknown"
 
 
 def _step(incident: Incident, words: Words) -> str:

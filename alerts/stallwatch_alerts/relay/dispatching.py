@@ -18,6 +18,7 @@ from stallwatch_alerts.delivery.keys import escalated_key, key_of_planned, plann
 from stallwatch_alerts.delivery.planning import Letter, Planner, is_over
 from stallwatch_alerts.messages import Message
 from stallwatch_alerts.relay.joining import TEST, Story
+from stallwatch_exporter.incident import RANKS
 
 if TYPE_CHECKING:
     from stallwatch_alerts.delivery.ledger import Ledger
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from stallwatch_rules.pages.catalogue import Catalogue
 
 AGENT_FIRST_SECONDS = 30.0
-_ORDER = {"info": 0, "warning": 1, "critical": 2}
 _NO_RUN = "-"
 _UNWRITTEN = Notice(Message("", ""), "info", {})
 
@@ -136,8 +136,8 @@ class Dispatcher:
         return letters
 
     def _is_wanted(self, story: Story) -> bool:
-        least = _ORDER[self._settings.min_severity]
-        return story.alert.name == TEST or _ORDER.get(story.severity, -1) >= least
+        least = RANKS[self._settings.min_severity]
+        return story.alert.name == TEST or RANKS.get(story.severity, -1) >= least
 
     def _joined(self, drafts: Sequence[Draft], by_key: dict[str, Story]) -> Draft:
         """One message for all of a chat's that leave at once; in the order of the run's others."""

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import cast, get_args
 
 from stallwatch_alerts.delivery.keys import told_key
 from stallwatch_alerts.relay.webhook import Alert
-from stallwatch_exporter.incident import Incident, Severity
+from stallwatch_exporter.incident import RANKS, Incident, Severity
 
 WATCHDOG = "StallwatchWatchdog"
 TEST = "StallwatchTest"
-_ORDER = {"critical": 0, "warning": 1, "info": 2}
 _UNTOLD = "none"  # what is only there to be heard, such as the watchdog
 _PRESUMED: Severity = "warning"
 _NAME = 200
@@ -60,7 +59,7 @@ class Story:
     @property
     def rank(self) -> tuple[bool, int]:
         """What is worse comes first."""
-        return self.over, _ORDER.get(self.severity, 3)
+        return self.over, -RANKS.get(self.severity, -1)
 
 
 def stories(alerts: Iterable[Alert], lookup: Lookup) -> list[Story]:
@@ -82,16 +81,16 @@ def stories(alerts: Iterable[Alert], lookup: Lookup) -> list[Story]:
 def doubt(alert: Alert) -> str:
     """What is odd about an alert that is told nevertheless; "" for nothing."""
     given = alert.labels.get("severity", "")
-    if given in _ORDER or given == _UNTOLD:
+    if given in RANKS or given == _UNTOLD:
         return ""
     name = alert.name[:_NAME] or "an alert without a name"
     said = f"severity {given[:40]!r} is unknown" if given else "has no severity"
-    return f"{name}: {said}; taken for {_PRESUMED} (known are {', '.join(_ORDER)})"
+    return f"{name}: {said}; taken for {_PRESUMED} (known are {', '.join(get_args(Severity))})"
 
 
 def _severity(alert: Alert) -> str:
     given = alert.labels.get("severity", "")
-    return given if given in _ORDER or given == _UNTOLD else _PRESUMED
+    return given if given in RANKS or given == _UNTOLD else _PRESUMED
 
 
 def _story(alert: Alert, run: str, incidents: Sequence[Incident]) -> Story | None:
