@@ -6,9 +6,7 @@ import gzip
 import io
 import json
 import os
-import random
 import sys
-import tarfile
 import threading
 import zipfile
 from collections.abc import Callable, Sequence
@@ -16,44 +14,15 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from packing import TEXT, make_zip, read, tar_bytes, write
 
-from stallwatch_exporter.files.inputs import CHUNK, Limits
-from stallwatch_exporter.files.logfiles import InputProblem, expand, from_stream
-
-# Larger than any buffer, and it does not compress to nothing.
-TEXT = "".join(f"line {n} {random.Random(n).random()}\n" for n in range(14_000)).encode()
-
-
-def read(*paths: str | Path, limits: Limits | None = None) -> tuple[dict[str, bytes], list[InputProblem]]:
-    files, problems = expand(paths, limits=limits)
-    return {file.name: b"".join(file.chunks(problems)) for file in files}, problems
+from stallwatch_exporter.files.inputs import CHUNK
+from stallwatch_exporter.files.logfiles import expand, from_stream
 
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def write(path: str, data: bytes = b"hello\n") -> Path:
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_bytes(data)
-    return Path(path)
-
-
-def make_zip(path: str, members: dict[str, bytes]) -> None:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in members.items():
-            archive.writestr(name, data)
-
-
-def tar_bytes(members: dict[str, bytes], mode: str = "w") -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode=mode) as archive:  # type: ignore[call-overload]
-        for name, data in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return out.getvalue()
 
 
 # ---- files, folders, globs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import parse_page
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Line
+
+sys.path.insert(0, str(Path(__file__).parent))  # for smallruns.py
 
 PageText = Callable[..., str]
 WritePage = Callable[..., Path]

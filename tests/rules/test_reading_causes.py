@@ -3,46 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+
+from smallruns import OOM, SIGTERM, STAND, finding, primary, raised, stamped, steps
 
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
-from stallwatch_rules.records import Diagnosis, Finding
+from stallwatch_rules.records import Diagnosis
 
 Diagnose = Callable[..., Diagnosis]
 
-START = datetime(2026, 5, 2, 9, 0, tzinfo=timezone.utc)
-STAND = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7) ran for 1800123 milliseconds"
-OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 WRAPPER = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"
-SIGTERM = "Sending process 812 closing signal SIGTERM"
-
-
-def steps(first: int, last: int, *, total: int | None = None) -> str:
-    of = f"/{total}" if total else ""
-    return "".join(f"step {step}{of} loss 1.5\n" for step in range(first, last + 1))
-
-
-def stamped(rows: list[tuple[float, str]]) -> str:
-    """Lines as a container runtime keeps them, at seconds after the start."""
-    return "".join(
-        f"{(START + timedelta(seconds=at)).strftime('%Y-%m-%dT%H:%M:%S.%f')}000Z stdout F {text}\n"
-        for at, text in rows
-    )
-
-
-def raised(error: str, file: str = "/home/ada/train.py") -> str:
-    return f'Traceback (most recent call last):\n  File "{file}", line 5, in main\n    run()\n{error}\n'
-
-
-def primary(diagnosis: Diagnosis) -> str | None:
-    return diagnosis.primary.rule if diagnosis.primary else None
-
-
-def finding(diagnosis: Diagnosis, rule: str) -> Finding:
-    return next(one for one in diagnosis.findings if one.rule == rule)
 
 
 # ---- cause, symptom, wrapper

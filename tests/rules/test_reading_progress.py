@@ -4,41 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
 
-from stallwatch_rules.records import Diagnosis, Finding
+from smallruns import OOM, STAND, START, finding, primary, raised, stamped, steps
+
+from stallwatch_rules.records import Diagnosis
 
 Diagnose = Callable[..., Diagnosis]
 
-START = datetime(2026, 5, 2, 9, 0, tzinfo=timezone.utc)
 TRACE = "Invalidate trace cache @ step 12: expected module 7, but got module 3"
-STAND = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7) ran for 1800123 milliseconds"
-OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
-
-
-def steps(first: int, last: int, *, total: int | None = None) -> str:
-    of = f"/{total}" if total else ""
-    return "".join(f"step {step}{of} loss 1.5\n" for step in range(first, last + 1))
-
-
-def stamped(rows: list[tuple[float, str]]) -> str:
-    """Lines as a container runtime keeps them, at seconds after the start."""
-    return "".join(
-        f"{(START + timedelta(seconds=at)).strftime('%Y-%m-%dT%H:%M:%S.%f')}000Z stdout F {text}\n"
-        for at, text in rows
-    )
-
-
-def raised(error: str, file: str = "/home/ada/train.py") -> str:
-    return f'Traceback (most recent call last):\n  File "{file}", line 5, in main\n    run()\n{error}\n'
-
-
-def primary(diagnosis: Diagnosis) -> str | None:
-    return diagnosis.primary.rule if diagnosis.primary else None
-
-
-def finding(diagnosis: Diagnosis, rule: str) -> Finding:
-    return next(one for one in diagnosis.findings if one.rule == rule)
 
 
 # ---- stalls
