@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from watched_ranks import HERE, LATE, RANKS
+from watched_ranks import HERE, LATE, RANKS, command_lines
 
 from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_exporter.running.command import run_command
@@ -95,9 +95,7 @@ def test_a_rank_that_left_out_a_collective_and_the_run_is_ended(watched: Watched
     assert "on_stall = abort" in detail_in(ending, "zh")
     assert outcome.code != 0
     assert any(line.startswith("Ranks 0, 2 wait in all_reduce") for line in diagnosis.digest)
-    assert not [
-        each for each in psutil.Process().children(recursive=True) if "lost_ranks.py" in each.cmdline()
-    ]
+    assert not [words for words in command_lines(psutil.Process()) if "lost_ranks.py" in " ".join(words)]
 
 
 def test_a_rank_that_ended_while_others_wait_and_a_command_is_told(watched: Watched, tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import psutil
 
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.watching.agent import Agent
@@ -50,6 +53,15 @@ def wait_for(done: Callable[[], bool], launcher: subprocess.Popen[bytes]) -> Non
         assert launcher.poll() is None, "the ranks ended"
         assert time.monotonic() < until, "the ranks did not start"
         time.sleep(TICK)
+
+
+def command_lines(above: psutil.Process) -> list[list[str]]:
+    """Of every process below it; one that has ended, waited for or not, has none."""
+    lines = []
+    for process in above.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # a zombie is one, too
+            lines.append(process.cmdline())
+    return lines
 
 
 @dataclass
