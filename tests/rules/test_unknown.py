@@ -115,6 +115,38 @@ def test_an_excerpt_that_was_indented_as_a_whole() -> None:
     assert len(raised.frames) == 4
 
 
+def test_a_record_whose_first_line_lost_its_indentation() -> None:
+    text = "".join(f"  {line}\n" for line in PLAIN.splitlines())
+    (raised,) = read("traceback : " + text.lstrip())
+    assert (raised.exception, raised.message) == ("ValueError", "expected 3 channels, got 4")
+
+
+NOTEBOOK = """\
+---------------------------------------------------------------------------
+OSError                                   Traceback (most recent call last)
+/opt/env/lib/python3.11/site-packages/lib/load.py in read(path)
+     11     try:
+---> 12         open(path)
+     13     except KeyError:
+
+Cell In[3], line 1
+----> 1 read("x")
+
+OSError: [Errno 5] Input/output error
+"""
+
+
+def test_a_notebooks_traceback() -> None:
+    (raised,) = read(NOTEBOOK)
+    assert (raised.exception, raised.message) == ("OSError", "[Errno 5] Input/output error")
+    assert [(frame.name, frame.line) for frame in raised.frames] == [("read", 0), ("", 1)]
+
+
+def test_a_notebooks_traceback_whose_end_is_missing_has_its_name() -> None:
+    (raised,) = read(NOTEBOOK.rpartition("OSError")[0])
+    assert (raised.kind, raised.exception, raised.message) == ("failure", "OSError", "")
+
+
 def test_a_logger_that_prefixes_every_line() -> None:
     lead = "ERROR 10-25 13:08:43 [core.py:708] "
     text = "".join(

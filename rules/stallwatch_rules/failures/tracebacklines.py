@@ -6,9 +6,18 @@ import re
 
 from stallwatch_rules.failures.raised import Frame
 
-HEADER = re.compile(r"(?:Traceback|traceback) \(most recent call last\)(?::| ?─)")
+# A notebook names the exception before its calls, and writes no colon.
+HEADER = re.compile(
+    r"(?:Traceback|traceback) \(most recent call last\)(?::| ?─)"
+    r"|(?:^|(?<=\s))(?P<named>(?:\w+\.)*[A-Z]\w+) {2,}Traceback \(most recent call last\)\s*$"
+)
 _FRAME = re.compile(r'\s*(?:[|+] )?\s*File "(?P<path>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$')
 _BOX_FRAME = re.compile(r"[│|] *(?P<path>[^\s:]+\.py):(?P<line>\d+) in (?P<name>[\w<>.]+)")
+_NOTEBOOK_FRAME = re.compile(
+    r"(?:File )?(?P<path>[^\s\"']+\.pyx?|<ipython-input-[\w-]+>|(?:Cell In|Input In ?)\[\d+\])"
+    r"(?::(?P<line>\d+)|, line (?P<cell>\d+))?(?:, | )?(?:in (?P<name>[\w<>.]+))?"
+)
+NOTEBOOK_SOURCE = re.compile(r"-*> ?\d+ ")
 INDENT = "  "  # of a frame under its header
 GROUP_HEADER = "Exception Group Traceback"
 MARGIN = re.compile(r" +(?:\|(?: |$)|\+-)")  # what an exception group and its parts stand behind
@@ -55,6 +64,14 @@ def frame_in(text: str) -> Frame | None:
     if found is None and text[:1] in "│|":
         found = _BOX_FRAME.match(text)
     return Frame(found["path"], int(found["line"]), (found["name"] or "").strip()) if found else None
+
+
+def notebook_frame(text: str) -> Frame | None:
+    """The frame that a line of a notebook's traceback shows."""
+    found = _NOTEBOOK_FRAME.match(text)
+    if found is None or not (found["name"] or found["line"] or found["cell"]):
+        return None
+    return Frame(found["path"], int(found["line"] or found["cell"] or 0), found["name"] or "")
 
 
 def is_error(name: str, adjoining: bool) -> bool:

@@ -24,6 +24,7 @@ from stallwatch_rules.failures.tracebacklines import (
     HEADER,
     INDENT,
     MARGIN,
+    NOTEBOOK_SOURCE,
     OTHER_MESSAGE,
     QUOTES_INNER,
     RAISE,
@@ -31,6 +32,7 @@ from stallwatch_rules.failures.tracebacklines import (
     THREAD,
     frame_in,
     is_error,
+    notebook_frame,
     without,
 )
 from stallwatch_rules.records import Line
@@ -56,9 +58,10 @@ class _Open:
     foreign: int = 0
     adjoining: bool = False  #: whether the line before belonged to it
     bare_frame: bool = False  #: whether the last frame's source line has yet to come
+    named: str = ""  #: the exception, where its header names it
     thread: bool = False
     group: bool = False  #: of an exception group, behind a margin
-    column: int = 0  #: of a box that rich's logging handler drew, where the box stands
+    column: int = 0  #: how far all its lines are indented, or where rich's logging handler drew its box
 
     def unwrapped(self, text: str) -> str:
         """A line without what stands before all lines of this traceback, and without a box around it."""
@@ -111,7 +114,7 @@ class TracebackReader:
             return None
         header = HEADER.search(text) if "call last" in text else None
         if header is not None:
-            return self._begin(line, text[: header.start()], rules)
+            return self._begin(line, text[: header.start()], rules, header["named"] or "")
         if self._open is not None:
             return self._inside(self._open, line, rules, mark)
         if self._raised is not None and self._continues(text, rules):
@@ -167,15 +170,15 @@ class TracebackReader:
         """What stands unfinished if the stream ended here. Changes nothing: the stream may go on."""
         if self._raised is not None:
             return [self._raised]
-        if self._open is not None and (self._open.frames or self._open.chain):
-            chain = self._open.chain
-            cut = Raised("", "", self._open.start, mark, list(self._open.frames), chain.root if chain else "")
+        if self._open is not None and (self._open.frames or self._open.chain or self._open.named):
+            chain, frames = self._open.chain, list(self._open.frames)
+            cut = Raised(self._open.named, "", self._open.start, mark, frames, chain.root if chain else "")
             cut.rules = self._open.rules | (chain.rules if chain else set())
             cut.kind = "ignored" if self._open.aside else kind_of(cut)
             return [cut]
         return [self._bare] if self._bare is not None else []
 
-    def _begin(self, line: Line, prefix: str, rules: Collection[str]) -> Raised | None:
+    def _begin(self, line: Line, prefix: str, rules: Collection[str], named: str) -> Raised | None:
         previous, self._raised, self._bare = self._raised, None, None
         inner = previous is not None and (
             self._chained or bool(QUOTES_INNER.search(prefix + previous.message))
@@ -187,7 +190,7 @@ class TracebackReader:
             prefix = ""
         aside = self._aside > 0 or (inner and previous is not None and previous.kind == "ignored")
         self._open = _Open(line, prefix, aside, previous if inner else None, header=True, adjoining=True)
-        self._open.group = GROUP_HEADER in line.text
+        self._open.group, self._open.named = GROUP_HEADER in line.text, named
         self._open.column = max(0, corner)
         self._open.rules.update(self._failures & set(rules))
         self._open.thread = self._thread > 0 or (inner and previous is not None and previous.thread)
@@ -196,12 +199,16 @@ class TracebackReader:
 
     def _inside(self, begun: _Open, line: Line, rules: Collection[str], mark: Mark) -> Raised | None:
         text = begun.unwrapped(line.text)
-        frame = frame_in(text)
+        frame = notebook_frame(text) if begun.named else frame_in(text)
         if frame is not None:
             if len(begun.frames) == MAX_FRAMES:
                 del begun.frames[MAX_FRAMES // 2]
+            if begun.header and not begun.frames and not begun.column and text[:1] == " ":
+                begun.column = max(0, len(text) - len(text.lstrip(" ")) - len(INDENT))
             begun.frames.append(frame)
             begun.bare_frame = True
+        elif begun.named and NOTEBOOK_SOURCE.match(text):
+            begun.bare_frame = False
         elif not text[:1].isspace() and text[:1] not in BOX:
             final = FINAL.match(text.rstrip())
             if final is not None and is_error(final["name"], begun.adjoining):
