@@ -58,7 +58,7 @@ class Watched:
             self.now = min(self.now + 1.0, end)
             self.agent.tick(self.now)
 
-    def steps(self, first: int, last: int, seconds: float = 2.0, total: int = 1000) -> None:
+    def steps(self, first: int, last: int, seconds: float = 4.0, total: int = 1000) -> None:
         """Steps of so many seconds each."""
         for step in range(first, last + 1):
             self.wait(seconds)

@@ -24,7 +24,7 @@ def test_a_checkpoint_is_done_when_training_goes_on(run: Watched) -> None:
     for first in (4, 24):
         run.say(f"Saving model checkpoint to out/checkpoint-{first}")
         run.wait(4)
-        run.steps(first, first + 19)
+        run.steps(first, first + 19, seconds=2.0)
     at = run.metric("stallwatch_last_checkpoint_timestamp_seconds")
     assert at is not None and 36 < run.now - at < 42
     interval = run.metric("stallwatch_checkpoint_interval_seconds")

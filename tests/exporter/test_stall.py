@@ -121,6 +121,19 @@ def test_a_log_that_paused_while_its_rhythm_is_unknown_is_given_three_times_as_l
     assert watch.check(2040.0).threshold == 6000.0
 
 
+def test_a_log_of_less_training_than_the_floor_is_given_three_times_the_floor() -> None:
+    """Lines of 14 seconds, then an evaluation of 36 that nothing tells of: seen in a healthy run."""
+    watch, last = training(2.0, steps=9)
+    watch.blind = True
+    watch.observe(last + 2.0, "train", 10)
+    assert watch.check(last + 2.0).threshold == 90.0
+    for step in range(11, 17):
+        watch.observe(last + 2.0 * (step - 9), "train", step)
+    assert watch.check(last + 14.0).threshold == 30.0
+    watch, last = training(2.0, steps=9)  # ranks that tell of themselves say when they evaluate
+    assert watch.check(last).threshold == 30.0
+
+
 def test_in_a_log_an_evaluation_may_be_over_and_the_steps_be_what_is_quiet() -> None:
     watch, now = training(100.0)
     watch.blind = True

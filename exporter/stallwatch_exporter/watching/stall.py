@@ -50,6 +50,7 @@ class StallWatch:
         self._episode = 0
         self._warm_up = _WARM_UP
         self._warmed = 0.0  # the longest of these
+        self._trained = 0.0  # seconds from one step to another, of this run, as far as anybody watched
         self._rhythms: dict[Phase, Rhythm] = {}
         self._thresholds: dict[Phase, float] = {}
         self._usual: dict[Phase, float] = {}  # the same, for a phase that no pause was survived in
@@ -97,6 +98,7 @@ class StallWatch:
             self._to_learn.add(phase)
         if durations.get("train"):
             self._warm_up = 0
+            self._trained = sum(durations["train"])
         self._last = last_sign
         self._stalled = False
 
@@ -129,6 +131,8 @@ class StallWatch:
         self._to_learn.add(before)
         if before == "init":
             self._to_learn.add("train")
+        if before == phase == "train" and not self._stalled:
+            self._trained += waited
         if before == phase == "train" and self._warm_up and not self._stalled:
             self._warm_up -= 1
             self._warmed = max(self._warmed, waited)
@@ -155,10 +159,14 @@ class StallWatch:
             usual = rhythm.longest
             if len(rhythm.within) >= ENOUGH:  # it shows signs of life: no need to wait for its end
                 start = settings.stall_start_seconds
+        floor = settings.stall_floor_seconds
+        if self.blind and phase == "train" and self._trained < floor:
+            # Its first evaluation may be what is quiet: nobody knows yet how often this run is, and how long.
+            floor *= settings.stall_factor
         # A log seldom says that an evaluation is over: it may be the steps that are quiet.
         steps = self._thresholds.get("train", 0.0) if self.blind and phase in _EXPLAINED else 0.0
         own = rhythm.threshold(
-            floor=settings.stall_floor_seconds,
+            floor=floor,
             start=start if known else max(start, settings.stall_factor * usual),
             factor=settings.stall_factor,
             known=known,
