@@ -11,6 +11,7 @@ from stallwatch_alerts.messages import Message
 from stallwatch_alerts.messages.located import stage
 from stallwatch_alerts.worker import Worker
 from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.notices import tell
 
 if TYPE_CHECKING:
     from stallwatch_rules.pages.catalogue import Catalogue
@@ -29,7 +30,9 @@ class TerminalSink:
         self._language = language
         self._stream = stream or sys.stderr
         self._shown: set[tuple[str, str]] = set()
-        self._worker: Worker[tuple[Message, str]] = Worker("stallwatch-terminal", self._show)
+        self._worker: Worker[tuple[Message, str] | str | threading.Event] = Worker(
+            "stallwatch-terminal", self._show
+        )
 
     def __call__(self, incident: Incident) -> None:
         """Queue the panel, once per stage and episode."""
@@ -40,12 +43,29 @@ class TerminalSink:
         notice = incident_notice(incident, self._language, self._catalogue.pages.get(incident.rule))
         self._worker.put((notice.message, _COLOURS[notice.level]))
 
+    def notice(self, text: str) -> None:
+        """Say something that is no incident, after the panels that came before it: they are its reason."""
+        if not self._worker.put(text):
+            tell(text)
+
+    def settle(self, timeout: float) -> bool:
+        """Wait until all that was told until now is shown."""
+        shown = threading.Event()
+        return self._worker.put(shown) and shown.wait(timeout)
+
     def close(self, timeout: float) -> bool:
         """Wait until all is shown."""
         return self._worker.close(timeout)
 
-    def _show(self, item: tuple[Message, str], _give_up: threading.Event) -> None:
-        message, colour = item
+    def _show(self, item: tuple[Message, str] | str | threading.Event, _give_up: threading.Event) -> None:
+        if isinstance(item, threading.Event):
+            item.set()
+        elif isinstance(item, str):
+            tell(item)
+        else:
+            self._panel(*item)
+
+    def _panel(self, message: Message, colour: str) -> None:
         if not self._stream.isatty():
             lines = [message.title, *("  " + line if line else "" for line in message.text.splitlines())]
             self._stream.write("".join(f"stallwatch: {line}".rstrip() + "\n" for line in lines))

@@ -46,8 +46,8 @@ class Listeners:
     """Everybody who is told of incidents: the terminal, the incident database and the chats."""
 
     def __init__(self, config: Config, catalogue: Catalogue) -> None:
-        language = config["ui.language"]
-        self._terminal = TerminalSink(catalogue, language)
+        self._language: str = config["ui.language"]
+        self._terminal = TerminalSink(catalogue, self._language)
         self._store: StoreSink | None = None
         self._chat: ChatSink | None = None
         self._deadman: DeadmanSink | None = None
@@ -94,6 +94,15 @@ class Listeners:
     def sinks(self) -> list[Sink]:
         """Chats first: what leaves the machine must not wait for what stays on it."""
         return [sink for sink in (self._chat, self._store, self._terminal, self._deadman) if sink is not None]
+
+    def notice(self, text: str) -> None:
+        """Say something on the terminal that is no incident: after the incidents told before it."""
+        self._terminal.notice(text)
+
+    def ended(self, diagnosis: Diagnosis, ending: Ending, folder: RunFolder) -> None:
+        """Print how the command ended, under all that was told of it."""
+        self._terminal.settle(_TERMINAL_SECONDS)
+        print_end(self._language, diagnosis, ending, folder)
 
     def _close_orphans(self, home: Path) -> None:
         from stallwatch_alerts.orphans import close_orphans

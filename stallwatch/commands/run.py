@@ -75,7 +75,7 @@ def _watched(
 ) -> tuple[Callable[[], int], Listeners]:
     """All that the watching needs, made before the command starts."""
     from stallwatch.handover import exporter_settings
-    from stallwatch.watching import Listeners, print_end
+    from stallwatch.watching import Listeners
     from stallwatch_exporter.running.command import run_command
     from stallwatch_rules.pages.catalogue import Catalogue
 
@@ -94,7 +94,8 @@ def _watched(
         catalogue,
         name=name,
         metrics=metrics,
-        on_end=functools.partial(print_end, config["ui.language"]),
+        notice=listeners.notice,
+        on_end=listeners.ended,
     )
     return watched, listeners
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 
 import click
@@ -45,7 +44,7 @@ def tail(
     ended.
     """
     from stallwatch.handover import exporter_settings
-    from stallwatch.watching import Listeners, print_end
+    from stallwatch.watching import Listeners
     from stallwatch_exporter.running.command import tail_files
 
     config = app.config(
@@ -67,7 +66,8 @@ def tail(
             once=once,
             until_idle=until_idle,
             metrics=not no_metrics,
-            on_end=functools.partial(print_end, config["ui.language"]),
+            notice=listeners.notice,
+            on_end=listeners.ended,
         )
     finally:
         listeners.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import sys
+import time
 from typing import Any
 
 import pytest
@@ -62,6 +64,28 @@ def test_on_a_terminal_it_is_a_panel_and_log_text_is_no_markup() -> None:
 def test_the_resolve_is_shown_too(language: str, words: str) -> None:
     over = stall(status="resolved", resolution="recovered", resolved_at=60.0)
     assert words in shown(io.StringIO(), stall(), over, language=language)
+
+
+def test_what_is_done_about_a_stall_stands_under_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """However slow the terminal is, and however quick whoever acts."""
+
+    class Slow(io.StringIO):
+        def write(self, text: str) -> int:
+            time.sleep(0.2)
+            return sys.stderr.write(text)
+
+    sink = TerminalSink(Catalogue.of([]), "en", Slow())
+    sink(stall())
+    sink.notice("the run stands still: ending it")
+    assert sink.settle(10)
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert (first, last) == (
+        "stallwatch: [r] stalled: no step for 42 s",
+        "stallwatch: the run stands still: ending it",
+    )
+    assert sink.close(10)
+    sink.notice("too late for the queue")
+    assert capsys.readouterr().err == "stallwatch: too late for the queue\n"
 
 
 def test_the_end_is_left_to_the_report() -> None:
