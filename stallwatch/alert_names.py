@@ -22,8 +22,9 @@ _NEAR = 3
 def known_rules(catalogue: Catalogue) -> list[str]:
     """Every rule that an incident may have."""
     from stallwatch_exporter.watching.alarms import UNKNOWN_FAILURE
+    from stallwatch_exporter.watching.rankalarms import RANK_GONE
 
-    return [*sorted(catalogue.pages), UNKNOWN_FAILURE]
+    return [*sorted(catalogue.pages), RANK_GONE, UNKNOWN_FAILURE]
 
 
 def near_rules(pattern: str, known: Sequence[str]) -> list[str] | None:

@@ -257,3 +257,23 @@ def test_a_message_has_a_bounded_length(stall: Stall, oom_primary: Primary, lang
 def test_the_test_message_is_in_the_language() -> None:
     assert "test message" in render_test("en").title
     assert "测试消息" in render_test("zh").title
+
+
+def test_a_rank_that_is_gone_has_words_of_its_own(stall: Stall) -> None:
+    """No rule page describes it: a log does not show it."""
+    gone = stall(
+        kind="finding",
+        rule="rank-gone",
+        note="The process of rank 1 is gone; the others go on without it.",
+        primary=None,
+    )
+    english, chinese = (render(gone, language, None) for language in ("en", "zh"))
+    assert english.title == "[myrun] fatal: a rank's process is gone while the others go on (rank 1)"
+    assert chinese.title == "[myrun] 致命：某个 rank 的进程已不在，其余 rank 仍在运行（rank 1）"
+    for fact in ("The process of rank 1 is gone", "dmesg", "--kill-on-bad-exit"):
+        assert fact in english.text
+    for fact in ("rank 1 的进程已不在", "dmesg", "--kill-on-bad-exit"):
+        assert fact in chinese.text
+    assert "process" not in chinese.text.replace("killed process", "")
+    over = render(stall(kind="finding", rule="rank-gone", primary=None, status="resolved"), "en", None)
+    assert over.title == "[myrun] over: a rank's process is gone while the others go on (rank 1)"

@@ -189,6 +189,7 @@ def test_what_raises_no_incident_gets_no_alert(oom_page: RulePage) -> None:
     ]
     (others,) = yaml.safe_load(catalogue_rules(Catalogue.of(quiet)))["groups"]
     assert [rule["alert"] for rule in others["rules"]] == [
+        "StallwatchRankGone",
         "StallwatchUnknownFailure",
         "StallwatchOtherIncident",
     ]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stallwatch_exporter.rings.probing import Probing, with_probe
+from stallwatch_exporter.watching.goneranks import GONE_SECONDS, GoneRanks
 from stallwatch_exporter.watching.leavers import Leavers
 from stallwatch_rules.endings import Left
 
@@ -67,6 +68,7 @@ class Ranks:
         self.folder = tmp_path
         self.probing = Probing(self.rings)
         self.leavers = Leavers()
+        self.gone = GoneRanks()
         self.up: dict[int, subprocess.Popen[str]] = {}
         self.there: dict[int, bool] = {}
 
@@ -95,14 +97,16 @@ class Ranks:
         self.up[rank].kill()
         self.up[rank].wait(60)
 
-    def look(self) -> list[Left]:
+    def look(self, now: float = 0.0) -> list[Left]:
         for event in list(self.probing.events()):
             if event["kind"] == "left":
                 self.leavers.heard(event)
         for record in self.probing.read():
             self.leavers.record(record)
-        self.there = self.probing.ranks_there()
-        self.leavers.look(self.there)
+        up = self.probing.ranks_up()
+        self.there = {rank: bool(rings) for rank, rings in up.items()}
+        self.leavers.look(up)
+        self.gone.look(up, self.leavers.well, now)
         return self.leavers.left
 
     def close(self) -> None:
@@ -165,3 +169,20 @@ def test_a_rank_that_is_started_again_is_there(ranks: Ranks, before: tuple[str, 
     ranks.tell(0, "exit")
     assert [one.rank for one in ranks.look()] == [0]
     assert ranks.there == {0: False, 1: True}
+
+
+def test_a_killed_rank_is_missed_until_it_is_started_again(ranks: Ranks) -> None:
+    ranks.tell(0, "step", "child")
+    ranks.tell(1, "step")
+    ranks.look(0.0)
+    ranks.tell(0, "child ends")
+    ranks.look(1.0)
+    ranks.kill(1)
+    ranks.look(2.0)
+    ranks.look(1.0 + GONE_SECONDS)
+    assert ranks.gone.missed == {}
+    ranks.look(2.0 + GONE_SECONDS)
+    assert ranks.gone.missed == {1: 2.0}
+    ranks.start(1)
+    ranks.look(3.0 + GONE_SECONDS)
+    assert ranks.gone.missed == {}

@@ -18,6 +18,7 @@ from stallwatch_alerts.messages.words import Words
 from stallwatch_alerts.neutral import neutralise, shorten
 from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_exporter.running.ending_words import detail_in
+from stallwatch_exporter.watching.rankalarms import RANK_GONE
 from stallwatch_rules.pages.fixes import fixes_for
 from stallwatch_rules.pages.placeholders import why_of
 from stallwatch_rules.records import Primary
@@ -94,7 +95,10 @@ def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
         fixes = tuple(plain(fix, _FIX_LIMIT) for fix in primary.fixes[:_FIXES])
         return _Cause(primary.rule, neutralise(primary.title, 120), plain(primary.why, _WHY_LIMIT), fixes)
     if page is None:
-        return _Cause(incident.rule, "")
+        if incident.rule != RANK_GONE:
+            return _Cause(incident.rule, "")
+        words = words_of(language)
+        return _Cause(RANK_GONE, words.rank_gone, words.rank_gone_why, words.rank_gone_fixes)
     return _Cause(
         page.id,
         (chinese and page.title_zh) or page.title,

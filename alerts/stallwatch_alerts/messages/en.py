@@ -86,6 +86,15 @@ WORDS = Words(
     comma=", ",
     cause="Likely cause: {title} ({rule}), {harm}",
     stall_cause="It was: {title}",
+    rank_gone="a rank's process is gone while the others go on",
+    rank_gone_why="Nobody tells the others: they will wait for it in a collective, until its time-out.",
+    rank_gone_fixes=(
+        "Was it killed for memory? dmesg -T | grep -i 'killed process' on its host (as root), "
+        "or the state of its job or pod, tells.",
+        "Read its own last lines: on the run's page, or below ranks/ in the run's folder.",
+        "Start the run anew from its last checkpoint, with a launcher that ends all ranks when one dies: "
+        "torchrun does, and srun with --kill-on-bad-exit=1.",
+    ),
     evidence="Evidence:",
     fixes="What to do:",
     ended="How it ended: {ending}",

@@ -46,6 +46,9 @@ class Words:
     comma: str
     cause: str  #: {title}, {rule}, {harm}
     stall_cause: str  #: {title}
+    rank_gone: str  #: title of the rule that no page describes
+    rank_gone_why: str
+    rank_gone_fixes: tuple[str, ...]
     evidence: str
     fixes: str
     ended: str  #: {ending}

@@ -81,6 +81,15 @@ WORDS = Words(
     comma="，",
     cause="可能的原因：{title}（{rule}），{harm}",
     stall_cause="当时的原因：{title}",
+    rank_gone="某个 rank 的进程已不在，其余 rank 仍在运行",
+    rank_gone_why="没有谁通知其余 rank：它们会在集合通信里等它，直到超时。",
+    rank_gone_fixes=(
+        "是否因内存不足被杀？在其主机上运行 dmesg -T | grep -i 'killed process'（需 root），"
+        "或查看作业、Pod 的状态。",
+        "查看它自己的最后几行输出：在任务页面上，或任务目录的 ranks/ 下。",
+        "从最近的检查点重新启动；启动器应在一个 rank 退出时结束全部 rank："
+        "torchrun 即如此，srun 需加 --kill-on-bad-exit=1。",
+    ),
     evidence="证据：",
     fixes="处理办法：",
     ended="结束方式：{ending}",
@@ -104,7 +113,7 @@ WORDS = Words(
         "StallwatchStalled": "停滞：超过了这个任务自己的节奏所允许的时间",
         "StallwatchRunFailed": "任务异常结束",
         "StallwatchAgentGone": "已无人监视：监视进程没有报告任务如何结束就消失了",
-        "StallwatchRankGone": "rank {rank} 的进程已不在，其他 rank 会一直等它",
+        "StallwatchRankGone": "某个 rank 的进程已不在，其他 rank 会一直等它",
         "StallwatchLossNotFinite": "loss 为 NaN 或无穷大",
         "StallwatchLossScaleCollapsed": "几乎每一步都溢出，loss scale 已降到最低",
         "StallwatchHostMemoryNearLimit": "主机内存接近上限，并且还在增长",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 HEADER = "# Written by `stallwatch rules export --prometheus DIR` from the rule pages. Do not edit.\n"
 UNKNOWN = "unknown-failure"  # the rule of an ending or a silence that no page explains
+GONE = "rank-gone"  # of a rank that ended while others go on
 _LIMIT = 280
 _SILENT_ROLES = {"notice"}
 # An incident that opens as the run ends is scraped once; what was said last counts for a while, but not when
@@ -68,8 +69,15 @@ def _alert(page: RulePage) -> dict[str, Any]:
 
 def _others(known: list[str]) -> list[dict[str, Any]]:
     """No incident goes untold for want of a page: an agent may be newer than this file, or have own ones."""
-    elsewhere = "|".join([*known, UNKNOWN])
+    elsewhere = "|".join([*known, GONE, UNKNOWN])
     return [
+        _rule(
+            "StallwatchRankGone",
+            f'rule="{GONE}"',
+            "a rank's process is gone",
+            "It ended while the run goes on; the other ranks will wait for it.",
+            f"{DOCS}#stallwatchrankgone",
+        ),
         _rule(
             "StallwatchUnknownFailure",
             f'rule="{UNKNOWN}"',

@@ -130,9 +130,9 @@ class Probing:
                 if isinstance(event, dict):
                     yield {"rank": reader.header.rank, **without_secrets(event)}
 
-    def ranks_there(self) -> dict[int, bool]:
-        """For each rank that has told anything whether its process is up."""
-        return self._ranks.there(self._known())
+    def ranks_up(self) -> dict[int, frozenset[Path]]:
+        """For each rank that has told anything the rings whose process is up: none when it is gone."""
+        return self._ranks.up(self._known())
 
     def close(self) -> None:
         """The run is over: the folder goes. What is worth keeping was read."""

@@ -34,13 +34,16 @@ class RankRings:
     def __init__(self) -> None:
         self._beside: set[Path] = set()
 
-    def there(self, readers: Iterable[RingReader]) -> dict[int, bool]:
-        """For each rank whether its process is up; ranks that are not known are left out."""
+    def up(self, readers: Iterable[RingReader]) -> dict[int, frozenset[Path]]:
+        """For each rank the rings whose process is up: none when it is gone. Unknown ranks are left out."""
         by_rank: dict[int, list[RingReader]] = {}
         for reader in readers:
             if reader.header.rank >= 0:
                 by_rank.setdefault(reader.header.rank, []).append(reader)
-        return {rank: any(one.is_up for one in self._own(rings)) for rank, rings in by_rank.items()}
+        return {
+            rank: frozenset(one.path for one in self._own(rings) if one.is_up)
+            for rank, rings in by_rank.items()
+        }
 
     def leaves(self, one: RingReader, readers: Iterable[RingReader]) -> bool:
         """Whether the end of this ring's process is the end of its rank."""

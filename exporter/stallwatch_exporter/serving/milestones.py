@@ -56,7 +56,7 @@ class Milestones:
         """The run ended, or nobody watches it any more (``unknown``)."""
         self._end.labels(self._run, ending).set(when)
 
-    def ranks(self, there: Mapping[int, bool]) -> None:
-        """Which ranks' processes are there."""
-        for rank, alive in there.items():
+    def ranks(self, up: Mapping[int, object]) -> None:
+        """Each known rank, with something true while a process of it is there."""
+        for rank, alive in up.items():
             self._rank_up.labels(self._run, str(rank)).set(1 if alive else 0)

@@ -197,9 +197,9 @@ class Agent:
             self.memory.rank(record.rank, record.values)
             self._news = self._hearing.record(record, self._progress.hooked(record)) or self._news
             self._news = self._advance.seen(record.time) or self._news
-        there = self._probing.ranks_there()
-        self.metrics.milestones.ranks(there)
-        self._diagnoser.left = self._hearing.there(there)
+        up = self._probing.ranks_up()
+        self.metrics.milestones.ranks(up)
+        self._diagnoser.left = self._hearing.there(up, now)
         if self._probing.just_left() and self._stall is None:  # a hang that kills its ranks is not over
             self._progress.ended(now)
             self._advance.seen(now)
@@ -229,6 +229,7 @@ class Agent:
         with self._guarded("watching the run"):
             self._watch.set_back(now)
             self._look(present, now)
+            self._alarms.ranks.look(self._hearing.gone, self._progress, now, stalled=self._stall is not None)
         with self._guarded("gathering the stacks"):
             self._locate(now)
         with self._guarded("the metrics"):

@@ -11,6 +11,7 @@ from typing import Any
 
 from stallwatch_exporter.incident import Ending, Incident, Resolution, Severity
 from stallwatch_exporter.watching.incidents import IncidentBook
+from stallwatch_exporter.watching.rankalarms import RankAlarms
 from stallwatch_exporter.watching.stall import StallState
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.judgements.concerns import CHECKPOINT, SEEN, tells_of
@@ -39,6 +40,7 @@ class Alarms:
         self._warnings: dict[str, tuple[float, Match]] = {}  # of what has not failed yet
         # Rules by which a checkpoint was found to be broken, by us or by an agent before us.
         self._checkpoints = {each.rule for each in book.all_open if tells_of(each.note, CHECKPOINT)}
+        self.ranks = RankAlarms(book)
         self._harmful: dict[str, int] = {}  # judgements in a row, by rule
         self._fine: dict[str, int] = {}
         self._known_past: dict[str, int] = {}  # matches by rule
@@ -105,6 +107,8 @@ class Alarms:
         for incident in self._book.of_kind("finding"):
             if incident.rule in self._checkpoints and incident.rule not in findings:
                 continue  # an agent before us saw it: that the run goes on mends no checkpoint
+            if incident.rule in self.ranks.told:
+                continue  # seen in no line
             if incident.rule == UNKNOWN_FAILURE:
                 self._settle(incident, None, diagnosis, now, harmful=diagnosis.verdict == UNKNOWN_FAILURE)
             else:

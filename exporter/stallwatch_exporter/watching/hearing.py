@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.watching.checkpoints import CheckpointWatch
 from stallwatch_exporter.watching.concerns import Invalidations, concern_match
+from stallwatch_exporter.watching.goneranks import Gone, GoneRanks
 from stallwatch_exporter.watching.leavers import Leavers
 from stallwatch_exporter.watching.toldexceptions import ToldExceptions
 from stallwatch_exporter.watching.unfitting import after_a_failure, before_it_fails, versions_in
@@ -32,6 +34,7 @@ class Hearing:
         self._exceptions = ToldExceptions()
         self._checkpoints = CheckpointWatch()
         self._leavers = Leavers()
+        self._gone = GoneRanks()
         self._versions: dict[int, dict[str, str]] = {}  # by rank
         self._number = 0
 
@@ -66,10 +69,20 @@ class Hearing:
             self._reading.step(sample, SOURCE)
         return told is not None
 
-    def there(self, ranks: Mapping[int, bool]) -> list[Left]:
+    def there(self, up: Mapping[int, frozenset[Path]], now: float) -> list[Left]:
         """Which ranks are up now: those that ended by themselves before the others."""
-        self._leavers.look(ranks)
+        self._leavers.look(up)
+        self._gone.look(up, self._leavers.well, now)
         return self._leavers.left
+
+    @property
+    def gone(self) -> list[Gone]:
+        """Ranks that are gone for so long, while others go on, that it is no end of the run."""
+        leavers, missed = self._leavers, self._gone.missed
+        return [
+            Gone(rank, since, leavers.last_step(rank), rank in leavers.well, rank in leavers.badly)
+            for rank, since in missed.items()
+        ]
 
     def judged(self, ending: Ending) -> Ending:
         """How the command ended, with the ranks that had left it before."""

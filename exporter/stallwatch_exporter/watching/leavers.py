@@ -6,7 +6,7 @@ a word, and the others wait for it until a timeout.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from stallwatch_exporter.rings.reader import Record
@@ -20,26 +20,43 @@ class Leavers:
         self.left: list[Left] = []  #: those that left, with the last step that each told of
         self._steps: dict[int, int] = {}
         self._well: dict[int, float] = {}  # ranks that said that they leave without an error, and when
+        self._badly: dict[int, float] = {}  # … with an error
         self._gone: set[int] = set()  # … while others were up that had not said so
 
     def heard(self, event: Mapping[str, Any]) -> None:
         """A ``left`` event: the interpreter of a rank ends."""
         rank = event.get("rank")
-        if isinstance(rank, int) and rank >= 0 and event.get("error") is False:
-            self._well[rank] = float(event.get("time", 0.0))
+        if isinstance(rank, int) and rank >= 0:
+            of_its_kind = self._well if event.get("error") is False else self._badly
+            of_its_kind[rank] = float(event.get("time", 0.0))
 
     def record(self, record: Record) -> None:
         """A rank is at some step."""
-        if record.time > self._well.get(record.rank, record.time):  # a launcher started it anew
-            del self._well[record.rank]
+        for ended in (self._well, self._badly):
+            if record.time > ended.get(record.rank, record.time):  # a launcher started it anew
+                del ended[record.rank]
         step = record.values.get("step", float("nan"))
         if step == step:
             self._steps[record.rank] = int(step)
 
-    def look(self, there: Mapping[int, bool]) -> None:
-        """Which ranks are up now."""
+    @property
+    def well(self) -> Collection[int]:
+        """Ranks that said that they leave without an error, whether or not they are gone yet."""
+        return self._well.keys()
+
+    @property
+    def badly(self) -> Collection[int]:
+        """Ranks that said that they leave with an error."""
+        return self._badly.keys()
+
+    def last_step(self, rank: int) -> int | None:
+        """The last step that this rank told of."""
+        return self._steps.get(rank)
+
+    def look(self, up: Mapping[int, object]) -> None:
+        """Which ranks are up now: each that is known, with something true while it is."""
         self._gone &= self._well.keys()
         # Its process may take a while to go, after its program has ended.
-        if any(is_up and rank not in self._well for rank, is_up in there.items()):
+        if any(is_up and rank not in self._well for rank, is_up in up.items()):
             self._gone |= self._well.keys()
         self.left = [Left(rank, self._steps.get(rank)) for rank in sorted(self._gone)]

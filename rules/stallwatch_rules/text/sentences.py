@@ -284,6 +284,14 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         "{who} left without an error before any step was seen; the others waited for it.",
         "{who} 在看到任何 step 之前就退出，没有报错，其余 rank 一直在等它。",
     ),
+    "rank-gone": (
+        "The process of rank {ranks} is gone; the others go on without it.",
+        "rank {ranks} 的进程已不在，其余 rank 仍在运行。",
+    ),
+    "rank-gone-early": (
+        "Rank {ranks} ended without an error at step {step} of {total}; the others go on without it.",
+        "rank {ranks} 在第 {step} 步（共 {total} 步）退出，没有报错；其余 rank 仍在运行。",
+    ),
     "left-somebody": ("one of the processes", "其中一个进程"),
     "killed-counted": (
         "SIGKILL, and the kernel's count of out-of-memory kills rose while the command ran.",

@@ -1,0 +1,55 @@
+"""Ranks whose process is gone while others go on, whatever ended it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+#: At the end of a run its ranks leave one after the other, and a launcher that sees one die ends the others,
+#: or starts all anew: none of that takes longer, and the alert for Prometheus waits as long.
+GONE_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A rank that is gone."""
+
+    rank: int
+    since: float  #: Unix seconds
+    step: int | None = None  #: the last one that it told of
+    well: bool = False  #: it said that it leaves without an error
+    badly: bool = False  #: it said that it leaves with one
+
+
+class GoneRanks:
+    """Hand it which processes of which ranks are up, at every look.
+
+    A rank is missed where a process goes on that was up beside it. So none is that left before the others
+    came (a script that prepares something under a rank's number), nor one that a launcher goes on without,
+    having started the others anew; nor one whose process we cannot see, as it was never seen.
+    """
+
+    def __init__(self) -> None:
+        self.missed: dict[int, float] = {}  #: since when, by rank; while nobody is there, as it was last
+        self._beside: dict[int, frozenset[Path]] = {}  # by rank: the others, when it was seen last
+        self._since: dict[int, float] = {}
+
+    def look(self, up: Mapping[int, frozenset[Path]], leaving: Collection[int], now: float) -> None:
+        """The rings of all known ranks whose process is up, and the ranks that are about to end."""
+        everybody = frozenset[Path]().union(*up.values())
+        staying = everybody.difference(*(rings for rank, rings in up.items() if rank in leaving))
+        for rank, rings in up.items():
+            if rings:
+                self._beside[rank] = everybody - rings
+                self._since.pop(rank, None)
+            elif staying & self._beside.get(rank, frozenset()):
+                self._since.setdefault(rank, now)
+            elif staying:
+                self._since.pop(rank, None)
+        if staying:
+            self.missed = {rank: since for rank, since in sorted(self._since.items()) if _long(since, now)}
+
+
+def _long(since: float, now: float) -> bool:
+    return not 0 <= now - since < GONE_SECONDS  # a clock that was set back is no reason to wait

@@ -1,0 +1,199 @@
+"""A rank that is gone while others go on is told before the stall that follows; no other end of one is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agentcases import HANG, OOM
+
+from stallwatch_exporter.watching.goneranks import GONE_SECONDS
+
+GONE, EARLY = "finding/rank-gone", "finding/rank-left-early"
+
+
+class Ranks:
+    """What the rings tell of ranks that the test starts and ends."""
+
+    lost = 0
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+        self._up: dict[int, frozenset[Path]] = {}
+        self._events: list[dict[str, Any]] = []
+        self._count = 0
+        run.agent._probing = self
+
+    def start(self, *ranks: int) -> None:
+        """New processes."""
+        for rank in ranks:
+            self._count += 1
+            self._up[rank] = frozenset({Path(f"{self._count}.ring")})
+        self._run.wait(1)
+
+    def kill(self, *ranks: int) -> None:
+        self._up |= dict.fromkeys(ranks, frozenset())
+
+    def leave(self, *ranks: int, error: bool = False) -> None:
+        """They say it, and are gone."""
+        self._events += [
+            {"kind": "left", "rank": rank, "time": self._run.now, "error": error} for rank in ranks
+        ]
+        self.kill(*ranks)
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        told, self._events = self._events, []
+        yield from told
+
+    def read(self) -> list[Any]:
+        return []
+
+    def ranks_up(self) -> dict[int, frozenset[Path]]:
+        return dict(self._up)
+
+    def just_left(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def ranks(run: Any) -> Ranks:
+    ranks = Ranks(run)
+    ranks.start(0, 1, 2)
+    return ranks
+
+
+def test_a_killed_rank_is_told_once_and_before_the_stall(run: Any, ranks: Ranks) -> None:
+    run.steps(1, 10)
+    ranks.kill(1)
+    run.wait(GONE_SECONDS)
+    assert run.changes == []
+    run.wait(2)
+    assert run.changes == [(GONE + "/1", "open", "")]
+    (told,) = run.told
+    assert (told.severity, told.rank, told.harm, told.total_steps) == ("critical", 1, "fatal", 1000)
+    assert told.note == "The process of rank 1 is gone; the others go on without it."
+    ranks.kill(2)
+    run.wait(100)
+    assert run.changes[1:] == [(HANG + "/1", "open", "")]
+    assert {each.note for each in run.told if each.rule == "rank-gone" and each.count == 2} == {
+        "The process of rank 1, 2 is gone; the others go on without it."
+    }
+    run.end("failed", 1)
+    ends = [change for change in run.changes if change[1] == "resolved"]
+    assert ends == [(HANG + "/1", "resolved", "run-failed"), (GONE + "/1", "resolved", "run-failed")]
+
+
+def test_a_rank_that_is_back_is_told_and_its_next_end_is_another_episode(run: Any, ranks: Ranks) -> None:
+    run.steps(1, 5)
+    ranks.kill(1)
+    run.steps(6, 15)
+    ranks.start(1)
+    run.steps(16, 20)
+    ranks.kill(1)
+    run.steps(21, 30)
+    episodes = [("/1", "open", ""), ("/1", "resolved", "recovered"), ("/2", "open", "")]
+    assert run.changes == [(GONE + number, *change) for number, *change in episodes]
+    run.end("finished", 0)
+    assert run.changes[-1] == (GONE + "/2", "resolved", "run-finished")
+
+
+def test_judgements_of_the_log_leave_it_open(run: Any, ranks: Ranks) -> None:
+    """The log says nothing of it, which would prove of a finding that it does no harm."""
+    ranks.kill(1)
+    run.steps(1, 60)
+    assert run.changes == [(GONE + "/1", "open", "")]
+
+
+def test_a_rank_is_told_of_before_the_first_step(run: Any, ranks: Ranks) -> None:
+    """A stall of a start is told after a long time only."""
+    ranks.kill(2)
+    run.wait(20)
+    assert run.changes == [(GONE + "/1", "open", "")]
+
+
+def test_the_end_of_a_run_is_no_news(run: Any, ranks: Ranks) -> None:
+    run.steps(1, 10)
+    for rank in (2, 1, 0):
+        ranks.leave(rank)
+        run.wait(6)
+    run.wait(5)
+    run.end("finished", 0)
+    assert run.changes == []
+
+
+@pytest.mark.parametrize("way", ["leave", "kill"])
+def test_a_last_rank_may_save_for_long(run: Any, ranks: Ranks, way: str) -> None:
+    run.steps(1, 10, total=10)
+    getattr(ranks, way)(1, 2)
+    run.wait(120)
+    run.end("finished", 0)
+    assert run.changes == []
+
+
+@pytest.mark.parametrize(("total", "told"), [(1000, [(EARLY + "/1", "open", "")]), (None, [])])
+def test_a_rank_that_leaves_well_is_told_where_steps_are_left(
+    run: Any, ranks: Ranks, total: int | None, told: list[tuple[str, str, str]]
+) -> None:
+    from stallwatch_exporter.rings.reader import Record
+
+    run.agent._hearing.record(Record(1, 1, run.now, {"step": 5.0}), None)
+    if total is None:
+        for step in range(1, 6):
+            run.wait(2)
+            run.say(f"{{'loss': 0.5, 'step': {step}}}")
+    else:
+        run.steps(1, 5, total=total)
+    ranks.leave(1)
+    run.wait(25)
+    assert run.changes == told
+    if told:
+        assert (run.told[0].severity, run.told[0].rank, run.told[0].step) == ("warning", 1, 5)
+        assert run.told[0].note.startswith("Rank 1 ended without an error at step 5 of 1000;")
+
+
+def test_a_rank_that_ends_while_the_run_stands_is_no_second_incident(run: Any, ranks: Ranks) -> None:
+    run.steps(1, 10)
+    run.wait(40)
+    ranks.kill(1)
+    run.wait(60)
+    assert run.changes == [(HANG + "/1", "open", "")]
+    run.steps(11, 12)
+    assert run.changes[1:] == [(HANG + "/1", "resolved", "recovered"), (GONE + "/1", "open", "")]
+
+
+@pytest.mark.parametrize("way", ["leave", "kill"])
+def test_an_error_that_a_rank_printed_is_told_alone(run: Any, ranks: Ranks, way: str) -> None:
+    run.steps(1, 10)
+    run.say(*OOM)
+    if way == "leave":
+        ranks.leave(2, error=True)
+    else:
+        ranks.kill(2)
+    run.wait(25)
+    assert run.changes == [("finding/cuda-oom/1", "open", "")]
+
+
+def test_a_launcher_that_starts_the_others_anew_goes_on_without_it(run: Any, ranks: Ranks) -> None:
+    run.steps(1, 10)
+    ranks.kill(2)
+    run.wait(3)
+    ranks.kill(0, 1)
+    run.wait(5)
+    ranks.start(0, 1)
+    run.steps(1, 15)
+    assert run.changes == []
+
+
+def test_a_program_before_the_training_is_none_of_its_ranks(run: Any) -> None:
+    """It prepares something under the number of a rank that trains on another host."""
+    ranks = Ranks(run)
+    ranks.start(1)
+    ranks.kill(1)
+    ranks.start(8, 9)
+    run.steps(1, 20)
+    assert run.changes == []
