@@ -39,6 +39,8 @@ _OTHER_VARIABLES = {
 }
 _LIKENESS = 0.85
 _IN_FILE = "_FILE"
+_UNREAD = "a file that names chats"  # as the key of a problem
+_CHATS = re.compile(r"^[\s\[\"']*alerts\b", re.MULTILINE)
 _NEARLY_ROUTES = ("route", "rout", "router", "routs", "routing")
 
 
@@ -142,16 +144,18 @@ def _is_file(path: Path) -> bool:
 
 
 def _read_file(config: Config, path: Path) -> None:
-    def problem(line: int | None, message: str, remedy: str) -> None:
-        config.problems.append(ConfigError(str(path), line, message, remedy))
+    def problem(line: int | None, message: str, remedy: str, key: str = "") -> None:
+        config.problems.append(ConfigError(str(path), line, message, remedy, key=key))
 
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        data = path.read_bytes()
+        text = data.decode("utf-8-sig")
         tables = tomllib.loads(text)
     except OSError as error:
         return problem(None, f"cannot be read: {error.strerror}", "name a file that can be read")
     except UnicodeDecodeError:
-        return problem(None, "is not UTF-8 text", "save it as UTF-8")
+        unread = _UNREAD if _CHATS.search(data.decode("utf-8", "replace")) else ""
+        return problem(None, "is not UTF-8 text", "save it as UTF-8", unread)
     except tomllib.TOMLDecodeError as error:
         place = re.search(r"\(at line (\d+), column \d+\)|\(at end of document\)", str(error))
         line = int(place[1]) if place and place[1] else max(1, len(text.splitlines()))
@@ -159,7 +163,7 @@ def _read_file(config: Config, path: Path) -> None:
         remedy = "mend that line"
         if "routes" in message:  # the second of two tables with one bracket
             remedy = "write [[alerts.routes]], with two brackets, for each route"
-        return problem(line, f"is not valid TOML: {message}", remedy)
+        return problem(line, f"is not valid TOML: {message}", remedy, _UNREAD if _CHATS.search(text) else "")
     lines = text.splitlines()
     config.lines = tuple(lines)
     for section, table in tables.items():
@@ -328,13 +332,16 @@ def _remedy(key: Key) -> str:
 
 def _tell_if_nobody_hears(config: Config) -> None:
     """Whoever wrote a chat down counts on it: that none is left must not look like one small mistake."""
-    wrong = next((one for one in config.problems if one.key == "alerts.urls"), None)
+    wrong = next((one for one in config.problems if one.key in ("alerts.urls", _UNREAD)), None)
     routed = any(route.urls or route.escalate_urls for route in config["alerts.routes"])
     if wrong is None or config["alerts.urls"] or routed:
         return
-    said = "no chat is left in alerts.urls: NOBODY WILL BE TOLD of stalls and failures"
+    why = (
+        "no chat is left in alerts.urls" if wrong.key == "alerts.urls" else "nothing of this file is in force"
+    )
+    said = f"{why}: NOBODY WILL BE TOLD of stalls and failures"
     remedy = "mend it, then try stallwatch alerts test"
-    config.problems.append(ConfigError(wrong.file, wrong.line, said, remedy, key="alerts.urls"))
+    config.problems.append(ConfigError(wrong.file, wrong.line, said, remedy, key=wrong.key))
 
 
 def place_in_route(config: Config, number: int, key: str) -> int | None:

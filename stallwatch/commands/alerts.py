@@ -76,7 +76,7 @@ def test(
     that there is not. URLs are shown masked.
     """
     flags = {"alerts__language": language, "exporter__host": host, "exporter__port": port}
-    config = app.nearly_sound_config(but="alerts.routes", **flags)
+    config = app.config_of_chats(**flags)
     if through is not None:
         at = relay or f"http://{config['relay.host']}:{config['relay.port']}"
         _try_the_way(config, prometheus, alertmanager or "", at, wait)

@@ -35,7 +35,7 @@ def deliveries(app: App, run: str | None, limit: int) -> None:
     """
     from rich.table import Table
 
-    config = app.nearly_sound_config(but="alerts.routes")
+    config = app.config_of_chats()
     run = run_meant(opened(config)[0], run) if run else None
     found = [one for outbox in _outboxes(config) for one in outbox.deliveries(run, limit)]
     found.sort(key=lambda one: -one.created_at)
@@ -65,7 +65,7 @@ def send(app: App, wait: float) -> None:
     one for a chat that is not configured here; messages of quiet hours and escalations have their time.
     Limits and pauses of the chats hold here, too.
     """
-    config = app.nearly_sound_config(but="alerts.routes")
+    config = app.config_of_chats()
     from stallwatch.alert_urls import connecting
     from stallwatch.handover import alert_settings
     from stallwatch.watching import told_elsewhere

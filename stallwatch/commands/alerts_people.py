@@ -38,7 +38,7 @@ def list_incidents(app: App, run: str | None, ended: bool, everything: bool) -> 
     """List incidents that are open, newest first, and the silences in force."""
     from rich.table import Table
 
-    config = app.nearly_sound_config(but="alerts.routes")
+    config = app.config_of_chats()
     language = language_of(config)
     store, people = opened(config)
     which = "all" if everything else "ended" if ended else "open"
@@ -78,7 +78,7 @@ def ack(app: App, incidents: tuple[str, ...], comment: str) -> None:
     The beginning of an id or of a run's name will do where only one begins so. Exit code: 1 when there is no
     such incident, or none is open any more.
     """
-    config = app.nearly_sound_config(but="alerts.routes")
+    config = app.config_of_chats()
     language = language_of(config)
     store, people = opened(config)
     now, missing = time.time(), 0
@@ -109,7 +109,7 @@ def note(app: App, incident: str, text: str) -> None:
     A run's name, or the beginning of an id, will do where it can mean one incident only. Exit code: 1 when
     there is no such incident.
     """
-    config = app.nearly_sound_config(but="alerts.routes")
+    config = app.config_of_chats()
     language = language_of(config)
     if not text.strip():
         raise click.UsageError(say("empty-note", language))
@@ -151,7 +151,7 @@ def silence(
     """
     from stallwatch_alerts.people import Silence
 
-    config = app.nearly_sound_config(but="alerts.routes")
+    config = app.config_of_chats()
     language = language_of(config)
     now = time.time()
     if end is not None:

@@ -18,6 +18,8 @@ __all__ = ["CONTEXT", "App", "catalogue_of", "language_option", "rules_option", 
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
+_CHATS = ("alerts.urls", "alerts.routes")
+
 language_option = click.option(
     "--language", type=click.Choice(["en", "zh"]), help="Language of the texts (default: en)."
 )
@@ -60,10 +62,13 @@ class App:
             raise click.exceptions.Exit(2)
         return config
 
-    def nearly_sound_config(self, but: str, **flags: Any) -> Config:
-        """As ``sound_config``, where what is wrong with the key `but` is told and no reason to stop."""
+    def config_of_chats(self, **flags: Any) -> Config:
+        """As ``sound_config``, for whoever tells people or asks what they were told.
+
+        What is wrong with a chat or a route is told and no reason to stop: the others are in use.
+        """
         config = self.config(**flags)
-        if any(problem.key != but for problem in config.problems):
+        if any(problem.key not in _CHATS for problem in config.problems):
             raise click.exceptions.Exit(2)
         return config
 

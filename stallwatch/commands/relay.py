@@ -42,9 +42,10 @@ def relay(
     incident database until it arrived. An alert is joined with the incident of its run there, and told as
     [[alerts.routes]] say; a chat that was told by the run's own agent is not told again. Ends with Ctrl-C.
     """
-    # A mistake in a route is told, and the relay starts all the same: else nobody would hear of anything.
+    # A mistake in a chat or a route is told, and the relay starts all the same: else nobody would hear of
+    # anything.
     given = {"relay__host": host, "relay__port": port, "alerts__language": language, "rules__dirs": rule_dirs}
-    config = app.nearly_sound_config(but="alerts.routes", **given)
+    config = app.config_of_chats(**given)
     if not alert_settings(config).all_urls:
         raise click.UsageError(
             'no chat is configured; write urls = ["slack://…"] under [alerts] in stallwatch.toml'
@@ -52,10 +53,13 @@ def relay(
         )
     try:
         from stallwatch.watching import open_store
-        from stallwatch_alerts.masking import hide_secrets
+        from stallwatch_alerts.masking import hide_secrets, mask_url
         from stallwatch_alerts.relay.relay import Relay
     except ModuleNotFoundError as error:
         raise click.UsageError(f"{error.name} is missing; pip install 'stallwatch[alerts]'") from error
+    if any(problem.key == "alerts.urls" for problem in config.problems):
+        told = ", ".join(map(mask_url, alert_settings(config).all_urls))
+        tell(f"THE RELAY STARTS WITHOUT THE CHATS LEFT OUT ABOVE: it tells {told} only")
     catalogue = catalogue_of(config)
     settings = replace(relay_settings(config), alerts=checked_settings(config, catalogue, tell))
     if not insecure and not settings.token and not is_own_address(settings.host):

@@ -167,6 +167,28 @@ def test_that_no_chat_is_left_is_told_loudly(tmp_path: Path, urls: str) -> None:
     assert "NOBODY" not in " ".join(map(str, routed.problems))
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (b"[alerts]\nurls = ['json://one'\n[stall]\n", 3),
+        (b"[stall]\nfactor = = 3\n\n[[ alerts.routes ]]\nurls = ['json://one']\n", 2),
+        (b"# \xff\n[alerts]\nurls = ['json://one']\n", None),
+    ],
+)
+def test_that_no_chat_of_an_unread_file_is_told_is_told_loudly(
+    tmp_path: Path, text: bytes, line: int | None
+) -> None:
+    file = tmp_path / "stallwatch.toml"
+    file.write_bytes(text)
+    first, loud = load(file, environ={}).problems
+    assert (first.line, loud.line) == (line, line) and "json" not in str(first)
+    assert "NOBODY WILL BE TOLD" in str(loud) and "stallwatch alerts test" in str(loud)
+    given = load(file, environ={"STALLWATCH_ALERTS_URLS": "json://two"})
+    assert len(given.problems) == 1 and given["alerts.urls"] == ("json://two",)
+    file.write_bytes(text.replace(b"alerts", b"relay"))
+    assert len(load(file, environ={}).problems) == 1
+
+
 def test_one_wrong_key_does_not_hide_the_others(tmp_path: Path) -> None:
     config = load_text(tmp_path, "[exporter]\nport = 'x'\nhost = '::1'\n[stall]\nfactor = 4\nwhat = 1\n")
     assert [problem.line for problem in config.problems] == [2, 6]

@@ -60,6 +60,31 @@ def test_a_chat_in_a_route_is_enough(stallwatch: Stallwatch, tmp_path: Path) -> 
     assert "cannot be had" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("urls", "told"),
+    [
+        (
+            f'[7, "{CHAT}"]',
+            "THE RELAY STARTS WITHOUT THE CHATS LEFT OUT ABOVE: it tells json://127.0.0.1:1/**",
+        ),
+        ("[7]", "no chat is configured; write urls"),
+        ("7", "NOBODY WILL BE TOLD"),
+    ],
+)
+def test_one_wrong_chat_leaves_the_others(
+    stallwatch: Stallwatch, tmp_path: Path, urls: str, told: str
+) -> None:
+    file = tmp_path / "stallwatch.toml"
+    file.write_text(f"[alerts]\nurls = {urls}\n")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = stallwatch("--config", str(file), "relay", "--port", port)
+    assert result.exit_code == 2  # where a chat is left, for the port
+    assert ("cannot be had" in result.stderr) is (CHAT in urls)
+    assert f"{file}:2: alerts.urls must be a list of strings" in result.stderr
+    assert told in result.stderr and "s3cr3t" not in result.stderr
+
+
 def test_it_says_where_it_listens_and_ends_when_it_is_asked_to(tmp_path: Path) -> None:
     environ = {**os.environ, "STALLWATCH_ALERTS_URLS": CHAT, "STALLWATCH_HOME": str(tmp_path)}
     command = [str(Path(sys.executable).with_name("stallwatch")), "relay", "--port", "0"]

@@ -105,11 +105,27 @@ def test_a_command_that_is_not_there(process: Process) -> None:
     assert "no-such-command-anywhere" in result.stderr and "Traceback" not in result.stderr
 
 
-def test_a_wrong_configuration_does_not_keep_a_run_from_starting(process: Process, tmp_path: Path) -> None:
-    (tmp_path / "stallwatch.toml").write_text("[exporter]\nport = 'x'\n")
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[exporter]\nport = 'x'\n", ["stallwatch.toml:2: exporter.port must be"]),
+        (
+            "[alerts]\nurls = ['json://127.0.0.1:1'\n[stall]\n",
+            [
+                "stallwatch.toml:3: is not valid TOML",
+                "stallwatch.toml:3: nothing of this file",
+                "NOBODY WILL BE",
+            ],
+        ),
+    ],
+)
+def test_a_wrong_configuration_does_not_keep_a_run_from_starting(
+    process: Process, tmp_path: Path, text: str, told: list[str]
+) -> None:
+    (tmp_path / "stallwatch.toml").write_text(text)
     result = process("run", "--no-metrics", "--", *python("print('trained')"))
     assert (result.returncode, result.stdout) == (0, "trained\n")
-    assert "stallwatch.toml:2: exporter.port must be" in result.stderr
+    assert all(words in result.stderr for words in told), result.stderr
 
 
 def test_the_exit_code_is_passed_on_even_if_the_watching_breaks(
