@@ -16,6 +16,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import faulthandler
+import fcntl
 import json
 import os
 import signal
@@ -39,6 +40,7 @@ INNERMOST, OUTERMOST = 80, 40  #: frames of a thread that are told, from either 
 MOST_BYTES = 4 << 20  #: an answer longer than this is not written
 MOST_ENTRIES = 32  #: collectives that are told of
 _QUESTION = 64
+_LEAST_DESCRIPTOR = 64  # low numbers have meanings: a program may look for what its parent left at 3
 _TOLD_OF_ENTRIES = ("collective_seq_id", "pg_id", "process_group", "profiling_name", "state", "is_p2p")
 
 
@@ -61,6 +63,20 @@ class Answerer:
         self._identity = _identity(self._pipe)
         _thread.start_new_thread(self._wait, ())  # no Thread object: nobody counts it, or joins it
 
+    def move(self, base: Path) -> None:
+        """Stand ready beside `base` from now on; nothing is registered anew."""
+        before, self._base = self._base, base
+        if self._fault is not None:
+            for suffix in (FAULT, SIGNAL):
+                before.with_suffix(suffix).rename(base.with_suffix(suffix))
+
+    def leave(self) -> None:
+        """The process ends: nobody need ask it any more. In a forked child that is the parent's business."""
+        if self.pid == os.getpid():
+            for suffix in (SIGNAL, FAULT):
+                with contextlib.suppress(OSError):
+                    self._base.with_suffix(suffix).unlink()
+
     def still_ours(self) -> bool:
         """Whether the signal is still faulthandler's; if Python code took it, the agent may not send it."""
         if self._fault is not None and signal.getsignal(self._fault) not in (signal.SIG_DFL, None):
@@ -74,7 +90,7 @@ class Answerer:
         if number is None:
             return
         path = self._base.with_suffix(FAULT)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        fd = _high(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
         # Not chained: nobody is there to hand it on to, and with `chain` Python would not ask the kernel to
         # restart the calls that the signal interrupts (CPython, Modules/faulthandler.c, SA_RESTART).
         faulthandler.register(number, file=fd, all_threads=True, chain=False)
@@ -199,6 +215,16 @@ def _rank() -> int | None:
     return None
 
 
+def _high(fd: int) -> int:
+    """The same file under a number that nobody expects to be anything."""
+    try:
+        high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LEAST_DESCRIPTOR)
+    except OSError:
+        return fd
+    os.close(fd)
+    return high
+
+
 def _identity(fd: int) -> tuple[int, int, bool]:
     about = os.fstat(fd)
     return about.st_dev, about.st_ino, stat.S_ISFIFO(about.st_mode)
@@ -217,14 +243,27 @@ def _write(path: Path, data: bytes) -> None:
 
 
 _answerer: Answerer | None = None
+_alone = False  # without a thread, and without a ring
+
+
+def stand_by_alone(base: Path) -> Answerer:
+    """Be ready to be asked by the signal alone, before anything is known of this process."""
+    global _answerer, _alone
+    _answerer, _alone = Answerer(base), True
+    return _answerer
 
 
 def stand_by(probe: Probe, ring: Path) -> None:
     """From now on the agent may ask this process where it is, beside its `ring`; once a process."""
-    global _answerer
+    global _answerer, _alone
     try:
-        if _answerer is None or _answerer.pid != os.getpid():
-            _answerer = Answerer(ring)
+        known = _answerer is not None and _answerer.pid == os.getpid()
+        if not known or _alone:
+            if known and _answerer is not None:
+                _answerer.move(ring)
+            else:
+                _answerer = Answerer(ring)
+            _alone = False
             if _look_after_signal not in probe.samplers:
                 probe.samplers.append(_look_after_signal)
             _answerer.listen()

@@ -17,7 +17,7 @@ from stallwatch_rules.text.redact import redact
 
 NO_RANK = (
     "nobody can be asked where the command stands: no process of it that lives is a rank"
-    " (has a RANK, trains with torch, or calls the probe)"
+    " (has a RANK, trains with torch, or calls the probe), and it is not one Python program alone"
 )
 PATIENCE_SECONDS = 30.0  #: reading the command line of a process that is stuck in the kernel may never end
 

@@ -1,4 +1,7 @@
-"""The ranks on this host: those that have a ring, and Python processes of the command that have none."""
+"""The ranks on this host: those that have a ring, and Python processes of the command that have none.
+
+Where there are neither, the command may be a single Python program: then that one stands for rank 0.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,12 @@ from pathlib import Path
 import psutil
 
 from stallwatch_exporter.probe.layout import LayoutProblem
+from stallwatch_exporter.probe.stacks import SIGNAL
 from stallwatch_exporter.rings.presence import is_there
 from stallwatch_exporter.rings.reader import RingReader
 from stallwatch_exporter.stacks.processes import condition
 
-_RING = re.compile(r"(\d+)-(\d+)-(\d+)\.ring")
+_NAME = re.compile(r"(\d+)-(\d+)-(\d+)")
 # In clusters that number their pods (Kubeflow's PyTorchJob), a launcher has a RANK of its own.
 _LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed", "accelerate"}
 _LAUNCHERS |= {"deepspeed.launcher.runner", "deepspeed.launcher.launch", "accelerate.commands.launch"}
@@ -27,7 +31,7 @@ class LocalRank:
     rank: int
     pid: int
     started: float  #: Unix seconds, of the process or of its ring
-    ring: Path | None = None
+    ring: Path | None = None  #: beside it the probe answers, also where the ring itself is not there
     ended: bool = False
 
 
@@ -35,6 +39,8 @@ def local_ranks(rings: Path | None, command: int | None) -> list[LocalRank]:
     """One process for each rank, by rank; `command` is the process whose descendants may be ranks."""
     probed = list(_with_ring(rings)) if rings is not None else []
     bare = _without_ring(command, {one.pid for one in probed}) if command is not None else []
+    if rings is not None and not probed and not bare:
+        return _alone(rings)
     alive = _outermost([one for one in (*probed, *bare) if not one.ended])
     chosen: dict[int, LocalRank] = {}
     for one in sorted(alive, key=lambda each: (each.ring is not None, each.started)):
@@ -49,15 +55,27 @@ def local_ranks(rings: Path | None, command: int | None) -> list[LocalRank]:
 
 
 def _with_ring(folder: Path) -> Iterable[LocalRank]:
+    return _named(folder, ".ring")
+
+
+def _alone(folder: Path) -> list[LocalRank]:
+    """The one Python program that the command is; none where there are several."""
+    alone = _outermost([one for one in _named(folder, SIGNAL) if not one.ended])
+    return alone if len(alone) == 1 else []
+
+
+def _named(folder: Path, suffix: str) -> Iterable[LocalRank]:
+    """Processes by the files of this kind in the folder of rings."""
     try:
-        paths = sorted(folder.glob("*.ring"))
+        paths = sorted(folder.glob(f"*{suffix}"))
     except OSError:
         return
     for path in paths:
-        found = _RING.fullmatch(path.name)
+        found = _NAME.fullmatch(path.stem)
         if found:
             rank, pid, started = int(found[1]), int(found[2]), int(found[3]) / 1e9
-            yield LocalRank(rank, pid, started, path, ended=not is_there(pid, started))
+            ring = path.with_suffix(".ring")
+            yield LocalRank(rank, pid, started, ring, ended=not is_there(pid, started))
 
 
 def _without_ring(command: int, known: set[int]) -> list[LocalRank]:

@@ -1,0 +1,46 @@
+"""A command that is one Python program, and maybe no rank: at a stall it can be asked all the same.
+
+A rank waits with a thread for that question. Here nobody knows yet that anything is trained, and a thread
+would be too much: since Python 3.12 ``os.fork`` warns where there is one. So only ``faulthandler`` stands
+ready on its signal, which costs nothing until it comes. If the process turns out to be a rank, the rank goes
+on with it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+_MOST_ABOVE = 4  #: processes between the agent and the program, such as a shell and ``uv run``
+
+
+def stand_by(folder: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Be ready, where this process is the command or one that the command started, and no launcher's rank.
+
+    `folder` is the one of the rings. Little is imported until then: this is every Python of the command.
+    """
+    if "RANK" in environ or "LOCAL_RANK" in environ or not _is_near(folder):
+        return
+    import atexit
+    import time
+    from pathlib import Path
+
+    from .stacks import stand_by_alone
+
+    stood_by = stand_by_alone(Path(folder) / f"0-{os.getpid()}-{time.time_ns()}.ring")
+    atexit.register(stood_by.leave)
+
+
+def _is_near(folder: str) -> bool:
+    """Whether the agent, after whose process its folder of rings is named, is not far above this one."""
+    agent = os.path.basename(folder).partition("-")[0]  # noqa: PTH119
+    above = str(os.getppid())
+    for _ in range(_MOST_ABOVE):
+        if above == agent:
+            return True
+        try:
+            with open(f"/proc/{above}/stat", encoding="ascii", errors="replace") as status:  # noqa: PTH123
+                above = status.read().rpartition(")")[2].split()[1]
+        except OSError:
+            return False
+    return False

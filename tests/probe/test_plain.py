@@ -1,0 +1,91 @@
+"""A command that is one Python program, without torch and RANK: at a stall it is asked like rank 0."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from stallwatch_exporter.probe.stacks import ASK, FAULT, SIGNAL
+from stallwatch_exporter.rings.probing import with_probe
+from stallwatch_exporter.stacks import asking, gathering
+from stallwatch_exporter.stacks.localranks import local_ranks
+from stallwatch_rules.stacks.reading import from_faulthandler, main_thread
+
+LOOP = """
+import os, sys, threading
+def train():
+    print("ready", flush=True)
+    return sys.stdin.readline()
+where = train()
+print(where, threading.active_count(), os.open("/dev/null", os.O_RDONLY), flush=True)
+"""
+TURNS_OUT = "from stallwatch_probe.api import current\ncurrent().announce()\n"
+
+
+@pytest.fixture
+def rings(tmp_path: Path) -> Path:
+    """Named as the agent's folder is, by its process."""
+    folder = tmp_path / f"{os.getpid()}-1"
+    folder.mkdir()
+    return folder
+
+
+@contextmanager
+def program(rings: Path, code: str = LOOP, *around: str) -> Iterator[subprocess.Popen[str]]:
+    environ = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK")}
+    command = [*around, sys.executable, "-W", "error", "-c", code]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=with_probe(environ, rings)
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        yield child
+        child.kill()
+
+
+@pytest.mark.parametrize("around", [(), ("sh", "-c", '"$@"; exit $?', "sh")], ids=["alone", "in-a-shell"])
+def test_it_tells_its_stack_and_goes_on(rings: Path, around: tuple[str, ...]) -> None:
+    with program(rings, LOOP, *around) as child:
+        (alone,) = local_ranks(rings, child.pid)
+        assert alone.rank == 0
+        (told,) = gathering.gather([alone])
+        main = main_thread(told.threads)
+        assert told.origin == "signal" and main is not None
+        assert [frame.function for frame in main.frames] == ["<module>", "train"]
+        out, _ = child.communicate("on\n", timeout=60)
+        assert out == "on\n 1 3\n", "no thread of ours, and no descriptor that may mean something"
+        assert child.returncode == 0
+    assert list(rings.iterdir()) == []
+
+
+def test_the_rank_that_it_turns_out_to_be_goes_on_with_the_signal(rings: Path) -> None:
+    with program(rings, TURNS_OUT + LOOP):
+        (rank,) = local_ranks(rings, None)
+        assert rank.ring is not None and rank.ring.exists() and rank.ring.with_suffix(ASK).exists()
+        assert len(list(rings.glob(f"*{SIGNAL}"))) == len(list(rings.glob(f"*{FAULT}"))) == 1
+        dump = asking.FaultDump(rank.ring, rank.pid)
+        assert dump.sent
+        gathering._until(lambda: dump.text() is not None, 30.0)
+        assert main_thread(from_faulthandler(dump.text() or "")) is not None
+
+
+def test_of_several_nobody_knows_whom_to_ask(rings: Path) -> None:
+    with ExitStack() as both:
+        both.enter_context(program(rings))
+        assert len(local_ranks(rings, None)) == 1
+        both.enter_context(program(rings))
+        assert local_ranks(rings, None) == []
+
+
+def test_a_program_far_below_or_with_a_rank_of_its_own_is_left_alone(tmp_path: Path) -> None:
+    """Whose folder is not named by a process above it has another agent, or none that is near."""
+    rings = tmp_path / f"{2**22 + 1}-1"
+    rings.mkdir()
+    with program(rings):
+        assert list(rings.iterdir()) == []
