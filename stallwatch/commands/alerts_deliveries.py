@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stallwatch.commands.alerts_meant import run_meant
-from stallwatch.commands.alerts_people import opened, show_table, when
+from stallwatch.commands.alerts_people import opened, show_table, when, who
 from stallwatch.commands.alerts_words import language_of, say
 from stallwatch.commands.context import App, tell
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from stallwatch_alerts.delivery.records import Delivery
 
 _LISTED = 10_000
+_NAME = 12  # characters of a chat's fingerprint: enough to tell it from the others
 _FIRST_TRY_SECONDS = 20.0
 
 
@@ -57,13 +58,22 @@ def deliveries(app: App, run: str | None, limit: int) -> None:
     metavar="SECONDS",
     help="How long to try (default: 30).",
 )
+@click.option(
+    "--drop",
+    multiple=True,
+    metavar="CHAT",
+    help="Drop first what waits for this chat, which is not configured here; may be repeated.",
+)
 @click.pass_obj
-def send(app: App, wait: float) -> None:
+def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
     """Send what earlier runs on this host left waiting.
 
     What waits then is told, by chat, and why. Exit code: 1 when a message that may leave is still there, also
     one for a chat that is not configured here; messages of quiet hours and escalations have their time.
     Limits and pauses of the chats hold here, too.
+
+    A chat that was taken out of the configuration is told with the name by which --drop gives up its messages
+    for good. Where hosts share a database, see that no other one has that chat.
     """
     config = app.config_of_chats()
     from stallwatch.alert_urls import connecting
@@ -78,6 +88,8 @@ def send(app: App, wait: float) -> None:
     settings = alert_settings(config)
     store, people = opened(config)
     outboxes = _outboxes(config)
+    for named in drop:
+        _drop(outboxes, named, settings.all_urls, language_of(config))
     ledger = Ledger(store.engine)  # agents and relays look there for what is told already
 
     def note(url: str, keys: Sequence[str]) -> None:
@@ -128,10 +140,26 @@ def send(app: App, wait: float) -> None:
         raise click.exceptions.Exit(1)
 
 
+def _drop(outboxes: Sequence[Outbox], named: str, urls: Sequence[str], language: str) -> None:
+    """Give up what waits for the only chat whose fingerprint begins so, and that no URL here has."""
+    from stallwatch_alerts.delivery.fingerprint import fingerprint
+
+    configured = {fingerprint(url) for url in urls}
+    left = [one for outbox in outboxes for one in outbox.deliveries(limit=_LISTED, state="waiting")]
+    meant = {one.channel: one.name for one in left if one.channel.startswith(named)} if named else {}
+    if len(meant) != 1:
+        raise click.UsageError(say("drop-several" if meant else "drop-none", language, name=named))
+    ((channel, chat),) = meant.items()
+    if channel in configured:
+        raise click.UsageError(say("drop-configured", language, name=named, chat=chat))
+    count = sum(outbox.drop(channel, f"dropped by {who()}", time.time()) for outbox in outboxes)
+    click.echo(say("dropped", language, count=count, chat=chat))
+
+
 def _why(one: Delivery, channels: Sequence[str], now: float, language: str) -> str:
     """Why a message is still there."""
     if one.channel not in channels:
-        return say("why-unknown", language)
+        return say("why-unknown", language, name=one.channel[:_NAME])
     if one.not_before > now:
         key = "why-escalation" if one.escalation else "why-quiet"
         return say(key, language, when=when(one.not_before))

@@ -91,9 +91,9 @@ def ack(app: App, incidents: tuple[str, ...], comment: str) -> None:
             _tell_none(name, found, language)
             missing += 1
         for incident in found.incidents:
-            people.acknowledge(incident.id, _who(), now)
+            people.acknowledge(incident.id, who(), now)
             if comment:
-                people.note(incident.id, _who(), comment, now)
+                people.note(incident.id, who(), comment, now)
             click.echo(_acknowledged(incident, language))
     if missing:
         raise click.exceptions.Exit(1)
@@ -118,7 +118,7 @@ def note(app: App, incident: str, text: str) -> None:
     if not found.incidents:
         _tell_none(incident, found, language)
         raise click.exceptions.Exit(1)
-    people.note(found.incidents[0].id, _who(), text, time.time())
+    people.note(found.incidents[0].id, who(), text, time.time())
     click.echo(say("noted", language, id=found.incidents[0].id))
 
 
@@ -164,7 +164,7 @@ def silence(
     if rule:
         _refuse_unknown(config, rule, language)
     _, people = opened(config)
-    wanted = Silence(now, now + seconds, run, rule, severity or "", _who(), comment)
+    wanted = Silence(now, now + seconds, run, rule, severity or "", who(), comment)
     number = people.silence(wanted)
     click.echo(say("silenced", language, number=number, until=when(wanted.ends_at)))
     if config["alerts.alertmanager_url"]:
@@ -267,7 +267,8 @@ def _seconds(text: str, language: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def _who() -> str:
+def who() -> str:
+    """The person at this terminal, such as ``anna@node-1``."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"[:100]
     except (OSError, KeyError):  # a user without a name, as in some containers

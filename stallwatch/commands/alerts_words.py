@@ -92,8 +92,23 @@ _WORDS = {
     "waiting": ("{count} wait for {chat}: {why}", "{chat} 有 {count} 条待发：{why}"),
     "why-unknown": (
         "no URL of this chat is configured here, so they cannot leave; "
-        "the one they were kept for must be written exactly as it was",
-        "此处未配置该聊天的地址，无法发出；地址须与保存消息时的写法完全一致",
+        "the one they were kept for must be written exactly as it was. "
+        "If it is gone for good: stallwatch alerts send --drop {name}",
+        "此处未配置该聊天的地址，无法发出；地址须与保存消息时的写法完全一致。"
+        "若不再使用：stallwatch alerts send --drop {name}",
+    ),
+    "dropped": ("dropped {count} for {chat}", "已放弃发往 {chat} 的 {count} 条"),
+    "drop-none": (
+        "--drop {name}: nothing waits for such a chat; stallwatch alerts send names those that may be meant",
+        "--drop {name}：没有待发往该聊天的消息；stallwatch alerts send 会列出未配置的聊天",
+    ),
+    "drop-several": (
+        "--drop {name}: more than one chat begins so; write more of it",
+        "--drop {name}：不唯一，请写得更完整",
+    ),
+    "drop-configured": (
+        "--drop {name}: {chat} is configured here, so its messages leave",
+        "--drop {name}：{chat} 已在此处配置，其消息会发出",
     ),
     "why-refused": ("refused so far: {reason}", "一直未被接收：{reason}"),
     "why-pending": (

@@ -12,7 +12,7 @@ from click.testing import Result
 
 from stallwatch import alert_urls
 from stallwatch.config import load
-from stallwatch.watching import Listeners
+from stallwatch.watching import Listeners, open_store, told_elsewhere
 from stallwatch_alerts.channels import Notice, incident_notice
 from stallwatch_alerts.delivery.fingerprint import fingerprint
 from stallwatch_alerts.delivery.keys import planned_key, told_key
@@ -130,3 +130,51 @@ def test_an_agent_does_not_repeat_what_a_relay_on_its_own_database_kept(
     listeners.close()
     assert sorted(heard) == ["news", "untold"]
     assert ledger.has_all(CHAT, [key("untold")])
+
+
+def test_what_waits_for_a_chat_that_is_gone_is_named_and_dropped_when_asked(
+    stallwatch: Stallwatch, heard: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, fresh = fingerprint("slack://gone/for/good"), fingerprint("json://other:1/hook")
+    outbox = Outbox(IncidentStore.at_home(tmp_path / "stallwatch-home").engine)
+    for channel, name, run in (
+        (gone, "slack://****", "a"),
+        (gone, "slack://****", "b"),
+        (fresh, "other", "c"),
+    ):
+        notice = incident_notice(stall(run), "en", None)
+        draft = Draft(channel, name, run, notice, (key(run),), stall(run).id)
+        outbox.put(lambda told, draft=draft: [draft], LONG_AGO)  # type: ignore[misc]
+    told = stallwatch("alerts", "send", "--wait", "0.1")
+    assert told.exit_code == 1 and heard == []
+    assert "2 wait for slack://****: no URL of this chat" in told.stderr
+    command = f"stallwatch alerts send --drop {gone[:12]}"
+    assert command in told.stderr
+    keep(outbox, "sound")
+    refused = stallwatch("alerts", "send", "--drop", CHAT)
+    assert refused.exit_code == 2 and "is configured here" in refused.stderr
+    assert "nothing waits" in stallwatch("alerts", "send", "--drop", "no-such").stderr
+    dropped = stallwatch("alerts", "send", "--drop", gone[:12])
+    assert dropped.exit_code == 1 and "dropped 2 for slack://****" in dropped.stdout  # the third still waits
+    assert heard == ["sound"]
+    states = {one.run: (one.state, one.reason.split(" by ")[0]) for one in outbox.deliveries()}
+    assert states["a"] == states["b"] == ("withdrawn", "dropped")
+    assert states["c"][0] == "waiting" and states["sound"][0] == "sent"
+    assert stallwatch("alerts", "send", "--drop", fresh).exit_code == 0
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_what_others_told_a_chat_is_known_from_the_incident_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
+) -> None:
+    """In a database of our own our messages are noted as told when they are kept: that does not count."""
+    if elsewhere:
+        monkeypatch.setenv("STALLWATCH_ALERTS_INCIDENTS_URL", f"sqlite:///{tmp_path / 'shared.db'}")
+    config = load()
+    asked, ledger = told_elsewhere(config), Ledger(open_store(config).engine)
+    assert not asked(URL, [key("a")])
+    ledger.note(CHAT, key("a"), LONG_AGO)
+    assert asked(URL, [key("a")]) is elsewhere
+    assert asked(URL, [planned_key(key("a"))]) is not elsewhere
+    assert not asked("json://127.0.0.1:1/another", [key("a")])
+    assert not asked(URL, [key("a"), key("b")])

@@ -110,6 +110,15 @@ class Outbox:
         with writing(self._engine) as connection:
             self._finish(connection, batch, state="withdrawn", reason=reason)
 
+    def drop(self, channel: str, reason: str, now: float) -> int:
+        """Nobody is to be told what waits for this chat; how many that were. What is being sent is left."""
+        waiting = and_(
+            MESSAGES.c.channel == channel, MESSAGES.c.state == "waiting", MESSAGES.c.claimed_until <= now
+        )
+        with writing(self._engine) as connection:
+            gone = update(MESSAGES).where(waiting).values(state="withdrawn", reason=reason[:1000])
+            return connection.execute(gone).rowcount
+
     def escalated(self, incident: str) -> set[str]:
         """The chats that were called because nobody had acknowledged it."""
         mine = and_(MESSAGES.c.about == incident, MESSAGES.c.state == "sent", MESSAGES.c.escalation == 1)
