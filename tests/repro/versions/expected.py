@@ -87,7 +87,7 @@ EXPECTED: tuple[Expect, ...] = (
     # TRL takes the hooks off to generate, with the trace open: one invalidation a step.
     Expect("grpo", "<0.16.4", 8, messages=True, short=8, **_WELL),
     # 0.16.4 renamed the method by which TRL 0.14 puts the hooks on again.
-    Expect("grpo", "==0.16.4", raises=_RENAMED, verdict="unknown-failure"),
+    Expect("grpo", "==0.16.4", raises=_RENAMED, primary="trl-offload-hooks-renamed"),
     Expect("grpo", ">=0.17,<0.19.2", 8, short=8, **_WELL),
     Expect("grpo", ">=0.19.2", 8, external=8, **_WELL),
 )
