@@ -86,6 +86,7 @@ class StreamReading:
         self.flight = FlightData()
         self.tracebacks = TracebackReader(failures)
         self.crashes = CrashReader()
+        self.in_exception = False  #: whether the next line may belong to a traceback or a crash being told
         self.exceptions = ExceptionTable()
         self.templates = TemplateTable()
         self.hits: dict[str, RuleHits] = {}
@@ -124,12 +125,14 @@ class StreamReading:
         if sample is not None:
             self.sampled = True
             self.timelines.see(sample)
-            self.curves.see(sample, self.timelines.advances)
-            if "overflow" in sample.values and "loss_scale" in sample.values:
-                scale = sample.values["loss_scale"]
+            values = sample.values
+            if "loss" in values or "grad_norm" in values:  # asked here: advances take a while to be told
+                self.curves.see(sample, self.timelines.advances)
+            if "overflow" in values and "loss_scale" in values:
+                scale = values["loss_scale"]
                 self.lowest_scale = scale if self.lowest_scale is None else min(scale, self.lowest_scale)
-            if "skipped_steps" in sample.values and sample.step is not None:
-                self.skipped = (sample.values["skipped_steps"], sample.step)
+            if "skipped_steps" in values and sample.step is not None:
+                self.skipped = (values["skipped_steps"], sample.step)
         if progressed:
             self.last_advance, self.after_time = line, None
             self.activity.clear()
@@ -160,11 +163,6 @@ class StreamReading:
         if by_progress:
             self.timelines.hit(match.rule, match.line, 1 + more)
 
-    @property
-    def in_exception(self) -> bool:
-        """Whether the next line may belong to a traceback or a crash that is being told."""
-        return self.tracebacks.busy or self.crashes.busy
-
     def see_exceptions(self, line: Line, rules: Collection[str]) -> None:
         """Look for exceptions in a line that was just read; ``rules`` matched it."""
         mark = self.mark
@@ -173,10 +171,11 @@ class StreamReading:
         for raised in (ended, crash):
             if raised is not None:
                 self.exceptions.add(raised)
+        self._note_exceptions()
 
     def see_message(self, line: Line, more: int = 0) -> None:
         """Keep the wording of a line that was just read, and of ``more`` like it, that nothing else knows."""
-        if self.tracebacks.telling or self.crashes.busy:
+        if self.in_exception and (self.tracebacks.telling or self.crashes.busy):
             return
         if not self.templates.again(line, self.index - 1, 1 + more):
             self.templates.add(line, self.mark, 1 + more)
@@ -189,11 +188,15 @@ class StreamReading:
         for ended in (self.tracebacks.skip(left_out), self.crashes.skip(left_out)):
             if ended is not None:
                 self.exceptions.add(ended)
+        self._note_exceptions()
         self.index += left_out
         self.plain += left_out
         self.timelines.leave_out(int(self._gaps.losses - self._losses))
         self.templates.partial = True
         self._left_out, self._losses = self._gaps.lines, self._gaps.losses
+
+    def _note_exceptions(self) -> None:
+        self.in_exception = self.tracebacks.busy or self.crashes.busy
 
     def exceptions_now(self) -> ExceptionTable:
         """The exceptions so far, with what stands unfinished at this moment."""

@@ -83,7 +83,8 @@ class Counter:
             self._epoch = epoch
         elapsed = sample.values.get("elapsed_seconds")
         if rose:
-            self._low.clear()
+            if self._low:
+                self._low.clear()
             self._rise(step, sample, phase)
             self.waited, self._rose_at = 0.0, elapsed
         elif elapsed is not None and self._rose_at is not None and step == self.last:
@@ -118,7 +119,8 @@ class Counter:
             self.first = self._start = step
         if self.last is not None:
             rise = step - self.last
-            self._delta = rise if self._delta is None else min(rise, self._delta)
+            if self._delta is None or rise < self._delta:
+                self._delta = rise
         self.last = step
         self.rises += 1
         elapsed = sample.values.get("elapsed_seconds")
@@ -136,7 +138,10 @@ class Counter:
                 if sample.time is not None and sample.time == time_then and elapsed == elapsed_then:
                     return  # the clock has not moved: measure from where it last did
             else:
-                self.durations.setdefault(phase, deque(maxlen=KEPT)).append(seconds)
+                durations = self.durations.get(phase)
+                if durations is None:
+                    durations = self.durations[phase] = deque(maxlen=KEPT)
+                durations.append(seconds)
                 if phase == "train":
                     self.step_seconds.append(seconds / (step - since))
         self._since = (step, sample.time, elapsed)

@@ -174,14 +174,16 @@ class StreamTimelines:
     def main(self) -> Timeline | None:
         """The counter with the most steps. A bar shorter than the longest one is an evaluation's."""
         longest = 0
-        for timeline in self.by_series.values():  # asked for at every sample
-            longest = max(longest, timeline.total or 0)
-        found, most = None, (0, "")
+        for timeline in self.by_series.values():  # asked for at every loss
+            if timeline.total is not None and timeline.total > longest:
+                longest = timeline.total
+        found, most, named = None, 0, ""
         for name, timeline in self.by_series.items():
-            if (timeline.advances, name) <= most or not timeline.advances:
+            advances = timeline.advances
+            if advances < most or not advances or (advances == most and name <= named):
                 continue
             if not (name.startswith("bar") and (timeline.total or 0) < longest):
-                found, most = timeline, (timeline.advances, name)
+                found, most, named = timeline, advances, name
         return found
 
 

@@ -142,11 +142,11 @@ class ProgressTracker:
             stream.last_loss, stream.loss_time = loss, sample.time
         if sample.series == "":
             return False
-        known = len(stream.counters)
-        if self._counters >= _MAX_COUNTERS and sample.series not in stream.counters:
-            return False
+        if sample.series not in stream.counters:
+            if self._counters >= _MAX_COUNTERS:
+                return False
+            self._counters += 1
         counter = stream.counter(sample)
-        self._counters += len(stream.counters) - known
         gaps = self._gaps.get(stream.source)
         if gaps is not None:
             counter.resume(gaps.get(sample.series.partition(" ")[0], 0))
@@ -159,9 +159,12 @@ class ProgressTracker:
             stream.enter("train", sample.time)
             stream.finished = stream.left = False
         self.progressed = True
-        if _counts(counter) and counter.last is not None:
-            self._furthest = max(self._furthest, (counter.attempt, counter.last))
-            self.first_step = counter.last if self.first_step is None else min(self.first_step, counter.last)
+        last = counter.last
+        if last is not None and _counts(counter):
+            if (counter.attempt, last) > self._furthest:
+                self._furthest = (counter.attempt, last)
+            if self.first_step is None or last < self.first_step:
+                self.first_step = last
         if sample.time is not None and (
             self.last_progress_time is None or sample.time > self.last_progress_time
         ):

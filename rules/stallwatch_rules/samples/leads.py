@@ -24,12 +24,17 @@ _LOGGER = re.compile(
 )  # fmt: skip
 _CODE = re.compile(r"""["'`{};#\\]|\((?!\d|train\))|\b(?:return|def|for|if|self)\b""")
 
-ZEROED = str.maketrans("123456789", "0" * 9)
+_ZEROED = bytes.maketrans(b"123456789", b"0" * 9)
+
+
+def zeroed(text: str) -> str:
+    """The text with zeros for all its digits: bytes are changed ten times as fast as letters are."""
+    return text.encode("utf-8", "surrogatepass").translate(_ZEROED).decode("utf-8", "surrogatepass")
 
 
 def leads(before: str) -> bool:
     """Whether this may stand before a metric. Which digits it holds does not matter."""
-    return not before or (len(before) <= 200 and _leads_zeroed(before.translate(ZEROED)))
+    return not before or (len(before) <= 200 and _leads_zeroed(zeroed(before)))
 
 
 @lru_cache(maxsize=1024)  # loggers' leads differ in their digits only

@@ -100,8 +100,11 @@ def _names_other(word: str, name: str) -> bool:
     return _OTHER_LOSS.search(f"{word} {name}".replace("_", " ").replace("/", " ")) is not None
 
 
-_ALLOCATED = re.compile(r"\bMemAllocated=(" + NUMBER + r")GB(?:, MaxMemAllocated=(" + NUMBER + r")GB)?")
-_MEMORY_USAGE = re.compile(r"\bMA (" + NUMBER + r") GB\s+Max_MA (" + NUMBER + r") GB\s+CA ")
+# What stands before is looked at behind the letters: so the expressions begin with something to look for.
+_ALLOCATED = re.compile(
+    r"MemAllocated=(?<!\wMemAllocated=)(" + NUMBER + r")GB(?:, MaxMemAllocated=(" + NUMBER + r")GB)?"
+)
+_MEMORY_USAGE = re.compile(r"MA (?<!\wMA )(" + NUMBER + r") GB\s+Max_MA (" + NUMBER + r") GB\s+CA ")
 
 
 def memory(text: str) -> dict[str, float]:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
+from stallwatch_rules.hints import may_hold
 from stallwatch_rules.samples.fields import GIB, MIB
 from stallwatch_rules.text.numbers import NUMBER, number
 
 _GIVEN = r"\s{0,3}[:=]\s{0,4}(?:np\.float\d\d\()?(" + NUMBER + r")"
 
+# Python looks fast for letters with which an expression begins: so what may not stand before them is asked
+# behind the first one.
 _TOKENS = re.compile(
-    r"(?<![\w/])(?:tps|tgs|perf/throughput|tok(?:en)?s?(?:[_ ]per[_ ]|/)s(?:ec(?:ond)?)?(?:(?:_per_|/)gpu)?"
-    r"|tokens per gpu per second)" + _GIVEN + r"|(?<![\w.])(" + NUMBER + r") tok(?:ens)?/s(?![ec]*\s?[:=])"
+    r"(?:t(?<![\w/]t)(?:ps|gs|ok(?:en)?s?(?:[_ ]per[_ ]|/)s(?:ec(?:ond)?)?(?:(?:_per_|/)gpu)?"
+    r"|okens per gpu per second)|p(?<![\w/]p)erf/throughput)" + _GIVEN
 )
+_TOKENS_COUNTED = re.compile(r"(?<![\w.])(" + NUMBER + r") tok(?:ens)?/s(?![ec]*\s?[:=])")
 _SAMPLES = re.compile(
-    r"(?<!avg)(?<!running)(?:currsamplespersec|samples?(?:[_ ]per[_ ]|/)s(?:ec(?:ond)?)?)" + _GIVEN
-    + r"|(?<![\w.])(" + NUMBER + r") samples/s(?![ec]*\s?[:=])"
-)  # fmt: skip
+    r"(?:c(?<!avgc)(?<!runningc)urrsamplespersec"
+    r"|s(?<!avgs)(?<!runnings)amples?(?:[_ ]per[_ ]|/)s(?:ec(?:ond)?)?)" + _GIVEN
+)
+_SAMPLES_COUNTED = re.compile(r"(?<![\w.])(" + NUMBER + r") samples/s(?![ec]*\s?[:=])")
 _REWARD = re.compile(
     r"(?<![\w/])(?:(?:mean|avg|average|eval)?[_ ]?rewards?(?:[_/]mean|[_ ]score)?"
     r"|critic/(?:rewards|score)/mean)" + _GIVEN
@@ -26,11 +32,12 @@ _EVAL_LOSS = re.compile(
     r"(?<![\w/])(?:eval|val|valid|validation|dev|test)[_/ ](?:lm[_ ])?loss(?:_epoch)?(?![\w/])"
     r"\s{0,3}[:=]?\s{0,4}(" + NUMBER + r")(?!\w)"
 )
+_EVALUATED = ("val", "dev", "test")  # one of them names the loss
 _SKIPPED = re.compile(r"number of skipped iterations" + _GIVEN)
 # torchtitan, DETR and mmengine (MiB), verl (GB); what a bar or a line calls the memory without saying which
 _MEMORY = re.compile(
-    r"(?<![\w/])(?:max |peak |gpu |max_|peak_)?mem(?:ory)?(?:_active|_alloc|_reserved)?"
-    r"(?:\((gib|gb|mib|mb)\))?"
+    r"mem(?:(?<![\w/]mem)|(?<=max_mem)(?<![\w/]max_mem)|(?<=peak_mem)(?<![\w/]peak_mem))(?:ory)?"
+    r"(?:_active|_alloc|_reserved)?(?:\((gib|gb|mib|mb)\))?"
     + _GIVEN + r"\s?(gib|gb|mib|mb|g)?(?![\w])"
 )  # fmt: skip
 _VERL_MEMORY = re.compile(r"perf/max_memory_(allocated|reserved)_gb" + _GIVEN)
@@ -40,31 +47,41 @@ _MEGATRON_MEMORY = re.compile(
 _UNITS = {"gib": GIB, "gb": GIB, "g": GIB, "mib": MIB, "mb": MIB, "": MIB}
 
 
-def _first(found: re.Match[str]) -> float:
-    return number(next(digits for digits in found.groups() if digits))
+def _tokens(lower: str) -> re.Match[str] | None:
+    return _first(_TOKENS.search(lower), _TOKENS_COUNTED.search(lower) if " tok" in lower else None)
 
 
-_SIMPLE: tuple[tuple[str, str, re.Pattern[str]], ...] = (
-    # a word that is in the line then, our field, the pattern
-    ("tok", "tokens_per_second", _TOKENS),
-    ("tps", "tokens_per_second", _TOKENS),
-    ("tgs", "tokens_per_second", _TOKENS),
-    ("throughput", "tokens_per_second", _TOKENS),
-    ("samples", "samples_per_second", _SAMPLES),
-    ("reward", "reward", _REWARD),
-    ("kl", "kl", _KL),
-    ("skipped it", "skipped_iterations", _SKIPPED),
+def _samples(lower: str) -> re.Match[str] | None:
+    return _first(_SAMPLES.search(lower), _SAMPLES_COUNTED.search(lower) if " samples/s" in lower else None)
+
+
+def _first(one: re.Match[str] | None, two: re.Match[str] | None) -> re.Match[str] | None:
+    if one is None or two is None:
+        return one or two
+    return one if one.start() <= two.start() else two
+
+
+_SIMPLE: tuple[tuple[str, str, Callable[[str], re.Match[str] | None]], ...] = (
+    # a word that is in the line then, our field, what finds the number
+    ("tok", "tokens_per_second", _tokens),
+    ("tps", "tokens_per_second", _tokens),
+    ("tgs", "tokens_per_second", _tokens),
+    ("throughput", "tokens_per_second", _tokens),
+    ("samples", "samples_per_second", _samples),
+    ("reward", "reward", _REWARD.search),
+    ("kl", "kl", _KL.search),
+    ("skipped it", "skipped_iterations", _SKIPPED.search),
 )
 
 
 def rates(lower: str, values: dict[str, float]) -> None:
     """Add to the values what the text (in lower case) tells beside loss and learning rate."""
-    for word, field, pattern in _SIMPLE:
+    for word, field, find in _SIMPLE:
         if word in lower and field not in values:
-            found = pattern.search(lower)
+            found = find(lower)
             if found:
-                values[field] = _first(found)
-    if "loss" in lower and "eval_loss" not in values:
+                values[field] = number(found[1])
+    if "loss" in lower and may_hold(lower, _EVALUATED) and "eval_loss" not in values:
         found = _EVAL_LOSS.search(lower)
         if found:
             values["eval_loss"] = number(found[1])

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from stallwatch_rules.hints import may_hold
 from stallwatch_rules.samples.found import Found
-from stallwatch_rules.samples.leads import ZEROED, leads
+from stallwatch_rules.samples.leads import leads, zeroed
 from stallwatch_rules.samples.pairs import keyed, memory
 from stallwatch_rules.samples.rates import rates
 from stallwatch_rules.text.numbers import NUMBER, lowered, number
 
 _INTEGER = r"\d{1,15}(?:,\d{3}){0,4}"
 _STEP_WORDS = ("step", "iter", "num_updates")  # each counter's name holds one of them
+_STEP_NAME = 10  # characters that it may begin before that word
 _STEP = re.compile(
     r"(?:(?:global|train(?:ing)?|optimi[sz]er)[ _]?steps?|steps?"
     r"|iterations?|iters?(?:\(train\))?|num_updates)"
@@ -71,7 +71,7 @@ def from_text(text: str) -> Found | None:
     lower = lowered(text)
     if " loss at " in lower:
         return _from_megatron_eval(lower)
-    found = _find_step(lower) if may_hold(lower, _STEP_WORDS) else None
+    found = _find_step(lower)
     if found is None or not leads(text[: _metrics_start(lower, found.start())]):
         item = _from_epoch_item(text) if "Epoch" in text else None
         return item or _from_epoch_part(text, lower) or _from_loss_first(text, lower)
@@ -95,7 +95,7 @@ def from_text(text: str) -> Found | None:
     if epoch:  # perhaps counted within the epoch: then its total is not the run's
         values.setdefault("epoch", float(epoch[1]))
         total = None
-    return Found(step, total or None, values, _series(text[: found.start(1)].translate(ZEROED)))
+    return Found(step, total or None, values, _series(zeroed(text[: found.start(1)])))
 
 
 def _metrics_start(lower: str, step: int) -> int:
@@ -105,7 +105,8 @@ def _metrics_start(lower: str, step: int) -> int:
 
 
 def _find_step(lower: str) -> re.Match[str] | None:
-    found = _STEP.search(lower)
+    starts = [at for word in _STEP_WORDS if (at := lower.find(word)) >= 0]
+    found = _STEP.search(lower, max(0, min(starts) - _STEP_NAME)) if starts else None
     while found is not None and (before := lower[found.start() - 1 : found.start()]):
         if not (before.isalnum() or before in "_/.-"):
             break
@@ -161,9 +162,7 @@ def _from_epoch_part(text: str, lower: str) -> Found | None:
     epoch = _EPOCH_BEFORE.search(text, 0, found.end())
     if epoch:
         values.setdefault("epoch", float(epoch[1]))
-    return Found(
-        int(found[1].replace(",", "")), None, values, _series(text[: found.start(1)].translate(ZEROED))
-    )
+    return Found(int(found[1].replace(",", "")), None, values, _series(zeroed(text[: found.start(1)])))
 
 
 def _from_loss_first(text: str, lower: str) -> Found | None:

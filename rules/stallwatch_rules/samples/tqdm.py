@@ -7,11 +7,9 @@ import re
 from stallwatch_rules.text.numbers import NUMBER, duration, number
 
 _BAR = re.compile(
-    r"(?P<label>[^|]{0,80}?)(?:\d{1,3}%\|[^|]*\|)? ?\b(?P<done>\d{1,15})/(?P<total>\d{1,15}) "
-    r"\[(?P<elapsed>[\d:]+)<(?P<left>[\d:]+|\?)(?:, *(?:(?P<rate>"
-    + NUMBER
-    + r"|\?) ?(?P<unit>[^\s,\]]{1,12})))?"
-    r"(?P<more>[^\]]*)\]?"
+    r"([^|]{0,80}?)(?:\d{1,3}%\|[^|]*\|)? ?\b(\d{1,15})/(\d{1,15}) "
+    r"\[([\d:]+)<(?:[\d:]+|\?)(?:, *(?:(" + NUMBER + r"|\?) ?([^\s,\]]{1,12})))?"
+    r"([^\]]*)\]?"
 )
 _TRAINING = re.compile(
     r"(?:train(?:ing)?(?: (?:step|epoch|progress)s?)?|(?:global |optimi[sz]er )?(?:step|iter(?:ation)?)s?"
@@ -29,12 +27,14 @@ class Bar:
     __slots__ = ("done", "elapsed", "label", "postfix", "seconds", "total", "training")
 
     def __init__(self, found: re.Match[str]) -> None:
-        self.label = found["label"].strip().rstrip(":").strip()
-        self.done = int(found["done"])
-        self.total = int(found["total"])
-        self.elapsed = duration(found["elapsed"])
-        self.postfix = found["more"]
-        rate, unit = found["rate"], found["unit"] or "it/s"
+        label, done, total, elapsed, rate, unit, self.postfix = found.groups()
+        self.label = label.strip()
+        if self.label:
+            self.label = self.label.rstrip(":").rstrip()
+        self.done = int(done)
+        self.total = int(total)
+        self.elapsed = duration(elapsed)
+        unit = unit or "it/s"
         self.seconds: float | None = None
         if rate and rate != "?":
             value = number(rate)
@@ -48,7 +48,7 @@ class Bar:
     @property
     def epoch(self) -> float | None:
         """The epoch that the label names: the bar then starts again with each epoch."""
-        found = _EPOCH.search(self.label)
+        found = _EPOCH.search(self.label) if self.label else None
         return float(found[1]) if found else None
 
 

@@ -19,12 +19,13 @@ _VARYING = re.compile(
 )
 _REPEATED = re.compile(r"\s*\[repeated (\d+)x across cluster\].*$")
 #: What a line's key leaves out: the digits, the letters of hexadecimal numbers and what joins them.
-_DROPPED = str.maketrans("", "", "0123456789abcdefABCDEF.,+-:_ \t")
+_DROPPED = b"0123456789abcdefABCDEF.,+-:_ \t"
 
 
 def skeleton(text: str) -> str:
     """A key that lines of one message share, made in one pass over the line; good for no reader's eye."""
-    return text.translate(_DROPPED)
+    # Python takes letters out of bytes ten times as fast as out of text.
+    return text.encode("utf-8", "surrogatepass").translate(None, _DROPPED).decode("utf-8", "surrogatepass")
 
 
 def masked(text: str) -> str:
