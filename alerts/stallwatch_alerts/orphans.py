@@ -23,10 +23,9 @@ def close_orphans(home: Path, now: float, tell: Callable[[Incident], None]) -> l
     """
     closed: list[Incident] = []
     for info in list_runs(home):
-        # Agents write every second. One of another container that shares this folder and our host's name has
-        # no process that we can see: only its silence tells that it is gone.
+        # Whoever starts it anew in its folder needs a moment.
         fresh = abs(now - info.updated_at) <= _FRESH_SECONDS
-        if info.ended_at is None and not fresh and not agent_alive(info):
+        if info.ended_at is None and not fresh and not agent_alive(info, now):
             closed += _close(runs_home(home) / info.run, now, tell)
     return closed
 

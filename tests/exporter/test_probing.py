@@ -253,3 +253,25 @@ def test_that_the_last_rank_is_gone_is_told_once(tmp_path: Path) -> None:
     rank.kill()
     rank.wait()
     assert [probing.just_left(), probing.just_left()] == [True, False]
+
+
+def test_rings_of_a_killed_agent_go_and_those_of_another_container_stay(tmp_path: Path) -> None:
+    """Whose agent's number is nobody's here."""
+    mine = make_folder(tmp_path)
+    tag = mine.name.rpartition("-")[2]
+    days = {f"{2**22 + 1}-1-{tag}": 2, f"{2**22 + 1}-2-0123456789ab": 2, f"{2**22 + 2}-3-0123456789ab": 40}
+    days |= {f"{os.getpid()}-4-{tag}": 40, "no-number": 40}
+    for name, age in days.items():
+        folder = mine.with_name(name)
+        folder.mkdir()
+        (folder / "0.ring").touch()
+        at = time.time() - age * 86400
+        os.utime(folder / "0.ring", (at, at))
+        os.utime(folder, (at, at))
+    busy = mine.with_name(f"{2**22 + 3}-5-0123456789ab")
+    busy.mkdir()
+    os.utime(busy, (0, 0))
+    (busy / "0.jsonl").touch()
+    left = {make_folder(tmp_path).name, mine.name, busy.name}
+    left |= {f"{2**22 + 1}-2-0123456789ab", f"{os.getpid()}-4-{tag}", "no-number"}
+    assert {path.name for path in mine.parent.iterdir()} == left

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from stallwatch_exporter.runs.prune import KEEP, prune
@@ -55,6 +56,14 @@ def test_an_agent_that_died_without_a_word_counts_as_ended(tmp_path: Path) -> No
     folder = ended(tmp_path, "dead", 40)
     folder.write_info(ended_at=None, pid=2**22 + 1)
     assert prune(tmp_path, 30, 10, NOW, lambda line: None) == ["dead"]
+
+
+def test_a_run_of_another_container_stays_as_long_as_its_agent_writes(tmp_path: Path) -> None:
+    """However full the folder is; its process number is nobody's here, or anybody's."""
+    for name, pid, silent in (("writes", 2**22 + 1, 1.0), ("silent", os.getpid(), 86400.0)):
+        folder = ended(tmp_path, name, 2)
+        folder.write_info(ended_at=None, pid=pid, namespace="b00t/pid:[1]", updated_at=NOW - silent)
+    assert prune(tmp_path, 30, 0, NOW, lambda line: None) == ["silent"]
 
 
 def test_a_home_without_runs_is_fine(tmp_path: Path) -> None:

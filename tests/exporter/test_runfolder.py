@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
 from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.runs.runfolder import (
+    SILENT_SECONDS,
     RunFolder,
     agent_alive,
     list_runs,
@@ -121,7 +124,23 @@ def test_an_agent_is_alive_until_it_ended_or_its_process_is_gone(tmp_path: Path)
     assert not agent_alive(folder.info)
     folder.info.pid = 2**22 + 1
     assert not agent_alive(folder.info)
-    folder.info.host = "another-host"
-    assert agent_alive(folder.info)
     folder.info.ended_at = 1.0
     assert not agent_alive(folder.info)
+
+
+@pytest.mark.parametrize("elsewhere", [{"host": "another-host"}, {"namespace": "b00t/pid:[1]"}])
+@pytest.mark.parametrize("pid", [os.getpid(), 2**22 + 1])
+def test_an_agent_whose_process_is_none_of_ours_is_alive_while_it_writes(
+    tmp_path: Path, elsewhere: dict[str, str], pid: int
+) -> None:
+    """A container may have our host's name and its number be that of a process here."""
+    info = msgspec.structs.replace(RunFolder.create("sft", ["x"], home=tmp_path).info, pid=pid, **elsewhere)
+    for since, alive in ((-60.0, True), (1.0, True), (SILENT_SECONDS + 1, False), (86400.0, False)):
+        assert agent_alive(info, info.updated_at + since) is alive
+
+
+def test_an_older_versions_agent_is_believed_by_either_sign(tmp_path: Path) -> None:
+    info = msgspec.structs.replace(RunFolder.create("sft", ["x"], home=tmp_path).info, namespace="")
+    assert agent_alive(info, info.updated_at + 86400)
+    info.pid = 2**22 + 1
+    assert agent_alive(info, info.updated_at + 1) and not agent_alive(info, info.updated_at + 86400)

@@ -1,6 +1,9 @@
-"""Whether the process behind a ring is still there."""
+"""Whether a process that left a trace is still there."""
 
 from __future__ import annotations
+
+import functools
+from pathlib import Path
 
 import psutil
 
@@ -26,3 +29,18 @@ def is_there(pid: int, started: float) -> bool:
         return True
     except (psutil.Error, OSError):
         return False
+
+
+@functools.cache
+def process_namespace() -> str:
+    """Whose process numbers ours are, such as ``<boot id>/pid:[4026531836]``; "" where that is not known.
+
+    Containers that share a folder, and with ``hostNetwork`` the host's name, see nothing of each other's
+    processes: the same number is another process there. The boot id tells hosts, and boots, apart
+    (pid_namespaces(7), random(4)).
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+    except (OSError, ValueError):
+        return ""

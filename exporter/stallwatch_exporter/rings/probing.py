@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -16,7 +17,7 @@ import psutil
 
 from stallwatch_exporter.probe.api import FOLDER_VARIABLE, SWITCH_VARIABLE
 from stallwatch_exporter.probe.layout import LayoutProblem
-from stallwatch_exporter.rings.presence import is_there
+from stallwatch_exporter.rings.presence import is_there, process_namespace
 from stallwatch_exporter.rings.ranks import RankRings
 from stallwatch_exporter.rings.reader import Record, RingReader
 from stallwatch_exporter.settings import make_home
@@ -26,6 +27,7 @@ BOOTSTRAP = Path(__file__).parents[1] / "probe" / "bootstrap"
 _MOST_RINGS = 4096
 _MOST_RECORDS = 256  # of one ring in one look: more say nothing that these do not
 _ORPHAN_SECONDS = 86400.0
+_FOREIGN_SECONDS = 30 * 86400.0  # memory that is written through a mapping may leave the file its time
 _QUOTES = re.compile(r"[\"\n\r\\]")
 
 
@@ -39,24 +41,35 @@ def make_folder(home: Path) -> Path:
         make_home(home)
         parent.mkdir(exist_ok=True)
         _remove_orphans(parent)
-        folder = parent / f"{os.getpid()}-{time.time_ns()}"
+        folder = parent / f"{os.getpid()}-{time.time_ns()}-{_tag()}"
         folder.mkdir(mode=0o700)
         return folder
     except OSError:
         return Path(tempfile.mkdtemp(prefix="stallwatch-rings-"))
 
 
+def _tag() -> str:
+    """Short for the namespace of our process numbers."""
+    return hashlib.sha256(process_namespace().encode()).hexdigest()[:12]
+
+
 def _remove_orphans(parent: Path) -> None:
-    """Folders that a killed agent left: ranks that outlived it keep their rings, which have names no more."""
+    """Folders that a killed agent left: ranks that outlived it keep their rings, which have names no more.
+
+    Where the agent's number is none of ours, as its container was another, only age tells that it is gone.
+    """
     for old in parent.iterdir():
-        pid = old.name.partition("-")[0]
-        if pid.isdigit() and not psutil.pid_exists(int(pid)) and _age(old) > _ORPHAN_SECONDS:
+        pid, _, rest = old.name.partition("-")
+        ours = rest.partition("-")[2] == _tag()
+        gone = not psutil.pid_exists(int(pid)) if ours and pid.isdigit() else pid.isdigit()
+        if gone and _age(old) > (_ORPHAN_SECONDS if ours else _FOREIGN_SECONDS):
             shutil.rmtree(old, ignore_errors=True)
 
 
-def _age(path: Path) -> float:
+def _age(folder: Path) -> float:
+    """Seconds since anything in it was written; 0 where that is not known."""
     try:
-        return time.time() - path.stat().st_mtime
+        return time.time() - max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
     except OSError:
         return 0.0
 

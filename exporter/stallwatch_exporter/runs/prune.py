@@ -26,7 +26,7 @@ def prune(
     home: Path, keep_days: float, keep_gb: float, now: float, notice: Callable[[str], None]
 ) -> list[str]:
     """Remove ended runs older than `keep_days`, then the oldest beyond `keep_gb`; return their names."""
-    runs = sorted(_runs(home), key=lambda run: run.ended_at)
+    runs = sorted(_runs(home, now), key=lambda run: run.ended_at)
     total = sum(run.bytes for run in runs)
     removed = []
     for run in runs:
@@ -51,7 +51,7 @@ def prune(
     return removed
 
 
-def _runs(home: Path) -> Iterator[_Old]:
+def _runs(home: Path, now: float) -> Iterator[_Old]:
     try:
         folders = list(runs_home(home).iterdir())
     except OSError:
@@ -63,7 +63,7 @@ def _runs(home: Path) -> Iterator[_Old]:
         info = None if path.is_symlink() else read_info(path)
         if info is not None:
             ended = info.ended_at or info.updated_at
-            yield _Old(path, ended, _size(path), (path / KEEP).exists() or agent_alive(info))
+            yield _Old(path, ended, _size(path), (path / KEEP).exists() or agent_alive(info, now))
 
 
 def _size(folder: Path) -> int:

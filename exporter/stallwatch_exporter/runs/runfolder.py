@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from stallwatch_exporter.incident import Ending, Incident
-from stallwatch_exporter.rings.presence import is_there
+from stallwatch_exporter.rings.presence import is_there, process_namespace
 from stallwatch_exporter.settings import make_home, state_home
 from stallwatch_rules.text.redact import redact
 
@@ -35,6 +35,9 @@ _LAUNCHERS = re.compile(
     r"(python[\d.]*|uv|bash|sh|env|nohup|time|timeout|srun|torchrun|deepspeed|accelerate)"
 )
 _ASSIGNMENT = re.compile(r"(?s)(-{0,2}[\w.-]+=)(.+)")
+#: Agents write ``agent.json`` about once a second. What NFS keeps of a file may be a minute old (acregmax,
+#: nfs(5)), and clocks of hosts may differ.
+SILENT_SECONDS = 300.0
 _SOME_SECRET = "x1234567"  # is masked behind a name that tells of a secret
 
 
@@ -52,6 +55,7 @@ class AgentInfo(msgspec.Struct, kw_only=True):
     endpoint: str | None = None  #: such as "http://127.0.0.1:19400/metrics"
     state: State = "starting"
     ending: Ending | None = None
+    namespace: str = ""  #: of `pid`: see ``presence.process_namespace``
     rank_logs: list[str] = []  #: copies written so far, relative to the run's folder
 
 
@@ -131,6 +135,7 @@ class RunFolder:
             cwd=_cwd(),
             started_at=now,
             updated_at=now,
+            namespace=process_namespace(),
         )
         folder = cls(run, path, info, problem)
         folder.write_info()
@@ -198,13 +203,22 @@ def read_info(folder: Path) -> AgentInfo | None:
         return None
 
 
-def agent_alive(info: AgentInfo) -> bool:
-    """Whether the agent still runs. One on another host is believed until it says it ended."""
+def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
+    """Whether the agent still runs: the one judgement for all who list, close, prune or go on with runs.
+
+    Its process tells, where its number is one of ours. That of another host or container may be anybody's
+    here: such an agent is gone once it has been silent for `SILENT_SECONDS`.
+    """
     if info.ended_at is not None:
         return False
-    if info.host != socket.gethostname():
+    here = info.host == socket.gethostname()
+    if here and info.namespace == process_namespace():
+        return is_there(info.pid, info.started_at)
+    now = time.time() if now is None else now
+    if abs(now - info.updated_at) <= SILENT_SECONDS:
         return True
-    return is_there(info.pid, info.started_at)
+    # What an older version wrote tells no namespace: believed where either sign speaks for it.
+    return here and not info.namespace and is_there(info.pid, info.started_at)
 
 
 def _claim(parent: Path, base: str, reuse: bool) -> Path:
