@@ -1,4 +1,4 @@
-"""An end has nothing after it: it is kept as closed, and told as news."""
+"""An end, and what a run left unmended, have nothing after them: kept as closed, and told as news."""
 
 from __future__ import annotations
 
@@ -8,16 +8,24 @@ from stallwatch_exporter.incident import Incident
 
 
 def keeping(incident: Incident) -> Incident:
-    """The incident as it is stored. Nobody will ever resolve the end of a run; open, it would stay so."""
-    if incident.kind != "ended" or incident.status == "resolved":
+    """The incident as it is stored. What nobody will ever resolve would stay open for good."""
+    if incident.status == "resolved" or not _is_last_word(incident):
         return incident
-    return msgspec.structs.replace(
-        incident, status="resolved", resolution="run-failed", resolved_at=incident.opened_at
-    )
+    if incident.kind == "ended":
+        return msgspec.structs.replace(
+            incident, status="resolved", resolution="run-failed", resolved_at=incident.opened_at
+        )
+    return msgspec.structs.replace(incident, status="resolved", resolved_at=incident.updated_at)
 
 
 def telling(incident: Incident) -> Incident:
     """The stored incident as the agent told it."""
-    if incident.kind != "ended" or incident.status == "open":
+    if incident.status == "open" or not _is_last_word(incident):
         return incident
-    return msgspec.structs.replace(incident, status="open", resolution="", resolved_at=None)
+    resolution = "" if incident.kind == "ended" else incident.resolution
+    return msgspec.structs.replace(incident, status="open", resolution=resolution, resolved_at=None)
+
+
+def _is_last_word(incident: Incident) -> bool:
+    """Whether the run is over and the incident is not, such as a checkpoint that is broken."""
+    return incident.kind == "ended" or incident.resolution == "unmended"

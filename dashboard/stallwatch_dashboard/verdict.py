@@ -24,7 +24,7 @@ from stallwatch_rules.text.sentences import say as words_of_rules
 
 Level = Literal["critical", "warning", "good", "quiet"]
 
-_UNSOLVED = ("run-failed", "run-stopped")  # incidents that were open when the run ended
+_UNSOLVED = ("run-failed", "run-stopped", "unmended")  # incidents that were open when the run ended
 
 
 @dataclass(frozen=True)
@@ -120,9 +120,8 @@ def _headline(
 ) -> tuple[str, Level]:
     step = formats.steps(row.step, row.total_steps)
     if row.state == "finished":
-        return say(
-            "is_finished", step
-        ), "good" if incident is None or incident.status == "resolved" else "warning"
+        left = incident is not None and (incident.status == "open" or incident.resolution == "unmended")
+        return say("is_finished", step), "warning" if left else "good"
     if row.state == "interrupted":
         return say("is_interrupted", step), "quiet" if incident is None else "warning"
     if row.state == "failed":

@@ -194,6 +194,7 @@ _WORDS: dict[str, tuple[str, str]] = {
     "resolution_run-finished": ("the run finished", "任务已完成"),
     "resolution_run-failed": ("the run failed", "任务失败"),
     "resolution_run-stopped": ("the run was stopped by hand", "任务被人为中断"),
+    "resolution_unmended": ("not mended when the run ended", "任务结束时未解决"),
     "deliveries": ("Who was told", "通知记录"),
     "chat": ("Chat", "渠道"),
     "attempts": ("Attempts", "尝试次数"),

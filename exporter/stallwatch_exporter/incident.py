@@ -15,7 +15,8 @@ Kind = Literal["stall", "finding", "ended"]
 Severity = Literal["critical", "warning", "info"]
 RANKS: Mapping[str, int] = {"info": 0, "warning": 1, "critical": 2}  #: of severities, the worst highest
 Status = Literal["open", "resolved"]
-Resolution = Literal["", "recovered", "run-finished", "run-failed", "run-stopped", "unknown"]
+# "unmended" says of one that is open that its run is over, and nobody will ever resolve it.
+Resolution = Literal["", "recovered", "run-finished", "run-failed", "run-stopped", "unmended", "unknown"]
 
 
 class Ending(msgspec.Struct, frozen=True):

@@ -22,6 +22,7 @@ _WORDS = {
     "run-finished": ("the run finished", "任务已完成"),
     "run-failed": ("the run failed", "任务已失败"),
     "run-stopped": ("the run was stopped by hand", "任务被人为中断"),
+    "unmended": ("not mended when the run ended", "任务结束时未解决"),
     "unknown": ("nobody watches it any more, its agent is gone", "监视进程已消失，无人监视"),
     "": ("over", "已结束"),
     "acknowledged": ("acknowledged {id}", "已确认 {id}"),

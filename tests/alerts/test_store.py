@@ -3,12 +3,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from stallwatch_alerts.endings import telling
+from stallwatch_alerts.settings import AlertSettings
+from stallwatch_alerts.sink import ChatSink
 from stallwatch_alerts.store import IncidentStore
 from stallwatch_alerts.store_sink import StoreSink
 from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Primary
 
 Stall = Callable[..., Incident]
@@ -67,6 +72,23 @@ def test_the_sink_writes_behind_the_agents_back(store: IncidentStore, stall: Sta
     assert sink.close(10)
     assert store.list()[0].status == "resolved"
     assert sink.failed == 0
+
+
+def test_what_a_run_left_unmended_is_kept_as_closed_and_told_no_second_time(
+    store: IncidentStore, stall: Stall, chat_server: Any, catalogue: Catalogue
+) -> None:
+    """Nobody will ever resolve a broken checkpoint of a run that is over. Whoever was called still is."""
+    sink, chat = StoreSink(lambda: store), ChatSink(AlertSettings(urls=(chat_server.url,)), catalogue)
+    found = stall(kind="finding", rule="checkpoint-archive-corrupt")
+    left = stall(kind="finding", rule="checkpoint-archive-corrupt", resolution="unmended", updated_at=1200.0)
+    for incident in (found, left):
+        sink(incident)
+        chat(incident)
+    assert sink.close(10) and chat.close(10)
+    (kept,) = store.list()
+    assert (kept.status, kept.resolution, kept.resolved_at) == ("resolved", "unmended", 1200.0)
+    assert telling(kept) == left
+    assert [body["status"] for body in chat_server.bodies] == ["open"]
 
 
 def test_a_database_that_fails_is_counted_not_raised(store: IncidentStore, stall: Stall) -> None:

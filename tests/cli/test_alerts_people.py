@@ -15,6 +15,7 @@ from stallwatch_alerts.channels import incident_notice
 from stallwatch_alerts.delivery.fingerprint import fingerprint
 from stallwatch_alerts.delivery.outbox import Outbox
 from stallwatch_alerts.delivery.records import Draft
+from stallwatch_alerts.endings import keeping
 from stallwatch_alerts.people import People
 from stallwatch_alerts.storage.tables import MESSAGES
 from stallwatch_alerts.store import IncidentStore
@@ -201,3 +202,24 @@ def test_a_database_that_cannot_be_opened_is_one_line(
     result = stallwatch("alerts", "list")
     assert result.exit_code == 1 and "cannot be opened" in result.stderr
     assert "s3cr3t" not in result.output and "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("language", "how"), [("en", "not mended when the run ended"), ("zh", "任务结束时未解决")]
+)
+def test_what_a_run_left_unmended_is_listed_as_such_and_can_be_acknowledged(
+    stallwatch: Stallwatch,
+    store: IncidentStore,
+    monkeypatch: pytest.MonkeyPatch,
+    language: str,
+    how: str,
+) -> None:
+    monkeypatch.setenv("STALLWATCH_UI_LANGUAGE", language)
+    name = "done/finding/checkpoint-archive-corrupt/1"
+    left = replace(incident(name), kind="finding", rule="checkpoint-archive-corrupt", resolution="unmended")
+    store.upsert(keeping(left))
+    assert name not in stallwatch("alerts", "list").stdout
+    (row,) = [line for line in stallwatch("alerts", "list", "--ended").stdout.splitlines() if name in line]
+    assert how in row
+    assert stallwatch("alerts", "ack", "done").exit_code == 0
+    assert People(store.engine).is_acknowledged(name)

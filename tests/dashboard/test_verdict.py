@@ -153,6 +153,12 @@ def test_a_failed_run_is_explained_by_the_incident_of_its_end(make_incident: Cal
     assert found.rule == "cuda-oom" and found.facts[0] == "exit code 1"
 
 
+def test_a_finished_run_says_what_it_left_unmended(make_incident: Callable[..., Incident]) -> None:
+    broken = make_incident(kind="finding", rule=RULE, status="resolved", resolution="unmended")
+    found = told(row("finished", ended_at=NOW), broken)
+    assert (found.level, found.rule) == ("warning", RULE)
+
+
 def test_a_finished_run_is_not_blamed_for_a_stall_it_got_over(make_incident: Callable[..., Incident]) -> None:
     got_over = make_incident(status="resolved", resolution="recovered")
     found = told(row("finished", ended_at=NOW), got_over)

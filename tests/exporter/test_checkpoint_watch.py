@@ -13,6 +13,7 @@ import pytest
 
 from stallwatch_exporter.checkpoints.checking import check_checkpoint
 from stallwatch_exporter.checkpoints.faults import Fault
+from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.probe.api import Probe
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.runs.runfolder import RunFolder
@@ -197,7 +198,8 @@ def test_a_broken_checkpoint_that_an_earlier_agent_told_of_stays_open(
     run.agent = Agent(run.folder, run.settings, run.catalogue, [run.told.append], clock=lambda: run.now)
     run.steps(1, 30)
     run.end("finished", 0)
-    assert [incident.status for incident in run.told if incident.rule == EMPTY] == ["open"]
+    found = [(incident.status, incident.resolution) for incident in run.told if incident.rule == EMPTY]
+    assert found == [("open", ""), ("open", "unmended")]
 
 
 def test_a_checkpoint_of_empty_tensors_is_an_incident_and_stays_in_the_diagnosis(
@@ -223,7 +225,14 @@ def test_a_checkpoint_of_empty_tensors_is_an_incident_and_stays_in_the_diagnosis
         EMPTY,
         "degrading",
     )
-    assert [one.status for one in run.told if one.kind == "finding"][-1] == "open"  # it is broken still
+    last = run.told[-1]
+    assert (last.kind, last.status, last.resolution) == ("finding", "open", "unmended")  # it is broken still
+    assert run.metric(f"stallwatch_incident_open{{rule={EMPTY},severity=warning}}") == 1
+    follower = RunFolder.create("sft", ["python"], home=run.home, now=run.now, reuse=True)
+    Agent(follower, run.settings, run.catalogue, [run.told.append], clock=lambda: run.now).end(
+        Ending(kind="finished", exit_code=0), run.now
+    )
+    assert run.told[-1] is last  # nothing comes after it
 
 
 def test_a_last_checkpoint_that_is_broken_is_told_though_the_run_finished(
@@ -243,8 +252,10 @@ def test_a_last_checkpoint_that_is_broken_is_told_though_the_run_finished(
     file.touch()
     probe.event("checkpoint", path=str(file.parent), by="trainer")
     assert run.end("finished", 0).verdict == "degraded"
-    (incident,) = run.told
-    assert (incident.rule, incident.status) == (CORRUPT, "open")
+    assert [(one.rule, one.status, one.resolution) for one in run.told] == [
+        (CORRUPT, "open", ""),
+        (CORRUPT, "open", "unmended"),
+    ]
 
 
 def announce_trainer(probe: Probe, **about: Any) -> None:

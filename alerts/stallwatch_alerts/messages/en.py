@@ -73,6 +73,7 @@ WORDS = Words(
         "run-finished": "The run has finished.",
         "run-failed": "The run has failed; how it ended comes in a message of its own.",
         "run-stopped": "The run was stopped by hand (Ctrl-C).",
+        "unmended": "The run has ended; this was not mended.",
         "unknown": "The agent that told of this was killed, or its host was. "
         "Whether the run goes on is not known: look at the job, and watch it again with stallwatch tail.",
     },

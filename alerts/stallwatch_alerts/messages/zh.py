@@ -68,6 +68,7 @@ WORDS = Words(
         "run-finished": "任务已完成。",
         "run-failed": "任务已失败；结束原因另发一条消息。",
         "run-stopped": "任务被人为中断（Ctrl-C）。",
+        "unmended": "任务已结束，此问题未解决。",
         "unknown": "报告此问题的监视进程已被终止，或其主机已停机。任务是否仍在运行不得而知："
         "请检查任务，并用 stallwatch tail 重新监视。",
     },

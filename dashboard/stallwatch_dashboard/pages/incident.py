@@ -87,7 +87,7 @@ def _what(what: str) -> str:
 
 
 def _said(what: str, text: str) -> str:
-    known = ("recovered", "run-finished", "run-failed", "run-stopped")
+    known = ("recovered", "run-finished", "run-failed", "run-stopped", "unmended")
     return say(f"resolution_{text}") if what != "note" and text in known else text
 
 

@@ -20,7 +20,7 @@ def incident_table(
 ) -> pd.DataFrame:
     """A row an incident, in their order."""
     columns = {
-        say("state"): [f"{_ICONS[i.status]} {say(i.status)}" for i in incidents],
+        say("state"): [_state(i, say) for i in incidents],
         say("severity"): [say(f"severity_{i.severity}") for i in incidents],
         say("run"): [cell(i.run) for i in incidents],
         say("rule"): [cell(i.rule) for i in incidents],
@@ -32,3 +32,10 @@ def incident_table(
     if not with_run:
         del columns[say("run")]
     return pd.DataFrame(columns)
+
+
+def _state(incident: Incident, say: Say) -> str:
+    """Of what a run left behind, that it did: to call it resolved would be wrong."""
+    if incident.resolution == "unmended":
+        return f"{_ICONS['open']} {say('resolution_unmended')}"
+    return f"{_ICONS[incident.status]} {say(incident.status)}"

@@ -199,8 +199,7 @@ class Alarms:
             stalled = incident.stalled_seconds if quiet is None else round(quiet, 1)
             about = {"stalled_seconds": stalled, **_progress(diagnosis.progress)}
             self._book.resolve(incident, now, resolution, **about)
-        # That the run finished mends no checkpoint: those stay open.
-        self._book.resolve_all(now, resolution, but=self._checkpoints if ending.kind == "finished" else ())
+        self._book.resolve_all(now, resolution, but=self._checkpoints)  # no end mends a checkpoint
         if not ending.failed:
             return
         primary = diagnosis.primary

@@ -52,7 +52,7 @@ class IncidentBook:
     """One incident per kind, rule and episode. `tell` gets a copy of it at every change.
 
     `past` is what earlier agents of the same run told: episodes count on, and what they left open is ours to
-    resolve, but for the ends, which have nothing after them.
+    resolve, but for the ends and what was left unmended, which have nothing after them.
     """
 
     def __init__(
@@ -66,7 +66,8 @@ class IncidentBook:
         for incident in past:
             key = (incident.kind, incident.rule)
             self._episodes[key] = max(incident.episode, self._episodes.get(key, 0))
-            if incident.status == "open" and incident.kind != "ended":
+            over = incident.kind == "ended" or incident.resolution == "unmended"
+            if incident.status == "open" and not over:
                 self._open[key] = incident
 
     def open(self, kind: Kind, rule: str, severity: Severity, now: float, **facts: Any) -> Incident:
@@ -118,10 +119,13 @@ class IncidentBook:
         self._tell(msgspec.structs.replace(incident))
 
     def resolve_all(self, now: float, resolution: Resolution, *, but: Collection[str] = ()) -> None:
-        """Close whatever is open, except findings of the rules in `but`."""
+        """Close whatever is open, as the run is over. Findings of the rules in `but` are left unmended."""
         for incident in list(self._open.values()):
             if incident.kind != "finding" or incident.rule not in but:
                 self.resolve(incident, now, resolution)
+            else:
+                incident.resolution, incident.updated_at = "unmended", now
+                self._tell(msgspec.structs.replace(incident))
 
     def get(self, kind: Kind, rule: str) -> Incident | None:
         """The open incident of this kind and rule."""
