@@ -20,6 +20,36 @@ def test_encodings(line_texts: LineTexts) -> None:
     assert line_texts(b"a\n") == ["a"]  # shorter than a byte order mark
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Modèle chargé, l'entraînement a déjà commencé à l'étape 3",
+        "fichier créé",
+        "Größe des Stapels: 8, Übergröße",
+        "El año pasado «epoch» señal",
+        "25 µs – 3 €",
+        "étape 5 : perte 0,5 à 80 °C",
+        "loss 0.5 é",
+    ],
+)
+def test_western_letters_are_no_chinese(line_texts: LineTexts, text: str) -> None:
+    assert line_texts(text.encode("cp1252") + b"\n") == [text]
+    long = (text + " ") * 3000
+    assert line_texts(long.encode("cp1252") + b"\n")[0].startswith(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["版本", "loss损失3", "用Adam和SGD训练", "朱镕基", "第 3 步：损失为 0.5，学习率 1e-4", "未恢复"]
+)
+def test_chinese_is_no_western_text(line_texts: LineTexts, text: str) -> None:
+    assert line_texts(text.encode("gbk") + b"\n") == [text]
+
+
+def test_utf8_that_is_broken_at_a_place_stays_utf8(line_texts: LineTexts) -> None:
+    raw = "训练开始，加载模型".encode()
+    assert line_texts(raw[:-1] + b" ok\n") == ["训练开始，加载模� ok"]
+
+
 def test_the_holes_of_a_truncated_file_are_dropped(line_texts: LineTexts) -> None:
     assert line_texts(b"\0" * 5000 + b"after\n") == ["after"]
 

@@ -24,6 +24,9 @@ def read(text: str) -> list[str]:
         ("[rank3]: ValueError：x", "ValueError: x"),
         ("训练第 3 步：ValueError：x", "训练第 3 步：ValueError：x"),  # prose
         ("Loss：2.0", "Loss：2.0"),
+        ("assertion error：no config", "AssertionError: no config"),
+        ("runtimeerror：x", "RuntimeError: x"),
+        ("the error：x", "the error：x"),
     ],
 )
 def test_a_full_width_colon_behind_an_exceptions_name(text: str, shown: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stallwatch_rules.text.plural import counted
-from stallwatch_rules.text.sentences import retold, say, say_counted
+from stallwatch_rules.text.retelling import retold
+from stallwatch_rules.text.sentences import say, say_counted
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,24 @@ def test_a_sentence_is_retold_in_the_other_language(key: str, values: dict[str, 
 def test_other_text_stays_as_it_is() -> None:
     for text in ("", "No step for you.", "RuntimeError: {silence}"):
         assert retold(text, "zh") == text
+
+
+def test_a_note_of_several_sentences_is_retold_as_a_whole() -> None:
+    def note(language: str, silence: str = "4.9 s") -> str:
+        stands = say("stands", language, silence=silence, threshold="5.0 s")
+        more = say("came-more-often", language, before="2", now="3.5")
+        return stands + say("last-came-then", language) + more
+
+    assert retold(note("en"), "zh") == note("zh")
+    assert retold(note("zh"), "en") == note("en")
+    assert retold(note("en"), "en", silence="7 min") == note("en", "7 min")
+    assert retold(note("en"), "zh", silence="7 min") == note("zh", "7 min")
+    named = say("left-early", "en", who=say("left-somebody", "en"), step=7)
+    assert retold(f"{named} Look there first.", "zh") == say(
+        "look-there", "zh", told=say("left-early", "zh", who=say("left-somebody", "zh"), step=7)
+    )
+    odd = say("unknown-may-be-cause", "en", exception="ValueError: no. 7. Look there")
+    assert retold(odd, "zh") == say("unknown-may-be-cause", "zh", exception="ValueError: no. 7. Look there")
 
 
 @pytest.mark.parametrize("key", ["overflow-start", "overflow-rare"])

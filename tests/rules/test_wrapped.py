@@ -52,6 +52,12 @@ def test_any_cut_puts_the_same_together() -> None:
         assert [(line.text, line.number) for line in lines + reader.finish()] == read(data, 80)
 
 
+def test_lines_that_a_terminal_filled_with_blanks_are_whole() -> None:
+    data = b"".join(piece.ljust(80) + b"\n" for piece in folded(LONG, 80).splitlines())
+    assert wrap_width(data) == 80
+    assert [text.rstrip() for text, _ in read(data, 80)] == [text for text, _ in read(folded(LONG, 80), 80)]
+
+
 MEGATRON = (
     " [2026-11-20 10:00:{:02d}] iteration {:8d}/  500000 | consumed samples: {:12d} | "
     "elapsed time per iteration (ms): 900.5 | lm loss: 2.000000E+00 | grad norm: 1.250"

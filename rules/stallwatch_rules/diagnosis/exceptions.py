@@ -19,7 +19,8 @@ SURVIVED_BUT_DIED = 10  #: the same where the run is known to have failed: its o
 
 SNIPPET_LINES = 5  #: lines after which the exception of code without a file was not the program's own
 
-_TIMED_OUT = re.compile(r"Timed out waiting|timed out after \d|before timing out")
+# Or that a collective ended because the communicator did: the words for why stand behind it, or were cut off.
+_TIMED_OUT = re.compile(r"Timed out waiting|timed out after \d|before timing out|^NCCL error(?: in)?: ")
 
 
 @dataclass
@@ -35,7 +36,7 @@ class Unknown:
 
     @property
     def timed_out(self) -> bool:
-        """Whether it only says that a wait for other ranks took too long."""
+        """Whether it only says that a wait for other ranks took too long, or was ended."""
         return bool(_TIMED_OUT.search(self.seen.raised.message))
 
 

@@ -47,9 +47,13 @@ THREAD = re.compile(r"^Exception in thread ")
 # The statement that raises, as tracebacks, notebooks and dumped files show it: indented, or behind a mark.
 RAISE = re.compile(r"[\s\d│|❱>-]+raise [\w.]+\(")
 FLUSH = re.compile(r"(?:raise|assert) ")
-# The statement that failed, as a frame shows it: an assertion without words, or an assignment, may be all
-# that tells one bare AssertionError or IndexError from another. A rich box marks the line with ❱.
-FAILED = re.compile(r"(?:\s+|[│┃|]\s*❱\s*\d+\s*[│┃|](?:\s*[│┃|])*\s*)(?:assert |[\w.]+(?:, [\w.]+)* = )")
+# The statement that failed, as a frame shows it: an assertion without words, an assignment, or a call whose
+# value is returned may be all that tells one bare AssertionError or IndexError from another. A rich box marks
+# the line with ❱.
+FAILED = re.compile(
+    r"(?:\s+|[│┃|]\s*❱\s*\d+\s*[│┃|](?:\s*[│┃|])*\s*)"
+    r"(?:assert |[\w.]+(?:, [\w.]+)* = |return [\w.()]+\s*[│┃|]?\s*$)"
+)
 # Lines with which another message begins, so that an exception's own text has ended.
 OTHER_MESSAGE = re.compile(
     r"\[[EWIF]\d{0,4} |\[20\d\d-\d\d-\d\d|[EWIF]\d{4} \d\d:|20\d\d-\d\d-\d\d|(?:WARNING|INFO|ERROR):\w"

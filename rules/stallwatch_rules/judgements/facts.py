@@ -25,6 +25,15 @@ class RunFacts:
     phase: Phase = "train"  #: what it was doing last
     language: str = "en"
 
+    @property
+    def waited(self) -> float:
+        """Seconds without a step, as a stall tells them.
+
+        Who watches a run and the times in its log do not begin to count at the same moment: of a stall that
+        was raised, a log may know a little less than the threshold.
+        """
+        return max(self.silence or 0.0, self.threshold if self.stalled else 0.0)
+
 
 @dataclass(frozen=True)
 class Judgement:

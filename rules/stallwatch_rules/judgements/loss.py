@@ -45,6 +45,12 @@ def is_excerpt(points: Sequence[Point]) -> bool:
     return len(steps) == 2 and steps[1] > steps[0] and steps[0] > MID_RUN * (steps[1] - steps[0])
 
 
+def _far_apart(points: Sequence[Point]) -> bool:
+    """Whether many steps lie between two values, so that even the second is none of the run's first."""
+    steps = [point.step for point in points[:2] if point.step is not None]
+    return len(steps) == 2 and steps[1] - steps[0] >= MID_RUN
+
+
 def judge_divergence(
     points: Sequence[Point], facts: RunFacts, *, nan_follows: bool, rewarded: bool
 ) -> Judgement | None:
@@ -58,7 +64,8 @@ def judge_divergence(
     if few and rewarded:
         return None
     width = 3 if few else max(STAYED, len(losses) // 20)
-    if len(losses) < (2 if not few or is_excerpt(points) else 3) * width or min(losses) <= 0:
+    settled = not few or is_excerpt(points) or _far_apart(points)
+    if len(losses) < (2 if settled else 3) * width or min(losses) <= 0:
         return None
     recent = losses[-width:]
     before = losses[:-width]

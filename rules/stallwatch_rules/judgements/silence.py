@@ -18,7 +18,7 @@ def judge_silence(facts: RunFacts) -> Judgement | None:
         say(
             "silent",
             facts.language,
-            silence=short_duration(facts.silence),
+            silence=short_duration(facts.waited),
             threshold=short_duration(facts.threshold),
         ),
     )

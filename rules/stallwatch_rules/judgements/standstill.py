@@ -21,7 +21,7 @@ def judge_evaluation(facts: RunFacts) -> Judgement | None:
         return Judgement("fatal", say("stands-in-evaluation-by-timeout", facts.language))
     if facts.silence is None:
         return Judgement("fatal", say("stands-in-evaluation-by-watch", facts.language))
-    silence, threshold = short_duration(facts.silence), short_duration(facts.threshold)
+    silence, threshold = short_duration(facts.waited), short_duration(facts.threshold)
     return Judgement(
         "fatal", say("stands-in-evaluation", facts.language, silence=silence, threshold=threshold)
     )

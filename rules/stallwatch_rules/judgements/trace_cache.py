@@ -70,7 +70,7 @@ def _standstill(trace: Trace, facts: RunFacts) -> str:
     if now > 1.5 * before:
         last += say("came-more-often", facts.language, before=f"{10 * before:.2g}", now=f"{10 * now:.2g}")
     if facts.silence is not None and facts.stalled:
-        silence, threshold = short_duration(facts.silence), short_duration(facts.threshold)
+        silence, threshold = short_duration(facts.waited), short_duration(facts.threshold)
         return say("stands", facts.language, silence=silence, threshold=threshold) + last
     return say("stands-by-timeout" if facts.timed_out else "stands-by-watch", facts.language) + last
 

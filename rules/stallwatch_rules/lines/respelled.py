@@ -15,6 +15,11 @@ ESCAPED_END = "\\n"
 MAX_PIECES = 200  #: lines of one string; what follows stays together
 
 _NAMED = re.compile(r"(\s*(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Warning))：\s?", re.ASCII)
+# Whoever types the colon by hand types the name by hand, too.
+_TYPED = re.compile(
+    r"\s*(assertion|runtime|value|type|attribute|key|index|import|os|memory) ?error：\s?",
+    re.ASCII | re.IGNORECASE,
+)
 # What programs put an exception's text into. What a sandbox or a tool answered ("stderr", "output") is data.
 _KEY = re.compile(
     r"""['"](?:message|msg|detail|exception|exc_info|traceback|stack_?trace|error_message)['"]: ?"""
@@ -31,7 +36,13 @@ _ESCAPE = re.compile(r"\\([\\'\"t])")
 def with_ascii_colon(text: str) -> str:
     """The line with ``: `` behind the exception's name with which it begins."""
     found = _NAMED.match(text)
-    return f"{found[1]}: {text[found.end() :]}" if found is not None else text
+    if found is not None:
+        return f"{found[1]}: {text[found.end() :]}"
+    typed = _TYPED.match(text)
+    if typed is None:
+        return text
+    name = "OS" if typed[1].lower() == "os" else typed[1].capitalize()
+    return f"{name}Error: {text[typed.end() :]}"
 
 
 def unfolded(text: str) -> list[str]:

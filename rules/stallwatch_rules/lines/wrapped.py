@@ -43,8 +43,11 @@ def wrap_width(head: bytes) -> int | None:
 
 
 def _may_go_on(line: str) -> bool:
-    """Whether a line of full width may be the first part of a longer one: no rule, no box, no bar."""
-    return len(set(line)) > 6 and _BOXES.search(line) is None
+    """Whether a line of full width may be the first part of a longer one: no rule, no box, no bar.
+
+    Nor one that was filled up with blanks: some terminals copy a line as wide as they are.
+    """
+    return len(set(line)) > 6 and not line.endswith("  ") and _BOXES.search(line) is None
 
 
 class Joiner:

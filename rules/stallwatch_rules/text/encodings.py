@@ -5,23 +5,54 @@ from __future__ import annotations
 import codecs
 import re
 
+#: Letters and marks of Western Europe's encodings, as single bytes among ASCII; and two lower-case letters
+#: after another letter ("créé", "Größe"), which as GBK would be one of its rare characters.
+_WESTERN = re.compile(
+    rb"(?<![\x80-\xff])[\x80\x85\x91-\x97\xa0-\xff](?![\x80-\xff])"
+    rb"|(?<=[A-Za-z])[\xdf-\xff]{2}(?![\x80-\xff])"
+)
+_FOREIGN = re.compile(rb"[\x80-\xff]+")
+_TWO_BYTES = "\u07ff"  #: the last character that takes two bytes in UTF-8
+
 
 def decode_foreign(raw: bytes) -> str:
-    """Text that is not UTF-8: Chinese Windows' encoding if it is that, else with marks for what is broken."""
+    """Text that is not UTF-8: what it is by the look of its bytes, else with marks for what is broken.
+
+    UTF-8 that is broken here and there stays UTF-8; then Western Europe's (Windows-1252) and Chinese Windows'
+    encoding (GB18030) are told apart.
+    """
+    marked = raw.decode("utf-8", "replace")
+    if _mostly_sound(marked):
+        return marked
     try:
-        return raw.decode("gb18030")
+        return raw.decode(_foreign_encoding(raw))
     except UnicodeDecodeError:
-        return raw.decode("utf-8", "replace")
+        return marked
 
 
 def decode_cut(raw: bytes) -> str:
     """A line that was cut, perhaps inside a character: that character goes, the others stay."""
-    for encoding in ("utf-8", "gb18030"):
+    for encoding in ("utf-8", _foreign_encoding(raw)):
         try:
             return codecs.getincrementaldecoder(encoding)().decode(raw, False)
         except UnicodeDecodeError:
             continue
     return raw.decode("utf-8", "replace")
+
+
+def _mostly_sound(marked: str) -> bool:
+    """Whether more is UTF-8 than is broken.
+
+    Pairs of GBK's bytes may look like a character of two bytes, hardly ever like one of more.
+    """
+    broken = marked.count("\ufffd")
+    return sum(character > _TWO_BYTES for character in marked) - broken > broken
+
+
+def _foreign_encoding(raw: bytes) -> str:
+    """By where the bytes beyond ASCII stand: a Western letter alone in its word, Chinese in rows of pairs."""
+    western = sum(map(len, _WESTERN.findall(raw)))
+    return "cp1252" if western and 2 * western >= sum(map(len, _FOREIGN.findall(raw))) else "gb18030"
 
 
 def decode_rest(raw: bytes) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
-_SENTENCES: dict[str, tuple[str, str]] = {
+SENTENCES: dict[str, tuple[str, str]] = {
     "advancing": (
         "Steps went on: {steps} followed.",
         "训练仍在推进：之后又完成了 {steps} 步。",
@@ -363,25 +361,10 @@ _SENTENCES: dict[str, tuple[str, str]] = {
 
 def say(key: str, language: str = "en", **values: object) -> str:
     """The sentence for ``key`` in the language; English for any that is not Chinese."""
-    english, chinese = _SENTENCES[key]
+    english, chinese = SENTENCES[key]
     return (chinese if language.startswith("zh") else english).format(**values)
 
 
 def say_counted(key: str, count: int, language: str = "en") -> str:
     """The sentence for so many; there is one of its own for one."""
     return say(f"{key}-one", language) if count == 1 else say(key, language, count=count)
-
-
-def retold(text: str, language: str = "en") -> str:
-    """One of these sentences in another language; what is none of them comes back as it is.
-
-    A diagnosis is made in one language, and those who read of it may want another.
-    """
-    to = int(language.startswith("zh"))
-    # The longest first: one sentence may begin like another.
-    for pair in sorted(_SENTENCES.values(), key=lambda pair: -len(pair[1 - to])):
-        pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>.{1,200}?)", re.escape(pair[1 - to]))
-        found = re.fullmatch(pattern, text)
-        if found is not None:
-            return pair[to].format(**found.groupdict())
-    return text
