@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from stallwatch_rules.text import ansi
+from stallwatch_rules.text.encodings import decode_foreign
 
 _JSON_LINES = re.compile(rb'\s*\{"log":"')  # what docker's json-file driver writes
 _JSON_ESCAPES = (
@@ -63,10 +64,9 @@ def _line(line: bytes) -> bytes:
 
 
 def _segment(raw: bytes) -> bytes:
-    """Decoded as the reader of lines does it: UTF-8, else GBK, else with replacements."""
-    for encoding in ("utf-8", "gb18030"):
-        try:
-            return raw.decode(encoding).encode()
-        except UnicodeDecodeError:
-            continue
-    return raw.decode("utf-8", "replace").encode()
+    """Decoded as the reader of lines does it."""
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return decode_foreign(raw).encode()
+    return raw

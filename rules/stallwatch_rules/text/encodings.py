@@ -12,7 +12,7 @@ _WESTERN = re.compile(
     rb"|(?<=[A-Za-z])[\xdf-\xff]{2}(?![\x80-\xff])"
 )
 _FOREIGN = re.compile(rb"[\x80-\xff]+")
-_TWO_BYTES = "\u07ff"  #: the last character that takes two bytes in UTF-8
+_LONG = re.compile("[\u0800-\U0010ffff]")  #: characters that take more than two bytes in UTF-8
 
 
 def decode_foreign(raw: bytes) -> str:
@@ -46,7 +46,7 @@ def _mostly_sound(marked: str) -> bool:
     Pairs of GBK's bytes may look like a character of two bytes, hardly ever like one of more.
     """
     broken = marked.count("\ufffd")
-    return sum(character > _TWO_BYTES for character in marked) - broken > broken
+    return len(_LONG.findall(marked)) > 2 * broken  # a mark of what is broken is such a character, too
 
 
 def _foreign_encoding(raw: bytes) -> str:
