@@ -22,7 +22,7 @@ from stallwatch_exporter.watching.rankalarms import RANK_GONE
 from stallwatch_rules.pages.fixes import fixes_for
 from stallwatch_rules.pages.placeholders import why_of
 from stallwatch_rules.records import Primary
-from stallwatch_rules.text.sentences import retold
+from stallwatch_rules.text.retelling import retold
 
 if TYPE_CHECKING:
     from stallwatch_rules.pages.page import RulePage
