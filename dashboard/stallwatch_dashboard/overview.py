@@ -10,7 +10,7 @@ from typing import Literal
 import pandas as pd
 
 from stallwatch_dashboard.frames import RunFrames
-from stallwatch_exporter.incident import RANKS, Incident
+from stallwatch_exporter.incident import RANKS, Ending, Incident
 from stallwatch_exporter.runs.runfolder import AgentInfo
 from stallwatch_rules.records import Progress
 
@@ -57,7 +57,7 @@ class RunRow:
     started_at: float | None = None
     ended_at: float | None = None
     seen: float | None = None  #: when the agent was last heard of
-    exit: str = ""  #: how it ended, in words
+    ending: Ending | None = None  #: how it ended
 
     def seconds(self, now: float) -> float | None:
         """How long the run has been going, or went."""
@@ -212,7 +212,7 @@ def make_row(
         started_at=info.started_at if info else numbers.started_at,
         ended_at=info.ended_at if info else numbers.ended_at,
         seen=seen,
-        exit=info.ending.detail if info and info.ending else "",
+        ending=info.ending if info else None,
     )
 
 
@@ -233,6 +233,18 @@ def newest(incidents: Sequence[Incident]) -> Incident | None:
     """The open incident that a reader should see first: critical before warning, then the newest."""
     open_ones = [incident for incident in incidents if incident.status == "open"]
     return max(open_ones, key=lambda i: (i.kind == "stall", RANKS[i.severity], i.opened_at), default=None)
+
+
+def stood_since(incident: Incident) -> float:
+    """When the last step was before a stall; when anything else was noticed. Unix seconds.
+
+    While a stall is open, its length is told now and then and with every other change, so the two do not
+    always belong to one moment: the earlier of what either says.
+    """
+    told = incident.opened_at - (incident.threshold_seconds or 0.0)
+    if incident.stalled_seconds is None:
+        return told
+    return min(told, (incident.resolved_at or incident.updated_at) - incident.stalled_seconds)
 
 
 def in_order(rows: Sequence[RunRow]) -> list[RunRow]:

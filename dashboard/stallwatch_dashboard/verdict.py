@@ -8,9 +8,10 @@ from datetime import tzinfo
 from typing import Literal
 
 from stallwatch_dashboard import formats
-from stallwatch_dashboard.overview import RunRow, newest
+from stallwatch_dashboard.overview import RunRow, newest, stood_since
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.running.ending_words import detail_in
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.pages.fixes import fixes_for
 from stallwatch_rules.pages.page import RulePage
@@ -20,6 +21,7 @@ from stallwatch_rules.report.phrases import primary_note, where
 from stallwatch_rules.stacks.concluding import TAKE_STACKS
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.words import sentence
+from stallwatch_rules.text.retelling import retold
 from stallwatch_rules.text.sentences import say as words_of_rules
 
 Level = Literal["critical", "warning", "good", "quiet"]
@@ -62,8 +64,9 @@ def of_run(
     incident = newest(incidents) if row.ended_at is None else _last_word(incidents)
     headline, level = _headline(row, incident, now, last_step_at, say)
     if incident is None:
-        return Verdict(level, headline, (row.exit,) if row.exit else ())
-    return _with_incident(level, headline, row, incident, pages, now, zone, language, say)
+        return Verdict(level, headline, _exit(row, language))
+    since = last_step_at if last_step_at is not None and last_step_at <= incident.opened_at else None
+    return _with_incident(level, headline, row, incident, pages, now, since, zone, language, say)
 
 
 def of_incident(
@@ -80,7 +83,7 @@ def of_incident(
     state = say("open" if incident.status == "open" else "resolved")
     title = f"{incident.run}: {state}"
     level = _level(incident) if incident.status == "open" else "quiet"
-    return _with_incident(level, title, row, incident, pages, now, zone, language, say)
+    return _with_incident(level, title, row, incident, pages, now, None, zone, language, say)
 
 
 def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], *, language: str, say: Say) -> Verdict:
@@ -127,7 +130,7 @@ def _headline(
     if row.state == "failed":
         return say("is_failed", step), "critical"
     if row.state == "stalled":
-        since = last_step_at or (incident.opened_at - (incident.stalled_seconds or 0) if incident else now)
+        since = last_step_at or (stood_since(incident) if incident else now)
         return say("is_stalled", formats.seconds(now - since)), "critical"
     if row.state == "degraded":
         return say("is_degraded"), "warning"
@@ -146,6 +149,7 @@ def _with_incident(
     incident: Incident,
     pages: Mapping[str, RulePage],
     now: float,
+    since: float | None,
     zone: tzinfo | None,
     language: str,
     say: Say,
@@ -161,13 +165,13 @@ def _with_incident(
     fixes = list(primary.fixes) if primary else []
     if page is not None and (chinese or not fixes):
         fixes = fixes_for(page, {}, language) or fixes
-    stacks, note = incident.stacks, incident.note
+    stacks, note = incident.stacks, _note(incident, since, now, language)
     place = sentence(stacks, language) if stacks is not None else ""
     if stacks is not None and incident.rule == SILENT_HANG and _located(stacks):
         fixes = [fix for fix in fixes if TAKE_STACKS not in fix]
         for told_in in ("en", "zh"):
             note = note.removesuffix(words_of_rules("nothing-says-why", told_in))
-    facts = [row.exit] if row.exit else []
+    facts = list(_exit(row, language))
     if row.ended_at is None:
         lasted = formats.seconds((incident.resolved_at or now) - incident.opened_at)
         told = say("open_for" if incident.status == "open" else "lasted", lasted)
@@ -193,6 +197,22 @@ def _with_incident(
         evidence=tuple(incident.evidence or (primary.evidence if primary else ())),
         page=page,
     )
+
+
+def _note(incident: Incident, since: float | None, now: float, language: str) -> str:
+    """What it means for this run, in the reader's language; a stall's with the time it took until now."""
+    if incident.kind != "stall":
+        return retold(incident.note, language)
+    began = since if since is not None else stood_since(incident)
+    values = {"silence": formats.seconds((incident.resolved_at or now) - began)}
+    if incident.threshold_seconds is not None:
+        values["threshold"] = formats.seconds(incident.threshold_seconds)
+    return retold(incident.note, language, **values)
+
+
+def _exit(row: RunRow, language: str) -> tuple[str, ...]:
+    detail = detail_in(row.ending, language) if row.ending is not None else ""
+    return (detail,) if detail else ()
 
 
 def _located(stacks: StallStacks) -> bool:

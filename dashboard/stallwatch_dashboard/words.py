@@ -99,6 +99,7 @@ _WORDS: dict[str, tuple[str, str]] = {
     "invalidations_so_far": ("Invalidations so far", "累计失效次数"),
     "warnings_so_far": ("warnings so far", "累计警告"),
     "since_last_step": ("since the last step", "距上一步"),
+    "stall": ("stall", "停滞"),
     "stall_threshold": ("stall threshold", "停滞阈值"),
     "rank": ("rank {0}", "rank {0}"),
     "allocated": ("allocated", "已分配"),

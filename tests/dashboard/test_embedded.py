@@ -14,6 +14,7 @@ from stallwatch_alerts.store import IncidentStore
 from stallwatch_dashboard.settings import DashboardSettings
 from stallwatch_dashboard.sources.embedded import Embedded, journal, shared
 from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.runs.cri import CriRecord, format_record
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_rules.records import Diagnosis, Progress
@@ -63,17 +64,29 @@ def test_an_agent_that_died_without_a_word_is_stale(source: Embedded, make_run: 
     assert {row.run: row.state for row in source.rows()} == {"lost": "stale", "quiet": "stale"}
 
 
+def test_a_stale_run_that_nobody_scraped_keeps_the_last_numbers_of_its_log(
+    source: Embedded, make_run: MakeRun
+) -> None:
+    lines = [f"step {step}/900 loss {9 - step}.5" for step in range(1, 6)] * 3000 + ["step 7/900 loss 0.25"]
+    folder = make_run("lost", pid=2**22 + 1, lines={0: ["no number here"], 1: lines})
+    (row,) = source.rows()
+    assert (row.state, row.step, row.total_steps, row.loss) == ("stale", 7, 900, 0.25)
+    with (folder.path / "ranks" / "rank1.log").open("ab") as copy:
+        copy.write(format_record(CriRecord(int(NOW * 1e9), "stdout", True, b"step 8/900 loss 0.125")))
+    assert (source.rows()[0].step, source.rows()[0].loss) == (8, 0.125)
+
+
 def test_a_run_that_ended_unseen_is_told_by_its_diagnosis(source: Embedded, make_run: MakeRun) -> None:
     ending = Ending(kind="failed", exit_code=1, detail="exit code 1")
     folder = make_run("done", state="failed", ended_at=NOW - 60, ending=ending)
     folder.write_json("diagnosis.json", Diagnosis("failed", progress=Progress(1, 400, 800, 0.5)))
     (row,) = source.rows()
-    assert (row.state, row.step, row.total_steps, row.loss, row.exit) == (
+    assert (row.state, row.step, row.total_steps, row.loss, row.ending) == (
         "failed",
         400,
         800,
         0.5,
-        "exit code 1",
+        ending,
     )
 
 

@@ -109,7 +109,7 @@ def test_how_it_ended_and_how_long_it_took() -> None:
     ending = Ending(kind="oom-killed", exit_code=137, signal="SIGKILL", detail="the kernel killed it")
     told = info(state="failed", ended_at=NOW - 40, ending=ending)
     row = make_row("r", told, Numbers(), [], alive=False, seen=NOW - 40, now=NOW)
-    assert (row.exit, row.seconds(NOW)) == ("the kernel killed it", 60)
+    assert (row.ending, row.seconds(NOW)) == (ending, 60)
 
 
 def test_those_that_need_someone_come_first() -> None:

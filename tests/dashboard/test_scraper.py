@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client import generate_latest
 
 from stallwatch_dashboard.sources.fetching import FetchError
 from stallwatch_dashboard.sources.scraper import Scraper
@@ -89,6 +90,25 @@ def test_a_broken_endpoint_is_counted_and_hurts_no_other(
     assert by_run["gone"].error and "does not answer" in by_run["gone"].error
     assert by_run["evil"].failures == 2
     assert by_run["good"].failures == 0 and by_run["good"].error is None
+
+
+def test_a_port_that_another_agent_was_given_is_a_source_of_its_own(
+    make_run: MakeRun, make_scraper: Callable[..., Scraper], clock: Clock
+) -> None:
+    metrics = {name: generate_latest(RunMetrics(name).registry).decode() for name in ("first", "second")}
+    answers = "first"
+    scraper = make_scraper(get=lambda _: metrics[answers])
+    make_run("first", endpoint="http://127.0.0.1:19400/metrics")
+    scraper.scrape_once()
+    clock.now += 30
+    answers = "second"
+    make_run("second", now=NOW + 30, endpoint="http://127.0.0.1:19400/metrics")
+    scraper.scrape_once()
+    by_run = {status.run: status for status in scraper.status()}
+    assert (by_run["first"].answered, by_run["first"].scrapes) == (NOW, 1)
+    assert by_run["first"].error and "another agent's" in by_run["first"].error
+    assert (by_run["second"].answered, by_run["second"].scrapes) == (NOW + 30, 1)
+    assert scraper.answered("first") == NOW
 
 
 def test_an_endpoint_that_recovers_is_well_again(

@@ -9,13 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from stallwatch_dashboard.overview import RunRow
-from stallwatch_dashboard.verdict import Verdict, of_diagnosis, of_run
+from stallwatch_dashboard.overview import RunRow, stood_since
+from stallwatch_dashboard.verdict import Verdict, of_diagnosis, of_incident, of_run
 from stallwatch_dashboard.words import speaker
-from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.records import Diagnosis, Finding, Place, Primary
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
+from stallwatch_rules.text.sentences import say
 
 NOW = 1_795_000_000.0
 RULE = "zero3-trace-cache-invalidated"
@@ -104,6 +105,31 @@ def test_a_silent_stall_says_where_the_ranks_are_instead_of_how_to_find_out(
     assert told(row("stalled"), asked, language=language).fixes == before.fixes
 
 
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_time_that_a_stall_lasts_is_that_of_now_wherever_it_stands(
+    make_incident: Callable[..., Incident], language: str
+) -> None:
+    note = say("stands", "en", silence="4.9 s", threshold="5.0 s") + say("last-came-then", "en")
+    stall = make_incident(
+        note=note, opened_at=NOW - 400, stalled_seconds=5.0, threshold_seconds=5.0, updated_at=NOW - 400
+    )
+
+    def noted(silence: str) -> str:
+        stands = say("stands", language, silence=silence, threshold="5.00 s")
+        return stands + say("last-came-then", language)
+
+    found = told(row("stalled"), stall, language=language, last=NOW - 406)
+    assert "6 min 46 s" in found.headline and found.note == noted("6 min 46 s")
+    assert told(row("stalled"), stall, language=language, last=None).note == noted("6 min 45 s")
+    over = msgspec.structs.replace(
+        stall, status="resolved", resolved_at=NOW - 100, updated_at=NOW - 100, stalled_seconds=306.0
+    )
+    pages = load_catalogue().pages
+    after = of_incident(over, pages, now=NOW, zone=None, language=language, say=speaker(language))
+    assert after.note == noted("5 min 06 s")
+    assert stood_since(over) == NOW - 406
+
+
 def test_in_chinese_the_rule_page_speaks(make_incident: Callable[..., Incident]) -> None:
     found = told(row("stalled"), make_incident(rule=RULE, primary=primary()), language="zh")
     page = load_catalogue().pages[RULE]
@@ -149,7 +175,7 @@ def test_a_failed_run_is_explained_by_the_incident_of_its_end(make_incident: Cal
     end = make_incident(
         kind="ended", rule="cuda-oom", opened_at=NOW - 5, primary=primary(title="Out of memory")
     )
-    found = told(row("failed", ended_at=NOW, exit="exit code 1"), stall, end)
+    found = told(row("failed", ended_at=NOW, ending=Ending("failed", 1, detail="exit code 1")), stall, end)
     assert found.rule == "cuda-oom" and found.facts[0] == "exit code 1"
 
 
@@ -182,7 +208,11 @@ def test_every_verdict_has_words(verdict: Any) -> None:
 
 
 def test_a_run_that_was_stopped_by_hand_is_not_called_failed(make_incident: Callable[..., Incident]) -> None:
-    stopped = row("interrupted", ended_at=NOW - 5, exit="It was interrupted (Ctrl-C, SIGINT).")
+    stopped = row(
+        "interrupted",
+        ended_at=NOW - 5,
+        ending=Ending("interrupted", 130, "SIGINT", "It was interrupted (Ctrl-C, SIGINT)."),
+    )
     found = told(stopped)
     assert (found.level, found.headline) == ("quiet", "Stopped by hand at step 57 / 900")
     assert found.facts == ("It was interrupted (Ctrl-C, SIGINT).",)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from stallwatch_dashboard import theme
 from stallwatch_dashboard.charts.drawing import Drawing
 from stallwatch_dashboard.safetext import label
+from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
 
 HEIGHT = 232
@@ -110,7 +111,7 @@ def quiet(look: Look) -> Drawing:
     )
 
 
-def figure(look: Look, span: Span, incidents: Sequence[Incident]) -> Drawing:
+def figure(look: Look, span: Span, incidents: Sequence[Incident], say: Say) -> Drawing:
     """An empty chart over `span` with the incidents in it."""
     chart = quiet(look)
     incidents = [incident for incident in incidents if incident.kind != "ended"]  # no band has room after it
@@ -119,7 +120,7 @@ def figure(look: Look, span: Span, incidents: Sequence[Incident]) -> Drawing:
         "dragmode": "zoom",
         "showlegend": True,
         "shapes": [*(_band(look, incident, span) for incident in incidents), *_silence(look, span)],
-        "annotations": _names(look, incidents),
+        "annotations": _names(look, incidents, say),
     }
     ends = [look.time(span.start), look.time(span.end)]
     chart.set("xaxis", type="date", range=ends, tickformatstops=_TICKS, nticks=6)
@@ -131,7 +132,7 @@ def figure(look: Look, span: Span, incidents: Sequence[Incident]) -> Drawing:
 _TICKS = [
     {"dtickrange": [None, 60_000], "value": "%H:%M:%S"},
     {"dtickrange": [60_000, 86_400_000], "value": "%H:%M"},
-    {"dtickrange": [86_400_000, None], "value": "%b %d"},
+    {"dtickrange": [86_400_000, None], "value": "%m-%d"},
 ]
 
 
@@ -173,7 +174,7 @@ def _silence(look: Look, span: Span) -> list[dict[str, object]]:
     ]
 
 
-def _names(look: Look, incidents: Sequence[Incident]) -> list[dict[str, object]]:
+def _names(look: Look, incidents: Sequence[Incident], say: Say) -> list[dict[str, object]]:
     """A name above the start of each band, but not so many that they run into each other.
 
     The board opens the incident that ``name`` holds when the name is clicked.
@@ -186,7 +187,7 @@ def _names(look: Look, incidents: Sequence[Incident]) -> list[dict[str, object]]
             "y": 1,
             "xanchor": "left",
             "yanchor": "bottom",
-            "text": label("stall" if incident.kind == "stall" else incident.rule, 34),
+            "text": label(say("stall") if incident.kind == "stall" else incident.rule, 34),
             "showarrow": False,
             "name": incident.id,
             "captureevents": True,

@@ -29,7 +29,7 @@ def charts(
         if any(line.empty for line in lines):
             continue
         highest = max(float(line["step"].max()) for line in lines)
-        chart = figure(look, Span(0.0, 1.0), ())
+        chart = figure(look, Span(0.0, 1.0), (), say)
         for run, line, dash, colour in zip(runs, lines, ("solid", "dash"), look.cycle[:2], strict=True):
             chart.add(
                 type="scatter",

@@ -43,7 +43,7 @@ def lag(rank_steps: pd.DataFrame, moments: int = _MOMENTS) -> pd.DataFrame:
 def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say) -> Drawing:
     """The heat map; all in step leaves it empty, one that stays behind is a stripe."""
     behind = lag(found.rank_steps)
-    chart = figure(look, span, incidents)
+    chart = figure(look, span, incidents, say)
     if behind.empty:
         return chart
     values = behind.to_numpy("float64")

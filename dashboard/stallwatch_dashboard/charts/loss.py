@@ -14,7 +14,7 @@ from stallwatch_exporter.incident import Incident
 
 def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say) -> Drawing:
     """The chart."""
-    chart = figure(look, span, incidents)
+    chart = figure(look, span, incidents, say)
     per_rank(chart, found.loss, look, say, "%{y:.4g}", name=say("loss"))
     chart.set("yaxis", rangemode="normal")
     return chart

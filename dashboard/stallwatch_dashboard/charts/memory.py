@@ -16,7 +16,7 @@ _MIB, _GIB = 1024**2, 1024**3
 
 def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say) -> Drawing:
     """The chart."""
-    chart = figure(look, span, incidents)
+    chart = figure(look, span, incidents, say)
     unit, size = ("GiB", _GIB) if found.memory["v"].max() >= _GIB else ("MiB", _MIB)
     scaled = found.memory.assign(v=found.memory["v"] / size)
     per_rank(chart, scaled, look, say, f"%{{y:.3g}} {unit}", name=say(found.memory_kind or "allocated"))

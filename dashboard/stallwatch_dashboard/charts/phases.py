@@ -26,7 +26,7 @@ _HEIGHT = 110
 
 def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say) -> Drawing:
     """The band. A phase lasts until the next one begins, the last one until the end of what is shown."""
-    chart = figure(look, span, incidents)
+    chart = figure(look, span, incidents, say)
     if not found.phases:
         return chart
     ends = [time for time, _ in found.phases[1:]] + [max(span.seen, found.phases[-1][0])]

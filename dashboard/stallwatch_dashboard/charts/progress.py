@@ -14,7 +14,7 @@ from stallwatch_exporter.incident import Incident
 
 def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say) -> Drawing:
     """The chart: steps on the left axis, invalidations on the right, told apart by colour and by dashes."""
-    chart = figure(look, span, incidents)
+    chart = figure(look, span, incidents, say)
     line(chart, found.steps, look, say("steps_reached"), look.blue, "%{y:,}", stepped=True, width=3)
     name = say("invalidations_so_far")
     line(chart, found.invalidations, look, name, look.red, "%{y:,}", stepped=True, dash="dot", axis="y2")

@@ -18,7 +18,7 @@ _HOVER = "%{y:.3g} s"
 
 def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say) -> Drawing:
     """The chart."""
-    chart = figure(look, span, incidents)
+    chart = figure(look, span, incidents, say)
     per_rank(chart, found.step_seconds, look, say, _HOVER, name=say("step_time"))
     waited = _waited(found, span)
     highest = top(found, waited)

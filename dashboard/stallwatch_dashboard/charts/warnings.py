@@ -14,6 +14,6 @@ from stallwatch_exporter.incident import Incident
 
 def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say) -> Drawing:
     """The chart."""
-    chart = figure(look, span, incidents)
+    chart = figure(look, span, incidents, say)
     line(chart, found.warnings, look, say("warnings_so_far"), look.cycle[1], "%{y:,}", stepped=True)
     return chart

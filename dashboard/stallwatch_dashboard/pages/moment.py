@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 import streamlit as st
 
 from stallwatch_dashboard import formats, logtail, logview
+from stallwatch_dashboard.overview import stood_since
 from stallwatch_dashboard.pages.common import say, zone
 from stallwatch_dashboard.safetext import plain
 from stallwatch_dashboard.sources.embedded import shared
@@ -61,7 +62,7 @@ def _rank_name(rank: int | None) -> str:
 def _start(run: str, incident: Incident | None) -> float:
     """The moment before an incident was raised at which things stopped; for a time, the end of the run."""
     if incident is not None:
-        return incident.opened_at - (incident.stalled_seconds or 0.0)
+        return stood_since(incident)
     info = shared().info(run)
     return (info.ended_at or info.updated_at) if info is not None else shared().clock()
 

@@ -46,7 +46,7 @@ def _choose() -> str | None:
         label_visibility="collapsed",
         placeholder=say("choose_run"),
     )
-    if chosen:
+    if chosen and chosen != in_address:  # each time it is set is a step of the browser's history
         st.query_params["run"] = chosen
     state["address_run"] = chosen or in_address
     return chosen

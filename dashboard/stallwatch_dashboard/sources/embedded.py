@@ -25,6 +25,7 @@ from stallwatch_dashboard.overview import (
 from stallwatch_dashboard.settings import DashboardSettings, from_environment
 from stallwatch_dashboard.sources.casebook import Casebook
 from stallwatch_dashboard.sources.interface import NumberStore
+from stallwatch_dashboard.sources.lastwords import LastWords
 from stallwatch_dashboard.sources.prometheus import PrometheusStore
 from stallwatch_dashboard.sources.rebuild import Rebuilder
 from stallwatch_dashboard.sources.scraper import Scraper, TargetStatus
@@ -57,6 +58,7 @@ class Embedded:
                 keep_days=settings.keep_days,
                 clock=clock,
             )
+        self._last_words = LastWords()
         self._rebuilder = Rebuilder(tuple(Path(folder) for folder in settings.rules))
         self.cases = Casebook(settings.incidents_url, settings.home)
         self._ended: dict[str, RunRow] = {}  # what ended is worked out once
@@ -160,16 +162,21 @@ class Embedded:
         *,
         whole: bool = False,
     ) -> RunRow:
-        """A row; where nobody scraped, from the diagnosis at the end or, for `whole`, from all log copies."""
+        """A row; where nobody scraped, for `whole` from all log copies, else from the diagnosis at the end.
+
+        An agent that was killed wrote none: then the ends of the log copies tell.
+        """
         heard = max((t for t in (scraped, info.updated_at if info else None) if t is not None), default=None)
+        alive = info is None or agent_alive(info)
         if numbers == Numbers() and self.folder(run).is_dir():
             if whole:
                 numbers = numbers_from_frames(self._rebuilder.frames(self.folder(run)))
             else:
                 numbers = numbers_from_progress(said_at_the_end(self.folder(run)))
+            if numbers == Numbers() and not alive:
+                numbers = self._last_words.numbers(self.folder(run))
         elif info is not None and info.ended_at is not None:
             numbers = with_the_end(numbers, said_at_the_end(self.folder(run)))
-        alive = info is None or agent_alive(info)
         return make_row(run, info, numbers, incidents, alive=alive, seen=heard, now=self.clock())
 
     def _open_by_run(self) -> dict[str, list[Incident]]:

@@ -23,7 +23,7 @@ _PRUNE_SECONDS = 3600.0
 
 @dataclass
 class TargetStatus:
-    """How scraping one endpoint goes."""
+    """How scraping one endpoint goes, for one run: a port may be another agent's later."""
 
     url: str
     run: str | None  #: the run that a local agent watches; None for configured targets
@@ -56,7 +56,7 @@ class Scraper:
         self._get = get
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="scrape")
         self._busy: dict[str, Future[None]] = {}
-        self._status: dict[str, TargetStatus] = {}
+        self._status: dict[tuple[str, str | None], TargetStatus] = {}  # by endpoint and run
         self._pruned = -float("inf")
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -79,8 +79,7 @@ class Scraper:
         for url, run in self._endpoints():
             running = self._busy.get(url)
             if running is None or running.done():
-                status = self._status.setdefault(url, TargetStatus(url, run))
-                status.run = run
+                status = self._status.setdefault((url, run), TargetStatus(url, run))
                 self._busy[url] = self._pool.submit(self._scrape, status)
                 asked.append(self._busy[url])
         wait(asked, timeout=max(self._every, 1.0))
@@ -112,11 +111,13 @@ class Scraper:
             try:
                 found[endpoint(target)] = None
             except FetchError as error:
-                self._status.setdefault(target, TargetStatus(target, None)).error = str(error)
+                self._status.setdefault((target, None), TargetStatus(target, None)).error = str(error)
         # Newest first: of two runs that name the same port, the older one's agent is gone.
         for info in list_runs(self._home):
             if info.endpoint and _wanted(info, self._clock()):
-                found.setdefault(info.endpoint, info.run)
+                asked = found.setdefault(info.endpoint, info.run)
+                if asked != info.run and (older := self._status.get((info.endpoint, info.run))) is not None:
+                    older.error = "its address is another agent's by now"
         return list(found.items())
 
     def _scrape(self, status: TargetStatus) -> None:
