@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from record import environment
-from test_repro import HERE
-from test_repro import run as launch
+from launching import Probed, Watched, printed, probed
+from test_repro import SHORT
 
-from stallwatch_exporter.incident import Incident
-from stallwatch_exporter.rings.probing import with_probe
-from stallwatch_exporter.rings.reader import RingReader
-from stallwatch_exporter.running.command import run_command
-from stallwatch_exporter.settings import ExporterSettings
-from stallwatch_rules.pages.catalogue import load_catalogue
+from stallwatch_rules.pages.catalogue import Catalogue
 
 NEEDED = ("deepspeed", "transformers", "accelerate")
 pytestmark = [
@@ -35,45 +27,9 @@ EVAL, NONE, SUM = (
 SAVE, NOT_GATHERED = "zero3-save-unwrapped-model", "zero3-weights-not-gathered-notice"
 
 
-def torchrun(*options: str, ranks: int = 1) -> list[str]:
-    return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), *options]
-
-
-class Watched:
-    """A run in front of the agent; `told` are its incidents, as they were at each change."""
-
-    def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.home, self.hold = home, home / "seen"
-        self.told: list[Incident] = []
-        home.mkdir()
-        for name, value in environment(None).items():
-            monkeypatch.setenv(name, value)
-
-    def run(
-        self, program: str, *options: str, ranks: int = 1, hidden: bool = False, **settings: float
-    ) -> int:
-        """Run a program; with `hidden` its ranks print into files that nobody reads."""
-        away = ("--redirects", "3", "--log-dir", str(self.home / "logs")) if hidden else ()
-        command = torchrun(*away, str(HERE / program), *options, ranks=ranks)
-        told = ExporterSettings(home=self.home, port=0, linger_seconds=0.0, **settings)  # type: ignore[arg-type]
-        return run_command(command, told, [self.tell], load_catalogue())
-
-    def tell(self, incident: Incident) -> None:
-        self.told.append(incident)
-        self.hold.write_text("")  # whoever waits for the incident may go on
-
-    @property
-    def diagnosis(self) -> Any:
-        return json.loads(next(self.home.glob("runs/*/diagnosis.json")).read_text())
-
-    def events(self, kind: str) -> list[dict[str, Any]]:
-        lines = next(self.home.glob("runs/*/events.jsonl")).read_text().splitlines()
-        return [event for event in map(json.loads, lines) if event["kind"] == kind]
-
-
 @pytest.fixture
-def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
-    return Watched(tmp_path / "home", monkeypatch)
+def watched(tmp_path: Path, catalogue: Catalogue) -> Watched:
+    return Watched(tmp_path / "home", catalogue)
 
 
 def test_a_model_left_in_evaluation_mode_is_told_while_it_trains_on(watched: Watched) -> None:
@@ -98,9 +54,10 @@ def test_a_model_left_in_evaluation_mode_is_told_while_it_trains_on(watched: Wat
     ids=["sum", "sum-unused", "no-model", "unwrapped"],
 )
 def test_what_fails_is_told_just_before_and_diagnosed_without_a_log(
-    watched: Watched, program: str, options: tuple[str, ...], rule: str, place: str
+    hidden_run: Callable[..., Watched], program: str, options: tuple[str, ...], rule: str, place: str
 ) -> None:
-    assert watched.run(program, *options, hidden=True) == 1
+    watched = hidden_run(program, *options)
+    assert watched.code == 1
     warned, raised = watched.events("concern"), watched.events("exception")
     assert warned[0]["rule"] == rule and warned[0]["time"] <= raised[0]["time"]
     diagnosis = watched.diagnosis
@@ -146,31 +103,27 @@ def test_zero3_that_does_not_gather_weights_is_told_before_its_first_checkpoint(
     ("program", "options"),
     [
         ("quiet_modes.py", ()),
-        ("healthy.py", ("--steps", "20", "--pace", "0")),
-        ("healthy.py", ("--changing-order", "--steps", "20", "--pace", "0")),
+        ("healthy.py", SHORT),
+        ("healthy.py", ("--changing-order", "--pace", "0.1", *SHORT)),
         ("quiet_zero3.py", ()),
     ],
     ids=["modes", "healthy", "changing-order", "quiet"],
 )
-def test_healthy_runs_are_not_warned_of(tmp_path: Path, program: str, options: tuple[str, ...]) -> None:
-    rings = tmp_path / "rings"
-    rings.mkdir()
-    code, output = launch(torchrun(program, *options), with_probe(environment(None), rings))
-    assert code == 0, output
-    events = [json.loads(line) for path in rings.glob("*.jsonl") for line in path.read_text().splitlines()]
-    assert [event for event in events if event["kind"] == "concern"] == []
-    (reader,) = map(RingReader, rings.glob("*.ring"))
-    reader.read()
-    assert reader.faults == 0
+def test_healthy_runs_are_not_warned_of(
+    probed_run: Callable[..., Probed], program: str, options: tuple[str, ...]
+) -> None:
+    run = probed_run(program, *options)
+    assert run.code == 0, printed(run.logs)
+    assert run.events("concern") == []
+    for reader in run.rings():
+        reader.read()
+        assert reader.faults == 0
 
 
 def test_a_healthy_trainer_is_told_its_checkpoints_and_nothing_else(tmp_path: Path) -> None:
-    rings = tmp_path / "rings"
-    rings.mkdir()
-    code, output = launch(torchrun("saving_trainer.py", "--empty"), with_probe(environment(None), rings))
-    assert code == 0, output
-    events = [json.loads(line) for path in rings.glob("*.jsonl") for line in path.read_text().splitlines()]
-    written = {(Path(event["path"]).name, event["by"]) for event in events if event["kind"] == "checkpoint"}
+    run = probed(tmp_path / "run", "saving_trainer.py", "--empty", ranks=1)
+    assert run.code == 0, printed(run.logs)
+    written = {(Path(event["path"]).name, event["by"]) for event in run.events("checkpoint")}
     assert {("checkpoint-2", "trainer"), ("checkpoint-4", "trainer"), ("head.bin", "torch.save")} <= written
     assert ("global_step2", "save_checkpoint") in written
-    assert [event for event in events if event["kind"] == "concern"] == []
+    assert run.events("concern") == []

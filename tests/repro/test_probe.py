@@ -6,7 +6,6 @@ import contextlib
 import importlib.util
 import json
 import re
-import sys
 import threading
 import time
 import urllib.request
@@ -14,26 +13,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from launching import Probed, launch, printed, rank_logs, torchrun
 from prometheus_client.parser import text_string_to_metric_families
 from record import environment
-from test_repro import run as launch
+from test_repro import SHORT
 
-from stallwatch_exporter.rings.probing import with_probe
-from stallwatch_exporter.rings.reader import RingReader
 from stallwatch_exporter.running.command import run_command
 from stallwatch_exporter.runs.runfolder import list_runs
 from stallwatch_exporter.settings import ExporterSettings
-from stallwatch_rules.pages.catalogue import load_catalogue
+from stallwatch_rules.pages.catalogue import Catalogue
 
 pytestmark = [
     pytest.mark.repro,
     pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed"),
 ]
 PROGRAM = str(Path(__file__).with_name("quiet_zero3.py"))
-
-
-def torchrun(*options: str) -> list[str]:
-    return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *options]
 
 
 def metrics_of(home: Path) -> dict[str, float]:
@@ -51,7 +45,10 @@ def metrics_of(home: Path) -> dict[str, float]:
 
 
 def test_steps_and_invalidations_of_a_run_that_tells_neither(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+    tmp_path: Path,
+    catalogue: Catalogue,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
 ) -> None:
     for name, value in environment(None).items():
         monkeypatch.setenv(name, value)
@@ -74,7 +71,7 @@ def test_steps_and_invalidations_of_a_run_that_tells_neither(
         torchrun(PROGRAM, "--report", str(tmp_path), "--hold", str(seen)),
         ExporterSettings(home=home, port=0),
         [],
-        load_catalogue(),
+        catalogue,
     )
     watcher.join()
     out, err = capfdbinary.readouterr()
@@ -96,43 +93,37 @@ def test_steps_and_invalidations_of_a_run_that_tells_neither(
     assert (named[0]["expected_name"], named[0]["got_name"]) == ("blocks.0 (Block)", "blocks.2 (Block)")
 
 
-def test_the_count_is_the_number_of_messages_where_they_are_switched_on(tmp_path: Path) -> None:
+def test_the_count_is_the_number_of_messages_where_they_are_switched_on(
+    probed_run: Callable[..., Probed],
+) -> None:
     """DeepSpeed's own messages, asked for, say as often that the trace was thrown away."""
-    rings = tmp_path / "rings"
-    rings.mkdir()
-    program = str(Path(__file__).with_name("healthy.py"))
-    command = torchrun(program, "--changing-order", "--steps", "20", "--pace", "0")
-    code, output = launch(command, with_probe(environment(None), rings))
-    assert code == 0, output
+    run = probed_run("healthy.py", "--changing-order", "--pace", "0.1", *SHORT)
+    assert run.code == 0, printed(run.logs)
     counted = {}
-    for path in rings.glob("*.ring"):
-        reader = RingReader(path)
+    for reader in run.rings():
         last = reader.read().records[-1].values
         counted[reader.header.rank] = last["invalidations_mismatch"] + last["invalidations_short"]
         assert reader.faults == 0
-    printed = len(re.findall(r"Invalidate trace cache @ step", output))
-    assert counted == {0: printed, 1: printed}
-    assert printed > 0
+    messages = len(re.findall(r"Invalidate trace cache @ step", printed(run.logs)))
+    assert counted == {0: messages, 1: messages}
+    assert messages > 0
 
 
 @pytest.mark.parametrize("options", [(), ("--fail",)], ids=["healthy", "failing"])
-def test_ranks_print_the_same_with_and_without_a_probe(tmp_path: Path, options: tuple[str, ...]) -> None:
-    def printed(name: str, change: Callable[[dict[str, str]], dict[str, str]]) -> list[bytes]:
-        logs = tmp_path / name
-        command = torchrun("--redirects", "3", "--log-dir", str(logs), PROGRAM, *options)
-        code, launcher = launch(command, change(environment(None)))
-        assert code == (1 if options else 0), launcher
-        return [path.read_bytes() for path in sorted(logs.glob("*/attempt_0/*/std*.log"))]
-
-    rings = tmp_path / "rings"
-    rings.mkdir()
-    plain = printed("plain", dict)
-    probed = printed("probed", lambda environ: with_probe(environ, rings))
+def test_ranks_print_the_same_with_and_without_a_probe(
+    tmp_path: Path, probed_run: Callable[..., Probed], options: tuple[str, ...]
+) -> None:
+    logs = tmp_path / "logs"
+    command = torchrun("--redirects", "3", "--log-dir", str(logs), "quiet_zero3.py", *options)
+    code, launcher = launch(command, environment(None))
+    run = probed_run("quiet_zero3.py", *options)
+    assert code == run.code == (1 if options else 0), launcher + run.launcher
+    plain, watched = ([path.read_bytes() for path in rank_logs(folder)] for folder in (logs, run.logs))
     assert len(plain) == 4
-    assert [without_times(each) for each in probed] == [without_times(each) for each in plain]
-    assert len(list(rings.glob("*.ring"))) == 2
+    assert [without_times(each) for each in watched] == [without_times(each) for each in plain]
+    assert len(run.rings()) == 2
 
 
-def without_times(printed: bytes) -> bytes:
+def without_times(text: bytes) -> bytes:
     """The one thing that differs between any two runs."""
-    return re.sub(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}|\d\d:\d\d:\d\d\.\d+ \d+", b"", printed)
+    return re.sub(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}|\d\d:\d\d:\d\d\.\d+ \d+", b"", text)

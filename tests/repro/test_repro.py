@@ -1,39 +1,25 @@
-"""The newest DeepSpeed still fails the way the rules say, and Stallwatch still says why."""
+"""The newest DeepSpeed still fails the way the rules say, and Stallwatch still says why.
+
+What their ranks print is read as a log here, and what their probes tell in ``test_early_warnings``.
+That a probe changes nothing of what they print is held in ``test_probe``.
+"""
 
 from __future__ import annotations
 
 import importlib.util
-import os
-import signal
-import subprocess
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
+from launching import Probed, Watched, launch, printed
 from record import environment
 from scenarios import SCENARIOS, Scenario
 
 from stallwatch_exporter.files.postmortem import diagnose_paths
-from stallwatch_rules.pages.catalogue import load_catalogue
+from stallwatch_rules.pages.catalogue import Catalogue
 
 pytestmark = pytest.mark.repro
-HERE = Path(__file__).resolve().parent
 CURRENT = [scenario for scenario in SCENARIOS if scenario.deepspeed is None and not scenario.slow]
-
-
-def run(command: list[str], env: dict[str, str], seconds: float = 120) -> tuple[int, str]:
-    """Run a launch from the programs' folder; its ranks are ended with it, whatever happens."""
-    child = subprocess.Popen(
-        command, cwd=HERE, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
-    )
-    try:
-        output, _ = child.communicate(timeout=seconds)
-    finally:
-        if (
-            child.poll() is None
-        ):  # SIGTERM, not SIGKILL: torchrun then ends its ranks, which have sessions of their own
-            os.killpg(child.pid, signal.SIGTERM)
-            child.wait(timeout=30)
-    return child.returncode, output.decode(errors="replace")
+SHORT = ("--steps", "20")  #: of healthy runs
 
 
 def require(scenario: Scenario) -> None:
@@ -43,27 +29,33 @@ def require(scenario: Scenario) -> None:
 
 
 @pytest.mark.parametrize("scenario", CURRENT, ids=lambda scenario: scenario.name)
-def test_it_still_fails_like_this_and_is_told_why(scenario: Scenario, tmp_path: Path) -> None:
+def test_it_still_fails_like_this_and_is_told_why(
+    scenario: Scenario,
+    probed_run: Callable[..., Probed],
+    hidden_run: Callable[..., Watched],
+    catalogue: Catalogue,
+) -> None:
     require(scenario)
-    shorter = ["--steps", "20"] if scenario.program == "healthy.py" else []
-    command = [*scenario.command(log_dir=str(tmp_path / "logs")), *shorter]
-    code, launcher = run(command, environment(None))
-    logs = sorted(tmp_path.glob("logs/*/attempt_0/*/std*.log"))
-    printed = "\n".join(log.read_text() for log in logs)
-    assert code == scenario.exit_code, printed + launcher
-    assert scenario.message in printed
-    diagnosis, problems = diagnose_paths([tmp_path / "logs"], catalogue=load_catalogue())
+    run: Probed | Watched
+    if scenario.program == "healthy.py":
+        run = probed_run(scenario.program, *scenario.options, *SHORT)
+    else:
+        run = hidden_run(scenario.program, *scenario.options)
+    told = printed(run.logs)
+    assert run.code == scenario.exit_code, told
+    assert scenario.message in told
+    diagnosis, problems = diagnose_paths([run.logs], catalogue=catalogue)
     assert not problems
     assert diagnosis.verdict == scenario.verdict
     assert (diagnosis.primary and diagnosis.primary.rule) == scenario.primary
 
 
-def test_a_rank_without_data_really_hangs_the_others(tmp_path: Path) -> None:
+def test_a_rank_without_data_really_hangs_the_others() -> None:
     """The program behind the demo, cut short: it trains, invalidates, and only the timeout ends it."""
     scenario = next(scenario for scenario in SCENARIOS if scenario.name == "zero3-stall")
     require(scenario)
     short = ["--steps", "20", "--hang-at", "9", "--pace", "0", "--timeout", "5", "--seed", "2"]
-    code, output = run([*scenario.command(), *short], environment(None))
+    code, output = launch([*scenario.command(), *short], environment(None))
     assert code == 1, output
     assert "[default0]:Invalidate trace cache @ step" in output
     for rank in (0, 1):

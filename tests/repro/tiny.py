@@ -18,8 +18,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Said once instead of six times a step: torch 2.13 deprecates collectives that DeepSpeed 0.19 calls.
 warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
 
-import deepspeed  # noqa: E402
 import torch  # noqa: E402
+
+# DeepSpeed's Muon decorates functions with it as soon as an engine is made, and that alone imports the
+# compiler: a third of a rank's start. Nothing here is compiled.
+torch.compile = lambda model=None, **_: (lambda function: function) if model is None else model
+
+import deepspeed  # noqa: E402
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig  # noqa: E402
 from torch import nn  # noqa: E402
 

@@ -1,0 +1,131 @@
+"""Launches of the reproductions by torchrun: bare, with a probe in the ranks, or in front of the agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from record import environment
+
+from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.rings.probing import with_probe
+from stallwatch_exporter.rings.reader import RingReader
+from stallwatch_exporter.running.command import run_command
+from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_rules.pages.catalogue import Catalogue
+
+HERE = Path(__file__).resolve().parent
+
+
+def torchrun(*options: str, ranks: int = 2) -> list[str]:
+    """The launch of a program of this folder; with the agent, the working folder may be another one."""
+    return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), *options]
+
+
+def launch(command: list[str], env: dict[str, str], seconds: float = 120) -> tuple[int, str]:
+    """Run a launch from the programs' folder; its ranks are ended with it, whatever happens."""
+    child = subprocess.Popen(
+        command, cwd=HERE, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
+    try:
+        output, _ = child.communicate(timeout=seconds)
+    finally:
+        if (
+            child.poll() is None
+        ):  # SIGTERM, not SIGKILL: torchrun then ends its ranks, which have sessions of their own
+            os.killpg(child.pid, signal.SIGTERM)
+            child.wait(timeout=30)
+    return child.returncode, output.decode(errors="replace")
+
+
+def printed(logs: Path) -> str:
+    """All that the ranks printed into torchrun's files."""
+    return "\n".join(log.read_text() for log in rank_logs(logs))
+
+
+def rank_logs(logs: Path) -> list[Path]:
+    """torchrun's files, a pair for each rank."""
+    return sorted(logs.glob("*/attempt_0/*/std*.log"))
+
+
+@dataclass(frozen=True)
+class Probed:
+    """A run without an agent: its ranks' output and rings are in files."""
+
+    folder: Path
+    code: int
+    launcher: str  #: what torchrun itself printed
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "logs"
+
+    def rings(self) -> list[RingReader]:
+        return [RingReader(path) for path in sorted(self.folder.glob("rings/*.ring"))]
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """What the ranks told in words."""
+        texts = (path.read_text() for path in self.folder.glob("rings/*.jsonl"))
+        return _events((line for text in texts for line in text.splitlines()), kind)
+
+
+def probed(folder: Path, program: str, *options: str, ranks: int = 2) -> Probed:
+    """Run a program whose ranks have a probe."""
+    rings = folder / "rings"
+    rings.mkdir(parents=True)
+    away = ("--redirects", "3", "--log-dir", str(folder / "logs"))
+    env = with_probe(environment(None), rings)
+    return Probed(folder, *launch(torchrun(*away, program, *options, ranks=ranks), env))
+
+
+class Watched:
+    """A run in front of the agent; `told` are its incidents, as they were at each change."""
+
+    def __init__(self, home: Path, catalogue: Catalogue) -> None:
+        self.home, self.hold = home, home / "seen"
+        self.told: list[Incident] = []
+        self.code: int | None = None
+        self._catalogue = catalogue
+        home.mkdir()
+
+    def run(
+        self, program: str, *options: str, ranks: int = 1, hidden: bool = False, **settings: float
+    ) -> int:
+        """Run a program; with `hidden` its ranks print into files that the agent does not read."""
+        away = ("--redirects", "3", "--log-dir", str(self.logs)) if hidden else ()
+        command = torchrun(*away, str(HERE / program), *options, ranks=ranks)
+        told = ExporterSettings(home=self.home, port=0, linger_seconds=0.0, **settings)  # type: ignore[arg-type]
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in environment(None).items():
+                patch.setenv(name, value)
+            self.code = run_command(command, told, [self.tell], self._catalogue)
+        return self.code
+
+    def tell(self, incident: Incident) -> None:
+        """Whoever waits for the incident may go on."""
+        self.told.append(incident)
+        self.hold.write_text("")
+
+    @property
+    def logs(self) -> Path:
+        return self.home / "logs"
+
+    @property
+    def diagnosis(self) -> Any:
+        return json.loads(next(self.home.glob("runs/*/diagnosis.json")).read_text())
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """What the ranks told in words, as the agent kept it."""
+        return _events(next(self.home.glob("runs/*/events.jsonl")).read_text().splitlines(), kind)
+
+
+def _events(lines: Iterable[str], kind: str) -> list[dict[str, Any]]:
+    return [event for event in map(json.loads, lines) if event["kind"] == kind]
