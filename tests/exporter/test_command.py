@@ -205,15 +205,16 @@ def test_secrets_in_the_command_are_not_kept(run: Run) -> None:
 # --- as its own process: signals and terminals
 
 DRIVER = """
-import sys
+import os, sys
 from pathlib import Path
 from stallwatch_exporter.running.command import run_command
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_rules.pages.catalogue import load_catalogue
 settings = ExporterSettings(home=Path(sys.argv[1]), port=0)
+catalogue = load_catalogue(cache=Path(os.environ["STALLWATCH_CACHE"]))
 def end(diagnosis, ending, folder):
     print(ending.kind, ending.signal, ending.exit_code, file=sys.stderr, flush=True)
-sys.exit(run_command(sys.argv[2:], settings, [], load_catalogue(), on_end=end))
+sys.exit(run_command(sys.argv[2:], settings, [], catalogue, on_end=end))
 """
 SLOW_EXIT = """
 import os, signal, sys
