@@ -23,7 +23,13 @@ from stallwatch_alerts.store_sink import StoreSink
 from stallwatch_exporter.incident import Incident
 
 Stall = Callable[..., Incident]
-STALLWATCH = str(Path(sys.executable).with_name("stallwatch"))
+# The claim of a killed one runs out after some seconds, so that nobody waits a minute for it.
+PROGRAM = """
+from stallwatch_alerts.delivery import outbox
+from stallwatch.cli import main
+outbox.CLAIM_SECONDS = 10.0
+main()
+"""
 
 
 def test_incidents_wait_in_the_agent_while_postgresql_is_away(postgres: Any, stall: Stall) -> None:
@@ -64,14 +70,20 @@ def test_messages_survive_a_restart_of_postgresql(
 ) -> None:
     outbox = Outbox(IncidentStore(postgres.new_database()).engine)
     troubled = threading.Event()
+    begun, begun_at = time.time(), time.monotonic()
+
+    def clock() -> float:
+        return begun + 20 * (time.monotonic() - begun_at)
+
     mail = mail_of(chat.url, outbox)
-    mail.clock.now = time.time()
+    mail.clock.now = begun
     chat.always = 503
     mail.put(*(notice(id=f"a/{number}") for number in range(3)))
     sender = Sender(
         chat.url,
         outbox,
         AppriseChannel,
+        clock=clock,
         report=lambda line: troubled.set() if "outbox" in line else None,
     )
     postgres.stop()
@@ -79,7 +91,7 @@ def test_messages_survive_a_restart_of_postgresql(
     assert troubled.wait(60)
     postgres.start()
     chat.always = None
-    chat.wait_for(3, 120)  # a claim that could not be given back runs out after a minute
+    chat.wait_for(3, 120)  # a claim that could not be given back runs out after a minute of that clock
     sender.close(20)
     assert sorted(body["id"] for body in chat.bodies) == ["a/0", "a/1", "a/2"]
 
@@ -95,8 +107,15 @@ class RealRelay:
             "STALLWATCH_ALERTS_URLS": chat,
         }
         self.process = subprocess.Popen(
-            [STALLWATCH, "relay", "--port", "0"], stderr=subprocess.PIPE, text=True, env=environ, cwd=folder
+            [sys.executable, "-c", PROGRAM, "relay", "--port", "0"],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environ,
+            cwd=folder,
         )
+
+    def ready(self) -> None:
+        """Wait until it listens."""
         assert self.process.stderr is not None
         line = self.process.stderr.readline()
         assert "may post to" in line, line
@@ -146,6 +165,8 @@ def test_two_relays_on_one_postgresql_tell_each_alert_once_also_when_one_is_kill
     database = postgres.new_database()
     one, other = (RealRelay(tmp_path, name, database, chat.url) for name in ("one", "other"))
     try:
+        one.ready()
+        other.ready()
         for number in range(10):  # as a pair of Alertmanagers does that lost sight of each other
             one.post(number)
             other.post(number)

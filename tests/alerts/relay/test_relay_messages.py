@@ -99,10 +99,10 @@ def test_an_alert_without_an_incident_is_told_by_its_own_words(start: Any, chat_
 
 def test_in_chinese_too(start: Any, chat_server: Any) -> None:
     post = start(alerts={"language": "zh"})
-    post(group(alert("StallwatchRankGone", rank="3")))
+    post(group(alert("StallwatchStragglerRank", rank="3")))
     chat_server.wait_for_requests(1)
     (body,) = chat_server.bodies
-    assert body["title"] == "[myrun] rank 3 的进程已不在，其他 rank 会一直等它"
+    assert body["title"] == "[myrun] rank 3 落后于其他 rank"
 
 
 def test_what_an_alert_says_mentions_nobody(start: Any, chat_server: Any) -> None:
