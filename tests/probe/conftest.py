@@ -3,16 +3,41 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from ranks import Ranks  # it lies beside this file
+from ranks import Ranks, Trained, Trainings  # it lies beside this file
 
 
 @pytest.fixture
 def ranks(tmp_path: Path) -> Ranks:
     """Programs of this test, as one rank."""
     return Ranks(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def trainings(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Trainings]:
+    """The programs that this module's tests ask for, of those that are run now."""
+    wanted = [
+        item.callspec.params["trained"]
+        for item in request.session.items
+        if isinstance(item, pytest.Function)
+        and item.path == request.path
+        and "trained" in getattr(getattr(item, "callspec", None), "params", {})
+        and not any(mark.args[0] for mark in item.iter_markers("skipif"))
+    ]
+    found = Trainings(tmp_path_factory.mktemp("trainings"), wanted)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def trained(request: pytest.FixtureRequest, trainings: Trainings) -> list[Trained]:
+    """What became of the programs that ``trains`` gives this test."""
+    return [trainings.outcome(program) for program in request.param]

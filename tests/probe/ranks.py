@@ -7,6 +7,9 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -58,14 +61,16 @@ class Ranks:
         self.rings = folder / "rings"
         self.rings.mkdir()
 
-    def run(self, code: str, *options: str, probe: bool = True, **variables: str) -> str:
+    def run(
+        self, code: str, *, probe: bool = True, environ: Mapping[str, str] = os.environ, **variables: str
+    ) -> str:
         """Run `code`, which must succeed; what it printed to stdout."""
         program = self.folder / "train.py"
         program.write_text(code)
         one = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
-        environ = {**os.environ, **one, "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1", **variables}
+        environ = {**environ, **one, "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1", **variables}
         environ = with_probe(environ, self.rings) if probe else environ
-        command = [sys.executable, *options, str(program), str(self.folder / "out")]
+        command = [sys.executable, str(program), str(self.folder / "out")]
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=170)
         assert done.returncode == 0, done.stderr[-4000:]
         return done.stdout
@@ -87,3 +92,52 @@ class Ranks:
             elif "phase" in record.values:
                 told.append(PHASES[int(record.values["phase"])])
         return [name for name, _ in groupby(told)]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a test lets a rank run."""
+
+    code: str
+    probe: bool = True
+    port: str = ""  #: where it serves its own metrics
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What became of a program: all that it told, and what it printed."""
+
+    ranks: Ranks
+    printed: str
+
+
+def trains(*programs: Program | str) -> pytest.MarkDecorator:
+    """Mark a test that takes the outcomes of these programs, `trained`."""
+    wanted = tuple(each if isinstance(each, Program) else Program(each) for each in programs)
+    return pytest.mark.parametrize("trained", [wanted], indirect=True, ids=["trained"])
+
+
+class Trainings:
+    """Runs the programs of many tests, one on each processor: each is one thread, and starts for seconds."""
+
+    def __init__(self, folder: Path, wanted: Iterable[tuple[Program, ...]]) -> None:
+        self._pool = ThreadPoolExecutor(os.cpu_count())
+        self._environ = dict(os.environ)  # as it is now: tests change it meanwhile
+        self._begun: dict[Program, Future[Trained]] = {}
+        for program in dict.fromkeys(program for programs in wanted for program in programs):
+            place = folder / str(len(self._begun))
+            place.mkdir()
+            self._begun[program] = self._pool.submit(self._run, program, Ranks(place))
+
+    def outcome(self, program: Program) -> Trained:
+        """What became of it; raises what its run raised."""
+        return self._begun[program].result()
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _run(self, program: Program, ranks: Ranks) -> Trained:
+        more = {"STALLWATCH_EXPORTER_PORT": program.port} if program.port else {}
+        printed = ranks.run(program.code, probe=program.probe, environ=self._environ, **more)
+        return Trained(ranks, printed)

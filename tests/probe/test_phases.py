@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ranks import TINY, Ranks, needs
+from ranks import TINY, Program, Trained, needs, trains
 
 from stallwatch_exporter.probe import api
 from stallwatch_exporter.probe.api import Probe
@@ -139,72 +139,67 @@ EVALUATED_AND_SAVED = [
 ]
 
 
-@pytest.mark.parametrize("callback", ["", "callbacks=[stallwatch.Callback()]"], ids=["as-it-is", "callback"])
+TRAINING = TINY + "import stallwatch\ntrainer(sys.argv[1]).train()\n"
+WITH_CALLBACK = TINY + "import stallwatch\ntrainer(sys.argv[1], callbacks=[stallwatch.Callback()]).train()\n"
+ALONE = TINY + (
+    "import stallwatch, urllib.request\n"
+    "trainer(sys.argv[1], [stallwatch.Callback('mine')]).train()\n"
+    "from stallwatch.integrations import loop\n"
+    "loop._served.look()\n"
+    "print(urllib.request.urlopen(loop.endpoint()).read().decode())\n"
+)
+RESUMED = TINY + (
+    "one = trainer(sys.argv[1]); one.args.max_steps = 2; one.train()\n"
+    "trainer(sys.argv[1]).train(resume_from_checkpoint=True)\n"
+)
+PLAIN = TINY + (
+    "import torch.distributed.checkpoint as dcp\n"
+    "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    "def step():\n"
+    "    model(**{name: value[None] for name, value in Data()[0].items()}).loss.backward()\n"
+    "    optimizer.step(); optimizer.zero_grad()\n"
+    "step()\n"
+    "model.generate(torch.ones(1, 2, dtype=torch.long), max_new_tokens=2, pad_token_id=0)\n"
+    "step()\n"
+    "dcp.save({'model': model.state_dict()}, checkpoint_id=sys.argv[1])\n"
+    "step()\n"
+    "dcp.load({'model': model.state_dict()}, checkpoint_id=sys.argv[1])\n"
+)
+
+
 class TestTrainer:
     pytestmark = needs("transformers", "accelerate")
 
-    def test_a_trainer_tells_steps_evaluations_and_checkpoints(self, ranks: Ranks, callback: str) -> None:
-        code = TINY + f"import stallwatch\ntrainer(sys.argv[1], {callback}).train()\n"
-        ranks.run(code)
-        assert ranks.phases() == EVALUATED_AND_SAVED
-        last = next(each.values for each in reversed(ranks.records()) if "step" in each.values)
-        assert last["target_steps"] == 4
-        assert all("loss" in each.values for each in ranks.records() if each.values.get("step", 0) in (2, 4))
+    @trains(TRAINING, WITH_CALLBACK)
+    def test_a_trainer_tells_steps_evaluations_and_checkpoints(self, trained: list[Trained]) -> None:
+        """As it is, and with our callback."""
+        for one in trained:
+            assert one.ranks.phases() == EVALUATED_AND_SAVED
+            records = [each.values for each in one.ranks.records()]
+            last = next(values for values in reversed(records) if "step" in values)
+            assert last["target_steps"] == 4
+            assert all("loss" in values for values in records if values.get("step", 0) in (2, 4))
 
-
-@pytest.mark.parametrize("probe", [False])
-class TestTrainerAlone:
-    pytestmark = needs("transformers", "accelerate")
-
-    def test_without_an_agent_the_callback_serves_what_the_trainer_does(
-        self, ranks: Ranks, probe: bool
-    ) -> None:
-        code = TINY + (
-            "import stallwatch, urllib.request\n"
-            "trainer(sys.argv[1], [stallwatch.Callback('mine')]).train()\n"
-            "from stallwatch.integrations import loop\n"
-            "loop._served.look()\n"
-            "print(urllib.request.urlopen(loop.endpoint()).read().decode())\n"
-        )
-        page = ranks.run(code, probe=probe, STALLWATCH_EXPORTER_PORT="0").splitlines()
+    @trains(Program(ALONE, probe=False, port="0"))
+    def test_without_an_agent_the_callback_serves_what_the_trainer_does(self, trained: list[Trained]) -> None:
+        page = trained[0].printed.splitlines()
         assert 'stallwatch_step{run="mine"} 4.0' in page
         assert 'stallwatch_target_steps{run="mine"} 4.0' in page
         assert 'stallwatch_phase{run="mine",stallwatch_phase="idle"} 1.0' in page
         assert any(line.startswith('stallwatch_rank_resident_bytes{rank="0"') for line in page)
 
-
-class TestResumed:
-    pytestmark = needs("transformers", "accelerate")
-
-    def test_a_resumed_trainer_goes_on_from_its_checkpoints_step(self, ranks: Ranks) -> None:
-        code = TINY + (
-            "one = trainer(sys.argv[1]); one.args.max_steps = 2; one.train()\n"
-            "trainer(sys.argv[1]).train(resume_from_checkpoint=True)\n"
-        )
-        ranks.run(code)
-        assert [told for told in ranks.phases() if told.startswith("step")] == [
+    @trains(RESUMED)
+    def test_a_resumed_trainer_goes_on_from_its_checkpoints_step(self, trained: list[Trained]) -> None:
+        assert [told for told in trained[0].ranks.phases() if told.startswith("step")] == [
             "step 1",
             "step 2",
             "step 3",
             "step 4",
         ]
 
-    def test_sampling_and_a_torch_checkpoint_in_a_plain_loop(self, ranks: Ranks) -> None:
-        code = TINY + (
-            "import torch.distributed.checkpoint as dcp\n"
-            "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
-            "def step():\n"
-            "    model(**{name: value[None] for name, value in Data()[0].items()}).loss.backward()\n"
-            "    optimizer.step(); optimizer.zero_grad()\n"
-            "step()\n"
-            "model.generate(torch.ones(1, 2, dtype=torch.long), max_new_tokens=2, pad_token_id=0)\n"
-            "step()\n"
-            "dcp.save({'model': model.state_dict()}, checkpoint_id=sys.argv[1])\n"
-            "step()\n"
-            "dcp.load({'model': model.state_dict()}, checkpoint_id=sys.argv[1])\n"
-        )
-        ranks.run(code)
-        assert ranks.phases() == [
+    @trains(PLAIN)
+    def test_sampling_and_a_torch_checkpoint_in_a_plain_loop(self, trained: list[Trained]) -> None:
+        assert trained[0].ranks.phases() == [
             "init",
             "step 1",
             "rollout",
@@ -226,48 +221,66 @@ optimizer = torch.optim.SGD([weight], lr=0.0)
 """
 
 
-class TestLosses:
+ACCUMULATED_AND_SCALED = LOOP + (
+    "for part in (0.5, 1.0, 1.5): (weight * part).sum().backward()\n"
+    "optimizer.step()\n"
+    "scaler = torch.amp.GradScaler('cpu')\n"
+    "scaler.scale((weight * 1.5).sum()).backward()\nscaler.step(optimizer); scaler.update()\n"
+)
+TRACEBACKS = LOOP + (
+    "import traceback\n"
+    "@torch.compile(backend='eager')\n"
+    "def train(x):\n"
+    "    loss = (weight * x).sum(); loss.backward(); return loss.detach()\n"
+    "print(train(torch.ones(3)), weight.grad, torch.Tensor.backward.__qualname__)\n"
+    "try: torch.ones(2).sum().backward()\n"
+    "except RuntimeError: print(traceback.format_exc())\n"
+)
+COMPILED = LOOP + (
+    "compiled = torch.compile(lambda x: (weight * x).sum(), backend='eager')\n"
+    "for size in (2, 2, 3):\n"
+    "    compiled(torch.ones(size, 1)).backward(); optimizer.step()\n"
+)
+
+
+class TestPlainLoops:
     pytestmark = needs("torch")
 
-    def test_the_parts_of_an_accumulated_loss_are_added_up(self, ranks: Ranks) -> None:
-        code = LOOP + "for part in (0.5, 1.0, 1.5): (weight * part).sum().backward()\noptimizer.step()\n"
-        ranks.run(code)
-        (step,) = [each.values for each in ranks.records() if "step" in each.values]
-        assert (step["loss"], step["learning_rate"]) == (6.0, 0.0)
+    @trains(ACCUMULATED_AND_SCALED)
+    def test_the_parts_of_a_loss_are_added_up_and_a_scaled_one_is_told_by_nobody(
+        self, trained: list[Trained]
+    ) -> None:
+        records = trained[0].ranks.records()
+        accumulated, scaled = [each.values for each in records if "step" in each.values]
+        assert (accumulated["loss"], accumulated["learning_rate"]) == (6.0, 0.0)
+        assert "loss" not in scaled
 
-    def test_a_scaled_loss_is_told_by_nobody(self, ranks: Ranks) -> None:
-        code = LOOP + (
-            "scaler = torch.amp.GradScaler('cpu')\n"
-            "scaler.scale((weight * 1.5).sum()).backward()\nscaler.step(optimizer); scaler.update()\n"
-        )
-        ranks.run(code)
-        (step,) = [each.values for each in ranks.records() if "step" in each.values]
-        assert "loss" not in step
+    @trains(TRACEBACKS, Program(TRACEBACKS, probe=False))
+    def test_tracebacks_and_compiled_code_are_those_of_a_run_without_probe(
+        self, trained: list[Trained]
+    ) -> None:
+        watched, plain = (one.printed.replace(str(one.ranks.folder), "") for one in trained)
+        assert watched == plain
+        assert "does not require grad" in plain
 
-    def test_tracebacks_and_compiled_code_are_those_of_a_run_without_probe(self, ranks: Ranks) -> None:
-        code = LOOP + (
-            "import traceback\n"
-            "@torch.compile(backend='eager')\n"
-            "def train(x):\n"
-            "    loss = (weight * x).sum(); loss.backward(); return loss.detach()\n"
-            "print(train(torch.ones(3)), weight.grad, torch.Tensor.backward.__qualname__)\n"
-            "try: torch.ones(2).sum().backward()\n"
-            "except RuntimeError: print(traceback.format_exc())\n"
-        )
-        assert ranks.run(code) == ranks.run(code, probe=False)
+    @trains(COMPILED)
+    def test_a_compilation_is_a_phase(self, trained: list[Trained]) -> None:
+        assert trained[0].ranks.phases()[-3:] == ["init", "train", "step 3"]
 
 
-class TestCompiling:
-    pytestmark = needs("torch")
-
-    def test_a_compilation_is_a_phase(self, ranks: Ranks) -> None:
-        code = LOOP + (
-            "compiled = torch.compile(lambda x: (weight * x).sum(), backend='eager')\n"
-            "for size in (2, 2, 3):\n"
-            "    compiled(torch.ones(size, 1)).backward(); optimizer.step()\n"
-        )
-        ranks.run(code)
-        assert ranks.phases()[-3:] == ["init", "train", "step 3"]
+LIGHTNING = (
+    "import sys, torch, stallwatch, lightning as L\n"
+    "class Model(L.LightningModule):\n"
+    "    def __init__(self): super().__init__(); self.layer = torch.nn.Linear(4, 1)\n"
+    "    def training_step(self, batch, index): return self.layer(batch).pow(2).mean()\n"
+    "    def validation_step(self, batch, index): self.log('v', self.layer(batch).mean())\n"
+    "    def configure_optimizers(self): return torch.optim.SGD(self.parameters(), lr=0.125)\n"
+    "data = torch.utils.data.DataLoader(torch.ones(16, 4), batch_size=2)\n"
+    "trainer = L.Trainer(accelerator='cpu', max_steps=4, val_check_interval=4, logger=False,\n"
+    "    accumulate_grad_batches=2, callbacks=[stallwatch.LightningCallback()],\n"
+    "    enable_progress_bar=False, enable_model_summary=False, default_root_dir=sys.argv[1])\n"
+    "trainer.fit(Model(), data, data)\n"
+)
 
 
 class TestLightning:
@@ -285,21 +298,9 @@ class TestLightning:
         assert probe._faults == 2
         assert probe.steps == 3.0 and probe.told_by_user
 
-    def test_a_lightning_trainer_tells_steps_losses_and_phases(self, ranks: Ranks) -> None:
-        code = (
-            "import sys, torch, stallwatch, lightning as L\n"
-            "class Model(L.LightningModule):\n"
-            "    def __init__(self): super().__init__(); self.layer = torch.nn.Linear(4, 1)\n"
-            "    def training_step(self, batch, index): return self.layer(batch).pow(2).mean()\n"
-            "    def validation_step(self, batch, index): self.log('v', self.layer(batch).mean())\n"
-            "    def configure_optimizers(self): return torch.optim.SGD(self.parameters(), lr=0.125)\n"
-            "data = torch.utils.data.DataLoader(torch.ones(16, 4), batch_size=2)\n"
-            "trainer = L.Trainer(accelerator='cpu', max_steps=4, val_check_interval=4, logger=False,\n"
-            "    accumulate_grad_batches=2, callbacks=[stallwatch.LightningCallback()],\n"
-            "    enable_progress_bar=False, enable_model_summary=False, default_root_dir=sys.argv[1])\n"
-            "trainer.fit(Model(), data, data)\n"
-        )
-        ranks.run(code)
+    @trains(LIGHTNING)
+    def test_a_lightning_trainer_tells_steps_losses_and_phases(self, trained: list[Trained]) -> None:
+        ranks = trained[0].ranks
         steps = [each.values for each in ranks.records() if "step" in each.values]
         assert [each["step"] for each in steps] == [1, 2, 3, 4]
         assert all(each["loss"] >= 0 and each["learning_rate"] == 0.125 for each in steps)
