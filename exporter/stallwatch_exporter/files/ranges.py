@@ -63,10 +63,12 @@ def sift_range(wanted: Range, engine: SieveEngine, sizes: SieveSizes, within: Wi
         cutter, read = CellCutter(sizes.cell, start, torn=torn), 0
         cells = []
         for portion in _portions(raw.fileno(), start, end):
-            cells += [sieve.sift(cell) for cell in cutter.feed(portion)]
+            cells += [
+                sieve.sift(looked) for looked in map(sieve.look_through, cutter.feed(portion)) if looked
+            ]
             read += len(portion)
             within(read)
-        cells += [sieve.sift(cell) for cell in cutter.finish()]
+        cells += [sieve.sift(looked) for looked in map(sieve.look_through, cutter.finish()) if looked]
     return Sifted(cells, end - start, end, torn_behind)
 
 

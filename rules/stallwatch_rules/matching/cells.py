@@ -38,6 +38,11 @@ class CellCutter:
         self._start = start
         self._torn = torn
 
+    @property
+    def held(self) -> int:
+        """Bytes of the cell that is not complete yet."""
+        return self._length
+
     def feed(self, data: bytes) -> Iterator[Cell]:
         """The cells that ``data`` completes."""
         while True:

@@ -77,10 +77,12 @@ class Segments:
 
     def line_ends(self, first: int, behind: int) -> int:
         """How many line feeds a range of segments holds."""
+        import numpy as np
+
         if not self._redrawn:
             return min(behind, len(self._ends)) - min(first, len(self._ends))
         feeds = self._feeds
-        return int(feeds[min(behind, len(feeds) - 1)] - feeds[min(first, len(feeds) - 1)])
+        return int(np.count_nonzero(feeds[first:behind]))
 
     def record_head(self, segment: int) -> bytes:
         """What the record says in which a segment stands, when it is not the first of its line."""
@@ -89,12 +91,11 @@ class Segments:
         return record_head(self._data, int(self._data_ends[segment - 1]) + 1)
 
     @cached_property
-    def _feeds(self) -> Numbers:
-        """How many line feeds end the segments before each."""
+    def _feeds(self) -> NDArray[np.bool_]:
+        """Which segments a line feed ends."""
         import numpy as np
 
-        values = np.frombuffer(self._view, np.uint8)[self._ends] == 10
-        return np.concatenate(([0], np.cumsum(values)))
+        return np.frombuffer(self._view, np.uint8).take(self._ends) == 10
 
 
 def record_head(data: bytes, start: int, line: int = 0) -> bytes:

@@ -36,13 +36,14 @@ def pick_last(scanner: BlockScanner, view: bytes, met: set[int], probe: int) -> 
     """Only the last metric of each kind, where all kinds of this stretch stand near the cell's end."""
     if len(view) <= 3 * probe:
         return None
-    back = view.rfind(b"\n", 0, len(view) - probe) + 1
-    picked = Picked()
-    _look(scanner, view, back, len(view), 0, picked)
-    if not met <= picked.last.keys():
-        return None
-    picked.counts = [1 if kind in met else 0 for kind in range(len(KINDS))]
-    return picked
+    for size in (probe // 4, probe):
+        back = view.rfind(b"\n", 0, len(view) - size) + 1
+        picked = Picked()
+        _look(scanner, view, back, len(view), 0, picked)
+        if met <= picked.last.keys():
+            picked.counts = [1 if kind in met else 0 for kind in range(len(KINDS))]
+            return picked
+    return None
 
 
 def pick(scanner: BlockScanner, view: bytes, index: int, met: set[int], share: int, probe: int) -> Picked:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     Units = NDArray[np.int64]
 
+_NONE: frozenset[str] = frozenset()
 _BAR, _DICT = KINDS.index("bar"), KINDS.index("dict")
 _SIGNED = (b"'loss': ", b'"loss": ')  # of a metric line that may name no step
 
@@ -69,44 +70,63 @@ class Sieve:
         self._state = SieveState()
         self._stretch = -1
 
-    def sift(self, cell: Cell) -> list[Left | Piece]:
-        """What to read of a cell, in its order, and what is left out."""
-        stretch = cell.place // self._sizes.stretch_cells
-        if stretch != self._stretch:
-            self._stretch, self._state = stretch, SieveState()
+    def look_through(self, cell: Cell) -> Looked | None:
+        """A cell's lines and what is found in it; nothing of an empty one.
+
+        This runs through all of its bytes, after which a processor's caches hold nothing of Python's own: who
+        looks through several cells and then sifts them is sooner done.
+        """
         data = cell.data.replace(b"\0", b"") if b"\0" in cell.data else cell.data
         if not data:
-            return []
+            return None
         view = view_of(data)
-        sifting = _Sifting(self._engine, self._sizes, self._state, Segments(data, view), view)
-        return sifting.run(cell)
+        segments = Segments(data, view)
+        everything = self._sizes.is_dense(cell.place)
+        found = self._engine.signs.find(view, segments, everything=everything)
+        return Looked(cell.place, cell.torn, segments, view, found)
+
+    def sift(self, looked: Looked) -> list[Left | Piece]:
+        """What to read of a cell, in its order, and what is left out."""
+        stretch = looked.place // self._sizes.stretch_cells
+        if stretch != self._stretch:
+            self._stretch, self._state = stretch, SieveState()
+        return _Sifting(self._engine, self._sizes, self._state, looked).run()
+
+
+class Looked(NamedTuple):
+    """A cell that was looked through."""
+
+    place: int  #: which cell of the source
+    torn: bool  #: it begins inside of a line that is longer than a line may be
+    segments: Segments
+    view: bytes
+    found: Found
 
 
 class _Sifting:
     """One cell."""
 
-    def __init__(
-        self, engine: SieveEngine, sizes: SieveSizes, state: SieveState, segments: Segments, view: bytes
-    ) -> None:
+    def __init__(self, engine: SieveEngine, sizes: SieveSizes, state: SieveState, looked: Looked) -> None:
         import numpy as np
 
         self._engine = engine
         self._sizes = sizes
         self._state = state
-        self._segments = segments
-        self._view = view
+        self._looked = looked
+        self._segments = segments = looked.segments
+        self._view = looked.view
         self._mask = np.zeros(segments.count, dtype=bool)
         self._told = np.zeros(segments.count, dtype=bool)  # of tracebacks whose other lines are read
         self._more: dict[int, list[tuple[str, int]]] = {}
         self._bulk: list[tuple[str, list[list[int]]]] = []  # a rule's segments that need not be read
         self._behind = segments.count  # how far this cell's windows reach
 
-    def run(self, cell: Cell) -> list[Left | Piece]:
-        number = cell.place % self._sizes.stretch_cells
-        dense = number < self._sizes.dense_cells or number % 4 == 0
+    def run(self) -> list[Left | Piece]:
+        found, torn = self._looked.found, self._looked.torn
+        number = self._looked.place % self._sizes.stretch_cells
+        dense = self._sizes.is_dense(self._looked.place)
         self._mask[: max(self._state.carry, self._sizes.row if dense else 0)] = True
         self._behind = max(self._segments.count, self._state.carry)
-        found = self._engine.signs.find(self._view, self._segments, everything=dense)
         by_target = self._hits(found)
         watches = len(self._engine.rules.targets)
         self._tracebacks(by_target.pop(watches + WATCHES.index(TRACEBACK), ()))
@@ -117,11 +137,11 @@ class _Sifting:
         self._severity(self._complaints(found.worded, number), counted)
         picked = self._metrics(number, dense)
         self._count()
-        if cell.torn:
+        if torn:
             self._mask[0] = False
         self._state.carry = self._behind - self._segments.count
         parts = self._parts(picked)
-        return self._with_rest(parts) if cell.torn else parts
+        return self._with_rest(parts) if torn else parts
 
     def _with_rest(self, parts: list[Left | Piece]) -> list[Left | Piece]:
         """The same, with the end of the over-long line in which the cell begins, if it ends in it."""
@@ -239,10 +259,9 @@ class _Sifting:
         for rule_units in counted:
             known[rule_units] = True
         fresh = np.asarray(units)[~known[units]]
-        bars = b"it]" in self._view or b"/s]" in self._view
         wordings = self._state.wordings
         for unit, text in zip(fresh.tolist(), self._segments.texts(fresh), strict=True):
-            key = wording(text, bars=bars)
+            key = wording(text)
             met = wordings.get(key, 0)
             if met:
                 wordings[key] = met = met + 1
@@ -264,21 +283,18 @@ class _Sifting:
         return picked
 
     def _parts(self, picked: Picked) -> list[Left | Piece]:
-        import numpy as np
-
-        segments, mask = self._segments, self._mask
-        edges = np.flatnonzero(np.diff(mask, prepend=False, append=False)).tolist()
-        behind_kinds = self._hidden(picked)
-        losses = self._losses(picked)
+        segments, ranges = self._segments, self._ranges()
+        hidden = self._hidden(picked)
+        losses = self._losses(picked, ranges)
         parts: list[Left | Piece] = []
         at = 0
-        for first, behind in zip(edges[::2], edges[1::2], strict=True):
+        for first, behind in ranges:
             if first > at:
-                parts.append(self._left(at, first, behind_kinds))
+                parts.append(self._left(at, first, hidden))
             parts += self._pieces(first, behind)
             at = behind
         if at < segments.count:
-            parts.append(self._left(at, segments.count, behind_kinds))
+            parts.append(self._left(at, segments.count, hidden))
         for number in range(len(parts) - 1, -1, -1):  # where in the cell they stood matters little
             part = parts[number]
             if losses and isinstance(part, Left):
@@ -286,10 +302,17 @@ class _Sifting:
                 break
         return parts
 
-    def _left(self, first: int, behind: int, hidden: dict[str, int]) -> Left:
-        kinds = frozenset(
-            series for kind, start in hidden.items() if behind > start for series in SERIES.get(kind, (kind,))
-        )
+    def _ranges(self) -> list[tuple[int, int]]:
+        """What is read, from which segment to behind which."""
+        import numpy as np
+
+        read = np.zeros(len(self._mask) + 2, dtype=bool)
+        read[1:-1] = self._mask
+        edges = np.flatnonzero(read[1:] != read[:-1]).tolist()
+        return list(zip(edges[::2], edges[1::2], strict=True))
+
+    def _left(self, first: int, behind: int, hidden: Sequence[tuple[int, frozenset[str]]]) -> Left:
+        kinds = next((kinds for start, kinds in hidden if behind > start), _NONE)
         return Left(behind - first, self._segments.line_ends(first, behind), kinds)
 
     def _pieces(self, first: int, behind: int) -> list[Piece]:
@@ -307,18 +330,24 @@ class _Sifting:
             pieces.append(Piece(segments.raw(first, behind), segments.record_head(first)))
         return pieces
 
-    def _hidden(self, picked: Picked) -> dict[str, int]:
-        """Behind which segment metrics of each kind are left out."""
+    def _hidden(self, picked: Picked) -> list[tuple[int, frozenset[str]]]:
+        """Behind which segments metrics are left out, and of which series; the last of them first."""
         offsets = {
             KINDS[kind]: offset
             for kind in range(len(KINDS))
             if (offset := picked.frequent(kind, self._sizes.samples)) is not None
         }
         if not offsets:
-            return {}
-        return dict(zip(offsets, self._segments.at(list(offsets.values())).tolist(), strict=True))
+            return []
+        starts = self._segments.at(list(offsets.values())).tolist()
+        found: list[tuple[int, frozenset[str]]] = []
+        series: frozenset[str] = _NONE
+        for start, kind in sorted(zip(starts, offsets, strict=True)):
+            series |= frozenset(SERIES.get(kind, (kind,)))
+            found.append((start, series))
+        return found[::-1]
 
-    def _losses(self, picked: Picked) -> int:
+    def _losses(self, picked: Picked, ranges: Sequence[tuple[int, int]]) -> int:
         """Lines with a loss and without a step that are left out of this cell.
 
         Beside a progress bar they have its step, so that nobody asks how many they are.
@@ -333,13 +362,8 @@ class _Sifting:
         if sign is None or b"step" in text:
             return 0
         # Python's expressions look for a text a third faster than bytes.count does.
-        return max(0, len(re.findall(sign, self._view)) - self._read_losses(sign))
+        return max(0, len(re.findall(sign, self._view)) - self._read_losses(sign, ranges))
 
-    def _read_losses(self, sign: bytes) -> int:
-        import numpy as np
-
-        edges = np.flatnonzero(np.diff(self._mask, prepend=False, append=False)).tolist()
-        return sum(
-            self._view.count(sign, self._segments.start(first), self._segments.start(behind))
-            for first, behind in zip(edges[::2], edges[1::2], strict=True)
-        )
+    def _read_losses(self, sign: bytes, ranges: Sequence[tuple[int, int]]) -> int:
+        start = self._segments.start
+        return sum(self._view.count(sign, start(first), start(behind)) for first, behind in ranges)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable
 
@@ -11,10 +12,11 @@ from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.matching.cells import Cell, CellCutter, cell_end
 from stallwatch_rules.reading import Aside, RunReading
 from stallwatch_rules.records import Line
-from stallwatch_rules.sieve.sieve import Left, Piece, Sieve, SieveEngine
+from stallwatch_rules.sieve.sieve import Left, Looked, Piece, Sieve, SieveEngine
 from stallwatch_rules.sieve.state import SieveSizes
 
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_TOGETHER = 8  #: cells that are sieved and read at once
 _LONG_HEAD = 8  #: times the head's size at most, however few lines it holds
 
 
@@ -47,6 +49,7 @@ class SourceReading:
         self._head_segments = 0
         self._in_head = True
         self._whole = True  # whether the last cell was read to its end
+        self._looked: list[Looked] = []  # at cells that wait to be sieved
         self.bytes = 0
 
     @property
@@ -63,12 +66,12 @@ class SourceReading:
         """Take the next portion."""
         self.bytes += len(data)
         data = self._decoded(data)
-        for cell in self._cutter.feed(data):
-            self._waiting.append(cell)
-            held = sum(len(one.data) for one in self._waiting)
-            while held - len(self._waiting[0].data) >= self._sizes.tail:
-                held -= len(self._waiting[0].data)
-                self._take(self._waiting.popleft())
+        self._waiting.extend(self._cutter.feed(data))
+        if not self._waiting:
+            return
+        behind = sum(len(cell.data) for cell in self._waiting) + self._cutter.held
+        while self._waiting and (behind := behind - len(self._waiting[0].data)) >= self._sizes.tail:
+            self._take(self._waiting.popleft())
 
     def pass_over(self, cells: Iterable[Iterable[Left | Piece]], size: int, torn: bool) -> None:
         """Take ``size`` bytes that another sieve looked through, and of which it let these parts through.
@@ -79,8 +82,8 @@ class SourceReading:
         for cell in self._waiting:
             self._take(cell)
         self._waiting.clear()
-        for parts in cells:
-            self.apply(parts)
+        self._sift()
+        self.apply(itertools.chain.from_iterable(cells))
         self._whole = False
         self.bytes += size
         self._cutter = CellCutter(self._sizes.cell, self.bytes, torn=torn)
@@ -102,6 +105,7 @@ class SourceReading:
                 self._take(Cell(cell.data[:end], cell.start, cell.place, cell.torn))
                 self._read(Cell(cell.data[end:], cell.start + end, cell.place, False))
         self._waiting.clear()
+        self._sift()
         self._reading.feed(self._lines.finish())
 
     def apply(self, parts: Iterable[Left | Piece]) -> None:
@@ -148,8 +152,18 @@ class SourceReading:
                 self._read(cell)
                 return
             self._sieve = Sieve(engine, self._sizes)
-        self.apply(self._sieve.sift(cell))
+        looked = self._sieve.look_through(cell)
+        if looked is not None:
+            self._looked.append(looked)
+        if len(self._looked) >= _TOGETHER:
+            self._sift()
         self._whole = False
+
+    def _sift(self) -> None:
+        """Sieve the cells that wait for it."""
+        if self._looked and self._sieve is not None:
+            looked, self._looked = self._looked, []
+            self.apply(itertools.chain.from_iterable([self._sieve.sift(one) for one in looked]))
 
     def _read_head(self, cell: Cell) -> Cell | None:
         """Read what belongs to the head; gives what is left of the cell."""
@@ -170,6 +184,7 @@ class SourceReading:
         return None
 
     def _read(self, cell: Cell) -> None:
+        self._sift()
         data = cell.data
         if cell.torn and not self._whole:  # the rest of a line whose beginning was left out
             end = next((i + 1 for i, byte in enumerate(data) if byte in b"\r\n"), len(data))

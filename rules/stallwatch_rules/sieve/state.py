@@ -17,16 +17,17 @@ KEY_BYTES = 200
 class SieveSizes:
     """How much is read, in bytes and in segments (a line, or a drawing of a progress bar)."""
 
-    cell: int = 1024 * 1024
-    head: int = 96 * 1024  #: of a source, read whole
-    head_segments: int = 800  #: and at least so many
-    tail: int = 128 * 1024  #: bytes of a source's end, read whole
-    stretch_cells: int = 128
-    dense_cells: int = 4  #: at a stretch's start, with all samples; behind them every fourth has them
+    cell: int = 4 * 1024 * 1024
+    head: int = 64 * 1024  #: of a source, read whole
+    head_segments: int = 600  #: and at least so many
+    tail: int = 96 * 1024  #: bytes of a source's end, read whole
+    stretch_cells: int = 32
+    dense_cells: int = 4  #: at a stretch's start, in which everything is looked for
+    dense_every: int = 8  #: behind them, so many have one of these
     novel: tuple[int, int] = (4, 20)  #: segments before and behind a rule's first match in a stretch
     novel_windows: int = 20  #: so many; what is new after them has the small window
-    known: tuple[int, int] = (2, 6)  #: around its next matches
-    known_windows: int = 10
+    known: tuple[int, int] = (1, 4)  #: around its next matches
+    known_windows: int = 6
     rule_lines: int = (
         200  #: a rule's lines that are read; the others are counted, except a cell's first and last
     )
@@ -41,7 +42,12 @@ class SieveSizes:
     samples: int = 2  #: lines of each kind of metric at a cell's start
     next_metrics: int = 3  #: behind the first and the last of a rule's lines in a cell
     probe: int = 8 * 1024  #: bytes at a cell's two ends in which they are looked for first
-    row: int = 3  #: segments at a cell's start that are read whatever they say
+    row: int = 3  #: segments at a dense cell's start that are read whatever they say
+
+    def is_dense(self, place: int) -> bool:
+        """Whether everything is looked for in the cell at this place."""
+        number = place % self.stretch_cells
+        return number < self.dense_cells or number % self.dense_every == 0
 
 
 @dataclass
@@ -69,9 +75,9 @@ class SieveState:
         return max(0, min(asked, limit - met))
 
 
-def wording(text: bytes, *, bars: bool = True) -> bytes:
-    """A line without its figures: lines of the same wording have the same one. ``bars``: it may hold some."""
-    if bars:
+def wording(text: bytes) -> bytes:
+    """A line without its figures: lines of the same wording have the same one."""
+    if b"]" in text:
         for end in _BAR_ENDS:
             text = text.rpartition(end)[2] or text
     return text[:KEY_BYTES].translate(None, _FIGURES)
