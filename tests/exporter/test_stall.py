@@ -62,6 +62,20 @@ def test_a_slow_start_is_not_held_for_the_rhythm_of_the_steps() -> None:
     assert watch.thresholds["train"] == 30.0
 
 
+def test_ranks_that_are_launched_again_and_again_may_still_load_for_an_hour() -> None:
+    watch = StallWatch(SETTINGS, started=0.0)
+    now = 0.0
+    for _ in range(3):
+        for seconds in (2.0, 10.0, 0.1):  # the launcher, then one rank after the other
+            now += seconds
+            watch.observe(now, "init")
+        now += 100.0
+        watch.observe(now, "train", 1)
+        watch.observe(now + 5.0, "init")
+        now += 5.0
+    assert watch.check(now).threshold == 3600.0
+
+
 def test_an_evaluation_has_its_own_threshold() -> None:
     watch, now = training(1.0)
     watch.observe(now, "eval")

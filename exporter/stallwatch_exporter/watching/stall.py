@@ -157,7 +157,9 @@ class StallWatch:
         else:
             known = len(rhythm.ends) >= ENOUGH
             usual = rhythm.longest
-            if len(rhythm.within) >= ENOUGH:  # it shows signs of life: no need to wait for its end
+            # It shows signs of life: no need to wait for its end. Loading shows none: what is seen there are
+            # launches, by the ranks of several attempts.
+            if phase != "init" and len(rhythm.within) >= ENOUGH:
                 start = settings.stall_start_seconds
         floor = settings.stall_floor_seconds
         if self.blind and phase == "train" and self._trained < floor:
