@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -74,6 +75,8 @@ def watch(
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONDONTWRITEBYTECODE": "",
     }
+    if kept := os.environ.get("STALLWATCH_CACHE"):  # compiled patterns are no state of a run
+        env["STALLWATCH_CACHE"] = kept
     home.mkdir(parents=True)
     output = home / "terminal.log"
     stallwatch = [str(Path(sys.executable).parent / "stallwatch"), "run", "--name", "watched", "--port", "0"]
