@@ -95,7 +95,7 @@ class Segments:
         """Which segments a line feed ends."""
         import numpy as np
 
-        return np.frombuffer(self._view, np.uint8).take(self._ends) == 10
+        return np.equal(np.frombuffer(self._view, np.uint8).take(self._ends), 10)
 
 
 def record_head(data: bytes, start: int, line: int = 0) -> bytes:

@@ -23,9 +23,10 @@ _UNITS = re.compile(r"(?:(\d+)d)? ?(?:(\d+)h)? ?(?:(\d+)m)? ?(?:(\d+(?:\.\d+)?)s
 def duration(text: str) -> float | None:
     """``0:03:34``, ``2 days, 6:39:40``, ``10:27`` and ``2h 3m 4s`` in seconds."""
     if text.replace(":", "").isdecimal():  # most are such: at once
-        *hours, minutes, seconds = text.rsplit(":", 2) if ":" in text else ("", "")
-        if len(seconds) == 2 and 0 < len(minutes) <= 2 and (not hours or hours[0].isdecimal()):
-            return (int(hours[0]) * 3600.0 if hours else 0.0) + int(minutes) * 60 + int(seconds)
+        *before, second = text.rsplit(":", 2)
+        hour, minute = before if len(before) == 2 else ("0", *before) if before else ("", "")
+        if len(second) == 2 and 0 < len(minute) <= 2 and hour.isdecimal():
+            return int(hour) * 3600.0 + int(minute) * 60 + int(second)
     found = _CLOCK.fullmatch(text) or (_UNITS.fullmatch(text) if text[-1:].isalpha() else None)
     if found is None:
         return None
