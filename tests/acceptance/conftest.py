@@ -28,18 +28,34 @@ servers = _neighbour("servers")
 timescript = _neighbour("timescript")
 
 
-@pytest.fixture
-def stack(tmp_path: Path, root: Path) -> Iterator[Any]:
-    """Prometheus, Alertmanager, relay and chat; none of them started yet but the chat."""
+def _stack(folder: Path, root: Path) -> Iterator[Any]:
     missing = servers.missing()
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)} (Debian: prometheus, prometheus-alertmanager)")
-    made = servers.Stack(tmp_path, root)
+    made = servers.Stack(folder, root)
     yield made
     made.close()
 
 
 @pytest.fixture
+def stack(tmp_path: Path, root: Path) -> Iterator[Any]:
+    """Prometheus, Alertmanager, relay and chat; none of them started yet but the chat."""
+    yield from _stack(tmp_path, root)
+
+
+@pytest.fixture(scope="module")
+def shared_stack(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Iterator[Any]:
+    """The same, for all tests of a file."""
+    yield from _stack(tmp_path_factory.mktemp("stack"), root)
+
+
+@pytest.fixture
 def script() -> Any:
     """An empty time script."""
+    return timescript.Script()
+
+
+@pytest.fixture(scope="module")
+def shared_script() -> Any:
+    """One for all tests of a file."""
     return timescript.Script()

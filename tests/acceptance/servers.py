@@ -24,7 +24,7 @@ import yaml
 
 PROMETHEUS, PROMTOOL = "prometheus", "promtool"
 ALERTMANAGER, AMTOOL = "prometheus-alertmanager", "amtool"
-AGENTS = ("agent", "second agent")  #: Prometheus scrapes so many
+AGENTS = ("agent", "agent 2", "agent 3", "agent 4", "agent 5")  #: Prometheus scrapes so many
 STALLWATCH = str(Path(sys.executable).with_name("stallwatch"))
 _PATIENCE = 60.0
 
@@ -75,10 +75,15 @@ class Process:
                 time.sleep(0.05)
         raise AssertionError(f"{url} does not answer: {self.log.read_text()[-2000:]}")
 
+    def ask_to_stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Send the signal."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """End it, and wait until it has."""
         if self.process.poll() is None:
-            self.process.send_signal(number)
+            self.ask_to_stop(number)
             try:
                 self.process.wait(20)
             except subprocess.TimeoutExpired:
@@ -278,7 +283,9 @@ class Stack:
                 time.sleep(0.1)
 
     def close(self) -> None:
-        """End everything."""
+        """End everything. All are asked before any is waited for: an agent lingers for its last scrape."""
+        for process in self._processes.values():
+            process.ask_to_stop()
         for process in self._processes.values():
             process.stop()
         for orphan in self.orphans:
@@ -320,7 +327,8 @@ class Training:
         self._orders = stack.folder / f"{name}.order"
         program = stack.folder / "training.py"
         program.write_text(_TRAINING)
-        port = str(stack.ports[stack._agents.pop()])
+        self._agent = stack._agents.pop()
+        port = str(stack.ports[self._agent])
         self._process = Process(
             [
                 *(STALLWATCH, "run", "--name", name, "--port", port, "--no-probe", "--"),
@@ -337,6 +345,15 @@ class Training:
         whole = self._orders.with_suffix(".new")
         whole.write_text(what)
         whole.replace(self._orders)
+
+    def number(self, metric: str, label: str) -> float:
+        """What its agent says right now."""
+        (line,) = [
+            line
+            for line in self._stack.get(self._agent, "/metrics").splitlines()
+            if line.startswith(metric + "{") and label in line
+        ]
+        return float(line.split()[-1])
 
     def kill_agent(self) -> None:
         """The agent gets no chance to say anything."""

@@ -23,15 +23,17 @@ def test_a_killed_relay_loses_neither_what_it_kept_nor_what_came_meanwhile(stack
     def known(run: str) -> bool:
         return run in stack.alerts()
 
-    script.at(1, lambda: before.order("crash"))
-    script.between(1, 1 + 15, "kept, and refused by the chat", lambda: stack.chat.refused)
-    script.at(17, kill)
-    script.at(18, lambda: meanwhile.order("crash"))
-    script.between(18, 18 + 15, "in Alertmanager", lambda: known("meanwhile"))
-    script.at(35, lambda: stack.start("relay"))
+    script.at(0, lambda: before.order("crash"))
+    script.between(0, 15, "kept, and refused by the chat", lambda: stack.chat.refused)
+    script.run()
+    script.at(0, kill)
+    script.at(0.5, lambda: meanwhile.order("crash"))
+    script.between(0.5, 0.5 + 15, "in Alertmanager", lambda: known("meanwhile"))
+    script.run(settle=2)
+    script.at(0, lambda: stack.start("relay"))
     # A claim of the killed one runs out after a minute at the latest.
-    script.between(35, 35 + 75, "told that was kept", lambda: stack.chat.about("before"))
-    script.between(35, 35 + 45, "told that came meanwhile", lambda: stack.chat.about("meanwhile"))
+    script.between(0, 75, "told that was kept", lambda: stack.chat.about("before"))
+    script.between(0, 45, "told that came meanwhile", lambda: stack.chat.about("meanwhile"))
     script.run(settle=3)
     assert sorted(message["run"] for message in stack.chat.messages) == ["before", "meanwhile"]
     assert {message["rule"] for message in stack.chat.messages} == {"cuda-oom"}

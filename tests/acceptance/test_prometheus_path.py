@@ -1,8 +1,12 @@
-"""A crash and a stall reach the chat through Prometheus, Alertmanager and the relay: once, and soon."""
+"""A crash and a stall reach the chat through Prometheus, Alertmanager and the relay: once, and soon.
+
+Five runs go on at once under one script, as most of it is waiting; each test looks at some of them.
+"""
 
 from __future__ import annotations
 
 import subprocess
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -23,65 +27,89 @@ def test_the_configurations_that_we_give_away_are_accepted_by_their_servers(stac
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_crash_is_in_chat_within_fifteen_seconds_and_once(stack: Any, script: Any) -> None:
+@dataclass
+class Played:
+    """What came of the script."""
+
+    stack: Any
+    crashed: Any  #: the run
+    met: dict[str, float] = field(default_factory=dict)
+    threshold: float = 0.0
+    goes_on: float = 0.0
+
+    def about(self, *runs: str) -> list[dict[str, Any]]:
+        """All that the chat was told of these runs."""
+        return [message for message in self.stack.chat.messages if message["run"] in runs]
+
+
+BEGIN = 1.0
+
+
+@pytest.fixture(scope="module")
+def played(shared_stack: Any, shared_script: Any) -> Played:
+    stack, script = shared_stack, shared_script
     stack.start("alertmanager", "relay", "prometheus")
-    run, both_ways = stack.train("crashes"), stack.train("told-by-its-agent", chats=True)
-    stack.until_known("crashes", "told-by-its-agent")
-    crash = 1.0
-    script.at(crash, lambda: run.order("crash"))
-    script.at(crash, lambda: both_ways.order("crash"))
-    script.between(crash, crash + CRASH_SECONDS, "in chat", lambda: stack.chat.about("crashes"))
+    crashes, both_ways = stack.train("crashes"), stack.train("told-by-its-agent", chats=True)
+    stalls, finishes, vanishes = (stack.train(name) for name in ("stalls", "finishes", "vanishes"))
+    stack.until_known("crashes", "told-by-its-agent", "stalls", "finishes", "vanishes")
+    result = Played(stack, crashes)
+
+    def told(run: str, status: str = "open") -> Any:
+        return lambda: stack.chat.about(run, status)
+
+    for run, order in ((crashes, "crash"), (both_ways, "crash"), (stalls, "stall"), (finishes, "finish")):
+        script.at(BEGIN, lambda run=run, order=order: run.order(order))
+    script.at(BEGIN, vanishes.kill_agent)
+    script.between(BEGIN, BEGIN + CRASH_SECONDS, "crash in chat", told("crashes"))
     # Its agent tells this one, and the relay hears of it too.
-    script.between(crash, crash + 10, "from the agent", lambda: stack.chat.about("told-by-its-agent"))
-    script.between(crash, crash + 20, "in Alertmanager", lambda: "told-by-its-agent" in stack.alerts())
-    met = script.run(settle=8)
-    print(f"crash to chat: {met['in chat'] - crash:.1f} s")
-    print(f"crash to chat by the agent itself: {met['from the agent'] - crash:.1f} s")
-    (message,) = stack.chat.about("crashes")  # once, although several alerts speak of it
-    assert (message["kind"], message["severity"]) == ("ended", "critical")
+    script.between(BEGIN, BEGIN + 10, "crash from the agent", told("told-by-its-agent"))
+    script.between(BEGIN, BEGIN + 20, "in Alertmanager", lambda: "told-by-its-agent" in stack.alerts())
+
+    def expect_the_stall() -> None:
+        """By then it stands, and its steps teach its agent no other threshold any more."""
+        result.threshold = threshold = stalls.number("stallwatch_stall_threshold_seconds", 'phase="train"')
+        assert FLOOR <= threshold < 60
+        latest = BEGIN + threshold + STALL_SECONDS
+        script.between(BEGIN + threshold, latest, "stall in chat", told("stalls"))
+        result.goes_on = latest + 1.0
+        script.at(result.goes_on, lambda: stalls.order("go"))
+        script.between(
+            result.goes_on, result.goes_on + STALL_SECONDS, "stall over", told("stalls", "resolved")
+        )
+
+    script.at(BEGIN + FLOOR / 2, expect_the_stall)
+    script.between(BEGIN, BEGIN + 45, "the agent has ended", lambda: finishes.ended)
+    script.between(BEGIN + 30, BEGIN + 60, "agent gone", told("vanishes"))
+    result.met = script.run(settle=8)
+    return result
+
+
+def test_a_crash_is_in_chat_within_fifteen_seconds_and_once(played: Played) -> None:
+    print(f"crash to chat: {played.met['crash in chat'] - BEGIN:.1f} s")
+    print(f"crash to chat by the agent itself: {played.met['crash from the agent'] - BEGIN:.1f} s")
+    (message,) = played.about("crashes")  # once, although several alerts speak of it; and it is never over
+    assert (message["kind"], message["severity"], message["status"]) == ("ended", "critical", "open")
     assert message["rule"] == "cuda-oom"
     assert "CUDA error: out of memory" in message["text"]  # the evidence, which no alert holds
     assert "1. " in message["text"]  # and what to do
     assert "/catalogue/memory/cuda-oom.md" in message["text"]
-    assert run.ended and "failed" in run.said
-    assert len(stack.chat.about("told-by-its-agent")) == 1
-    assert not [one for one in stack.chat.messages if one["status"] == "resolved"]
+    assert played.crashed.ended and "failed" in played.crashed.said
+    assert [one["status"] for one in played.about("told-by-its-agent")] == ["open"]
 
 
-def test_a_stall_is_in_chat_fifteen_seconds_after_its_threshold_and_its_end_too(
-    stack: Any, script: Any
-) -> None:
-    stack.start("alertmanager", "relay", "prometheus")
-    run = stack.train("stalls")
-    stack.until_known("stalls")
-    threshold = stack.number('stallwatch_stall_threshold_seconds{run="stalls",phase="train"}')
-    assert threshold is not None and FLOOR <= threshold < 60
-    stall, goes_on = 1.0, 1.0 + threshold + STALL_SECONDS + 1.0
-    told, over = (lambda: stack.chat.about("stalls")), (lambda: stack.chat.about("stalls", "resolved"))
-    script.at(stall, lambda: run.order("stall"))
-    script.between(stall + threshold, stall + threshold + STALL_SECONDS, "in chat", told)
-    script.at(goes_on, lambda: run.order("go"))
-    script.between(goes_on, goes_on + STALL_SECONDS, "over", over)
-    met = script.run()
-    print(f"threshold to chat: {met['in chat'] - stall - threshold:.1f} s")
-    print(f"recovery to chat: {met['over'] - goes_on:.1f} s")
-    ((opened,), (ended,)) = (told(), over())
+def test_a_stall_is_in_chat_fifteen_seconds_after_its_threshold_and_its_end_too(played: Played) -> None:
+    print(f"threshold to chat: {played.met['stall in chat'] - BEGIN - played.threshold:.1f} s")
+    print(f"recovery to chat: {played.met['stall over'] - played.goes_on:.1f} s")
+    opened, ended = played.about("stalls")
     assert (opened["kind"], opened["rule"]) == ("stall", "silent-hang-no-error")
-    assert f"This run's own rhythm allows {threshold:.0f} s." in opened["text"]
+    assert f"This run's own rhythm allows {played.threshold:.0f} s." in opened["text"]
     assert opened["id"] == ended["id"]
     assert "recovered" in ended["title"]
 
 
-def test_an_agent_that_vanishes_is_told_and_a_run_that_finished_is_not(stack: Any, script: Any) -> None:
-    stack.start("alertmanager", "relay", "prometheus")
-    finishes, vanishes = stack.train("finishes"), stack.train("vanishes")
-    stack.until_known("finishes", "vanishes")
-    script.at(1, lambda: finishes.order("finish"))
-    script.at(1, vanishes.kill_agent)
-    script.between(1, 45, "the agent has ended", lambda: finishes.ended)
-    script.between(1 + 30, 1 + 60, "in chat", lambda: stack.chat.about("vanishes"))
-    script.run(settle=8)
-    assert [(one["run"], one["rule"]) for one in stack.chat.messages] == [("vanishes", "StallwatchAgentGone")]
-    (message,) = stack.chat.messages
+def test_an_agent_that_vanishes_is_told_and_a_run_that_finished_is_not(played: Played) -> None:
+    found = played.about("vanishes", "finishes")
+    assert [(one["run"], one["rule"]) for one in found] == [("vanishes", "StallwatchAgentGone")]
+    (message,) = found
     assert message["kind"] == "alert"
     assert "docs/alerts.md#stallwatchagentgone" in message["text"]

@@ -25,7 +25,7 @@ class _Expectation:
 
 @dataclass
 class Script:
-    """Steps by their times; ``run`` plays them against the real clock."""
+    """Steps by their times; ``run`` plays them against the real clock. It may be filled anew afterwards."""
 
     _acts: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
     _expected: list[_Expectation] = field(default_factory=list)
@@ -41,22 +41,24 @@ class Script:
         return self
 
     def run(self, settle: float = 0.0) -> dict[str, float]:
-        """Play it, and `settle` seconds more: when each expectation was met."""
+        """Play it, and `settle` seconds more: when each expectation was met. An act may add to the script."""
         began = time.monotonic()
-        acts = sorted(self._acts, key=lambda act: act[0])
         done_at: float | None = None
         while True:
             now = time.monotonic() - began
-            while acts and acts[0][0] <= now:
-                acts.pop(0)[1]()
+            for due in sorted((one for one in self._acts if one[0] <= now), key=lambda one: one[0]):
+                self._acts.remove(due)
+                due[1]()
             for one in self._expected:
                 if one.met_at is None and one.met():
                     one.met_at = now
                     assert now >= one.start, f"{one.what}: met at {now:.1f} s, before {one.start} s"
                 assert one.met_at is not None or now <= one.end, f"{one.what}: not met by {one.end} s"
-            if done_at is None and not acts and all(one.met_at is not None for one in self._expected):
+            if done_at is None and not self._acts and all(one.met_at is not None for one in self._expected):
                 done_at = now
             if done_at is not None and now >= done_at + settle:
                 break
             time.sleep(_LOOK)
-        return {one.what: one.met_at for one in self._expected if one.met_at is not None}
+        met = {one.what: one.met_at for one in self._expected if one.met_at is not None}
+        self._expected.clear()
+        return met
