@@ -6,13 +6,14 @@ from pathlib import Path
 
 import streamlit as st
 
-from stallwatch_dashboard.pages.common import PAGES, page
+from stallwatch_dashboard.pages.common import PAGES, leave_last_page, page
 from stallwatch_dashboard.pages.signin import admit, draw_person
 from stallwatch_dashboard.sources.embedded import shared
 
 
 def main(first: str = "runs") -> None:
     """Draw the page that the address names, `first` where it names none."""
+    leave_last_page()
     shared()  # scraping goes on whether or not anybody looks
     icon = str(Path(__file__).with_name("icon.svg"))  # a named icon would be fetched from a font server
     st.set_page_config(page_title="Stallwatch", page_icon=icon, layout="wide")

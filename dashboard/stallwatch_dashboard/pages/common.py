@@ -20,7 +20,8 @@ from stallwatch_dashboard.sources.embedded import shared
 from stallwatch_exporter.settings import cache_home
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 
-_CHOSEN = "chosen_language"
+_CHOSEN, _DRAWN = "chosen_language", "drawn_page"
+CLICKED = ("open_run", "open_incident")  #: what a click in a fragment leaves for the page to go to
 
 #: Pages in the order of the navigation, with their icons.
 PAGES = {
@@ -41,17 +42,44 @@ def page(name: str, *, default: bool = False) -> StreamlitPage:
 
 
 def switch(name: str, **query: str) -> NoReturn:
-    """Go to the page of that name, with this in its address; nothing that this page refreshes follows there.
+    """Go to the page of that name, with this in its address; nothing that is refreshed here follows there."""
+    leave_fragments()
+    st.switch_page(page(name), query_params=query)
 
-    The browser goes on asking for this page's fragments until it hears of the new page. Such a question that
-    comes in the meantime would be answered after the new page, with this page's address: the browser would
-    throw the new page away, draw nothing and report a "Bad delta path index" (streamlit 1.67,
-    ScriptRunner._run_script, ScriptRequests.request_rerun). A fragment that is not kept is not asked for
-    (AppSession.request_rerun), and what has been asked for until now gives way to the switch.
+
+def leave_fragments() -> None:
+    """Before something else is drawn: answer no more questions for what this page refreshes.
+
+    The browser goes on asking for a page's fragments until it hears of the new page. Such a question that
+    comes in the meantime would be answered after the new page, with the last page's address: the browser
+    would go back to that, or throw the new page away, draw nothing and report a "Bad delta path index"; and
+    a click that it still tells of would count again (streamlit 1.67, ScriptRunner._run_script,
+    ScriptRequests.request_rerun). A fragment that is not kept is not asked for (AppSession.request_rerun),
+    and what has been asked for until now gives way to the new page.
     """
     if (context := get_script_run_ctx()) is not None:
         context.fragment_storage.clear()
-    st.switch_page(page(name), query_params=query)
+
+
+def leave_last_page() -> None:
+    """The same where the browser went to another page by itself; what was clicked there is done with."""
+    context = get_script_run_ctx()
+    if context is not None and st.session_state.get(_DRAWN) != context.page_script_hash:
+        leave_fragments()
+        st.session_state[_DRAWN] = context.page_script_hash
+        for clicked in CLICKED:
+            st.session_state.pop(clicked, None)
+
+
+def into_address(name: str, value: str | None) -> None:
+    """Keep this in the page's address; None or nothing takes it out.
+
+    What is there already is not set again: each setting is a step of the browser's history.
+    """
+    if value and st.query_params.get(name) != value:
+        st.query_params[name] = value
+    elif not value and name in st.query_params:
+        del st.query_params[name]
 
 
 def language() -> str:

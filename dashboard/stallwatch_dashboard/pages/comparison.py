@@ -6,7 +6,7 @@ import streamlit as st
 
 from stallwatch_dashboard.charts import compared
 from stallwatch_dashboard.pages.board import draw_board
-from stallwatch_dashboard.pages.common import look, say
+from stallwatch_dashboard.pages.common import into_address, look, say
 from stallwatch_dashboard.safetext import plain
 from stallwatch_dashboard.sources.embedded import shared
 
@@ -28,11 +28,9 @@ def draw_comparison(run: str) -> None:
         placeholder=say("compare_with"),
         label_visibility="collapsed",
     )
+    into_address("with", other)
     if other:
-        st.query_params["with"] = other
         st.fragment(_draw, run_every="5s")(run, other)
-    elif "with" in st.query_params:
-        del st.query_params["with"]
 
 
 def _draw(run: str, other: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from stallwatch_dashboard.pages.common import head, say, switch, zone
+from stallwatch_dashboard.pages.common import head, into_address, leave_fragments, say, switch, zone
 from stallwatch_dashboard.pages.incident import draw_incident
 from stallwatch_dashboard.pages.incidents_table import incident_table
 from stallwatch_dashboard.sources.embedded import shared
@@ -50,11 +50,8 @@ def _choose() -> tuple[list[str], list[str]]:
         key="incidents_kinds",
         label_visibility="collapsed",
     )
-    for name, text in (("q", search), ("show", ",".join(kinds))):
-        if text and told.get(name) != text:
-            told[name] = text
-        elif not text and name in told:
-            del told[name]
+    into_address("q", search)
+    into_address("show", ",".join(kinds))
     return search.casefold().split(), list(kinds)
 
 
@@ -92,7 +89,8 @@ def _list(words: list[str], kinds: list[str]) -> None:
 
 
 if "open_incident" in st.session_state:
-    st.query_params["incident"] = st.session_state.pop("open_incident")
+    leave_fragments()
+    into_address("incident", st.session_state.pop("open_incident"))
 if _key := st.query_params.get("incident"):
     head(say("incident"))
     if st.button(say("all_incidents"), icon=":material/arrow_back:", key="all_incidents"):

@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from stallwatch_dashboard import rulebook
-from stallwatch_dashboard.pages.common import catalogue, head, language, say
+from stallwatch_dashboard.pages.common import catalogue, head, into_address, language, say
 from stallwatch_dashboard.safetext import cell, markdown, own_words, verbatim
 from stallwatch_dashboard.sources.embedded import shared
 from stallwatch_rules.authoring.drafting import DraftError
@@ -48,10 +48,7 @@ def _chosen(pages: list[RulePage]) -> None:
 def _list(known: Catalogue, extra: tuple[str, ...]) -> None:
     left, right = st.columns([3, 2])
     asked = left.text_input(say("find_rule"), st.query_params.get("q", ""), placeholder=say("find_rule_hint"))
-    if asked:
-        st.query_params["q"] = asked
-    else:
-        st.query_params.pop("q", None)
+    into_address("q", asked)
     families = right.multiselect(say("family"), rulebook.families(known.pages.values()))
     found = rulebook.search(known, _matcher(extra), asked, families)
     st.caption(say("rules_found", len(found), len(known.pages)))

@@ -11,7 +11,17 @@ from stallwatch_dashboard.charts import base
 from stallwatch_dashboard.frames import RunFrames
 from stallwatch_dashboard.overview import RunRow
 from stallwatch_dashboard.pages.board import draw_board
-from stallwatch_dashboard.pages.common import ICONS, catalogue, head, language, look, say, switch, zone
+from stallwatch_dashboard.pages.common import (
+    ICONS,
+    catalogue,
+    head,
+    into_address,
+    language,
+    look,
+    say,
+    switch,
+    zone,
+)
 from stallwatch_dashboard.pages.comparison import draw_comparison
 from stallwatch_dashboard.pages.headline import draw_verdict
 from stallwatch_dashboard.pages.incidents_table import incident_table
@@ -30,10 +40,9 @@ _FEW_LINES, _MANY_LINES = 15, 1000
 def _choose() -> str | None:
     """The run that the reader chose, the address names or came last; None while there is no such run."""
     names = shared().run_names()
-    state, told = st.session_state, st.session_state.pop("open_run", None)
-    in_address = st.query_params.get("run")
-    if told is None and in_address != state.get("address_run"):  # a link, or the browser's back button
-        told = in_address
+    state, in_address = st.session_state, st.query_params.get("run")
+    # Another one than before: a link, or the browser's back button.
+    told = in_address if in_address != state.get("address_run") else None
     if told is not None or state.get("chosen_run") not in names:
         wanted = told or in_address or (names[0] if names else None)
         state["chosen_run"] = wanted if wanted in names else None
@@ -46,8 +55,8 @@ def _choose() -> str | None:
         label_visibility="collapsed",
         placeholder=say("choose_run"),
     )
-    if chosen and chosen != in_address:  # each time it is set is a step of the browser's history
-        st.query_params["run"] = chosen
+    if chosen:
+        into_address("run", chosen)
     state["address_run"] = chosen or in_address
     return chosen
 

@@ -8,7 +8,7 @@ import streamlit as st
 
 from stallwatch_dashboard import formats
 from stallwatch_dashboard.overview import RunRow, State
-from stallwatch_dashboard.pages.common import ICONS, head, page, say, switch, zone
+from stallwatch_dashboard.pages.common import ICONS, head, into_address, page, say, switch, zone
 from stallwatch_dashboard.pages.runs_table import columns, table
 from stallwatch_dashboard.safetext import markdown, verbatim
 from stallwatch_dashboard.selection import MOST_SEARCH, ORDERS, Selection
@@ -69,10 +69,7 @@ def _choose() -> Selection:
 def _to_address(chosen: Selection) -> None:
     asked = chosen.to_query()
     for name in ("state", "q", "sort"):
-        if name in asked:
-            st.query_params[name] = asked[name]
-        elif name in st.query_params:
-            del st.query_params[name]
+        into_address(name, asked.get(name))
 
 
 def _open(rows: list[RunRow]) -> None:

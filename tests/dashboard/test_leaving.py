@@ -1,0 +1,56 @@
+"""From page to page: what the last one refreshed and what was clicked on it stay behind."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from stallwatch_dashboard.pages import common
+
+
+class Context(SimpleNamespace):
+    """What Streamlit knows of a reader: the page, the fragments that it answers for, and what was clicked."""
+
+    page_script_hash: str
+    fragment_storage: dict[str, object]
+    state: dict[str, str]
+
+
+@pytest.fixture
+def context(monkeypatch: pytest.MonkeyPatch) -> Context:
+    """On the first page, with a table that is refreshed and a row that was clicked."""
+    told = Context(page_script_hash="first", fragment_storage={}, state={})
+    monkeypatch.setattr(common, "get_script_run_ctx", lambda: told)
+    monkeypatch.setattr(common.st, "session_state", told.state)
+    common.leave_last_page()
+    told.fragment_storage["table"] = object()
+    told.state.update(dict.fromkeys(common.CLICKED, "clicked"), chosen_language="zh")
+    return told
+
+
+def test_the_same_page_again_keeps_what_it_refreshes(context: Context) -> None:
+    common.leave_last_page()
+    assert context.fragment_storage and set(common.CLICKED) <= context.state.keys()
+
+
+def test_another_page_answers_for_nothing_of_the_last_one(context: Context) -> None:
+    context.page_script_hash = "second"
+    common.leave_last_page()
+    assert not context.fragment_storage
+    assert not set(common.CLICKED) & context.state.keys() and context.state["chosen_language"] == "zh"
+
+
+def test_what_the_address_holds_is_not_put_into_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    put: list[str] = []
+
+    class Address(dict[str, str]):
+        def __setitem__(self, name: str, value: str) -> None:
+            put.append(name)
+            super().__setitem__(name, value)
+
+    address = Address()
+    monkeypatch.setattr(common.st, "query_params", address)
+    for value in ("a", "a", "b", None, ""):
+        common.into_address("run", value)
+    assert (put, address) == (["run", "run"], {})
