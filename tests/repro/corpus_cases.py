@@ -78,6 +78,8 @@ CASES = (
     Case("zero.save_without_gathering", "benign:zero3-weights-not-gathered-notice", 2),
     Case("zero.not_initialized", "deepspeed-dist-not-initialized"),
     Case("zero.stage_two_healthy", "healthy", 2),
+    Case("standstills.silent_hang", "silent-hang-no-error", 2),
+    Case("standstills.experts_differ", "nccl-collective-mismatch", 2),
     Case("healthy.plain", "healthy"),
     Case("healthy.ddp", "healthy", 2),
     Case("healthy.noisy", "healthy"),
