@@ -6,45 +6,44 @@ network. A text that is gone needs the new wording as another pattern, or ``vers
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import multiprocessing
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 
 import pytest
+from wording_search import claimed, missing, missing_of_installed
 
-from stallwatch.commands.rules_verify import look
-from stallwatch.package_sources import downloaded, installed
-from stallwatch.source_files import SourceError, Sources
-from stallwatch_rules.authoring.wordings import same_package
-from stallwatch_rules.pages.catalogue import load_catalogue
-from stallwatch_rules.pages.page import RulePage
+from stallwatch.package_sources import downloaded
+from stallwatch.source_files import SourceError
 
-INSTALLED = ("accelerate", "deepspeed", "torch", "transformers")
+INSTALLED = ("torch", "transformers", "deepspeed", "accelerate")
 DOWNLOADED = {"peft": "", "trl": ""}  #: the one place for pins; empty: the newest release
 
 pytestmark = pytest.mark.repro
 
 
-def claimed(package: str) -> list[RulePage]:
-    """The stable rules that name the package."""
-    return [
-        page
-        for page in load_catalogue().pages.values()
-        if page.status == "stable" and any(same_package(one.package, package) for one in page.emitted_by)
-    ]
+Searched = dict[str, Future[tuple[str, list[str]]]]
 
 
-def missing(pages: Sequence[RulePage], package: str, sources: Sources) -> list[str]:
-    return [f"{one.rule}: {one.pattern}" for one in look(pages, package, sources) if one.state == "missing"]
+@pytest.fixture(scope="module")
+def searched(request: pytest.FixtureRequest) -> Iterator[Searched]:
+    """The packages that are asked for are searched side by side, the longest first."""
+    asked = {item.name for item in request.session.items}
+    wanted = [package for package in INSTALLED if f"test_installed[{package}]" in asked]
+    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
+        yield {package: pool.submit(missing_of_installed, package) for package in wanted}
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("package", INSTALLED)
-def test_installed(package: str) -> None:
+def test_installed(package: str, searched: Searched) -> None:
     try:
-        sources = installed(package)
+        version, gone = searched[package].result()
     except SourceError as error:
         pytest.skip(str(error))
-    assert sources.version
-    assert missing(claimed(package), package, sources) == []
+    assert version
+    assert gone == []
 
 
 @pytest.mark.timeout(900)

@@ -1,0 +1,32 @@
+"""What a package no longer prints, looked for by a process of its own: torch alone takes half a minute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stallwatch.commands.rules_verify import look
+from stallwatch.package_sources import installed
+from stallwatch.source_files import Sources
+from stallwatch_rules.authoring.wordings import same_package
+from stallwatch_rules.pages.catalogue import load_catalogue
+from stallwatch_rules.pages.page import RulePage
+
+
+def claimed(package: str) -> list[RulePage]:
+    """The stable rules that name the package."""
+    return [
+        page
+        for page in load_catalogue().pages.values()
+        if page.status == "stable" and any(same_package(one.package, package) for one in page.emitted_by)
+    ]
+
+
+def missing(pages: Sequence[RulePage], package: str, sources: Sources) -> list[str]:
+    """Their texts that the sources do not hold."""
+    return [f"{one.rule}: {one.pattern}" for one in look(pages, package, sources) if one.state == "missing"]
+
+
+def missing_of_installed(package: str) -> tuple[str, list[str]]:
+    """The version that is installed here, and what it does not hold; a `SourceError` where there is none."""
+    sources = installed(package)
+    return str(sources.version or ""), missing(claimed(package), package, sources)
