@@ -17,6 +17,7 @@ from stallwatch_alerts.prometheus.asking import NoAnswer, Prometheus
 from stallwatch_dashboard.overview import Numbers
 from stallwatch_dashboard.sources.glances import METRICS, Latest, Which, glance
 from stallwatch_dashboard.sources.pulses import MOST_LOSSES, Pulse, pulse_of
+from stallwatch_dashboard.sources.ranges import Ranges
 
 _DAY = 86400.0
 _LOOK_BACK = 30 * _DAY  #: how far a run's beginning is looked for
@@ -28,13 +29,14 @@ _OWN = ("__name__", "run", "rank", "instance", "job")
 
 
 class PrometheusStore:
-    """Asks; keeps nothing but what was just answered. A server that is gone is told on the page."""
+    """Asks, for what is past once. A server that is gone is told on the page."""
 
     def __init__(self, url: str, *, clock: Callable[[], float] = time.time) -> None:
         self.problem: str | None = None
         self._server = Prometheus(url)
         self._clock = clock
         self._lock = threading.Lock()
+        self._ranges = Ranges(self._moments)
         self._first: dict[str, float] = {}
         self._past: tuple[float, dict[str, float]] = (-math.inf, {})
         self._pulses: tuple[float, dict[str, Pulse]] = (-math.inf, {})
@@ -43,14 +45,20 @@ class PrometheusStore:
     def series(
         self, run: str, metric: str, *, since: float | None = None, points: int = 1200
     ) -> pd.DataFrame:
-        """One metric of one run, at moments evenly apart."""
+        """One metric of one run, at moments evenly apart, and now."""
         now = self._clock()
         start = since if since is not None else self.first_seen(run)
         if start is None:
             return _frame([])
         moments = _MANY_POINTS if points > 1200 else _FEW_POINTS
-        found = self._range(f"{metric}{{run={_quoted(run)}}}", start, now, moments)
-        return _frame([(_which(one["metric"]), one["values"]) for one in found])
+        selector = f"{metric}{{run={_quoted(run)}}}"
+        found: dict[Which, list[tuple[float, str]]] = defaultdict(list)
+        for labels, told in self._ranges.points(selector, start, now, moments).items():
+            found[_which(dict(labels))] += told  # of an agent that was started again there are several
+        for one in self._instant(selector):  # moments lie apart, and the last one before now
+            at, value = one["value"]
+            found[_which(one["metric"])].append((float(at), value))
+        return _frame([(which, sorted(told)) for which, told in found.items()])
 
     def latest(self, run: str, metric: str) -> dict[Which, float]:
         """The newest value of every series of one metric, also of a run that is no longer scraped."""
@@ -153,24 +161,26 @@ class PrometheusStore:
         }
 
     def _instant(self, question: str) -> list[Any]:
-        return self._asked("/api/v1/query", query=question, time=f"{self._clock():.3f}")
+        return self._asked("/api/v1/query", query=question, time=f"{self._clock():.3f}") or []
 
     def _range(self, question: str, start: float, end: float, moments: int) -> list[Any]:
-        step = max(1.0, (end - start) / moments)
+        return self._moments(question, start, end, max(1.0, (end - start) / moments)) or []
+
+    def _moments(self, question: str, start: float, end: float, width: float) -> list[Any] | None:
         return self._asked(
             "/api/v1/query_range",
             query=question,
             start=f"{start:.3f}",
             end=f"{end:.3f}",
-            step=f"{step:.3f}",
+            step=f"{width:.3f}",
         )
 
-    def _asked(self, path: str, **query: str) -> list[Any]:
+    def _asked(self, path: str, **query: str) -> list[Any] | None:
         try:
             found = list(self._server.get(path, **query)["data"]["result"])
         except (NoAnswer, KeyError, TypeError) as error:
             self.problem = f"Prometheus does not answer, so numbers are missing: {error}"
-            return []
+            return None
         self.problem = None
         return found
 

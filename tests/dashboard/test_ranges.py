@@ -1,0 +1,63 @@
+"""What was asked of the past is not asked again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stallwatch_dashboard.sources.ranges import Ranges
+
+NOW = 1_795_000_000.0
+
+
+class Server:
+    """Answers with the moment itself; notes how many moments it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.gone = False
+
+    def __call__(self, question: str, start: float, end: float, width: float) -> list[Any] | None:
+        moments = [start + n * width for n in range(int((end - start) // width) + 1)]
+        self.asked.append(len(moments))
+        return (
+            None
+            if self.gone
+            else [{"metric": {"run": question}, "values": [[at, str(at)] for at in moments]}]
+        )
+
+
+@pytest.mark.parametrize("hours", [0.1, 1, 24])
+def test_a_refresh_asks_for_what_came_since_and_tells_all(hours: float) -> None:
+    server, whole, start = Server(), Server(), NOW - 3600 * hours
+    ranges = Ranges(server)
+    for second in range(0, 600, 2):
+        told = ranges.points("loss", start, NOW + second, 400)
+        assert told == Ranges(whole).points("loss", start, NOW + second, 400)
+        (points,) = told.values()
+        assert 150 <= len(points) <= 401 and all(str(at) == value for at, value in points)
+    assert sum(server.asked) < 0.25 * sum(whole.asked)
+    assert sorted(server.asked)[len(server.asked) // 2] <= 62
+
+
+def test_a_server_that_was_gone_is_asked_for_what_was_missed() -> None:
+    server = Server()
+    ranges = Ranges(server)
+    before = ranges.points("loss", NOW - 300, NOW, 400)
+    server.gone = True
+    assert ranges.points("loss", NOW - 300, NOW + 60, 400) == {}
+    server.gone = False
+    (points,) = ranges.points("loss", NOW - 300, NOW + 90, 400).values()
+    assert len(points) == len(next(iter(before.values()))) + 90
+
+
+def test_another_beginning_or_a_clock_that_went_back_asks_for_all_of_it() -> None:
+    server = Server()
+    ranges = Ranges(server)
+    ranges.points("loss", NOW - 300, NOW, 400)
+    ranges.points("loss", NOW - 200, NOW, 400)
+    ranges.points("loss", NOW - 200, NOW - 50, 400)
+    ranges.points("other", NOW - 300, NOW, 400)
+    assert server.asked == [301, 201, 151, 301]
+    assert ranges.points("loss", NOW - 0.25, NOW - 0.125, 400) == {}
