@@ -114,7 +114,8 @@ import signal, subprocess, sys
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
 print(child.pid, flush=True)
-child.wait()
+while True:  # whichever of the two is killed first
+    signal.pause()
 """
 
 
