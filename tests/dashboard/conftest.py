@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +21,18 @@ from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.serving.metrics import RunMetrics
 
 NOW = 1_795_000_000.0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def components_looked_for_once() -> Iterator[None]:
+    """Streamlit reads the metadata of all installed packages for every ``AppTest``, seconds each time."""
+    with pytest.MonkeyPatch.context() as patched:
+        with contextlib.suppress(ImportError):  # tests that need no page run without Streamlit, too
+            from streamlit.components.v2 import manifest_scanner as scanner
+
+            found = functools.cache(scanner.scan_component_manifests)
+            patched.setattr(scanner, "scan_component_manifests", found)
+        yield
 
 
 @pytest.fixture(autouse=True)
