@@ -9,7 +9,7 @@ from stallwatch_exporter.incident import Incident
 
 def keeping(incident: Incident) -> Incident:
     """The incident as it is stored. What nobody will ever resolve would stay open for good."""
-    if incident.status == "resolved" or not _is_last_word(incident):
+    if incident.status == "resolved" or not incident.is_last_word:
         return incident
     if incident.kind == "ended":
         return msgspec.structs.replace(
@@ -20,12 +20,7 @@ def keeping(incident: Incident) -> Incident:
 
 def telling(incident: Incident) -> Incident:
     """The stored incident as the agent told it."""
-    if incident.status == "open" or not _is_last_word(incident):
+    if incident.status == "open" or not incident.is_last_word:
         return incident
     resolution = "" if incident.kind == "ended" else incident.resolution
     return msgspec.structs.replace(incident, status="open", resolution=resolution, resolved_at=None)
-
-
-def _is_last_word(incident: Incident) -> bool:
-    """Whether the run is over and the incident is not, such as a checkpoint that is broken."""
-    return incident.kind == "ended" or incident.resolution == "unmended"

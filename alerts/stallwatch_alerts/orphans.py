@@ -17,8 +17,8 @@ _FRESH_SECONDS = 60.0
 def close_orphans(home: Path, now: float, tell: Callable[[Incident], None]) -> list[Incident]:
     """What agents that are gone left open, resolved as of now: told, and kept in their runs' folders.
 
-    What became of those runs is not known: the agent was killed, or its host was. A run whose end is an
-    incident of its own is none of them. `tell` may hear of the same one again, where we are killed in between
+    What became of those runs is not known: the agent was killed, or its host was. A run's end, and what
+    it left unmended, are none of them. `tell` may hear of the same one again, where we are killed in between
     or another agent looks at the same moment: who is told of it is noted beside the messages.
     """
     closed: list[Incident] = []
@@ -34,7 +34,7 @@ def _close(folder: Path, now: float, tell: Callable[[Incident], None]) -> list[I
     left = [
         msgspec.structs.replace(one, status="resolved", resolution="unknown", resolved_at=now, updated_at=now)
         for one in read_incidents(folder)
-        if one.status == "open" and one.kind != "ended"
+        if one.status == "open" and not one.is_last_word
     ]
     if not left:
         return []

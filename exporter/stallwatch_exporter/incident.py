@@ -67,6 +67,11 @@ class Incident(msgspec.Struct, kw_only=True):
     stacks: StallStacks | None = None  #: where the ranks of this host were; it comes after the opening
 
     @property
+    def is_last_word(self) -> bool:
+        """Whether it tells of the run's end, or of what that left unmended: nothing comes after it."""
+        return self.kind == "ended" or self.resolution == "unmended"
+
+    @property
     def unwatched(self) -> bool:
         """Whether it was closed because its agent is gone, which says nothing of the run."""
         return self.status == "resolved" and self.resolution == "unknown"

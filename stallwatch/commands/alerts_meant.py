@@ -62,8 +62,7 @@ def _chosen(found: Iterable[Incident]) -> Meant:
 
 def _is_cared_for(incident: Incident) -> bool:
     """Open, or nobody knows whether it is over, or what the run left: its end, a broken checkpoint."""
-    left = incident.kind == "ended" or incident.resolution == "unmended"
-    return incident.status == "open" or incident.unwatched or left
+    return incident.status == "open" or incident.unwatched or incident.is_last_word
 
 
 def _names(given: Iterable[str]) -> tuple[str, ...]:

@@ -214,7 +214,7 @@ def _tell_none(name: str, found: Meant, language: str) -> None:
 
 
 def _acknowledged(incident: Incident, language: str) -> str:
-    if incident.status == "open" or incident.kind == "ended" or incident.resolution == "unmended":
+    if incident.status == "open" or incident.is_last_word:
         return say("acknowledged", language, id=incident.id)
     since = when(incident.resolved_at or incident.updated_at)
     how = say(incident.resolution, language)

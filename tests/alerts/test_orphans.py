@@ -43,6 +43,7 @@ def test_what_a_dead_agent_left_open_is_resolved_once_and_only_that(tmp_path: Pa
         "dead",
         stall(id="dead/stall/x/1", run="dead"),
         stall(id="dead/ended/x/1", run="dead", kind="ended"),
+        stall(id="dead/finding/x/1", run="dead", kind="finding", resolution="unmended"),
         stall(id="dead/stall/y/1", run="dead", status="resolved", resolution="recovered"),
         dead=True,
     )

@@ -66,8 +66,7 @@ class IncidentBook:
         for incident in past:
             key = (incident.kind, incident.rule)
             self._episodes[key] = max(incident.episode, self._episodes.get(key, 0))
-            over = incident.kind == "ended" or incident.resolution == "unmended"
-            if incident.status == "open" and not over:
+            if incident.status == "open" and not incident.is_last_word:
                 self._open[key] = incident
 
     def open(self, kind: Kind, rule: str, severity: Severity, now: float, **facts: Any) -> Incident:
