@@ -47,15 +47,27 @@ def matcher(catalogue: Catalogue) -> Matcher:
         return Matcher(catalogue)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def isolated_session(tmp_path_factory: pytest.TempPathFactory, cache_folder: Path) -> Iterator[None]:
+    """As `isolated_state`, for fixtures that many tests share: those are made before any test's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        _isolate(patch, tmp_path_factory.mktemp("shared-state"), cache_folder)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def isolated_state(tmp_path: Path, cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees the user's runs or configuration, or leaves something among them."""
+    _isolate(monkeypatch, tmp_path, cache_folder)
+
+
+def _isolate(patch: pytest.MonkeyPatch, folder: Path, cache: Path) -> None:
     for name in list(os.environ):
         if name.startswith("STALLWATCH_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("STALLWATCH_HOME", str(tmp_path / "stallwatch-home"))
-    monkeypatch.setenv("STALLWATCH_CACHE", str(cache_folder))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config-home"))
+            patch.delenv(name)
+    patch.setenv("STALLWATCH_HOME", str(folder / "stallwatch-home"))
+    patch.setenv("STALLWATCH_CACHE", str(cache))
+    patch.setenv("XDG_CONFIG_HOME", str(folder / "config-home"))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The guard against silent skips must itself be able to fail a run."""
+"""What guards all tests must itself be able to fail a run: silent skips, and a user's own configuration."""
 
 from __future__ import annotations
 
@@ -9,6 +9,15 @@ from pathlib import Path
 import pytest
 
 SKIPPING = "import pytest\n\ndef test_a():\n    pytest.skip('because')\n\ndef test_b():\n    assert True\n"
+SHARING = """
+import os, pytest
+@pytest.fixture(scope="module")
+def seen():
+    return {name: value for name, value in os.environ.items() if name.startswith(("STALLWATCH_", "XDG_"))}
+def test_what_a_shared_fixture_sees(seen):
+    assert set(seen) == {"STALLWATCH_HOME", "STALLWATCH_CACHE", "XDG_CONFIG_HOME"}
+    assert not any("of-the-user" in value for value in seen.values())
+"""
 
 
 @pytest.mark.parametrize(("ci", "allowed", "code"), [("", "", 0), ("1", "", 1), ("1", "test_a  known\n", 0)])
@@ -22,3 +31,13 @@ def test_an_unexpected_skip_fails_a_ci_run(
     env = {"PATH": "/usr/bin:/bin", "CI": ci, "HOME": str(tmp_path)}
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stdout + done.stderr
+
+
+def test_fixtures_that_tests_share_see_nothing_of_the_user(tmp_path: Path, root: Path) -> None:
+    (tmp_path / "conftest.py").write_text((root / "tests/conftest.py").read_text())
+    (tmp_path / "test_it.py").write_text(SHARING)
+    of_user = ("STALLWATCH_HOME", "STALLWATCH_ALERTS_URLS", "STALLWATCH_CONFIG", "XDG_CONFIG_HOME")
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **dict.fromkeys(of_user, "/of-the-user")}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
