@@ -27,6 +27,8 @@ def read(text: str) -> list[str]:
         ("assertion error：no config", "AssertionError: no config"),
         ("runtimeerror：x", "RuntimeError: x"),
         ("the error：x", "the error：x"),
+        ("value error：0.0231", "value error：0.0231"),  # measured
+        ("Memory Error：显存 23 GB", "Memory Error：显存 23 GB"),
     ],
 )
 def test_a_full_width_colon_behind_an_exceptions_name(text: str, shown: str) -> None:
