@@ -141,7 +141,8 @@ def test_a_rank_that_leaves_well_is_told_where_steps_are_left(
 ) -> None:
     from stallwatch_exporter.rings.reader import Record
 
-    run.agent._hearing.record(Record(1, 1, run.now, {"step": 5.0}), None)
+    for rank in range(3):
+        run.agent._hearing.record(Record(rank, 1, run.now, {"step": 5.0}), None)
     if total is None:
         for step in range(1, 6):
             run.wait(2)

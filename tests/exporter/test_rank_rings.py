@@ -106,7 +106,7 @@ class Ranks:
         up = self.probing.ranks_up()
         self.there = {rank: bool(rings) for rank, rings in up.items()}
         self.leavers.look(up)
-        self.gone.look(up, self.leavers.well, now)
+        self.gone.look(up, self.leavers.stepped, self.leavers.well, now)
         return self.leavers.left
 
     def close(self) -> None:
@@ -185,4 +185,17 @@ def test_a_killed_rank_is_missed_until_it_is_started_again(ranks: Ranks) -> None
     assert ranks.gone.missed == {1: 2.0}
     ranks.start(1)
     ranks.look(3.0 + GONE_SECONDS)
+    assert ranks.gone.missed == {}
+
+
+def test_a_launcher_with_a_number_of_its_own_does_not_go_on_without_its_ranks(ranks: Ranks) -> None:
+    """It waits for other hosts when they have ended; here it is rank 1, and rank 8 is its only one."""
+    ranks.kill(0)
+    ranks.start(8)
+    ranks.tell(8, "step")
+    ranks.look(0.0)
+    ranks.kill(8)
+    ranks.look(1.0)
+    ranks.look(1.0 + GONE_SECONDS)
+    assert ranks.there == {0: False, 1: True, 8: False}
     assert ranks.gone.missed == {}

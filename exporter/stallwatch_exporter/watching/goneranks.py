@@ -28,6 +28,9 @@ class GoneRanks:
     A rank is missed where a process goes on that was up beside it. So none is that left before the others
     came (a script that prepares something under a rank's number), nor one that a launcher goes on without,
     having started the others anew; nor one whose process we cannot see, as it was never seen.
+
+    Once any rank has stepped, only ranks that have can go on. A launcher may have a number of its own, that of
+    its pod (Kubeflow's PyTorchJob), and waits for the other hosts when its ranks are gone.
     """
 
     def __init__(self) -> None:
@@ -35,10 +38,19 @@ class GoneRanks:
         self._beside: dict[int, frozenset[Path]] = {}  # by rank: the others, when it was seen last
         self._since: dict[int, float] = {}
 
-    def look(self, up: Mapping[int, frozenset[Path]], leaving: Collection[int], now: float) -> None:
-        """The rings of all known ranks whose process is up, and the ranks that are about to end."""
+    def look(
+        self,
+        up: Mapping[int, frozenset[Path]],
+        stepped: Collection[int],
+        leaving: Collection[int],
+        now: float,
+    ) -> None:
+        """The rings of all known ranks whose process is up; which ranks ever stepped, and which end now."""
         everybody = frozenset[Path]().union(*up.values())
-        staying = everybody.difference(*(rings for rank, rings in up.items() if rank in leaving))
+        working = stepped or up
+        staying = frozenset[Path]().union(
+            *(rings for rank, rings in up.items() if rank in working and rank not in leaving)
+        )
         for rank, rings in up.items():
             if rings:
                 self._beside[rank] = everybody - rings

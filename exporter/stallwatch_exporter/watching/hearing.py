@@ -72,7 +72,7 @@ class Hearing:
     def there(self, up: Mapping[int, frozenset[Path]], now: float) -> list[Left]:
         """Which ranks are up now: those that ended by themselves before the others."""
         self._leavers.look(up)
-        self._gone.look(up, self._leavers.well, now)
+        self._gone.look(up, self._leavers.stepped, self._leavers.well, now)
         return self._leavers.left
 
     @property

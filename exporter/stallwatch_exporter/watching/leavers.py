@@ -40,6 +40,11 @@ class Leavers:
             self._steps[record.rank] = int(step)
 
     @property
+    def stepped(self) -> Collection[int]:
+        """Ranks that ever told of a step."""
+        return self._steps.keys()
+
+    @property
     def well(self) -> Collection[int]:
         """Ranks that said that they leave without an error, whether or not they are gone yet."""
         return self._well.keys()
