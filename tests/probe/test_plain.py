@@ -25,6 +25,8 @@ def train():
 where = train()
 print(where, threading.active_count(), os.open("/dev/null", os.O_RDONLY), flush=True)
 """
+EXEC = f"import os, sys; os.execv(sys.executable, [sys.executable, '-c', {LOOP!r}])"
+IN_A_SHELL = ("sh", "-c", '"$@"; exit $?', "sh")
 TURNS_OUT = "from stallwatch_probe.api import current\ncurrent().announce()\n"
 
 
@@ -49,7 +51,7 @@ def program(rings: Path, code: str = LOOP, *around: str) -> Iterator[subprocess.
         child.kill()
 
 
-@pytest.mark.parametrize("around", [(), ("sh", "-c", '"$@"; exit $?', "sh")], ids=["alone", "in-a-shell"])
+@pytest.mark.parametrize("around", [(), IN_A_SHELL], ids=["alone", "in-a-shell"])
 def test_it_tells_its_stack_and_goes_on(rings: Path, around: tuple[str, ...]) -> None:
     with program(rings, LOOP, *around) as child:
         (alone,) = local_ranks(rings, child.pid)
@@ -75,6 +77,15 @@ def test_the_rank_that_it_turns_out_to_be_goes_on_with_the_signal(rings: Path) -
         assert main_thread(from_faulthandler(dump.text() or "")) is not None
 
 
+def test_a_program_that_another_one_became_is_asked_in_its_place(rings: Path) -> None:
+    with program(rings, EXEC) as child:
+        assert len(list(rings.glob(f"*{SIGNAL}"))) == 2
+        (alone,) = local_ranks(rings, child.pid)
+        (told,) = gathering.gather([alone])
+        main = main_thread(told.threads)
+        assert main is not None and main.frames[-1].function == "train"
+
+
 def test_of_several_nobody_knows_whom_to_ask(rings: Path) -> None:
     with ExitStack() as both:
         both.enter_context(program(rings))
@@ -83,9 +94,22 @@ def test_of_several_nobody_knows_whom_to_ask(rings: Path) -> None:
         assert local_ranks(rings, None) == []
 
 
-def test_a_program_far_below_or_with_a_rank_of_its_own_is_left_alone(tmp_path: Path) -> None:
-    """Whose folder is not named by a process above it has another agent, or none that is near."""
+@pytest.mark.parametrize(("shells", "asked"), [(3, 1), (4, 0)])
+def test_a_program_far_below_the_agent_is_left_alone(rings: Path, shells: int, asked: int) -> None:
+    with program(rings, LOOP, *(IN_A_SHELL * shells)) as child:
+        assert len(list(rings.glob(f"*{SIGNAL}"))) == asked
+        child.communicate("on\n", timeout=60)
+
+
+def test_a_program_of_another_agent_is_left_alone(tmp_path: Path) -> None:
+    """Its folder is named by no process above it."""
     rings = tmp_path / f"{2**22 + 1}-1"
     rings.mkdir()
     with program(rings):
         assert list(rings.iterdir()) == []
+
+
+@pytest.mark.parametrize("variable", ["RANK", "LOCAL_RANK"])
+def test_a_program_with_a_rank_of_its_own_is_left_alone(rings: Path, variable: str) -> None:
+    with program(rings, LOOP, "env", f"{variable}=0"):
+        assert list(rings.glob(f"*{SIGNAL}")) == []

@@ -60,7 +60,9 @@ def _with_ring(folder: Path) -> Iterable[LocalRank]:
 
 def _alone(folder: Path) -> list[LocalRank]:
     """The one Python program that the command is; none where there are several."""
-    alone = _outermost([one for one in _named(folder, SIGNAL) if not one.ended])
+    there = sorted((one for one in _named(folder, SIGNAL) if not one.ended), key=lambda one: one.started)
+    # What a process left behind when it called ``exec`` has its number, too.
+    alone = _outermost(list({one.pid: one for one in there}.values()))
     return alone if len(alone) == 1 else []
 
 

@@ -29,8 +29,8 @@ class GoneRanks:
     came (a script that prepares something under a rank's number), nor one that a launcher goes on without,
     having started the others anew; nor one whose process we cannot see, as it was never seen.
 
-    Once any rank has stepped, only ranks that have can go on. A launcher may have a number of its own, that of
-    its pod (Kubeflow's PyTorchJob), and waits for the other hosts when its ranks are gone.
+    Once any rank has stepped, only ranks that have can go on. A launcher may have a number of its own, that
+    of its pod (Kubeflow's PyTorchJob), and waits for the other hosts when its ranks are gone.
     """
 
     def __init__(self) -> None:
