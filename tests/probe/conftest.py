@@ -30,7 +30,7 @@ def trainings(
         if isinstance(item, pytest.Function)
         and item.path == request.path
         and "trained" in getattr(getattr(item, "callspec", None), "params", {})
-        and not any(mark.args[0] for mark in item.iter_markers("skipif"))
+        and not any(any((*mark.args, mark.kwargs.get("condition"))) for mark in item.iter_markers("skipif"))
     ]
     found = Trainings(tmp_path_factory.mktemp("trainings"), wanted)
     yield found
