@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from pathlib import Path
 
 import msgspec
@@ -12,9 +13,11 @@ import pytest
 
 from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.runs.runfolder import (
+    SILENT_HERE_SECONDS,
     SILENT_SECONDS,
     RunFolder,
     agent_alive,
+    has_left,
     list_runs,
     read_info,
     run_name,
@@ -135,8 +138,34 @@ def test_an_agent_whose_process_is_none_of_ours_is_alive_while_it_writes(
 ) -> None:
     """A container may have our host's name and its number be that of a process here."""
     info = msgspec.structs.replace(RunFolder.create("sft", ["x"], home=tmp_path).info, pid=pid, **elsewhere)
-    for since, alive in ((-60.0, True), (1.0, True), (SILENT_SECONDS + 1, False), (86400.0, False)):
+    limit = SILENT_SECONDS if "host" in elsewhere else SILENT_HERE_SECONDS
+    for since, alive in ((-10.0, True), (limit - 1, True), (limit + 1, False), (86400.0, False)):
         assert agent_alive(info, info.updated_at + since) is alive
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "writes", "left"),
+    [
+        ({"namespace": "b00t/pid:[1]"}, False, True),  # the container was started anew
+        ({"namespace": "b00t/pid:[1]"}, True, False),  # two containers have one name
+        ({"host": "another-host"}, False, False),
+        ({}, False, False),  # this process is alive, whether it writes or not
+    ],
+)
+def test_an_agent_of_our_hosts_name_has_left_where_it_does_not_write_again(
+    tmp_path: Path, elsewhere: dict[str, str], writes: bool, left: bool
+) -> None:
+    folder = RunFolder.create("sft", ["x"], home=tmp_path)
+    folder.write_info(updated_at=time.time() - 1, **elsewhere)
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if writes and len(waited) == 3:
+            folder.write_info(updated_at=time.time())
+
+    assert has_left(folder.path, sleep) is left
+    assert sum(waited) <= SILENT_HERE_SECONDS + 1 and bool(waited) is ("namespace" in elsewhere)
 
 
 def test_an_older_versions_agent_is_believed_by_either_sign(tmp_path: Path) -> None:

@@ -276,12 +276,20 @@ def test_it_ends_when_the_files_are_idle(tmp_path: Path, log: Path, catalogue: C
     assert code == 0 and ends[0][1].detail == "The watching was stopped."
 
 
-def test_the_name_of_a_live_run_is_not_taken_over(tmp_path: Path, log: Path, catalogue: Catalogue) -> None:
+@pytest.mark.parametrize(
+    ("namespace", "run"),
+    [(None, "sft-2"), ("b00t/pid:[1]", "sft")],
+    ids=["still-there", "container-started-anew"],
+)
+def test_the_name_of_a_live_run_is_not_taken_over(
+    tmp_path: Path, log: Path, catalogue: Catalogue, namespace: str | None, run: str
+) -> None:
     append(log, "step 1/5 loss 1.0\n")
     live = RunFolder.create("sft", ["x"], home=tmp_path / "home")
+    live.write_info(updated_at=time.time() - 20, namespace=namespace or live.info.namespace)
     _, ends, notices = tail(tmp_path / "home", catalogue, [str(log)], once=True, name="sft")
-    assert ends[0][2].run == "sft-2" != live.run
-    assert any("is taken" in text for text in notices)
+    assert ends[0][2].run == run
+    assert any("is taken" in text for text in notices) is (run != "sft")
 
 
 @pytest.mark.parametrize("how", [{"once": True}, {"until_idle": 0.2}], ids=["once", "until-idle"])

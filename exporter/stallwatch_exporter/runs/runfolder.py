@@ -8,7 +8,7 @@ import re
 import shlex
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ __all__ = [
     "AgentInfo",
     "RunFolder",
     "agent_alive",
+    "has_left",
     "list_runs",
     "read_info",
     "run_name",
@@ -38,6 +39,9 @@ _ASSIGNMENT = re.compile(r"(?s)(-{0,2}[\w.-]+=)(.+)")
 #: Agents write ``agent.json`` about once a second. What NFS keeps of a file may be a minute old (acregmax,
 #: nfs(5)), and clocks of hosts may differ.
 SILENT_SECONDS = 300.0
+#: Of the same host there is but one clock, and one cache of NFS: this is only as long as a disk may hang.
+SILENT_HERE_SECONDS = 15.0
+_LOOK_SECONDS = 0.5
 _SOME_SECRET = "x1234567"  # is masked behind a name that tells of a secret
 
 
@@ -206,8 +210,9 @@ def read_info(folder: Path) -> AgentInfo | None:
 def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
     """Whether the agent still runs: the one judgement for all who list, close, prune or go on with runs.
 
-    Its process tells, where its number is one of ours. That of another host or container may be anybody's
-    here: such an agent is gone once it has been silent for `SILENT_SECONDS`.
+    Its process tells, where its number is one of ours. That of another host, container or boot may be
+    anybody's here: such an agent is gone once it has been silent for `SILENT_SECONDS`, or where the host has
+    our name for `SILENT_HERE_SECONDS`.
     """
     if info.ended_at is not None:
         return False
@@ -215,10 +220,30 @@ def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
     if here and info.namespace == process_namespace():
         return is_there(info.pid, info.started_at)
     now = time.time() if now is None else now
-    if abs(now - info.updated_at) <= SILENT_SECONDS:
+    if abs(now - info.updated_at) <= (SILENT_HERE_SECONDS if here else SILENT_SECONDS):
         return True
     # What an older version wrote tells no namespace: believed where either sign speaks for it.
     return here and not info.namespace and is_there(info.pid, info.started_at)
+
+
+def has_left(folder: Path, sleep: Callable[[float], None] = time.sleep) -> bool:
+    """Whether nobody watches this run any more, so that its folder may be gone on in.
+
+    A container or host that starts anew comes back under its name before its agent has been silent for long:
+    there it is waited, for `SILENT_HERE_SECONDS` at most, for whether that agent writes again.
+    """
+    known = fresh = read_info(folder)
+    waited = 0.0
+    while fresh is not None and agent_alive(fresh):
+        restarted = fresh.host == socket.gethostname() and fresh.namespace not in ("", process_namespace())
+        if not restarted or known is None or fresh.updated_at != known.updated_at:
+            return False
+        if waited > SILENT_HERE_SECONDS:  # it was written by a clock that was ahead
+            return True
+        sleep(_LOOK_SECONDS)
+        waited += _LOOK_SECONDS
+        fresh = read_info(folder)
+    return True
 
 
 def _claim(parent: Path, base: str, reuse: bool) -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 
 from stallwatch_exporter.incident import Ending, Sink
 from stallwatch_exporter.running.ending_words import STOPPED_WATCHING
-from stallwatch_exporter.runs.runfolder import agent_alive, read_info, runs_home, sanitise
+from stallwatch_exporter.runs.runfolder import has_left, runs_home, sanitise
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.tailing.tailset import TailSet, load_positions
 from stallwatch_exporter.tailing.waker import Waker
@@ -53,8 +53,7 @@ def tail_files(
         notice("the name is empty: it is left out")
         name = None
     folder = runs_home(settings.home) / sanitise(name) if name else None
-    known = read_info(folder) if folder else None
-    reuse = folder is not None and not (known is not None and agent_alive(known))
+    reuse = folder is not None and has_left(folder)
     positions = load_positions(folder / POSITIONS) if folder and reuse else {}
     files = TailSet(globs, positions, notice)
     files.discover()
