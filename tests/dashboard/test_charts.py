@@ -121,7 +121,30 @@ def test_incidents_are_bands_on_every_chart(
             (LOOK.time(NOW - 20), LOOK.time(NOW)),
             (LOOK.time(NOW - 80), LOOK.time(NOW - 60)),
         ]
-        assert [note.text for note in layout.annotations] == ["stall", "&lt;b&gt;odd&lt;/b&gt;"]
+        assert [note.text for note in layout.annotations] == ["&lt;b&gt;odd&lt;/b&gt;", "stall"]
+
+
+@pytest.mark.parametrize(
+    ("between", "names"),
+    [
+        (60.0, ["zero3-trace-cache-invalidated", "stall"]),
+        (20.0, ["zero3-trace-…", "stall"]),
+        (4.0, ["stall"]),
+        (0.0, ["stall"]),
+    ],
+)
+def test_the_names_of_bands_do_not_run_into_each_other(
+    stalled: RunFrames, make_incident: Callable[..., Incident], between: float, names: list[str]
+) -> None:
+    stall = make_incident(opened_at=NOW - 20)
+    before = make_incident(
+        kind="finding",
+        rule="zero3-trace-cache-invalidated",
+        severity="warning",
+        opened_at=NOW - 20 - between,
+    )
+    notes = draw("loss", stalled, stall, before).layout.annotations
+    assert [note.text for note in notes] == names
 
 
 def test_figures_travel_as_json(stalled: RunFrames) -> None:

@@ -16,6 +16,8 @@ from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
 
 HEIGHT = 232
+_MOST_NAMES, _LONGEST, _SHORTEST = 3, 34, 5  #: names of bands; letters of one
+_LETTERS = 72  #: that fit beside each other above a chart in a window of 1,280 pixels
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def figure(look: Look, span: Span, incidents: Sequence[Incident], say: Say) -> D
         "dragmode": "zoom",
         "showlegend": True,
         "shapes": [*(_band(look, incident, span) for incident in incidents), *_silence(look, span)],
-        "annotations": _names(look, incidents, say),
+        "annotations": _names(look, incidents, span, say),
     }
     ends = [look.time(span.start), look.time(span.end)]
     chart.set("xaxis", type="date", range=ends, tickformatstops=_TICKS, nticks=6)
@@ -174,24 +176,35 @@ def _silence(look: Look, span: Span) -> list[dict[str, object]]:
     ]
 
 
-def _names(look: Look, incidents: Sequence[Incident], say: Say) -> list[dict[str, object]]:
-    """A name above the start of each band, but not so many that they run into each other.
+def _names(look: Look, incidents: Sequence[Incident], span: Span, say: Say) -> list[dict[str, object]]:
+    """A name above the start of each band, cut where the next begins, left out where nothing would stay.
 
     The board opens the incident that ``name`` holds when the name is clicked.
     """
-    return [
-        {
-            "xref": "x",
-            "yref": "paper",
-            "x": look.time(incident.opened_at),
-            "y": 1,
-            "xanchor": "left",
-            "yanchor": "bottom",
-            "text": label(say("stall") if incident.kind == "stall" else incident.rule, 34),
-            "showarrow": False,
-            "name": incident.id,
-            "captureevents": True,
-            "font": {"size": 12, "color": theme.VERMILLION if incident.severity == "critical" else look.grey},
-        }
-        for incident in incidents[:3]
-    ]
+    names = []
+    shown = sorted(incidents[:_MOST_NAMES], key=lambda one: (one.opened_at, one.severity == "critical"))
+    letters = _LETTERS / max(span.end - span.start, 1.0)  # a second
+    for incident, later in zip(shown, [*shown[1:], None], strict=False):
+        room = _LONGEST if later is None else (later.opened_at - incident.opened_at) * letters - 1
+        text = say("stall") if incident.kind == "stall" else incident.rule
+        if room < min(_SHORTEST, len(text)):
+            continue
+        names.append(
+            {
+                "xref": "x",
+                "yref": "paper",
+                "x": look.time(incident.opened_at),
+                "y": 1,
+                "xanchor": "left",
+                "yanchor": "bottom",
+                "text": label(text, int(min(room, _LONGEST))),
+                "showarrow": False,
+                "name": incident.id,
+                "captureevents": True,
+                "font": {
+                    "size": 12,
+                    "color": theme.VERMILLION if incident.severity == "critical" else look.grey,
+                },
+            }
+        )
+    return names

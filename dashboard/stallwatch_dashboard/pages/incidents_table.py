@@ -25,13 +25,18 @@ def incident_table(
         say("run"): [cell(i.run) for i in incidents],
         say("rule"): [cell(i.rule) for i in incidents],
         say("started"): [formats.clock(i.opened_at, zone, now) for i in incidents],
-        say("duration"): [formats.seconds((i.resolved_at or now) - i.opened_at) for i in incidents],
+        say("duration"): [formats.seconds(_lasted(i, now)) for i in incidents],
         say("step"): [formats.integer(i.step) for i in incidents],
         say("rank_column"): [formats.integer(i.rank) for i in incidents],
     }
     if not with_run:
         del columns[say("run")]
     return pd.DataFrame(columns)
+
+
+def _lasted(incident: Incident, now: float) -> float | None:
+    """Seconds; an end takes no time."""
+    return None if incident.kind == "ended" else (incident.resolved_at or now) - incident.opened_at
 
 
 def _state(incident: Incident, say: Say) -> str:

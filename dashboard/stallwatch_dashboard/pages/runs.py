@@ -33,7 +33,7 @@ def _empty() -> None:
 def _choose() -> Selection:
     """The controls, set from the address; whatever is chosen is written back to it."""
     told = Selection.from_query(st.query_params.to_dict())
-    find, order, states = st.columns([2.6, 2.4, 6], vertical_alignment="bottom")
+    find, order = st.columns([7, 3])
     search = find.text_input(
         say("find_run"),
         told.search,
@@ -51,7 +51,7 @@ def _choose() -> Selection:
         key="runs_order",
         label_visibility="collapsed",
     )
-    chosen_states = states.pills(
+    chosen_states = st.pills(  # a row of their own: beside the others there is no room for all
         say("state"),
         get_args(State),
         selection_mode="multi",
