@@ -78,10 +78,31 @@ class Watched:
         return {host for host in self.hosts if host and host != address.partition("://")[2]}
 
 
+@pytest.fixture(scope="session")
+def reader(browser):  # type: ignore[no-untyped-def]
+    """A browser that has been here before: what the pages are made of is fetched once for all tests."""
+    context = _context(browser)
+    yield context
+    context.close()
+
+
 @pytest.fixture
-def watched(browser) -> Iterator[Watched]:  # type: ignore[no-untyped-def]
+def watched(reader) -> Iterator[Watched]:  # type: ignore[no-untyped-def]
     """A new page of the size of the pictures in the documentation."""
-    context = browser.new_context(viewport=stage_module.SIZE, accept_downloads=True)
-    context.set_default_timeout(PATIENCE_MS)
+    page = reader.new_page()
+    yield Watched(page)
+    page.close()
+
+
+@pytest.fixture
+def newcomer(browser) -> Iterator[Watched]:  # type: ignore[no-untyped-def]
+    """A page of a browser without cookies."""
+    context = _context(browser)
     yield Watched(context.new_page())
     context.close()
+
+
+def _context(browser):  # type: ignore[no-untyped-def]
+    context = browser.new_context(viewport=stage_module.SIZE, accept_downloads=True)
+    context.set_default_timeout(PATIENCE_MS)
+    return context

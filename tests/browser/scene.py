@@ -92,20 +92,20 @@ class Scene(Stage):
             raise
 
     def _fill(self, folder: Path, ports: dict[str, int]) -> None:
+        told = {"STALLWATCH_ALERTS_URLS": self.chat.url}
+        server = {"STALLWATCH_DASHBOARD_PROMETHEUS_URL": f"http://127.0.0.1:{ports['server']}"}
+        self.processes = {
+            "embedded": self.beginning(ports["embedded"], **told),
+            "prometheus": self.beginning(ports["prometheus"], **told, **server),
+        }
         for name in HANGING.values():
             self.run(name, HANGS, floor=3.0, port=ports[name])
         self.run("steady", STEADY, floor=600.0, port=ports["steady"])
         self.run("crashed", printed("zero3-save-unwrapped-model", 1), floor=600.0, port=ports["crashed"])
         targets = [f"127.0.0.1:{ports[name]}" for name in (*HANGING.values(), "steady", "crashed")]
         self._scrape(folder, ports["server"], targets)
-        self.processes = {
-            "embedded": self.dashboard(port=ports["embedded"], STALLWATCH_ALERTS_URLS=self.chat.url),
-            "prometheus": self.dashboard(
-                port=ports["prometheus"],
-                STALLWATCH_ALERTS_URLS=self.chat.url,
-                STALLWATCH_DASHBOARD_PROMETHEUS_URL=f"http://127.0.0.1:{ports['server']}",
-            ),
-        }
+        for process in self.processes.values():
+            self.answering(process)
 
     def close(self) -> None:
         """End it all."""

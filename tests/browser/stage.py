@@ -53,8 +53,14 @@ class Stage:
 
     def dashboard(self, *, port: int | None = None, **variables: str) -> subprocess.Popen[bytes]:
         """Start ``stallwatch dashboard`` with further variables and wait until it answers."""
-        words = [*_STALLWATCH, "dashboard", "--port", str(port or self.port)]
-        child = self.start(words, variables, stderr=subprocess.PIPE)
+        return self.answering(self.beginning(port or self.port, **variables))
+
+    def beginning(self, port: int, **variables: str) -> subprocess.Popen[bytes]:
+        """A dashboard that does not answer yet."""
+        return self.start([*_STALLWATCH, "dashboard", "--port", str(port)], variables, stderr=subprocess.PIPE)
+
+    def answering(self, child: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+        """The dashboard, once it says that it answers."""
         assert child.stderr is not None
         line = child.stderr.readline().decode()
         assert "dashboard on" in line, line

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("playwright", reason="playwright is not installed")
 pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
 from accessibility import faults
-from stage import RECORDING, board, open_mark
+from stage import RECORDING, board, choose_row
 
 
 def on_runs(page, url: str) -> None:  # type: ignore[no-untyped-def]
@@ -31,8 +31,8 @@ def on_incidents(page, url: str) -> None:  # type: ignore[no-untyped-def]
 
 
 def on_incident(page, url: str) -> None:  # type: ignore[no-untyped-def]
-    on_run(page, url)
-    open_mark(page, "stall")
+    on_incidents(page, url)
+    choose_row(page, re.compile("incident="))
     page.get_by_text("Timeline").wait_for()
 
 

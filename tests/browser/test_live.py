@@ -135,17 +135,17 @@ def test_the_recorded_run_stalls_and_then_fails_on_the_page(scene, watched) -> N
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_the_mark_of_an_incident_opens_it(scene, watched, source: str) -> None:  # type: ignore[no-untyped-def]
-    """Again and again: what the Run page still refreshes when it is left must not follow to the next page."""
+    """To and fro: what a page still refreshes when it is left must not follow to the next page."""
     page = watched.page
     page.goto(f"{scene.urls[source]}/run?run=hangs-one")
+    page.get_by_role("heading", name="Stalled").wait_for()
+    open_mark(page, "stall")
     for _ in range(2):
-        page.get_by_role("heading", name="Stalled").wait_for()
-        open_mark(page, "stall")
         page.get_by_role("heading", name="hangs-one: open").wait_for()
         page.get_by_text("Timeline").wait_for()
         page.get_by_role("link", name="To the run").click()
-    page.get_by_role("heading", name="Stalled").wait_for()
-    page.go_back()  # one press is one page
+        page.get_by_role("heading", name="Stalled").wait_for()
+        page.go_back()  # one press is one page
     page.get_by_role("heading", name="hangs-one: open").wait_for()
     assert watched.failures == []
 

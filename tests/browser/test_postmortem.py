@@ -71,7 +71,7 @@ def _reads_without_network(browser, file: Path) -> None:  # type: ignore[no-unty
 def test_how_far_the_reading_is_stands_on_the_page(page, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     log = tmp_path / "rank0.log"
     # Lines of which each says something, so that reading takes a moment.
-    log.write_text("".join(f"step {n} loss {3 / n:.6f} RuntimeError: odd {n}\n" for n in range(1, 600_000)))
+    log.write_text("".join(f"step {n} loss {3 / n:.6f} RuntimeError: odd {n}\n" for n in range(1, 300_000)))
     page.evaluate(
         """() => {
             window.told = new Set();
