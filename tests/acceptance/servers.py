@@ -274,11 +274,11 @@ class Stack:
         told = json.loads(self.get("prometheus", f"/api/v1/query?query={urllib.parse.quote(query)}"))
         return max((float(one["value"][1]) for one in told["data"]["result"]), default=None)
 
-    def until_known(self, *runs: str) -> None:
-        """Wait until Prometheus has seen these runs make steps; a busy machine takes long to start."""
+    def until_known(self, *runs: str, steps: int = 20) -> None:
+        """Wait until Prometheus has seen these runs make so many steps; busy machines take long to start."""
         deadline = time.monotonic() + 2 * _PATIENCE
         for run in runs:
-            while (self.number(f'stallwatch_step{{run="{run}"}}') or 0) < 20:
+            while (self.number(f'stallwatch_step{{run="{run}"}}') or 0) < steps:
                 assert time.monotonic() < deadline, f"{run} never got going: {self.said(run)[-2000:]}"
                 time.sleep(0.1)
 
