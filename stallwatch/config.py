@@ -39,7 +39,7 @@ _OTHER_VARIABLES = {
 }
 _LIKENESS = 0.85
 _IN_FILE = "_FILE"
-_UNREAD = "a file that names chats"  # as the key of a problem
+UNREAD = "a file that may name chats"  #: as the key of a problem
 _CHATS = re.compile(r"^[\s\[\"']*alerts\b", re.MULTILINE)
 _NEARLY_ROUTES = ("route", "rout", "router", "routs", "routing")
 
@@ -152,9 +152,9 @@ def _read_file(config: Config, path: Path) -> None:
         text = data.decode("utf-8-sig")
         tables = tomllib.loads(text)
     except OSError as error:
-        return problem(None, f"cannot be read: {error.strerror}", "name a file that can be read")
+        return problem(None, f"cannot be read: {error.strerror}", "name a file that can be read", UNREAD)
     except UnicodeDecodeError:
-        unread = _UNREAD if _CHATS.search(data.decode("utf-8", "replace")) else ""
+        unread = UNREAD if _CHATS.search(data.decode("utf-8", "replace")) else ""
         return problem(None, "is not UTF-8 text", "save it as UTF-8", unread)
     except tomllib.TOMLDecodeError as error:
         place = re.search(r"\(at line (\d+), column \d+\)|\(at end of document\)", str(error))
@@ -163,7 +163,7 @@ def _read_file(config: Config, path: Path) -> None:
         remedy = "mend that line"
         if "routes" in message:  # the second of two tables with one bracket
             remedy = "write [[alerts.routes]], with two brackets, for each route"
-        return problem(line, f"is not valid TOML: {message}", remedy, _UNREAD if _CHATS.search(text) else "")
+        return problem(line, f"is not valid TOML: {message}", remedy, UNREAD if _CHATS.search(text) else "")
     lines = text.splitlines()
     config.lines = tuple(lines)
     for section, table in tables.items():
@@ -193,7 +193,10 @@ def _take_from_file(
     if key is None:
         names = [known.name for known in KEYS if known.section == section]
         remedy = f"{_near(name, names)}known are {', '.join(names)}"
-        config.problems.append(ConfigError(str(path), line, f"unknown key {name} in [{section}]", remedy))
+        meant = f"{section}.{(_nearest(name, names) or [name])[0]}"
+        config.problems.append(
+            ConfigError(str(path), line, f"unknown key {name} in [{section}]", remedy, key=meant)
+        )
         return
 
     def problem(error: BadValue) -> None:
@@ -269,7 +272,7 @@ def _read_environment(config: Config, environ: Mapping[str, str], cwd: Path) -> 
             config.settings["run.home"] = Setting(state_home(environ, cwd), "STALLWATCH_HOME")
         except ValueError as error:
             config.problems.append(
-                ConfigError("STALLWATCH_HOME", None, str(error), _remedy(BY_NAME["run.home"]))
+                ConfigError("STALLWATCH_HOME", None, str(error), _remedy(BY_NAME["run.home"]), key="run.home")
             )
     for key in KEYS:
         text = environ.get(key.variable)
@@ -280,14 +283,18 @@ def _read_environment(config: Config, environ: Mapping[str, str], cwd: Path) -> 
         try:
             value = from_text(key, text, cwd)
         except BadValue as error:
-            config.problems.append(ConfigError(key.variable, None, str(error), _remedy(key)))
+            config.problems.append(
+                ConfigError(key.variable, None, str(error), _remedy(key), key=key.full_name)
+            )
         else:
             config.settings[key.full_name] = Setting(value, key.variable)
     variables = [key.variable for key in KEYS]
     variables += [key.variable + _IN_FILE for key in KEYS if key.secret]
     for name in sorted(set(environ) - set(variables) - _OTHER_VARIABLES):
-        if name.startswith("STALLWATCH_") and (near := _near(name, variables)):
-            config.problems.append(ConfigError(name, None, "unknown variable", near.rstrip(", ")))
+        if name.startswith("STALLWATCH_") and (near := _nearest(name, variables)):
+            meant = next(key.full_name for key in KEYS if near[0].removesuffix(_IN_FILE) == key.variable)
+            remedy = f"did you mean {near[0]}?"
+            config.problems.append(ConfigError(name, None, "unknown variable", remedy, key=meant))
 
 
 def _secret_in_file(config: Config, key: Key, environ: Mapping[str, str]) -> str | None:
@@ -300,16 +307,19 @@ def _secret_in_file(config: Config, key: Key, environ: Mapping[str, str]) -> str
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        config.problems.append(
-            ConfigError(variable, None, f"{path} cannot be read: {reason}", "name a file that can be read")
-        )
+        said, remedy = f"{path} cannot be read: {reason}", "name a file that can be read"
+        config.problems.append(ConfigError(variable, None, said, remedy, key=key.full_name))
         return None
     return ",".join(line.strip() for line in lines if line.strip())
 
 
 def _near(name: str, known: list[str] | tuple[str, ...]) -> str:
-    found = difflib.get_close_matches(name, known, n=1, cutoff=_LIKENESS if name.isupper() else 0.6)
+    found = _nearest(name, known)
     return f"did you mean {found[0]}? " if found else ""
+
+
+def _nearest(name: str, known: list[str] | tuple[str, ...]) -> list[str]:
+    return difflib.get_close_matches(name, known, n=1, cutoff=_LIKENESS if name.isupper() else 0.6)
 
 
 def _remedy(key: Key) -> str:
@@ -331,15 +341,19 @@ def _remedy(key: Key) -> str:
 
 
 def _tell_if_nobody_hears(config: Config) -> None:
-    """Whoever wrote a chat down counts on it: that none is left must not look like one small mistake."""
-    wrong = next((one for one in config.problems if one.key in ("alerts.urls", _UNREAD)), None)
-    routed = any(route.urls or route.escalate_urls for route in config["alerts.routes"])
-    if wrong is None or config["alerts.urls"] or routed:
+    """Whoever wrote a chat down counts on it: that it is not told must not look like one small mistake."""
+    wrong = next((one for one in config.problems if one.key in ("alerts.urls", UNREAD)), None)
+    if wrong is None:
         return
-    why = (
-        "no chat is left in alerts.urls" if wrong.key == "alerts.urls" else "nothing of this file is in force"
-    )
-    said = f"{why}: NOBODY WILL BE TOLD of stalls and failures"
+    routed = any(route.urls or route.escalate_urls for route in config["alerts.routes"])
+    if not config["alerts.urls"] and not routed:
+        who = "NOBODY WILL BE TOLD"
+    elif wrong.key == UNREAD:
+        who = "CHATS THAT ONLY IT NAMES WILL NOT BE TOLD"
+    else:
+        return
+    why = "nothing of this file is in force" if wrong.key == UNREAD else "no chat is left in alerts.urls"
+    said = f"{why}: {who} of stalls and failures"
     remedy = "mend it, then try stallwatch alerts test"
     config.problems.append(ConfigError(wrong.file, wrong.line, said, remedy, key=wrong.key))
 

@@ -1,4 +1,4 @@
-"""What ``stallwatch alerts`` says, in the language of [ui]: answers, errors and what to do about them."""
+"""What ``stallwatch alerts`` and the relay say, in the language of [ui]: answers, errors and remedies."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ _WORDS = {
     "": ("over", "已结束"),
     "acknowledged": ("acknowledged {id}", "已确认 {id}"),
     "acknowledged-over": ("acknowledged {id} ({how} since {when})", "已确认 {id}（{when} 起{how}）"),
+    "relay-without": (
+        "THE RELAY STARTS WITHOUT THE CHATS LEFT OUT ABOVE: it tells {told} only",
+        "relay 已启动，但上面被忽略的聊天渠道收不到消息：仅通知 {told}",
+    ),
     "empty-note": ("TEXT is empty: write what to keep", "TEXT 为空：请写明备注内容"),
     "noted": ("noted with {id}", "已记录到 {id}"),
     "empty-open": (

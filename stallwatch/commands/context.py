@@ -19,6 +19,7 @@ __all__ = ["CONTEXT", "App", "catalogue_of", "language_option", "rules_option", 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 _CHATS = ("alerts.urls", "alerts.routes")
+_WAYS_IN = ("relay.host", "relay.port", "relay.token")
 
 language_option = click.option(
     "--language", type=click.Choice(["en", "zh"]), help="Language of the texts (default: en)."
@@ -63,12 +64,22 @@ class App:
         return config
 
     def config_of_chats(self, **flags: Any) -> Config:
-        """As ``sound_config``, for whoever tells people or asks what they were told.
+        """As ``sound_config``, for whoever asks what people were told, and sends by hand.
 
         What is wrong with a chat or a route is told and no reason to stop: the others are in use.
         """
         config = self.config(**flags)
         if any(problem.key not in _CHATS for problem in config.problems):
+            raise click.exceptions.Exit(2)
+        return config
+
+    def config_of_relay(self, **flags: Any) -> Config:
+        """As ``config``, for the relay, without which nobody hears of anything.
+
+        It stops only for what is wrong with where it listens, and to whom.
+        """
+        config = self.config(**flags)
+        if any(problem.key in _WAYS_IN for problem in config.problems):
             raise click.exceptions.Exit(2)
         return config
 

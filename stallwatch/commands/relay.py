@@ -12,7 +12,9 @@ import click
 
 from stallwatch.alert_names import checked_settings
 from stallwatch.alert_urls import connecting
+from stallwatch.commands.alerts_words import language_of, say
 from stallwatch.commands.context import App, catalogue_of, language_option, rules_option, tell
+from stallwatch.config import UNREAD
 from stallwatch.handover import alert_settings, relay_settings
 from stallwatch_exporter.serving.reach import is_own_address
 
@@ -42,10 +44,8 @@ def relay(
     incident database until it arrived. An alert is joined with the incident of its run there, and told as
     [[alerts.routes]] say; a chat that was told by the run's own agent is not told again. Ends with Ctrl-C.
     """
-    # A mistake in a chat or a route is told, and the relay starts all the same: else nobody would hear of
-    # anything.
     given = {"relay__host": host, "relay__port": port, "alerts__language": language, "rules__dirs": rule_dirs}
-    config = app.config_of_chats(**given)
+    config = app.config_of_relay(**given)
     if not alert_settings(config).all_urls:
         raise click.UsageError(
             'no chat is configured; write urls = ["slack://…"] under [alerts] in stallwatch.toml'
@@ -57,9 +57,9 @@ def relay(
         from stallwatch_alerts.relay.relay import Relay
     except ModuleNotFoundError as error:
         raise click.UsageError(f"{error.name} is missing; pip install 'stallwatch[alerts]'") from error
-    if any(problem.key == "alerts.urls" for problem in config.problems):
+    if any(problem.key in ("alerts.urls", UNREAD) for problem in config.problems):
         told = ", ".join(map(mask_url, alert_settings(config).all_urls))
-        tell(f"THE RELAY STARTS WITHOUT THE CHATS LEFT OUT ABOVE: it tells {told} only")
+        tell(say("relay-without", language_of(config), told=told))
     catalogue = catalogue_of(config)
     settings = replace(relay_settings(config), alerts=checked_settings(config, catalogue, tell))
     if not insecure and not settings.token and not is_own_address(settings.host):

@@ -184,7 +184,8 @@ def test_that_no_chat_of_an_unread_file_is_told_is_told_loudly(
     assert (first.line, loud.line) == (line, line) and "json" not in str(first)
     assert "NOBODY WILL BE TOLD" in str(loud) and "stallwatch alerts test" in str(loud)
     given = load(file, environ={"STALLWATCH_ALERTS_URLS": "json://two"})
-    assert len(given.problems) == 1 and given["alerts.urls"] == ("json://two",)
+    assert "CHATS THAT ONLY IT NAMES WILL NOT BE TOLD" in str(given.problems[1])
+    assert len(given.problems) == 2 and given["alerts.urls"] == ("json://two",)
     file.write_bytes(text.replace(b"alerts", b"relay"))
     assert len(load(file, environ={}).problems) == 1
 
@@ -202,15 +203,17 @@ def test_wrong_variables(tmp_path: Path) -> None:
         "STALLWATCH_MATCHER": "re2",
         "STALLWATCH_SOMETHING_ELSE": "1",
     }
-    wrong, misspelt = load(environ=environ, cwd=tmp_path).problems
+    wrong, misspelt, loud = load(environ=environ, cwd=tmp_path).problems
     assert "STALLWATCH_EXPORTER_PORT: must be a whole number, not 'many'" in str(wrong)
     assert "did you mean STALLWATCH_ALERTS_URLS?" in str(misspelt)
-    assert "s3cr3t" not in str(misspelt)
+    assert "NOBODY WILL BE TOLD" in str(loud)
+    assert "s3cr3t" not in f"{misspelt} {loud}"
 
 
 def test_a_named_file_that_is_missing_or_no_text(tmp_path: Path) -> None:
-    (missing,) = load(tmp_path / "none.toml", environ={}, cwd=tmp_path).problems
+    missing, loud = load(tmp_path / "none.toml", environ={}, cwd=tmp_path).problems
     assert "none.toml: cannot be read: No such file" in str(missing)
+    assert "none.toml: nothing of this file is in force: NOBODY WILL BE TOLD" in str(loud)
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     (binary,) = load(tmp_path / "binary.toml", environ={}, cwd=tmp_path).problems
     assert "UTF-8" in str(binary)

@@ -85,6 +85,39 @@ def test_one_wrong_chat_leaves_the_others(
     assert told in result.stderr and "s3cr3t" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("toml", "variable", "ends"),
+    [
+        ('[stall]\nfactor = "three"\n[exporter]\nprot = 1\n', ("STALLWATCH_RUN_KEEP_DAYS", "x"), False),
+        ("[alerts\n", None, False),  # the file with chats is broken, and others are named elsewhere
+        ("[relay]\nport = 'x'\n", None, True),
+        ("[relay]\ntokn = 'x'\n", None, True),
+        ("", ("STALLWATCH_RELAY_TOKEN_FILE", "/nowhere"), True),
+        ("", ("STALLWATCH_RELAY_TOKNE", "x"), True),
+    ],
+)
+def test_only_a_mistake_in_where_it_listens_keeps_it_from_telling_anybody(
+    stallwatch: Stallwatch,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    toml: str,
+    variable: tuple[str, str] | None,
+    ends: bool,
+) -> None:
+    monkeypatch.setenv("STALLWATCH_ALERTS_URLS", CHAT)
+    monkeypatch.setenv("STALLWATCH_UI_LANGUAGE", "zh")
+    if variable:
+        monkeypatch.setenv(*variable)
+    file = tmp_path / "stallwatch.toml"
+    file.write_text(toml)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = stallwatch("--config", str(file), "relay", "--port", port)
+    assert result.exit_code == 2 and result.stderr
+    assert ("cannot be had" in result.stderr) is not ends  # it went as far as binding
+    assert ("relay 已启动，但上面被忽略的聊天渠道收不到消息" in result.stderr) is ("[alerts" in toml)
+
+
 def test_it_says_where_it_listens_and_ends_when_it_is_asked_to(tmp_path: Path) -> None:
     environ = {**os.environ, "STALLWATCH_ALERTS_URLS": CHAT, "STALLWATCH_HOME": str(tmp_path)}
     command = [str(Path(sys.executable).with_name("stallwatch")), "relay", "--port", "0"]
