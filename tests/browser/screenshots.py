@@ -19,6 +19,7 @@ FLOOR = 5.0
 _SETTLE_MS = 1500  # a chart's fonts and the last redraw
 _PATIENCE_MS = 180_000
 _MARGIN = 16
+_HEIGHTS = {"incident": 724}  #: pixels; below are stacks, with paths of this machine
 _END_OF_THE_HANG = "2026-11-21T01:49"  #: in the recording, after a minute of its hang
 
 
@@ -129,13 +130,14 @@ def _picture(browser: Browser, url: str, path: Path, go: Callable[[Page, str], N
     page.set_default_timeout(_PATIENCE_MS)
     go(page, url)
     page.mouse.move(0, 0)  # no tool bar of a table that the mouse stands over
+    page.get_by_test_id("stSkeleton").first.wait_for(state="detached")
     page.wait_for_timeout(_SETTLE_MS)
     # Of a short page, what is on it.
     end = page.evaluate(
         "() => Math.max(...[...document.querySelectorAll('.stMainBlockContainer .stElementContainer')]"
         ".map(element => element.getBoundingClientRect().bottom))"
     )
-    bottom = min(SIZE["height"], end + _MARGIN)
+    bottom = min(_HEIGHTS.get(path.stem, SIZE["height"]), end + _MARGIN)
     page.screenshot(path=path, clip={"x": 0, "y": 0, "width": SIZE["width"], "height": bottom})
     page.close()
     return path
