@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from launching import Probed, Watched, launch, printed
+from launching import Probed, Watched, launch, printed, torchrun
 from record import environment
 from scenarios import SCENARIOS, Scenario
 
@@ -41,10 +42,25 @@ def test_it_still_fails_like_this_and_is_told_why(
         run = probed_run(scenario.program, *scenario.options, *SHORT)
     else:
         run = hidden_run(scenario.program, *scenario.options)
-    told = printed(run.logs)
-    assert run.code == scenario.exit_code, told
+    judge(scenario, run.code, run.logs, catalogue)
+
+
+def test_it_fails_so_without_a_probe_and_with_all_of_torch(tmp_path: Path, catalogue: Catalogue) -> None:
+    """The others have a probe, and no compiler (see ``tiny``): what that changes in a failure shows here."""
+    scenario = next(scenario for scenario in SCENARIOS if scenario.name == "zero3-dummy-loss")
+    require(scenario)
+    away = ("--redirects", "3", "--log-dir", str(tmp_path))
+    env = {**environment(None), "REPRODUCE_WITH_COMPILER": "1"}
+    code, _ = launch(torchrun(*away, scenario.program, *scenario.options), env)
+    judge(scenario, code, tmp_path, catalogue)
+
+
+def judge(scenario: Scenario, code: int | None, logs: Path, catalogue: Catalogue) -> None:
+    """Whether a run ended in the scenario's failure, and its logs say so."""
+    told = printed(logs)
+    assert code == scenario.exit_code, told
     assert scenario.message in told
-    diagnosis, problems = diagnose_paths([run.logs], catalogue=catalogue)
+    diagnosis, problems = diagnose_paths([logs], catalogue=catalogue)
     assert not problems
     assert diagnosis.verdict == scenario.verdict
     assert (diagnosis.primary and diagnosis.primary.rule) == scenario.primary

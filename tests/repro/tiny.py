@@ -22,7 +22,8 @@ import torch  # noqa: E402
 
 # DeepSpeed's Muon decorates functions with it as soon as an engine is made, and that alone imports the
 # compiler: a third of a rank's start. Nothing here is compiled.
-torch.compile = lambda model=None, **_: (lambda function: function) if model is None else model
+if "REPRODUCE_WITH_COMPILER" not in os.environ:
+    torch.compile = lambda model=None, **_: (lambda function: function) if model is None else model
 
 import deepspeed  # noqa: E402
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig  # noqa: E402
