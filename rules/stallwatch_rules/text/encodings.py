@@ -11,8 +11,11 @@ _WESTERN = re.compile(
     rb"(?<![\x80-\xff])[\x80\x85\x91-\x97\xa0-\xff](?![\x80-\xff])"
     rb"|(?<=[A-Za-z])[\xdf-\xff]{2}(?![\x80-\xff])"
 )
-_FOREIGN = re.compile(rb"[\x80-\xff]+")
-_LONG = re.compile("[\u0800-\U0010ffff]")  #: characters that take more than two bytes in UTF-8
+_ENCODINGS = ("cp1252", "gb18030")
+# By what is taken out of bytes, as that takes a tenth of the time that finding them does.
+_ASCII = bytes(range(0x80))
+#: All but the first of the three or four bytes of a character in UTF-8.
+_NO_LEADS = bytes({*range(0x100)}.difference(range(0xE0, 0xF5)))
 
 
 def decode_foreign(raw: bytes) -> str:
@@ -24,10 +27,15 @@ def decode_foreign(raw: bytes) -> str:
     marked = raw.decode("utf-8", "replace")
     if _mostly_sound(marked):
         return marked
+    possible = {name: text for name in _ENCODINGS if (text := _decoded(raw, name)) is not None}
+    return possible.get(_foreign_encoding(raw), marked) if possible else marked  # noise is neither
+
+
+def _decoded(raw: bytes, encoding: str) -> str | None:
     try:
-        return raw.decode(_foreign_encoding(raw))
+        return raw.decode(encoding)
     except UnicodeDecodeError:
-        return marked
+        return None
 
 
 def decode_cut(raw: bytes) -> str:
@@ -46,13 +54,14 @@ def _mostly_sound(marked: str) -> bool:
     Pairs of GBK's bytes may look like a character of two bytes, hardly ever like one of more.
     """
     broken = marked.count("\ufffd")
-    return len(_LONG.findall(marked)) > 2 * broken  # a mark of what is broken is such a character, too
+    long = len(marked.encode().translate(None, _NO_LEADS))
+    return long > 2 * broken  # a mark of what is broken is such a character, too
 
 
 def _foreign_encoding(raw: bytes) -> str:
     """By where the bytes beyond ASCII stand: a Western letter alone in its word, Chinese in rows of pairs."""
     western = sum(map(len, _WESTERN.findall(raw)))
-    return "cp1252" if western and 2 * western >= sum(map(len, _FOREIGN.findall(raw))) else "gb18030"
+    return _ENCODINGS[0 if western and 2 * western >= len(raw.translate(None, _ASCII)) else 1]
 
 
 def decode_rest(raw: bytes) -> str:
