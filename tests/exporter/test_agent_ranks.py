@@ -81,7 +81,7 @@ def test_a_killed_rank_is_told_once_and_before_the_stall(run: Any, ranks: Ranks)
     run.wait(100)
     assert run.changes[1:] == [(HANG + "/1", "open", "")]
     assert {each.note for each in run.told if each.rule == "rank-gone" and each.count == 2} == {
-        "The process of rank 1, 2 is gone; the others go on without it."
+        "The processes of ranks 1, 2 are gone; the others go on without them."
     }
     run.end("failed", 1)
     ends = [change for change in run.changes if change[1] == "resolved"]

@@ -276,11 +276,8 @@ def test_it_ends_when_the_files_are_idle(tmp_path: Path, log: Path, catalogue: C
     assert code == 0 and ends[0][1].detail == "The watching was stopped."
 
 
-@pytest.mark.parametrize(
-    ("namespace", "run"),
-    [(None, "sft-2"), ("b00t/pid:[1]", "sft")],
-    ids=["still-there", "container-started-anew"],
-)
+# The other namespace is that of a container, or a boot, before this one.
+@pytest.mark.parametrize(("namespace", "run"), [(None, "sft-2"), ("b00t/pid:[1]", "sft")])
 def test_the_name_of_a_live_run_is_not_taken_over(
     tmp_path: Path, log: Path, catalogue: Catalogue, namespace: str | None, run: str
 ) -> None:

@@ -11,7 +11,15 @@ from stallwatch_rules.text.sentences import say, say_counted
 
 @pytest.mark.parametrize(
     ("key", "values"),
-    [("silent", {"silence": "2.2 s", "threshold": "2.0 s"}), ("silent-by-watch", {}), ("ended-well", {})],
+    [
+        ("silent", {"silence": "2.2 s", "threshold": "2.0 s"}),
+        ("silent-by-watch", {}),
+        ("ended-well", {}),
+        ("rank-gone", {"ranks": "1"}),
+        ("ranks-gone", {"ranks": "1, 2"}),
+        ("rank-gone-early", {"ranks": "1", "step": "5", "total": "9"}),
+        ("ranks-gone-early", {"ranks": "1, 2", "step": "5", "total": "9"}),
+    ],
 )
 def test_a_sentence_is_retold_in_the_other_language(key: str, values: dict[str, str]) -> None:
     english, chinese = say(key, "en", **values), say(key, "zh", **values)

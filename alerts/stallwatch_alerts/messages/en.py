@@ -89,6 +89,9 @@ WORDS = Words(
     stall_cause="It was: {title}",
     rank_gone="a rank's process is gone while the others go on",
     rank_gone_why="Nobody tells the others: they will wait for it in a collective, until its time-out.",
+    # torchrun: SubprocessContext._poll ends all processes of its node once one has failed (torch 2.13.0,
+    # distributed/elastic/multiprocessing/api.py). srun: -K, --kill-on-bad-exit in srun(1); where it is not
+    # given, KillOnBadExit of slurm.conf(5) decides.
     rank_gone_fixes=(
         "Was it killed for memory? dmesg -T | grep -i 'killed process' on its host (as root), "
         "or the state of its job or pod, tells.",

@@ -84,7 +84,7 @@ WORDS = Words(
     stall_cause="当时的原因：{title}",
     rank_gone="某个 rank 的进程已不在，其余 rank 仍在运行",
     rank_gone_why="没有谁通知其余 rank：它们会在集合通信里等它，直到超时。",
-    rank_gone_fixes=(
+    rank_gone_fixes=(  # en.py names the sources
         "是否因内存不足被杀？在其主机上运行 dmesg -T | grep -i 'killed process'（需 root），"
         "或查看作业、Pod 的状态。",
         "查看它自己的最后几行输出：在任务页面上，或任务目录的 ranks/ 下。",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 #: At the end of a run its ranks leave one after the other, and a launcher that sees one die ends the others,
-#: or starts all anew: none of that takes longer, and the alert for Prometheus waits as long.
+#: or starts all anew: none of that takes longer. The alert for Prometheus follows the incident at once.
 GONE_SECONDS = 15.0
 
 

@@ -38,12 +38,12 @@ class RankAlarms:
         step, total = tracker.last_step, tracker.total_steps
         over = tracker.told_finished or (step is not None and total is not None and step >= total)
         lost = [one for one in gone if not one.well]
-        note = say("rank-gone", ranks=_named(lost))
+        note = say(_of(lost, "gone"), ranks=_named(lost))
         news = not (stalled or over) and any(self._is_news(one, now) for one in lost)
         self._tell(RANK_GONE, "critical", lost, note, tracker, now, news=news)
         early = [one for one in gone if one.well and one.step is not None]
         first = min((one.step for one in early if one.step is not None), default=0)
-        note = say("rank-gone-early", ranks=_named(early), step=first, total=total)
+        note = say(_of(early, "gone-early"), ranks=_named(early), step=first, total=total)
         news = not (stalled or over or total is None or tracker.phase in _LAST_PHASES)
         self._tell(LEFT_EARLY, "warning", early, note, tracker, now, news=news)
 
@@ -88,6 +88,11 @@ class RankAlarms:
         else:
             self.told.discard(rule)
             self._book.resolve(incident, now, "recovered", step=tracker.last_step)
+
+
+def _of(ranks: Sequence[Gone], how: str) -> str:
+    """The key of the sentence for one, or for several."""
+    return f"ranks-{how}" if len(ranks) > 1 else f"rank-{how}"
 
 
 def _named(ranks: Sequence[Gone]) -> str:

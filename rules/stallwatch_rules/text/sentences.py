@@ -286,9 +286,17 @@ SENTENCES: dict[str, tuple[str, str]] = {
         "The process of rank {ranks} is gone; the others go on without it.",
         "rank {ranks} 的进程已不在，其余 rank 仍在运行。",
     ),
+    "ranks-gone": (
+        "The processes of ranks {ranks} are gone; the others go on without them.",
+        "rank {ranks} 的进程都已不在，其余 rank 仍在运行。",
+    ),
     "rank-gone-early": (
         "Rank {ranks} ended without an error at step {step} of {total}; the others go on without it.",
         "rank {ranks} 在第 {step} 步（共 {total} 步）退出，没有报错；其余 rank 仍在运行。",
+    ),
+    "ranks-gone-early": (
+        "Ranks {ranks} ended without an error at step {step} of {total}; the others go on without them.",
+        "rank {ranks} 都在第 {step} 步（共 {total} 步）退出，没有报错；其余 rank 仍在运行。",
     ),
     "left-somebody": ("one of the processes", "其中一个进程"),
     "killed-counted": (
