@@ -292,7 +292,7 @@ def _read_environment(config: Config, environ: Mapping[str, str], cwd: Path) -> 
     variables += [key.variable + _IN_FILE for key in KEYS if key.secret]
     for name in sorted(set(environ) - set(variables) - _OTHER_VARIABLES):
         if name.startswith("STALLWATCH_") and (near := _nearest(name, variables)):
-            meant = next(key.full_name for key in KEYS if near[0].removesuffix(_IN_FILE) == key.variable)
+            meant = next(key.full_name for key in KEYS if near[0] in (key.variable, key.variable + _IN_FILE))
             remedy = f"did you mean {near[0]}?"
             config.problems.append(ConfigError(name, None, "unknown variable", remedy, key=meant))
 
