@@ -28,7 +28,8 @@ from stallwatch_rules.stream import Gaps, StreamReading
 if TYPE_CHECKING:
     from stallwatch_rules.failures.novelty import Baseline
 
-MAX_STREAMS = 4096  #: sources times ranks; a text that names more ranks than that is no log
+MAX_STREAMS = 32_768  #: sources times ranks, of some 7 KiB each
+_MAX_RANKS = 4096  # of one source: a text that names more ranks than that is no log
 
 
 @dataclass
@@ -56,6 +57,7 @@ class Parted(NamedTuple):
 
     streams: dict[tuple[str, int | None], StreamReading]
     tracker: ProgressTracker
+    unread: set[str]
 
 
 class RunReading:
@@ -67,6 +69,7 @@ class RunReading:
         self.baseline: Baseline | None = None  #: what a healthy run says, to tell this run's new lines by
         self.tracker = ProgressTracker()
         self.streams: dict[tuple[str, int | None], StreamReading] = {}
+        self.unread: set[str] = set()  #: sources of which nothing was read, as there are too many
         self._streams_of: dict[str, int] = {}  # source → its streams
         self._gaps: dict[str, Gaps] = {}
         self._failures = frozenset(
@@ -152,13 +155,16 @@ class RunReading:
 
     def parted(self) -> Parted:
         """What was read, without the patterns by which it was: for another process."""
-        return Parted(self.streams, self.tracker)
+        return Parted(self.streams, self.tracker, self.unread)
 
     def merge(self, other: Parted) -> None:
         """Add what was read of other sources, each to its end."""
         for key, stream in other.streams.items():
             if len(self.streams) < MAX_STREAMS:
                 self.streams[key] = stream
+            else:
+                self.unread.add(stream.source)
+        self.unread |= other.unread
         self.tracker.merge(other.tracker)
 
     def diagnose(
@@ -190,9 +196,16 @@ class RunReading:
     def _stream(self, line: Line) -> StreamReading | None:
         key = (line.source, line.rank)
         stream = self.streams.get(key)
-        if stream is None and len(self.streams) < MAX_STREAMS:
+        if stream is None:
+            ranks = self._streams_of.get(line.source, 0)
+            if len(self.streams) >= MAX_STREAMS:
+                if not ranks:
+                    self.unread.add(line.source)
+                return None
+            if ranks >= _MAX_RANKS:
+                return None
             gaps = self._gaps.setdefault(line.source, Gaps())
-            self._streams_of[line.source] = self._streams_of.get(line.source, 0) + 1
+            self._streams_of[line.source] = ranks + 1
             stream = self.streams[key] = StreamReading(line.source, line.rank, self._failures, gaps)
         return stream
 

@@ -16,6 +16,7 @@ from stallwatch_exporter.files.baseline import read_baseline
 from stallwatch_exporter.files.postmortem import diagnose_paths, diagnose_streams
 from stallwatch_exporter.incident import Ending, Incident, Resolution
 from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_rules import reading
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
 
@@ -101,6 +102,19 @@ def test_what_cannot_be_read_is_told_and_the_rest_diagnosed(tmp_path: Path, cata
     assert diagnosis.progress.last_step is not None  # from what the broken file still held
     assert {str(problem) for problem in problems} <= set(diagnosis.notes)
     assert diagnosis.stats.files == 2
+
+
+def test_files_beyond_what_one_diagnosis_holds_are_told(
+    tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in range(12):
+        (tmp_path / f"rank{rank}.log").write_text(OOM.format(rank=7) if rank == 7 else STEPS)
+    monkeypatch.setattr(reading, "MAX_STREAMS", 9)
+    diagnosis, (problem,) = diagnose_paths([tmp_path], catalogue=catalogue)
+    assert Path(problem.path).name == "rank9.log" and "and 2 other files were not read" in problem.message
+    assert diagnosis.verdict == "failed" and str(problem) in diagnosis.notes
+    monkeypatch.undo()
+    assert diagnose_paths([tmp_path], catalogue=catalogue)[1] == []
 
 
 def test_a_text_without_training_gets_no_guess(tmp_path: Path, catalogue: Catalogue) -> None:

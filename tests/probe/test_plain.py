@@ -113,3 +113,18 @@ def test_a_program_of_another_agent_is_left_alone(tmp_path: Path) -> None:
 def test_a_program_with_a_rank_of_its_own_is_left_alone(rings: Path, variable: str) -> None:
     with program(rings, LOOP, "env", f"{variable}=0"):
         assert list(rings.glob(f"*{SIGNAL}")) == []
+
+
+def test_our_own_replay_is_left_alone(rings: Path, tmp_path: Path) -> None:
+    """It stands where its recording did: its own stack would be no evidence."""
+    environ = with_probe({**os.environ}, rings)
+    for name, asked in (("stallwatch", 0), ("train.py", 1)):
+        script = tmp_path / name
+        script.write_text(LOOP)
+        with subprocess.Popen(
+            [sys.executable, str(script)], stdin=-1, stdout=subprocess.PIPE, text=True, env=environ
+        ) as child:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "ready\n"
+            assert len(list(rings.glob(f"*{SIGNAL}"))) == asked
+            child.communicate("on\n", timeout=60)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from stallwatch_exporter.files.allfiles import Parallel, read_all
 from stallwatch_exporter.files.inputs import InputProblem, Limits
-from stallwatch_exporter.files.logfiles import LogFile, expand, from_stream
+from stallwatch_exporter.files.logfiles import LogFile, expand, from_stream, natural
 from stallwatch_exporter.files.telling import ProgressTold
 from stallwatch_exporter.stacks.kept import kept_stacks
 from stallwatch_rules.endings import Left, MemoryKnown
@@ -19,7 +19,7 @@ from stallwatch_rules.lines.reader import MAX_LINE
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.series import series_of
-from stallwatch_rules.reading import RunReading
+from stallwatch_rules.reading import MAX_STREAMS, RunReading
 from stallwatch_rules.records import Diagnosis, Stats
 from stallwatch_rules.stacks.concluding import with_stacks
 from stallwatch_rules.text.plural import counted
@@ -145,6 +145,8 @@ def _diagnose(
                 f"{file.name}: {counted(read.cut, 'line')} longer than {MAX_LINE // 1024} KiB: read at the "
                 "beginning and the end"
             )
+    if reading.unread:
+        problems.append(_too_many(len(reading.unread), min(reading.unread, key=natural)))
     if binary:
         notes.append(_passed_over(binary))
     known = recorded or Recorded()
@@ -173,6 +175,17 @@ def _passed_over(binary: Sequence[str]) -> str:
     shown = ", ".join(binary[:_NAMED]) + (", …" if len(binary) > _NAMED else "")
     files = "1 file is" if len(binary) == 1 else f"{len(binary)} files are"
     return f"{files} binary and no log, and not read: {shown}"
+
+
+def _too_many(count: int, first: str) -> InputProblem:
+    """That a run has more files than one diagnosis holds."""
+    others = f" and {counted(count - 1, 'other file')}" if count > 1 else ""
+    return InputProblem(
+        first,
+        None,
+        f"this file{others} were not read: one diagnosis holds {MAX_STREAMS:,} files and ranks",
+        "diagnose the folders one by one, or --each of the files by itself",
+    )
 
 
 class Recorded(NamedTuple):

@@ -9,7 +9,8 @@ on with it.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 
 _MOST_ABOVE = 4  #: processes between the agent and the program, such as a shell and ``uv run``
 
@@ -19,7 +20,7 @@ def stand_by(folder: str, environ: Mapping[str, str] = os.environ) -> None:
 
     `folder` is the one of the rings. Little is imported until then: this is every Python of the command.
     """
-    if "RANK" in environ or "LOCAL_RANK" in environ or not _is_near(folder):
+    if "RANK" in environ or "LOCAL_RANK" in environ or _is_ours(sys.orig_argv) or not _is_near(folder):
         return
     import atexit
     import time
@@ -29,6 +30,11 @@ def stand_by(folder: str, environ: Mapping[str, str] = os.environ) -> None:
 
     stood_by = stand_by_alone(Path(folder) / f"0-{os.getpid()}-{time.time_ns()}.ring")
     atexit.register(stood_by.leave)
+
+
+def _is_ours(words: Sequence[str]) -> bool:
+    """Whether it is a command of Stallwatch: a replay stands where its recording did, and not where it is."""
+    return any(os.path.basename(word) == "stallwatch" for word in words[1:3])  # noqa: PTH119
 
 
 def _is_near(folder: str) -> bool:
