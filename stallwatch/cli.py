@@ -75,7 +75,7 @@ class StallwatchGroup(click.Group):
     metavar="FILE",
     help="Read this configuration instead of ./stallwatch.toml or the user's.",
 )
-@click.option("--debug", is_flag=True, hidden=True, help="Show where an error comes from.")
+@click.option("--debug", is_flag=True, help="At an error of Stallwatch itself, show where it happened.")
 @click.option("--version", is_flag=True, help="Show the version and exit.")
 @click.pass_context
 def cli(ctx: click.Context, config_file: Path | None, debug: bool, version: bool) -> None:

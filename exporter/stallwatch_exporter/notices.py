@@ -10,8 +10,8 @@ from stallwatch_rules.text.controls import without_controls
 
 
 def printable(text: str) -> str:
-    """The text without what a terminal would obey: names of files and logs may hold escape sequences."""
-    return without_controls(text, "?")
+    """The text without what a terminal would obey, and in characters: names of files may hold any bytes."""
+    return without_controls(text, "?").encode(errors="replace").decode()
 
 
 def tell(text: str) -> None:

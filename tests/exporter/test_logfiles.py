@@ -153,6 +153,13 @@ def test_names_cannot_command_the_terminal() -> None:
     assert list(read("b.zip")[0]) == ["b.zip!c?]0;x?.log"]
 
 
+def test_a_name_that_is_no_text() -> None:
+    Path(os.fsdecode(b"a\xff.log")).write_bytes(TEXT)
+    logs, problems = read("*.log", os.fsdecode(b"gone\xff"))
+    assert logs == {"a?.log": TEXT}
+    assert str(problems[0]).encode().startswith(b"gone?: ")
+
+
 def test_a_file_that_may_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests may run as root, who may read everything."""
 
