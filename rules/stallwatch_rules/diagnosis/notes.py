@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
-
 from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams
 from stallwatch_rules.diagnosis.runs import runs_note
+from stallwatch_rules.diagnosis.uneven import uneven_end, went_on_without
 from stallwatch_rules.diagnosis.verdict import Question
 from stallwatch_rules.failures.flight import Flight, flight_note, reporting
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
@@ -57,9 +55,11 @@ def notes_of(
     if not explained and any(one.rule in TIMEOUTS and one.harm == "fatal" for one in found):
         counters = flight_note(flights, language)
         notes += [counters] if counters else []
+    uneven = ""
     if diagnosis.verdict in ("failed", "stalled", "unknown-failure") and not progress.finished:
-        uneven = _uneven_end(tracker.steps, language)
-        notes += [uneven] if uneven else []
+        uneven = uneven_end(tracker.steps, language)
+    uneven = uneven or ("" if other_runs else went_on_without(streams, language))
+    notes += [uneven] if uneven else []
     if diagnosis.verdict == "unknown-failure" and not exceptions.fatal:
         told = question.failed is None and not question.ending and not found  # no more than that line
         notes.append(say("ends-in-error" if told else "no-rule", language))
@@ -93,16 +93,3 @@ def _absent(reported: set[int], streams: Streams) -> list[int]:
         return []
     absent = set(range(max(known) + 1)) - reported
     return sorted(absent) if 0 < len(absent) <= len(reported) / 2 else []
-
-
-def _uneven_end(steps: Mapping[int | None, int], language: str) -> str:
-    """The ranks that ended some steps before nearly all others: they stopped first."""
-    known = {rank: step for rank, step in steps.items() if rank is not None}
-    if len(known) < 4:
-        return ""
-    usual, count = Counter(known.values()).most_common(1)[0]
-    behind = {rank: step for rank, step in known.items() if step < usual - 1}
-    if not behind or count < 0.75 * len(known):
-        return ""
-    ranks = f"rank {fold_ranks(behind)}"
-    return say("uneven-end", language, ranks=ranks, step=min(behind.values()), others=usual)

@@ -1,0 +1,73 @@
+"""A rank whose steps end before the others', in runs that end well or just end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from smallruns import stamped
+
+from stallwatch_rules.records import Diagnosis
+
+Ask = Callable[..., Diagnosis]
+SECONDS = 2.0  #: a step
+
+
+def log(
+    first: int, last: int, *, every: int = 1, total: int = 400, times: bool = True, more: str = ""
+) -> str:
+    rows = [(SECONDS * s, f"step {s}/{total} loss {2 - s / 1000:.3f}") for s in range(first, last + 1, every)]
+    text = stamped(rows) if times else "".join(f"{row}\n" for _, row in rows)
+    return text + more
+
+
+def others(end: int, *ranks: int, every: int = 1, times: bool = True) -> dict[str, str]:
+    return {f"rank{rank}.log": log(1, end, every=every, times=times) for rank in ranks}
+
+
+def told(diagnosis: Diagnosis) -> list[str]:
+    return [note for note in diagnosis.notes if "before the others" in note]
+
+
+@pytest.mark.parametrize("times", [True, False])
+@pytest.mark.parametrize(("end", "ranks"), [(399, (0, 1, 3)), (400, (0, 1)), (150, (0, 1, 3, 4, 5, 6, 7))])
+def test_a_rank_that_ended_long_before_the_others_is_told_though_nothing_failed(
+    diagnose: Ask, end: int, ranks: tuple[int, ...], times: bool
+) -> None:
+    found = diagnose({**others(end, *ranks, times=times), "rank2.log": log(1, 29, times=times)})
+    assert told(found) == [f"rank 2 ended at step 29, before the others ({end}): look there first."]
+    assert found.verdict == "healthy", "the files may have been copied at different times"
+
+
+def test_ranks_that_log_every_ten_steps_are_compared_by_their_rhythm(diagnose: Ask) -> None:
+    logs = others(400, 0, 1, 3, every=10)
+    assert told(diagnose({**logs, "rank2.log": log(1, 100, every=10)}))
+    assert not told(diagnose({**logs, "rank2.log": log(1, 361, every=10)})), "copied a little earlier"
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [
+        log(1, 5),  # only the start
+        log(1, 399, every=50),  # seldom
+        log(300, 329),  # what is left of a rotated log
+        log(1, 29, total=30),  # another counter
+        log(1, 29, more=stamped([(SECONDS * 390, "[W] a slow data loader")])),  # it is there, and silent
+        log(1, 29) + log(1, 29),  # began anew
+        "loading\n",
+    ],
+)
+def test_a_rank_that_prints_otherwise_is_not_told(diagnose: Ask, quiet: str) -> None:
+    found = diagnose({**others(400, 0, 1, 3), "rank2.log": quiet})
+    assert not told(found)
+
+
+def test_most_of_the_ranks_must_have_gone_on(diagnose: Ask) -> None:
+    starts = {f"rank{rank}.log": log(1, 29) for rank in (1, 2, 3)}
+    assert not told(diagnose({**others(400, 0), **starts})), "only rank 0 prints beyond the start"
+    assert not told(diagnose({**others(400, 0), "rank1.log": log(1, 29)}))
+
+
+def test_the_newer_part_of_a_rotated_log_counts(diagnose: Ask) -> None:
+    parts = {"rank2.log.1": log(1, 29), "rank2.log": log(30, 400)}
+    assert not told(diagnose({**others(400, 0, 1, 3), **parts}))
