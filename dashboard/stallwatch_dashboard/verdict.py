@@ -18,7 +18,7 @@ from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.pages.placeholders import why_of
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.phrases import primary_note, where
-from stallwatch_rules.stacks.concluding import TAKE_STACKS
+from stallwatch_rules.stacks.concluding import TAKE_STACKS, advice_in
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.words import sentence
 from stallwatch_rules.text.retelling import retold
@@ -165,6 +165,8 @@ def _with_incident(
     fixes = list(primary.fixes) if primary else []
     if page is not None and (chinese or not fixes):
         fixes = fixes_for(page, {}, language) or fixes
+    if (advice := advice_in(primary, incident.stacks, language)) is not None:
+        why, fixes = advice
     stacks, note = incident.stacks, _note(incident, since, now, language)
     place = sentence(stacks, language) if stacks is not None else ""
     if stacks is not None and incident.rule == SILENT_HANG and _located(stacks):

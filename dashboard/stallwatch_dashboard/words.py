@@ -133,7 +133,7 @@ _WORDS: dict[str, tuple[str, str]] = {
     "open_for": ("open for {0}", "已持续 {0}"),
     "lasted": ("lasted {0}", "持续 {0}"),
     "open": ("open", "未恢复"),
-    "resolved": ("resolved", "已恢复"),
+    "resolved": ("resolved", "已结束"),
     "going_for": ("going for {0}", "已运行 {0}"),
     "took": ("took {0}", "用时 {0}"),
     "scraped_ago": ("last scrape {0} ago", "{0} 前采集"),

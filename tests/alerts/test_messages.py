@@ -9,8 +9,11 @@ import pytest
 from stallwatch_alerts.channels import incident_notice
 from stallwatch_alerts.messages import en, render, render_test, zh
 from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_rules.judgements.conclusions import SILENT_HANG
+from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.pages.page import RulePage
-from stallwatch_rules.records import Primary
+from stallwatch_rules.records import Diagnosis, Primary
+from stallwatch_rules.stacks.concluding import of_one_process
 
 Stall = Callable[..., Incident]
 
@@ -277,3 +280,16 @@ def test_a_rank_that_is_gone_has_words_of_its_own(stall: Stall) -> None:
     assert "process" not in chinese.text.replace("killed process", "")
     over = render(stall(kind="finding", rule="rank-gone", primary=None, status="resolved"), "en", None)
     assert over.title == "[myrun] over: a rank's process is gone while the others go on (rank 1)"
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_run_of_one_process_hears_nothing_of_other_ranks(stall: Stall, language: str) -> None:
+    """Before its stack is known, and in a chat of another language than the run's."""
+    hung = Primary(
+        SILENT_HANG, "No step", "symptom", "fatal", 0.5, 0, "log", 1, None, 9, [], {}, "A collective.", []
+    )
+    found = of_one_process(Diagnosis("stalled", primary=hung), "en")
+    incident = stall(rule=SILENT_HANG, primary=found.primary)
+    text = render(incident, language, load_catalogue().pages[SILENT_HANG]).text
+    assert not any(word in text for word in ("collective", "all_gather", "集合通信", "每个 rank"))
+    assert ("single process" if language == "en" else "只有一个进程") in text

@@ -10,9 +10,11 @@ import msgspec
 import pytest
 
 from stallwatch_dashboard.overview import RunRow, stood_since
+from stallwatch_dashboard.pages.incidents_table import incident_table
 from stallwatch_dashboard.verdict import Verdict, of_diagnosis, of_incident, of_run
 from stallwatch_dashboard.words import speaker
 from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.records import Diagnosis, Finding, Place, Primary
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
@@ -219,3 +221,30 @@ def test_a_run_that_was_stopped_by_hand_is_not_called_failed(make_incident: Call
     assert told(stopped, language="zh").headline == "被手动中断，停在第 57 / 900 步"
     stalled = make_incident(rule=RULE, primary=primary(), status="resolved", resolution="run-stopped")
     assert told(stopped, stalled).level == "warning"  # the stall is why it was stopped
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_rank_that_waits_for_no_other_gets_the_same_advice_in_either_language(
+    make_incident: Callable[..., Incident], language: str
+) -> None:
+    """The run's diagnosis speaks English, the reader perhaps Chinese."""
+    hung = primary(rule=SILENT_HANG, rank=0, why=say("alone-why", "en"), fixes=["There.", "Time-out."])
+    stacks = StallStacks(1.0, 0.1, [StackGroup([0], "code", place="hang.py:5 in stuck")])
+    stall = make_incident(rule=SILENT_HANG, primary=hung, stacks=stacks, resolution="run-stopped")
+    found = told(row("interrupted"), stall, language=language)
+    assert found.why == say("alone-why", language)
+    assert "hang.py:5" in found.fixes[0] and found.fixes[1:] == (say("alone-fix", language),)
+    early = msgspec.structs.replace(
+        stall, stacks=None, primary=msgspec.structs.replace(hung, why=say("single-why", "en"))
+    )
+    unasked = told(row("stalled"), early, language=language)
+    assert (unasked.why, unasked.fixes[0]) == (say("single-why", language), say("single-fix", language))
+
+
+@pytest.mark.parametrize(("language", "state"), [("en", "stopped by hand"), ("zh", "人为中断")])
+def test_a_stall_that_ctrl_c_ended_did_not_recover(
+    make_incident: Callable[..., Incident], language: str, state: str
+) -> None:
+    stall = make_incident(status="resolved", resolution="run-stopped", resolved_at=NOW)
+    states = incident_table([stall], NOW, timezone.utc, speaker(language)).iloc[0].tolist()
+    assert any(state in str(cell) for cell in states) and not any("✔" in str(cell) for cell in states)

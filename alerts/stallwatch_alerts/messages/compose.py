@@ -22,6 +22,7 @@ from stallwatch_exporter.watching.rankalarms import RANK_GONE
 from stallwatch_rules.pages.fixes import fixes_for
 from stallwatch_rules.pages.placeholders import why_of
 from stallwatch_rules.records import Primary
+from stallwatch_rules.stacks.concluding import advice_in
 from stallwatch_rules.text.retelling import retold
 
 if TYPE_CHECKING:
@@ -99,11 +100,13 @@ def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
             return _Cause(incident.rule, "")
         words = words_of(language)
         return _Cause(RANK_GONE, words.rank_gone, words.rank_gone_why, words.rank_gone_fixes)
+    advice = advice_in(primary, incident.stacks, language)
+    why, advised = advice or (why_of(page, language), _page_fixes(page, language))
     return _Cause(
         page.id,
         (chinese and page.title_zh) or page.title,
-        plain(why_of(page, language), _WHY_LIMIT),
-        tuple(plain(fix, _FIX_LIMIT) for fix in _page_fixes(page, language)[:_FIXES]),
+        plain(why, _WHY_LIMIT),
+        tuple(plain(fix, _FIX_LIMIT) for fix in advised[:_FIXES]),
     )
 
 

@@ -23,6 +23,10 @@ _NAME = re.compile(r"(\d+)-(\d+)-(\d+)")
 _LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed", "accelerate"}
 _LAUNCHERS |= {"deepspeed.launcher.runner", "deepspeed.launcher.launch", "accelerate.commands.launch"}
 
+# What torchrun, deepspeed, mpirun and srun put into the environment of the processes that they start.
+_LAUNCHED = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}
+_LAUNCHED |= {"PMI_RANK", "PMIX_RANK", "SLURM_PROCID"}
+
 
 @dataclass(frozen=True)
 class LocalRank:
@@ -52,6 +56,26 @@ def local_ranks(rings: Path | None, command: int | None) -> list[LocalRank]:
             if one.ended and one.rank not in {each.rank for each in alive} and _last_word(one) > began:
                 chosen[one.rank] = one
     return [chosen[rank] for rank in sorted(chosen)]
+
+
+def is_alone(rings: Path | None, command: int | None) -> bool:
+    """Whether the command is a single Python program that belongs to no job of several processes.
+
+    Where a launcher named it a rank or a size, or it has children (workers, ``ssh``), it may be one of
+    several.
+    """
+    if command is None:
+        return False
+    try:
+        top = psutil.Process(command)
+        family = [top, *top.children(recursive=True)]
+        pythons = [one for one in family if "python" in one.name().lower()]
+        if len(pythons) != 1 or pythons[0].children() or _LAUNCHED.intersection(pythons[0].environ()):
+            return False
+    except (psutil.Error, OSError):
+        return False
+    there = local_ranks(rings, command)
+    return not _launches(pythons[0].pid) and [one.rank for one in there] in ([], [0])
 
 
 def _with_ring(folder: Path) -> Iterable[LocalRank]:

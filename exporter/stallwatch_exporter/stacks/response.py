@@ -11,6 +11,7 @@ from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.running.ending_words import ABORTED
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.stacks.evidence import Evidence, Found
+from stallwatch_exporter.stacks.localranks import is_alone
 from stallwatch_exporter.stacks.reaction import ABORT, react
 
 
@@ -24,12 +25,16 @@ class Response:
         self._policy = policy
         self._notice = notice
         self._path = folder.path if folder.problem is None else None
-        rings = probing.folder if probing is not None else None
-        self._evidence = Evidence(rings, self._path, folder.run, notice)
+        self._rings = probing.folder if probing is not None else None
+        self._evidence = Evidence(self._rings, self._path, folder.run, notice)
 
     def watch(self, command: int) -> None:
         """The process that was started: its descendants may be ranks, and it can be ended."""
         self._evidence.command = command
+
+    def alone(self) -> bool:
+        """Whether the command is one process that no launcher started, as far as can be seen."""
+        return is_alone(self._rings, self._evidence.command)
 
     def begin(self, episode: int) -> None:
         """Ask the ranks where they are; returns at once."""

@@ -11,9 +11,10 @@ from stallwatch_exporter.watching.guard import Guard
 from stallwatch_exporter.watching.incidents import redacted
 from stallwatch_exporter.watching.stall import StallState
 from stallwatch_rules.endings import Left
+from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
-from stallwatch_rules.stacks.concluding import with_stacks
+from stallwatch_rules.stacks.concluding import of_one_process, with_stacks
 from stallwatch_rules.stacks.records import StallStacks
 
 DIAGNOSE_SECONDS = 5.0  #: how often a run in which something happens is diagnosed anew
@@ -32,6 +33,7 @@ class Diagnoser:
         self._clock = clock
         self.stacks: StallStacks | None = None  #: of the stall that is now
         self.left: list[Left] = []  #: ranks that ended by themselves before the others
+        self.alone: Callable[[], bool] = lambda: False  #: whether the command is a single process
         self._at = 0.0
         self._wait = 0.0
 
@@ -74,6 +76,8 @@ class Diagnoser:
             memory=ending.memory if ending else None,
             left=self.left,
         )
+        if found.primary is not None and found.primary.rule == SILENT_HANG and self.alone():
+            found = of_one_process(found, self._language)
         if self.stacks is not None:
             found = with_stacks(found, self.stacks, self._language)
         return redacted(found)

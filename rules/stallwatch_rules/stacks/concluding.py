@@ -8,6 +8,7 @@ from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS
 from stallwatch_rules.records import Diagnosis, Finding, Primary
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.words import sentence
+from stallwatch_rules.text.retelling import retold
 from stallwatch_rules.text.sentences import say
 
 TAKE_STACKS = "py-spy dump"  #: in the advice to find out where the ranks are
@@ -39,6 +40,44 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, language: str = "en")
     return msgspec.structs.replace(diagnosis, primary=primary, findings=findings, digest=digest)
 
 
+def of_one_process(diagnosis: Diagnosis, language: str = "en") -> Diagnosis:
+    """The diagnosis of a run that is one process: a silent hang's advice speaks of no other ranks."""
+    primary = diagnosis.primary
+    if primary is None or primary.rule != SILENT_HANG:
+        return diagnosis
+    why, fixes = _of_one(language)
+    primary = msgspec.structs.replace(primary, why=why, fixes=fixes)
+    return msgspec.structs.replace(diagnosis, primary=primary)
+
+
+def advice_in(
+    primary: Primary | None, stacks: StallStacks | None, language: str
+) -> tuple[str, list[str]] | None:
+    """Why, and what to do, at the silent hang of a rank that waits for no other, in the reader's language.
+
+    The diagnosis was made in the language of the run. ``None`` where the page's words are the ones to show.
+    """
+    if primary is None or primary.rule != SILENT_HANG:
+        return None
+    if stacks is not None and stacks.groups and _in_no_collective(stacks) and _known(stacks):
+        return _of_alone(say("look-there", language, told=sentence(stacks, language)), language)
+    if primary.why in _either("alone-why"):
+        return _of_alone(retold(primary.fixes[0], language), language)
+    return _of_one(language) if primary.why in _either("single-why") else None
+
+
+def _of_alone(look: str, language: str) -> tuple[str, list[str]]:
+    return say("alone-why", language), [look, say("alone-fix", language)]
+
+
+def _of_one(language: str) -> tuple[str, list[str]]:
+    return say("single-why", language), [say("single-fix", language), say("alone-fix", language)]
+
+
+def _either(name: str) -> tuple[str, str]:
+    return say(name, "en"), say(name, "zh")
+
+
 def _in_no_collective(stacks: StallStacks) -> bool:
     """Whether the run has a single rank here, and it waits for no other."""
     first = stacks.groups[0]
@@ -54,8 +93,8 @@ def _known(stacks: StallStacks) -> bool:
 def _advised(primary: Primary, look: str, language: str, *, alone: bool) -> Primary:
     """Nobody is sent to take the stacks that were taken, nor to other ranks where there is only one."""
     if alone:
-        fixes = [look, say("alone-fix", language)]
-        return msgspec.structs.replace(primary, why=say("alone-why", language), fixes=fixes)
+        why, fixes = _of_alone(look, language)
+        return msgspec.structs.replace(primary, why=why, fixes=fixes)
     fixes = [fix for fix in primary.fixes if TAKE_STACKS not in fix and fix != look]
     return msgspec.structs.replace(primary, fixes=[look, *fixes])
 

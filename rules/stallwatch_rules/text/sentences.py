@@ -114,6 +114,17 @@ SENTENCES: dict[str, tuple[str, str]] = {
         "本机唯一的 rank 不在集合通信中，所以不是在等别的 rank：它仍停在上面指出的调用里。"
         "该调用在等外部的东西（服务、文件系统、队列、锁），或比一步慢得多，或永远不会结束。",
     ),
+    "single-why": (
+        "The run is a single process here, and nothing tells of others that it could wait for. It still is"
+        " in a call that waits for something outside (a service, a file system, a queue, a lock), works much"
+        " longer than a step does, or never ends.",
+        "本任务在这里只有一个进程，也没有其他 rank 的迹象。它仍停在某个调用里：该调用在等外部的东西"
+        "（服务、文件系统、队列、锁），或比一步慢得多，或永远不会结束。",
+    ),
+    "single-fix": (
+        "See where it stands: `py-spy dump --pid PID`.",
+        "看它停在哪里：`py-spy dump --pid PID`。",
+    ),
     "alone-fix": (
         "Give what this call waits for a time-out, and look at the service or storage behind it; a loop there"
         " that cannot end is the other thing to look for.",

@@ -20,7 +20,7 @@ from stallwatch_exporter.probe.stacks import ANSWER, ASK
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.settings import ExporterSettings
-from stallwatch_exporter.stacks import evidence, gathering
+from stallwatch_exporter.stacks import evidence, gathering, localranks
 from stallwatch_exporter.stacks.localranks import LocalRank
 from stallwatch_exporter.watching.agent import Agent
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -212,3 +212,29 @@ def test_a_rank_that_answered_late_was_not_locked_out(watched: Watched) -> None:
     watched.ring.path.with_suffix(ANSWER).write_text(json.dumps({"asked": "1", "threads": []}))
     gathering._late_answers([rank], "1", asked)
     assert (asked[0].origin, asked[0].locked_out) == ("probe", False)
+
+
+@pytest.mark.parametrize(
+    ("program", "named", "alone"),
+    [
+        ("print(1, flush=True); input()", {}, True),
+        ("print(1, flush=True); input()", {"WORLD_SIZE": "2"}, False),
+        (
+            "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=-1);"
+            "print(1, flush=True); input(); child.kill(); child.wait()",
+            {},
+            False,
+        ),
+    ],
+)
+def test_a_command_is_one_process_where_nobody_started_or_starts_more(
+    program: str, named: dict[str, str], alone: bool
+) -> None:
+    environ = {name: value for name, value in os.environ.items() if name not in localranks._LAUNCHED} | named
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ
+    ) as command:
+        assert command.stdout is not None and command.stdout.readline()
+        assert localranks.is_alone(None, command.pid) is alone
+        command.communicate(b"\n")
+    assert not localranks.is_alone(None, command.pid)
