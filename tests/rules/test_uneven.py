@@ -71,3 +71,12 @@ def test_most_of_the_ranks_must_have_gone_on(diagnose: Ask) -> None:
 def test_the_newer_part_of_a_rotated_log_counts(diagnose: Ask) -> None:
     parts = {"rank2.log.1": log(1, 29), "rank2.log": log(30, 400)}
     assert not told(diagnose({**others(400, 0, 1, 3), **parts}))
+
+
+def test_a_long_log_whose_middle_is_not_read_tells_it_too(diagnose: Ask) -> None:
+    def long(last: int, every: int = 1) -> str:
+        return "".join(f"step {step}/9000 loss 1.5\n" for step in range(every, last + 1, every))
+
+    logs = {f"rank{rank}.log": long(9000) for rank in (0, 1, 3)}
+    found = diagnose({**logs, "rank2.log": long(4000), "rank4.log": long(9000, every=500)})
+    assert told(found) == ["rank 2 ended at step 4000, before the others (9000): look there first."]

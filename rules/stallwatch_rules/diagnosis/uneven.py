@@ -15,9 +15,10 @@ from stallwatch_rules.text.digest import fold_ranks
 from stallwatch_rules.text.sentences import say
 
 ENOUGH = 8  #: steps that a rank must have printed, for its rhythm to be known
-BEYOND = 10  #: times its own widest gap that the others went on, each with as many lines
-ALIKE = 2.0  #: a rank's widest gap may be so many times the others' usual one
-MOST = 0.6  #: share of the ranks that must have come to the same end
+BEYOND = 10  #: times its own last gaps that the others went on, each with as many lines
+ALIKE = 2.0  #: a rank's last gaps may be so many times as wide as the others', its lines so many times as few
+MOST = 0.6  #: share of the ranks that must have gone on to the same end
+LATE = 4  #: gaps that show the rhythm at the end; of long logs the middle is not read
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,9 @@ class _Course:
     steps: list[int]
 
     @property
-    def widest(self) -> int:
-        return max(later - earlier for earlier, later in pairwise(self.steps))
+    def gap(self) -> int:
+        """The widest of its last gaps."""
+        return max(later - earlier for earlier, later in pairwise(self.steps[-LATE - 1 :]))
 
 
 def uneven_end(steps: Mapping[int | None, int], language: str) -> str:
@@ -56,14 +58,16 @@ def went_on_without(streams: Streams, language: str) -> str:
     if len(courses) < 3:
         return ""
     usual = median_high(course.steps[-1] for course in courses.values())
-    gap = median_high(course.widest for course in courses.values())
+    gap = median_high(course.gap for course in courses.values())
     peers = [course for course in courses.values() if abs(course.steps[-1] - usual) <= ALIKE * gap]
-    if len(peers) < 2 or len(peers) < MOST * len(courses):
+    enough = max(2, MOST * len(courses))
+    if len(peers) < enough:
         return ""
     behind = {
         rank: course.steps[-1]
         for rank, course in courses.items()
-        if all(_ended_before(course, peer) for peer in peers)
+        if usual - course.steps[-1] >= BEYOND * course.gap
+        and sum(_ended_before(course, peer) for peer in peers) >= enough
     }
     return _told(behind, usual, language) if behind else ""
 
@@ -97,12 +101,10 @@ def _ended_before(course: _Course, peer: _Course) -> bool:
         return False
     beside = [step for step in peer.steps if own[0] <= step <= last]
     beyond = sum(step > last for step in peer.steps)
-    if len(beside) < 2 or own[0] > beside[0] + course.widest or peer.steps[0] < own[0] - course.widest:
+    if len(beside) < 2 or len(own) * ALIKE < len(beside) or beyond < BEYOND:
         return False
     usual = median(later - earlier for earlier, later in pairwise(beside))
-    if course.widest > ALIKE * usual:
-        return False
-    if beyond < BEYOND or peer.steps[-1] - last < BEYOND * course.widest:
+    if course.gap > ALIKE * usual or abs(peer.steps[0] - own[0]) > ALIKE * max(usual, course.gap):
         return False
     # What a rank said later than its last step shows that it was there and printed no more steps.
     reached = StepClock(peer.timeline).at(course.stream.last_time)
