@@ -50,6 +50,7 @@ def test_ranks_that_log_every_ten_steps_are_compared_by_their_rhythm(diagnose: A
     [
         log(1, 5),  # only the start
         log(1, 399, every=50),  # seldom
+        log(1, 96, every=25) + log(100, 106),  # seldom, and some at the end
         log(300, 329),  # what is left of a rotated log
         log(1, 29, total=30),  # another counter
         log(1, 29, more=stamped([(SECONDS * 390, "[W] a slow data loader")])),  # it is there, and silent
@@ -66,6 +67,7 @@ def test_most_of_the_ranks_must_have_gone_on(diagnose: Ask) -> None:
     starts = {f"rank{rank}.log": log(1, 29) for rank in (1, 2, 3)}
     assert not told(diagnose({**others(400, 0), **starts})), "only rank 0 prints beyond the start"
     assert not told(diagnose({**others(400, 0), "rank1.log": log(1, 29)}))
+    assert not told(diagnose({**others(400, 0, 1), "rank2.log": log(1, 29), "rank3.log": log(1, 29)}))
 
 
 def test_the_newer_part_of_a_rotated_log_counts(diagnose: Ask) -> None:
