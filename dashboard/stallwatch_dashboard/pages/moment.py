@@ -27,20 +27,16 @@ def draw_moment(run: str) -> None:
     first, second, third, fourth, fifth = st.columns([3, 1.4, 1.4, 1.6, 3], vertical_alignment="bottom")
     choices: list[Incident | None] = [*incidents, None]
     chosen = first.selectbox(say("moment"), choices, format_func=_named, key=f"moment-{run}")
-    typed = second.time_input(
-        say("time_of_day"),
-        _local(_start(run, chosen)).time().replace(microsecond=0),
-        step=60,
-        disabled=chosen is not None,
-        key=f"time-{run}-{chosen.id if chosen else ''}",
-    )
+    at = _start(run, chosen)
+    if chosen is None:
+        usual = _local(at).time().replace(microsecond=0)
+        at = _at(run, second.time_input(say("time_of_day"), usual, step=60, key=f"time-{run}"))
     seconds = third.selectbox(
         say("span"), _SPANS, index=1, format_func=lambda s: f"± {formats.seconds(s)}", key=f"span-{run}"
     )
     ranks = {_rank_name(copy.rank): copy for copy in found}
     rank = fourth.selectbox(say("ranks"), [say("all_ranks"), *ranks], key=f"rank-{run}")
     search = fifth.text_input(say("search_lines"), key=f"search-{run}", icon=":material/search:")
-    at = _start(run, chosen) if chosen is not None else _at(run, typed)
     own = [ranks[rank]] if rank in ranks else found
     lines = logview.matching(logview.around(own, at, seconds), search)
     folded = logview.fold(lines)
