@@ -23,6 +23,15 @@ class LogCopy:
     path: Path
     rank: int | None  #: None: lines whose rank is not known
 
+    @property
+    def stamp(self) -> tuple[str, int, int]:
+        """Another one once the file was written to: name, bytes and time in ns; zeros where it is gone."""
+        try:
+            stat = self.path.stat()
+        except OSError:
+            return (self.path.name, 0, 0)
+        return (self.path.name, stat.st_size, stat.st_mtime_ns)
+
 
 def copies(folder: Path) -> list[LogCopy]:
     """The log copies of a run: ranks in order, then the lines of unknown rank."""
@@ -32,22 +41,26 @@ def copies(folder: Path) -> list[LogCopy]:
     return [*found, LogCopy(rest, None)] if rest.is_file() else found
 
 
+def end_of(path: Path, most: int) -> bytes:
+    """The lines that lie whole within the last `most` bytes of a file; nothing where it cannot be read."""
+    try:
+        with path.open("rb") as copy:
+            size = copy.seek(0, 2)
+            copy.seek(max(0, size - most))
+            end = copy.read(most)
+    except OSError:
+        return b""
+    return end if size <= most else end.partition(b"\n")[2]
+
+
 def tail(path: Path, lines: int = 200, zone: tzinfo | None = None) -> str:
     """The last lines of one copy with the time of day before each; secrets are masked.
 
     Of a progress bar, which redraws one line, only the last picture is shown.
     """
-    try:
-        with path.open("rb") as copy:
-            size = copy.seek(0, 2)
-            copy.seek(max(0, size - _MOST_BYTES))
-            raw = copy.read(_MOST_BYTES)
-    except OSError:
-        return ""
-    whole = raw.split(b"\n") if size <= _MOST_BYTES else raw.split(b"\n")[1:]
     shown: list[str] = []
     begun = b""
-    for line in whole:
+    for line in end_of(path, _MOST_BYTES).split(b"\n"):
         record = parse_record(line)
         if record is None:
             continue

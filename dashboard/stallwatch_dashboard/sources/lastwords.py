@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from stallwatch_dashboard.logtail import LogCopy, copies
+from stallwatch_dashboard.logtail import LogCopy, copies, end_of
 from stallwatch_dashboard.overview import Numbers
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.progress.tracker import ProgressTracker
@@ -26,7 +26,7 @@ class LastWords:
     def numbers(self, folder: Path) -> Numbers:
         """Step, total, loss and step time as the run's copies in `folder` told them last."""
         found = copies(folder)[:_MOST_COPIES]
-        stamp = [_stamp(copy.path) for copy in found]
+        stamp = [copy.stamp for copy in found]
         with self._lock:
             known = self._known.get(folder)
         if known is None or known[0] != stamp:
@@ -49,7 +49,7 @@ def _read(found: list[LogCopy]) -> Numbers:
 def _of_end(copy: LogCopy) -> Numbers:
     tracker, told = ProgressTracker(), dict[str, float]()
     reader = LineReader(copy.path.name, copy.rank)
-    for line in [*reader.feed(_end(copy.path)), *reader.finish()]:
+    for line in [*reader.feed(end_of(copy.path, _MOST_BYTES)), *reader.finish()]:
         sample = extract(line)
         tracker.add(sample, line)
         if sample is not None:
@@ -61,23 +61,3 @@ def _of_end(copy: LogCopy) -> Numbers:
         step_seconds=told.get("step_seconds"),
         memory_bytes=told.get("memory_allocated_bytes", told.get("memory_peak_bytes")),
     )
-
-
-def _end(path: Path) -> bytes:
-    """Whole lines from the end of the file."""
-    try:
-        with path.open("rb") as copy:
-            size = copy.seek(0, 2)
-            copy.seek(max(0, size - _MOST_BYTES))
-            end = copy.read(_MOST_BYTES)
-    except OSError:
-        return b""
-    return end if size <= _MOST_BYTES else end.partition(b"\n")[2]
-
-
-def _stamp(path: Path) -> tuple[str, int, int]:
-    try:
-        stat = path.stat()
-    except OSError:
-        return (path.name, 0, 0)
-    return (path.name, stat.st_size, stat.st_mtime_ns)

@@ -38,7 +38,7 @@ class Rebuilder:
     def frames(self, folder: Path, before: float | None = None) -> RunFrames:
         """The frames of the run in `folder`, or the part `before` a time: that one never changes again."""
         found = copies(folder)
-        signature: object = before if before is not None else [_stamp(copy.path) for copy in found]
+        signature: object = before if before is not None else [copy.stamp for copy in found]
         with self._lock:
             known = self._known.get(folder)
             if known is None or known[0] != signature:
@@ -146,11 +146,3 @@ def _chunks(path: Path, most: int) -> Iterator[bytes]:
                 yield chunk
     except OSError:
         return
-
-
-def _stamp(path: Path) -> tuple[str, int, int]:
-    try:
-        stat = path.stat()
-    except OSError:
-        return (path.name, 0, 0)
-    return (path.name, stat.st_size, stat.st_mtime_ns)
