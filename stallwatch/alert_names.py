@@ -21,8 +21,7 @@ _NEAR = 3
 
 def known_rules(catalogue: Catalogue) -> list[str]:
     """Every rule that an incident may have."""
-    from stallwatch_exporter.watching.alarms import UNKNOWN_FAILURE
-    from stallwatch_exporter.watching.rankalarms import RANK_GONE
+    from stallwatch_exporter.incident import RANK_GONE, UNKNOWN_FAILURE
 
     return [*sorted(catalogue.pages), RANK_GONE, UNKNOWN_FAILURE]
 

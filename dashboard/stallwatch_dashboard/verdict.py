@@ -26,8 +26,6 @@ from stallwatch_rules.text.sentences import say as words_of_rules
 
 Level = Literal["critical", "warning", "good", "quiet"]
 
-_UNSOLVED = ("run-failed", "run-stopped", "unmended")  # incidents that were open when the run ended
-
 
 @dataclass(frozen=True)
 class Verdict:
@@ -225,7 +223,7 @@ def _located(stacks: StallStacks) -> bool:
 def _last_word(incidents: Sequence[Incident]) -> Incident | None:
     """Of an ended run: the incident of its end, else what was still open when it ended, else nothing."""
     ended = [incident for incident in incidents if incident.kind == "ended"]
-    unsolved = [i for i in incidents if i.status == "open" or i.resolution in _UNSOLVED]
+    unsolved = [i for i in incidents if i.status == "open" or i.outlasted]
     return max(ended or unsolved, key=lambda incident: incident.opened_at, default=None)
 
 

@@ -11,6 +11,9 @@ from stallwatch_rules.endings import Left, MemoryKnown
 from stallwatch_rules.records import Primary
 from stallwatch_rules.stacks.records import StallStacks
 
+UNKNOWN_FAILURE = "unknown-failure"  #: the rule of an ending or a silence that no page explains
+RANK_GONE = "rank-gone"  #: the rule of a rank that did not end by its own program; no page describes it
+
 Kind = Literal["stall", "finding", "ended"]
 Severity = Literal["critical", "warning", "info"]
 RANKS: Mapping[str, int] = {"info": 0, "warning": 1, "critical": 2}  #: of severities, the worst highest
@@ -70,6 +73,11 @@ class Incident(msgspec.Struct, kw_only=True):
     def is_last_word(self) -> bool:
         """Whether it tells of the run's end, or of what that left unmended: nothing comes after it."""
         return self.kind == "ended" or self.resolution == "unmended"
+
+    @property
+    def outlasted(self) -> bool:
+        """Whether it was still open when its run ended: nothing was mended."""
+        return self.resolution in ("run-failed", "run-stopped", "unmended")
 
     @property
     def unwatched(self) -> bool:

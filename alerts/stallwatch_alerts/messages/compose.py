@@ -16,9 +16,8 @@ from stallwatch_alerts.messages.languages import words_of
 from stallwatch_alerts.messages.plain import plain
 from stallwatch_alerts.messages.words import Words
 from stallwatch_alerts.neutral import neutralise, shorten
-from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.incident import RANK_GONE, Ending, Incident
 from stallwatch_exporter.running.ending_words import detail_in
-from stallwatch_exporter.watching.rankalarms import RANK_GONE
 from stallwatch_rules.pages.fixes import fixes_for
 from stallwatch_rules.pages.placeholders import why_of
 from stallwatch_rules.records import Primary

@@ -12,6 +12,7 @@ import yaml
 
 from stallwatch_alerts.messages.plain import plain
 from stallwatch_alerts.prometheus.links import DOCS, runbook_of
+from stallwatch_exporter.incident import RANK_GONE, UNKNOWN_FAILURE
 from stallwatch_rules.pages.fixes import fixes_for
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from stallwatch_rules.pages.page import RulePage
 
 HEADER = "# Written by `stallwatch rules export --prometheus DIR` from the rule pages. Do not edit.\n"
-UNKNOWN = "unknown-failure"  # the rule of an ending or a silence that no page explains
-GONE = "rank-gone"  # of a rank that ended while others go on
 _LIMIT = 280
 _SILENT_ROLES = {"notice"}
 # An incident that opens as the run ends is scraped once; what was said last counts for a while, but not when
@@ -69,18 +68,18 @@ def _alert(page: RulePage) -> dict[str, Any]:
 
 def _others(known: list[str]) -> list[dict[str, Any]]:
     """No incident goes untold for want of a page: an agent may be newer than this file, or have own ones."""
-    elsewhere = "|".join([*known, GONE, UNKNOWN])
+    elsewhere = "|".join([*known, RANK_GONE, UNKNOWN_FAILURE])
     return [
         _rule(
             "StallwatchRankGone",
-            f'rule="{GONE}"',
+            f'rule="{RANK_GONE}"',
             "a rank's process is gone",
             "It ended while the run goes on; the other ranks will wait for it.",
             f"{DOCS}#stallwatchrankgone",
         ),
         _rule(
             "StallwatchUnknownFailure",
-            f'rule="{UNKNOWN}"',
+            f'rule="{UNKNOWN_FAILURE}"',
             "a failure that no rule knows",
             "The run failed, or fell silent after an exception, in a way that no rule page describes.",
             f"{DOCS}#stallwatchunknownfailure",

@@ -12,7 +12,6 @@ from stallwatch_dashboard.safetext import cell
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
 
-_UNSOLVED = ("run-failed", "run-stopped", "unmended")
 _ICONS = {"open": "■", "resolved": "✔"}
 
 
@@ -42,6 +41,6 @@ def _lasted(incident: Incident, now: float) -> float | None:
 
 def _state(incident: Incident, say: Say) -> str:
     """Of what a run left behind, that it did: to call it resolved would be wrong."""
-    if incident.resolution in _UNSOLVED:
+    if incident.outlasted:
         return f"{_ICONS['open']} {say(f'resolution_{incident.resolution}')}"
     return f"{_ICONS[incident.status]} {say(incident.status)}"

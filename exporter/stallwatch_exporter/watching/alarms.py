@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stallwatch_exporter.incident import Ending, Incident, Resolution, Severity
+from stallwatch_exporter.incident import UNKNOWN_FAILURE, Ending, Incident, Resolution, Severity
 from stallwatch_exporter.watching.incidents import IncidentBook
 from stallwatch_exporter.watching.rankalarms import RankAlarms
 from stallwatch_exporter.watching.stall import StallState
@@ -20,7 +20,6 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis, Finding, Match, Phase, Primary, Progress, UnknownException
 from stallwatch_rules.stacks.records import StallStacks
 
-UNKNOWN_FAILURE = "unknown-failure"  #: the rule of an ending that no rule explains
 #: Time for the other lines of a failure to come; a run that ends meanwhile sends one message, not three.
 #: Whoever is told hears of it within a second of the line, so half of one is all there is.
 GATHER_SECONDS = 0.5

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stallwatch_exporter.incident import Severity
+from stallwatch_exporter.incident import RANK_GONE, Severity
 from stallwatch_exporter.watching.goneranks import Gone
 from stallwatch_exporter.watching.incidents import IncidentBook
 from stallwatch_rules.judgements.conclusions import LEFT_EARLY
@@ -18,7 +18,6 @@ from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.text.digest import fold_ranks
 from stallwatch_rules.text.sentences import say
 
-RANK_GONE = "rank-gone"  #: the rule of a rank that did not end by its own program; no page describes it
 _LAST_PHASES = ("save", "idle")
 _ERROR_SECONDS = 45.0  # an exception that no rule knows is told once the log is silent for 30 seconds
 _BEFORE_SECONDS = 10.0  # so long before the end of its process a rank may have printed what ended it
