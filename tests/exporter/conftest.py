@@ -14,6 +14,8 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.probe.api import Probe
+from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.watching.agent import Agent
@@ -57,6 +59,14 @@ class Watched:
         while self.now < end:
             self.now = min(self.now + 1.0, end)
             self.agent.tick(self.now)
+
+    def train(self, probes: list[Probe], steps: int, seconds: float = 2.0) -> None:
+        """All ranks make `steps` steps of so many seconds each."""
+        for _ in range(steps):
+            self.wait(seconds)
+            for probe in probes:
+                probe.step(loss=0.5)
+        self.wait(1.0)
 
     def steps(self, first: int, last: int, seconds: float = 4.0, total: int = 1000) -> None:
         """Steps of so many seconds each."""
@@ -111,3 +121,13 @@ def watch(tmp_path: Path, catalogue: Catalogue) -> Callable[..., Watched]:
 def run(watch: Callable[..., Watched]) -> Watched:
     """A run under watch, with the default settings."""
     return watch()
+
+
+@pytest.fixture
+def probed(watch: Callable[..., Watched], tmp_path: Path) -> tuple[Watched, list[Probe]]:
+    """A run under watch and the probes of its two ranks, by the same clock."""
+    folder = tmp_path / "rings"
+    folder.mkdir()
+    run = watch()
+    run.agent._probing = Probing(folder)
+    return run, [Probe(folder, {"RANK": str(rank)}, lambda: run.now) for rank in (0, 1)]

@@ -6,32 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from stallwatch_exporter.probe.api import Probe
 from stallwatch_exporter.probe.hooks.warned import warn
 from stallwatch_exporter.rings.probing import Probing
 
 SAVES = "zero3-save-unwrapped-model"
 CACHE = "zero3-trace-cache-invalidated"
-
-
-@pytest.fixture
-def probed(watch: Callable[..., Any], tmp_path: Path) -> tuple[Any, list[Probe]]:
-    """A run under watch and the probes of its two ranks, by the same clock."""
-    folder = tmp_path / "rings"
-    folder.mkdir()
-    run = watch()
-    run.agent._probing = Probing(folder)
-    return run, [Probe(folder, {"RANK": str(rank)}, lambda: run.now) for rank in (0, 1)]
-
-
-def train(run: Any, probes: list[Probe], steps: int, seconds: float = 2.0) -> None:
-    for _ in range(steps):
-        run.wait(seconds)
-        for probe in probes:
-            probe.step(loss=0.5)
-    run.wait(1.0)
 
 
 def warn_of_saving(probes: list[Probe]) -> None:
@@ -67,7 +47,7 @@ def test_a_warning_is_an_incident_before_anything_fails(probed: Any) -> None:
     assert incident.primary is not None and incident.primary.fixes
     assert incident.primary.file == "events.jsonl"
     assert run.metric(f"stallwatch_rule_matches_total{{rule={SAVES}}}") == 2
-    train(run, probes, 30)
+    run.train(probes, 30)
     assert len(run.changes) == 1  # neither repeated nor taken back, though the steps go on
     diagnosis = run.end("finished", 0)
     assert finding(diagnosis, SAVES).harm == "harmless"
@@ -78,7 +58,7 @@ def test_a_warning_is_an_incident_before_anything_fails(probed: Any) -> None:
 def test_what_was_warned_of_and_then_failed_is_told_by_the_logs_line(probed: Any) -> None:
     run, probes = probed
     warn_of_saving(probes)
-    train(run, probes, 5)
+    run.train(probes, 5)
     error = "'LlamaForCausalLM' object has no attribute 'zero_gather_16bit_weights_on_model_save'"
     run.say(
         "[rank0]: Traceback (most recent call last):",
@@ -129,7 +109,7 @@ def raise_unseen(probe: Probe, message: str = "CUDA out of memory. Tried to allo
 
 def test_an_exception_that_the_log_does_not_show_is_diagnosed(probed: Any) -> None:
     run, probes = probed
-    train(run, probes, 5)
+    run.train(probes, 5)
     raise_unseen(probes[1])
     run.wait(10)
     assert [(one.rule, one.severity) for one in run.told] == [("cuda-oom", "critical")]
@@ -140,7 +120,7 @@ def test_an_exception_that_the_log_does_not_show_is_diagnosed(probed: Any) -> No
 
 def test_an_exception_that_the_log_shows_counts_once(probed: Any) -> None:
     run, probes = probed
-    train(run, probes, 5)
+    run.train(probes, 5)
     raise_unseen(probes[1], "no such thing as 5 apples")
     run.wait(2)
     run.say(
@@ -175,7 +155,7 @@ def test_silent_invalidations_before_a_standstill_are_its_cause_with_the_modules
     for _ in range(20):
         for probe in probes:
             invalidate(probe)
-        train(run, probes, 1)
+        run.train(probes, 1)
     assert run.told == []
     run.wait(40)
     (stall,) = run.told
@@ -183,7 +163,7 @@ def test_silent_invalidations_before_a_standstill_are_its_cause_with_the_modules
     assert stall.evidence == ["trace cache invalidated: expected blocks.0 (Block), but got blocks.2 (Block)"]
     assert stall.count == 120 and stall.note
     assert run.metric("stallwatch_trace_cache_invalidations_total{rank=0}") == 60
-    train(run, probes, 1)
+    run.train(probes, 1)
     assert run.changes[-1][1:] == ("resolved", "recovered")
 
 
@@ -192,7 +172,7 @@ def test_invalidations_while_steps_go_on_are_harmless(probed: Any) -> None:
     for _ in range(30):
         for probe in probes:
             invalidate(probe, times=1)
-        train(run, probes, 1)
+        run.train(probes, 1)
     diagnosis = run.end("finished", 0)
     assert run.told == []
     assert finding(diagnosis, CACHE).harm == "harmless"
@@ -205,7 +185,7 @@ def test_invalidations_by_design_are_no_finding_even_in_a_standstill(probed: Any
     for _ in range(20):
         for probe in probes:
             invalidate(probe, "external")
-        train(run, probes, 1)
+        run.train(probes, 1)
     run.wait(40)
     assert [incident.rule for incident in run.told] == ["silent-hang-no-error"]
 
@@ -215,7 +195,7 @@ def test_invalidations_that_the_log_tells_count_once(probed: Any) -> None:
     for _ in range(20):
         invalidate(probes[0], times=1)
         run.say("Invalidate trace cache @ step 10: expected module 19, but got module 11")
-        train(run, probes, 1)
+        run.train(probes, 1)
     diagnosis = run.end("finished", 0)
     assert finding(diagnosis, CACHE).count == 20
 
@@ -228,7 +208,7 @@ def test_warnings_of_the_ranks_are_counted_and_the_logs_are_not_counted_beside_t
     for probe in probes:
         probe.add("warnings", 0.0)
         probe.add("warnings", 2.0)
-    train(run, probes, 1)
+    run.train(probes, 1)
     run.say("UserWarning: one of those")
     run.wait(1)
     assert run.metric("stallwatch_warnings_total{rank=0}") == 2

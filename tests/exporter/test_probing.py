@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +18,9 @@ from stallwatch_exporter.probe.ring import RingWriter
 from stallwatch_exporter.rings.probing import BOOTSTRAP, Probing, make_folder, with_probe
 
 
-@pytest.fixture
-def probed(watch: Callable[..., Any], tmp_path: Path) -> tuple[Any, list[Probe]]:
-    """A run under watch and the probes of its two ranks, by the same clock."""
-    folder = tmp_path / "rings"
-    folder.mkdir()
-    run = watch()
-    run.agent._probing = Probing(folder)
-    return run, [Probe(folder, {"RANK": str(rank)}, lambda: run.now) for rank in (0, 1)]
-
-
-def train(run: Any, probes: list[Probe], steps: int, seconds: float = 2.0) -> None:
-    for _ in range(steps):
-        run.wait(seconds)
-        for probe in probes:
-            probe.step(loss=0.5)
-    run.wait(1.0)
-
-
 def test_a_run_that_prints_nothing_shows_its_steps(probed: Any) -> None:
     run, probes = probed
-    train(run, probes, 10)
+    run.train(probes, 10)
     assert run.metric("stallwatch_step") == run.metric("stallwatch_steps_total") == 10
     assert run.metric("stallwatch_rank_step{rank=1}") == 10
     assert run.metric("stallwatch_loss{rank=0}") == 0.5
@@ -49,11 +30,11 @@ def test_a_run_that_prints_nothing_shows_its_steps(probed: Any) -> None:
 
 def test_a_run_that_prints_nothing_and_stops_is_called_stalled_and_recovers(probed: Any) -> None:
     run, probes = probed
-    train(run, probes, 10)
+    run.train(probes, 10)
     run.wait(40)
     assert [(change[0].partition("/")[0], change[1]) for change in run.changes] == [("stall", "open")]
     assert run.told[0].step == 10
-    train(run, probes, 1)
+    run.train(probes, 1)
     assert run.changes[-1][1:] == ("resolved", "recovered")
 
 
@@ -62,7 +43,7 @@ def test_the_logs_numbers_count_no_steps_where_ranks_tell_theirs(probed: Any) ->
     run, probes = probed
     run.say("step 4/4000 loss 3.0")
     for step in range(1, 6):
-        train(run, probes, 1)
+        run.train(probes, 1)
         run.say(f"step {8 * step}/4000 loss 3.0")
     run.wait(1.0)
     assert run.metric("stallwatch_step") == 5
@@ -71,32 +52,32 @@ def test_the_logs_numbers_count_no_steps_where_ranks_tell_theirs(probed: Any) ->
 
 def test_an_evaluation_that_only_the_log_tells_is_no_stall(probed: Any) -> None:
     run, probes = probed
-    train(run, probes, 10)
+    run.train(probes, 10)
     run.say("***** Running Evaluation *****")
     run.wait(600)
     assert run.metric("stallwatch_phase{stallwatch_phase=eval}") == 1
     assert run.changes == []
-    train(run, probes, 1)
+    run.train(probes, 1)
     assert run.metric("stallwatch_phase{stallwatch_phase=train}") == 1
 
 
 def test_a_phase_that_a_rank_tells_lasts_until_its_next_step(probed: Any) -> None:
     run, probes = probed
-    train(run, probes, 10)
+    run.train(probes, 10)
     probes[0].phase("save")
     run.wait(600)
     assert run.metric("stallwatch_phase{stallwatch_phase=save}") == 1
     assert run.changes == []
-    train(run, probes, 1)
+    run.train(probes, 1)
     assert run.metric("stallwatch_phase{stallwatch_phase=train}") == 1
 
 
 def test_ranks_that_begin_anew_at_a_checkpoint_count_on(probed: Any, tmp_path: Path) -> None:
     run, probes = probed
-    train(run, probes, 30)
+    run.train(probes, 30)
     again = Probe(tmp_path / "rings", {"RANK": "0"}, lambda: run.now)
     again.steps = 10.0
-    train(run, [again], 3)
+    run.train([again], 3)
     assert run.metric("stallwatch_step") == 13
     assert run.metric("stallwatch_steps_total") == 32  # the first step after the restart shows where it is
 
@@ -208,7 +189,7 @@ def test_files_that_are_no_rings_disturb_nobody(probed: Any, tmp_path: Path) -> 
     run, probes = probed
     (tmp_path / "rings" / "0-1-1.ring").write_bytes(os.urandom(10_000))
     (tmp_path / "rings" / "0-2-2.ring").write_bytes(b"")
-    train(run, probes, 2)
+    run.train(probes, 2)
     assert run.metric("stallwatch_step") == 2
     assert run.agent.errors == 0
 
