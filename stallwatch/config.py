@@ -173,9 +173,11 @@ def _read_file(config: Config, path: Path) -> None:
                 _line_of(lines, section),
                 f"unknown section [{section}]",
                 f"{near}known are {', '.join(SECTIONS)}",
+                (_nearest(section, SECTIONS) or [""])[0],
             )
         elif not isinstance(table, dict):
-            problem(_line_of(lines, section), f"{section} must be a section", f"write [{section}] on a line")
+            remedy = f"write [{section}] on a line"
+            problem(_line_of(lines, section), f"{section} must be a section", remedy, section)
         else:
             for name, value in table.items():
                 _take_from_file(config, path, lines, section, name, value)

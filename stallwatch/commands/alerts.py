@@ -73,7 +73,7 @@ def test(
 
     With --through prometheus the message takes the way that alerts take, and the first link that does not
     hold is told. Exit code: 1 when a URL did not take it, a link is broken, or a route names a rule or family
-    that there is not. URLs are shown masked.
+    that there is not, or the configuration has another mistake. URLs are shown masked.
     """
     flags = {"alerts__language": language, "exporter__host": host, "exporter__port": port}
     config = app.config_of_chats(**flags)

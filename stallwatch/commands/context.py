@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from stallwatch.config import Config, Setting, load
+from stallwatch.config import UNREAD, Config, Setting, load
 from stallwatch_exporter.notices import tell
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 _CHATS = ("alerts.urls", "alerts.routes")
 _WAYS_IN = ("relay.host", "relay.port", "relay.token")
+# What says who is told, and where it is kept what they were told; "": a mistake that may hide any of them.
+_OF_PEOPLE = ("", "alerts", "relay", "run")
 
 language_option = click.option(
     "--language", type=click.Choice(["en", "zh"]), help="Language of the texts (default: en)."
@@ -66,10 +68,11 @@ class App:
     def config_of_chats(self, **flags: Any) -> Config:
         """As ``sound_config``, for whoever asks what people were told, and sends by hand.
 
-        What is wrong with a chat or a route is told and no reason to stop: the others are in use.
+        What is wrong with a chat or a route is told and no reason to stop: the others are in use. Nor is what
+        has nothing to do with people.
         """
         config = self.config(**flags)
-        if any(problem.key not in _CHATS for problem in config.problems):
+        if any(_hides_people(problem.key) for problem in config.problems):
             raise click.exceptions.Exit(2)
         return config
 
@@ -82,6 +85,10 @@ class App:
         if any(problem.key in _WAYS_IN for problem in config.problems):
             raise click.exceptions.Exit(2)
         return config
+
+
+def _hides_people(key: str) -> bool:
+    return key not in _CHATS and key.partition(".")[0] in (*_OF_PEOPLE, UNREAD)
 
 
 def catalogue_of(config: Config) -> Catalogue:

@@ -67,3 +67,28 @@ def test_no_chat_at_all_says_how_to_add_one(stallwatch: Stallwatch) -> None:
     result = stallwatch("alerts", "test")
     assert result.exit_code == 2
     assert "STALLWATCH_ALERTS_URLS" in result.stderr and "stallwatch.toml" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("mistake", "goes_on"),
+    [
+        ("[stall]\nfactor = 'three'\n", True),
+        ("[rule]\n", True),
+        ("[alert]\nurls = []\n", False),
+        ("[run]\nhome = 3\n", False),
+        ("[wholly-else]\n", False),
+    ],
+)
+def test_a_mistake_elsewhere_is_told_and_the_message_sent(
+    stallwatch: Stallwatch,
+    received: tuple[str, list[dict[str, Any]]],
+    tmp_path: Path,
+    mistake: str,
+    goes_on: bool,
+) -> None:
+    url, bodies = received
+    (tmp_path / "stallwatch.toml").write_text(f"[alerts]\nurls = ['{url}']\n{mistake}")
+    result = stallwatch("alerts", "test")
+    assert "stallwatch.toml:3" in result.stderr or "stallwatch.toml:4" in result.stderr
+    assert (len(bodies), result.exit_code) == ((1, 1) if goes_on else (0, 2))
+    assert stallwatch("alerts", "list").exit_code == (0 if goes_on else 2)
