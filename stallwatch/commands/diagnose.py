@@ -123,6 +123,8 @@ def diagnose(
         from stallwatch.commands.diagnose_each import report_each
 
         unwritten = not _deliver(report_each(found, form, language), output)
+    elif form is None and output is None and not diagnosis.stats.files and problems:
+        unwritten = False  # a verdict on nothing would only stand in front of why nothing was read
     else:
         unwritten = not _deliver(_report(diagnosis, form, language, output), output)
     if page is not None:

@@ -174,6 +174,15 @@ def test_a_baseline_that_is_none(stallwatch: Stallwatch, tmp_path: Path) -> None
     assert "not healthy" not in missing.stderr
 
 
+def test_where_nothing_was_read_only_the_reason_is_told(stallwatch: Stallwatch, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    told = stallwatch("diagnose", "gone.log", "empty")
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert "gone.log: no such file" in told.stderr and "no log files" in told.stderr
+    (tmp_path / "good.log").write_text(STEPS)
+    assert "HEALTHY" in stallwatch("diagnose", "gone.log", "good.log").stdout
+
+
 def test_how_many_processes_read(
     stallwatch: Stallwatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
