@@ -88,6 +88,14 @@ def test_a_killed_rank_is_told_once_and_before_the_stall(run: Any, ranks: Ranks)
     assert ends == [(HANG + "/1", "resolved", "run-failed"), (GONE + "/1", "resolved", "run-failed")]
 
 
+def test_a_kill_that_the_kernel_counted_is_told_with_the_rank(run: Any, ranks: Ranks) -> None:
+    run.agent.memory.counted = lambda: True
+    run.steps(1, 10)
+    ranks.kill(1)
+    run.wait(GONE_SECONDS + 2)
+    assert run.told[0].note.endswith("count of out-of-memory kills has risen since the command started.")
+
+
 def test_a_rank_that_is_back_is_told_and_its_next_end_is_another_episode(run: Any, ranks: Ranks) -> None:
     run.steps(1, 5)
     ranks.kill(1)

@@ -80,11 +80,16 @@ def run_command(
 
 
 def _miner(
-    opening: Callable[[], Opened], queue: ByteQueue, pid: int, notice: Notice, linger: float
+    opening: Callable[[], Opened],
+    queue: ByteQueue,
+    pid: int,
+    notice: Notice,
+    linger: float,
+    counted: Callable[[], bool | None],
 ) -> Miner | None:
     """The thread that watches; none where the system gives no more threads, as the command goes on."""
     try:
-        return Miner(opening, queue, pid, notice, linger)
+        return Miner(opening, queue, pid, notice, linger, counted)
     except RuntimeError as error:
         notice(f"the run cannot be watched ({error}); the command goes on")
         return None
@@ -137,7 +142,7 @@ def _run_command(
         relay.attach(capture.send, capture.resize)
         if capture.problem:
             notice(f"the output cannot be carried through and read ({capture.problem}); the command goes on")
-        miner = _miner(opening, queue, capture.pid, notice, settings.linger_seconds)
+        miner = _miner(opening, queue, capture.pid, notice, settings.linger_seconds, endings.counted)
         returncode = capture.wait()
         ended = time.time()
         # What comes from here on is too late to have ended the command.

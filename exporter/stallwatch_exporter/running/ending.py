@@ -28,6 +28,11 @@ class EndingWatch:
         self._cgroups = cgroups
         self._before = read_oom_kills(proc, cgroups)
 
+    def counted(self) -> bool | None:
+        """Whether the kernel counted an OOM kill since the command started; ``None``: it cannot be read."""
+        now = read_oom_kills(self._proc, self._cgroups)
+        return _oom_kills(self._before, now) is not None if self._before and now else None
+
     def ending(
         self,
         returncode: int,

@@ -7,7 +7,7 @@ command and its processes, and in Kubernetes the pod knows why its container was
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -38,6 +38,7 @@ class MemoryHeld:
     """The most that each rank, and the whole command, was seen to hold."""
 
     def __init__(self) -> None:
+        self.counted: Callable[[], bool | None] = lambda: None  #: asks whether the kernel counted an OOM kill
         self._ranks: dict[int, float] = {}
         self._all = 0
         self._limit = 0
@@ -66,17 +67,18 @@ class MemoryHeld:
         if environ.get("KUBERNETES_SERVICE_HOST"):  # which the kubelet sets in every container
             pod = re.sub(r"[^\w.-]", "", environ.get("HOSTNAME", "")) or "-"
             more.append((_OOMKILLED if ending.kind == "oom-killed" else _ASK).format(pod=pod))
-        known = MemoryKnown(
-            counted=ending.memory.counted if ending.memory is not None else None,
-            held=self._all,
-            limit=self._limit,
-            ranks={rank: int(size) for rank, size in sorted(self._ranks.items())},
-        )
-        return msgspec.structs.replace(
-            ending,
-            detail=" ".join(part for part in more if part),
-            memory=known if known != MemoryKnown() else None,
-        )
+        counted = ending.memory.counted if ending.memory is not None else None
+        known = self._known(counted)
+        return msgspec.structs.replace(ending, detail=" ".join(part for part in more if part), memory=known)
+
+    def now(self) -> MemoryKnown | None:
+        """What is known while the command runs: a process of it may have been killed."""
+        return self._known(self.counted())
+
+    def _known(self, counted: bool | None) -> MemoryKnown | None:
+        ranks = {rank: int(size) for rank, size in sorted(self._ranks.items())}
+        known = MemoryKnown(counted=counted, held=self._all, limit=self._limit, ranks=ranks)
+        return known if known != MemoryKnown() else None
 
 
 def memory_in_chinese(detail: str) -> str:

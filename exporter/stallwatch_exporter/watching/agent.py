@@ -78,6 +78,7 @@ class Agent:
         self._hearing = Hearing(self._reading, self._warned)
         self.response = Response(folder, settings.on_stall, probing, notice)
         self._diagnoser.alone = self.response.alone
+        self._diagnoser.memory = self.memory.now
         self._copies = (
             RankCopies(folder.path, redact, notice, settings.keep_gb * 1e9)
             if folder.problem is None
@@ -230,7 +231,8 @@ class Agent:
         with self._guarded("watching the run"):
             self._watch.set_back(now)
             self._look(present, now)
-            self._alarms.ranks.look(self._hearing.gone, self._progress, now, stalled=self._stall is not None)
+            gone, stands = self._hearing.gone, self._stall is not None
+            self._alarms.ranks.look(gone, self._progress, now, stalled=stands, memory=self.memory.now)
         with self._guarded("gathering the stacks"):
             self._locate(now)
         with self._guarded("the metrics"):

@@ -14,6 +14,7 @@ from stallwatch_exporter.watching.incidents import IncidentBook
 from stallwatch_exporter.watching.rankalarms import RankAlarms
 from stallwatch_exporter.watching.stall import StallState
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
+from stallwatch_rules.diagnosis.kills import TOLD_AS
 from stallwatch_rules.judgements.concerns import CHECKPOINT, SEEN, tells_of
 from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS, STEP_TIME
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -51,7 +52,8 @@ class Alarms:
             page = self._catalogue.pages.get(match.rule)
             if page is None or page.role != "cause" or page.harm != "fatal" or match.rule in self._pending:
                 continue
-            if self._book.get("finding", match.rule) is None:
+            rules = (match.rule, TOLD_AS.get(match.rule, match.rule))
+            if all(self._book.get("finding", rule) is None for rule in rules):
                 self._pending[match.rule] = (now, match)
 
     def warned(self, match: Match, now: float) -> None:
@@ -85,9 +87,10 @@ class Alarms:
             if not everything and not _gathered(since, now):
                 continue
             del self._pending[rule]
-            finding = findings.get(rule)
+            finding = findings.get(rule) or findings.get(TOLD_AS.get(rule, rule))
             if finding is None or finding.harm == "fatal":
-                self._raise(rule, "critical", diagnosis, finding, now, match)
+                told = finding.rule if finding is not None else rule
+                self._raise(told, "critical", diagnosis, finding, now, match)
         for rule, (since, match) in list(self._warnings.items()):
             if not everything and not _gathered(since, now):
                 continue

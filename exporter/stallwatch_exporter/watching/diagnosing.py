@@ -10,7 +10,7 @@ from stallwatch_exporter.running.ending_words import detail_in
 from stallwatch_exporter.watching.guard import Guard
 from stallwatch_exporter.watching.incidents import redacted
 from stallwatch_exporter.watching.stall import StallState
-from stallwatch_rules.endings import Left
+from stallwatch_rules.endings import Left, MemoryKnown
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
@@ -33,6 +33,7 @@ class Diagnoser:
         self._clock = clock
         self.stacks: StallStacks | None = None  #: of the stall that is now
         self.left: list[Left] = []  #: ranks that ended by themselves before the others
+        self.memory: Callable[[], MemoryKnown | None] = lambda: None  #: what is known of it now
         self.alone: Callable[[], bool] = lambda: False  #: whether the command is a single process
         self._at = 0.0
         self._wait = 0.0
@@ -73,7 +74,7 @@ class Diagnoser:
             threshold=state.threshold if state is not None else None,
             stalled=state is not None and state.stalled,
             language=self._language,
-            memory=ending.memory if ending else None,
+            memory=ending.memory if ending else self.memory(),
             left=self.left,
         )
         if found.primary is not None and found.primary.rule == SILENT_HANG and self.alone():

@@ -104,8 +104,12 @@ class Miner:
         pid: int,
         notice: Notice,
         linger: float = 0.0,
+        counted: Callable[[], bool | None] = lambda: None,
     ) -> None:
-        """`linger`: how many seconds /metrics may stay after the end, for a Prometheus to read it."""
+        """`linger`: how many seconds /metrics may stay after the end, for a Prometheus to read it.
+
+        `counted` tells whether the kernel counted an OOM kill since the command started.
+        """
         self._open_agent = open_agent
         self._queue = queue
         self._pid = pid
@@ -115,6 +119,7 @@ class Miner:
         self._read_until = self._copy_until = float("inf")
         self._faults = 0
         self._linger = linger
+        self._counted = counted
         self._concluded = threading.Event()
         self._result: tuple[Agent, Ending, Diagnosis] | None = None
         self._thread = threading.Thread(target=self._run, name="stallwatch agent", daemon=True)
@@ -152,6 +157,7 @@ class Miner:
         try:
             agent, server = self._open_agent()
             agent.response.watch(self._pid)
+            agent.memory.counted = self._counted
             self._mine(Mining(agent, self._queue, self._pid))
             if self._judge is not None:
                 ending = agent.judged(self._judge(list(agent.last_lines)))

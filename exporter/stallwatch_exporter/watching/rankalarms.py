@@ -8,11 +8,12 @@ stall's evidence names who is gone, and an error that a rank printed is an incid
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stallwatch_exporter.incident import RANK_GONE, Severity
 from stallwatch_exporter.watching.goneranks import Gone
 from stallwatch_exporter.watching.incidents import IncidentBook
+from stallwatch_rules.endings import MemoryKnown
 from stallwatch_rules.judgements.conclusions import LEFT_EARLY
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.text.digest import fold_ranks
@@ -30,14 +31,24 @@ class RankAlarms:
         self.told: set[str] = set()  #: rules of those that are open
         self._book = book
 
-    def look(self, gone: Sequence[Gone], tracker: ProgressTracker, now: float, *, stalled: bool) -> None:
-        """Ranks that are missed now."""
+    def look(
+        self,
+        gone: Sequence[Gone],
+        tracker: ProgressTracker,
+        now: float,
+        *,
+        stalled: bool,
+        memory: Callable[[], MemoryKnown | None] = lambda: None,
+    ) -> None:
+        """Ranks that are missed now; `memory` is asked where one may have been killed for want of it."""
         if not gone and not self.told:
             return
         step, total = tracker.last_step, tracker.total_steps
         over = tracker.told_finished or (step is not None and total is not None and step >= total)
         lost = [one for one in gone if not one.well]
         note = say(_of(lost, "gone"), ranks=_named(lost))
+        known = memory() if any(not one.badly for one in lost) else None
+        note += f" {say('gone-counted')}" if known is not None and known.counted else ""
         news = not (stalled or over) and any(self._is_news(one, now) for one in lost)
         self._tell(RANK_GONE, "critical", lost, note, tracker, now, news=news)
         early = [one for one in gone if one.well and one.step is not None]

@@ -17,6 +17,7 @@ from stallwatch_rules.text.sentences import say
 SIGKILL = "host-oom-sigkill"
 FROM_OUTSIDE = "process-killed-from-outside"
 BY_ITSELF = "ommand was ended by SIGKILL"  #: of an ending's sentence: no launcher's word about its worker
+TOLD_AS = {SIGKILL: FROM_OUTSIDE}  #: what `weigh_memory` tells a finding as, where it is not what it seems
 GIB = 2**30
 
 _BY_SIGKILL = (-9, 137)

@@ -301,6 +301,10 @@ SENTENCES: dict[str, tuple[str, str]] = {
         "The processes of ranks {ranks} are gone; the others go on without them.",
         "rank {ranks} 的进程都已不在，其余 rank 仍在运行。",
     ),
+    "gone-counted": (
+        "The kernel's count of out-of-memory kills has risen since the command started.",
+        "命令开始运行后，内核的 OOM kill 计数增加了。",
+    ),
     "rank-gone-early": (
         "Rank {ranks} ended without an error at step {step} of {total}; the others go on without it.",
         "rank {ranks} 在第 {step} 步（共 {total} 步）退出，没有报错；其余 rank 仍在运行。",
