@@ -1,0 +1,58 @@
+"""A rank that SIGKILL ended is told, while its launcher still waits, as what the memory says that it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stallwatch_exporter.running.ending import EndingWatch
+
+GIB = 2**30
+KILLED = (
+    "E1121 08:41:10.745000 26924 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9)"
+    " local_rank: 1 (pid: 27127) of binary: /opt/venv/bin/python"
+)
+OUTSIDE, OOM = "process-killed-from-outside", "host-oom-sigkill"
+
+
+@pytest.mark.parametrize(
+    ("counted", "held", "rule", "note"),
+    [
+        (False, 12, OUTSIDE, "Not the kernel for memory"),
+        (True, 12, OOM, "the kernel's count of out-of-memory kills rose"),
+        (False, 125, OOM, "held up to 125.0 of the 128.0 GiB"),
+        (None, 12, OOM, ""),
+    ],
+)
+def test_a_live_kill_is_weighed_with_the_memory(
+    run: Any, counted: bool | None, held: int, rule: str, note: str
+) -> None:
+    run.agent.memory.counted = lambda: counted
+    run.agent.memory.command(held * GIB, 128 * GIB)
+    for rank in (0, 1):
+        run.agent.memory.rank(rank, {"resident_bytes": held * GIB / 2})
+    run.steps(1, 10)
+    run.say(KILLED)
+    run.wait(2)
+    (told,) = run.told
+    assert (told.kind, told.rule, told.severity) == ("finding", rule, "critical")
+    assert note in told.note and KILLED in told.evidence
+    run.say(KILLED)  # the launcher's summary says it again
+    run.wait(8)
+    assert run.changes == [(f"finding/{rule}/1", "open", "")]
+
+
+def test_the_kernel_is_asked_while_the_command_runs(tmp_path: Path) -> None:
+    events = tmp_path / "cgroup" / "job" / "memory.events"
+    events.parent.mkdir(parents=True)
+    own = tmp_path / "proc" / "self" / "cgroup"
+    own.parent.mkdir(parents=True)
+    assert EndingWatch(tmp_path / "proc", tmp_path / "cgroup").counted() is None
+    own.write_text("0::/job\n")
+    events.write_text("oom 3\noom_kill 2\n")
+    watch = EndingWatch(tmp_path / "proc", tmp_path / "cgroup")
+    assert watch.counted() is False
+    events.write_text("oom 4\noom_kill 3\n")
+    assert watch.counted() is True
