@@ -29,6 +29,7 @@ from stallwatch_rules.diagnosis.findings import (
 )
 from stallwatch_rules.diagnosis.kills import weigh_memory
 from stallwatch_rules.diagnosis.notes import all_flights, notes_of
+from stallwatch_rules.diagnosis.silentexit import ended_silently
 from stallwatch_rules.diagnosis.verdict import Question, verdict_of
 from stallwatch_rules.endings import Left
 from stallwatch_rules.failures.environment import agreed
@@ -127,6 +128,9 @@ def conclude(
     if chosen is not None and (chosen[0].role == "wrapper" or verdict in ("failed", "stalled", "degraded")):
         one = by_rule[chosen[0].rule]
         diagnosis.primary = _primary(one, chosen[1], environment, streams, tracker.last_step, language)
+        if one.role == "symptom" and one.harm == "fatal":
+            silent = ended_silently(found, exceptions, streams, language)
+            diagnosis.primary.fixes[:0] = [silent] if silent else []
     for candidate in causal_order(candidates):
         one = by_rule[candidate.rule]
         diagnosis.findings.append(one.record(_title(one.page, language), tracker.last_step))

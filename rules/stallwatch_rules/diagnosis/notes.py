@@ -5,6 +5,7 @@ from __future__ import annotations
 from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams
 from stallwatch_rules.diagnosis.runs import runs_note
+from stallwatch_rules.diagnosis.silentexit import ended_by_itself, ended_silently
 from stallwatch_rules.diagnosis.uneven import uneven_end, went_on_without
 from stallwatch_rules.diagnosis.verdict import Question
 from stallwatch_rules.failures.flight import Flight, flight_note, reporting
@@ -49,6 +50,9 @@ def notes_of(
         absent = _absent(ranks, streams)
         if absent:
             notes.append(say("absent-ranks", language, ranks=f"rank {fold_ranks(absent)}"))
+    if chosen is not None and chosen.role == "wrapper" and chosen.harm == "fatal":
+        silent = ended_silently(found, exceptions, streams, language)
+        notes += [silent] if silent else []
     other_runs = runs_note(streams, language)
     notes += [other_runs] if other_runs else []
     explained = chosen is not None and chosen.role == "cause" and chosen.rule not in STANDSTILLS
@@ -63,6 +67,8 @@ def notes_of(
     if diagnosis.verdict == "unknown-failure" and not exceptions.fatal:
         told = question.failed is None and not question.ending and not found  # no more than that line
         notes.append(say("ends-in-error" if told else "no-rule", language))
+        by_itself = ended_by_itself(exceptions, streams, question) if chosen is None else ""
+        notes += [by_itself] if by_itself else []
         if progress.finished:
             notes.append(say("training-was-complete", language))
     if by_hand and diagnosis.verdict in ("healthy", "degraded"):

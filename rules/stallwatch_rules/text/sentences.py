@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from stallwatch_rules.text.endingsentences import OF_ENDINGS
+
 SENTENCES: dict[str, tuple[str, str]] = {
     "advancing": (
         "Steps went on: {steps} followed.",
@@ -275,76 +277,7 @@ SENTENCES: dict[str, tuple[str, str]] = {
         "An exception that no rule knows may be the cause: {exception}.",
         "规则库未收录的异常可能才是原因：{exception}。",
     ),
-    "killed-silently": (
-        "SIGKILL ended it, and nothing in the log says why. No evidence that memory ran out was found:"
-        " it is the most frequent reason.",
-        "进程被 SIGKILL 结束，日志没有说明原因。没有找到内存耗尽的证据，但这是最常见的原因。",
-    ),
-    "aborted-at-exit": (
-        "The run had reached its end; this happened while its processes exited. Check that the last"
-        " checkpoint is whole.",
-        "训练已经完成，这是进程退出时发生的。请确认最后一个 checkpoint 完整。",
-    ),
-    "left-early": (
-        "{who} left without an error at step {step}; the others waited for it.",
-        "{who} 在第 {step} 步退出，没有报错，其余 rank 一直在等它。",
-    ),
-    "left-early-no-step": (
-        "{who} left without an error before any step was seen; the others waited for it.",
-        "{who} 在看到任何 step 之前就退出，没有报错，其余 rank 一直在等它。",
-    ),
-    "rank-gone": (
-        "The process of rank {ranks} is gone; the others go on without it.",
-        "rank {ranks} 的进程已不在，其余 rank 仍在运行。",
-    ),
-    "ranks-gone": (
-        "The processes of ranks {ranks} are gone; the others go on without them.",
-        "rank {ranks} 的进程都已不在，其余 rank 仍在运行。",
-    ),
-    "gone-counted": (
-        "The kernel's count of out-of-memory kills has risen since the command started.",
-        "命令开始运行后，内核的 OOM kill 计数增加了。",
-    ),
-    "rank-gone-early": (
-        "Rank {ranks} ended without an error at step {step} of {total}; the others go on without it.",
-        "rank {ranks} 在第 {step} 步（共 {total} 步）退出，没有报错；其余 rank 仍在运行。",
-    ),
-    "ranks-gone-early": (
-        "Ranks {ranks} ended without an error at step {step} of {total}; the others go on without them.",
-        "rank {ranks} 都在第 {step} 步（共 {total} 步）退出，没有报错；其余 rank 仍在运行。",
-    ),
-    "left-somebody": ("one of the processes", "其中一个进程"),
-    "killed-counted": (
-        "SIGKILL, and the kernel's count of out-of-memory kills rose while the command ran.",
-        "进程被 SIGKILL 结束，命令运行期间内核的 OOM kill 计数增加了。",
-    ),
-    "killed-near-limit": (
-        "SIGKILL, and its processes held up to {held} of the {limit} GiB that they may use.",
-        "进程被 SIGKILL 结束，此前各进程合计占用内存最高 {held} GiB，可用上限为 {limit} GiB。",
-    ),
-    "killed-from-outside": (
-        "Not the kernel for memory: its count of out-of-memory kills did not rise, and the processes held up"
-        " to {held} of the {limit} GiB that they may use. Somebody or something sent the signal.",
-        "不是内核因内存不足所杀：OOM kill 计数没有增加，各进程合计占用内存最高 {held} GiB，可用上限为"
-        " {limit} GiB。信号是别的程序或人发的。",
-    ),
-    "killed-afterwards": (
-        "SIGKILL came after {rule}: it is how the run was ended, not why.",
-        "SIGKILL 在 {rule} 之后：它是结束方式，不是原因。",
-    ),
-    "ended-by-signal": (
-        "The signal is how the command ended; nothing in the log says more.",
-        "命令以该信号结束，日志没有更多说明。",
-    ),
-    "told-to-stop": (
-        "A signal from outside asked it to end, and nothing in the log says why: look for who sent it.",
-        "外部信号要求它结束，日志没有说明原因：请查是谁发的。",
-    ),
-    "told-to-stop-beside": (
-        "A signal from outside asked it to end. Before that stands an exception after which training went on:"
-        " {exception}. See whether it is why somebody ended the run.",
-        "外部信号要求它结束。此前日志中有一个异常，之后训练仍在继续：{exception}。请确认它是否就是结束训练的原因。",
-    ),
+    **OF_ENDINGS,
     "no-rule": (
         "The command failed, and nothing in its log says why.",
         "命令失败了，但日志没有说明原因。",

@@ -1,0 +1,48 @@
+"""A rank that ended first, with an exit status of its own and without an error that anybody read.
+
+``raise SystemExit(1)``, ``sys.exit(1)`` and ``os._exit(1)`` print nothing, and what the other ranks print then
+is only that their peer went away. Which rank it was, its launcher knows.
+"""
+
+from __future__ import annotations
+
+from stallwatch_rules.diagnosis.endings import SIGTERM
+from stallwatch_rules.diagnosis.exceptions import Exceptions
+from stallwatch_rules.diagnosis.findings import Found, Streams
+from stallwatch_rules.diagnosis.verdict import Question
+from stallwatch_rules.stream import StreamReading
+from stallwatch_rules.text.sentences import say
+
+_MOST = 127  #: 128 + n stands for a signal, and so do negative numbers
+
+
+def ended_silently(found: list[Found], exceptions: Exceptions, streams: Streams, language: str) -> str:
+    """The sentence that names the rank; empty where there is none, or an error may be its own."""
+    first = {one for one in (_first(stream) for stream in streams.values()) if one is not None}
+    if len(first) != 1:
+        return ""
+    rank, code = first.pop()
+    spoke = {seen.stream[1] for seen in exceptions.unknown if seen.fatal or seen.stream[1] == rank}
+    for one in found:
+        if one.harm == "fatal" and one.role in ("cause", "symptom") and one.rule != SIGTERM:
+            spoke |= {where for _, where in one.hits}
+    if spoke & {rank, None}:
+        return ""
+    return say("ended-silently", language, rank=rank, code=code)
+
+
+def ended_by_itself(exceptions: Exceptions, streams: Streams, question: Question) -> str:
+    """The same of a command without a launcher: no signal ended it, and nothing was raised."""
+    launched = any(stream.summary.codes or stream.summary.spawned for stream in streams.values())
+    if question.kind != "failed" or launched or exceptions.any:
+        return ""
+    return say("ended-by-itself", question.language)
+
+
+def _first(stream: StreamReading) -> tuple[int, int] | None:
+    """The rank that this stream's launcher saw fail first, and its exit status, where it is one."""
+    summary = stream.summary
+    culprits = summary.culprits
+    rank = summary.first if summary.first is not None else culprits[0] if len(culprits) == 1 else None
+    code = summary.codes.get(rank) if rank is not None else None
+    return (rank, code) if rank is not None and code is not None and 0 < code <= _MOST else None

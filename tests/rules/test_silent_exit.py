@@ -1,0 +1,81 @@
+"""A rank that ended first, without a word: named, where its launcher knows it and no error is its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallwatch_rules.matching.matcher import lines_of
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis
+
+STEPS = "".join(f"[rank0]: step {step}/60 loss {2 / step:.4f}\n" for step in range(1, 21))
+PEER = """\
+[rank{rank}]: Traceback (most recent call last):
+[rank{rank}]:   File "/w/train.py", line 8, in <module>
+[rank{rank}]:     loss.backward()
+[rank{rank}]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:46824.
+"""
+OTHER = PEER.replace(
+    "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer", "ValueError:"
+)
+TORCHRUN = """\
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+train.py FAILED
+Failures:
+[1]:
+  rank      : 0 (local_rank: 0)
+  exitcode  : -15 (pid: 23470)  (SIGTERM)
+Root Cause (first observed failure):
+[0]:
+  rank      : 1 (local_rank: 1)
+  exitcode  : {code} (pid: 23471)
+  error_file: <N/A>
+"""
+
+
+def ended(catalogue: Catalogue, text: str, language: str = "en") -> Diagnosis:
+    reading = RunReading(catalogue)
+    reading.feed(lines_of(text))
+    return reading.diagnose(ending="failed: The command exited with 1.", failed=True, language=language)
+
+
+def told(found: Diagnosis) -> list[str]:
+    fixes = found.primary.fixes if found.primary is not None else []
+    return [text for text in (*fixes, *found.notes) if "SystemExit" in text]
+
+
+def test_the_rank_is_named_before_what_the_others_saw_of_it(catalogue: Catalogue) -> None:
+    found = ended(catalogue, STEPS + PEER.format(rank=0) + TORCHRUN.format(code=3))
+    assert found.primary is not None and found.primary.role == "symptom"
+    assert found.primary.fixes[0].startswith("Rank 1 ended first, with exit status 3, and nothing")
+    assert len(told(found)) == 1
+
+
+def test_and_where_only_the_launcher_says_anything(catalogue: Catalogue) -> None:
+    found = ended(catalogue, STEPS + TORCHRUN.format(code=1))
+    assert found.verdict == "unknown-failure"
+    assert [note for note in found.notes if note.startswith("Rank 1 ended first, with exit status 1,")]
+    (chinese,) = told(ended(catalogue, STEPS + TORCHRUN.format(code=1), "zh"))
+    assert chinese.startswith("rank 1 最先退出，退出码 1")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PEER.format(rank=1) + TORCHRUN.format(code=1),  # an error of its own, if only a symptom
+        OTHER.format(rank=1) + TORCHRUN.format(code=1),
+        PEER.replace("[rank{rank}]: ", "") + TORCHRUN.format(code=1),  # anybody's
+        PEER.format(rank=0) + TORCHRUN.format(code=-11),  # a signal
+        PEER.format(rank=0) + TORCHRUN.format(code=137),
+        PEER.format(rank=0),  # nobody knows who was first
+    ],
+)
+def test_what_may_be_explained_is_not_told_as_silent(catalogue: Catalogue, text: str) -> None:
+    assert told(ended(catalogue, STEPS + text)) == []
+
+
+def test_a_single_command_that_ends_itself(catalogue: Catalogue) -> None:
+    found = ended(catalogue, STEPS)
+    assert found.verdict == "unknown-failure" and len(told(found)) == 1
+    assert found.notes[-1].startswith("No signal ended it and nothing was raised")
