@@ -138,6 +138,7 @@ class Progress(msgspec.Struct):
     last_loss: float | None = None  #: never NaN or inf in JSON; see ``Finding`` loss-nan
     stalled_after_step: int | None = None
     finished: bool = False
+    behind: list[int] = []  #: ranks whose steps ended long before the others'
 
 
 class Series(msgspec.Struct):

@@ -32,7 +32,7 @@ def notes_of(
     question: Question,
     by_hand: bool,
 ) -> list[str]:
-    """The notes, in the order in which they help."""
+    """The notes, in the order in which they help; which ranks are behind, the progress is told."""
     language = question.language
     notes: list[str] = []
     flights = all_flights(streams)
@@ -59,11 +59,13 @@ def notes_of(
     if not explained and any(one.rule in TIMEOUTS and one.harm == "fatal" for one in found):
         counters = flight_note(flights, language)
         notes += [counters] if counters else []
-    uneven = ""
+    uneven = None
     if diagnosis.verdict in ("failed", "stalled", "unknown-failure") and not progress.finished:
-        uneven = uneven_end(tracker.steps, language)
-    uneven = uneven or ("" if other_runs else went_on_without(streams, language))
-    notes += [uneven] if uneven else []
+        uneven = uneven_end(tracker.steps)
+    uneven = uneven or (None if other_runs else went_on_without(streams))
+    if uneven is not None:
+        progress.behind = sorted(uneven.behind)
+        notes.append(uneven.note(language))
     if diagnosis.verdict == "unknown-failure" and not exceptions.fatal:
         told = question.failed is None and not question.ending and not found  # no more than that line
         notes.append(say("ends-in-error" if told else "no-rule", language))

@@ -36,19 +36,32 @@ class _Course:
         return max(later - earlier for earlier, later in pairwise(self.steps[-LATE - 1 :]))
 
 
-def uneven_end(steps: Mapping[int | None, int], language: str) -> str:
+@dataclass(frozen=True)
+class Uneven:
+    """Ranks whose steps ended before the others'."""
+
+    behind: Mapping[int, int]  #: rank → its last step
+    usual: int  #: where most others ended
+
+    def note(self, language: str) -> str:
+        """``rank 2 ended at step 29, before the others (400): look there first.``"""
+        ranks, step = f"rank {fold_ranks(self.behind)}", min(self.behind.values())
+        return say("uneven-end", language, ranks=ranks, step=step, others=self.usual)
+
+
+def uneven_end(steps: Mapping[int | None, int]) -> Uneven | None:
     """The ranks of a run that failed or stands whose steps ended before nearly all others': look there."""
     known = {rank: step for rank, step in steps.items() if rank is not None}
     if len(known) < 4:
-        return ""
+        return None
     usual, count = Counter(known.values()).most_common(1)[0]
     behind = {rank: step for rank, step in known.items() if step < usual - 1}
     if not behind or count < 0.75 * len(known):
-        return ""
-    return _told(behind, usual, language)
+        return None
+    return Uneven(behind, usual)
 
 
-def went_on_without(streams: Streams, language: str) -> str:
+def went_on_without(streams: Streams) -> Uneven | None:
     """The ranks that printed as regularly as the others and then no more, while those went on for long.
 
     Most ranks of a healthy run print little, or only at the start: so it takes the same counter, the same
@@ -56,25 +69,20 @@ def went_on_without(streams: Streams, language: str) -> str:
     """
     courses = _courses(streams)
     if len(courses) < 3:
-        return ""
+        return None
     usual = median_high(course.steps[-1] for course in courses.values())
     gap = median_high(course.gap for course in courses.values())
     peers = [course for course in courses.values() if abs(course.steps[-1] - usual) <= ALIKE * gap]
     enough = max(2, MOST * len(courses))
     if len(peers) < enough:
-        return ""
+        return None
     behind = {
         rank: course.steps[-1]
         for rank, course in courses.items()
         if usual - course.steps[-1] >= BEYOND * course.gap
         and sum(_ended_before(course, peer) for peer in peers) >= enough
     }
-    return _told(behind, usual, language) if behind else ""
-
-
-def _told(behind: Mapping[int, int], usual: int, language: str) -> str:
-    ranks = f"rank {fold_ranks(behind)}"
-    return say("uneven-end", language, ranks=ranks, step=min(behind.values()), others=usual)
+    return Uneven(behind, usual) if behind else None
 
 
 def _courses(streams: Streams) -> dict[int, _Course]:

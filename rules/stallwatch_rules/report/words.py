@@ -12,6 +12,14 @@ _WORDS: dict[str, tuple[str, str]] = {
     "no-training-log": ("NO TRAINING LOG", "不是训练日志"),
     # what a verdict without a primary cause means
     "healthy.text": ("Nothing in this log says that the run is in trouble.", "日志中没有发现训练异常。"),
+    "behind-finished.text": (
+        "The run finished, but {ranks} ended long before the others.",
+        "训练已结束，但 {ranks} 远早于其他 rank 停止。",
+    ),
+    "behind.text": (
+        "No failure was found in this log, but {ranks} ended long before the others.",
+        "日志中没有发现失败，但 {ranks} 远早于其他 rank 停止。",
+    ),
     "unknown-failure.text": (
         "The run failed, and no rule of the catalogue knows why.",
         "训练失败，规则库中没有与之对应的原因。",
