@@ -7,6 +7,7 @@ from pathlib import Path
 import streamlit as st
 
 from stallwatch_dashboard.pages.common import PAGES, leave_last_page, page
+from stallwatch_dashboard.pages.missing import missing_page
 from stallwatch_dashboard.pages.signin import admit, draw_person
 from stallwatch_dashboard.sources.embedded import shared
 
@@ -19,6 +20,8 @@ def main(first: str = "runs") -> None:
     st.set_page_config(page_title="Stallwatch", page_icon=icon, layout="wide")
     if not admit():
         return
-    chosen = st.navigation([page(name, default=name == first) for name in PAGES], position="top")
+    pages = {name: page(name, default=name == first) for name in PAGES}
+    nowhere = missing_page(pages)
+    chosen = st.navigation([*pages.values(), *nowhere], position="top")
     draw_person()
     chosen.run()

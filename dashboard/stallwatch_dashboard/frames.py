@@ -7,8 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
+Floats = NDArray[np.float64]
 COLUMNS = {"rank": "Int64", "t": "float64", "v": "float64"}
 MOST_RANKS = 8  #: lines of one chart; a run of more ranks is shown by its lowest and highest
 
@@ -141,7 +144,8 @@ def phases(frame: pd.DataFrame) -> tuple[tuple[float, str], ...]:
 
 def of_run(times: Any, values: Any) -> pd.DataFrame:
     """A frame of the run as a whole."""
-    return pd.DataFrame({"rank": pd.NA, "t": times, "v": values}).astype(COLUMNS)
+    none = pd.arrays.IntegerArray(np.zeros(len(times), "int64"), np.ones(len(times), bool))
+    return pd.DataFrame({"rank": none, "t": np.asarray(times, "float64"), "v": np.asarray(values, "float64")})
 
 
 def highest(frame: pd.DataFrame) -> pd.DataFrame:
@@ -158,6 +162,10 @@ def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
     """Mean seconds a step between moments at which the number of steps went up."""
     if sums.empty or counts.empty:
         return empty()
+    if _is_one_line(sums) and _is_one_line(counts) and np.array_equal(sums["t"], counts["t"]):
+        seconds, steps = sums["v"].to_numpy(), counts["v"].to_numpy()
+        if sums["rank"].head(1).equals(counts["rank"].head(1)) and not np.isnan([seconds, steps]).any():
+            return _durations_of_one(sums, seconds, steps)  # nearly always: one run, the same scrapes
     both = sums.merge(counts, how="outer", on=["rank", "labels", "t"], suffixes=("", "_count"))
     both["key"] = _key(both)
     both = both.sort_values(["key", "t"])
@@ -168,6 +176,14 @@ def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
     done = steps["v_count"] > 0
     out = fresh.loc[done, ["rank", "t"]].assign(v=(steps["v"] / steps["v_count"])[done])
     return out.reset_index(drop=True)
+
+
+def _durations_of_one(rows: pd.DataFrame, seconds: Floats, steps: Floats) -> pd.DataFrame:
+    counted = np.flatnonzero(np.diff(steps, prepend=np.nan) != 0)
+    taken, done = np.diff(seconds[counted]), np.diff(steps[counted])
+    up = done > 0
+    ends = rows.iloc[counted[1:][up]]
+    return ends[["rank", "t"]].assign(v=taken[up] / done[up]).reset_index(drop=True)
 
 
 def thin(frame: pd.DataFrame, points: int = 2000) -> pd.DataFrame:
@@ -198,13 +214,19 @@ def _key(frame: pd.DataFrame) -> pd.Series:
 def _fold(frame: pd.DataFrame, how: Callable[[pd.DataFrame], pd.Series]) -> pd.DataFrame:
     if frame.empty:
         return empty()
-    if frame["rank"].nunique(dropna=False) * frame["labels"].nunique(dropna=False) == 1:
-        wide = frame.set_index("t")[["v"]]
-    else:
-        wide = frame.assign(key=_key(frame)).pivot(index="t", columns="key", values="v")
-    wide = wide.sort_index().ffill()
+    if _is_one_line(frame) and not np.isnan(frame["v"].to_numpy()).any():
+        return of_run(frame["t"], frame["v"])
+    wide = frame.assign(key=_key(frame)).pivot(index="t", columns="key", values="v").sort_index().ffill()
     folded = how(wide)
     return of_run(folded.index, folded.to_numpy())
+
+
+def _is_one_line(frame: pd.DataFrame) -> bool:
+    """Whether all rows are of one series. As stores tell them, they are in the order of time then."""
+    if frame.empty:
+        return False
+    ranks, labels = frame["rank"].to_numpy("int64", na_value=-1), frame["labels"].to_numpy()
+    return bool((ranks == ranks[0]).all() and (labels == labels[0]).all() and (np.diff(frame["t"]) > 0).all())
 
 
 def _columns(frame: pd.DataFrame) -> pd.DataFrame:
@@ -215,17 +237,20 @@ def _told(frame: pd.DataFrame, last_step_at: float | None) -> pd.DataFrame:
     """Without the plateau after the last step: nobody measured there, the run only repeats what it said."""
     if last_step_at is None or frame.empty:
         return frame
-    late = frame["t"] > last_step_at + _LATE_SECONDS
-    told = frame[~late]
-    if told.empty:
+    times, values = frame["t"].to_numpy(), frame["v"].to_numpy()
+    late = times > last_step_at + _LATE_SECONDS
+    if late.all():
         return frame.drop_duplicates("rank").reset_index(drop=True)
     # Of a number that stays the same the next point may be the one after the last step: it held until there.
-    ends, follow = (rows.groupby("rank", dropna=False) for rows in (told, frame[late]))
-    held = ends.tail(1).merge(follow.head(1), on=["rank", "v"], suffixes=("", "_late"))
-    held = held[held["t"] < last_step_at].assign(t=last_step_at)[list(COLUMNS)]
-    if held.empty:
-        return told.reset_index(drop=True)
-    return pd.concat([told, held]).sort_values(["rank", "t"], kind="stable", ignore_index=True)
+    ranks = frame["rank"].to_numpy("int64", na_value=-1)
+    stays = (values[1:] == values[:-1]) | (np.isnan(values[1:]) & np.isnan(values[:-1]))
+    held = late[1:] & ~late[:-1] & (ranks[1:] == ranks[:-1]) & stays
+    held &= times[:-1] < last_step_at
+    rows = np.sort(np.concatenate([np.flatnonzero(~late), np.flatnonzero(held)]))
+    told = frame.take(rows).reset_index(drop=True)
+    again = np.flatnonzero(np.diff(rows, prepend=-1) == 0)
+    told.loc[again, "t"] = last_step_at
+    return told
 
 
 def _of_phase(frame: pd.DataFrame, phase: str) -> pd.DataFrame:

@@ -14,6 +14,8 @@ _WORDS: dict[str, tuple[str, str]] = {
     "runs": ("Runs", "训练任务"),
     "run": ("Run", "任务详情"),
     "postmortem": ("Post-mortem", "事后诊断"),
+    "no_such_page": ("There is no page {0}", "没有页面 {0}"),
+    "no_such_page_next": ("These are the pages:", "可用的页面："),
     "language": ("Language", "语言"),
     "logs": ("Log", "日志"),
     "incidents": ("Incidents", "事件"),

@@ -126,7 +126,7 @@ def page_settings(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dashb
 def wait_for() -> Callable[..., None]:
     """Wait until something is true that another thread or process brings about; fail after a while."""
 
-    def wait(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+    def wait(condition: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, f"waited {seconds:g} s in vain: {what}"

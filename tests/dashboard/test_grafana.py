@@ -180,7 +180,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     try:
         for _ in range(600):
             try:
-                urllib.request.urlopen(f"http://{address}/-/ready", timeout=2)
+                urllib.request.urlopen(f"http://{address}/-/ready", timeout=120)
                 break
             except OSError:
                 time.sleep(0.05)
@@ -196,7 +196,7 @@ def test_a_real_prometheus_takes_every_query(prometheus: str, uid: str, query: s
     plain = query.replace("$run", "a-run").replace("$__range", "1h")
     address = f"{prometheus}/api/v1/query?" + urllib.parse.urlencode({"query": plain})
     try:
-        answer = json.load(urllib.request.urlopen(address, timeout=10))
+        answer = json.load(urllib.request.urlopen(address, timeout=120))
     except urllib.error.HTTPError as error:
         pytest.fail(f"{uid}: {query}: {error.read().decode()}")
     assert answer["status"] == "success"

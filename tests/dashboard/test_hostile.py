@@ -147,7 +147,7 @@ Elvis is in the building
 
 def page(name: str, **query: str) -> AppTest:
     script = f"from stallwatch_dashboard.app import main\nmain({name!r})"
-    app = AppTest.from_string(script, default_timeout=60)
+    app = AppTest.from_string(script, default_timeout=120)
     for key, value in query.items():
         app.query_params[key] = value
     return app.run()

@@ -57,7 +57,7 @@ def test_it_serves_scrapes_without_a_reader_and_ends_with_ctrl_c(
     started: tuple[subprocess.Popen[bytes], int, list[psutil.Process]], home: Path
 ) -> None:
     starter, port, family = started
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=120) as answer:
         assert b"<title>" in answer.read()
     assert (home / "metrics.duckdb").exists()
     listening = [
@@ -68,7 +68,7 @@ def test_it_serves_scrapes_without_a_reader_and_ends_with_ctrl_c(
     ]
     assert listening and set(listening) == {"127.0.0.1"}
     starter.send_signal(signal.SIGINT)
-    assert starter.wait(20) == 0
+    assert starter.wait(120) == 0
     assert not [process for process in family if process.is_running()]
 
 
@@ -79,7 +79,7 @@ def test_it_ends_when_its_starter_is_killed(
     assert family
     starter.kill()
     starter.wait()
-    _, left = psutil.wait_procs(family, timeout=20)
+    _, left = psutil.wait_procs(family, timeout=120)
     assert not left
 
 

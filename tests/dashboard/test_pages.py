@@ -30,7 +30,7 @@ HOSTILE = "<script>alert(1)</script> **bold** [x](javascript:alert(1)) $x$ :red[
 
 def page(name: str, **query: str) -> AppTest:
     app = AppTest.from_string(
-        f"from stallwatch_dashboard.app import main\nmain({name!r})", default_timeout=60
+        f"from stallwatch_dashboard.app import main\nmain({name!r})", default_timeout=120
     )
     for key, value in query.items():
         app.query_params[key] = value
@@ -62,7 +62,7 @@ def stuck(
     store = IncidentStore.at_home(home)
     store.upsert(incident)
     store.close()
-    until = time.monotonic() + 60  # a round waits for a second: a busy machine takes longer
+    until = time.monotonic() + 120  # a round waits for a second: a busy machine takes longer
     while shared().scraper.answered("stuck") is None:
         assert time.monotonic() < until
         shared().scraper.scrape_once()

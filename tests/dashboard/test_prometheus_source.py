@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +20,7 @@ from stallwatch_dashboard.sources.prometheus import PrometheusStore
 from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.serving.metrics import RunMetrics
 
-PROMETHEUS = shutil.which("prometheus")
+PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
 pytestmark = [
     pytest.mark.server,
     pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus: apt-get install prometheus"),
@@ -60,17 +62,29 @@ def server(numbers: RunMetrics, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
     folder = tmp_path_factory.mktemp("prometheus")
     exporter, thread = start_http_server(0, addr="127.0.0.1", registry=numbers.registry)
-    config = folder / "prometheus.yml"
-    config.write_text(
+    scraped = (
         "global: {scrape_interval: 1s}\n"
         "scrape_configs:\n"
         f"  - {{job_name: stallwatch, static_configs: [{{targets: ['127.0.0.1:{exporter.server_port}']}}]}}\n"
     )
+    try:
+        with prometheus(folder, scraped) as url:
+            yield url
+    finally:
+        exporter.shutdown()
+        exporter.server_close()
+        thread.join()
+
+
+@contextlib.contextmanager
+def prometheus(folder: Path, config: str) -> Iterator[str]:
+    """A server on ``folder/data``; its address."""
+    (folder / "prometheus.yml").write_text(config)
     port = free_port()
     child = subprocess.Popen(
         [
             str(PROMETHEUS),
-            f"--config.file={config}",
+            f"--config.file={folder / 'prometheus.yml'}",
             f"--storage.tsdb.path={folder / 'data'}",
             f"--web.listen-address=127.0.0.1:{port}",
         ],
@@ -82,16 +96,13 @@ def server(numbers: RunMetrics, tmp_path_factory: pytest.TempPathFactory) -> Ite
     finally:
         child.terminate()
         child.wait(20)
-        exporter.shutdown()
-        exporter.server_close()
-        thread.join()
 
 
 @pytest.fixture
 def store(server: str, wait_for: Callable[..., None]) -> PrometheusStore:
     """Asked once it has scraped the run twice."""
     made = PrometheusStore(server)
-    wait_for(lambda: len(made.series(RUN, "stallwatch_step")) >= 2, "two scrapes", 60.0)
+    wait_for(lambda: len(made.series(RUN, "stallwatch_step")) >= 2, "two scrapes", 120.0)
     return made
 
 
@@ -121,6 +132,67 @@ def test_a_run_that_nobody_knows_is_empty(store: PrometheusStore) -> None:
     assert store.glances(["nobody"], time.time())["nobody"].step is None
 
 
+@pytest.mark.skipif(PROMTOOL is None, reason="no promtool: apt-get install prometheus")
+def test_runs_that_are_scraped_no_more_keep_their_last_numbers(
+    tmp_path: Path, wait_for: Callable[..., None]
+) -> None:
+    """Their time to the second, and with two questions for all of them, however many there are."""
+    now = int(time.time())
+    ends = {f"gone.{n}": now - 3000 - 70 * n for n in range(60)}
+    lines = [
+        f'{name}{{run="{run}"{labels}}} {value} {end - 60 * back}'
+        for name, labels, value in (
+            ("stallwatch_log_lines_total", "", 5),
+            ("stallwatch_step", "", 41),
+            ("stallwatch_memory_peak_bytes", ',rank="1"', 2**30),
+            ("stallwatch_memory_peak_bytes", ',rank="0"', 2**31),
+        )
+        for run, end in ends.items()
+        for back in range(10, -1, -1)
+    ]
+    text = tmp_path / "history.om"
+    text.write_text("\n".join([*lines, "# EOF\n"]))
+    words = [str(PROMTOOL), "tsdb", "create-blocks-from", "openmetrics", "--quiet", str(text)]
+    subprocess.run([*words, str(tmp_path / "data")], check=True, stdout=subprocess.DEVNULL)
+    with prometheus(tmp_path, "scrape_configs: []\n") as url:
+        store = PrometheusStore(url)
+        wait_for(lambda: bool(store.last_seen()), "the history", 120.0)
+        assert store.last_seen() == ends
+        asked = noted(store)
+        found = store.glances(ends, time.time())
+        assert {one.step for one in found.values()} == {41}
+        assert {one.memory_bytes for one in found.values()} == {2**31}
+        assert sum("last_over_time" in question for question in asked) == 2
+        asked.clear()
+        assert store.glances(ends, time.time()) == found and store.last_seen() == ends
+        assert not any("last_over_time" in question for question in asked)
+        store.close()
+
+
+def test_a_run_page_asks_four_questions(store: PrometheusStore, server: str) -> None:
+    """Two with a line a rank, one for all other lines and one for what is now."""
+    now = time.time()
+    still = PrometheusStore(server, clock=lambda: now)
+    still.first_seen(RUN)
+    asked = noted(still)
+    found = frames.from_store(still, RUN)
+    assert not found.steps.empty and not found.rank_steps.empty
+    assert len(asked) == 4 and all(question.startswith("{__name__=~") for question in asked)
+
+
+def noted(store: PrometheusStore) -> list[str]:
+    """The questions that it asks from now on."""
+    asked: list[str] = []
+    real = store._server.get
+
+    def get(path: str, **query: str) -> Any:
+        asked.append(query["query"])
+        return real(path, **query)
+
+    store._server.get = get  # type: ignore[method-assign]
+    return asked
+
+
 def test_a_server_that_is_gone_is_told_without_its_password() -> None:
     store = PrometheusStore(f"http://user:s3cr3t@127.0.0.1:{free_port()}")
     assert store.last_seen() == {} and store.series("run", "stallwatch_step").empty
@@ -136,7 +208,7 @@ def test_the_pages_stand_on_it(
     try:
         for name in ("runs", "run", "incidents", "health"):
             script = f"from stallwatch_dashboard.app import main\nmain({name!r})"
-            app = app_test.AppTest.from_string(script, default_timeout=60)
+            app = app_test.AppTest.from_string(script, default_timeout=120)
             app.query_params["run"] = RUN
             app.run()
             assert not app.exception, name

@@ -45,7 +45,8 @@ def make_scraper(store: MetricStore, home: Path, clock: Clock) -> Iterator[Calla
     made: list[Scraper] = []
 
     def make(**options: object) -> Scraper:
-        made.append(Scraper(store, home, clock=clock, **options))  # type: ignore[arg-type]
+        # A round waits for the answers for as long as one is to take: a busy machine needs more than a second.
+        made.append(Scraper(store, home, clock=clock, **{"every": 60.0, **options}))  # type: ignore[arg-type]
         return made[-1]
 
     yield make
@@ -176,7 +177,7 @@ def test_an_endpoint_that_hangs_delays_no_other(
     def get(url: str) -> str:
         asked.append(url)
         if "slow" in url:
-            release.wait(20)
+            release.wait(120)
             raise FetchError("gone")
         return f'stallwatch_step{{run="quick"}} {len(asked)}\n'
 
@@ -228,6 +229,6 @@ def test_the_thread_scrapes_until_it_is_closed(
     scraper = make_scraper(get=get, every=0.01)
     scraper.start()
     for _ in range(3):
-        assert rounds.acquire(timeout=20)
+        assert rounds.acquire(timeout=120)
     scraper.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "scraper"]

@@ -1,4 +1,4 @@
-"""What ``streamlit run`` serves: its own application with the script, our gate for uploads, and the login.
+"""What ``streamlit run`` serves: its own application with the script, uploads, addresses and the login.
 
 Streamlit finds the application by its name and class in this file (streamlit 1.58, app_discovery.py).
 The login's secrets are handed over in memory: they stand in no file and on no command line.
@@ -11,6 +11,7 @@ from streamlit import runtime
 from streamlit.starlette import App
 
 from stallwatch_dashboard.access import secrets_of
+from stallwatch_dashboard.addresses import Signposts
 from stallwatch_dashboard.cookie_secret import kept_cookie_secret
 from stallwatch_dashboard.sources.embedded import shared
 from stallwatch_dashboard.uploads.gate import LEDGER, UploadGate
@@ -29,5 +30,8 @@ _secrets = (
 app = App(
     Path(__file__).with_name("streamlit_app.py"),
     secrets=_secrets,
-    middleware=[Middleware(UploadGate, ledger=LEDGER, most=_told.max_uploads_mb * 1024 * 1024, alive=_alive)],
+    middleware=[
+        Middleware(UploadGate, ledger=LEDGER, most=_told.max_uploads_mb * 1024 * 1024, alive=_alive),
+        Middleware(Signposts),
+    ],
 )

@@ -1,0 +1,82 @@
+"""Addresses that people type or guess, and the page that each of them means.
+
+Streamlit shows its first page for a name that it does not know, under a box in English, and nothing at all
+for a path of several parts (1.67: the files of the frontend are looked for beside it). So both are led
+elsewhere before Streamlit sees them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote, urlencode
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+#: Pages by other names, written small and without - and _; "" is the first page, which has the bare address.
+_MEANT = {
+    **dict.fromkeys(("runs", "home", "index", "index.html", "dashboard"), ""),
+    **dict.fromkeys(("run", "job", "training"), "run"),
+    **dict.fromkeys(("incidents", "incident", "alerts", "alert"), "incidents"),
+    **dict.fromkeys(("postmortem", "postmortems", "diagnose", "diagnosis", "upload"), "postmortem"),
+    **dict.fromkeys(("reports", "report"), "postmortem"),
+    **dict.fromkeys(("rules", "rule", "catalogue", "catalog"), "rules"),
+    **dict.fromkeys(("health", "status"), "health"),
+}
+#: What a further part of the path names there.
+_FURTHER = {"": "run", "run": "run", "incidents": "incident", "postmortem": "report", "rules": "rule"}
+#: What Streamlit serves itself (1.67, web/server/starlette), and what browsers and probes ask every host for.
+_SERVED = ("_stcore", "static", "media", "component", "app", "auth", "oauth2callback", ".well-known")
+
+
+def led_to(path: str, query: str = "") -> str | None:
+    """The address to go to instead; None where the path is a page's own, or none that a person types."""
+    parts = [part for part in path.split("/") if part]
+    if not parts or parts[0] in _SERVED:
+        return None
+    meant = _MEANT.get(re.sub("[-_]", "", parts[0].casefold()))
+    if len(parts) == 1 and meant in (None, parts[0]):
+        return None
+    asked = parse_qsl(query, keep_blank_values=True)
+    further = "/".join(parts[1:])
+    if meant is None:
+        name = quote(parts[0], safe="")
+    elif meant == "" and (further or any(key == "run" for key, _ in asked)):
+        name = "run"  # the page of one run, not that of all
+    else:
+        name = meant
+    if further and (key := _FURTHER.get(meant) if meant is not None else None):
+        asked = [(key, further), *((one, value) for one, value in asked if one != key)]
+    return f"/{name}" + (f"?{urlencode(asked)}" if asked else "")
+
+
+class Signposts:
+    """ASGI middleware that leads a person's browser there; everything else goes its way."""
+
+    def __init__(self, app: Application) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with a redirect, or hand on."""
+        there = None
+        if scope["type"] == "http" and scope["method"] in ("GET", "HEAD") and _wants_a_page(scope):
+            there = led_to(scope["path"], scope.get("query_string", b"").decode("latin-1"))
+        if there is None:
+            await self._app(scope, receive, send)
+            return
+        headers = [(b"location", there.encode("latin-1", "replace")), (b"content-length", b"0")]
+        await send({"type": "http.response.start", "status": 307, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+
+def _wants_a_page(scope: Scope) -> bool:
+    return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
+
+
+def readable(name: str) -> str:
+    """A page's name as a person typed it."""
+    return unquote(name)[:200]

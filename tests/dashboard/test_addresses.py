@@ -1,0 +1,81 @@
+"""Addresses that are no page's own: led to the page that is meant, or told that there is none."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from stallwatch_dashboard.addresses import Signposts, led_to
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "there"),
+    [
+        ("/post-mortem", "", "/postmortem"),
+        ("/Post_Mortem/", "lang=zh", "/postmortem?lang=zh"),
+        ("/runs", "state=stalled&q=a+b", "/?state=stalled&q=a+b"),
+        ("/Run", "run=x", "/run?run=x"),
+        ("/runs", "run=x", "/run?run=x"),
+        ("/runs/grpo 7b", "", "/run?run=grpo+7b"),
+        ("/run/a", "run=b&lang=zh", "/run?run=a&lang=zh"),
+        ("/incident/stuck/stall/rule/1", "", "/incidents?incident=stuck%2Fstall%2Frule%2F1"),
+        ("/rule/cuda-oom", "", "/rules?rule=cuda-oom"),
+        ("/health/now", "", "/health"),
+        ("/no\r\nsuch/page?", "", "/no%0D%0Asuch"),
+        ("//example.org/x", "", "/example.org"),
+    ],
+)
+def test_what_is_meant_is_found(path: str, query: str, there: str) -> None:
+    assert led_to(path, query) == there
+    assert led_to(there.partition("?")[0], there.partition("?")[2]) is None  # and no further
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/", "/run", "/incidents/", "/nonsense", "/favicon.png", "/_stcore/health", "/static/js/index.js"),
+        *("/component/stallwatch_dashboard.pages.board.board/index.html", "/media/x.html", "/auth/login"),
+    ],
+)
+def test_pages_and_what_streamlit_serves_are_left_alone(path: str) -> None:
+    assert led_to(path) is None
+
+
+@pytest.mark.parametrize(("accept", "status"), [("text/html,*/*;q=0.8", 307), ("*/*", 200)])
+def test_only_a_persons_browser_is_led(accept: str, status: int) -> None:
+    sent: list[Any] = []
+
+    async def application(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def collect(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/post-mortem", "query_string": b"lang=zh"}
+    scope["headers"] = [(b"accept", accept.encode())]
+    asyncio.run(Signposts(application)(scope, None, collect))  # type: ignore[arg-type]
+    assert sent[0]["status"] == status
+    assert (b"location", b"/postmortem?lang=zh") in sent[0]["headers"] or status == 200
+
+
+def test_a_name_that_is_no_page_is_told_with_the_way_to_those_that_are(page_settings: object) -> None:
+    testing = pytest.importorskip("streamlit.testing.v1")
+    script = (
+        "from streamlit.runtime.scriptrunner import get_script_run_ctx\n"
+        "from stallwatch_dashboard.app import main\n"
+        "import streamlit as st\n"
+        "if 'told' not in st.session_state:\n"  # a browser names the page once
+        "    get_script_run_ctx().pages_manager.set_script_intent('', '**no**-such%20page')\n"
+        "    st.session_state.told = True\n"
+        "main()\n"
+    )
+    app = testing.AppTest.from_string(script, default_timeout=60).run()
+    for _ in range(2):
+        assert not app.exception
+        assert app.markdown[0].value == r"## There is no page \*\*no\*\*\-such page"
+        assert {link.proto.page for link in app.get("page_link")} == {
+            *("", "run", "incidents", "postmortem", "rules", "health")
+        }
+        app.run()  # as when a language is chosen
