@@ -8,15 +8,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from stallwatch_exporter.files.heads import broken_at
+from stallwatch_exporter.files.heads import HEAD, broken_at
 from stallwatch_exporter.files.inputs import InputProblem
 from stallwatch_exporter.files.logfiles import LogFile
+from stallwatch_exporter.files.portions import is_sparse
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.reading import Parted, RunReading
 from stallwatch_rules.sieve.engine import sieve_engine
 from stallwatch_rules.sieve.sieve import SieveEngine
-from stallwatch_rules.sieve.sourcereading import SourceReading
+from stallwatch_rules.sieve.sourcereading import UTF16_MARKS, SourceReading
+from stallwatch_rules.sieve.state import SieveSizes
 
 Within = Callable[[int], None]  #: told how many bytes of a file were read
 
@@ -55,6 +57,8 @@ def read_file(file: LogFile, reading: RunReading, engines: Engines, within: With
     chunks = file.chunks(read.problems, read.binary)
     head = next(chunks, b"")
     source = SourceReading(reading, LineReader(file.name, file.rank, broken_at(head)), engines.sieve)
+    if file.plain and len(head) == HEAD and head[:2] not in UTF16_MARKS and not is_sparse(file.path):
+        chunks = file.cells(HEAD, SieveSizes().cell, read.problems)
     for chunk in itertools.chain((head,) if head else (), chunks):
         source.feed(chunk)
         within(source.bytes)

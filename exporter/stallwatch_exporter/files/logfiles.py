@@ -18,6 +18,7 @@ from stallwatch_exporter.files.decompress import Kind, expanded, kind_of
 from stallwatch_exporter.files.heads import head_first
 from stallwatch_exporter.files.inputs import InputError, InputProblem, Limits, Meter
 from stallwatch_exporter.files.lognames import enters_folder, may_be_log, takes_name
+from stallwatch_exporter.files.portions import cells
 from stallwatch_exporter.files.trainer_state import trainer_state_lines
 from stallwatch_exporter.notices import printable
 from stallwatch_rules.lines.rankpaths import rank_of_path, ranks_of_tasks
@@ -60,6 +61,14 @@ class LogFile:
                 yield chunk
         except InputError as error:
             problems.append(error.problem(self.name))
+        except OSError as error:
+            problems.append(_unreadable(self.name, error))
+
+    def cells(self, start: int, size: int, problems: list[InputProblem]) -> Iterator[bytes]:
+        """The bytes of a plain file from an offset, in portions that end where its cells do."""
+        try:
+            with Path(self.path).open("rb") as raw:
+                yield from cells(raw.fileno(), start, None, size)
         except OSError as error:
             problems.append(_unreadable(self.name, error))
 

@@ -6,19 +6,18 @@ find it. This process reads the beginning, the end and what the sieves let throu
 
 from __future__ import annotations
 
-import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from pathlib import Path
 from typing import NamedTuple
 
 from stallwatch_exporter.files.filereading import Engines, FileRead, Within
 from stallwatch_exporter.files.heads import broken_at
-from stallwatch_exporter.files.inputs import CHUNK
 from stallwatch_exporter.files.logfiles import LogFile
+from stallwatch_exporter.files.portions import cells, edge, is_sparse
 from stallwatch_rules.lines.reader import MAX_LINE, LineReader
-from stallwatch_rules.matching.cells import CellCutter, cell_end
+from stallwatch_rules.matching.cells import CellCutter
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.sieve.sieve import Left, Piece, Sieve, SieveEngine
 from stallwatch_rules.sieve.sourcereading import UTF16_MARKS, SourceReading
@@ -47,7 +46,7 @@ class Sifted(NamedTuple):
 def ranges_of(file: LogFile, sizes: SieveSizes) -> list[Range]:
     """The stretches of a file that others may sieve: all but the first and those that reach into its end."""
     stretch = sizes.cell * sizes.stretch_cells
-    if not file.plain or file.size < 2 * stretch or _is_sparse(file.path):
+    if not file.plain or file.size < 2 * stretch or is_sparse(file.path):
         return []
     behind = (file.size - 2 * sizes.tail - MAX_LINE) // stretch
     count = sizes.stretch_cells
@@ -58,18 +57,18 @@ def sift_range(wanted: Range, engine: SieveEngine, sizes: SieveSizes, within: Wi
     """Sieve a range; ``within`` is told how many bytes of it were read."""
     sieve = Sieve(engine, sizes)
     with Path(wanted.path).open("rb") as raw:
-        start, torn = _edge(raw.fileno(), wanted.first * sizes.cell)
-        end, torn_behind = _edge(raw.fileno(), wanted.behind * sizes.cell)
+        start, torn = edge(raw.fileno(), wanted.first * sizes.cell)
+        end, torn_behind = edge(raw.fileno(), wanted.behind * sizes.cell)
         cutter, read = CellCutter(sizes.cell, start, torn=torn), 0
-        cells = []
-        for portion in _portions(raw.fileno(), start, end):
-            cells += [
+        found = []
+        for portion in cells(raw.fileno(), start, end, sizes.cell):
+            found += [
                 sieve.sift(looked) for looked in map(sieve.look_through, cutter.feed(portion)) if looked
             ]
             read += len(portion)
             within(read)
-        cells += [sieve.sift(looked) for looked in map(sieve.look_through, cutter.finish()) if looked]
-    return Sifted(cells, end - start, end, torn_behind)
+        found += [sieve.sift(looked) for looked in map(sieve.look_through, cutter.finish()) if looked]
+    return Sifted(found, end - start, end, torn_behind)
 
 
 class RangeReading:
@@ -109,13 +108,14 @@ class RangeReading:
         source = SourceReading(reading, lines, lambda: engine, sizes)
         self._waiting.extend(ranges)
         with Path(file.path).open("rb") as raw:
-            for portion in _portions(raw.fileno(), 0, _edge(raw.fileno(), ranges[0].first * sizes.cell)[0]):
+            begun = edge(raw.fileno(), ranges[0].first * sizes.cell)[0]
+            for portion in cells(raw.fileno(), 0, begun, sizes.cell):
                 self._feed(source, portion)
             for one in ranges:
                 sifted = self._sifted_of(one, engine, sizes, source.bytes)
                 source.pass_over(sifted.cells, sifted.size, sifted.torn)
                 self._within(source.bytes)
-            for portion in _portions(raw.fileno(), source.bytes, None):
+            for portion in cells(raw.fileno(), source.bytes, None, sizes.cell):
                 self._feed(source, portion)
         source.finish()
         read.bytes, read.lines, read.cut = source.bytes, source.lines, source.cut
@@ -161,20 +161,3 @@ class RangeReading:
                 self._executor = None
                 return
             self._running[future] = self._waiting.popleft()
-
-
-def _edge(file: int, boundary: int) -> tuple[int, bool]:
-    before = os.pread(file, MAX_LINE + 1, boundary - 1)
-    end = cell_end(before, 1) or len(before)
-    return boundary - 1 + end, before[end - 1 : end] not in (b"\n", b"\r", b"\0")
-
-
-def _portions(file: int, start: int, end: int | None) -> Iterator[bytes]:
-    while portion := os.pread(file, CHUNK if end is None else min(CHUNK, end - start), start):
-        yield portion
-        start += len(portion)
-
-
-def _is_sparse(path: str) -> bool:
-    status = os.stat(path)  # noqa: PTH116
-    return getattr(status, "st_blocks", 0) * 512 < status.st_size

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,7 +16,83 @@ if TYPE_CHECKING:
 _RECORD = re.compile(rb"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) (?:stdout|stderr) [FP](?::\w+)? ")
 
 
-_SLICE = 256 * 1024  # bytes that a processor's cache holds together with what is made of them
+_SLICE = 128 * 1024  # bytes that a processor's cache holds together with what is made of them
+
+
+class LineEnds:
+    """Where line feeds, and carriage returns if there are some, stand in a block: the n-th of all of them.
+
+    They are only counted, slice by slice. Where they stand is looked up in the slices that somebody asks for:
+    a few of a log's, mostly.
+    """
+
+    def __init__(self, data: bytes, redrawn: bool) -> None:
+        import numpy as np
+
+        self._data = data
+        self._redrawn = redrawn
+        self._values = values = np.frombuffer(data, np.uint8)
+        starts = range(0, len(data), _SLICE)
+        feeds = [np.count_nonzero(values[start : start + _SLICE] == 10) for start in starts]
+        self._feeds_before = np.cumsum([0, *feeds])
+        self._before = self._feeds_before  # ends before each slice
+        if redrawn:
+            returns = [
+                0
+                if data.find(b"\r", start, start + _SLICE) < 0
+                else np.count_nonzero(values[start : start + _SLICE] == 13)
+                for start in starts
+            ]
+            self._before = self._feeds_before + np.cumsum([0, *returns])
+        self._found: dict[int, Numbers] = {}
+        self.count = int(self._before[-1])
+
+    def at(self, number: int) -> int:
+        """Where the end with this number stands."""
+        order = int(self._before.searchsorted(number, "right")) - 1
+        return int(self._in(order)[number - self._before[order]])
+
+    def at_all(self, numbers: Numbers) -> Numbers:
+        """The same of several."""
+        import numpy as np
+
+        places = np.empty(len(numbers), np.int64)
+        orders = self._before.searchsorted(numbers, "right") - 1
+        for order in np.unique(orders).tolist():
+            here = orders == order
+            places[here] = self._in(order)[numbers[here] - self._before[order]]
+        return places
+
+    def before(self, offsets: Numbers) -> Numbers:
+        """How many ends stand before each of these offsets."""
+        import numpy as np
+
+        numbers = np.empty(len(offsets), np.int64)
+        orders = offsets // _SLICE
+        for order in np.unique(orders).tolist():
+            here = orders == order
+            numbers[here] = self._in(order).searchsorted(offsets[here]) + self._before[order]
+        return numbers
+
+    def feeds(self, number: int) -> int:
+        """How many of the first so many are line feeds."""
+        import numpy as np
+
+        if not self._redrawn or number >= self.count:
+            return min(number, self.count) if not self._redrawn else int(self._feeds_before[-1])
+        order = int(self._before.searchsorted(number, "right")) - 1
+        ends = self._in(order)[: number - self._before[order]]
+        return int(self._feeds_before[order]) + int(np.count_nonzero(self._values[ends] == 10))
+
+    def _in(self, order: int) -> Numbers:
+        """Where they stand in a slice."""
+        found = self._found.get(order)
+        if found is None:
+            start = order * _SLICE
+            found = segment_ends(self._data[start : start + _SLICE], self._redrawn)
+            found += start
+            self._found[order] = found
+        return found
 
 
 class Segments:
@@ -27,10 +102,9 @@ class Segments:
         self._data = data
         self._view = view
         self._redrawn = b"\r" in view
-        self._ends = segment_ends(view, self._redrawn)
-        self._data_ends = self._ends if data is view else segment_ends(data, self._redrawn)
-        last = len(self._ends)
-        self.count = last + (not last or int(self._ends[-1]) + 1 < len(view))
+        self._ends = LineEnds(view, self._redrawn)
+        self._data_ends = self._ends if data is view else LineEnds(data, self._redrawn)
+        self.count = self._ends.count + (not view or view[-1:] not in (b"\n", b"\r"))
 
     @property
     def recorded(self) -> bool:
@@ -41,61 +115,53 @@ class Segments:
         """The segments in which matches lie that end at these offsets of the view."""
         import numpy as np
 
-        return np.searchsorted(self._ends, np.asarray(offsets, dtype=np.int64) - 1)
+        return self._ends.before(np.asarray(offsets, dtype=np.int64) - 1)
 
     def text(self, segment: int) -> bytes:
         """A segment of the view, without its end."""
-        start = int(self._ends[segment - 1]) + 1 if segment else 0
+        start = self.start(segment)
         return (
-            self._view[start : int(self._ends[segment])] if segment < len(self._ends) else self._view[start:]
+            self._view[start : self._ends.at(segment)] if segment < self._ends.count else self._view[start:]
         )
 
     def texts(self, segments: Numbers) -> list[bytes]:
         """The same of several segments."""
         import numpy as np
 
-        ends = np.append(self._ends, len(self._view))
-        starts = np.where(segments > 0, ends[segments - 1] + 1, 0).tolist()
+        ends = np.full(len(segments), len(self._view))
+        ended = segments < self._ends.count
+        ends[ended] = self._ends.at_all(segments[ended])
+        starts = np.zeros(len(segments), np.int64)
+        later = segments > 0
+        starts[later] = self._ends.at_all(segments[later] - 1) + 1
         view = self._view
-        return [view[start:end] for start, end in zip(starts, ends[segments].tolist(), strict=True)]
+        return [view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
     def start(self, segment: int) -> int:
         """Where a segment begins in the view."""
-        return int(self._ends[segment - 1]) + 1 if segment else 0
+        return self._ends.at(segment - 1) + 1 if segment else 0
 
     def place(self, segment: int) -> tuple[int, int]:
         """Where a segment begins and ends in the source's bytes, its end not counted."""
-        start = int(self._data_ends[segment - 1]) + 1 if segment else 0
-        end = int(self._data_ends[segment]) if segment < len(self._data_ends) else len(self._data)
-        return start, end
+        ends = self._data_ends
+        start = ends.at(segment - 1) + 1 if segment else 0
+        return start, ends.at(segment) if segment < ends.count else len(self._data)
 
     def raw(self, first: int, behind: int) -> bytes:
         """The bytes of a range of segments, as they stand in the source."""
-        start = int(self._data_ends[first - 1]) + 1 if first else 0
-        end = int(self._data_ends[behind - 1]) + 1 if behind <= len(self._data_ends) else len(self._data)
-        return self._data[start:end]
+        ends = self._data_ends
+        start = ends.at(first - 1) + 1 if first else 0
+        return self._data[start : ends.at(behind - 1) + 1 if behind <= ends.count else len(self._data)]
 
     def line_ends(self, first: int, behind: int) -> int:
         """How many line feeds a range of segments holds."""
-        import numpy as np
-
-        if not self._redrawn:
-            return min(behind, len(self._ends)) - min(first, len(self._ends))
-        feeds = self._feeds
-        return int(np.count_nonzero(feeds[first:behind]))
+        return self._ends.feeds(behind) - self._ends.feeds(first)
 
     def record_head(self, segment: int) -> bytes:
         """What the record says in which a segment stands, when it is not the first of its line."""
         if not self._redrawn or not segment:
             return b""
-        return record_head(self._data, int(self._data_ends[segment - 1]) + 1)
-
-    @cached_property
-    def _feeds(self) -> NDArray[np.bool_]:
-        """Which segments a line feed ends."""
-        import numpy as np
-
-        return np.equal(np.frombuffer(self._view, np.uint8).take(self._ends), 10)
+        return record_head(self._data, self._data_ends.at(segment - 1) + 1)
 
 
 def record_head(data: bytes, start: int, line: int = 0) -> bytes:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stallwatch_rules.lines.longlines import TAIL
 from stallwatch_rules.matching.blockscan import BlockScanner
 from stallwatch_rules.matching.cells import Cell
-from stallwatch_rules.matching.rawview import view_of
+from stallwatch_rules.matching.rawview import is_plain, view_of
 from stallwatch_rules.matching.segments import Segments
 from stallwatch_rules.matching.signscan import Found, SignScanner
 from stallwatch_rules.sieve.blocks import block_at
@@ -76,10 +76,13 @@ class Sieve:
         This runs through all of its bytes, after which a processor's caches hold nothing of Python's own: who
         looks through several cells and then sifts them is sooner done.
         """
-        data = cell.data.replace(b"\0", b"") if b"\0" in cell.data else cell.data
+        data = cell.data
+        plain = is_plain(data, len(data))
+        if not plain and b"\0" in data:
+            data = data.replace(b"\0", b"")
         if not data:
             return None
-        view = view_of(data)
+        view = data if plain else view_of(data)
         segments = Segments(data, view)
         everything = self._sizes.is_dense(cell.place)
         found = self._engine.signs.find(view, segments, everything=everything)
@@ -205,8 +208,8 @@ class _Sifting:
         met = self._state.fired[target] - len(units)
         for order, unit in enumerate(units[:room].tolist()):
             self._read(unit, *self._state.window(met + order, self._sizes))
-        self._read_next_metrics(int(units[0]))
-        self._read_next_metrics(int(units[-1]))
+        for unit in {int(units[0]), int(units[-1])}:
+            self._read_next_metrics(unit)
         if room < len(units):
             bulk = Bulk(self._engine.rules, target, self._segments, self._view)
             groups = bulk.groups(units[room:][~self._told[units[room:]]])

@@ -23,6 +23,8 @@ class Watch(NamedTuple):
 
 TRACEBACK = Watch("traceback", (r"[Tt]raceback \(most recent call last\)",), 4, 0, 1 << 30)
 
+_PACKAGE = r"(?:torch|deepspeed|transformers|accelerate|trl|peft|vllm|nccl|python|cuda)"
+
 WATCHES: tuple[Watch, ...] = (
     TRACEBACK,
     Watch("frame", (r'File "[^"\r\n]+", line \d+, in ',), 2, 20, 40),
@@ -75,8 +77,10 @@ WATCHES: tuple[Watch, ...] = (
     Watch(
         "version",
         (
-            r"(?i)(?:torch|deepspeed|transformers|accelerate|trl|peft|vllm|nccl|python|cuda)[ \w()?`]{0,24}"
-            r"(?:version|==|=|info)[ .:=]{1,40}v?\d\.\d",
+            # In three, as hyperscan needs twice as long for the three in one, whose words are too short.
+            rf"(?i){_PACKAGE}[ \w()?`]{{0,24}}version[ .:=]{{1,40}}v?\d\.\d",
+            rf"(?i){_PACKAGE}`? ?==? ?v?\d\.\d",
+            r"(?i)deepspeed`? info[ .:=]{1,40}v?\d\.\d",
             r"DeepSpeed info: version=",
             r"(?:DeepSpeed|PyTorch|[Tt]ransformers|vLLM|Python|trl|peft|accelerate) v?\d+\.\d+",
             r"(?:torch|deepspeed|transformers|accelerate|trl|peft)-\d+\.\d+[\w.+]*(?:\.dist-info|-py\d)",
