@@ -12,7 +12,6 @@ from stallwatch_dashboard.overview import RunRow, newest, stood_since
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.running.ending_words import detail_in
-from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.pages.fixes import fixes_for
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.pages.placeholders import why_of
@@ -167,7 +166,7 @@ def _with_incident(
         why, fixes = advice
     stacks, note = incident.stacks, _note(incident, since, now, language)
     place = sentence(stacks, language) if stacks is not None else ""
-    if stacks is not None and incident.rule == SILENT_HANG and _located(stacks):
+    if stacks is not None and _located(stacks):
         fixes = [fix for fix in fixes if TAKE_STACKS not in fix]
         for told_in in ("en", "zh"):
             note = note.removesuffix(words_of_rules("nothing-says-why", told_in))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stallwatch_exporter.stacks.gathering import gather, keep
-from stallwatch_exporter.stacks.localranks import local_ranks
+from stallwatch_exporter.stacks.localranks import is_launching, local_ranks
 from stallwatch_rules.stacks.folding import fold
 from stallwatch_rules.stacks.listing import listing
 from stallwatch_rules.stacks.records import StallStacks
@@ -19,6 +19,7 @@ NO_RANK = (
     "nobody can be asked where the command stands: no process of it that lives is a rank"
     " (has a RANK, trains with torch, or calls the probe), and it is not one Python program alone"
 )
+NO_RANK_YET = "no rank can be asked where it stands: the launcher has not started any yet"
 PATIENCE_SECONDS = 30.0  #: reading the command line of a process that is stuck in the kernel may never end
 
 
@@ -90,7 +91,7 @@ class Evidence:
             ranks = local_ranks(self._rings, self.command)
             if not ranks and self.command is not None and not self._said_why:
                 self._said_why = True
-                self._notice(NO_RANK)
+                self._notice(NO_RANK_YET if is_launching(self._rings, self.command) else NO_RANK)
             if ranks:
                 asked = gather(ranks)
                 now = time.time()

@@ -78,6 +78,20 @@ def is_alone(rings: Path | None, command: int | None) -> bool:
     return not _launches(pythons[0].pid) and [one.rank for one in there] in ([], [0])
 
 
+def is_launching(rings: Path | None, command: int | None) -> bool:
+    """Whether the command is a launcher that has started no rank yet: it waits for other nodes itself."""
+    if command is None:
+        return False
+    try:
+        top = psutil.Process(command)
+        family = [top, *top.children(recursive=True)]
+        launchers = [one for one in family if _launches(one.pid)]  # by name it may be "torchrun"
+        others = [one for one in family if one not in launchers and "python" in one.name().lower()]
+    except (psutil.Error, OSError):
+        return False
+    return bool(launchers) and not others and not local_ranks(rings, command)
+
+
 def _with_ring(folder: Path) -> Iterable[LocalRank]:
     return _named(folder, ".ring")
 

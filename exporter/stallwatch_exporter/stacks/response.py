@@ -11,7 +11,7 @@ from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.running.ending_words import ABORTED
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.stacks.evidence import Evidence, Found
-from stallwatch_exporter.stacks.localranks import is_alone
+from stallwatch_exporter.stacks.localranks import is_alone, is_launching
 from stallwatch_exporter.stacks.reaction import ABORT, react
 
 
@@ -35,6 +35,10 @@ class Response:
     def alone(self) -> bool:
         """Whether the command is one process that no launcher started, as far as can be seen."""
         return is_alone(self._rings, self._evidence.command)
+
+    def launching(self) -> bool:
+        """Whether the command is a launcher that has started no rank yet."""
+        return is_launching(self._rings, self._evidence.command)
 
     def begin(self, episode: int) -> None:
         """Ask the ranks where they are; returns at once."""

@@ -77,7 +77,7 @@ class Agent:
         self._alarms = Alarms(self._book, catalogue)
         self._hearing = Hearing(self._reading, self._warned)
         self.response = Response(folder, settings.on_stall, probing, notice)
-        self._diagnoser.alone = self.response.alone
+        self._diagnoser.alone, self._diagnoser.launching = self.response.alone, self.response.launching
         self._diagnoser.memory = self.memory.now
         self._copies = (
             RankCopies(folder.path, redact, notice, settings.keep_gb * 1e9)

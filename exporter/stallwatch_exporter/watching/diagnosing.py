@@ -14,7 +14,7 @@ from stallwatch_rules.endings import Left, MemoryKnown
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
-from stallwatch_rules.stacks.concluding import of_one_process, with_stacks
+from stallwatch_rules.stacks.concluding import of_no_rank, of_one_process, with_stacks
 from stallwatch_rules.stacks.records import StallStacks
 
 DIAGNOSE_SECONDS = 5.0  #: how often a run in which something happens is diagnosed anew
@@ -35,6 +35,8 @@ class Diagnoser:
         self.left: list[Left] = []  #: ranks that ended by themselves before the others
         self.memory: Callable[[], MemoryKnown | None] = lambda: None  #: what is known of it now
         self.alone: Callable[[], bool] = lambda: False  #: whether the command is a single process
+        self.launching: Callable[[], bool] = lambda: False  #: whether its launcher has started no rank yet
+        self._launching = False
         self._at = 0.0
         self._wait = 0.0
 
@@ -77,8 +79,13 @@ class Diagnoser:
             memory=ending.memory if ending else self.memory(),
             left=self.left,
         )
-        if found.primary is not None and found.primary.rule == SILENT_HANG and self.alone():
-            found = of_one_process(found, self._language)
+        if found.primary is not None and found.primary.rule == SILENT_HANG:
+            if ending is None and not self._reading.tracker.progressed:
+                self._launching = self.launching()  # its processes are gone at the end
+            if self.alone():
+                found = of_one_process(found, self._language)
+            elif self._launching and not self._reading.tracker.progressed:
+                found = of_no_rank(found, self._language)
         if self.stacks is not None:
             found = with_stacks(found, self.stacks, self._language)
         return redacted(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS
 from stallwatch_rules.records import Diagnosis, Finding, Primary
 from stallwatch_rules.stacks.records import StallStacks
@@ -11,6 +12,7 @@ from stallwatch_rules.stacks.words import sentence
 from stallwatch_rules.text.retelling import retold
 from stallwatch_rules.text.sentences import say
 
+HARDLY = 0.3  #: how sure a trace cache is the cause where the rank that is missed is in no collective
 TAKE_STACKS = "py-spy dump"  #: in the advice to find out where the ranks are
 _TOGETHER = ("collective", "joining")  # kinds of calls in which a rank waits for others
 
@@ -32,10 +34,22 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, language: str = "en")
         primary = msgspec.structs.replace(
             primary, rank=rank, evidence=[told, *(line for line in primary.evidence if line != told)]
         )
-    if primary is not None and primary.rule == SILENT_HANG and _known(stacks):
+    if primary is not None and _known(stacks):
         look = say("look-there", language, told=told) if stacks.odd or alone else told
-        primary = _advised(primary, look, language, alone=alone)
-        findings = [_without_riddle(one, language) for one in findings]
+        if stacks.file:
+            look = f"{look} {say('all-stacks', language, file=stacks.file)}"
+        if primary.rule == SILENT_HANG:
+            primary = _advised(primary, look, language, alone=alone, joining=_all_join(stacks))
+            findings = [_without_riddle(one, language) for one in findings]
+        elif any(TAKE_STACKS in fix for fix in primary.fixes):
+            primary = _advised(primary, look, language)
+        if primary.rule == TRACE_CACHE and _elsewhere(stacks):
+            apart = say("stands-elsewhere", language)
+            primary = msgspec.structs.replace(
+                primary,
+                fixes=[primary.fixes[0], apart, *(fix for fix in primary.fixes[1:] if fix != apart)],
+                confidence=min(primary.confidence, HARDLY),
+            )
     digest = [told, *(line for line in diagnosis.digest if line != told)]
     return msgspec.structs.replace(diagnosis, primary=primary, findings=findings, digest=digest)
 
@@ -46,6 +60,16 @@ def of_one_process(diagnosis: Diagnosis, language: str = "en") -> Diagnosis:
     if primary is None or primary.rule != SILENT_HANG:
         return diagnosis
     why, fixes = _of_one(language)
+    primary = msgspec.structs.replace(primary, why=why, fixes=fixes)
+    return msgspec.structs.replace(diagnosis, primary=primary)
+
+
+def of_no_rank(diagnosis: Diagnosis, language: str = "en") -> Diagnosis:
+    """The diagnosis of a run whose launcher has started no rank yet: the advice is about the launcher."""
+    primary = diagnosis.primary
+    if primary is None or primary.rule != SILENT_HANG:
+        return diagnosis
+    why, fixes = _of_launcher(language)
     primary = msgspec.structs.replace(primary, why=why, fixes=fixes)
     return msgspec.structs.replace(diagnosis, primary=primary)
 
@@ -61,6 +85,10 @@ def advice_in(
         return None
     if stacks is not None and stacks.groups and _in_no_collective(stacks) and _known(stacks):
         return _of_alone(say("look-there", language, told=sentence(stacks, language)), language)
+    if stacks is not None and stacks.groups and _all_join(stacks):
+        return say("joining-why", language), [sentence(stacks, language), say("joining-fix", language)]
+    if primary.why in _either("launcher-why"):
+        return _of_launcher(language)
     if primary.why in _either("alone-why"):
         return _of_alone(retold(primary.fixes[0], language), language)
     return _of_one(language) if primary.why in _either("single-why") else None
@@ -74,6 +102,10 @@ def _of_one(language: str) -> tuple[str, list[str]]:
     return say("single-why", language), [say("single-fix", language), say("alone-fix", language)]
 
 
+def _of_launcher(language: str) -> tuple[str, list[str]]:
+    return say("launcher-why", language), [say("joining-fix", language), say("single-fix", language)]
+
+
 def _either(name: str) -> tuple[str, str]:
     return say(name, "en"), say(name, "zh")
 
@@ -85,13 +117,29 @@ def _in_no_collective(stacks: StallStacks) -> bool:
     return single and first.condition == "alive" and first.kind not in _TOGETHER
 
 
+def _all_join(stacks: StallStacks) -> bool:
+    """Whether all ranks here wait for others to join the process group."""
+    return all(group.kind == "joining" and group.condition == "alive" for group in stacks.groups)
+
+
+def _elsewhere(stacks: StallStacks) -> bool:
+    """Whether the odd ranks are known to be in no collective: what they do there keeps the others waiting."""
+    odd = [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)]
+    return bool(odd) and not any(group.kind in (*_TOGETHER, "unknown") for group in odd)
+
+
 def _known(stacks: StallStacks) -> bool:
     """Whether it is known of every rank here where it is."""
     return all(group.kind != "unknown" or group.condition != "alive" for group in stacks.groups)
 
 
-def _advised(primary: Primary, look: str, language: str, *, alone: bool) -> Primary:
+def _advised(
+    primary: Primary, look: str, language: str, *, alone: bool = False, joining: bool = False
+) -> Primary:
     """Nobody is sent to take the stacks that were taken, nor to other ranks where there is only one."""
+    if joining:
+        why, fixes = say("joining-why", language), [look, say("joining-fix", language)]
+        return msgspec.structs.replace(primary, why=why, fixes=fixes)
     if alone:
         why, fixes = _of_alone(look, language)
         return msgspec.structs.replace(primary, why=why, fixes=fixes)

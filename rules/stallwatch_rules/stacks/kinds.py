@@ -43,7 +43,8 @@ _LOADERS = r"torch/utils/data/|torchdata/|/webdataset/|/streaming/base/|nvidia/d
 TIERS = 3
 ROWS: tuple[Row, ...] = (
     Row("debugger", r"/(?:pdb|bdb|code)\.py$|/(?:ipdb|pudb|debugpy|IPython)/", label="debugger"),
-    Row("joining", r"torch/distributed/(?:rendezvous|c10d_logger|distributed_c10d)\.py$", _JOINS),
+    Row("joining", r"torch/distributed/rendezvous\.py$", _JOINS, "init_process_group"),
+    Row("joining", r"torch/distributed/(?:c10d_logger|distributed_c10d)\.py$", _JOINS),
     Row("joining", r"deepspeed/comm/", r"init_distributed|init_process_group|new_group"),
     Row("collective", r"torch/distributed/distributed_c10d\.py$", r"(?!_)(?!wrapper).*"),
     Row("collective", r"torch/distributed/(?:_functional_collectives|_symmetric_memory|nn/functional)"),

@@ -127,6 +127,33 @@ SENTENCES: dict[str, tuple[str, str]] = {
         "See where it stands: `py-spy dump --pid PID`.",
         "看它停在哪里：`py-spy dump --pid PID`。",
     ),
+    "all-stacks": (
+        "All stacks are in {file} in the run's folder.",
+        "全部堆栈在 run 文件夹的 {file} 中。",
+    ),
+    "joining-why": (
+        "Every rank that could be asked waits for others to join the process group: some rank never started,"
+        " or cannot reach the address at which all meet.",
+        "能问到的 rank 都在等其他 rank 加入进程组：有 rank 没有启动，或连不上大家会合的地址。",
+    ),
+    "joining-fix": (
+        "Is the same command up on every node, with the same number of nodes and processes (WORLD_SIZE), the"
+        " same MASTER_ADDR and MASTER_PORT (--rdzv-id, --rdzv-endpoint)? Can each node reach that address and"
+        " port: no firewall, no name that stands for 127.0.0.1, and the interface that the nodes share"
+        " (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME)?",
+        "每个节点是否都在运行同一条命令，节点数、进程数（WORLD_SIZE）、MASTER_ADDR 和 MASTER_PORT"
+        "（--rdzv-id、--rdzv-endpoint）是否一致？各节点能否连到该地址和端口：没有防火墙，"
+        "主机名没有解析成 127.0.0.1，使用的是节点共用的网卡（NCCL_SOCKET_IFNAME、GLOO_SOCKET_IFNAME）。",
+    ),
+    "launcher-why": (
+        "The launcher has not started any rank yet: it waits itself, mostly for the other nodes to join.",
+        "启动器还没有启动任何 rank：它自己在等待，多半是在等其他节点加入。",
+    ),
+    "stands-elsewhere": (
+        "That rank is in none of ZeRO-3's collectives, so the trace cache is hardly why it does not come: see"
+        " first what it waits for there.",
+        "该 rank 不在 ZeRO-3 的任何集合通信中，trace cache 多半不是它没有到达的原因：请先看它在那里等什么。",
+    ),
     "alone-fix": (
         "Give what this call waits for a time-out, and look at the service or storage behind it; a loop there"
         " that cannot end is the other thing to look for.",

@@ -78,7 +78,7 @@ class Watched:
         self.ring.path.with_suffix(ANSWER).write_text(json.dumps(told))
 
     def until(self, done: Callable[[], object]) -> object:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while not (result := done()):
             assert time.monotonic() < end, f"waited in vain: {self.notices}"
             time.sleep(0.01)
@@ -196,7 +196,7 @@ def test_where_nobody_can_be_asked_it_is_told_why_once(tmp_path: Path) -> None:
         asking.command = plain.pid
         for episode in (1, 2):
             asking.gather(episode)
-            end = time.monotonic() + 60
+            end = time.monotonic() + 120
             while (found := asking.take(episode)) is None and time.monotonic() < end:
                 time.sleep(0.01)
             assert found == evidence.Found(None)
@@ -238,3 +238,28 @@ def test_a_command_is_one_process_where_nobody_started_or_starts_more(
         assert localranks.is_alone(None, command.pid) is alone
         command.communicate(b"\n")
     assert not localranks.is_alone(None, command.pid)
+
+
+@pytest.mark.parametrize(
+    ("name", "child", "waits"),
+    [("torchrun", "", True), ("train.py", "", False), ("torchrun", "import sys; sys.stdin.read()", False)],
+)
+def test_a_launcher_without_a_process_below_it_has_started_no_rank(
+    tmp_path: Path, name: str, child: str, waits: bool
+) -> None:
+    script = tmp_path / name
+    script.write_text(
+        f"#!{sys.executable}\n"
+        "import os, subprocess, sys\n"
+        f"child = {child!r} and subprocess.Popen([sys.executable, '-c', {child!r}], stdin=-1,\n"
+        "    env={**os.environ, 'RANK': '0'})\n"
+        "print(1, flush=True)\n"
+        "input()\n"
+        "child and child.communicate()\n"
+    )
+    script.chmod(0o755)
+    with subprocess.Popen([script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as command:
+        assert command.stdout is not None and command.stdout.readline()
+        assert localranks.is_launching(None, command.pid) is waits
+        command.communicate(b"\n")
+    assert not localranks.is_launching(None, command.pid)

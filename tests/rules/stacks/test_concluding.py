@@ -7,10 +7,10 @@ import pytest
 from stallwatch_rules.matching.matcher import lines_of
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.reading import RunReading
-from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.records import Diagnosis, Primary
 from stallwatch_rules.report.brief import to_brief
 from stallwatch_rules.report.phrases import primary_note
-from stallwatch_rules.stacks.concluding import with_stacks
+from stallwatch_rules.stacks.concluding import advice_in, of_no_rank, with_stacks
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
 
 STEPS = "".join(f"step {step}/60 loss {2 / step:.4f}\n" for step in range(1, 21))
@@ -55,3 +55,58 @@ def test_a_single_process_waits_for_no_other_rank(known: Catalogue, language: st
 def test_where_a_rank_did_not_tell_its_stack_is_still_to_be_taken(known: Catalogue) -> None:
     found = stood(known, StallStacks(0.0, 0.1, [WAITS, SILENT], odd=[1]), "en")
     assert "py-spy dump" in told(found)
+
+
+JOINS = StackGroup([0], "joining", what="init_process_group", place="train.py:5 in main")
+INVALIDATED = "Invalidate trace cache @ step 10: expected module 28, but got module 20\n"
+
+
+@pytest.mark.parametrize(("language", "asked"), [("en", "MASTER_ADDR"), ("zh", "MASTER_ADDR")])
+def test_ranks_that_all_join_wait_for_ranks_that_never_came(
+    known: Catalogue, language: str, asked: str
+) -> None:
+    stacks = StallStacks(0.0, 0.1, [JOINS])
+    found = stood(known, stacks, language)
+    assert asked in told(found) and "train.py:5" in told(found)
+    assert not any(word in told(found) for word in (*RIDDLES, "data loader", "TORCH_NCCL_TRACE"))
+    assert found.primary is not None
+    again = advice_in(found.primary, stacks, language)
+    assert again is not None and (found.primary.why, found.primary.fixes[1:]) == (again[0], again[1][1:])
+    late = StallStacks(0.0, 0.1, [JOINS, STUCK], odd=[1], why="elsewhere")
+    assert asked not in told(stood(known, late, language)), "the other one is here"
+
+
+def test_a_launcher_without_ranks_is_told_as_such_in_either_language(known: Catalogue) -> None:
+    reading = RunReading(known)
+    reading.feed(lines_of("W1122 torch/distributed/run.py:874] Setting OMP_NUM_THREADS\n"))
+    found = of_no_rank(reading.diagnose(stalled=True))
+    assert "has not started any rank" in told(found) and "--rdzv-endpoint" in told(found)
+    chinese = advice_in(found.primary, None, "zh")
+    assert chinese is not None and "启动器还没有启动任何 rank" in chinese[0]
+    untouched = reading.diagnose()
+    assert of_no_rank(untouched) == untouched
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_cause_that_the_log_told_sends_nobody_for_stacks_that_were_taken(
+    known: Catalogue, language: str
+) -> None:
+    def at(stacks: StallStacks) -> Primary:
+        reading = RunReading(known)
+        steps = [f"step {step}/60 loss {2 / step:.4f}\n{INVALIDATED}" for step in range(1, 21)]
+        reading.feed(lines_of("".join(steps)))
+        primary = with_stacks(reading.diagnose(stalled=True, language=language), stacks, language).primary
+        assert primary is not None and primary.rule == "zero3-trace-cache-invalidated"
+        return primary
+
+    taken = StallStacks(0.0, 0.1, [WAITS, STUCK], odd=[1], why="elsewhere", file="stacks-1.txt")
+    primary = at(taken)
+    assert "ddp.py:5" in primary.fixes[0] and "stacks-1.txt" in primary.fixes[0]
+    assert not any("py-spy dump" in fix for fix in primary.fixes)
+    assert "trace cache" in primary.fixes[1] and primary.confidence <= 0.3, "the rank is in no collective"
+    assert len(set(primary.fixes)) == len(primary.fixes) > 3
+
+    both = [WAITS, StackGroup([1], "collective", what="barrier", place="ddp.py:9 in step")]
+    primary = at(StallStacks(0.0, 0.1, both, odd=[0, 1], why="diverged"))
+    assert primary.confidence > 0.3 and "trace cache" not in primary.fixes[1]
+    assert any("py-spy dump" in fix for fix in at(StallStacks(0.0, 0.1, [WAITS, SILENT], odd=[1])).fixes)
