@@ -2,8 +2,9 @@
 
 Prints the time of each page's own work (numbers, table, charts), first and at a refresh after another scrape,
 and the memory over a thousand refreshes of both pages; from the embedded store, then from a Prometheus that
-holds the same history. At last the diagnosis of an upload beside ``stallwatch diagnose``. What the browser
-and Streamlit's wire add is not in it. Times are this process's processor time, with the clock's in brackets.
+holds the same history. Times are this process's processor time, with the clock's in brackets. Before,
+the same pages of the real dashboard in Chromium, from the address to a page that can be used, by the clock.
+At last the diagnosis of an upload beside ``stallwatch diagnose``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from datetime import timezone
 from pathlib import Path
 
+import dashboard_browser
 import dashboard_upload
 import fleet
 import psutil
@@ -30,7 +32,8 @@ from stallwatch_dashboard.sources.store import MetricStore
 from stallwatch_dashboard.words import speaker
 from stallwatch_exporter.runs.runfolder import RunFolder
 
-END = 1_795_000_000.0
+#: Of the history. It lies ahead, so that the real dashboard finds every run under way while this takes.
+END = float(int(time.time()) + 2400)
 SAY = speaker("en")
 RUN = 7  # the one that is looked at
 NAME = f"run-{RUN:03}"
@@ -113,6 +116,7 @@ def numbers(home: Path, told: argparse.Namespace) -> None:
         RunFolder.create(f"run-{number:03}", ["python", "train.py"], home=home, now=begin + told.every)
     print(f"{told.runs} runs × {told.ranks} ranks × {told.hours:g} h: {points:,} points, generated in")
     print(f"  {time.perf_counter() - began:.0f} s. The embedded store, {file.stat().st_size >> 20} MiB:")
+    dashboard_browser.visits(home, NAME)
     clock, moments = [END], int(told.hours * 3600 / told.every)
     began = time.perf_counter()
     source = Embedded(DashboardSettings(home=home), clock=lambda: clock[0])
@@ -140,6 +144,7 @@ def numbers(home: Path, told: argparse.Namespace) -> None:
     print(f"Prometheus, {samples:,} samples of the same (single ranks of other runs only for an hour),")
     print(f"  imported in {time.perf_counter() - began:.0f} s:")
     with serving(home) as (url, server):
+        dashboard_browser.visits(home, NAME, STALLWATCH_DASHBOARD_PROMETHEUS_URL=url)
         asking = Embedded(DashboardSettings(home=home, prometheus_url=url), clock=lambda: clock[0])
         clock[0] = END
 

@@ -163,9 +163,9 @@ def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
     if sums.empty or counts.empty:
         return empty()
     if _is_one_line(sums) and _is_one_line(counts) and np.array_equal(sums["t"], counts["t"]):
-        seconds, steps = sums["v"].to_numpy(), counts["v"].to_numpy()
-        if sums["rank"].head(1).equals(counts["rank"].head(1)) and not np.isnan([seconds, steps]).any():
-            return _durations_of_one(sums, seconds, steps)  # nearly always: one run, the same scrapes
+        seconds, numbers = sums["v"].to_numpy(), counts["v"].to_numpy()
+        if sums["rank"].head(1).equals(counts["rank"].head(1)) and not np.isnan([seconds, numbers]).any():
+            return _durations_of_one(sums, seconds, numbers)  # nearly always: one run, the same scrapes
     both = sums.merge(counts, how="outer", on=["rank", "labels", "t"], suffixes=("", "_count"))
     both["key"] = _key(both)
     both = both.sort_values(["key", "t"])
@@ -216,7 +216,8 @@ def _fold(frame: pd.DataFrame, how: Callable[[pd.DataFrame], pd.Series]) -> pd.D
         return empty()
     if _is_one_line(frame) and not np.isnan(frame["v"].to_numpy()).any():
         return of_run(frame["t"], frame["v"])
-    wide = frame.assign(key=_key(frame)).pivot(index="t", columns="key", values="v").sort_index().ffill()
+    frame = frame.assign(key=_key(frame)).drop_duplicates(["key", "t"], keep="last")
+    wide = frame.pivot(index="t", columns="key", values="v").sort_index().ffill()
     folded = how(wide)
     return of_run(folded.index, folded.to_numpy())
 

@@ -180,6 +180,14 @@ def test_a_run_page_asks_four_questions(store: PrometheusStore, server: str) -> 
     assert len(asked) == 4 and all(question.startswith("{__name__=~") for question in asked)
 
 
+def test_a_moment_that_is_now_is_one_point(store: PrometheusStore, server: str) -> None:
+    now = float(int(time.time()) + 1)  # a multiple of the width, as all moments of a young run are
+    still = PrometheusStore(server, clock=lambda: now)
+    found = still.series(RUN, "stallwatch_rank_step")
+    assert not found.empty and not found.duplicated(["rank", "labels", "t"]).any()
+    assert not frames.from_store(still, RUN).steps.empty
+
+
 def noted(store: PrometheusStore) -> list[str]:
     """The questions that it asks from now on."""
     asked: list[str] = []

@@ -273,12 +273,13 @@ def _which(labels: dict[str, str]) -> Which:
 
 
 def _frame(told: Mapping[Which, list[Points]]) -> pd.DataFrame:
-    """By rank, what has none last; then by labels and time."""
+    """By rank, what has none last; then by labels and time, of two at one moment the last."""
     order = sorted(told, key=lambda which: (which[0] is None, which[0] or 0, which[1]))
     lines = []
     for which in order:
         times, values = (np.concatenate([part[n] for part in told[which]]) for n in (0, 1))
         by_time = np.argsort(times, kind="stable")
+        by_time = by_time[np.diff(times[by_time], append=np.inf) > 0]  # now may be one of the moments
         lines.append((times[by_time], values[by_time]))
     many = [len(times) for times, _ in lines]
     ranks = np.repeat([-1 if rank is None else rank for rank, _ in order], many).astype("int64")
