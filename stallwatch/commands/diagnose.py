@@ -123,7 +123,7 @@ def diagnose(
         from stallwatch.commands.diagnose_each import report_each
 
         unwritten = not _deliver(report_each(found, form, language), output)
-    elif form is None and output is None and not diagnosis.stats.files and problems:
+    elif form is None and output is None and problems and _is_of_nothing(diagnosis):
         unwritten = False  # a verdict on nothing would only stand in front of why nothing was read
     else:
         unwritten = not _deliver(_report(diagnosis, form, language, output), output)
@@ -134,6 +134,11 @@ def diagnose(
     if problems or config.problems or catalogue.problems or unwritten:
         raise click.exceptions.Exit(2)
     raise click.exceptions.Exit(1 if any(one.verdict in _BAD for _, one in found) else 0)
+
+
+def _is_of_nothing(diagnosis: Diagnosis) -> bool:
+    """No file was read, nor is it known how the run ended: a run that printed nothing may have."""
+    return not diagnosis.stats.files and diagnosis.verdict == "no-training-log"
 
 
 def _form(**asked: bool) -> str | None:
