@@ -45,7 +45,7 @@ class Switch:
     def wait_for(self, count: int) -> None:
         """Wait for so many requests."""
         with self._came:
-            assert self._came.wait_for(lambda: len(self.paths) >= count, timeout=20)
+            assert self._came.wait_for(lambda: len(self.paths) >= count, timeout=120)
 
     def silent(self, seconds: float) -> bool:
         """Whether no ping came for so long."""

@@ -81,7 +81,7 @@ def test_a_chat_gets_the_alarm_then_the_place_and_each_once() -> None:
     sink = ChatSink(AlertSettings(urls=("x://",)), Catalogue.of([]), connect=lambda _: chat)
     for incident in (stall(), stall(), located([1]), located([1])):
         sink(incident)
-    assert sink.close(10)
+    assert sink.close(120)
     assert chat.titles == ["[r] stalled: no step for 42 s", "[r] rank 1 holds up the run"]
 
 
@@ -90,6 +90,6 @@ def test_the_terminal_shows_both() -> None:
     sink = TerminalSink(Catalogue.of([]), "en", stream)
     for incident in (stall(), located([1]), located([1])):
         sink(incident)
-    assert sink.close(10)
+    assert sink.close(120)
     assert stream.getvalue().count("rank 1 holds up the run") == 1
     assert stream.getvalue().count("stalled:") == 1

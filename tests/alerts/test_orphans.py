@@ -83,7 +83,7 @@ def test_whoever_heard_of_the_beginning_hears_once_that_nobody_watches(
 
     first = agent(chat_server.url)
     first(opened)
-    assert first.close(20)
+    assert first.close(120)
     run(tmp_path, "dead", opened, dead=True)
     # Two agents that look at the same moment; the second has a chat that heard nothing of it.
     looking = [agent(chat_server.url), agent(chat_server.url, other_chat_server.url)]
@@ -92,7 +92,7 @@ def test_whoever_heard_of_the_beginning_hears_once_that_nobody_watches(
     for one in looking:
         journal.write_bytes(before)
         assert len(close_orphans(tmp_path, time.time(), one)) == 1
-    assert all(one.close(20) for one in looking)
+    assert all(one.close(120) for one in looking)
     titles = [body["title"] for body in chat_server.bodies]
     assert titles[1:] == ["[dead] nobody watches it any more: it was stalled when last seen"]
     assert chat_server.bodies[1]["status"] == "resolved" and other_chat_server.bodies == []

@@ -69,7 +69,7 @@ def test_the_sink_writes_behind_the_agents_back(store: IncidentStore, stall: Sta
     sink(incident)
     incident.status = "resolved"
     sink(incident)
-    assert sink.close(10)
+    assert sink.close(120)
     assert store.list()[0].status == "resolved"
     assert sink.failed == 0
 
@@ -84,7 +84,7 @@ def test_what_a_run_left_unmended_is_kept_as_closed_and_told_no_second_time(
     for incident in (found, left):
         sink(incident)
         chat(incident)
-    assert sink.close(10) and chat.close(10)
+    assert sink.close(120) and chat.close(120)
     (kept,) = store.list()
     assert (kept.status, kept.resolution, kept.resolved_at) == ("resolved", "unmended", 1200.0)
     assert telling(kept) == left
@@ -97,7 +97,7 @@ def test_a_database_that_fails_is_counted_not_raised(store: IncidentStore, stall
     sink(stall(run=object()))
     sink(stall(run=object()))
     sink(stall())
-    assert not sink.close(10)
+    assert not sink.close(120)
     assert sink.failed == 2
     assert len(said) == 1
     assert len(store.list()) == 1
@@ -112,7 +112,7 @@ def test_a_refusal_shows_neither_the_database_nor_what_was_to_be_stored(tmp_path
 
     sink = StoreSink(refuse, said.append, url)
     sink(stall())
-    assert not sink.close(10)
+    assert not sink.close(120)
     (line,) = said
     assert line.startswith("an incident could not be stored (RuntimeError: no connection to ****")
     assert "s3cr3t" not in line and "watcher" not in line
@@ -123,7 +123,7 @@ def test_a_refusal_shows_neither_the_database_nor_what_was_to_be_stored(tmp_path
         connection.exec_driver_sql("DROP TABLE incidents")
     sink = StoreSink(lambda: store, said.append)
     sink(stall(run="a-private-name"))
-    assert not sink.close(10)
+    assert not sink.close(120)
     reason = "OperationalError: (sqlite3.OperationalError) no such table: incidents"
     assert said == [f"an incident could not be stored ({reason})"]
     with pytest.raises(Exception, match="hidden due to hide_parameters") as error:
@@ -137,5 +137,5 @@ def test_a_report_that_breaks_does_not_count_twice(stall: Stall) -> None:
 
     sink = StoreSink(broken, broken)  # type: ignore[arg-type]
     sink(stall())
-    assert not sink.close(10)
+    assert not sink.close(120)
     assert sink.failed == 1

@@ -10,7 +10,7 @@ def test_order_is_kept_and_close_finishes_the_queue() -> None:
     worker: Worker[int] = Worker("w", lambda item, _: seen.append(item))
     for number in range(100):
         assert worker.put(number)
-    assert worker.close(10)
+    assert worker.close(120)
     assert seen == list(range(100))
     assert not worker.put(1)
 
@@ -26,7 +26,7 @@ def test_a_handler_that_raises_is_counted_and_the_next_item_is_handled() -> None
     worker: Worker[int] = Worker("w", handle)
     worker.put(1)
     worker.put(2)
-    assert worker.close(10)
+    assert worker.close(120)
     assert (seen, worker.failed) == ([2], 1)
 
 
@@ -35,25 +35,32 @@ def test_a_full_queue_drops_at_once_and_counts() -> None:
 
     def handle(item: int, _: threading.Event) -> None:
         entered.set()
-        release.wait(10)
+        release.wait(120)
 
     worker: Worker[int] = Worker("w", handle, capacity=1)
     worker.put(0)
-    assert entered.wait(10)
+    assert entered.wait(120)
     assert worker.put(1)
     assert not worker.put(2)
     assert worker.dropped == 1
     release.set()
-    assert worker.close(10)
+    assert worker.close(120)
 
 
 def test_close_gives_up_on_a_handler_that_waits() -> None:
-    worker: Worker[int] = Worker("w", lambda _, give_up: give_up.wait(60) and None)
-    worker.put(0)
-    worker.put(1)
-    worker.put(2)
+    entered = threading.Event()
+
+    def handle(item: int, give_up: threading.Event) -> None:
+        entered.set()
+        give_up.wait(120)
+
+    worker: Worker[int] = Worker("w", handle)
+    for number in range(3):
+        worker.put(number)
+    assert entered.wait(120)
     assert not worker.close(0.05)
-    assert worker.dropped == 2  # the first was told to give up; the others were never handled
+    # The first was told to give up, and is counted where a busy machine keeps it from doing so at once.
+    assert worker.dropped in (2, 3)
 
 
 def test_what_is_in_hand_when_close_gives_up_is_counted_once() -> None:
@@ -61,17 +68,17 @@ def test_what_is_in_hand_when_close_gives_up_is_counted_once() -> None:
 
     def handle(item: int, _: threading.Event) -> None:
         entered.set()
-        release.wait(10)
+        release.wait(120)
         ended.set()
         raise RuntimeError("no")
 
     worker: Worker[int] = Worker("w", handle)
     worker.put(0)
-    assert entered.wait(10)
+    assert entered.wait(120)
     assert not worker.close(0)
     assert (worker.dropped, worker.failed) == (1, 0)
     release.set()
-    assert ended.wait(10)
+    assert ended.wait(120)
     assert not worker.close(0)
     assert (worker.dropped, worker.failed) == (1, 0)
 
@@ -85,5 +92,5 @@ def test_it_begins_before_the_first_item_even_if_that_breaks() -> None:
 
     worker: Worker[int] = Worker("w", lambda item, _: seen.append(item), begin=begin)
     worker.put(1)
-    assert worker.close(10)
+    assert worker.close(120)
     assert seen == ["begun", 1]

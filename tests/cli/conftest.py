@@ -39,7 +39,7 @@ def process(tmp_path: Path) -> Process:
         return subprocess.run(
             [sys.executable, "-c", code, *arguments],
             capture_output=True,
-            timeout=60,
+            timeout=120,
             cwd=tmp_path,
             env=env,
             **{"text": True, **options},

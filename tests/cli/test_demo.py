@@ -64,7 +64,7 @@ class Watched:
 
     def end(self, seconds: float) -> int:
         code = self.child.wait(seconds)
-        self._reader.join(5)
+        self._reader.join(60)
         return code
 
     def survivors(self) -> list[psutil.Process]:
@@ -98,10 +98,10 @@ def watched(tmp_path: Path) -> Iterator[list[Watched]]:
 
 
 def test_the_stall_is_in_the_terminal_and_in_the_chat(watched: list[Watched], tmp_path: Path) -> None:
-    demo = Watched("--speed", "20", "--exit-when-done", tmp=tmp_path)
+    demo = Watched("--speed", "15", "--exit-when-done", tmp=tmp_path)
     watched.append(demo)
-    demo.wait_for("[default1]:rank 1 step 1/", 60)
-    assert demo.end(60) == 0, demo.text
+    demo.wait_for("[default1]:rank 1 step 1/", 120)
+    assert demo.end(120) == 0, demo.text
     chat = [line for line in demo.lines if line.startswith("chat │")]
     opened = next(index for index, line in enumerate(chat) if "open · critical · demo-zero3-stall" in line)
     resolved = next(index for index, line in enumerate(chat) if "resolved · " in line)
@@ -125,10 +125,10 @@ def test_ending_it_in_the_middle_leaves_no_process(
 ) -> None:
     demo = Watched("--speed", "4", tmp=tmp_path)
     watched.append(demo)
-    demo.wait_for("[default0]:rank 0 step 3/", 60)
+    demo.wait_for("[default0]:rank 0 step 3/", 120)
     assert len(demo.family) >= 3  # the dashboard, `stallwatch run` and its command
     demo.child.send_signal(sign)
-    assert demo.end(25) == (0 if sign == signal.SIGINT else 128 + sign)
+    assert demo.end(120) == (0 if sign == signal.SIGINT else 128 + sign)
     assert demo.survivors() == []
     assert list(tmp_path.glob("stallwatch-demo-*")) == []
 
@@ -151,7 +151,7 @@ def test_no_real_chat_is_told_of_a_demo(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_folder_without_a_recording_is_named(tmp_path: Path) -> None:
-    done = subprocess.run([*DEMO, str(tmp_path)], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([*DEMO, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert str(tmp_path) in done.stderr
     assert "stallwatch run" in done.stderr
@@ -180,7 +180,7 @@ def test_children_that_refuse_to_end_or_lost_their_parent_end_too(parent: str) -
         assert family
         began = time.monotonic()
     assert running(family) == []
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 40  # as long as nothing waits for them to end by themselves
 
 
 def test_the_chat_shows_what_a_real_notification_carries() -> None:

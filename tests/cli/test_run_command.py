@@ -37,6 +37,7 @@ class Chat:
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []
         self.came = threading.Condition()
+        self.on_message: Callable[[dict[str, Any]], None] = lambda body: None
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -45,6 +46,7 @@ class Chat:
                 with outer.came:
                     outer.bodies.append(body)
                     outer.came.notify_all()
+                outer.on_message(body)
                 self.send_response(200)
                 self.end_headers()
 
@@ -52,7 +54,7 @@ class Chat:
                 pass
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"json://127.0.0.1:{self.server.server_port}/s3cr3t-hook"
+        self.url = f"json://127.0.0.1:{self.server.server_port}/s3cr3t-hook?cto=60&rto=60"
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
     def wait_for(self, **fields: str) -> dict[str, Any]:
@@ -60,7 +62,7 @@ class Chat:
             return next((body for body in self.bodies if fields.items() <= body.items()), None)
 
         with self.came:
-            assert self.came.wait_for(found, timeout=30), self.bodies
+            assert self.came.wait_for(found, timeout=120), self.bodies
             return found() or {}
 
 
@@ -203,13 +205,18 @@ def test_a_failure_is_in_the_chat_in_the_database_and_on_the_terminal(process: P
     assert (info.run, info.state) == ("oom", "failed")
 
 
-def test_a_stall_is_told_while_it_lasts_and_when_it_is_over(process: Process, chat: Chat) -> None:
+def test_a_stall_is_told_while_it_lasts_and_when_it_is_over(
+    process: Process, chat: Chat, tmp_path: Path
+) -> None:
     chat_env = {
         "STALLWATCH_STALL_FLOOR_SECONDS": "1",
         "STALLWATCH_STALL_START_SECONDS": "1",
         "STALLWATCH_ALERTS_LANGUAGE": "zh",
     }
-    code = f"import time\ntime.sleep(4)\n{STEPS.format(steps=3, pause=0.1)}"
+    told = tmp_path / "told"
+    chat.on_message = lambda body: told.touch() if body["kind"] == "stall" else None
+    waits = f"import pathlib, time\nwhile not pathlib.Path({str(told)!r}).exists(): time.sleep(0.1)\n"
+    code = f"{waits}{STEPS.format(steps=3, pause=0.1)}"
     result = process("run", "--no-metrics", "--name", "s", "--", *python(code), env=chat_env)
     assert result.returncode == 0
     opened = chat.wait_for(kind="stall", status="open")
@@ -233,14 +240,15 @@ def test_tail_reads_what_is_there_and_ends_with_ctrl_c(tmp_path: Path, chat: Cha
         cwd=tmp_path,
     ) as child:
         home = Path(os.environ["STALLWATCH_HOME"])
-        deadline = time.monotonic() + 30
-        while not any(info.state == "training" for info in list_runs(home)) and time.monotonic() < deadline:
+        deadline = time.monotonic() + 120
+        while not any(info.state == "training" for info in list_runs(home)):
+            assert time.monotonic() < deadline
             time.sleep(0.05)
         with log.open("a") as out:
             out.write(OOM + "\n")
         body = chat.wait_for(kind="finding", status="open")
         child.send_signal(signal.SIGINT)
-        _, err = child.communicate(timeout=30)
+        _, err = child.communicate(timeout=120)
     assert (body["run"], body["rule"]) == ("t", "cuda-oom")
     assert "Traceback (most" not in err
     assert child.returncode in (0, 1, 130)

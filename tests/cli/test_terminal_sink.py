@@ -40,7 +40,7 @@ def shown(stream: io.StringIO, *incidents: Incident, language: str = "en") -> st
     sink = TerminalSink(Catalogue.of([]), language, stream)
     for incident in incidents:
         sink(incident)
-    assert sink.close(10)
+    assert sink.close(120)
     return stream.getvalue()
 
 
@@ -77,13 +77,13 @@ def test_what_is_done_about_a_stall_stands_under_it(capsys: pytest.CaptureFixtur
     sink = TerminalSink(Catalogue.of([]), "en", Slow())
     sink(stall())
     sink.notice("the run stands still: ending it")
-    assert sink.settle(10)
+    assert sink.settle(120)
     first, *_, last = capsys.readouterr().err.splitlines()
     assert (first, last) == (
         "stallwatch: [r] stalled: no step for 42 s",
         "stallwatch: the run stands still: ending it",
     )
-    assert sink.close(10)
+    assert sink.close(120)
     sink.notice("too late for the queue")
     assert capsys.readouterr().err == "stallwatch: too late for the queue\n"
 

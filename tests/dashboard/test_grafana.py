@@ -178,7 +178,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         stderr=subprocess.DEVNULL,
     )
     try:
-        for _ in range(600):
+        for _ in range(2400):
             try:
                 urllib.request.urlopen(f"http://{address}/-/ready", timeout=120)
                 break

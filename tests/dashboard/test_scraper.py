@@ -45,7 +45,7 @@ def make_scraper(store: MetricStore, home: Path, clock: Clock) -> Iterator[Calla
     made: list[Scraper] = []
 
     def make(**options: object) -> Scraper:
-        # A round waits for the answers for as long as one is to take: a busy machine needs more than a second.
+        # A round waits so long for the answers: a busy machine needs more than a second.
         made.append(Scraper(store, home, clock=clock, **{"every": 60.0, **options}))  # type: ignore[arg-type]
         return made[-1]
 

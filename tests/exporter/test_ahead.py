@@ -56,6 +56,6 @@ def test_no_more_than_a_few_are_made_ahead() -> None:
 
     portions = made_ahead(counted())
     next(portions)
-    assert asked.wait(30)
+    assert asked.wait(120)
     assert len(made) <= 7
     portions.close()  # type: ignore[attr-defined]

@@ -216,10 +216,11 @@ def test_only_the_stream_that_is_a_terminal_gets_one(tmp_path: Path) -> None:
 
 
 RESIZED = r"""
-import os, signal, sys
+import os, signal, sys, time
 signal.signal(signal.SIGWINCH, lambda *_: (print(os.get_terminal_size().columns), os._exit(0)))
 os.write(1, b"ready\n")
-signal.pause()
+while True:  # a signal that comes right before signal.pause() would be waited for in vain
+    time.sleep(0.05)
 """
 
 
@@ -279,14 +280,15 @@ def test_without_threads_the_command_still_gets_its_output_out(
 # --- signals
 
 CATCHES = r"""
-import os, signal, sys
+import os, signal, sys, time
 def caught(number, frame):
     os.write(1, signal.Signals(number).name.encode())
     sys.exit(5)
 for name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGINT"):
     signal.signal(getattr(signal, name), caught)
 os.write(1, b"ready\n")
-signal.pause()
+while True:  # a signal that comes right before signal.pause() would be waited for in vain
+    time.sleep(0.05)
 """
 
 

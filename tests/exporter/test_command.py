@@ -108,16 +108,17 @@ def test_a_stall_is_raised_while_it_lasts_and_the_kill_is_told(run: Run, tmp_pat
     code += "signal.pause()"
 
     def heard(incident: Incident) -> None:
-        if incident.kind == "stall" and incident.status == "open":
+        # A pause of the machine between two steps is a stall, too, and over when they go on.
+        if incident.kind == "stall" and incident.status == "open" and incident.step == 8:
             (info,) = list_runs(tmp_path / "home")
             assert info.endpoint is not None
-            with urllib.request.urlopen(info.endpoint, timeout=10) as answer:
+            with urllib.request.urlopen(info.endpoint, timeout=120) as answer:
                 pages.append(answer.read().decode())
             os.kill(int(pid_file.read_text()), signal.SIGKILL)
 
     outcome = run(code, on_incident=heard, stall_floor_seconds=1.0)
     assert outcome.code == 137
-    stall, resolved, ended = outcome.told
+    stall, resolved, ended = outcome.told[-3:]
     assert (stall.kind, stall.step, stall.total_steps) == ("stall", 8, 100)
     assert (resolved.id, resolved.resolution) == (stall.id, "run-failed")
     assert ended.kind == "ended" and ended.ending is not None
@@ -217,14 +218,15 @@ def end(diagnosis, ending, folder):
 sys.exit(run_command(sys.argv[2:], settings, [], catalogue, on_end=end))
 """
 SLOW_EXIT = """
-import os, signal, sys
+import os, signal, sys, time
 def caught(number, frame):
     os.write(1, b"saving " + signal.Signals(number).name.encode() + b"\\n")
     sys.exit(9)
 signal.signal(signal.SIGTERM, caught)
 signal.signal(signal.SIGINT, caught)
 os.write(1, b"ready\\n")
-signal.pause()
+while True:  # a signal that comes right before signal.pause() would be waited for in vain
+    time.sleep(0.05)
 """
 
 
@@ -244,7 +246,7 @@ def test_a_signal_reaches_the_command_which_may_still_save(
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(number)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
     assert out == b"saving " + number.name.encode() + b"\n"
     assert process.returncode == 9
     assert err.decode().splitlines()[-1] == f"{kind} None 9"
@@ -264,7 +266,7 @@ def test_sigterm_after_the_command_ended_does_not_take_the_report_away(tmp_path:
         assert process.stderr.readline() == b"reporting\n"
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGHUP)
-        _, err = process.communicate(b"go on\n", timeout=60)
+        _, err = process.communicate(b"go on\n", timeout=120)
     assert process.returncode == 0
     assert err == b"finished None 0\n"
 

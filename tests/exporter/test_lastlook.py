@@ -65,7 +65,7 @@ def test_a_single_scrape_tells_no_rhythm() -> None:
 
 
 def get(url: str, headers: dict[str, str]) -> str:
-    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as response:
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=120) as response:
         return str(response.read().decode())
 
 

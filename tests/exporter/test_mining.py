@@ -127,14 +127,16 @@ def test_a_stumble_does_not_end_the_watching(run: Any, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Mining, "round", stumbling)
     miner = Miner(lambda: (run.agent, None), queue, os.getpid(), gone)
-    assert stumbled.wait(10)
+    assert stumbled.wait(120)
     queue.put("stdout", b"step 1/10 loss 0.5\n", run.now)
     result = miner.finish(ended, ended=run.now)
     assert result is not None and left == []
     assert result[2].progress.last_step == 1
 
 
-def test_what_cannot_be_read_in_time_is_in_the_copies_and_told(run: Any) -> None:
+def test_what_cannot_be_read_in_time_is_in_the_copies_and_told(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[str] = []
     go = threading.Event()
     queue = ByteQueue()
@@ -145,8 +147,11 @@ def test_what_cannot_be_read_in_time_is_in_the_copies_and_told(run: Any) -> None
         return run.agent, None
 
     miner = Miner(late, queue, os.getpid(), told.append)
-    threading.Timer(0.05, go.set).start()
-    result = miner.finish(ended, patience=0.0, ended=run.now, report=30.0)
+    close = queue.close
+    monkeypatch.setattr(
+        queue, "close", lambda: (close(), go.set())
+    )  # by finish(), when it has set its limits
+    result = miner.finish(ended, patience=0.0, ended=run.now, report=240.0)
     assert result is not None
     assert result[2].progress.last_step is None
     assert any("2 lines at the end were not read" in note for note in result[2].notes)

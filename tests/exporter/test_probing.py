@@ -180,7 +180,7 @@ def test_a_ring_that_could_not_be_opened_is_tried_again(tmp_path: Path) -> None:
     )
     Probe(tmp_path, {"RANK": "0"}).announce()
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=120
     )
     assert done.stdout.split() == ["0", "1"], done.stderr
 

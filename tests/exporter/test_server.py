@@ -42,7 +42,7 @@ def test_one_pem_file_may_hold_certificate_and_key(pem: Path) -> None:
     server = serve(registry(), ExporterSettings(port=0, tls_certificate=pem), pytest.fail)
     assert server is not None and server.url.startswith("https://127.0.0.1:")
     trusting = ssl.create_default_context(cafile=str(pem))
-    with urllib.request.urlopen(server.url, timeout=10, context=trusting) as answer:
+    with urllib.request.urlopen(server.url, timeout=120, context=trusting) as answer:
         assert b"answer 42.0" in answer.read()
     server.close()
 
@@ -53,10 +53,10 @@ def test_with_a_client_authority_nobody_else_gets_in(pem: Path) -> None:
     assert server is not None and server.url.startswith("https://")
     stranger = ssl.create_default_context(cafile=str(pem))
     with pytest.raises(OSError):
-        urllib.request.urlopen(server.url, timeout=10, context=stranger).read()
+        urllib.request.urlopen(server.url, timeout=120, context=stranger).read()
     known = ssl.create_default_context(cafile=str(pem))
     known.load_cert_chain(pem)
-    with urllib.request.urlopen(server.url, timeout=10, context=known) as answer:
+    with urllib.request.urlopen(server.url, timeout=120, context=known) as answer:
         assert answer.status == 200
     server.close()
 

@@ -278,7 +278,7 @@ def test_processes_do_not_outlive_a_killed_parent(tmp_path: Path, way: str) -> N
     os.kill(child, 0)  # it is there
     os.kill(parent.pid, signal.SIGKILL)
     try:
-        parent.communicate(timeout=60)  # the pipe ends when the child, too, has closed it
+        parent.communicate(timeout=120)  # the pipe ends when the child, too, has closed it
     except subprocess.TimeoutExpired:
         os.kill(child, signal.SIGKILL)
         pytest.fail("the process outlived its parent")
@@ -292,7 +292,7 @@ def test_an_interrupt_ends_the_processes(catalogue: Catalogue, logs: list[str]) 
     with pytest.raises(KeyboardInterrupt):
         diagnose_paths(logs, catalogue=catalogue, parallel=parallel, progress=interrupt)
     for process in multiprocessing.active_children():
-        assert wait([process.sentinel], 60)  # ready when it has ended
+        assert wait([process.sentinel], 120)  # ready when it has ended
 
 
 def test_a_daemonic_process_reads_by_itself(

@@ -20,10 +20,10 @@ def test_output_and_exit_code_are_the_commands(capfd: pytest.CaptureFixture[str]
 
 def test_a_signal_to_us_reaches_the_command() -> None:
     code = f"""
-import os, signal, sys
+import os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
 os.kill({os.getpid()}, signal.SIGTERM)
-signal.pause()
+time.sleep(60)
 """
     before = signal.getsignal(signal.SIGTERM)
     assert run_unwatched([sys.executable, "-c", code]) == 5

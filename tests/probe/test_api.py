@@ -148,7 +148,7 @@ def test_a_second_thread_is_counted_and_never_waits(tmp_path: Path, probe: Probe
     probe._busy.acquire()
     other = threading.Thread(target=probe.step)
     other.start()
-    other.join(timeout=30)
+    other.join(timeout=120)
     assert not other.is_alive()
     probe._busy.release()
     reader = RingReader(rings(tmp_path)[0])
@@ -163,13 +163,13 @@ def test_two_threads_that_tell_at_once_make_one_ring(
 
     def slow_disk(*given: Any) -> RingWriter:
         begun.set()
-        assert go_on.wait(30)
+        assert go_on.wait(120)
         return RingWriter(*given)
 
     monkeypatch.setattr(api, "RingWriter", slow_disk)
     other = threading.Thread(target=probe.event, args=("log",), kwargs={"text": "first"})
     other.start()
-    assert begun.wait(30)
+    assert begun.wait(120)
     monkeypatch.setattr(api, "RingWriter", RingWriter)  # whoever came second would make one at once
     probe.event("log", text="second")
     probe.step()

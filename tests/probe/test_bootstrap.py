@@ -107,7 +107,7 @@ class Programs:
         if probe:
             environ = with_probe(environ, self.rings)
         done = subprocess.run(
-            [sys.executable, *options, str(program)], env=environ, capture_output=True, timeout=60
+            [sys.executable, *options, str(program)], env=environ, capture_output=True, timeout=120
         )
         return Ran(done.returncode, done.stdout, done.stderr)
 
@@ -314,7 +314,7 @@ def test_ranks_outlive_an_agent_that_is_killed(programs: Programs) -> None:
     agent = subprocess.Popen([*command, sys.executable, str(program)], env=environ, stderr=subprocess.DEVNULL)
     assert (programs.folder / "told").read_text() == "2"
     agent.kill()
-    agent.wait(timeout=60)
+    agent.wait(timeout=120)
     (programs.folder / "go").write_text("on")
     assert (programs.folder / "told").read_text() == "3002"
     (ring,) = (programs.folder / "stallwatch-home" / "rings").glob("*/*.ring")

@@ -60,7 +60,7 @@ def test_it_tells_its_stack_and_goes_on(rings: Path, around: tuple[str, ...]) ->
         main = main_thread(told.threads)
         assert told.origin == "signal" and main is not None
         assert [frame.function for frame in main.frames] == ["<module>", "train"]
-        out, _ = child.communicate("on\n", timeout=60)
+        out, _ = child.communicate("on\n", timeout=120)
         assert out == "on\n 1 3\n", "no thread of ours, and no descriptor that may mean something"
         assert child.returncode == 0
     assert list(rings.iterdir()) == []
@@ -98,7 +98,7 @@ def test_of_several_nobody_knows_whom_to_ask(rings: Path) -> None:
 def test_a_program_far_below_the_agent_is_left_alone(rings: Path, shells: int, asked: int) -> None:
     with program(rings, LOOP, *(IN_A_SHELL * shells)) as child:
         assert len(list(rings.glob(f"*{SIGNAL}"))) == asked
-        child.communicate("on\n", timeout=60)
+        child.communicate("on\n", timeout=120)
 
 
 def test_a_program_of_another_agent_is_left_alone(tmp_path: Path) -> None:
@@ -127,4 +127,4 @@ def test_our_own_replay_is_left_alone(rings: Path, tmp_path: Path) -> None:
             assert child.stdout is not None
             assert child.stdout.readline() == "ready\n"
             assert len(list(rings.glob(f"*{SIGNAL}"))) == asked
-            child.communicate("on\n", timeout=60)
+            child.communicate("on\n", timeout=120)

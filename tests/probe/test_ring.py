@@ -149,7 +149,7 @@ def test_what_a_killed_rank_wrote_is_there(tmp_path: Path) -> None:
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     path = tmp_path / "0-9-9.ring"
-    died = subprocess.run([sys.executable, "-c", code, str(path)], timeout=60)
+    died = subprocess.run([sys.executable, "-c", code, str(path)], timeout=120)
     assert died.returncode == -signal.SIGKILL
     assert [each.values["step"] for each in RingReader(path).read().records] == [1.0, 2.0, 3.0]
 
@@ -172,7 +172,7 @@ def test_what_was_counted_after_the_last_step_outlives_the_rank(
         "probe.step(loss=1.0)\n"
         f"for _ in range(7): probe.add('warnings')\n{end}\n"
     )
-    died = subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=60, stderr=subprocess.DEVNULL)
+    died = subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=120, stderr=subprocess.DEVNULL)
     assert died.returncode == status
     (record, pending) = Probing(tmp_path).read()
     assert (record.values["step"], "warnings" in record.values) == (1.0, False)
@@ -210,6 +210,8 @@ def test_no_ring_is_left_where_there_is_no_room(tmp_path: Path) -> None:
         "except OSError as error: print(error.errno)\n"
     )
     path = tmp_path / "0-9-9.ring"
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=120
+    )
     assert done.stdout.strip() == "27", done.stderr  # EFBIG
     assert list(tmp_path.iterdir()) == []

@@ -141,6 +141,6 @@ def test_an_older_python_than_stallwatchs_own_is_watched(programs: Programs) -> 
     program = programs.folder / "train.py"
     program.write_text(ENGINE + "import sys\nprint(sys.version_info[:2])\n")
     environ = with_probe({"PYTHONPATH": str(programs.site), "RANK": "0"}, programs.rings)
-    done = subprocess.run([str(ANOTHER_PYTHON), str(program)], env=environ, capture_output=True, timeout=60)
+    done = subprocess.run([str(ANOTHER_PYTHON), str(program)], env=environ, capture_output=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"(3, 10)\n", b"")
     assert [each.values["step"] for each in programs.steps()] == [1, 2]

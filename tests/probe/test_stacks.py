@@ -53,7 +53,7 @@ class Rank:
 
     def go_on(self) -> str:
         """It trains on, to its end; what it printed."""
-        out, err = self.child.communicate("x", timeout=60)
+        out, err = self.child.communicate("x", timeout=120)
         assert self.child.returncode == 0, err
         return out
 
@@ -74,7 +74,7 @@ def rank(folder: Path, code: str = "", end: str = END, begin: str = BEGIN) -> It
 
 
 def wait_for(found: Callable[[], object]) -> object:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while not (result := found()):
         assert time.monotonic() < until, "waited in vain"
         time.sleep(0.01)
@@ -196,7 +196,7 @@ def test_no_room_for_a_pipe_is_counted_and_nothing_else(tmp_path: Path) -> None:
     begin = BEGIN.replace("probe.announce()", code + "probe.announce()")
     command = [sys.executable, "-c", begin + "print(probe._faults)", str(tmp_path)]
     environ = {**os.environ, "PYTHONPATH": f"{EXPORTER}{os.pathsep}{EXPORTER.parent / 'rules'}"}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=True)
     assert (done.stdout, done.stderr) == ("1\n", "")
 
 

@@ -35,7 +35,7 @@ def metrics_of(home: Path) -> dict[str, float]:
     endpoints = [info.endpoint for info in list_runs(home) if info.endpoint]
     if not endpoints:
         return {}
-    with urllib.request.urlopen(endpoints[0], timeout=10) as page:
+    with urllib.request.urlopen(endpoints[0], timeout=120) as page:
         families = list(text_string_to_metric_families(page.read().decode()))
     return {
         f"{sample.name}{sample.labels.get('rank', '')}": sample.value

@@ -194,13 +194,18 @@ class FaultyChat:
 
     @property
     def url(self) -> str:
-        """Apprise's, with short time-outs."""
-        return f"json://127.0.0.1:{self._server.server_port}/hook-s3cr3t?cto=2&rto=2"
+        """Apprise's, with time-outs that a busy machine keeps: what it answers too late is told twice."""
+        return f"json://127.0.0.1:{self._server.server_port}/hook-s3cr3t?cto=60&rto=60"
 
-    def wait_for(self, count: int, seconds: float = 60) -> None:
+    def wait_for(self, count: int, seconds: float = 120) -> None:
         """Until so many messages were taken."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.bodies) >= count, timeout=seconds), self.requests
+
+    def wait_for_requests(self, count: int) -> None:
+        """Until it was asked so often, whatever it answered."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.requests >= count, timeout=120)
 
     def close(self) -> None:
         self._server.shutdown()

@@ -59,7 +59,10 @@ def test_retry_after_is_obeyed_for_the_whole_chat(mail: Any, chat: Any, notice: 
     [500, 502, 504, 403, "hang", b"", b"HTTP/1.1 banana\r\n\r\n", b"\x16\x03\x01garbage", b"HTTP/1.1 200"],
     ids=str,
 )
-def test_errors_time_outs_and_malformed_answers(mail: Any, chat: Any, notice: Make, trouble: Any) -> None:
+def test_errors_time_outs_and_malformed_answers(
+    mail_of: Any, spool: Outbox, chat: Any, notice: Make, trouble: Any
+) -> None:
+    mail = mail_of(chat.url.replace("rto=60", "rto=2") if trouble == "hang" else chat.url, spool)
     chat.script = [trouble, trouble]
     mail.put(notice(id="a/1"), notice(id="a/1", status="resolved", resolution="recovered"))
     mail.pass_time(30)

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from stallwatch_alerts.channels.apprise_channel import AppriseChannel
 from stallwatch_alerts.delivery.outbox import Outbox
 from stallwatch_alerts.delivery.sender import Sender
@@ -46,9 +48,9 @@ def test_incidents_wait_in_the_agent_while_postgresql_is_away(postgres: Any, sta
     postgres.stop()
     for number in range(50):
         sink(stall(id=f"during/{number}"))
-    assert complained.wait(30)
+    assert complained.wait(120)
     postgres.start()
-    assert sink.close(60)
+    assert sink.close(120)
     assert sink.failed == 0
     assert len(store.list()) == 51
     store.close()
@@ -61,9 +63,9 @@ def test_an_agent_that_starts_while_postgresql_is_away(postgres: Any, stall: Sta
     said: list[str] = []
     sink = StoreSink(lambda: IncidentStore(url), lambda line: (said.append(line), complained.set()), url)
     sink(stall())
-    assert complained.wait(30)
+    assert complained.wait(120)
     postgres.start()
-    assert sink.close(60)
+    assert sink.close(120)
     assert len(IncidentStore(url).list()) == 1
     assert len(said) == 1 and "watcher" not in said[0]
 
@@ -91,11 +93,11 @@ def test_messages_survive_a_restart_of_postgresql(
     )
     postgres.stop()
     sender.wake()
-    assert troubled.wait(60)
+    assert troubled.wait(120)
     postgres.start()
     chat.always = None
-    chat.wait_for(3, 120)  # a claim that could not be given back runs out after a minute of that clock
-    sender.close(20)
+    chat.wait_for(3, 150)  # a claim that could not be given back runs out after a minute of that clock
+    sender.close(120)
     assert sorted(body["id"] for body in chat.bodies) == ["a/0", "a/1", "a/2"]
 
 
@@ -147,7 +149,7 @@ class RealRelay:
             "alerts": [alert],
         }
         request = urllib.request.Request(self.url, data=json.dumps(body).encode())
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             assert answer.status == 200
 
     def kill(self) -> None:
@@ -162,6 +164,7 @@ def heard(chat: Any) -> Counter[str]:
     )
 
 
+@pytest.mark.timeout(400)
 def test_two_relays_on_one_postgresql_tell_each_alert_once_also_when_one_is_killed(
     postgres: Any, chat: Any, tmp_path: Path
 ) -> None:
@@ -173,7 +176,7 @@ def test_two_relays_on_one_postgresql_tell_each_alert_once_also_when_one_is_kill
         for number in range(10):  # as a pair of Alertmanagers does that lost sight of each other
             one.post(number)
             other.post(number)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while len(heard(chat)) < 10 and time.monotonic() < deadline:
             chat.wait_for(len(chat.bodies))
         assert set(heard(chat).values()) == {1} and len(heard(chat)) == 10
@@ -184,7 +187,7 @@ def test_two_relays_on_one_postgresql_tell_each_alert_once_also_when_one_is_kill
         one.kill()
         other.post(19)
         chat.always = None
-        deadline = time.monotonic() + 100  # a claim of the killed one may have to run out
+        deadline = time.monotonic() + 150  # a claim of the killed one may have to run out
         while len(heard(chat)) < 20 and time.monotonic() < deadline:
             time.sleep(0.1)
         assert len(heard(chat)) == 20

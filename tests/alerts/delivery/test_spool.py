@@ -91,12 +91,13 @@ def test_what_one_agent_leaves_behind_the_next_one_sends(
     settings = AlertSettings(urls=(chat.url,))
     first = ChatSink(settings, catalogue, spool=lambda: spool)
     first(stall())
+    chat.wait_for_requests(1)  # it is kept by then
     assert not first.close(1)
     assert (first.kept(), first.failed) == (1, 0)
     chat.always = None
     second = ChatSink(settings, catalogue, spool=lambda: spool)
     chat.wait_for(1)
-    assert second.close(20)
+    assert second.close(120)
     assert [body["id"] for body in chat.bodies] == ["myrun/stall/silent-hang-no-error/1"]
 
 
@@ -107,10 +108,10 @@ def test_an_episode_is_told_once_whichever_agent_tells_it_again(
         sink = ChatSink(AlertSettings(urls=(chat.url,)), catalogue, spool=lambda: spool)
         sink(stall())
         sink(stall(status="resolved", resolution="recovered", resolved_at=1100.0))
-        assert sink.close(20)
+        assert sink.close(120)
     sink = ChatSink(AlertSettings(urls=(chat.url,)), catalogue, spool=lambda: spool)
     sink(stall(id="myrun/stall/silent-hang-no-error/2", episode=2, opened_at=2000.0))
-    assert sink.close(20)
+    assert sink.close(120)
     assert [(body["id"][-1], body["status"]) for body in chat.bodies] == [
         ("1", "open"),
         ("1", "resolved"),
@@ -132,7 +133,7 @@ def test_a_full_disk_delays_nothing(
     for number in range(20):
         sink(stall(id=f"run/{number}", evidence=["x" * 4000] * 3))
     chat.wait_for(10)
-    sink.close(20)
+    sink.close(120)
     heard = {name for body in chat.bodies for name in body.get("incidents", body["id"]).split(",")}
     assert heard == {f"run/{number}" for number in range(20)}
     assert any("cannot be kept on disk" in line for line in said)
@@ -156,7 +157,7 @@ def test_a_spool_that_cannot_be_opened_is_done_without_and_taken_when_it_can(
     broken.clear()
     sink(stall(id="a/2"))
     chat.wait_for(2)
-    assert sink.close(20)
+    assert sink.close(120)
     assert [one.state for one in spool.deliveries()] == ["sent"]
 
 
@@ -175,6 +176,7 @@ class Robot:
         self.heard.append((now, int(notice.facts.get("count") or 1)))
 
 
+@pytest.mark.timeout(600)
 def test_a_burst_is_grouped_within_the_chats_limits_and_all_of_it_is_in_the_store(
     tmp_path: Path, stall: Stall, catalogue: Catalogue
 ) -> None:
@@ -199,8 +201,8 @@ def test_a_burst_is_grouped_within_the_chats_limits_and_all_of_it_is_in_the_stor
         chats(incident)
         kept(incident)
     assert Outbox(store.engine).waiting() <= MOST_WAITING + 200
-    assert kept.close(60)
-    assert chats.close(60)
+    assert kept.close(240)
+    assert chats.close(240)
     store = IncidentStore.at_home(tmp_path)
     assert len(store.list()) == count
     assert sum(told for _, told in robot.heard) == count

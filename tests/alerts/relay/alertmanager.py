@@ -68,7 +68,7 @@ class Post:
     ) -> tuple[int, str]:
         request = urllib.request.Request(self.base + path, data=body, headers=headers or {})
         try:
-            with urllib.request.urlopen(request, timeout=20) as answer:
+            with urllib.request.urlopen(request, timeout=120) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()

@@ -91,7 +91,7 @@ def test_what_the_agent_told_a_chat_itself_the_relay_does_not_tell_it(
     from stallwatch_alerts.channels.notice import incident_notice
 
     sink.told(chat_server.url, (incident_notice(stall(), "en", None).key,))
-    assert sink.close(20)
+    assert sink.close(120)
     post = start(alerts={"urls": (chat_server.url, other_chat_server.url)})
     assert post.answer(group(alert(incident="stall")))[1] == "stored: 1 new\n"
     other_chat_server.wait_for_requests(1)

@@ -26,7 +26,7 @@ def test_who_waits_for_a_lock_and_who_holds_it(tmp_path: Path) -> None:
         with subprocess.Popen([sys.executable, "-c", WAITS, str(path)], stdout=subprocess.PIPE) as child:
             assert child.stdout is not None
             child.stdout.readline()
-            until = time.monotonic() + 30
+            until = time.monotonic() + 120
             while lock_holders().get(child.pid) != os.getpid():
                 assert time.monotonic() < until
                 time.sleep(0.01)

@@ -35,12 +35,20 @@ STALL = Incident(
 )
 
 
+def runs(pid: int) -> bool:
+    """A zombie does not: some containers have nobody who collects orphans."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def test_a_command_gets_the_incident_and_its_variables(tmp_path: Path) -> None:
     notices: list[str] = []
     line = f"cat > {tmp_path}/in; echo $STALLWATCH_RANKS $STALLWATCH_STEP $STALLWATCH_STACKS > {tmp_path}/out"
     thread = react(f"command {line}", STALL, 4711, notices.append, folder="/runs/sft")
     assert thread is not None
-    thread.join(30)
+    thread.join(120)
     assert json.loads((tmp_path / "in").read_text())["stacks"]["odd"] == [1]
     assert (tmp_path / "out").read_text() == "1 12 /runs/sft/stacks-1.txt\n"
     (notice,) = notices
@@ -74,15 +82,14 @@ def test_a_folder_that_takes_no_file_is_told(tmp_path: Path) -> None:
 def test_a_command_that_takes_too_long_ends_with_all_it_started(tmp_path: Path) -> None:
     notices: list[str] = []
     line = "sleep 600 & echo $!; wait"
-    run_line(line, STALL, {}, notices.append, folder=str(tmp_path), patience=1.0)
+    run_line(line, STALL, {}, notices.append, folder=str(tmp_path), patience=4.0)
     (kept,) = tmp_path.glob("on-stall-*.txt")
     child = int(kept.read_text())
-    try:
-        _, alive = psutil.wait_procs([psutil.Process(child)], timeout=30)
-    except psutil.NoSuchProcess:
-        alive = []
-    assert not alive
-    assert "was ended after 1 s" in notices[0]
+    until = time.monotonic() + 120
+    while runs(child):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert "was ended after 4 s" in notices[0]
 
 
 def test_a_command_has_a_session_of_its_own(tmp_path: Path) -> None:
@@ -122,11 +129,13 @@ while True:  # whichever of the two is killed first
 def test_a_command_that_ignores_sigterm_is_killed_with_all_it_started() -> None:
     with subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE) as command:
         assert command.stdout is not None
-        grandchild = psutil.Process(int(command.stdout.readline()))
+        grandchild = int(command.stdout.readline())
         abort(command.pid, grace=0.3)
-        assert command.wait(30) == -9
-    gone, alive = psutil.wait_procs([grandchild], timeout=30)
-    assert not alive and gone
+        assert command.wait(120) == -9
+    until = time.monotonic() + 120
+    while runs(grandchild):
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("asked", ["children", "status"])
@@ -141,9 +150,9 @@ def test_a_process_that_cannot_be_looked_at_keeps_nobody_from_ending_the_command
             assert command.stdout is not None
             command.stdout.readline()
             began = time.monotonic()
-            abort(command.pid, grace=1.0, patience=0.5)
-            assert time.monotonic() - began < 20
-            assert command.wait(30) == -ended_by
+            abort(command.pid, grace=1.0 if code is ignores else 30.0, patience=0.5)
+            assert time.monotonic() - began < 60
+            assert command.wait(120) == -ended_by
 
 
 def test_a_number_that_is_free_again_gets_no_sigkill(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,14 +168,14 @@ def test_a_number_that_is_free_again_gets_no_sigkill(monkeypatch: pytest.MonkeyP
         waiting = threading.Thread(target=command.wait)
         waiting.start()
         abort(command.pid, grace=30.0, patience=0.5)
-        waiting.join(30)
+        waiting.join(120)
     assert [number for pid, number in sent if pid == command.pid and number] == [signal.SIGTERM]
 
 
 def test_the_exit_status_is_left_to_whoever_waits_for_the_command() -> None:
     with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as command:
         abort(command.pid, grace=30)
-        assert command.wait(30) == -signal.SIGTERM
+        assert command.wait(120) == -signal.SIGTERM
 
 
 def test_only_run_can_end_a_command() -> None:
