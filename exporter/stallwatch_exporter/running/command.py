@@ -68,7 +68,7 @@ def run_command(
     anything else is set up, and goes on whatever happens to the watching.
     """
     notice = surviving(notice)
-    environ, rings = _probed(settings, notice)
+    environ, rings = _probed(command, settings, notice)
     with reporting():
         try:
             return _run_command(
@@ -95,10 +95,16 @@ def _miner(
         return None
 
 
-def _probed(settings: ExporterSettings, notice: Notice) -> tuple[dict[str, str], Path | None]:
-    """The command's environment with the probe in it, and where its rings will be; neither if that fails."""
+def _probed(
+    command: Sequence[str], settings: ExporterSettings, notice: Notice
+) -> tuple[dict[str, str], Path | None]:
+    """The command's environment with the probe in it, and where its rings will be; neither if that fails.
+
+    Nor for a command of our own: what `stallwatch replay` prints are the steps of another time.
+    """
     environ = dict(os.environ)
-    if not settings.probe or environ.get(SWITCH_VARIABLE) == "0":
+    ours = any(Path(word).name == "stallwatch" for word in command[:3])
+    if ours or not settings.probe or environ.get(SWITCH_VARIABLE) == "0":
         return environ, None
     try:
         folder = make_folder(settings.home)

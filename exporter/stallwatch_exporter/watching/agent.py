@@ -75,7 +75,7 @@ class Agent:
         self._advance = Advance(self._reading.tracker, self._watch, self.metrics)
         self._book = IncidentBook(folder.run, folder.info.host, self._tell, read_incidents(folder.path))
         self._alarms = Alarms(self._book, catalogue)
-        self._hearing = Hearing(self._reading, self._warned)
+        self._hearing = Hearing(self._reading, self._warned, notice)
         self.response = Response(folder, settings.on_stall, probing, notice)
         self._diagnoser.alone, self._diagnoser.launching = self.response.alone, self.response.launching
         self._diagnoser.memory = self.memory.now

@@ -16,6 +16,7 @@ from stallwatch_exporter.watching.goneranks import Gone, GoneRanks
 from stallwatch_exporter.watching.leavers import Leavers
 from stallwatch_exporter.watching.toldexceptions import ToldExceptions
 from stallwatch_exporter.watching.unfitting import after_a_failure, before_it_fails, versions_in
+from stallwatch_exporter.watching.unprobed import Unprobed
 from stallwatch_rules.endings import Left
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Line, Match, Sample
@@ -27,7 +28,9 @@ Warned = Callable[[Match], None]
 class Hearing:
     """Hand it every event, then every record. `warned` is called with each warning that is new."""
 
-    def __init__(self, reading: RunReading, warned: Warned) -> None:
+    def __init__(
+        self, reading: RunReading, warned: Warned, notice: Callable[[str], None] = lambda _: None
+    ) -> None:
         self._reading = reading
         self._warned = warned
         self._invalidations = Invalidations()
@@ -35,6 +38,7 @@ class Hearing:
         self._checkpoints = CheckpointWatch()
         self._leavers = Leavers()
         self._gone = GoneRanks()
+        self._unprobed = Unprobed(notice)
         self._versions: dict[int, dict[str, str]] = {}  # by rank
         self._number = 0
 
@@ -71,6 +75,7 @@ class Hearing:
 
     def there(self, up: Mapping[int, frozenset[Path]], now: float) -> list[Left]:
         """Which ranks are up now: those that ended by themselves before the others."""
+        self._unprobed.look(now, probed=bool(up), steps=self._reading.tracker.last_step is not None)
         self._leavers.look(up)
         self._gone.look(up, self._leavers.stepped, self._leavers.well, now)
         return self._leavers.left

@@ -1,0 +1,36 @@
+"""That no rank has a probe is said once, and only of a training that has steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from stallwatch_exporter.probe.api import Probe
+from stallwatch_exporter.watching.unprobed import NO_PROBE, WAIT_SECONDS
+
+
+def test_steps_in_the_log_and_no_ring_are_told_once(probed: tuple[Any, list[Probe]], tmp_path: Path) -> None:
+    run, _ = probed
+    # As if there had never been any.
+    for path in (tmp_path / "rings").iterdir():
+        path.unlink()
+    run.wait(100)
+    assert run.notices == [], "it may be no training, or load a model"
+    run.steps(1, 2)
+    assert run.notices == []
+    run.wait(WAIT_SECONDS)
+    assert run.notices == [NO_PROBE]
+    run.steps(3, 20)
+    assert run.notices == [NO_PROBE]
+
+
+def test_ranks_with_a_probe_are_no_news(probed: tuple[Any, list[Probe]]) -> None:
+    run, probes = probed
+    run.train(probes, 3)
+    run.steps(4, 14)
+    assert run.notices == []
+
+
+def test_without_probing_nobody_is_missed(run: Any) -> None:
+    run.steps(1, 20)
+    assert run.notices == []
