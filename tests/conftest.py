@@ -1,4 +1,4 @@
-"""Shared by all tests: root, packaged rules, an isolated state folder, and no silent skips in CI."""
+"""Shared by all tests: root, packaged rules, isolated state; in CI, no silent skips and a second try."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -124,7 +124,56 @@ class SkipGuard:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+class SecondTry:
+    """Tries what depends on clocks, processes or browsers once more, and tells loudly what that took.
+
+    What passes only then is to be mended: a busy machine found a race in it.
+    """
+
+    #: Tests of pure functions: what fails there once is wrong.
+    PURE = Path(__file__).with_name("rules")
+    LINES = 12  #: of what went wrong at first
+
+    def __init__(self) -> None:
+        self.first: dict[str, str] = {}  #: by test, how its first try ended
+        self.failed: set[str] = set()
+        self._timeouts: dict[str, Any] = {}  # by test, its settings of pytest-timeout
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        for item in items:
+            if self.PURE not in item.path.parents:
+                item.add_marker(pytest.mark.flaky(reruns=1))
+
+    @pytest.hookimpl(tryfirst=True, optionalhook=True)
+    def pytest_timeout_set_timer(self, item: pytest.Item, settings: Any) -> None:
+        self._timeouts[item.nodeid] = settings
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """A limit of its own: pytest-timeout (2.4, ``pytest_runtest_protocol``) has one for all tries."""
+        if getattr(item, "execution_count", 1) > 1 and (settings := self._timeouts.get(item.nodeid)):
+            item.ihook.pytest_timeout_cancel_timer(item=item)
+            item.ihook.pytest_timeout_set_timer(item=item, settings=settings)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.outcome == "rerun":  # type: ignore[comparison-overlap]
+            self.first.setdefault(report.nodeid, report.longreprtext)
+        elif report.failed:
+            self.failed.add(report.nodeid)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        passed = {test: said for test, said in self.first.items() if test not in self.failed}
+        if passed:
+            terminalreporter.section("passed only when tried again: mend them", red=True, bold=True)
+        for test, said in passed.items():
+            terminalreporter.line(test, bold=True)
+            for line in said.splitlines()[-self.LINES :]:
+                terminalreporter.line(f"    {line}")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     heed_signals()
     if os.environ.get("CI"):
         config.pluginmanager.register(SkipGuard(allowed_skips(ALLOWED_SKIPS.read_text())), "skip-guard")
+        if config.pluginmanager.hasplugin("rerunfailures"):
+            config.pluginmanager.register(SecondTry(), "second-try")

@@ -33,6 +33,60 @@ def test_an_unexpected_skip_fails_a_ci_run(
     assert done.returncode == code, done.stdout + done.stderr
 
 
+TRIED = """
+import time, pytest
+made, tries = [], []
+
+@pytest.fixture(scope="module")
+def shared():
+    made.append(1)
+    return made
+
+def test_never(shared):
+    tries.append("never")
+    assert False, "wrong at every try"
+
+def test_at_last(shared):
+    tries.append("at last")
+    assert tries.count("at last") == 2, "wrong at the first try"
+
+@pytest.mark.timeout(1)
+def test_slow():
+    tries.append("slow")
+    time.sleep(60)
+
+def test_each_was_tried_twice_with_one_shared_fixture(shared):
+    assert (made, sorted(tries)) == ([1], ["at last"] * 2 + ["never"] * 2 + ["slow"] * 2)
+"""
+PURE = """
+tries = []
+def test_pure():
+    tries.append(1)
+    assert len(tries) == 2
+"""
+
+
+def test_what_takes_a_second_try_in_ci_is_told_and_what_fails_twice_fails(tmp_path: Path, root: Path) -> None:
+    pytest.importorskip("pytest_rerunfailures")
+    (tmp_path / "conftest.py").write_text((root / "tests/conftest.py").read_text())
+    (tmp_path / "allowed_skips.txt").write_text("")
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "test_it.py").write_text(TRIED)
+    (tmp_path / "rules" / "test_pure.py").write_text(PURE)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    env = {"PATH": "/usr/bin:/bin", "CI": "1", "HOME": str(tmp_path)}
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "3 failed, 2 passed, 3 rerun" in done.stdout, done.stdout + done.stderr
+    told = done.stdout.partition("passed only when tried again: mend them")[2].partition("====")[2]
+    assert told.splitlines()[1] == "test_it.py::test_at_last" and "wrong at the first try" in told
+    assert "test_never" not in told.partition("short test summary")[0]
+    (tmp_path / "test_it.py").write_text("def test_well(): pass\n")
+    (tmp_path / "rules" / "test_pure.py").unlink()
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "tried again" not in done.stdout
+
+
 def test_fixtures_that_tests_share_see_nothing_of_the_user(tmp_path: Path, root: Path) -> None:
     (tmp_path / "conftest.py").write_text((root / "tests/conftest.py").read_text())
     (tmp_path / "test_it.py").write_text(SHARING)

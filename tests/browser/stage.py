@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -21,6 +22,7 @@ RECORDING = ROOT / "tests" / "recordings" / "zero3-stall"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 SIZE: ViewportSize = {"width": 1280, "height": 800}
 _CLICKS = 8
+_GIVEN: set[int] = set()  # ports
 _STALLWATCH = [sys.executable, "-c", "from stallwatch.cli import main; main()"]
 _CHROMIUM_OPTIONS = (
     "--no-sandbox",
@@ -80,7 +82,7 @@ class Stage:
                 child.send_signal(signal.SIGINT)
         for child in self._children:
             try:
-                child.communicate(timeout=15)
+                child.communicate(timeout=30)
             except subprocess.TimeoutExpired:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGKILL)
@@ -168,7 +170,11 @@ def board(page: Page, charts: int = 2) -> Frame:
 
 
 def free_port() -> int:
-    """A port that nobody has right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody has right now, and that no connection is given before its server takes it."""
+    while True:
+        # Below those that Linux gives to connections (net.ipv4.ip_local_port_range: from 32768 on).
+        port = random.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            if port not in _GIVEN:
+                _GIVEN.add(port)
+                return port

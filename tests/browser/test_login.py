@@ -37,16 +37,18 @@ def metadata_url() -> Iterator[str]:
 def guarded(tmp_path_factory: pytest.TempPathFactory, metadata_url: str) -> Iterator[Stage]:
     """A dashboard with a login."""
     stage = Stage(tmp_path_factory.mktemp("guarded") / "home")
-    stage.process = stage.dashboard(  # type: ignore[attr-defined]
-        STALLWATCH_LOGIN_METADATA_URL=metadata_url,
-        STALLWATCH_LOGIN_CLIENT_ID="stallwatch",
-        STALLWATCH_LOGIN_CLIENT_SECRET=SECRET,
-        STALLWATCH_LOGIN_VIEWERS="@example.org",
-        STALLWATCH_LOGIN_OPERATORS="group:oncall",
-        STALLWATCH_ALERTS_URLS="json://127.0.0.1:9/hook",
-    )
-    yield stage
-    stage.close()
+    try:
+        stage.process = stage.dashboard(  # type: ignore[attr-defined]
+            STALLWATCH_LOGIN_METADATA_URL=metadata_url,
+            STALLWATCH_LOGIN_CLIENT_ID="stallwatch",
+            STALLWATCH_LOGIN_CLIENT_SECRET=SECRET,
+            STALLWATCH_LOGIN_VIEWERS="@example.org",
+            STALLWATCH_LOGIN_OPERATORS="group:oncall",
+            STALLWATCH_ALERTS_URLS="json://127.0.0.1:9/hook",
+        )
+        yield stage
+    finally:
+        stage.close()
 
 
 def sign_in(page, as_whom: str) -> None:  # type: ignore[no-untyped-def]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import subprocess
 import sys
@@ -117,9 +118,14 @@ class Trainings:
         # Not one a processor: a container's quota shows in no count of them, and each has its time limit.
         self._pool = ThreadPoolExecutor(2)
         self._environ = dict(os.environ)  # as it is now: tests change it meanwhile
+        self._places = (folder / str(number) for number in itertools.count())
         self._begun: dict[Program, Future[Trained]] = {}
-        for program in dict.fromkeys(program for programs in wanted for program in programs):
-            place = folder / str(len(self._begun))
+        self.again(program for programs in wanted for program in programs)
+
+    def again(self, programs: Iterable[Program]) -> None:
+        """Run them, each in a folder of its own, whatever became of them before."""
+        for program in dict.fromkeys(programs):
+            place = next(self._places)
             place.mkdir()
             self._begun[program] = self._pool.submit(self._run, program, Ranks(place))
 
