@@ -43,6 +43,13 @@ class RunFrames:
     rebuilt: bool = False  #: from log copies: nothing was scraped
     notes: tuple[str, ...] = ()
 
+    def last_memory(self) -> float | None:
+        """Bytes of the rank that held most at the last step, before the processes ended."""
+        held = self.memory
+        if self.last_step_at is not None and not (early := held[held["t"] <= self.last_step_at]).empty:
+            held = early
+        return None if held.empty else float(held.groupby("rank", dropna=False)["v"].last().max())
+
     @property
     def nothing(self) -> bool:
         """Whether there is no number at all."""

@@ -202,6 +202,8 @@ def make_row(
     told = max((i.total_steps for i in incidents if i.total_steps), default=None)
     values = {name: value for name, value in vars(numbers).items() if name not in _NOT_SHOWN}
     values["total_steps"] = numbers.total_steps or told
+    if (info is not None and info.ended_at is not None) or (info is None and numbers.ended_at is not None):
+        values |= _NO_MORE  # the last scrape saw the processes end
     return RunRow(
         run=run,
         state=state,
@@ -216,6 +218,7 @@ def make_row(
     )
 
 
+_NO_MORE = {"phase": "", "memory_bytes": None, "host_memory_bytes": None, "host_memory_limit_bytes": None}
 _NOT_SHOWN = ("started_at", "ended_at", "ending", "overdue")
 
 

@@ -66,7 +66,13 @@ STYLE = """
 [data-testid="stMetricDelta"] {font-size: 0.8rem;}
 [data-testid="stMetricDelta"] svg {display: none;}
 .stMainBlockContainer h2 {padding: 0; font-size: 1.6rem; overflow-wrap: anywhere;}
-.stMainBlockContainer h4, .stMainBlockContainer h6 {padding: 0.1rem 0 0.5rem 0;}
+.stMainBlockContainer :is(h3, h4) {padding: 0.1rem 0 0.5rem 0;}
+.stMainBlockContainer h3 {font-size: 1.35rem;}
+.stMainBlockContainer h4 {font-size: 1rem;}
+/* A heading for those who hear the page; those who see it have the choice of runs in its place. */
+.st-key-heard {
+    position: absolute !important; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%);
+}
 [class*="st-key-verdict-"] {padding: 0.7rem 1rem !important;}
 [class*="st-key-verdict-"] p, [class*="st-key-verdict-"] li {font-size: 0.92rem; margin-bottom: 0.35rem;}
 </style>

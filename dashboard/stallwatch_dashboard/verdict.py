@@ -10,7 +10,7 @@ from typing import Literal
 from stallwatch_dashboard import formats
 from stallwatch_dashboard.overview import RunRow, newest, stood_since
 from stallwatch_dashboard.words import Say
-from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
 from stallwatch_exporter.running.ending_words import detail_in
 from stallwatch_rules.pages.fixes import fixes_for
 from stallwatch_rules.pages.page import RulePage
@@ -115,6 +115,11 @@ _LEVELS: Mapping[str, Level] = {
 }
 
 
+def rule_name(rule: str, say: Say) -> str:
+    """A rule's id, which leads to its page; in words where there is none, as no rule knows what happened."""
+    return say("unknown_cause") if rule == UNKNOWN_FAILURE else rule
+
+
 def _headline(
     row: RunRow, incident: Incident | None, now: float, last_step_at: float | None, say: Say
 ) -> tuple[str, Level]:
@@ -132,7 +137,7 @@ def _headline(
     if row.state == "degraded":
         return say("is_degraded"), "warning"
     if incident is not None:
-        return incident.primary.title if incident.primary else incident.rule, _level(incident)
+        return incident.primary.title if incident.primary else rule_name(incident.rule, say), _level(incident)
     if row.state == "starting":
         return say("is_starting"), "quiet"
     ago = max(0.0, now - last_step_at) if last_step_at else None
@@ -156,7 +161,7 @@ def _with_incident(
         page = pages.get(primary.rule)
     chinese = language.startswith("zh")
     title = (page.title_zh if chinese and page else "") or (primary.title if primary else "")
-    title = title or (page.title if page else "") or incident.rule
+    title = title or (page.title if page else "") or rule_name(incident.rule, say)
     why = (why_of(page, language) if chinese and page else "") or (primary.why if primary else "")
     why = why or (why_of(page) if page else "")
     fixes = list(primary.fixes) if primary else []

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stallwatch_dashboard import words_access
+from stallwatch_dashboard import words_access, words_limits
 
 LANGUAGES = {"en": "English", "zh": "中文"}
 
 _WORDS: dict[str, tuple[str, str]] = {
     **words_access.WORDS,
+    **words_limits.WORDS,
     # pages and headings
     "runs": ("Runs", "训练任务"),
     "run": ("Run", "任务详情"),
     "postmortem": ("Post-mortem", "事后诊断"),
-    "no_such_page": ("There is no page {0}", "没有页面 {0}"),
-    "no_such_page_next": ("These are the pages:", "可用的页面："),
     "language": ("Language", "语言"),
     "logs": ("Log", "日志"),
     "incidents": ("Incidents", "事件"),

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from stallwatch_alerts.store import IncidentStore
+from stallwatch_dashboard import formats
 from stallwatch_dashboard.settings import DashboardSettings, to_environment
 from stallwatch_dashboard.sources.embedded import shared
+from stallwatch_dashboard.sources.exposition import Reading
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.serving.metrics import RunMetrics
@@ -119,6 +121,42 @@ def test_the_run_page_starts_with_the_verdict(stuck: RunFolder) -> None:
     charts = json.loads(board.proto.json_args)["charts"]
     assert charts[0]["title"] == "Trace-cache invalidations against progress"
     assert app.query_params["run"] in ("stuck", ["stuck"])
+
+
+def test_of_a_run_that_is_over_the_last_of_its_training_is_shown(
+    home: Path,
+    make_run: Callable[..., RunFolder],
+    make_incident: Callable[..., Incident],
+) -> None:
+    """Not what the last scrape saw of its shutdown; and a failure that no rule knows is told in words."""
+    now = time.time()
+    make_run("over", now=now, state="failed", ended_at=now)
+    store = shared().store
+    seen = ((now - 60, 7, 4 << 30, "train"), (now - 58, 8, 5 << 30, "train"), (now - 10, 8, 1 << 20, "save"))
+    for at, step, memory, phase in seen:
+        told = {
+            "step": step,
+            "memory_allocated_bytes": memory,
+            "last_step_timestamp_seconds": min(at, now - 58),
+        }
+        readings = [Reading("over", f"stallwatch_{name}", 0, "", float(v)) for name, v in told.items()]
+        label = json.dumps({"stallwatch_phase": phase})
+        store.write([*readings, Reading("over", "stallwatch_phase", None, label, 1.0)], at)
+    incidents = IncidentStore.at_home(home)
+    incidents.upsert(make_incident(run="over", kind="ended", rule="unknown-failure", opened_at=now))
+    incidents.close()
+    app = page("run", run="over")
+    assert not app.exception
+    (figure,) = (metric for metric in app.metric if metric.label == "Memory")
+    assert (figure.value, figure.delta) == ("5 GiB", "allocated, at the last step")
+    assert "unknown-failure" not in texts(app, "markdown", "caption")
+    assert "something that no rule knows" in texts(app, "markdown")
+    assert [h.split()[0] for h in texts(app, "markdown").splitlines() if h.startswith("#")][:2] == [
+        "##",
+        "###",
+    ]
+    table = page("runs").dataframe[0].value
+    assert (table["Phase"][0], bool(table["Memory"].isna()[0])) == (formats.NOTHING, True)
 
 
 def test_log_text_is_shown_as_text(stuck: RunFolder) -> None:
@@ -257,6 +295,7 @@ def test_a_traceback_that_no_rule_knows_is_shown_as_text() -> None:
     assert not app.exception
     assert HOSTILE in texts(app, "code")
     assert all("<script>" not in str(element.value).replace("\\<", "") for element in app.markdown)
+    assert "×" not in texts(app, "caption") and "Ranks  " not in texts(app, "caption")  # nothing to tell
 
 
 def test_only_bad_files_leave_a_page_that_says_so() -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from stallwatch_dashboard import theme
 from stallwatch_dashboard.charts.drawing import Drawing
 from stallwatch_dashboard.safetext import label
+from stallwatch_dashboard.verdict import rule_name
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
 
@@ -186,7 +187,7 @@ def _names(look: Look, incidents: Sequence[Incident], span: Span, say: Say) -> l
     letters = _LETTERS / max(span.end - span.start, 1.0)  # a second
     for incident, later in zip(shown, [*shown[1:], None], strict=False):
         room = _LONGEST if later is None else (later.opened_at - incident.opened_at) * letters - 1
-        text = say("stall") if incident.kind == "stall" else incident.rule
+        text = say("stall") if incident.kind == "stall" else rule_name(incident.rule, say)
         if room < min(_SHORTEST, len(text)):
             continue
         names.append(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from stallwatch_dashboard import formats
 from stallwatch_dashboard.charts.base import Look, Span, figure
 from stallwatch_dashboard.charts.drawing import Drawing
 from stallwatch_dashboard.charts.traces import line, per_rank
@@ -25,11 +26,31 @@ def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look
     # The generous threshold of the start would be a line that falls from out of the picture.
     limits = found.threshold.assign(v=found.threshold["v"].where(found.threshold["v"] <= highest))
     line(chart, limits, look, say("stall_threshold"), look.grey, _HOVER, dash="dash", stepped=True)
+    if not found.threshold.empty and (limit := float(found.threshold["v"].iloc[-1])) > highest:
+        _tell_of(limit, chart, look, say)
     if waited:
         open_step = pd.DataFrame({"t": [span.end - waited, span.end], "v": [0.0, waited]})
         line(chart, open_step, look, say("since_last_step"), look.red, _HOVER, dash="dot")
     chart.set("yaxis", ticksuffix=" s", range=[0, highest])
     return chart
+
+
+def _tell_of(limit: float, chart: Drawing, look: Look, say: Say) -> None:
+    """In words, of a threshold so far above the steps that its line would press them flat."""
+    chart.layout["annotations"] = [
+        *chart.layout["annotations"],
+        {
+            "xref": "paper",
+            "yref": "paper",
+            "x": 1,
+            "y": 1,
+            "xanchor": "right",
+            "yanchor": "top",
+            "text": say("threshold_above", formats.seconds(limit)),
+            "showarrow": False,
+            "font": {"size": 12, "color": look.grey},
+        },
+    ]
 
 
 def top(found: RunFrames, waited: float) -> float:

@@ -122,9 +122,9 @@ def head(title: str, choose: Callable[[], str | None] | None = None) -> str | No
     st.html(theme.STYLE)
     left, right = st.columns([3, 1], vertical_alignment="center")
     with left:
-        if choose is None:
-            st.markdown(f"## {markdown(title)}")
         chosen = choose() if choose else None
+        with st.container(key="heard" if choose else "head"):
+            st.markdown(f"## {markdown(f'{title} {chosen}' if chosen else title)}")
     with right.container(horizontal=True, horizontal_alignment="right"):
         st.segmented_control(
             say("language"),

@@ -18,7 +18,7 @@ def draw_comparison(run: str) -> None:
         return
     told = st.query_params.get("with")
     left, right = st.columns([6, 4], vertical_alignment="center")
-    left.markdown(f"###### {say('compare')}")
+    left.markdown(f"#### {say('compare')}")
     other = right.selectbox(
         say("compare_with"),
         others,

@@ -17,7 +17,7 @@ _FEW_FIXES = 3
 def draw_verdict(found: Verdict, *, icon: str = "", facts: Sequence[str] = ()) -> None:
     """What is wrong, what it means here and what to change first; the rest on demand."""
     with st.container(border=True, key=f"verdict-{found.level}"):
-        st.markdown(f"#### {icon} {markdown(found.headline)}")
+        st.markdown(f"### {icon} {markdown(found.headline)}")
         if told := " · ".join(markdown(fact) for fact in (*found.facts, *facts)):
             st.caption(told)
         if not found.cause:

@@ -20,7 +20,7 @@ _ICONS = {"answers": "✔", "late": "?", "silent": "✖"}
 def _sources() -> None:
     source = shared()
     found = health.sources_of(source.targets(), source.ended(), source.clock())
-    st.markdown(f"###### {say('sources')}")
+    st.markdown(f"#### {say('sources')}")
     if not found:
         st.caption(say("no_sources" if source.scraper is not None else "asks_prometheus"))
     else:
@@ -39,7 +39,7 @@ def _sources() -> None:
             hide_index=True,
         )
     lost = health.losses(source.store, source.run_names())
-    st.markdown(f"###### {say('lost_records')}")
+    st.markdown(f"#### {say('lost_records')}")
     if not lost:
         st.caption(say("nothing_lost"))
     else:
@@ -56,7 +56,7 @@ def _sources() -> None:
 
 def _channels() -> None:
     urls = shared().settings.alert_urls
-    st.markdown(f"###### {say('channels')}")
+    st.markdown(f"#### {say('channels')}")
     if not urls:
         st.caption(say("no_channels"))
         st.code('[alerts]\nurls = ["slack://…"]', language="toml")
@@ -76,10 +76,10 @@ def _channels() -> None:
 
 
 def _versions() -> None:
-    st.markdown(f"###### {say('versions')}")
+    st.markdown(f"#### {say('versions')}")
     st.text("\n".join(f"{name} {number}" for name, number in health.versions().items()))
     if (found := health.disk(shared().settings.home)) is not None:
-        st.markdown(f"###### {say('disk')}")
+        st.markdown(f"#### {say('disk')}")
         st.text(str(found.home))
         st.text(say("disk_told", formats.byte_size(found.store), formats.byte_size(found.free)))
 

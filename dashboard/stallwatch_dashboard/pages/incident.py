@@ -46,10 +46,10 @@ def _live(key: str) -> None:
     with right:
         _deliveries(incident, now)
     if len(incident.evidence) > MOST_EVIDENCE:  # else the verdict has shown all of it
-        st.markdown(f"###### {say('evidence')}")
+        st.markdown(f"#### {say('evidence')}")
         st.code(verbatim("\n".join(incident.evidence)), language=None, wrap_lines=True)
     if incident.stacks is not None:
-        st.markdown(f"###### {say('stacks')}")
+        st.markdown(f"#### {say('stacks')}")
         st.text(verbatim(sentence(incident.stacks, language())))
         st.caption(say("asked_for", formats.seconds(incident.stacks.seconds)))
         st.code(verbatim(folded(incident.stacks)), language=None)
@@ -67,7 +67,7 @@ def _timeline(incident: Incident, now: float) -> None:
             changes.append(
                 (incident.resolved_at, say("what_resolved"), "", _said("resolved", incident.resolution))
             )
-    st.markdown(f"###### {say('timeline')}")
+    st.markdown(f"#### {say('timeline')}")
     st.dataframe(
         pd.DataFrame(
             {
@@ -95,7 +95,7 @@ def _deliveries(incident: Incident, now: float) -> None:
     found = shared().cases.deliveries(incident)
     if not found:
         return
-    st.markdown(f"###### {say('deliveries')}")
+    st.markdown(f"#### {say('deliveries')}")
     st.dataframe(
         pd.DataFrame(
             {

@@ -9,6 +9,7 @@ import pandas as pd
 
 from stallwatch_dashboard import formats
 from stallwatch_dashboard.safetext import cell
+from stallwatch_dashboard.verdict import rule_name
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
 
@@ -23,7 +24,7 @@ def incident_table(
         say("state"): [_state(i, say) for i in incidents],
         say("severity"): [say(f"severity_{i.severity}") for i in incidents],
         say("run"): [cell(i.run) for i in incidents],
-        say("rule"): [cell(i.rule) for i in incidents],
+        say("rule"): [cell(rule_name(i.rule, say)) for i in incidents],
         say("started"): [formats.clock(i.opened_at, zone, now) for i in incidents],
         say("duration"): [formats.seconds(_lasted(i, now)) for i in incidents],
         say("step"): [formats.integer(i.step) for i in incidents],

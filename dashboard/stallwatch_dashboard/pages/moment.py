@@ -11,6 +11,7 @@ from stallwatch_dashboard.overview import stood_since
 from stallwatch_dashboard.pages.common import say, zone
 from stallwatch_dashboard.safetext import plain
 from stallwatch_dashboard.sources.embedded import shared
+from stallwatch_dashboard.verdict import rule_name
 from stallwatch_exporter.incident import Incident
 
 _SPANS = (10, 60, 600)  #: seconds before and after
@@ -48,7 +49,7 @@ def draw_moment(run: str) -> None:
 def _named(incident: Incident | None) -> str:
     if incident is None:
         return say("a_time")
-    return f"{formats.clock(incident.opened_at, zone())} {plain(incident.rule)}"
+    return f"{formats.clock(incident.opened_at, zone())} {plain(rule_name(incident.rule, say))}"
 
 
 def _rank_name(rank: int | None) -> str:

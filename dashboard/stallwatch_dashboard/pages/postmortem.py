@@ -76,8 +76,12 @@ def _place(place: Place) -> str:
 
 def _unknown(found: Diagnosis) -> None:
     for one in found.unknown:
-        where = f"{_place(one.first)} · {say('ranks')} {fold_ranks(one.ranks)} · × {one.count}"
-        st.caption(markdown(where))
+        facts = [_place(one.first)]
+        if one.ranks:
+            facts.append(f"{say('ranks')} {fold_ranks(one.ranks)}")
+        if one.count > 1:
+            facts.append(f"× {one.count}")
+        st.caption(markdown(" · ".join(facts)))
         st.code(
             verbatim("\n".join([*one.frames, f"{one.exception}: {one.message}"])),
             language=None,
@@ -88,13 +92,13 @@ def _unknown(found: Diagnosis) -> None:
 def _facts(found: Diagnosis, problems: list[InputProblem]) -> None:
     left, right = st.columns(2, gap="medium")
     with left:
-        st.markdown(f"###### {say('progress')}")
+        st.markdown(f"#### {say('progress')}")
         st.text(verbatim(progress_line(found, language())) or formats.NOTHING)
     with right:
-        st.markdown(f"###### {say('environment')}")
+        st.markdown(f"#### {say('environment')}")
         st.text(verbatim(environment_line(found)) or formats.NOTHING)
     if notes := [note for note in found.notes if note not in map(str, problems)]:
-        st.markdown(f"###### {say('notes')}")
+        st.markdown(f"#### {say('notes')}")
         st.text(verbatim("\n".join(notes)))
     st.caption(markdown(stats_line(found, language())))
 
@@ -110,16 +114,16 @@ def _report(found: Diagnosis, problems: list[InputProblem], lines: str) -> None:
     draw_verdict(verdict.of_diagnosis(found, pages, language=language(), say=say))
     _problems(problems)
     if lines:
-        st.markdown(f"###### {say('in_context')}")
+        st.markdown(f"#### {say('in_context')}")
         st.code(verbatim(lines), language=None)
     if drawn := series.charts(found, look(), say):
-        st.markdown(f"###### {say('in_numbers')}")
+        st.markdown(f"#### {say('in_numbers')}")
         draw_board(drawn, key="board-report", say=say)
     if found.unknown:
-        st.markdown(f"###### {say('unknown')}")
+        st.markdown(f"#### {say('unknown')}")
         _unknown(found)
     if found.findings:
-        st.markdown(f"###### {say('findings')}")
+        st.markdown(f"#### {say('findings')}")
         _findings(found)
     _facts(found, problems)
     with st.container(horizontal=True):
@@ -154,7 +158,7 @@ def _kept(reports: Reports) -> None:
     found, operator = reports.all(), may_operate()
     if not found:
         return
-    st.markdown(f"###### {say('kept_reports')}")
+    st.markdown(f"#### {say('kept_reports')}")
     for kept in found[:_SHOWN_REPORTS]:
         primary = kept.diagnosis.primary
         title = primary.title if primary is not None else say(f"verdict_{kept.diagnosis.verdict}")

@@ -79,14 +79,14 @@ def _list(known: Catalogue, extra: tuple[str, ...]) -> None:
 
 def _section(heading: str, text: str) -> None:
     if written(text):
-        st.markdown(f"###### {say(heading)}")
+        st.markdown(f"#### {say(heading)}")
         st.markdown(own_words(text))  # the page's own words: a local file that somebody reviewed
 
 
 def _page(page: RulePage) -> None:
     told, chinese = page.sections, _chinese()
     with st.container(border=True, key="rule-page"):
-        st.markdown(f"#### {markdown(_title(page))}")
+        st.markdown(f"### {markdown(_title(page))}")
         facts = (page.id, page.family, say(f"role_{page.role}"), _harm(page), page.status)
         st.caption(" · ".join(markdown(fact) for fact in facts))
         _section("what_happened", (chinese and told.zh_what) or told.what)

@@ -97,8 +97,11 @@ def _figures(row: RunRow, found: RunFrames, now: float) -> None:
     cells[3].metric(say("no_step_for"), formats.seconds(waiting), limit, delta_color="off")
     rate = say("per_step", f"{row.invalidations / row.step:.2g}") if row.step and row.invalidations else None
     cells[4].metric(say("invalidations"), formats.integer(row.invalidations), rate, delta_color="off")
-    kind = say(found.memory_kind) if row.memory_bytes else None
-    cells[5].metric(say("memory"), formats.byte_size(row.memory_bytes), kind, delta_color="off")
+    held = row.memory_bytes if row.ended_at is None else found.last_memory()
+    kind = say(found.memory_kind) if held and found.memory_kind else None
+    if kind and row.ended_at is not None:
+        kind = say("at_the_last_step", kind)
+    cells[5].metric(say("memory"), formats.byte_size(held), kind, delta_color="off")
 
 
 def _left(row: RunRow) -> str | None:
@@ -127,7 +130,7 @@ def _span(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) 
 
 
 def _incidents(run: str, incidents: list[Incident], now: float) -> None:
-    st.markdown(f"###### {say('incidents')}")
+    st.markdown(f"#### {say('incidents')}")
     st.dataframe(
         incident_table(incidents, now, zone(), say, with_run=False),
         hide_index=True,
@@ -191,7 +194,7 @@ def _live(run: str, known: int) -> None:
 def _log(run: str) -> None:
     found = logtail.copies(shared().folder(run))
     left, middle, right = st.columns([6, 1.2, 1.2], vertical_alignment="center")
-    left.markdown(f"###### {say('logs')}")
+    left.markdown(f"#### {say('logs')}")
     if not found:
         st.caption(say("no_log"))
         return

@@ -13,6 +13,7 @@ from stallwatch_dashboard import formats
 from stallwatch_dashboard.charts.phases import COLOURS
 from stallwatch_dashboard.overview import RunRow
 from stallwatch_dashboard.safetext import cell
+from stallwatch_dashboard.verdict import rule_name
 from stallwatch_dashboard.words import Say
 
 #: Shape and word together: colour is never the only sign.
@@ -34,7 +35,7 @@ def table(rows: Sequence[RunRow], now: float, zone: tzinfo | None, say: Say) -> 
         say("state"): [f"{ICONS[row.state]} {say(row.state)}" for row in rows],
         say("run"): [cell(row.run) for row in rows],
         say("open_incidents"): [
-            cell(", ".join(sorted({i.rule for i in row.open_incidents}))) for row in rows
+            cell(", ".join(sorted({rule_name(i.rule, say) for i in row.open_incidents}))) for row in rows
         ],
         say("phase"): [_phase(row.phase, say) for row in rows],
         say("step"): _floats(rows, lambda row: row.step),

@@ -1,0 +1,11 @@
+"""The words of what is not there, not known or not drawn, in English and Chinese."""
+
+from __future__ import annotations
+
+WORDS: dict[str, tuple[str, str]] = {
+    "no_such_page": ("There is no page {0}", "没有页面 {0}"),
+    "no_such_page_next": ("These are the pages:", "可用的页面："),
+    "unknown_cause": ("something that no rule knows", "没有规则认识的原因"),
+    "threshold_above": ("stall threshold {0}: above this picture", "停滞阈值 {0}：在图的上方"),
+    "at_the_last_step": ("{0}, at the last step", "{0}，最后一步时"),
+}
