@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -26,7 +27,8 @@ PROMETHEUS, PROMTOOL = "prometheus", "promtool"
 ALERTMANAGER, AMTOOL = "prometheus-alertmanager", "amtool"
 AGENTS = ("agent", "agent 2", "agent 3", "agent 4", "agent 5")  #: Prometheus scrapes so many
 STALLWATCH = str(Path(sys.executable).with_name("stallwatch"))
-_PATIENCE = 60.0
+_PATIENCE = 120.0
+_GIVEN: set[int] = set()  # ports
 
 
 def missing() -> list[str]:
@@ -35,12 +37,17 @@ def missing() -> list[str]:
 
 
 def free_port() -> int:
-    """A port that nobody has right now."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
+    """A port that nobody has right now, and that no connection is given before its server takes it."""
+    while True:
+        # Below those that Linux gives to connections (net.ipv4.ip_local_port_range: from 32768 on).
+        port = random.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            if port not in _GIVEN:
+                _GIVEN.add(port)
+                return port
 
 
-def get(url: str, timeout: float = 5.0) -> str:
+def get(url: str, timeout: float = 60.0) -> str:
     """The body of an address."""
     with urllib.request.urlopen(url, timeout=timeout) as answer:
         return str(answer.read().decode())
@@ -119,7 +126,8 @@ class Chat:
 
     @property
     def url(self) -> str:
-        return f"json://127.0.0.1:{self._server.server_port}/hook-s3cr3t"
+        # A busy machine may answer late: what was taken would be sent again.
+        return f"json://127.0.0.1:{self._server.server_port}/hook-s3cr3t?cto=60&rto=60"
 
     def about(self, run: str, status: str = "open", kind: str | None = None) -> list[dict[str, Any]]:
         """The messages of a run."""
@@ -192,7 +200,7 @@ class Stack:
         request = urllib.request.Request(
             f"{self.url('alertmanager')}/api/v2/alerts", body, {"Content-Type": "application/json"}
         )
-        urllib.request.urlopen(request, timeout=10).close()
+        urllib.request.urlopen(request, timeout=120).close()
 
     def another_chat(self) -> Chat:
         """One more, beside that of everybody."""
@@ -276,7 +284,7 @@ class Stack:
 
     def until_known(self, *runs: str, steps: int = 20) -> None:
         """Wait until Prometheus has seen these runs make so many steps; busy machines take long to start."""
-        deadline = time.monotonic() + 2 * _PATIENCE
+        deadline = time.monotonic() + _PATIENCE
         for run in runs:
             while (self.number(f'stallwatch_step{{run="{run}"}}') or 0) < steps:
                 assert time.monotonic() < deadline, f"{run} never got going: {self.said(run)[-2000:]}"

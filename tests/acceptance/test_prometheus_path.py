@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
 CRASH_SECONDS = 15.0
 STALL_SECONDS = 15.0
+BUSY_SECONDS = 15.0  # what a machine that is busy with others may add to what is promised
 FLOOR = 6.0  # that the stack sets; the steps are much shorter
 # Five a second. Until a log has told of as much training as the floor is long, its threshold is three times
 # as high: twice as many steps leave no doubt that it has fallen when it is read.
@@ -48,9 +49,15 @@ class Played:
 BEGIN = 1.0
 
 
-@pytest.fixture(scope="module")
-def played(shared_stack: Any, shared_script: Any) -> Played:
-    stack, script = shared_stack, shared_script
+@pytest.fixture
+def played(shared: Any, request: pytest.FixtureRequest) -> Played:
+    """Played once for all tests; one that is tried again gets a play of its own (see tests/conftest.py)."""
+    outcome: Played = shared.outcome(play, again=getattr(request.node, "execution_count", 1) > 1)
+    return outcome
+
+
+def play(stack: Any, script: Any) -> Played:
+    """Five runs: what the chat hears of them, and when."""
     stack.start("alertmanager", "relay", "prometheus")
     crashes, both_ways = stack.train("crashes"), stack.train("told-by-its-agent", chats=True)
     stalls, finishes, vanishes = (stack.train(name) for name in ("stalls", "finishes", "vanishes"))
@@ -64,26 +71,35 @@ def played(shared_stack: Any, shared_script: Any) -> Played:
     for run, order in ((crashes, "crash"), (both_ways, "crash"), (stalls, "stall"), (finishes, "finish")):
         script.at(BEGIN, lambda run=run, order=order: run.order(order))
     script.at(BEGIN, vanishes.kill_agent)
-    script.between(BEGIN, BEGIN + CRASH_SECONDS, "crash in chat", told("crashes"))
+    script.between(BEGIN, BEGIN + CRASH_SECONDS + BUSY_SECONDS, "crash in chat", told("crashes"))
     # Its agent tells this one, and the relay hears of it too.
-    script.between(BEGIN, BEGIN + 10, "crash from the agent", told("told-by-its-agent"))
-    script.between(BEGIN, BEGIN + 20, "in Alertmanager", lambda: "told-by-its-agent" in stack.alerts())
+    script.between(BEGIN, BEGIN + 10 + BUSY_SECONDS, "crash from the agent", told("told-by-its-agent"))
+    script.between(
+        BEGIN, BEGIN + 20 + BUSY_SECONDS, "in Alertmanager", lambda: "told-by-its-agent" in stack.alerts()
+    )
 
     def expect_the_stall() -> None:
         """By then it stands, and its steps teach its agent no other threshold any more."""
         result.threshold = threshold = stalls.number("stallwatch_stall_threshold_seconds", 'phase="train"')
         assert FLOOR <= threshold < 60
         latest = BEGIN + threshold + STALL_SECONDS
-        script.between(BEGIN + threshold, latest, "stall in chat", told("stalls"))
+        script.between(BEGIN + threshold, latest + BUSY_SECONDS, "stall in chat", told("stalls"))
         result.goes_on = latest + 1.0
-        script.at(result.goes_on, lambda: stalls.order("go"))
-        script.between(
-            result.goes_on, result.goes_on + STALL_SECONDS, "stall over", told("stalls", "resolved")
-        )
+        script.at(result.goes_on, go_on)
+
+    def go_on() -> None:
+        """By then it was told; where the machine is busy, as soon as it was."""
+        if not stack.chat.about("stalls"):
+            result.goes_on += 1.0
+            script.at(result.goes_on, go_on)
+            return
+        stalls.order("go")
+        latest = result.goes_on + STALL_SECONDS + BUSY_SECONDS
+        script.between(result.goes_on, latest, "stall over", told("stalls", "resolved"))
 
     script.at(BEGIN + FLOOR / 2, expect_the_stall)
-    script.between(BEGIN, BEGIN + 45, "the agent has ended", lambda: finishes.ended)
-    script.between(BEGIN + 30, BEGIN + 60, "agent gone", told("vanishes"))
+    script.between(BEGIN, BEGIN + 45 + BUSY_SECONDS, "the agent has ended", lambda: finishes.ended)
+    script.between(BEGIN + 30, BEGIN + 60 + BUSY_SECONDS, "agent gone", told("vanishes"))
     result.met = script.run(settle=8)
     return result
 
