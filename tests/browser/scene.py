@@ -128,10 +128,10 @@ class Scene(Stage):
                 f"--web.listen-address=127.0.0.1:{port}",
             ]
         )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while True:
             try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=5).close()
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=60).close()
                 return
             except (OSError, urllib.error.URLError):
                 assert time.monotonic() < deadline, "Prometheus does not come up"

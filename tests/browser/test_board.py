@@ -52,7 +52,7 @@ def tell(page, *keys: str, wide: tuple[str, ...] = ()) -> None:  # type: ignore[
 def fit(page, *halves: str, whole: tuple[str, ...] = ()) -> None:  # type: ignore[no-untyped-def]
     """Wait until the `halves` and the `whole` ones are as wide as their places, and say what is not."""
     expected = {**dict.fromkeys(halves, 628), **dict.fromkeys(whole, 1280)}
-    deadline = 60
+    deadline = 480
     found = page.evaluate(_WIDTHS)
     while deadline and not (len(found) == len(expected) and all(one[3] for one in found)):
         page.wait_for_timeout(250)

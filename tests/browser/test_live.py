@@ -156,7 +156,7 @@ def test_times_are_those_of_the_readers_clock(scene, browser) -> None:  # type: 
     try:
         page = context.new_page()
         page.goto(f"{scene.urls['embedded']}/run?run=hangs-one")
-        page.get_by_role("heading", name="Stalled").wait_for(timeout=60_000)
+        page.get_by_role("heading", name="Stalled").wait_for(timeout=120_000)
         since = re.search(r"since (\d\d:\d\d)", page.locator("[class*=st-key-verdict]").inner_text())
         board(page).locator(".xtick", has_text=":").first.wait_for(state="attached")
         ticks = board(page).locator(".xtick").all_text_contents()

@@ -118,16 +118,17 @@ class Trainings:
         # Not one a processor: a container's quota shows in no count of them, and each has its time limit.
         self._pool = ThreadPoolExecutor(2)
         self._environ = dict(os.environ)  # as it is now: tests change it meanwhile
-        self._places = (folder / str(number) for number in itertools.count())
+        self._folder, self._numbers = folder, itertools.count()
         self._begun: dict[Program, Future[Trained]] = {}
-        self.again(program for programs in wanted for program in programs)
+        for program in dict.fromkeys(program for programs in wanted for program in programs):
+            self._begun[program] = self._pool.submit(self._run, program)
 
     def again(self, programs: Iterable[Program]) -> None:
-        """Run them, each in a folder of its own, whatever became of them before."""
+        """Run them anew and at once, whatever became of them before."""
         for program in dict.fromkeys(programs):
-            place = next(self._places)
-            place.mkdir()
-            self._begun[program] = self._pool.submit(self._run, program, Ranks(place))
+            trained: Future[Trained] = Future()
+            trained.set_result(self._run(program))
+            self._begun[program] = trained
 
     def outcome(self, program: Program) -> Trained:
         """What became of it; raises what its run raised."""
@@ -137,7 +138,10 @@ class Trainings:
         """Begin nothing more."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _run(self, program: Program, ranks: Ranks) -> Trained:
+    def _run(self, program: Program) -> Trained:
+        place = self._folder / str(next(self._numbers))
+        place.mkdir()
+        ranks = Ranks(place)
         more = {"STALLWATCH_EXPORTER_PORT": program.port} if program.port else {}
         printed = ranks.run(program.code, probe=program.probe, environ=self._environ, **more)
         return Trained(ranks, printed)

@@ -30,7 +30,7 @@ def torchrun(*options: str, ranks: int = 2) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), *options]
 
 
-def launch(command: list[str], env: dict[str, str], seconds: float = 120) -> tuple[int, str]:
+def launch(command: list[str], env: dict[str, str], seconds: float = 160) -> tuple[int, str]:
     """Run a launch from the programs' folder; its ranks are ended with it, whatever happens."""
     child = subprocess.Popen(
         command, cwd=HERE, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
