@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _RECORD = re.compile(rb"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) (?:stdout|stderr) [FP](?::\w+)? ")
 
 
-_SLICE = 128 * 1024  # bytes that a processor's cache holds together with what is made of them
+_SLICE = 64 * 1024  # bytes that a processor's cache holds together with what is made of them
 
 
 class LineEnds:
@@ -86,10 +86,13 @@ class LineEnds:
 
     def _in(self, order: int) -> Numbers:
         """Where they stand in a slice."""
+        import numpy as np
+
         found = self._found.get(order)
         if found is None:
             start = order * _SLICE
-            found = segment_ends(self._data[start : start + _SLICE], self._redrawn)
+            part = self._values[start : start + _SLICE]
+            found = np.flatnonzero((part == 10) | (part == 13) if self._redrawn else part == 10)
             found += start
             self._found[order] = found
         return found
