@@ -79,6 +79,23 @@ def test_initialize_without_a_model() -> None:
     assert found("import deepspeed\ne, *_ = deepspeed.initialize(**everything)") == []
 
 
+def test_initialize_with_a_name_that_is_none() -> None:
+    text = "import deepspeed\n{}\nref, *_ = deepspeed.initialize(model=ref_model, config=c)"
+    fails = [("fails", "initialize-without-model", 3)]
+    assert found(text.format("ref_model = None  # peft")) == fails
+    assert found(text.format("ref_model: Model | None = None")) == fails
+    for harmless in (
+        "ref_model = None; ref_model = load()",
+        "ref_model = None if peft else load()",
+        "from models import ref_model",
+        "def build(ref_model=None): pass",
+        "ref_model = None; (ref_model := load())",
+        "for ref_model in models: pass",
+    ):
+        assert found(text.format(harmless)) == [], harmless
+    assert found("import deepspeed\nfor m in ms:\n    deepspeed.initialize(model=m)") == []
+
+
 EVAL = """
 import deepspeed
 engine, *_ = deepspeed.initialize(model=model, config=c)
@@ -128,6 +145,45 @@ def test_saving_past_the_engine() -> None:
     assert found(text.format("before = model.state_dict()")) == []
     assert found(text.format("tokenizer.save_pretrained(out)")) == []
     assert found(text.format("model.save_pretrained(out, state_dict=whole)")) == []
+
+
+PREPARED = "engine, opt = accelerator.prepare(model, opt)\n{}"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (PREPARED.format("state = accelerator.get_state_dict(engine.policy)"), 2),
+        (PREPARED.format("self.accelerator.get_state_dict(accelerator.unwrap_model(engine))"), 2),
+        (PREPARED.format("plain = accelerator.unwrap_model(engine)\naccelerator.get_state_dict(plain)"), 3),
+        (
+            "class Saver(Trainer):\n"
+            "    def save_model(self, out=None, _internal_call=False):\n"
+            "        both, engine = self.model, self.deepspeed\n"
+            "        self.model = self.deepspeed = both.policy\n"
+            "        super().save_model(out, _internal_call)\n"
+            "        self.model, self.deepspeed = both, engine\n",
+            2,
+        ),
+    ],
+)
+def test_saving_what_is_not_the_engine(text: str, line: int) -> None:
+    assert found(text) == [("likely", "saves-past-the-engine", line)]
+    assert found(text, {"zero_optimization": {"stage": 2}}) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PREPARED.format("state = accelerator.get_state_dict(engine)"),
+        PREPARED.format("other.get_state_dict(engine.policy)"),
+        "state = accelerator.get_state_dict(self.model)",
+        "class Saver(Trainer):\n    def save_model(self, out=None):\n        super().save_model(out)",
+        "class Saver(Trainer):\n    def save_model(self, out=None):\n        self.model = unwrap(self.model)",
+    ],
+)
+def test_saving_that_may_well_work(text: str) -> None:
+    assert found(text) == []
 
 
 def test_loading_and_arguments() -> None:

@@ -17,6 +17,7 @@ from stallwatch_rules.checks.remark import Remark, ordered
 from stallwatch_rules.checks.saving import check_bare_saving, check_saving
 from stallwatch_rules.checks.script import Script
 from stallwatch_rules.checks.trainers import check_best_model, check_initialize, check_loading, check_trl
+from stallwatch_rules.checks.unwrapped import check_unwrapped
 from stallwatch_rules.checks.versions import check_versions
 from stallwatch_rules.checks.zero import check_zero
 
@@ -79,6 +80,7 @@ def _of_script(script: Script, config: DsConfig | None, versions: Mapping[str, s
         return
     yield from check_loading(script, config)
     yield from check_bare_saving(config, script)
+    yield from check_unwrapped(config, script)
     if stage == 3:
         threshold = number(config.get("zero_optimization", "stage3_param_persistence_threshold", default=1e5))
         yield from check_dummy_loss(script, 1e5 if threshold is None else threshold)

@@ -18,7 +18,8 @@ def check_initialize(script: Script, config: DsConfig | None) -> Iterator[Remark
     ``auto`` values with nobody to fill them in."""
     for call in script.initializations():
         model = call.argument("model", 1)
-        if is_constant(model, None) or (model is None and not call.open):
+        nothing = is_constant(model, None) or (isinstance(model, ast.Name) and model.id in script.nones)
+        if nothing or (model is None and not call.open):
             yield Remark(
                 "initialize-without-model",
                 "fails",
