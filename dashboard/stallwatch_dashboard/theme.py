@@ -77,3 +77,25 @@ STYLE = """
 [class*="st-key-verdict-"] p, [class*="st-key-verdict-"] li {font-size: 0.92rem; margin-bottom: 0.35rem;}
 </style>
 """
+
+
+def uploader(button: str, most: str) -> str:
+    """A style that gives the box for files our words: Streamlit's are English in every language (1.67).
+
+    Where a later Streamlit builds the box otherwise, it keeps its English words.
+    """
+    box = '[data-testid="stFileUploaderDropzone"]'
+    words = {
+        f'{box} button [data-testid="stMarkdownContainer"] p': button,
+        f'{box} [data-testid="stFileUploaderDropzoneInstructions"] span': most,
+    }
+    rules = [
+        f"{place} {{font-size: 0 !important;}}"
+        f' {place}::after {{content: "{_quoted(text)}"; font-size: 0.875rem;}}'
+        for place, text in words.items()
+    ]
+    return f"<style>{' '.join(rules)}</style>"
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "").replace('"', "").replace("<", "")

@@ -198,9 +198,15 @@ def _with_incident(
         place=place,
         note=note,
         fixes=tuple(fixes),
-        evidence=tuple(incident.evidence or (primary.evidence if primary else ())),
+        evidence=_evidence(incident.evidence or (primary.evidence if primary else ()), stacks, language),
         page=page,
     )
+
+
+def _evidence(lines: Sequence[str], stacks: StallStacks | None, language: str) -> tuple[str, ...]:
+    """The run's own lines as they are; our words among them in the reader's language."""
+    own = {sentence(stacks): sentence(stacks, language)} if stacks is not None else {}
+    return tuple(own.get(line) or retold(line, language) for line in lines)
 
 
 def _note(incident: Incident, since: float | None, now: float, language: str) -> str:

@@ -7,5 +7,10 @@ WORDS: dict[str, tuple[str, str]] = {
     "no_such_page_next": ("These are the pages:", "可用的页面："),
     "unknown_cause": ("something that no rule knows", "没有规则认识的原因"),
     "threshold_above": ("stall threshold {0}: above this picture", "停滞阈值 {0}：在图的上方"),
+    "upload_button": ("Upload", "选择文件"),
+    "upload_most": ("{0} per file", "每个文件最多 {0}"),
+    "every_family": ("every family", "全部类别"),
+    "status_stable": ("stable", "稳定"),
+    "status_incubating": ("incubating", "试用"),
     "at_the_last_step": ("{0}, at the last step", "{0}，最后一步时"),
 }

@@ -105,7 +105,7 @@ def test_the_runs_page_filters_and_sorts_as_its_address_says(
     app = page("runs", sort="<script>", state="odd,stalled")
     assert not app.exception and list(app.dataframe[0].value["Run"]) == ["stuck"]
     app.text_input(key="runs_search").input("don").run()
-    app.selectbox(key="runs_order").select("run").run()
+    app.selectbox(key="runs_order-en").select("run").run()
     told = {name: value[0] if isinstance(value, list) else value for name, value in app.query_params.items()}
     assert told == {"state": "stalled", "q": "don", "sort": "run"}
 
@@ -264,6 +264,11 @@ def test_chinese(stuck: RunFolder) -> None:
     app = page("run", run="stuck", lang="zh")
     assert not app.exception and "停滞" in texts(app, "markdown")
     assert "■ 停滞" in list(page("runs", lang="zh").dataframe[0].value["状态"])
+    app = page("health", lang="zh")
+    del app.query_params["lang"]  # the addresses of the pages that it leads to do not say it again
+    assert "自检" in texts(app.run(), "markdown")
+    box = texts(page("postmortem", lang="zh"), "html")
+    assert "选择文件" in box and "每个文件最多 1 GiB" in box
 
 
 def upload(app: AppTest, *files: tuple[str, bytes]) -> AppTest:

@@ -12,7 +12,7 @@ import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from stallwatch_dashboard import theme, words
+from stallwatch_dashboard import theme, words, words_sources
 from stallwatch_dashboard.charts.base import Look
 from stallwatch_dashboard.pages.runs_table import ICONS as ICONS
 from stallwatch_dashboard.safetext import markdown
@@ -20,7 +20,7 @@ from stallwatch_dashboard.sources.embedded import shared
 from stallwatch_exporter.settings import cache_home
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 
-_CHOSEN, _DRAWN = "chosen_language", "drawn_page"
+_CHOSEN, _TOLD, _DRAWN = "chosen_language", "told_language", "drawn_page"
 CLICKED = ("open_run", "open_incident")  #: what a click in a fragment leaves for the page to go to
 
 #: Pages in the order of the navigation, with their icons.
@@ -83,8 +83,10 @@ def into_address(name: str, value: str | None) -> None:
 
 
 def language() -> str:
-    """What the reader chose, else what the dashboard was started with."""
-    chosen = st.session_state.get(_CHOSEN) or st.query_params.get("lang") or shared().settings.language
+    """What the reader chose, else what the address says or said, else what the dashboard was started with."""
+    if (told := st.query_params.get("lang")) in words.LANGUAGES:
+        st.session_state[_TOLD] = told  # the next page's address does not say it again
+    chosen = st.session_state.get(_CHOSEN) or st.session_state.get(_TOLD) or shared().settings.language
     return chosen if chosen in words.LANGUAGES else "en"
 
 
@@ -136,5 +138,5 @@ def head(title: str, choose: Callable[[], str | None] | None = None) -> str | No
             label_visibility="collapsed",
         )
     if problem := shared().problem:
-        st.warning(markdown(problem), icon=":material/warning:")
+        st.warning(markdown(words_sources.retold(problem, language())), icon=":material/warning:")
     return chosen

@@ -52,7 +52,7 @@ def _live(key: str) -> None:
         st.markdown(f"#### {say('stacks')}")
         st.text(verbatim(sentence(incident.stacks, language())))
         st.caption(say("asked_for", formats.seconds(incident.stacks.seconds)))
-        st.code(verbatim(folded(incident.stacks)), language=None)
+        st.code(verbatim(folded(incident.stacks, language())), language=None)
 
 
 def _timeline(incident: Incident, now: float) -> None:

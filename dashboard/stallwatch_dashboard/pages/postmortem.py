@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from stallwatch_dashboard import formats, verdict
+from stallwatch_dashboard import formats, theme, verdict
 from stallwatch_dashboard.charts import series
 from stallwatch_dashboard.pages.board import draw_board
 from stallwatch_dashboard.pages.common import catalogue, head, language, look, say, zone
@@ -210,6 +210,13 @@ if (_wanted := st.query_params.get("report")) is not None:
 _files = None
 if may_operate():
     offer_uploads()
+    if language() == "zh":
+        st.html(
+            theme.uploader(
+                say("upload_button"),
+                say("upload_most", formats.byte_size(shared().settings.max_upload_mb * 2**20)),
+            )
+        )
     _files = st.file_uploader(say("upload"), accept_multiple_files=True, key="uploads")
 else:
     st.info(say("operators_only"), icon=":material/visibility:")

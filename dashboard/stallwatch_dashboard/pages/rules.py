@@ -49,7 +49,9 @@ def _list(known: Catalogue, extra: tuple[str, ...]) -> None:
     left, right = st.columns([3, 2])
     asked = left.text_input(say("find_rule"), st.query_params.get("q", ""), placeholder=say("find_rule_hint"))
     into_address("q", asked)
-    families = right.multiselect(say("family"), rulebook.families(known.pages.values()))
+    families = right.multiselect(
+        say("family"), rulebook.families(known.pages.values()), placeholder=say("every_family")
+    )
     found = rulebook.search(known, _matcher(extra), asked, families)
     st.caption(say("rules_found", len(found), len(known.pages)))
     if not found:
@@ -63,7 +65,7 @@ def _list(known: Catalogue, extra: tuple[str, ...]) -> None:
                 say("family"): [cell(page.family) for page in found],
                 say("role"): [say(f"role_{page.role}") for page in found],
                 say("harm"): [_harm(page) for page in found],
-                say("maturity"): [page.status for page in found],
+                say("maturity"): [say(f"status_{page.status}") for page in found],
             }
         ),
         hide_index=True,
@@ -87,7 +89,7 @@ def _page(page: RulePage) -> None:
     told, chinese = page.sections, _chinese()
     with st.container(border=True, key="rule-page"):
         st.markdown(f"### {markdown(_title(page))}")
-        facts = (page.id, page.family, say(f"role_{page.role}"), _harm(page), page.status)
+        facts = (page.id, page.family, say(f"role_{page.role}"), _harm(page), say(f"status_{page.status}"))
         st.caption(" · ".join(markdown(fact) for fact in facts))
         _section("what_happened", (chinese and told.zh_what) or told.what)
         _section("why", (chinese and told.zh_why) or told.why)

@@ -155,7 +155,7 @@ def _stacks(incidents: list[Incident], now: float) -> None:
             continue
         with st.expander(say("where_ranks_are", formats.clock(incident.opened_at, zone(), now))):
             st.text(verbatim(sentence(incident.stacks, language())))
-            st.code(verbatim(folded(incident.stacks)), language=None)
+            st.code(verbatim(folded(incident.stacks, language())), language=None)
 
 
 def _live(run: str, known: int) -> None:

@@ -6,9 +6,9 @@ from typing import Any, get_args
 
 import streamlit as st
 
-from stallwatch_dashboard import formats
+from stallwatch_dashboard import formats, words_sources
 from stallwatch_dashboard.overview import RunRow, State
-from stallwatch_dashboard.pages.common import ICONS, head, into_address, page, say, switch, zone
+from stallwatch_dashboard.pages.common import ICONS, head, into_address, language, page, say, switch, zone
 from stallwatch_dashboard.pages.runs_table import columns, table
 from stallwatch_dashboard.safetext import markdown, verbatim
 from stallwatch_dashboard.selection import MOST_SEARCH, ORDERS, Selection
@@ -48,7 +48,7 @@ def _choose() -> Selection:
         ORDERS,
         index=ORDERS.index(told.order),
         format_func=lambda name: say("ordered_by", say(f"order_{name}")),
-        key="runs_order",
+        key=f"runs_order-{language()}",  # the browser keeps the words of a choice that it knows
         label_visibility="collapsed",
     )
     chosen_states = st.pills(  # a row of their own: beside the others there is no room for all
@@ -112,9 +112,15 @@ def _live(chosen: Selection) -> None:
         st.caption(say("open_run"))
     if "open_run" in st.session_state:
         st.rerun()
-    if failing := [target for target in source.targets() if target.error and target.run is None]:
+    if failing := [one for one in source.targets() if one.error and one.run is None]:
         st.markdown(f"**{say('targets_failing')}**")
-        st.text(verbatim("\n".join(f"{target.url}: {target.error}" for target in failing)))
+        st.text(
+            verbatim(
+                "\n".join(
+                    f"{one.url}: {words_sources.retold(one.error or '', language())}" for one in failing
+                )
+            )
+        )
 
 
 if "open_run" in st.session_state:

@@ -24,14 +24,21 @@ def listing(stacks: StallStacks, ranks: Sequence[Asked], run: str = "") -> str:
     return "\n".join(_lines(stacks, ranks, run)) + "\n"
 
 
-def folded(stacks: StallStacks) -> str:
+#: Where a rank is that has no stack, or beside its stack, in Chinese.
+_CONDITIONS_ZH = {"alive": "运行中", "ended": "已退出", "stopped": "已被暂停", "blocked": "阻塞在内核中"}
+
+
+def folded(stacks: StallStacks, language: str = "en") -> str:
     """The stacks that an incident keeps, one for each group of ranks, the odd ones first."""
+    chinese = language.startswith("zh")
     parts = []
     for group in sorted(stacks.groups, key=lambda one: one.ranks[0] not in stacks.odd):
-        name = f"rank{'' if len(group.ranks) == 1 else 's'} {fold_ranks(group.ranks)}"
-        odd = " (odd)" if group.ranks[0] in stacks.odd else ""
+        name = f"rank{'' if len(group.ranks) == 1 or chinese else 's'} {fold_ranks(group.ranks)}"
+        odd = ("（异常）" if chinese else " (odd)") if group.ranks[0] in stacks.odd else ""
+        condition = _CONDITIONS_ZH.get(group.condition, group.condition) if chinese else group.condition
+        between = "：" if chinese else ": "
         parts.append(
-            "\n".join([f"{name}{odd}: {group.condition}", *(f"  {frame}" for frame in group.frames)])
+            "\n".join([f"{name}{odd}{between}{condition}", *(f"  {frame}" for frame in group.frames)])
         )
     return "\n\n".join(parts)
 
