@@ -10,6 +10,7 @@ probe, and a scrape of ten thousand series.
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import multiprocessing
 import os
@@ -286,6 +287,9 @@ def rendering_milliseconds() -> tuple[float, float, int]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
         took = steps(folder)
