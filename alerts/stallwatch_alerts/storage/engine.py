@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +18,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 _PATIENCE_SECONDS = 5
+_NEW_FILE_SECONDS = 30.0  # for one to be made by whoever else came at the same moment
+_AGAIN_SECONDS = 0.02
 _MAKING = threading.Lock()
 
 
@@ -84,9 +88,26 @@ def _for_several_processes(connection: Any, _record: object) -> None:
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout={_PATIENCE_SECONDS * 1000}")
-    cursor.execute("PRAGMA journal_mode=WAL")
+    _keep_a_log(cursor)
     cursor.execute("PRAGMA synchronous=NORMAL")
     cursor.close()
+
+
+def _keep_a_log(cursor: sqlite3.Cursor) -> None:
+    """Write ahead: reading then waits for nobody.
+
+    Of several that come at once to a new file, SQLite refuses some without waiting, whatever `busy_timeout`
+    says: two that read the file cannot both wait for the other to let go of it.
+    """
+    end = time.monotonic() + _NEW_FILE_SECONDS
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() >= end:
+                raise
+        time.sleep(_AGAIN_SECONDS)
 
 
 def _begin(connection: Connection) -> None:

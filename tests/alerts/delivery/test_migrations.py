@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -12,7 +14,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine, inspect, text
 
 from stallwatch_alerts.delivery.outbox import Outbox
-from stallwatch_alerts.storage.engine import open_engine
+from stallwatch_alerts.storage.engine import _keep_a_log, open_engine
 from stallwatch_alerts.storage.migrate import HEAD, migrate
 from stallwatch_alerts.storage.tables import METADATA
 from stallwatch_alerts.store import IncidentStore
@@ -72,6 +74,22 @@ def test_many_come_at_once_to_an_empty_database(database: str) -> None:
         assert connection.scalar(text("SELECT count(*) FROM alembic_version")) == 1
     for engine in engines:
         engine.dispose()
+
+
+def test_who_is_refused_without_waiting_asks_again() -> None:
+    """As SQLite refuses one of several that come at once, now and then."""
+    refusals = ["database is locked"] * 3
+
+    class Cursor:
+        def execute(self, said: str) -> None:
+            if refusals:
+                raise sqlite3.OperationalError(refusals.pop())
+
+    _keep_a_log(Cursor())  # type: ignore[arg-type]
+    assert refusals == []
+    refusals.append("disk I/O error")
+    with pytest.raises(sqlite3.OperationalError, match="disk"):
+        _keep_a_log(Cursor())  # type: ignore[arg-type]
 
 
 def test_a_newer_database_is_left_as_it_is(engine: Engine) -> None:
