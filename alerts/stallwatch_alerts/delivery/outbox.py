@@ -1,19 +1,20 @@
 """Messages that were accepted for a chat and must arrive: kept in a database until they did.
 
 Whoever puts one in may forget it. Several processes may empty the same outbox: messages are claimed for as
-long as one try takes, and a claim that its holder did not live to give back runs out.
+long as one try takes, and a claim that its holder did not live to give back runs out; at once where it is
+seen that he has ended.
 """
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Engine, and_, func, insert, select, update
 
 from stallwatch_alerts.delivery import pacing
+from stallwatch_alerts.delivery.claims import holder_is_gone, new_claim
 from stallwatch_alerts.delivery.compaction import compact, stored_group
 from stallwatch_alerts.delivery.ledger import told
 from stallwatch_alerts.delivery.limits import Limit
@@ -74,7 +75,8 @@ class Outbox:
             if not pacing.may_send(connection, channel, limits, now):
                 return None
             rows = self._waiting(connection, channel, now)
-            first = chosen([_looked(row) for row in rows], now)
+            gone = {claim for claim in {row.claim for row in rows} if claim and holder_is_gone(claim)}
+            first = chosen([_looked(row, gone) for row in rows], now)
             expired = pacing.expired(connection, channel)
             if not rows[first] and not (expired and not rows):
                 return None
@@ -187,7 +189,7 @@ class Outbox:
 
     def _claimed(self, connection: Connection, rows: Sequence[Any], expired: int, now: float) -> Batch:
         ids = [row.id for row in rows]
-        claim = secrets.token_hex(16)
+        claim = new_claim()
         connection.execute(
             update(MESSAGES)
             .where(MESSAGES.c.id.in_(ids))
@@ -227,9 +229,10 @@ def _withdraw_escalations(connection: Connection, incident: str, reason: str) ->
     connection.execute(update(MESSAGES).where(mine).values(state="withdrawn", reason=reason))
 
 
-def _looked(row: Any) -> Row:
+def _looked(row: Any, gone: Container[str]) -> Row:
     about = row.about or row.run
-    return Row(row.attempts, row.next_at, row.tried_at, row.claimed_until, about, bool(row.escalation))
+    claimed_until = 0.0 if row.claim in gone else row.claimed_until
+    return Row(row.attempts, row.next_at, row.tried_at, claimed_until, about, bool(row.escalation))
 
 
 def _row(draft: Draft, now: float) -> dict[str, Any]:

@@ -25,16 +25,7 @@ from stallwatch_alerts.store_sink import StoreSink
 from stallwatch_exporter.incident import Incident
 
 Stall = Callable[..., Incident]
-# Claims are as long as users get them, so that a relay that a busy machine holds up tells nothing twice.
-# Before one is killed, this signal makes its claims short, so that nobody waits a minute for them to run out.
-SHORT_CLAIMS = signal.SIGUSR1
-PROGRAM = f"""
-import signal
-from stallwatch_alerts.delivery import outbox
-from stallwatch.cli import main
-signal.signal({SHORT_CLAIMS:d}, lambda *_: setattr(outbox, "CLAIM_SECONDS", 10.0))
-main()
-"""
+PROGRAM = "from stallwatch.cli import main; main()"
 
 
 def test_incidents_wait_in_the_agent_while_postgresql_is_away(postgres: Any, stall: Stall) -> None:
@@ -181,13 +172,12 @@ def test_two_relays_on_one_postgresql_tell_each_alert_once_also_when_one_is_kill
             chat.wait_for(len(chat.bodies))
         assert set(heard(chat).values()) == {1} and len(heard(chat)) == 10
         chat.always = 503
-        one.process.send_signal(SHORT_CLAIMS)
         for number in range(10, 20):
             one.post(number)
         one.kill()
         other.post(19)
         chat.always = None
-        deadline = time.monotonic() + 150  # a claim of the killed one may have to run out
+        deadline = time.monotonic() + 150
         while len(heard(chat)) < 20 and time.monotonic() < deadline:
             time.sleep(0.1)
         assert len(heard(chat)) == 20

@@ -1,0 +1,52 @@
+"""Whose claim it is, and whether its holder is still there: real processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from stallwatch_alerts.delivery import claims
+from stallwatch_alerts.delivery.claims import holder_is_gone, new_claim
+
+HOLDER = """
+import sys
+from stallwatch_alerts.delivery.claims import new_claim
+print(new_claim(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_claim_is_held_until_its_process_has_ended() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        claim = holder.stdout.readline().strip()
+        assert not holder_is_gone(claim)
+        holder.kill()
+    assert holder_is_gone(claim)
+
+
+def test_a_process_holds_its_own_and_who_got_its_number_does_not() -> None:
+    one, other = new_claim(), new_claim()
+    assert len(one) == 32 and one != other and not holder_is_gone(one)
+    born = int(psutil.Process().create_time())
+    earlier = f"{one[:8]}{os.getpid():08x}{born - 1000:08x}{one[24:]}"
+    assert holder_is_gone(earlier)
+
+
+def test_nothing_is_said_of_holders_elsewhere_and_of_older_versions() -> None:
+    nobody = f"{2**22 + 1:08x}{'0' * 8}{'0' * 8}"
+    assert holder_is_gone(new_claim()[:8] + nobody)
+    elsewhere = "0" * 8 if new_claim()[0] != "0" else "1" * 8
+    assert not any(map(holder_is_gone, (elsewhere + nobody, "", "f" * 31)))
+
+
+def test_where_no_process_can_be_told_from_others_claims_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "_here", lambda: "")
+    one = new_claim()
+    assert len(one) == 32 and not holder_is_gone(one)
