@@ -83,7 +83,11 @@ def test_what_has_no_end_is_written_after_a_second_and_stays_in_its_file(folder:
     ]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
+    max_examples=60,
+)
 @given(
     st.lists(
         st.tuples(

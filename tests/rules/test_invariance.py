@@ -207,7 +207,11 @@ def interleaved(logs: list[list[str]], choices: Iterable[int]) -> bytes:
     return "".join(lines + [line for queue in waiting for line in queue]).encode()
 
 
-quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 
 
 @quick
