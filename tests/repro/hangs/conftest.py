@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -47,10 +48,12 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
         (folder / "stop").touch()
         family = psutil.Process(launcher.pid).children(recursive=True) if launcher.poll() is None else []
         try:
-            launcher.wait(10)
+            launcher.wait(60)
         except subprocess.TimeoutExpired:
-            for process in [*family, psutil.Process(launcher.pid)]:
-                process.kill()
+            for process in family:
+                with contextlib.suppress(psutil.NoSuchProcess):  # it ended just now
+                    process.kill()
+            launcher.kill()
             launcher.wait()
 
 
