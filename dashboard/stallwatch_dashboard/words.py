@@ -177,7 +177,10 @@ _WORDS: dict[str, tuple[str, str]] = {
         "停滞或影响任务的发现会在出现时显示在这里，恢复后也会保留。",
     ),
     "no_incident_fits": ("No incident fits.", "没有符合条件的事件。"),
-    "open_incident": ("Choose a row to open the incident.", "点击一行打开事件。"),
+    "open_incident": (
+        "Choose a row to open the incident: a click, or Shift+Space on it.",
+        "点击一行打开事件；键盘：在该行按 Shift+空格。",
+    ),
     "no_such_incident": ("There is no incident {0}.", "没有事件 {0}。"),
     "all_incidents": ("All incidents", "全部事件"),
     "to_the_run": ("To the run", "查看任务"),
@@ -218,7 +221,10 @@ _WORDS: dict[str, tuple[str, str]] = {
     "no_runs_tail": ("Or watch the logs of a run that is already up:", "或监视已在运行的任务的日志："),
     "no_runs_dead": ("A run is already dead? Upload its logs:", "任务已经退出？上传它的日志："),
     "looked_in": ("Looked in {0}", "查找目录：{0}"),
-    "open_run": ("Choose a row to open the run.", "点击一行打开任务。"),
+    "open_run": (
+        "Choose a row to open the run: a click, or Shift+Space on it.",
+        "点击一行打开任务；键盘：在该行按 Shift+空格。",
+    ),
     "choose_run": ("Choose a run", "选择任务"),
     "not_yet": (
         "No run of this name yet: it comes up here when it starts",

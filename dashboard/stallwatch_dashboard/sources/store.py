@@ -280,16 +280,12 @@ class MetricStore:
 
     def _load(self) -> None:
         """Go on where an earlier process stopped."""
-        rows = self._connection.execute(
-            "SELECT id, run, metric, rank, labels, t, v FROM series JOIN ("
-            "SELECT series, max(t) AS t, arg_max(coalesce(v, 'nan'::DOUBLE), t) AS v FROM points"
-            " GROUP BY series) ON series = id"
-        ).fetchall()
-        for number, run, metric, rank, labels, time, value in rows:
+        rows = self._connection.execute(_NEWEST).fetchall()
+        for number, run, metric, rank, labels, first, time, value in rows:
+            self._first[run] = min(first, self._first.get(run, first))
             self._series.setdefault((run, metric), {})[(rank, labels)] = _Series(number, time, time, value)
             self._names.setdefault(run, set()).add((run, metric))
             self._seen[run] = max(time, self._seen.get(run, time))
-        self._first = dict(self._connection.execute(_FIRST).fetchall())
         self._pulses.load(self._connection, self._first)
         highest = self._connection.execute("SELECT coalesce(max(id), 0) FROM series").fetchone()
         self._next_id = (highest[0] if highest else 0) + 1
@@ -303,6 +299,12 @@ _MATCHING = (
 _FIRST = """
 SELECT run, min(t) FROM series JOIN (SELECT series, min(t) AS t FROM points GROUP BY series) ON id = series
 GROUP BY run
+"""
+#: Twice through the file, which takes half as long as ``arg_max`` once (duckdb 2.0).
+_NEWEST = """
+WITH ends AS (SELECT series, min(t) AS first, max(t) AS last FROM points GROUP BY series)
+SELECT id, run, metric, rank, labels, first, last, coalesce(v, 'nan'::DOUBLE)
+FROM series JOIN ends ON ends.series = id JOIN points ON points.series = id AND t = last
 """
 _THINNED = f"""
 WITH spans AS (SELECT *, floor((t - ?) / ?) AS span FROM ({_MATCHING}))
