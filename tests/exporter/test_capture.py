@@ -140,7 +140,7 @@ import subprocess
 child = subprocess.Popen(["sleep", "60"])
 print("left", child.pid)
 """
-    out, _, status = through(code, tmp_path, grace=0.2)
+    out, _, status = through(code, tmp_path, grace=1.0)
     os.kill(int(out.split()[1]), signal.SIGKILL)
     assert status == 0
 
