@@ -19,31 +19,31 @@ _RECORD = re.compile(rb"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) (?:stdout|std
 _SLICE = 64 * 1024  # bytes that a processor's cache holds together with what is made of them
 
 
+_FEW = 64  # offsets that are sooner looked up one by one
+
+
 class LineEnds:
     """Where line feeds, and carriage returns if there are some, stand in a block: the n-th of all of them.
 
-    They are only counted, slice by slice. Where they stand is looked up in the slices that somebody asks for:
-    a few of a log's, mostly.
+    They are only counted, slice by slice, and what else is asked of every byte is asked while the slice lies
+    in a processor's cache. Where they stand is looked up in the slices that somebody asks for: mostly a few.
     """
 
-    def __init__(self, data: bytes, redrawn: bool) -> None:
+    def __init__(self, data: bytes) -> None:
         import numpy as np
 
-        self._data = data
-        self._redrawn = redrawn
         self._values = values = np.frombuffer(data, np.uint8)
-        starts = range(0, len(data), _SLICE)
-        feeds = [np.count_nonzero(values[start : start + _SLICE] == 10) for start in starts]
-        self._feeds_before = np.cumsum([0, *feeds])
-        self._before = self._feeds_before  # ends before each slice
-        if redrawn:
-            returns = [
-                0
-                if data.find(b"\r", start, start + _SLICE) < 0
-                else np.count_nonzero(values[start : start + _SLICE] == 13)
-                for start in starts
-            ]
-            self._before = self._feeds_before + np.cumsum([0, *returns])
+        self.redrawn = b"\r" in data  #: whether there are carriage returns
+        feeds, returns, solid = [0], [0], True
+        for start in range(0, len(data), _SLICE):
+            part = values[start : start + _SLICE]
+            feeds.append(int(np.count_nonzero(part == 10)))
+            returns.append(int(np.count_nonzero(part == 13)) if self.redrawn else 0)
+            # Signed, all but ASCII is below 1.
+            solid = solid and part.view(np.int8).min() > 0 and data.find(b"\x1b", start, start + _SLICE) < 0
+        self.solid = bool(solid)  #: whether the block is ASCII without NULs and escapes
+        self._feeds_before = np.cumsum(feeds)
+        self._before = self._feeds_before + np.cumsum(returns)  # ends before each slice
         self._found: dict[int, Numbers] = {}
         self.count = int(self._before[-1])
 
@@ -67,6 +67,12 @@ class LineEnds:
         """How many ends stand before each of these offsets."""
         import numpy as np
 
+        if len(offsets) <= _FEW:
+            found = [
+                self._before[at // _SLICE] + self._in(at // _SLICE).searchsorted(at)
+                for at in offsets.tolist()
+            ]
+            return np.array(found, np.int64)
         numbers = np.empty(len(offsets), np.int64)
         orders = offsets // _SLICE
         for order in np.unique(orders).tolist():
@@ -78,8 +84,8 @@ class LineEnds:
         """How many of the first so many are line feeds."""
         import numpy as np
 
-        if not self._redrawn or number >= self.count:
-            return min(number, self.count) if not self._redrawn else int(self._feeds_before[-1])
+        if not self.redrawn or number >= self.count:
+            return min(number, self.count) if not self.redrawn else int(self._feeds_before[-1])
         order = int(self._before.searchsorted(number, "right")) - 1
         ends = self._in(order)[: number - self._before[order]]
         return int(self._feeds_before[order]) + int(np.count_nonzero(self._values[ends] == 10))
@@ -92,7 +98,7 @@ class LineEnds:
         if found is None:
             start = order * _SLICE
             part = self._values[start : start + _SLICE]
-            found = np.flatnonzero((part == 10) | (part == 13) if self._redrawn else part == 10)
+            found = np.flatnonzero((part == 10) | (part == 13) if self.redrawn else part == 10)
             found += start
             self._found[order] = found
         return found
@@ -101,12 +107,13 @@ class LineEnds:
 class Segments:
     """The segments of a cell's ``data`` and of its ``view``, which has as many."""
 
-    def __init__(self, data: bytes, view: bytes) -> None:
+    def __init__(self, data: bytes, view: bytes, ends: LineEnds | None = None) -> None:
+        """``ends`` are those of ``data``, where they are known."""
         self._data = data
         self._view = view
-        self._redrawn = b"\r" in view
-        self._ends = LineEnds(view, self._redrawn)
-        self._data_ends = self._ends if data is view else LineEnds(data, self._redrawn)
+        self._data_ends = ends if ends is not None else LineEnds(data)
+        self._ends = self._data_ends if data is view else LineEnds(view)
+        self._redrawn = self._ends.redrawn
         self.count = self._ends.count + (not view or view[-1:] not in (b"\n", b"\r"))
 
     @property

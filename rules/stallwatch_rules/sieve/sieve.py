@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from stallwatch_rules.lines.longlines import TAIL
 from stallwatch_rules.matching.blockscan import BlockScanner
 from stallwatch_rules.matching.cells import Cell
-from stallwatch_rules.matching.rawview import is_plain, view_of
-from stallwatch_rules.matching.segments import Segments
+from stallwatch_rules.matching.rawview import view_of
+from stallwatch_rules.matching.segments import LineEnds, Segments
 from stallwatch_rules.matching.signscan import Found, SignScanner
 from stallwatch_rules.sieve.blocks import block_at
 from stallwatch_rules.sieve.bulk import Bulk, RawRules
@@ -76,14 +76,14 @@ class Sieve:
         This runs through all of its bytes, after which a processor's caches hold nothing of Python's own: who
         looks through several cells and then sifts them is sooner done.
         """
-        data = cell.data
-        plain = is_plain(data, len(data))
-        if not plain and b"\0" in data:
+        data, ends = cell.data, LineEnds(cell.data)
+        if not ends.solid and b"\0" in data:
             data = data.replace(b"\0", b"")
+            ends = LineEnds(data)
         if not data:
             return None
-        view = data if plain else view_of(data)
-        segments = Segments(data, view)
+        view = view_of(data, solid=ends.solid)
+        segments = Segments(data, view, ends)
         everything = self._sizes.is_dense(cell.place)
         found = self._engine.signs.find(view, segments, everything=everything)
         return Looked(cell.place, cell.torn, segments, view, found)
