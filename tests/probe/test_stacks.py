@@ -111,7 +111,7 @@ def test_faulthandler_answers_where_the_thread_does_not(tmp_path: Path) -> None:
 FORK = """
 child = os.fork()
 if child == 0:
-    time.sleep(60)
+    time.sleep(600)
 Path(sys.argv[1], "child").write_text(str(child))
 """
 
@@ -253,7 +253,7 @@ def test_ranks_of_an_attempt_that_was_over_are_missed_by_nobody(tmp_path: Path) 
 
 WORKER = """
 import subprocess
-subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={**os.environ, "RANK": "3"})
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env={**os.environ, "RANK": "3"})
 """
 
 
@@ -262,7 +262,7 @@ def test_processes_without_a_probe_are_found_by_their_environment(
 ) -> None:
     """One that inherited its rank from a rank is a worker of it."""
     monkeypatch.setenv("RANK", "5")
-    bare = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    bare = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
         with rank(tmp_path, WORKER) as one:
             found = local_ranks(tmp_path, os.getpid())
@@ -282,7 +282,7 @@ def test_a_launcher_that_its_cluster_gave_a_rank_is_none(
     launcher = tmp_path / "torchrun"
     launcher.write_text(
         "import subprocess, sys\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
         "print(child.pid, flush=True)\n"
         "child.wait()\n"
     )
