@@ -12,6 +12,7 @@ from streamlit.starlette import App
 
 from stallwatch_dashboard.access import secrets_of
 from stallwatch_dashboard.addresses import Signposts
+from stallwatch_dashboard.caching import Lasting
 from stallwatch_dashboard.cookie_secret import kept_cookie_secret
 from stallwatch_dashboard.sources.embedded import shared
 from stallwatch_dashboard.uploads.gate import LEDGER, UploadGate
@@ -33,5 +34,6 @@ app = App(
     middleware=[
         Middleware(UploadGate, ledger=LEDGER, most=_told.max_uploads_mb * 1024 * 1024, alive=_alive),
         Middleware(Signposts),
+        Middleware(Lasting),
     ],
 )
