@@ -39,6 +39,26 @@ CONTESTS = {
             "Failed to CUDA calloc 8388608 bytes",
         ],
     ),
+    "a step that Slurm ends after a kill did not ask for it": (
+        "host-oom-sigkill",
+        [
+            f"E0302 09:41:15.100000 4100 {ELASTIC}:869] failed (exitcode: -9) local_rank: 2 (pid: 4112)",
+            "srun: error: gpu01: task 0: Exited with exit code 1",
+            "slurmstepd: error: *** STEP 204.0 ON gpu01 CANCELLED AT 2026-03-02T09:41:20 ***",
+        ],
+    ),
+    "a pipe whose other end is gone does not hide a collective that timed out": (
+        "nccl-collective-timeout",
+        [
+            "Traceback (most recent call last):",
+            '  File "/usr/lib/python3.11/multiprocessing/connection.py", line 378, in _send',
+            "    n = write(self._handle, buf)",
+            "BrokenPipeError: [Errno 32] Broken pipe",
+            "[rank1]:[E302 09:41:01.318203100 ProcessGroupNCCL.cpp:632] [Rank 1] Watchdog caught collective"
+            " operation timeout: WorkNCCL(SeqNum=4711, OpType=ALLREDUCE, NumelIn=8, NumelOut=8,"
+            " Timeout(ms)=600000) ran for 600030 milliseconds before timing out.",
+        ],
+    ),
     "host memory that cannot be pinned reads like a full GPU": (
         "pinned-memory-alloc-failed",
         [

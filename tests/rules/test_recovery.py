@@ -31,6 +31,16 @@ def test_how_many_steps_must_follow(
     assert reading.diagnose().verdict == verdict
 
 
+def test_a_line_that_claims_to_be_older_than_the_steps_above_it_came_after_them(
+    catalogue: Catalogue, matcher: Matcher
+) -> None:
+    steps = [f"[2026-03-02 09:41:{n:02d},118] [INFO] {line}" for n, line in enumerate(STEPS[:20])]
+    late = f"[2026-03-02 01:41:21,002] [ERROR] {NAMED}"  # by a logger that writes UTC
+    reading = RunReading(catalogue, matcher)
+    reading.feed(LineReader("train.log").feed("\n".join([*steps, late]).encode() + b"\n"))
+    assert reading.diagnose().verdict == "failed"
+
+
 def every(steps: int, count: int, nan: set[int]) -> list[str]:
     """Losses of which each stands for so many steps, some of them NaN."""
     losses = {n: "nan" if n in nan else f"{2 / n + 0.1:.3f}" for n in range(1, count + 1)}

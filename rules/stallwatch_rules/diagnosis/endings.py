@@ -83,7 +83,8 @@ def weigh_kill(found: list[Found], question: Question) -> None:
     """A SIGKILL without a word of memory in the log: less sure, and perhaps only how others end a run.
 
     Schedulers and launchers send SIGTERM and, when that is not obeyed, SIGKILL: where one of them is known to
-    have ended the run, or ranks had given up waiting before, the kill explains nothing.
+    have ended the run, or ranks had given up waiting before, the kill explains nothing. A scheduler that
+    cancels after the kill only ends what the kill left.
     """
     kill = next((one for one in found if one.rule == SIGKILL and one.hits and one.harm == "fatal"), None)
     if kill is None or question.kind == "oom-killed":
@@ -94,9 +95,8 @@ def weigh_kill(found: list[Found], question: Question) -> None:
     for one in found:
         if one.harm != "fatal" or one is kill:
             continue
-        if one.rule in ENDED_BY or (
-            one.role == "symptom" and "timeout" in one.rule and came_before(one, kill)
-        ):
+        ended = one.rule in ENDED_BY and not (one.rule in AFTERMATH and came_before(kill, one))
+        if ended or (one.role == "symptom" and "timeout" in one.rule and came_before(one, kill)):
             one.explains.append(SIGKILL)
             kill.note = kill.note or say("killed-afterwards", question.language, rule=one.rule)
 

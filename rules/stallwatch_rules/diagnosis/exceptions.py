@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from stallwatch_rules.diagnosis.afterwards import steps_after
 from stallwatch_rules.diagnosis.causes import Candidate, Stream
 from stallwatch_rules.failures.raised import Raised
 from stallwatch_rules.failures.unknown import Seen, fold, unknown_in
@@ -21,6 +22,9 @@ SNIPPET_LINES = 5  #: lines after which the exception of code without a file was
 
 # Or that a collective ended because the communicator did: the words for why stand behind it, or were cut off.
 _TIMED_OUT = re.compile(r"Timed out waiting|timed out after \d|before timing out|^NCCL error(?: in)?: ")
+
+#: What a process raises when the one it talks to is gone: never why that one went.
+_PEER_GONE = frozenset(("BrokenPipeError", "ConnectionAbortedError", "ConnectionResetError", "EOFError"))
 
 
 @dataclass
@@ -38,6 +42,11 @@ class Unknown:
     def timed_out(self) -> bool:
         """Whether it only says that a wait for other ranks took too long, or was ended."""
         return bool(_TIMED_OUT.search(self.seen.raised.message))
+
+    @property
+    def peer_gone(self) -> bool:
+        """Whether it only says that the process at the other end is gone."""
+        return self.seen.raised.exception in _PEER_GONE
 
 
 @dataclass
@@ -81,6 +90,8 @@ class Exceptions:
         symptoms = [c for c in harmful if c.role == "symptom"]
         # A traceback whose end is missing, or a crash whose words are, may be the symptom's own.
         named = [one for one in fatal if one.seen.raised.exception and not _wordless(one.seen.raised)]
+        # One that lost its peer saw what the symptom saw, whichever spoke first.
+        named = [one for one in named if not one.peer_gone]
         self.are_the_cause = all(_before(named, symptom) for symptom in symptoms)
 
     def records(self) -> list[UnknownException]:
@@ -115,8 +126,7 @@ def read_exceptions(
             interrupts.append(told.first_index)
         rules = {rule for rule, where in known.items() if key in where}
         for seen in unknown_in(table, rules):
-            own = max(0, stream.timelines.advances - seen.last.mark.advances)
-            followed = max(own, clock.after(stream.when(seen.last.line)))
+            followed = steps_after(stream, seen.last.line, seen.last.mark.advances, clock)
             fatal = followed < enough and stream.plain - seen.last.mark.plain < SURVIVED_LINES
             fatal = fatal and not (complete and (seen.last.thread or seen.last.native))
             if seen.raised.kind == "snippet":

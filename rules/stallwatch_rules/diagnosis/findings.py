@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from stallwatch_rules.diagnosis.afterwards import steps_after
 from stallwatch_rules.diagnosis.causes import Candidate, Occurrence, Stream
 from stallwatch_rules.diagnosis.excerpts import place_in
 from stallwatch_rules.judgements.facts import Judgement, RunFacts, Trace
@@ -178,8 +179,7 @@ def collect(
             stream = streams[key]
             hits_of[key] = _with_steps(hits, stream, clock)
             occurrences.append(Occurrence(key, hits.first_index, stream.when(hits.first.line), hits.own_step))
-            own = max(0, stream.timelines.advances - hits.mark)
-            followed.append(max(own, clock.after(stream.when(hits.last.line))))
+            followed.append(steps_after(stream, hits.last.line, hits.mark, clock))
         count = sum(hits.count for hits in hits_of.values())
         found.append(
             Found(
