@@ -67,7 +67,8 @@ class Chat:
                 """Say nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"json://127.0.0.1:{self._server.server_port}/hook-s3cr3t"
+        # Where a busy machine answers too late, what was taken is told twice.
+        self.url = f"json://127.0.0.1:{self._server.server_port}/hook-s3cr3t?cto=60&rto=60"
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def close(self) -> None:

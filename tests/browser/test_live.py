@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
@@ -35,10 +36,11 @@ def step_shown(page, at_least: int = 1) -> int:  # type: ignore[no-untyped-def]
 def test_the_incident_appears_without_a_reload(scene, watched, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """Opened before the run exists: the page waits, follows the steps and then says that they stopped."""
     page, url = watched.page, scene.urls["embedded"]
-    page.goto(f"{url}/run?run=awaited")
+    run = f"awaited-{time.monotonic_ns()}"  # another one where this is tried again
+    page.goto(f"{url}/run?run={run}")
     page.get_by_role("heading", name="No run of this name yet").wait_for()
     page.evaluate("window.sameDocument = true")
-    scene.run("awaited", HANGS, floor=4.0)
+    scene.run(run, HANGS, floor=4.0)
 
     page.get_by_role("heading", name="Training").wait_for()
     first = step_shown(page)
@@ -59,12 +61,10 @@ def test_the_incident_appears_without_a_reload(scene, watched, tmp_path: Path) -
     assert page.locator("img[src='x']").count() == 0 and page.get_by_role("link", name="x").count() == 0
     # Nobody outside was asked for anything, by the page or by the server.
     assert watched.outside(url) == set()
-    remotes = {
-        connection.raddr.ip
-        for process in psutil.Process(scene.processes["embedded"].pid).children(recursive=True)
-        for connection in process.net_connections()
-        if connection.raddr
-    }
+    remotes = set()
+    for process in psutil.Process(scene.processes["embedded"].pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+            remotes |= {other.raddr.ip for other in process.net_connections() if other.raddr}
     assert remotes <= {"127.0.0.1"}
     page.screenshot(path=tmp_path / "run.png")
 
@@ -121,8 +121,9 @@ def test_charts_are_updated_in_place_and_keep_their_zoom(scene, watched, source:
 def test_the_recorded_run_stalls_and_then_fails_on_the_page(scene, watched) -> None:  # type: ignore[no-untyped-def]
     """The real recording: two ranks under ZeRO-3, replayed faster."""
     page = watched.page
-    scene.run("recorded", replayed(12.0), floor=3.0)
-    page.goto(f"{scene.urls['embedded']}/run?run=recorded")
+    run = f"recorded-{time.monotonic_ns()}"
+    scene.run(run, replayed(12.0), floor=3.0)
+    page.goto(f"{scene.urls['embedded']}/run?run={run}")
     page.get_by_role("heading", name="Stalled").wait_for(timeout=120_000)
     page.get_by_text("ZeRO-3 threw away its recorded order of modules").first.wait_for()
     page.get_by_role("heading", name="Failed").wait_for(timeout=120_000)
