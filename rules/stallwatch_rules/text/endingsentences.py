@@ -81,8 +81,8 @@ OF_ENDINGS: dict[str, tuple[str, str]] = {
         "再在脚本及其依赖库中查找 sys.exit、raise SystemExit 和 os._exit。",
     ),
     "ended-by-itself": (
-        "No signal ended it and nothing was raised: look at its last lines, and for sys.exit, raise SystemExit"
-        " and os._exit in the script and its libraries.",
+        "No signal ended it and nothing was raised: look at its last lines, and for sys.exit,"
+        " raise SystemExit and os._exit in the script and its libraries.",
         "它不是被信号结束的，也没有抛出异常：请看它最后几行输出，并在脚本及其依赖库中查找"
         " sys.exit、raise SystemExit 和 os._exit。",
     ),
