@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from stallwatch_alerts.storage.migrate import migrate
 from stallwatch_alerts.storage.tables import HISTORY, INCIDENTS
 from stallwatch_exporter.incident import RANKS, Incident
 from stallwatch_exporter.settings import make_home
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -66,20 +69,20 @@ class IncidentStore:
         if limit is not None:
             query = query.limit(limit)
         with self._engine.connect() as connection:
-            return [msgspec.convert(payload, Incident) for payload in connection.scalars(query)]
+            return _readable(connection.scalars(query))
 
     def get(self, incident: str) -> Incident | None:
         """The incident of this id."""
         with self._engine.connect() as connection:
             payload = connection.scalar(select(INCIDENTS.c.payload).where(INCIDENTS.c.id == incident))
-        return None if payload is None else msgspec.convert(payload, Incident)
+        return None if payload is None else _incident(payload)
 
     def beginning_with(self, text: str, limit: int) -> Sequence[Incident]:
         """Incidents whose id begins with the text, newest first."""
         mine = INCIDENTS.c.id.startswith(text, autoescape=True)
         query = select(INCIDENTS.c.payload).where(mine).order_by(INCIDENTS.c.opened_at.desc()).limit(limit)
         with self._engine.connect() as connection:
-            found = [msgspec.convert(payload, Incident) for payload in connection.scalars(query)]
+            found = _readable(connection.scalars(query))
         return [one for one in found if one.id.startswith(text)]  # SQLite's LIKE minds no case
 
     def history(self, incident: str) -> tuple[Change, ...]:
@@ -111,6 +114,21 @@ class IncidentStore:
             else:
                 connection.execute(update(INCIDENTS).where(INCIDENTS.c.id == incident.id).values(row))
             _note(connection, incident, before)
+
+
+def _incident(payload: Any) -> Incident:
+    return msgspec.convert(payload, Incident, str_keys=True)  # as JSON has them, also where they are ranks
+
+
+def _readable(payloads: Iterable[Any]) -> list[Incident]:
+    """Without those that cannot be read, such as what a newer version wrote: they must not hide the others."""
+    found = []
+    for payload in payloads:
+        try:
+            found.append(_incident(payload))
+        except msgspec.ValidationError as error:
+            _log.warning("an incident cannot be read and is left out: %s", error)
+    return found
 
 
 def _note(connection: Connection, incident: Incident, before: Any) -> None:

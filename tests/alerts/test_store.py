@@ -6,13 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from stallwatch_alerts.endings import telling
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_alerts.sink import ChatSink
+from stallwatch_alerts.storage.engine import writing
+from stallwatch_alerts.storage.tables import INCIDENTS
 from stallwatch_alerts.store import IncidentStore
 from stallwatch_alerts.store_sink import StoreSink
 from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_rules.endings import Left, MemoryKnown
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Primary
 
@@ -25,9 +29,24 @@ def store(tmp_path: Path) -> IncidentStore:
 
 
 def test_an_incident_comes_back_whole(store: IncidentStore, stall: Stall, oom_primary: Primary) -> None:
-    incident = stall(primary=oom_primary, ending=Ending("killed", 137, "SIGKILL", "Killed.", 3.0))
+    memory = MemoryKnown(held=3, ranks={0: 1 << 30, 11: 2 << 30})
+    ending = Ending("killed", 137, "SIGKILL", "Killed.", 3.0, [Left(rank=1, step=29)], memory)
+    incident = stall(primary=oom_primary, ending=ending)
     store.upsert(incident)
-    assert store.list() == [incident]
+    assert store.list() == [incident] == store.beginning_with(incident.id, 2)
+    assert store.get(incident.id) == incident
+
+
+def test_what_cannot_be_read_hides_nothing_else(
+    store: IncidentStore, stall: Stall, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.upsert(stall(id="a/1"))
+    store.upsert(stall(id="a/2"))
+    with writing(store.engine) as connection:
+        of_a_newer_version = update(INCIDENTS).where(INCIDENTS.c.id == "a/1").values(payload={"id": "a/1"})
+        connection.execute(of_a_newer_version)
+    assert [incident.id for incident in store.list()] == ["a/2"]
+    assert "left out" in caplog.text
 
 
 def test_the_newest_state_replaces_the_older(store: IncidentStore, stall: Stall) -> None:
