@@ -1,0 +1,43 @@
+"""Where the segments of a block begin and end, looked up in a few of its slices only."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import numpy as np
+import pytest
+
+from stallwatch_rules.matching.segments import Segments
+
+
+def block(ends: str, size: int) -> bytes:
+    """Lines of many lengths, so that the block has slices with many ends, with few, and with none."""
+    rnd, parts, length = random.Random(3), [], 0
+    while length < size:
+        parts.append(b"x" * rnd.choice((0, 1, 30, 90, 40_000)) + rnd.choice(ends).encode())
+        length += len(parts[-1])
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("ends", ["\n", "\n\r", "\n\n\n\r"])
+@pytest.mark.parametrize("rest", [b"", b"unfinished"])
+def test_every_segment_is_found_as_a_look_at_all_bytes_finds_it(ends: str, rest: bytes) -> None:
+    data = block(ends, 400_000) + rest
+    found = re.findall(rb"[^\r\n]*[\r\n]|[^\r\n]+\Z", data)
+    starts = np.cumsum([0, *map(len, found)])
+    segments = Segments(data, data)
+    assert segments.count == len(found)
+    every = range(0, len(found), 7)
+    assert [segments.text(n) for n in every] == [found[n].rstrip(b"\r\n") for n in every]
+    assert segments.texts(np.array(every)) == [found[n].rstrip(b"\r\n") for n in every]
+    assert [segments.start(n) for n in every] == [starts[n] for n in every]
+    for behind in every[1:]:
+        first = behind // 2
+        assert segments.raw(first, behind) == data[starts[first] : starts[behind]]
+        assert segments.line_ends(first, behind) == data.count(b"\n", starts[first], starts[behind])
+    assert segments.line_ends(0, segments.count) == data.count(b"\n")
+    offsets = [*range(1, len(data), 997), len(data)]
+    wanted = [int(np.searchsorted(starts, offset, "left")) - 1 for offset in offsets]
+    assert segments.at(offsets).tolist() == wanted
+    assert segments.at(offsets[:9]).tolist() == wanted[:9]  # few are looked up in another way
