@@ -121,7 +121,7 @@ def _incident(payload: Any) -> Incident:
 
 
 def _readable(payloads: Iterable[Any]) -> list[Incident]:
-    """Without those that cannot be read, such as what a newer version wrote: they must not hide the others."""
+    """Without what cannot be read, such as what a newer version wrote: it must not hide the others."""
     found = []
     for payload in payloads:
         try:
