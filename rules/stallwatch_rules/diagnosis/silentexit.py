@@ -1,7 +1,7 @@
 """A rank that ended first, with an exit status of its own and without an error that anybody read.
 
-``raise SystemExit(1)``, ``sys.exit(1)`` and ``os._exit(1)`` print nothing, and what the other ranks print then
-is only that their peer went away. Which rank it was, its launcher knows.
+``raise SystemExit(1)``, ``sys.exit(1)`` and ``os._exit(1)`` print nothing, and what the other ranks print
+then is only that their peer went away. Which rank it was, its launcher knows.
 """
 
 from __future__ import annotations
