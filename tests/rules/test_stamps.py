@@ -36,10 +36,18 @@ NOV_20 = 1795218992.0  # 2026-11-20 23:56:32 UTC
         "26/11/20 23:56:32 INFO SparkContext: x",
         "[Fri Nov 20 23:56:32 2026] Out of memory: Killed process 4711 (python)",
         "Fri Nov 20 23:56:32 UTC 2026",
+        "slurmstepd: error: *** JOB 88131 ON n1 CANCELLED AT 2026-11-20T23:56:32 ***",
+        "slurmstepd-n1: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-20T23:56:32 DUE TO TIME LIMIT ***",
     ],
 )
 def test_stamps_with_a_date(text: str) -> None:
     assert own_time(text) == NOV_20
+
+
+def test_the_end_of_a_job_has_the_time_that_slurm_tells_behind_it(read_lines: ReadLines) -> None:
+    cancelled = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-20T23:56:32 ***"
+    data = f"[2026-11-20 16:00:00] step 1\n{cancelled}\nsrun: error: n1: x\n".encode()
+    assert [line.time for line in read_lines(data)] == [NOV_20 - 28592, NOV_20, NOV_20]
 
 
 @pytest.mark.parametrize(

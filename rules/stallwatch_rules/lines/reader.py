@@ -16,7 +16,7 @@ from stallwatch_rules.lines.labels import TaskLabels
 from stallwatch_rules.lines.longlines import CUT, GOES_ON, MAX_LINE, decoded, hold, joined
 from stallwatch_rules.lines.prefixes import take_rank
 from stallwatch_rules.lines.respelled import COLON, ESCAPED_END, unfolded, with_ascii_colon
-from stallwatch_rules.lines.stamps import names_zone, own_time
+from stallwatch_rules.lines.stamps import CANCELLED, names_zone, own_time
 from stallwatch_rules.lines.wrapped import Joiner
 from stallwatch_rules.records import Line
 from stallwatch_rules.text import ansi
@@ -217,6 +217,8 @@ class LineReader:
         if "]" in text and (first == " " or "A" <= first <= "Z" or may_hold(text, _BRACKETED)):
             return False
         if text[9:10] == ":" or text[:5] in _LEVELS or "Traceback" in text:
+            return False
+        if first == "s" and CANCELLED in text:
             return False
         if first in _MAY_QUOTE and (text[:2] == '{"' or ESCAPED_END in text):
             return False

@@ -34,6 +34,10 @@ _NAMED = re.compile(  # syslog, dmesg -T, date
 )
 _CLOCK = re.compile(r"\[?(\d\d:\d\d:\d\d)(?:[.,-](\d{1,6}))?(?:\]|\b(?=[ |-]))")
 _ZONED = re.compile(r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})? ?(?:Z|UTC|GMT|[+-]\d\d:?\d\d(?!\d))")
+CANCELLED = "CANCELLED AT"  #: of slurmstepd's last words, which have their time behind them
+_CANCELLED = re.compile(  # slurm, src/slurmd/slurmstepd/req.c: "*** JOB 7 ON n1 CANCELLED AT … ***"
+    r"slurmstepd[^ ]{0,80}: error: \*\*\* .{1,200}? CANCELLED AT (20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d)\b"
+)
 _MONTHS = {
     name: number
     for number, name in enumerate(
@@ -44,8 +48,11 @@ _DAY = 86400.0
 
 
 def own_time(text: str, near: float | None = None) -> float | None:
-    """The time at the line's start, if it has one."""
+    """The time at the line's start, if it has one; slurmstepd's when it ended a job or step."""
     first = text[:1]
+    if first == "s" and CANCELLED in text:
+        found = _CANCELLED.match(text)
+        return unix_time(found[1]) if found is not None else None
     if first == " ":
         text = text.lstrip(" ")
         if not text.startswith("["):  # Megatron's
