@@ -51,13 +51,14 @@ class Evidence:
         self._found: dict[int, Found] = {}  # by episode
         self._asked: dict[int, float] = {}  # when, by episode that waits for its answer
 
-    def gather(self, episode: int) -> None:
-        """Begin to ask about this stall; returns at once."""
+    def gather(self, episode: int, *, progressed: bool = False) -> None:
+        """Begin to ask about this stall; returns at once. `progressed`: some rank has trained."""
         if self._rings is None and self.command is None:
             self._found[episode] = Found(None)
             return
         self._asked[episode] = self._clock()
-        asking = threading.Thread(target=self._gather, args=(episode,), name="stallwatch stacks", daemon=True)
+        told = (episode, progressed)
+        asking = threading.Thread(target=self._gather, args=told, name="stallwatch stacks", daemon=True)
         try:
             asking.start()
         except RuntimeError as error:  # the system gives no more threads
@@ -84,14 +85,15 @@ class Evidence:
                 self._asked.pop(other, None)
         return found
 
-    def _gather(self, episode: int) -> None:
+    def _gather(self, episode: int, progressed: bool) -> None:
         stacks: StallStacks | None = None
         try:
             began = time.monotonic()
             ranks = local_ranks(self._rings, self.command)
             if not ranks and self.command is not None and not self._said_why:
                 self._said_why = True
-                self._notice(NO_RANK_YET if is_launching(self._rings, self.command) else NO_RANK)
+                waits = not progressed and is_launching(self._rings, self.command)
+                self._notice(NO_RANK_YET if waits else NO_RANK)
             if ranks:
                 asked = gather(ranks)
                 now = time.time()

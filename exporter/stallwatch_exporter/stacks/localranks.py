@@ -79,17 +79,22 @@ def is_alone(rings: Path | None, command: int | None) -> bool:
 
 
 def is_launching(rings: Path | None, command: int | None) -> bool:
-    """Whether the command is a launcher that has started no rank yet: it waits for other nodes itself."""
+    """Whether the command is a launcher that has started nothing yet: it waits for other nodes itself.
+
+    Below a launcher may only be other launchers: through ``ssh``, ``pdsh`` or ``mpirun`` it started ranks
+    elsewhere.
+    """
     if command is None:
         return False
     try:
         top = psutil.Process(command)
         family = [top, *top.children(recursive=True)]
         launchers = [one for one in family if _launches(one.pid)]  # by name it may be "torchrun"
+        started = [child for one in launchers for child in one.children() if child not in launchers]
         others = [one for one in family if one not in launchers and "python" in one.name().lower()]
     except (psutil.Error, OSError):
         return False
-    return bool(launchers) and not others and not local_ranks(rings, command)
+    return bool(launchers) and not started and not others and not local_ranks(rings, command)
 
 
 def _with_ring(folder: Path) -> Iterable[LocalRank]:

@@ -40,9 +40,9 @@ class Response:
         """Whether the command is a launcher that has started no rank yet."""
         return is_launching(self._rings, self._evidence.command)
 
-    def begin(self, episode: int) -> None:
-        """Ask the ranks where they are; returns at once."""
-        self._evidence.gather(episode)
+    def begin(self, episode: int, *, progressed: bool = False) -> None:
+        """Ask the ranks where they are; returns at once. `progressed`: some of them have trained."""
+        self._evidence.gather(episode, progressed=progressed)
 
     def take(self, episode: int | None) -> Found | None:
         """What was found, if it belongs to the stall that is now."""

@@ -240,26 +240,61 @@ def test_a_command_is_one_process_where_nobody_started_or_starts_more(
     assert not localranks.is_alone(None, command.pid)
 
 
-@pytest.mark.parametrize(
-    ("name", "child", "waits"),
-    [("torchrun", "", True), ("train.py", "", False), ("torchrun", "import sys; sys.stdin.read()", False)],
-)
-def test_a_launcher_without_a_process_below_it_has_started_no_rank(
-    tmp_path: Path, name: str, child: str, waits: bool
-) -> None:
-    script = tmp_path / name
-    script.write_text(
+_PYTHON = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+_REMOTE = ["sh", "-c", "read line"]  # stands for ssh, pdsh and mpirun, which run ranks on other nodes
+
+
+def _starting(path: Path, child: list[str]) -> Path:
+    """A program that may have one child, and tells when it has."""
+    path.write_text(
         f"#!{sys.executable}\n"
         "import os, subprocess, sys\n"
-        f"child = {child!r} and subprocess.Popen([sys.executable, '-c', {child!r}], stdin=-1,\n"
-        "    env={**os.environ, 'RANK': '0'})\n"
+        f"child = {child} and subprocess.Popen({child}, stdin=-1, env={{**os.environ, 'RANK': '0'}})\n"
         "print(1, flush=True)\n"
         "input()\n"
         "child and child.communicate()\n"
     )
-    script.chmod(0o755)
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "child", "waits"),
+    [
+        ("torchrun", [], True),
+        ("train.py", [], False),
+        ("torchrun", _PYTHON, False),
+        ("deepspeed", _REMOTE, False),
+    ],
+)
+def test_a_launcher_without_a_process_below_it_has_started_no_rank(
+    tmp_path: Path, name: str, child: list[str], waits: bool
+) -> None:
+    script = _starting(tmp_path / name, child)
     with subprocess.Popen([script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as command:
         assert command.stdout is not None and command.stdout.readline()
         assert localranks.is_launching(None, command.pid) is waits
         command.communicate(b"\n")
     assert not localranks.is_launching(None, command.pid)
+
+
+@pytest.mark.parametrize(("output", "why"), [(b"", "NO_RANK_YET"), (b"step 1/10 loss 1.0\n", "NO_RANK")])
+def test_a_run_that_made_steps_had_ranks(
+    tmp_path: Path, catalogue: Catalogue, output: bytes, why: str
+) -> None:
+    folder = RunFolder.create("sft", ["torchrun", "sft.py"], home=tmp_path / "home")
+    now, notices = folder.info.started_at, list[str]()
+    settings = ExporterSettings(home=tmp_path / "home", stall_start_seconds=10.0)
+    agent = Agent(folder, settings, catalogue, [], clock=lambda: now, notice=notices.append)
+    script = _starting(tmp_path / "torchrun", [])
+    with subprocess.Popen([script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as command:
+        assert command.stdout is not None and command.stdout.readline()
+        agent.response.watch(command.pid)
+        agent.feed("stdout", output, now)
+        now += 7200.0
+        agent.tick(now)
+        end = time.monotonic() + 120
+        while not notices and time.monotonic() < end:
+            time.sleep(0.01)
+        command.communicate(b"\n")
+    assert notices == [getattr(evidence, why)]
