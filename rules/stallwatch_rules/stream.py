@@ -10,7 +10,7 @@ from stallwatch_rules.failures.environment import tells_of_a_run, versions_in
 from stallwatch_rules.failures.flight import FlightData
 from stallwatch_rules.failures.launchers import LauncherSummary
 from stallwatch_rules.failures.raised import Mark
-from stallwatch_rules.failures.templates import TemplateTable
+from stallwatch_rules.failures.templates import MAX_TEXT, TemplateTable
 from stallwatch_rules.failures.tracebacks import TracebackReader
 from stallwatch_rules.failures.unknown import ExceptionTable
 from stallwatch_rules.hints import Hints, may_hold
@@ -18,8 +18,10 @@ from stallwatch_rules.lines.stamps import own_time
 from stallwatch_rules.progress.curve import Curves
 from stallwatch_rules.progress.timeline import StreamTimelines
 from stallwatch_rules.records import Line, Match, Sample
+from stallwatch_rules.text.masking import masked
 
 MAX_EXEMPLARS = 3
+MAX_WORDINGS = 8  #: with the exemplars that differ from those in more than numbers: one may be the proof
 MAX_ACTIVITY = 4096
 ACTIVITY_SECONDS = 15.0  #: lines closer together than this are one sign of life
 TIMEOUTS = frozenset(("nccl-collective-timeout", "hccl-collective-timeout"))  #: rules with flight data
@@ -45,15 +47,23 @@ class RuleHits:
         """Count one, and ``more`` before it that were not read."""
         self.count += 1 + more
         self.last, self.mark, self.last_own_step = match, mark, own_step
-        text = match.line.text
-        if len(self.exemplars) < MAX_EXEMPLARS and text not in self.exemplars:
-            self.exemplars.append(text)
+        self._keep(match.line.text)
         for name, value in match.captures.items():
             try:
                 number = float(value)
             except ValueError:
                 continue
             self.lowest[name] = min(number, self.lowest.get(name, number))
+
+    def _keep(self, text: str) -> None:
+        """Keep the first texts, and then the first of each further wording."""
+        if len(self.exemplars) >= MAX_WORDINGS or text in self.exemplars:
+            return
+        if len(self.exemplars) >= MAX_EXEMPLARS:
+            wording = masked(text[:MAX_TEXT])
+            if any(masked(known[:MAX_TEXT]) == wording for known in self.exemplars):
+                return
+        self.exemplars.append(text)
 
 
 @dataclass

@@ -159,3 +159,19 @@ def test_an_abort_after_the_run_is_untidy_and_no_failure(
     found = ended(catalogue, text, None)
     assert found.verdict == verdict and found.primary is not None
     assert (found.primary.rule == "process-sigabrt") is (REFUSED not in text)
+
+
+SAID = (
+    "  exitcode  : -9 (pid: 27127)\n",
+    "  traceback : Signal 9 (SIGKILL) received by PID 27127\n",
+    "subprocess.CalledProcessError: Command 'x' returned non-zero exit status 137.\n",
+)
+PROOF = "slurmstepd: error: Detected 1 oom_kill event in StepId=4411.0. Some of the step tasks have been OOM."
+
+
+def test_no_line_beside_the_proof_makes_it_less_sure_or_hides_it(catalogue: Catalogue) -> None:
+    further = "".join(KILLED.replace("27127", str(pid)) for pid in range(5))
+    for text in (PROOF + "\n", KILLED + "".join(SAID) + further + PROOF + "\n" + SAID[0]):
+        primary = ended(catalogue, STEPS + text, None).primary
+        assert primary is not None and primary.rule == OOM and primary.confidence > 0.9
+        assert any("Detected 1 oom_kill event" in line for line in primary.evidence)

@@ -89,7 +89,8 @@ def weigh_kill(found: list[Found], question: Question) -> None:
     kill = next((one for one in found if one.rule == SIGKILL and one.hits and one.harm == "fatal"), None)
     if kill is None or question.kind == "oom-killed":
         return
-    if tells_of_memory(kill):
+    kill.proof = tells_of_memory(kill)
+    if kill.proof:
         return
     kill.facts.add("signal-only")
     for one in found:

@@ -58,6 +58,7 @@ class Found:
     explains: list[str] = field(default_factory=list)
     count: int = 0
     facts: set[str] = field(default_factory=set)  #: what makes it less sure; see ``confidence``
+    proof: list[str] = field(default_factory=list)  #: lines that say for certain what others leave open
     where: Line | None = None  #: for what was concluded: the line it is about
     step: int | None = None
 
@@ -113,7 +114,7 @@ class Found:
         if match is None:
             return [shown(self.where.text)] if self.where is not None else []
         others = [t for _, hits in sorted(self.hits.items(), key=_stream_order) for t in hits.exemplars]
-        texts = dict.fromkeys([match.line.text, *others])
+        texts = dict.fromkeys([match.line.text, *self.proof, *others])
         return [shown(text, self._find) for text in texts][:MAX_EVIDENCE]
 
     def _find(self, text: str) -> int:

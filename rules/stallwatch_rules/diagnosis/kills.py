@@ -25,9 +25,10 @@ _LOCAL = re.compile(r"\(exitcode: -9\) local_rank: (\d{1,6})\b")
 _MEMORY = re.compile(r"(?i)memory|\boom|oom[-_ ]?kill")
 
 
-def tells_of_memory(one: Found) -> bool:
-    """Whether a line of the finding says itself that it was about memory."""
-    return any(_MEMORY.search(text) for hits in one.hits.values() for text in hits.exemplars)
+def tells_of_memory(one: Found) -> list[str]:
+    """The lines of the finding that say themselves that it was about memory."""
+    texts = [text for hits in one.hits.values() for text in (*hits.exemplars, hits.last.line.text)]
+    return [text for text in dict.fromkeys(texts) if _MEMORY.search(text)]
 
 
 def weigh_memory(
