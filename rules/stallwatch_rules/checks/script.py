@@ -86,32 +86,6 @@ class Script:
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in bare
         ]
 
-    @cached_property
-    def nones(self) -> frozenset[str]:
-        """The names that this file sets to nothing but ``None``, and that nothing else in it can set."""
-        none: set[ast.AST] = set()
-        stored: list[ast.Name] = []
-        other: set[str | None] = set()
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Assign) and is_constant(node.value, None):
-                none.update(node.targets)
-            elif isinstance(node, ast.AnnAssign) and is_constant(node.value, None):
-                none.add(node.target)
-            elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-                stored.append(node)
-            elif isinstance(node, (ast.Global, ast.Nonlocal)):
-                other.update(node.names)
-            elif isinstance(node, ast.alias):
-                other.add(node.asname or node.name)
-            elif isinstance(node, ast.arg):
-                other.add(node.arg)
-            elif isinstance(
-                node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler, ast.MatchAs)
-            ):
-                other.add(node.name)
-        other |= {node.id for node in stored if node not in none}
-        return frozenset(node.id for node in stored if node.id not in other)
-
     def called(self, *last: str) -> Iterator[Call]:
         """The calls whose own name is one of these."""
         return (call for call in self.calls if call.last in last)

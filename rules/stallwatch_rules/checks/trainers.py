@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from stallwatch_rules.checks.dsconfig import AUTO, DsConfig
 from stallwatch_rules.checks.installed import fits, version_of
+from stallwatch_rules.checks.nones import is_nothing
 from stallwatch_rules.checks.remark import Remark, Words
 from stallwatch_rules.checks.script import Script, dotted, is_constant
 
@@ -18,11 +19,11 @@ def check_initialize(script: Script, config: DsConfig | None) -> Iterator[Remark
     ``auto`` values with nobody to fill them in."""
     for call in script.initializations():
         model = call.argument("model", 1)
-        nothing = is_constant(model, None) or (isinstance(model, ast.Name) and model.id in script.nones)
-        if nothing or (model is None and not call.open):
+        surely = is_constant(model, None) or (model is None and not call.open)
+        if surely or (model is not None and is_nothing(script, model)):
             yield Remark(
                 "initialize-without-model",
-                "fails",
+                "fails" if surely else "likely",
                 Words("deepspeed.initialize gets no model", "deepspeed.initialize 没有得到 model"),
                 Words("DeepSpeed asserts that there is one.", "DeepSpeed 断言必须有 model。"),
                 Words(
