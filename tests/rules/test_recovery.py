@@ -67,3 +67,28 @@ def test_a_loss_that_was_nan_is_told_until_good_ones_are_printed(
     diagnosis = reading.diagnose()
     assert diagnosis.verdict == verdict
     assert [one.rule for one in diagnosis.findings] == ["loss-nan"]
+
+
+OVERFLOW = "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768"
+
+
+def metrics(first: int, last: int, loss: str = "2.5", norm: str = "1.0") -> list[str]:
+    return [f"{{'loss': {loss}, 'grad_norm': {norm}, 'step': {n}}}" for n in range(first, last)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "harm"),
+    [
+        ([*metrics(1, 200), *[OVERFLOW] * 12, *metrics(200, 230, "0.0", "nan")], "degrading"),
+        ([*metrics(1, 200), *[OVERFLOW] * 12, *metrics(200, 202), *metrics(202, 230, "nan")], "degrading"),
+        ([*metrics(1, 200), *[OVERFLOW] * 12, *metrics(200, 280), *metrics(280, 290, "nan")], "harmless"),
+        ([*metrics(1, 200), *[OVERFLOW] * 12, *metrics(200, 230)], "harmless"),
+    ],
+)
+def test_steps_of_nan_are_no_good_steps_after_overflows(
+    lines: list[str], harm: str, catalogue: Catalogue, matcher: Matcher
+) -> None:
+    reading = RunReading(catalogue, matcher)
+    reading.feed(LineReader("train.log").feed("\n".join(lines).encode() + b"\n"))
+    (found,) = [one for one in reading.diagnose().findings if one.rule == "fp16-overflow-every-step"]
+    assert found.harm == harm and ("good steps after them" in found.note) == (harm == "harmless")

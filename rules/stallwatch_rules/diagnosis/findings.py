@@ -6,8 +6,9 @@ are a line's own.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -308,5 +309,21 @@ def _scale(streams: Streams, overflow: Found) -> ScaleFacts:
             lowest.append(number(reduced[0]))
     skipped = max((s.skipped for s in streams.values() if s.skipped is not None), default=None)
     return ScaleFacts(
-        min(lowest, default=None), skipped[0] if skipped else None, skipped[1] if skipped else None
+        min(lowest, default=None),
+        skipped[0] if skipped else None,
+        skipped[1] if skipped else None,
+        min(
+            (good for key, hits in overflow.hits.items() for good in _until_nan(streams[key], hits)),
+            default=None,
+        ),
     )
+
+
+def _until_nan(stream: StreamReading, hits: RuleHits) -> Iterator[int]:
+    """The steps known to be good after the last match, where such came to be followed by NaN for good."""
+    curve = stream.curves.main
+    after = [point for point in curve.points if point.mark > hits.mark] if curve is not None else []
+    if not after or not after[-1].is_nan:
+        return
+    good = [point.mark for point in itertools.takewhile(lambda point: not point.is_nan, after)]
+    yield good[-1] - hits.mark if good else 0

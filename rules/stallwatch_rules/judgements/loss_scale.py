@@ -20,6 +20,7 @@ class ScaleFacts:
     lowest: float | None = None  #: the lowest scale that a step overflowed at
     skipped: float | None = None  #: the trainer's own count of skipped steps
     steps: int | None = None  #: the step that this count was printed at
+    good: int | None = None  #: steps with numbers after the last overflow, before one whose were NaN
 
 
 def judge_overflow(trace: Trace, scale: ScaleFacts, facts: RunFacts) -> Judgement:
@@ -27,6 +28,8 @@ def judge_overflow(trace: Trace, scale: ScaleFacts, facts: RunFacts) -> Judgemen
     language = facts.language
     count = sum(hits for _, hits in trace.intervals) + trace.tail
     good = trace.after_last - 1 if not trace.tail else 0
+    lost = scale.good is not None and scale.good < RECOVERED
+    good = min(good, scale.good) if scale.good is not None else good
     if scale.lowest is not None and scale.lowest <= 1 and good < RECOVERED:
         return Judgement("fatal", say("scale-at-minimum", language))
     row = _row_at_end(trace)
@@ -39,6 +42,8 @@ def judge_overflow(trace: Trace, scale: ScaleFacts, facts: RunFacts) -> Judgemen
         return Judgement("fatal", say("overflow-mostly", language, share=f"{share:.0%}"))
     if trace.steps > 2 * CALIBRATION and share > 0.1:
         return Judgement("degrading", say("overflow-often", language, share=f"{share:.0%}"))
+    if lost:
+        return Judgement("degrading", say_counted("overflow-then-nan", count, language))
     if good >= RECOVERED or (scale.steps or 0) > CALIBRATION or facts.complete:
         return Judgement("harmless", say_counted("overflow-rare", count, language))
     if _begun_at(trace) <= CALIBRATION and row < CALIBRATION:

@@ -6,6 +6,7 @@ its shape however long the run is.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -26,6 +27,11 @@ class Point(NamedTuple):
     learning_rate: float | None
     loss_scale: float | None
     mark: int  #: steps that the stream had shown by then
+
+    @property
+    def is_nan(self) -> bool:
+        """Whether loss or gradient norm is not a number; a norm may be infinite while a scale is found."""
+        return any(value is not None and math.isnan(value) for value in (self.loss, self.grad_norm))
 
 
 class Curve:

@@ -81,6 +81,14 @@ SENTENCES: dict[str, tuple[str, str]] = {
         "One overflow, and good steps after it: dynamic loss scaling found its scale.",
         "只有一次溢出，之后 step 正常：动态 loss scale 已找到合适的值。",
     ),
+    "overflow-then-nan": (
+        "{count} overflows, and no good step after them: loss or gradient norm is NaN from then on.",
+        "共 {count} 次溢出，之后没有正常的 step：loss 或梯度范数从此是 NaN。",
+    ),
+    "overflow-then-nan-one": (
+        "One overflow, and no good step after it: loss or gradient norm is NaN from then on.",
+        "只有一次溢出，之后没有正常的 step：loss 或梯度范数从此是 NaN。",
+    ),
     "overflow-start-one": (
         "One overflow at the start: this is how dynamic loss scaling finds its scale.",
         "开头有一次溢出：动态 loss scale 就是这样找到合适的值的。",
