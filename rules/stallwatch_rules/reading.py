@@ -175,6 +175,7 @@ class RunReading:
         now: float | None = None,
         threshold: float | None = None,
         stalled: bool = False,
+        waited: float | None = None,
         language: str = "en",
         memory: MemoryKnown | None = None,
         left: Sequence[Left] = (),
@@ -182,10 +183,10 @@ class RunReading:
         """The diagnosis of what was read so far.
 
         ``ending`` and ``failed`` say how the command ended, where that is known; ``now``, ``threshold`` and
-        ``stalled`` come from who watches the run live; ``memory`` is what was seen of a run that ended,
-        ``left`` the ranks that ended before the others.
+        ``stalled`` come from who watches the run live, or did, and so does ``waited``, the seconds without a
+        step; ``memory`` is what was seen of a run that ended, ``left`` the ranks that ended before others.
         """
-        question = Question(ending, failed, now, threshold, stalled, language, tuple(left), memory)
+        question = Question(ending, failed, now, threshold, stalled, language, tuple(left), memory, waited)
         if failed is None and question.kind == "finished":
             question = replace(question, failed=False)
         streams = without_echoes(self.streams)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import run
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,7 +19,8 @@ from stallwatch_exporter.incident import Ending, Incident, Resolution
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_rules import reading
 from stallwatch_rules.pages.catalogue import Catalogue
-from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.records import Diagnosis, Primary
+from stallwatch_rules.text.sentences import say
 
 OOM = (
     "[rank{rank}]: Traceback (most recent call last):\n"
@@ -175,20 +177,107 @@ def test_a_stall_that_was_open_at_the_end_is_its_cause(
     recorded: Record, catalogue: Catalogue, resolution: Resolution, rule: str
 ) -> None:
     path = recorded(Ending(kind="killed", exit_code=143, signal="SIGTERM", detail="Ended by SIGTERM."))
-    about = {"run": "job", "kind": "stall", "rule": "silent-hang-no-error", "severity": "critical"}
-    stall = Incident(
-        **about,  # type: ignore[arg-type]
-        id="job/stall/silent-hang-no-error/1",
-        status="resolved",
-        episode=1,
-        opened_at=30.0,
-        updated_at=60.0,
-        resolved_at=60.0,
-        resolution=resolution,
-    )
-    (path / "incidents.jsonl").write_bytes(msgspec.json.encode(stall) + b"\n")
+    keep(path, incident(HANG, status="resolved", resolved_at=60.0, resolution=resolution))
     diagnosis, _ = diagnose_paths([path], catalogue=catalogue)
     assert diagnosis.primary is not None and diagnosis.primary.rule == rule
+
+
+HANG = "stall/silent-hang-no-error"
+ENDINGS = {
+    "agent killed": None,
+    "Ctrl-C": Ending(kind="interrupted", exit_code=130, signal="SIGINT", detail="It was interrupted."),
+    "not watched any more": Ending(kind="unknown", exit_code=None, detail="The watching was stopped."),
+}
+
+
+def incident(which: str, **facts: Any) -> Incident:
+    kind, rule = which.split("/")
+    about = {"status": "open", "episode": 1, "opened_at": 30.0, "updated_at": 60.0, "step": 29}
+    return Incident(
+        **{**about, **facts},
+        id=f"job/{which}/1",
+        run="job",
+        kind=kind,  # type: ignore[arg-type]
+        rule=rule,
+        severity="critical",
+    )
+
+
+def keep(path: Path, *incidents: Incident) -> None:
+    (path / "incidents.jsonl").write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in incidents))
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+def test_a_stall_that_nothing_resolved_is_told_of_whoever_ended_the_run(
+    recorded: Record, catalogue: Catalogue, how: str
+) -> None:
+    path = recorded(ENDINGS[how])
+    stall = incident(HANG, stalled_seconds=135.0, threshold_seconds=90.0)
+    keep(path, incident(HANG), stall)
+    diagnosis, _ = diagnose_paths([path], catalogue=catalogue)
+    assert diagnosis.verdict == "stalled"
+    assert diagnosis.primary is not None and diagnosis.primary.rule == "silent-hang-no-error"
+    assert diagnosis.findings[0].note.startswith("No step for 135 s; this run's threshold is 90 s.")
+    assert diagnosis.notes[0].startswith("A stall was raised at 1970-01-01T00:00:30.000Z while")
+    chinese, _ = diagnose_paths([path], catalogue=catalogue, language="zh")
+    assert chinese.notes[0].startswith("监视期间于 1970-01-01T00:00:30.000Z 报出停滞")
+
+    keep(path, stall, incident(HANG, status="resolved", resolved_at=61.0, resolution="recovered"))
+    assert diagnose_paths([path], catalogue=catalogue)[0].verdict == "healthy"
+
+
+def test_what_an_agent_before_the_last_one_left_open_is_past(recorded: Record, catalogue: Catalogue) -> None:
+    path = recorded(None)
+    closed = incident(HANG, status="resolved", resolved_at=0.5, resolution="unknown")
+    keep(path, closed)
+    assert diagnose_paths([path], catalogue=catalogue)[0].verdict == "healthy"
+    keep(path, msgspec.structs.replace(closed, resolved_at=99.0))  # by another run's agent, when it was gone
+    assert diagnose_paths([path], catalogue=catalogue)[0].verdict == "stalled"
+
+
+def test_a_cause_that_only_the_probe_could_tell_is_the_stalls(recorded: Record, catalogue: Catalogue) -> None:
+    page = catalogue.pages["rank-left-early"]
+    told = Primary(
+        rule=page.id,
+        title=page.title,
+        role="cause",
+        harm="fatal",
+        confidence=0.9,
+        rank=1,
+        file="",
+        line=0,
+        time=None,
+        step=20,
+        evidence=["Rank 1 left without an error at step 20"],
+        captures={},
+        why="It left.",
+        fixes=["Look there."],
+    )
+    path = recorded(None)
+    keep(path, incident("stall/rank-left-early", primary=told, stalled_seconds=40.0, threshold_seconds=30.0))
+    diagnosis, _ = diagnose_paths([path], catalogue=catalogue)
+    assert (diagnosis.verdict, diagnosis.primary) == ("stalled", told)
+
+
+def test_a_rank_that_was_gone_when_the_agent_was_killed_is_told(
+    recorded: Record, catalogue: Catalogue
+) -> None:
+    path = recorded(None)
+    gone = incident("finding/rank-gone", step=12, note=say("rank-gone", "en", ranks=1))
+    keep(path, gone)
+    diagnosis, _ = diagnose_paths([path], catalogue=catalogue)
+    assert diagnosis.verdict == "failed"
+    assert diagnosis.notes[0].endswith("The process of rank 1 is gone; the others go on without it.")
+    chinese, _ = diagnose_paths([path], catalogue=catalogue, language="zh")
+    assert chinese.notes[0].endswith("rank 1 的进程已不在，其余 rank 仍在运行。")
+
+    survived = incident("finding/unknown-failure", step=12, evidence=["ValueError: odd"])
+    keep(path, msgspec.structs.replace(gone, status="resolved", resolved_at=40.0, resolution="recovered"))
+    assert diagnose_paths([path], catalogue=catalogue)[0].notes[0].startswith("The log ends")
+    keep(path, survived)
+    assert diagnose_paths([path], catalogue=catalogue)[0].verdict == "healthy"  # steps followed
+    keep(path, msgspec.structs.replace(survived, step=29))
+    assert diagnose_paths([path], catalogue=catalogue)[0].verdict == "failed"
 
 
 def test_a_finished_run_folder_is_healthy(recorded: Record, catalogue: Catalogue) -> None:

@@ -6,15 +6,14 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO
 
 from stallwatch_exporter.files.allfiles import Parallel, read_all
 from stallwatch_exporter.files.inputs import InputProblem, Limits
 from stallwatch_exporter.files.logfiles import LogFile, expand, from_stream, natural
+from stallwatch_exporter.files.recorded import Recorded, recorded, with_recorded
 from stallwatch_exporter.files.telling import ProgressTold
 from stallwatch_exporter.stacks.kept import kept_stacks
-from stallwatch_rules.endings import Left, MemoryKnown
 from stallwatch_rules.lines.reader import MAX_LINE
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -51,7 +50,7 @@ def diagnose_paths(
     """
     started = time.monotonic()
     files, problems = expand(paths, limits=limits)
-    recorded = _recorded_ending(paths, language)
+    known = recorded(paths, language)
     if parallel is not None:
         parallel = replace(parallel, limits=limits)
     diagnosis = _diagnose(
@@ -61,10 +60,11 @@ def diagnose_paths(
         language,
         progress,
         started,
-        recorded,
+        known,
         baseline,
         parallel,
     )
+    diagnosis = with_recorded(diagnosis, known, language)
     stacks = kept_stacks(paths)
     return diagnosis if stacks is None else with_stacks(diagnosis, stacks, language), problems
 
@@ -123,7 +123,7 @@ def _diagnose(
     language: str,
     progress: ProgressTold | None,
     started: float,
-    recorded: Recorded | None = None,
+    known: Recorded | None = None,
     baseline: Baseline | None = None,
     parallel: Parallel | None = None,
     matcher: Matcher | None = None,
@@ -149,11 +149,13 @@ def _diagnose(
         problems.append(_too_many(len(reading.unread), min(reading.unread, key=natural)))
     if binary:
         notes.append(_passed_over(binary))
-    known = recorded or Recorded()
+    known = known or Recorded()
     diagnosis = reading.diagnose(
         ending=known.ending,
         failed=known.failed,
-        stalled=known.stalled,
+        threshold=known.stall.threshold_seconds if known.stall is not None else None,
+        stalled=known.stall is not None,
+        waited=known.stall.stalled_seconds if known.stall is not None else None,
         language=language,
         memory=known.memory,
         left=known.left,
@@ -186,32 +188,3 @@ def _too_many(count: int, first: str) -> InputProblem:
         f"this file{others} were not read: one diagnosis holds {MAX_STREAMS:,} files and ranks",
         "diagnose the folders one by one, or --each of the files by itself",
     )
-
-
-class Recorded(NamedTuple):
-    """How a run ended that Stallwatch watched."""
-
-    ending: str = ""
-    failed: bool | None = None
-    stalled: bool = False  #: a stall was open when it did
-    memory: MemoryKnown | None = None
-    left: Sequence[Left] = ()
-
-
-def _recorded_ending(paths: Sequence[str | os.PathLike[str]], language: str) -> Recorded:
-    """How the run ended, if the one path given is the folder that Stallwatch kept of it."""
-    if len(paths) != 1 or not (Path(paths[0]) / "agent.json").is_file():
-        return Recorded()
-    from stallwatch_exporter.running.ending_words import detail_in
-    from stallwatch_exporter.runs.runfolder import read_info
-    from stallwatch_exporter.watching.incidents import read_incidents
-
-    info = read_info(Path(paths[0]))
-    if info is None or info.ending is None:
-        return Recorded()
-    stalled = any(
-        incident.kind == "stall" and incident.resolution in ("run-failed", "run-stopped")
-        for incident in read_incidents(Path(paths[0]))
-    )
-    ending = f"{info.ending.kind}: {detail_in(info.ending, language)}"
-    return Recorded(ending, info.ending.failed, stalled, info.ending.memory, info.ending.left)

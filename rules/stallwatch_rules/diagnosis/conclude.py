@@ -91,7 +91,7 @@ def conclude(
     facts = RunFacts(
         advances=lead.advances if lead is not None else 0,
         complete=complete,
-        silence=clock.silence,
+        silence=max(clock.silence or 0.0, question.waited) if question.waited else clock.silence,
         threshold=clock.threshold,
         stalled=(question.stalled or clock.silent) and question.failed is not False,
         died=died,

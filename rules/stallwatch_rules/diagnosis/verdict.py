@@ -31,6 +31,7 @@ class Question:
     language: str = "en"
     left: tuple[Left, ...] = ()  #: ranks that ended by themselves before the others, by who watched them
     memory: MemoryKnown | None = None  #: of a run that ended: what was seen of its memory
+    waited: float | None = None  #: seconds without a step, as who watched a stall saw them at last
 
     @property
     def kind(self) -> str:

@@ -41,6 +41,15 @@ OF_ENDINGS: dict[str, tuple[str, str]] = {
         "Ranks {ranks} ended without an error at step {step} of {total}; the others go on without them.",
         "rank {ranks} 都在第 {step} 步（共 {total} 步）退出，没有报错；其余 rank 仍在运行。",
     ),
+    "stall-was-open": (
+        "A stall was raised at {time} while the run was watched, and it was not over at the end: no step for"
+        " {silence} at the last look.",
+        "监视期间于 {time} 报出停滞，直到最后也没有恢复：最后一次查看时已有 {silence} 没有新的 step。",
+    ),
+    "finding-was-open": (
+        "Raised at {time} while the run was watched, and not over at the end: {what}",
+        "监视期间于 {time} 报出，直到最后也没有解除：{what}",
+    ),
     "left-somebody": ("one of the processes", "其中一个进程"),
     "killed-counted": (
         "SIGKILL, and the kernel's count of out-of-memory kills rose while the command ran.",

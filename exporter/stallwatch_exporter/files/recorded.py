@@ -1,0 +1,112 @@
+"""What the folder of a run knows beside its logs: how the run ended, and what was open when it did."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from stallwatch_rules.endings import Left, MemoryKnown
+from stallwatch_rules.judgements.conclusions import SILENT_HANG
+from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.stacks.concluding import advice_in
+from stallwatch_rules.text.digest import short_duration
+from stallwatch_rules.text.reported import iso
+from stallwatch_rules.text.retelling import retold
+from stallwatch_rules.text.sentences import say
+
+if TYPE_CHECKING:
+    from stallwatch_exporter.incident import Incident
+
+_BAD = ("failed", "stalled", "unknown-failure")
+
+
+class Recorded(NamedTuple):
+    """How a run ended that Stallwatch watched."""
+
+    ending: str = ""
+    failed: bool | None = None
+    memory: MemoryKnown | None = None
+    left: Sequence[Left] = ()
+    stall: Incident | None = None  #: that was open when the run, or the watching, ended
+    findings: Sequence[Incident] = ()  #: fatal ones that were
+
+
+def recorded(paths: Sequence[str | os.PathLike[str]], language: str) -> Recorded:
+    """What is known of the run, if the one path given is the folder that Stallwatch kept of it."""
+    if len(paths) != 1 or not (Path(paths[0]) / "agent.json").is_file():
+        return Recorded()
+    from stallwatch_exporter.running.ending_words import detail_in
+    from stallwatch_exporter.runs.runfolder import read_info
+    from stallwatch_exporter.watching.incidents import read_incidents
+
+    info = read_info(Path(paths[0]))
+    if info is None:
+        return Recorded()
+    left = [one for one in read_incidents(Path(paths[0])) if _was_open(one, info.started_at)]
+    stall = max((one for one in left if one.kind == "stall"), key=lambda one: one.opened_at, default=None)
+    findings = [one for one in left if one.kind == "finding" and one.harm == "fatal"]
+    if info.ending is None:  # the agent was killed, or still watches
+        return Recorded(stall=stall, findings=findings)
+    ending = f"{info.ending.kind}: {detail_in(info.ending, language)}"
+    if info.ending.failed is False:
+        stall, findings = None, []
+    return Recorded(ending, info.ending.failed, info.ending.memory, info.ending.left, stall, findings)
+
+
+def _was_open(incident: Incident, started: float) -> bool:
+    """Whether nothing had mended it at the end.
+
+    What was closed before the last agent began to watch (`started`), that one would have raised again.
+    """
+    if incident.kind == "ended" or not (
+        incident.status == "open" or incident.outlasted or incident.unwatched
+    ):
+        return False
+    return incident.resolved_at is None or incident.resolved_at >= started
+
+
+def with_recorded(diagnosis: Diagnosis, known: Recorded, language: str) -> Diagnosis:
+    """The diagnosis of the logs with what the incidents knew that no line tells."""
+    notes: list[str] = []
+    if known.stall is not None:
+        diagnosis = _with_stall(diagnosis, known.stall, language)
+        silence = short_duration(known.stall.stalled_seconds or 0.0)
+        at = iso(known.stall.opened_at)
+        notes.append(say("stall-was-open", language, time=at, silence=silence))
+    for incident in known.findings:
+        if any(one.rule == incident.rule for one in diagnosis.findings):
+            continue  # the log shows it, and what became of it
+        what = retold(incident.note, language) or next(iter(incident.evidence[-1:]), incident.rule)
+        at = iso(incident.opened_at)
+        notes.append(say("finding-was-open", language, time=at, what=what))
+        if diagnosis.verdict not in _BAD and not _went_on(diagnosis, incident):
+            diagnosis = msgspec.structs.replace(diagnosis, verdict="failed", primary=incident.primary)
+    return msgspec.structs.replace(diagnosis, notes=[*notes, *diagnosis.notes]) if notes else diagnosis
+
+
+def _with_stall(diagnosis: Diagnosis, stall: Incident, language: str) -> Diagnosis:
+    """With the cause, or the advice, that only who watched could know: by the probe, or the processes."""
+    primary = diagnosis.primary
+    if stall.primary is None or (primary is not None and primary.rule != SILENT_HANG):
+        return diagnosis
+    if stall.primary.rule != SILENT_HANG and stall.primary.harm == "fatal":
+        return msgspec.structs.replace(diagnosis, primary=stall.primary)
+    advice = advice_in(stall.primary, stall.stacks, language)
+    if primary is None or advice is None:
+        return diagnosis
+    primary = msgspec.structs.replace(primary, why=advice[0], fixes=advice[1])
+    return msgspec.structs.replace(diagnosis, primary=primary)
+
+
+def _went_on(diagnosis: Diagnosis, incident: Incident) -> bool:
+    """Whether the logs show steps after it. Of a rank that is gone they show those of the others."""
+    from stallwatch_exporter.incident import RANK_GONE
+
+    last = diagnosis.progress.last_step
+    if incident.rule == RANK_GONE or last is None or incident.step is None:
+        return False
+    return last > incident.step
