@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from stallwatch_exporter.probe.plain import is_replay
 from stallwatch_exporter.probe.stacks import ASK, FAULT, SIGNAL
 from stallwatch_exporter.rings.probing import with_probe
 from stallwatch_exporter.stacks import asking, gathering
@@ -118,13 +119,28 @@ def test_a_program_with_a_rank_of_its_own_is_left_alone(rings: Path, variable: s
 def test_our_own_replay_is_left_alone(rings: Path, tmp_path: Path) -> None:
     """It stands where its recording did: its own stack would be no evidence."""
     environ = with_probe({**os.environ}, rings)
-    for name, asked in (("stallwatch", 0), ("train.py", 1)):
+    for name, word, asked in (("stallwatch", "replay", 0), ("train.py", "replay", 1)):
         script = tmp_path / name
         script.write_text(LOOP)
         with subprocess.Popen(
-            [sys.executable, str(script)], stdin=-1, stdout=subprocess.PIPE, text=True, env=environ
+            [sys.executable, str(script), word], stdin=-1, stdout=subprocess.PIPE, text=True, env=environ
         ) as child:
             assert child.stdout is not None
             assert child.stdout.readline() == "ready\n"
             assert len(list(rings.glob(f"*{SIGNAL}"))) == asked
             child.communicate("on\n", timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("words", "ours"),
+    [
+        (["stallwatch", "replay", "run"], True),
+        (["/opt/venv/bin/python", "-u", "/opt/venv/bin/stallwatch", "replay", "run"], True),
+        (["python", "/home/me/stallwatch"], False),
+        (["python", "/home/me/stallwatch", "train"], False),
+        (["python", "train.py", "stallwatch"], False),
+        (["python", "train.py", "--name", "stallwatch", "replay"], False),
+    ],
+)
+def test_a_training_with_our_name_is_no_replay(words: list[str], ours: bool) -> None:
+    assert is_replay(words) is ours

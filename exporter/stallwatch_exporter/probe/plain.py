@@ -20,7 +20,7 @@ def stand_by(folder: str, environ: Mapping[str, str] = os.environ) -> None:
 
     `folder` is the one of the rings. Little is imported until then: this is every Python of the command.
     """
-    if "RANK" in environ or "LOCAL_RANK" in environ or _is_ours(sys.orig_argv) or not _is_near(folder):
+    if "RANK" in environ or "LOCAL_RANK" in environ or is_replay(sys.orig_argv) or not _is_near(folder):
         return
     import atexit
     import time
@@ -32,9 +32,15 @@ def stand_by(folder: str, environ: Mapping[str, str] = os.environ) -> None:
     atexit.register(stood_by.leave)
 
 
-def _is_ours(words: Sequence[str]) -> bool:
-    """Whether it is a command of Stallwatch: a replay stands where its recording did, and not where it is."""
-    return any(os.path.basename(word) == "stallwatch" for word in words[1:3])  # noqa: PTH119
+def is_replay(words: Sequence[str]) -> bool:
+    """Whether a command is ``stallwatch replay``: its steps, and where it stands, are those of another time.
+
+    Up to two words may come before it, such as a Python and its option. Other programs may have our name.
+    """
+    return any(
+        os.path.basename(word) == "stallwatch" and "replay" in words[at + 1 : at + 2]  # noqa: PTH119
+        for at, word in enumerate(words[:3])
+    )
 
 
 def _is_near(folder: str) -> bool:

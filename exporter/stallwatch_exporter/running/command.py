@@ -17,6 +17,7 @@ from typing import Any
 from stallwatch_exporter.incident import Ending, Sink
 from stallwatch_exporter.notices import surviving
 from stallwatch_exporter.probe.api import SWITCH_VARIABLE
+from stallwatch_exporter.probe.plain import is_replay
 from stallwatch_exporter.rings.probing import make_folder, with_probe
 from stallwatch_exporter.running.bytequeue import ByteQueue
 from stallwatch_exporter.running.capture import Capture, CommandProblem
@@ -100,11 +101,10 @@ def _probed(
 ) -> tuple[dict[str, str], Path | None]:
     """The command's environment with the probe in it, and where its rings will be; neither if that fails.
 
-    Nor for a command of our own: what `stallwatch replay` prints are the steps of another time.
+    Nor for a replay: what it prints are the steps of another time.
     """
     environ = dict(os.environ)
-    ours = any(Path(word).name == "stallwatch" for word in command[:3])
-    if ours or not settings.probe or environ.get(SWITCH_VARIABLE) == "0":
+    if is_replay(command) or not settings.probe or environ.get(SWITCH_VARIABLE) == "0":
         return environ, None
     try:
         folder = make_folder(settings.home)
