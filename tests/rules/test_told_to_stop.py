@@ -61,3 +61,19 @@ def test_it_is_named_in_chinese(known: Catalogue) -> None:
 
 def test_without_an_exception_the_sender_is_all_there_is_to_look_for(known: Catalogue) -> None:
     assert "nothing in the log says why" in to_brief(ended(known, STEPS))
+
+
+CLOSING = "W1121 08:40:04.1 7405 api.py:1028] Sending process 7408 closing signal SIGTERM\n"
+OOM = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has 79 GiB\n"
+
+
+@pytest.mark.parametrize(
+    ("end", "by_launcher"),
+    [(OOM + CLOSING, True), (CRASH + CLOSING, True), (OOM + TERMINATED + CLOSING, False), (CLOSING, False)],
+)
+def test_a_launchers_own_signal_after_a_failure_is_told_as_that(
+    known: Catalogue, end: str, by_launcher: bool
+) -> None:
+    found = ended(known, STEPS + end, ending="failed: It exited with 1.")
+    (sigterm,) = [one for one in found.findings if one.rule == "secondary-sigterm-cascade"]
+    assert sigterm.note.startswith("The launcher ended the other processes") == by_launcher

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from stallwatch_rules.diagnosis.exceptions import Exceptions, Unknown
 from stallwatch_rules.diagnosis.findings import Found
 from stallwatch_rules.diagnosis.kills import SIGKILL, tells_of_memory
@@ -28,6 +30,8 @@ SIGNALS = {
 ENDED_BY = frozenset(
     ("slurm-time-limit", "slurm-cancelled", "slurm-preempted", "kubernetes-evicted", "sighup-terminal-closed")
 )
+#: Of launchers: torchrun's agent, its SignalException, accelerate's main process.
+_TOLD_TO_END = re.compile(r"death signal|got signal|Main process received|closing signal SIGHUP")
 #: What is a cause only where nothing failed before it.
 AFTERMATH = frozenset(("slurm-cancelled", "rendezvous-connection-failed", "process-segfault"))
 
@@ -62,12 +66,17 @@ def killed(found: list[Found], catalogue: Catalogue, exceptions: Exceptions, que
 
 
 def name_exception(found: list[Found], exceptions: Exceptions, language: str) -> None:
-    """Name, beside an end by SIGTERM, the last exception before it, though other ranks trained on after it.
+    """Say of an end by SIGTERM what it is beside a failure, or name the last exception before it.
 
-    Where ranks have no launcher that ends the others, one that dies is missed by nobody until somebody looks.
+    The launcher itself ends the other ranks after the first failure. Where ranks have none that does, one
+    that dies is missed by nobody until somebody looks, and its exception counts though others trained on.
     """
     survived = [] if exceptions.fatal else exceptions.records()
+    failed = exceptions.fatal or any(_may_be_first(one) for one in found)
     for one in found:
+        if one.rule == SIGTERM and one.harm == "fatal" and failed and not _from_outside(one, found):
+            one.note = one.note or say("ended-by-launcher", language)
+            continue
         if one.rule == SIGTERM and one.harm == "fatal" and survived:
             last = survived[-1]
             told = shown(f"{last.exception or 'Traceback'}: {last.message}".removesuffix(": "))
@@ -77,6 +86,18 @@ def name_exception(found: list[Found], exceptions: Exceptions, language: str) ->
             places += [f"step {last.first.step}"] if last.first.step is not None else []
             told = f"{told} ({', '.join(places)})"
             one.note = say("told-to-stop-beside", language, exception=told)
+
+
+def _may_be_first(one: Found) -> bool:
+    """Whether a launcher ends its ranks because of this."""
+    return one.harm == "fatal" and one.role in ("cause", "symptom") and one.rule != SIGTERM
+
+
+def _from_outside(sigterm: Found, found: list[Found]) -> bool:
+    """Whether the launcher was told to end, or the run was ended by who can tell it so."""
+    texts = (text for hits in sigterm.hits.values() for text in hits.exemplars)
+    told = not sigterm.hits or any(_TOLD_TO_END.search(text) for text in texts)
+    return told or any(one.rule in ENDED_BY and one.harm == "fatal" for one in found)
 
 
 def weigh_kill(found: list[Found], question: Question) -> None:

@@ -335,6 +335,10 @@ SENTENCES: dict[str, tuple[str, str]] = {
         "请查看各 rank 自己的日志：这里只有启动器的输出"
         "（torchrun 可用 --redirects 3 --log-dir DIR 或 --tee 3）。",
     ),
+    "ended-by-launcher": (
+        "The launcher ended the other processes with SIGTERM after the first failure.",
+        "第一个进程失败后，启动器用 SIGTERM 结束了其余进程。",
+    ),
     "absent-ranks": (
         "{ranks} did not report it: look there first.",
         "{ranks} 没有报告这个错误：请先查那里。",
