@@ -45,10 +45,15 @@ class StallwatchGroup(click.Group):
             if sys.stdout is not None:  # None: it was closed before we began
                 sys.stdout.flush()
         except click.UsageError as error:
+            message = error.format_message()
             if error.ctx is not None:
+                usage = error.ctx.get_usage()
+                helps = message.startswith(usage)  # a group without its command: the message is its help
                 with contextlib.suppress(OSError):  # nobody may be there to read it
-                    click.echo(error.ctx.get_usage(), err=True)
-            tell(error.format_message())
+                    click.echo(message if helps else usage, err=True)
+                if helps:
+                    sys.exit(error.exit_code)
+            tell(message)
             sys.exit(error.exit_code)
         except click.ClickException as error:
             tell(error.format_message())

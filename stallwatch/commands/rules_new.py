@@ -54,7 +54,8 @@ def new(
     try:
         proposal = propose(reading, since=_version(), rule=rule or "", family=family or "")
     except DraftError as error:
-        raise click.UsageError(f"{log}: {error}") from error
+        tell(f"{log}: {error}")  # the log's fault and not the command's: its usage would not help
+        raise click.exceptions.Exit(2) from error
     rule, family = proposal.rule, proposal.family
     for what, name in (("ID", rule), ("--family", family)):
         if not KEBAB.fullmatch(name):

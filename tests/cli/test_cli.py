@@ -47,6 +47,15 @@ def test_no_command_shows_the_help_and_the_version_is_the_packages(stallwatch: S
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", package.__version__)
 
 
+@pytest.mark.parametrize("group", [words for words, command in EVERY if isinstance(command, click.Group)])
+def test_a_group_without_its_command_shows_its_help_once(stallwatch: Stallwatch, group: str) -> None:
+    result = stallwatch(*group.split())
+    told = result.stdout + result.stderr
+    assert told.startswith(f"Usage: stallwatch {group} ")
+    assert told.count("Usage: ") == 1
+    assert "stallwatch: " not in told
+
+
 def test_the_documentation_names_every_command_and_option(root: Path) -> None:
     text = (root / "docs" / "cli.md").read_text(encoding="utf-8")
     missing = [f"stallwatch {words}" for words, _ in EVERY if f"stallwatch {words}" not in text]

@@ -83,7 +83,9 @@ def test_a_log_without_an_unknown_failure(stallwatch: Stallwatch, tmp_path: Path
     )
     known = stallwatch("rules", "new", "--from", "oom.log")
     assert known.exit_code == 2
-    assert "this log's failure is known: cuda-oom (stallwatch rules show cuda-oom)" in known.stderr
+    assert known.stderr == (
+        "stallwatch: oom.log: this log's failure is known: cuda-oom (stallwatch rules show cuda-oom)\n"
+    )
     (tmp_path / "good.log").write_text("step 1/90 loss 1.5\n")
     assert "no unknown failure" in stallwatch("rules", "new", "--from", "good.log").stderr
 
