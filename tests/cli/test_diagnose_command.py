@@ -252,3 +252,14 @@ def test_two_forms_of_a_report_exclude_each_other(stallwatch: Stallwatch, tmp_pa
     result = stallwatch("diagnose", "train.log", "--json", "--markdown")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "--json and --markdown exclude each other" in result.stderr
+
+
+def test_a_file_that_is_no_text_is_no_log(stallwatch: Stallwatch, tmp_path: Path) -> None:
+    (tmp_path / "noise.bin").write_bytes(bytes(range(128, 256)) * 40)
+    result = stallwatch("diagnose", "noise.bin")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "noise.bin: is a binary file, not a log" in result.stderr
+    (tmp_path / "notes.txt").write_text("bread, milk\n")
+    result = stallwatch("diagnose", "notes.txt")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "NO TRAINING LOG" in result.stdout

@@ -69,6 +69,11 @@ def test_the_holes_of_a_truncated_file_are_dropped(line_texts: LineTexts) -> Non
         (b"PK\x03\x04", True),
         (bytes(range(256)) * 16, True),
         (b"a\0b\0c\0" * 100, True),
+        (bytes(range(128, 256)) * 16, True),  # no control character, and no text in any encoding
+        (b"\xf3\x1c\x9a\xd0" + b"\x8f\xe1Q#" * 10, True),  # one of 44 is a control character
+        ("忽略输入".encode("gbk")[:-1], False),
+        (("épée à Noël " * 9).encode("latin-1") + b"\x01", False),
+        ("Обучение\n".encode("koi8-r") * 9, False),
     ],
 )
 def test_looks_binary(head: bytes, binary: bool) -> None:

@@ -109,7 +109,22 @@ def looks_binary(head: bytes) -> bool:
         return False
     control = len(solid) - len(solid.translate(None, _CONTROL))
     nuls = solid.count(0) - _longest_holes(solid)
-    return control + nuls > 0.05 * len(solid)
+    strange = control + nuls
+    return strange > 0.05 * len(solid) or (
+        _not_utf8(solid) and (strange > 0.01 * len(solid) or _noise(solid))
+    )
+
+
+def _not_utf8(data: bytes) -> bool:
+    """Whether this is no UTF-8 at all, rather than UTF-8 that broke at some places."""
+    return data.decode(errors="replace").count("\ufffd") > 0.3 * len(data)
+
+
+def _noise(data: bytes) -> bool:
+    """Neither a letter, digit or space of ASCII, nor Chinese: whatever a program prints has one of them."""
+    if re.search(rb"[A-Za-z0-9\s]", data):
+        return False
+    return all(_decoded(data[: len(data) - cut], "gb18030") is None for cut in range(4))
 
 
 def _longest_holes(data: bytes) -> int:
