@@ -34,10 +34,11 @@ Root Cause (first observed failure):
 """
 
 
-def ended(catalogue: Catalogue, text: str, language: str = "en") -> Diagnosis:
+def ended(catalogue: Catalogue, text: str, language: str = "en", code: int = 1) -> Diagnosis:
     reading = RunReading(catalogue)
     reading.feed(lines_of(text))
-    return reading.diagnose(ending="failed: The command exited with 1.", failed=True, language=language)
+    ending = f"failed: The command exited with {code}."
+    return reading.diagnose(ending=ending, failed=True, language=language)
 
 
 def told(found: Diagnosis) -> list[str]:
@@ -79,3 +80,10 @@ def test_a_single_command_that_ends_itself(catalogue: Catalogue) -> None:
     found = ended(catalogue, STEPS)
     assert found.verdict == "unknown-failure" and len(told(found)) == 1
     assert found.notes[-1].startswith("No signal ended it and nothing was raised")
+
+
+def test_a_command_that_its_shell_could_not_run_is_not_looked_for_in_the_script(catalogue: Catalogue) -> None:
+    for code in (126, 127):
+        notes = ended(catalogue, "bash: line 1: pythn: command not found\n", code=code).notes
+        assert notes[-1].startswith("A shell exits with 127") and "sys.exit" not in "".join(notes)
+    assert "sys.exit" in ended(catalogue, STEPS, code=125).notes[-1]

@@ -6,6 +6,8 @@ then is only that their peer went away. Which rank it was, its launcher knows.
 
 from __future__ import annotations
 
+import re
+
 from stallwatch_rules.diagnosis.endings import SIGTERM
 from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams
@@ -13,6 +15,7 @@ from stallwatch_rules.diagnosis.verdict import Question
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.sentences import say
 
+_NOT_RUN = re.compile(r"exited with 12[67]\b")  # POSIX 2018, Shell Command Language, 2.8.2
 _MOST = 127  #: 128 + n stands for a signal, and so do negative numbers
 
 
@@ -36,7 +39,8 @@ def ended_by_itself(exceptions: Exceptions, streams: Streams, question: Question
     launched = any(stream.summary.codes or stream.summary.spawned for stream in streams.values())
     if question.kind != "failed" or launched or exceptions.any:
         return ""
-    return say("ended-by-itself", question.language)
+    key = "command-not-run" if _NOT_RUN.search(question.told) else "ended-by-itself"
+    return say(key, question.language)
 
 
 def _first(stream: StreamReading) -> tuple[int, int] | None:

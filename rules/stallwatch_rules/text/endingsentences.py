@@ -95,4 +95,11 @@ OF_ENDINGS: dict[str, tuple[str, str]] = {
         "它不是被信号结束的，也没有抛出异常：请看它最后几行输出，并在脚本及其依赖库中查找"
         " sys.exit、raise SystemExit 和 os._exit。",
     ),
+    "command-not-run": (
+        "A shell exits with 127 where it does not find a command, with 126 where it may not run it: look at"
+        " the last lines for its name, then at its spelling, PATH, the activated environment and its"
+        " permissions.",
+        "shell 找不到命令时以 127 退出，找到但无法执行时以 126 退出：请在最后几行输出里找到命令名，"
+        "再检查拼写、PATH、已激活的环境和执行权限。",
+    ),
 }
