@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterable
 from itertools import pairwise
@@ -211,6 +212,31 @@ def test_a_sieved_log_is_diagnosed_as_one_that_is_read_whole(engine: Engine, rec
     sieved, _, same_lines = read(engine, {"rank0.log": log})
     assert same_lines == lines
     assert outcome(sieved.diagnose()) == outcome(whole.diagnose())
+
+
+#: Colours inside of what the patterns look for.
+COLOURED = {
+    "trace cache": "trace \x1b[33mcache\x1b[0m",
+    "OVERFLOW!": "OVERFLOW\x1b[0m!",
+    "out of memory": "out \x1b[1;31mof\x1b[0m memory",
+    "Errno 28": "Errno \x1b[1m28\x1b[0m",
+    "collective operation": "collective \x1b[31moperation\x1b[0m",
+}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_colours_that_docker_spells_out_hide_no_match_from_the_sieve(engine: Engine, seed: int) -> None:
+    log = log_of(Recipe(seed, form=1, steps=500, notices=0.5, faults=(0, 1, 0, 2, 0), ends="")).decode()
+    for plain, coloured in COLOURED.items():
+        log = log.replace(plain, coloured)
+    end = {"stream": "stderr", "time": "2026-05-02T09:00:00.000000001Z"}
+    records = [json.dumps({"log": line + "\n", **end}, separators=(",", ":")) for line in log.splitlines()]
+    data = "\n".join([*records, ""]).encode()
+    assert b"\\u001b[" in data
+    whole, _, _ = read(engine, {"rank0.log": data}, None)
+    sieved, _, _ = read(engine, {"rank0.log": data})
+    assert outcome(sieved.diagnose()) == outcome(whole.diagnose())
+    assert {one.rule: one.count for one in whole.diagnose().findings}["cuda-oom"] == 3
 
 
 @quick

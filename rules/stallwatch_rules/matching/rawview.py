@@ -40,13 +40,14 @@ def _is_solid_ascii(data: bytes, end: int) -> bool:
 def view_of(data: bytes, *, solid: bool = False) -> bytes:
     """The cell's text in UTF-8, in which patterns are found that its lines match.
 
-    ``solid``: it is known to be ASCII without escapes.
+    ``solid``: it is known to be ASCII without escape characters; JSON may still spell some out.
     """
     if not solid and not data.isascii():
         data = _utf8(data)
     if data[:1] in (b"{", b" ") and _JSON_LINES.match(data):
         for escape, character in _JSON_ESCAPES:
             data = data.replace(escape, character)
+        solid = False  # an escape may stand there now
     if not solid and b"\x1b" in data:
         data = ansi.IN_BYTES.sub(b"", data)
     return data
