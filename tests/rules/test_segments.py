@@ -41,3 +41,5 @@ def test_every_segment_is_found_as_a_look_at_all_bytes_finds_it(ends: str, rest:
     wanted = [int(np.searchsorted(starts, offset, "left")) - 1 for offset in offsets]
     assert segments.at(offsets).tolist() == wanted
     assert segments.at(offsets[:9]).tolist() == wanted[:9]  # few are looked up in another way
+    assert segments.at([0]).tolist() == [0]
+    assert segments.at([0] * 100).tolist() == [0] * 100

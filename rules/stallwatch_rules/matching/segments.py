@@ -125,7 +125,8 @@ class Segments:
         """The segments in which matches lie that end at these offsets of the view."""
         import numpy as np
 
-        return self._ends.before(np.asarray(offsets, dtype=np.int64) - 1)
+        # A match that ends at the very start, as an empty one may, lies in the first.
+        return self._ends.before(np.maximum(np.asarray(offsets, dtype=np.int64) - 1, 0))
 
     def text(self, segment: int) -> bytes:
         """A segment of the view, without its end."""
