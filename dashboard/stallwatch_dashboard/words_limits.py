@@ -12,5 +12,6 @@ WORDS: dict[str, tuple[str, str]] = {
     "every_family": ("every family", "全部类别"),
     "status_stable": ("stable", "稳定"),
     "status_incubating": ("incubating", "试用"),
+    "status_retired": ("retired", "已停用"),
     "at_the_last_step": ("{0}, at the last step", "{0}，最后一步时"),
 }

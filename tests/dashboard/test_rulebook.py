@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from stallwatch_dashboard import rulebook
+from stallwatch_dashboard.words import speaker
 from stallwatch_rules.authoring.drafting import DraftError
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.pages.page import Status
+from stallwatch_rules.records import Harm, Role
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity"
 
@@ -24,6 +29,15 @@ def matcher(known: Catalogue) -> Matcher:
 
 def test_nothing_asked_lists_everything(known: Catalogue, matcher: Matcher) -> None:
     assert len(rulebook.search(known, matcher, " ")) == len(known.pages)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_every_word_of_a_page_has_words(language: str) -> None:
+    """A page of one's own may have a status, a role or a harm that none of ours has."""
+    say = speaker(language)
+    for field, kinds in (("status", Status), ("role", Role), ("harm", Harm)):
+        for kind in get_args(kinds):
+            assert say("judged_by_progress" if kind == "by-progress" else f"{field}_{kind}")
 
 
 def test_words_of_the_title_come_before_words_of_the_body(known: Catalogue, matcher: Matcher) -> None:
