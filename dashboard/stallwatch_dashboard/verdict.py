@@ -16,7 +16,8 @@ from stallwatch_rules.pages.fixes import fixes_for
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.pages.placeholders import why_of
 from stallwatch_rules.records import Diagnosis
-from stallwatch_rules.report.phrases import primary_note, where
+from stallwatch_rules.report.phrases import by_hand, primary_note, where
+from stallwatch_rules.report.phrases import headline as report_headline
 from stallwatch_rules.stacks.concluding import TAKE_STACKS, advice_in
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.words import sentence
@@ -88,6 +89,8 @@ def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], *, language: s
     level: Level = _LEVELS[found.verdict]
     facts = [found.ending] if found.ending else []
     primary = found.primary
+    if primary is None and found.verdict == "healthy" and found.progress.behind and not by_hand(found):
+        return Verdict("warning", report_headline(found, language), tuple(facts))
     if primary is None:
         return Verdict(level, say(f"verdict_{found.verdict}"), tuple(facts))
     facts.append(where(primary, language))

@@ -16,7 +16,7 @@ from stallwatch_dashboard.words import speaker
 from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.pages.catalogue import load_catalogue
-from stallwatch_rules.records import Diagnosis, Finding, Place, Primary
+from stallwatch_rules.records import Diagnosis, Finding, Place, Primary, Progress
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
 from stallwatch_rules.text.sentences import say
 
@@ -207,6 +207,15 @@ def test_a_diagnosis_as_a_verdict() -> None:
 )
 def test_every_verdict_has_words(verdict: Any) -> None:
     assert of_diagnosis(Diagnosis(verdict), {}, language="zh", say=speaker("zh")).headline
+
+
+@pytest.mark.parametrize(("language", "word"), [("en", "rank 3"), ("zh", "rank 3 远早于")])
+def test_ranks_that_ended_long_before_the_others_are_not_nothing(language: str, word: str) -> None:
+    diagnosis = Diagnosis("healthy", progress=Progress(last_step=900, behind=[3]))
+    found = of_diagnosis(diagnosis, {}, language=language, say=speaker(language))
+    assert found.level == "warning" and word in found.headline
+    alike = of_diagnosis(Diagnosis("healthy"), {}, language=language, say=speaker(language))
+    assert (alike.level, alike.headline) == ("good", speaker(language)("verdict_healthy"))
 
 
 def test_a_run_that_was_stopped_by_hand_is_not_called_failed(make_incident: Callable[..., Incident]) -> None:
