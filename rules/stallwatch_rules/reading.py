@@ -176,6 +176,7 @@ class RunReading:
         threshold: float | None = None,
         stalled: bool = False,
         waited: float | None = None,
+        ended_at: float | None = None,
         language: str = "en",
         memory: MemoryKnown | None = None,
         left: Sequence[Left] = (),
@@ -184,9 +185,12 @@ class RunReading:
 
         ``ending`` and ``failed`` say how the command ended, where that is known; ``now``, ``threshold`` and
         ``stalled`` come from who watches the run live, or did, and so does ``waited``, the seconds without a
-        step; ``memory`` is what was seen of a run that ended, ``left`` the ranks that ended before others.
+        step; ``memory`` is what was seen of a run that ended, ``left`` the ranks that ended before others;
+        ``ended_at`` is when it did, by the clock that its lines were stamped by.
         """
-        question = Question(ending, failed, now, threshold, stalled, language, tuple(left), memory, waited)
+        question = Question(
+            ending, failed, now, threshold, stalled, language, tuple(left), memory, waited, ended_at
+        )
         if failed is None and question.kind == "finished":
             question = replace(question, failed=False)
         streams = without_echoes(self.streams)

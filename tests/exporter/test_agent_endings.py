@@ -79,6 +79,23 @@ def test_ctrl_c_and_a_good_end_are_no_incidents(run: Any, kind: str) -> None:
     assert run.told == []
 
 
+def test_ctrl_c_long_after_the_last_step_is_told_as_that(run: Any) -> None:
+    run.steps(1, 30, seconds=1.0)
+    run.wait(25)  # not as long as a stall takes
+    diagnosis = run.end("interrupted", 130)
+    assert (run.told, diagnosis.verdict) == ([], "healthy")
+    assert diagnosis.notes == [
+        "The run was stopped by hand, 25 s after its last step; a step had taken 1.0 s:"
+        " it may have been standing."
+    ]
+
+
+def test_ctrl_c_among_the_steps_is_told_as_no_more(run: Any) -> None:
+    run.steps(1, 30, seconds=8.0)
+    run.wait(20)
+    assert run.end("interrupted", 130).notes == ["The run was stopped by hand."]
+
+
 def test_a_watch_that_is_taken_away_leaves_incidents_open(run: Any) -> None:
     run.steps(1, 10)
     run.wait(40)

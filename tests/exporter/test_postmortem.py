@@ -6,6 +6,7 @@ import gzip
 import io
 import sys
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 from subprocess import run
 from typing import Any
@@ -224,6 +225,19 @@ def test_a_stall_that_nothing_resolved_is_told_of_whoever_ended_the_run(
 
     keep(path, stall, incident(HANG, status="resolved", resolved_at=61.0, resolution="recovered"))
     assert diagnose_paths([path], catalogue=catalogue)[0].verdict == "healthy"
+
+
+@pytest.mark.parametrize(("quiet", "late"), [(57.0, True), (5.0, False)])
+def test_a_run_that_was_stopped_long_after_its_last_step_says_so(
+    recorded: Record, catalogue: Catalogue, quiet: float, late: bool
+) -> None:
+    path = recorded(ENDINGS["Ctrl-C"])
+    last = datetime(2026, 11, 20, 23, 56, 29, tzinfo=timezone.utc).timestamp()
+    info = msgspec.json.decode((path / "agent.json").read_bytes())
+    (path / "agent.json").write_bytes(msgspec.json.encode({**info, "ended_at": last + quiet}))
+    (note,) = diagnose_paths([path], catalogue=catalogue)[0].notes
+    assert note.startswith("The run was stopped by hand")
+    assert ("57 s after its last step; a step had taken 1.0 s" in note) == late
 
 
 def test_what_an_agent_before_the_last_one_left_open_is_past(recorded: Record, catalogue: Catalogue) -> None:

@@ -156,6 +156,7 @@ def _diagnose(
         threshold=known.stall.threshold_seconds if known.stall is not None else None,
         stalled=known.stall is not None,
         waited=known.stall.stalled_seconds if known.stall is not None else None,
+        ended_at=known.ended_at,
         language=language,
         memory=known.memory,
         left=known.left,

@@ -31,6 +31,7 @@ class Recorded(NamedTuple):
     failed: bool | None = None
     memory: MemoryKnown | None = None
     left: Sequence[Left] = ()
+    ended_at: float | None = None  #: Unix seconds
     stall: Incident | None = None  #: that was open when the run, or the watching, ended
     findings: Sequence[Incident] = ()  #: fatal ones that were
 
@@ -54,7 +55,9 @@ def recorded(paths: Sequence[str | os.PathLike[str]], language: str) -> Recorded
     ending = f"{info.ending.kind}: {detail_in(info.ending, language)}"
     if info.ending.failed is False:
         stall, findings = None, []
-    return Recorded(ending, info.ending.failed, info.ending.memory, info.ending.left, stall, findings)
+    return Recorded(
+        ending, info.ending.failed, info.ending.memory, info.ending.left, info.ended_at, stall, findings
+    )
 
 
 def _was_open(incident: Incident, started: float) -> bool:

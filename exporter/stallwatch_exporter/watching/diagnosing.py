@@ -69,12 +69,14 @@ class Diagnoser:
         return bare, False
 
     def _diagnosis(self, now: float, state: StallState | None, ending: Ending | None) -> Diagnosis:
+        by_hand = ending is not None and ending.kind == "interrupted"
         found = self._reading.diagnose(
             ending=f"{ending.kind}: {detail_in(ending, self._language)}" if ending else "",
             failed=ending.failed if ending else None,
             now=now,
             threshold=state.threshold if state is not None else None,
             stalled=state is not None and state.stalled,
+            waited=state.seconds if state is not None and by_hand else None,
             language=self._language,
             memory=ending.memory if ending else self.memory(),
             left=self.left,

@@ -49,7 +49,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.fixes import fixes_for
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.pages.placeholders import why_of
-from stallwatch_rules.progress.rhythm import read_clock
+from stallwatch_rules.progress.rhythm import RunClock, read_clock
 from stallwatch_rules.progress.timeline import StepClock, leading
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Diagnosis, Line, Primary
@@ -91,7 +91,7 @@ def conclude(
     facts = RunFacts(
         advances=lead.advances if lead is not None else 0,
         complete=complete,
-        silence=max(clock.silence or 0.0, question.waited) if question.waited else clock.silence,
+        silence=_silence(clock, question),
         threshold=clock.threshold,
         stalled=(question.stalled or clock.silent) and question.failed is not False,
         died=died,
@@ -142,9 +142,16 @@ def conclude(
     for finding in diagnosis.findings:
         if finding.rule in TIMEOUTS and not finding.ranks:
             finding.ranks = sorted(reporting(all_flights(streams)))
-    diagnosis.notes = notes_of(diagnosis, found, exceptions, streams, tracker, question, by_hand)
+    diagnosis.notes = notes_of(diagnosis, found, exceptions, streams, tracker, question, clock, by_hand)
     diagnosis.digest = rank_digest(diagnosis, language)
     return diagnosis
+
+
+def _silence(clock: RunClock, question: Question) -> float | None:
+    """Seconds without a step: of a stall, whoever saw it may know of more than its log."""
+    if not question.stalled or question.waited is None:
+        return clock.silence
+    return max(clock.silence or 0.0, question.waited)
 
 
 def _left_early(streams: Streams, question: Question) -> tuple[tuple[Left, ...], Line | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stallwatch_rules.diagnosis.exceptions import Exceptions
+from stallwatch_rules.diagnosis.exceptions import INTERRUPTED, Exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams
 from stallwatch_rules.diagnosis.runs import runs_note
 from stallwatch_rules.diagnosis.silentexit import ended_by_itself, ended_silently
@@ -10,6 +10,8 @@ from stallwatch_rules.diagnosis.uneven import uneven_end, went_on_without
 from stallwatch_rules.diagnosis.verdict import Question
 from stallwatch_rules.failures.flight import Flight, flight_note, reporting
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
+from stallwatch_rules.judgements.silence import stopped_late
+from stallwatch_rules.progress.rhythm import RunClock
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.stream import TIMEOUTS
@@ -30,6 +32,7 @@ def notes_of(
     streams: Streams,
     tracker: ProgressTracker,
     question: Question,
+    clock: RunClock,
     by_hand: bool,
 ) -> list[str]:
     """The notes, in the order in which they help; which ranks are behind, the progress is told."""
@@ -74,7 +77,9 @@ def notes_of(
         if progress.finished:
             notes.append(say("training-was-complete", language))
     if by_hand and diagnosis.verdict in ("healthy", "degraded"):
-        notes.append(say("interrupted", language))
+        waited = None if progress.finished else _waited(found, question, clock, tracker)
+        late = stopped_late(waited, tracker.durations(), tracker.step_seconds(), language)
+        notes.append(late or say("interrupted", language))
     elif diagnosis.verdict in ("healthy", "degraded") and _ends_open(diagnosis, question):
         step, total = progress.last_step, progress.total_steps
         key = "just-ends" if total else "just-ends-somewhere"
@@ -82,6 +87,22 @@ def notes_of(
         if tracker.phase == "eval":
             notes.append(say("ends-in-evaluation", language))
     return notes
+
+
+def _waited(
+    found: list[Found], question: Question, clock: RunClock, tracker: ProgressTracker
+) -> float | None:
+    """Seconds from the last step until somebody stopped the run: what came then is no wait of the run's."""
+    if tracker.phase != "train":
+        return None
+    if question.waited is not None:
+        return question.waited
+    if clock.last_sign is None:
+        return None
+    told = [place.time for one in found if one.rule == INTERRUPTED for place in one.occurrences]
+    ends = [time for time in told if time is not None]
+    end = min(ends, default=question.ended_at)
+    return clock.silence if end is None else end - clock.last_sign
 
 
 def _ends_open(diagnosis: Diagnosis, question: Question) -> bool:

@@ -31,7 +31,8 @@ class Question:
     language: str = "en"
     left: tuple[Left, ...] = ()  #: ranks that ended by themselves before the others, by who watched them
     memory: MemoryKnown | None = None  #: of a run that ended: what was seen of its memory
-    waited: float | None = None  #: seconds without a step, as who watched a stall saw them at last
+    waited: float | None = None  #: seconds without a step at the end, by who watched it
+    ended_at: float | None = None  #: when the command ended, by the clock of lines that a watcher stamped
 
     @property
     def kind(self) -> str:

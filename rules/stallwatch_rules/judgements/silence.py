@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import median
+
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
+from stallwatch_rules.progress.tracker import stall_threshold
 from stallwatch_rules.text.digest import short_duration
 from stallwatch_rules.text.sentences import say
+
+LATE = 10.0  #: seconds without a step that are no news where somebody stops a run
 
 
 def judge_silence(facts: RunFacts) -> Judgement | None:
@@ -16,9 +22,22 @@ def judge_silence(facts: RunFacts) -> Judgement | None:
     return Judgement(
         "fatal",
         say(
-            "silent",
+            "silent-then-ended" if facts.ended else "silent",
             facts.language,
             silence=short_duration(facts.waited),
             threshold=short_duration(facts.threshold),
         ),
     )
+
+
+def stopped_late(
+    silence: float | None, durations: Sequence[float], paces: Sequence[float], language: str
+) -> str:
+    """That a run which was stopped by hand may have been standing: steps, then none for much longer than one.
+
+    ``durations`` are the seconds from one sign of a step to the next, ``paces`` those that steps took.
+    """
+    if silence is None or silence <= stall_threshold(durations, floor=LATE):
+        return ""
+    usual = short_duration(median(paces or durations))
+    return say("stopped-late", language, silence=short_duration(silence), usual=usual)

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from stallwatch_rules.diagnosis.findings import Streams
 from stallwatch_rules.progress.tracker import ProgressTracker, stall_threshold
@@ -18,7 +19,16 @@ ENOUGH = 5  #: durations that tell a rhythm
 TOLD = 3.0  #: without them, so many times the step time that the trainer prints is no stall yet
 STANDING = 1200.0  #: seconds that a bar may stand at a step: saves and evaluations take a while
 MID_RUN = 10  #: a first step beyond so many steps was not the run's first
+ZONES = 1800.0  #: seconds; clocks of different time zones differ by a multiple of it
+BY_CHANCE = 300.0  #: seconds that a clock of another zone may be from such a multiple
 USUAL = 1.5  #: a silence is no news if the run got over one nearly as long before
+
+
+class End(NamedTuple):
+    """When a run was ended from outside."""
+
+    time: float
+    other_clock: bool  #: by the clock of the one who ended it, whose time zone may be another
 
 
 @dataclass(frozen=True)
@@ -29,6 +39,7 @@ class RunClock:
     silence: float | None  #: seconds from the last step to the end of the log, or to now
     silent: bool  #: the log falls silent after the last step for longer than the threshold
     last_advance: Line | None
+    last_sign: float | None = None  #: when the last step was done, by the log's clock
 
 
 def read_clock(
@@ -38,8 +49,12 @@ def read_clock(
     threshold: float | None = None,
     *,
     by_hand: bool = False,
+    ended: End | None = None,
 ) -> RunClock:
-    """The clock of these streams. ``now`` is given by who watches live; else the log's end counts."""
+    """The clock of these streams. ``now`` is given by who watches live; else the log's end counts.
+
+    What stands in the log after ``ended`` is no sign of life.
+    """
     if threshold is None:
         durations = tracker.durations(tracker.phase)
         threshold = max(stall_threshold(durations), USUAL * max(durations, default=0.0))
@@ -59,14 +74,30 @@ def read_clock(
     ends = [stream.last_time for stream in streams.values() if stream.last_time is not None]
     end = now if now is not None else max(ends)
     silence = max(0.0, end - max(times))
+    if ended is not None and now is None and _silent_until(ended, max(times), streams, threshold):
+        return RunClock(threshold, ended.time - max(times), True, last_advance, ended=True)
     if silence <= threshold:
-        return RunClock(threshold, silence, False, last_advance)
+        return RunClock(threshold, silence, False, last_advance, max(times))
     signs: Counter[int] = Counter()
     for stream in streams.values():
         signs.update(stream.activity)
     alive = sys.maxsize if by_hand else ALIVE
     silent = _falls_silent(max(times), end, signs, threshold, alive)
-    return RunClock(threshold, silence, silent, last_advance)
+    return RunClock(threshold, silence, silent, last_advance, max(times))
+
+
+def _silent_until(ended: End, start: float, streams: Streams, threshold: float) -> bool:
+    """Whether nothing was said before the end for longer than the threshold.
+
+    A process that is ended may say something before the line that tells of it is written.
+    """
+    until = ended.time - 4 * ACTIVITY_SECONDS
+    moments = [sign * ACTIVITY_SECONDS for stream in streams.values() for sign in stream.activity]
+    silence = ended.time - max([start, *(moment for moment in moments if moment < until)])
+    if silence <= threshold:
+        return False
+    off = abs(silence - ZONES * round(silence / ZONES))
+    return not ended.other_clock or off > min(threshold, BY_CHANCE)
 
 
 def begins_in_mid_run(tracker: ProgressTracker) -> bool:

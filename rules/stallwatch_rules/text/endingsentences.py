@@ -50,6 +50,11 @@ OF_ENDINGS: dict[str, tuple[str, str]] = {
         "Raised at {time} while the run was watched, and not over at the end: {what}",
         "监视期间于 {time} 报出，直到最后也没有解除：{what}",
     ),
+    "stopped-late": (
+        "The run was stopped by hand, {silence} after its last step; a step had taken {usual}: it may have"
+        " been standing.",
+        "训练是被人为中断的，此时距最后一步已有 {silence}，而此前每步约 {usual}：它可能已经停住。",
+    ),
     "left-somebody": ("one of the processes", "其中一个进程"),
     "killed-counted": (
         "SIGKILL, and the kernel's count of out-of-memory kills rose while the command ran.",
