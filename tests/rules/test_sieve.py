@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
+from stallwatch_rules.failures.environment import versions_in
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -247,6 +248,24 @@ def test_portions_do_not_matter_to_the_sieve(engine: Engine, recipe: Recipe, cut
     often, read_often, _ = read(engine, {"rank0.log": log}, cuts=cuts)
     assert read_often == read_once
     assert often.diagnose() == once.diagnose()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "versions: torch=2.6.0 deepspeed=0.16.3",
+        "pytorch_lightning==2.4.0",
+        "torch_npu==2.1.0",
+        "torch-npu==2.1.0",
+        "- `transformers` version: 4.46.3",
+        "deepspeed info ................... 0.16.4, unknown, unknown",
+    ],
+)
+def test_a_version_in_the_midst_of_a_long_log_is_known(engine: Engine, text: str) -> None:
+    steps = [metric(1, step, "[2026-05-02 09:00:00,000] [INFO]") for step in range(1, 3000)]
+    log = "\n".join([*steps[:120], text, *steps[120:], ""]).encode()
+    reading, _, _ = read(engine, {"rank0.log": log})
+    assert reading.diagnose().environment == versions_in(text) != {}
 
 
 def test_most_lines_of_a_long_log_are_not_read(engine: Engine) -> None:

@@ -79,7 +79,7 @@ WATCHES: tuple[Watch, ...] = (
         (
             # In three, as hyperscan needs twice as long for the three in one, whose words are too short.
             rf"(?i){_PACKAGE}[ \w()?`]{{0,24}}version[ .:=]{{1,40}}v?\d\.\d",
-            rf"(?i){_PACKAGE}`? ?==? ?v?\d\.\d",
+            rf"(?i){_PACKAGE}[\w-]{{0,24}}`? ?==? ?v?\d\.\d",
             r"(?i)deepspeed`? info[ .:=]{1,40}v?\d\.\d",
             r"DeepSpeed info: version=",
             r"(?:DeepSpeed|PyTorch|[Tt]ransformers|vLLM|Python|trl|peft|accelerate) v?\d+\.\d+",
