@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
+from stallwatch_rules.diagnosis.caught import judge_caught
 from stallwatch_rules.diagnosis.causes import Candidate, causal_order, primary
 from stallwatch_rules.diagnosis.endings import (
     SIGTERM,
@@ -102,6 +103,7 @@ def conclude(
     _excuse(found, exceptions, question, by_hand)
     judge_concerns(found, ended_well=question.failed is False, language=language)
     ended_as_told(found, catalogue, question)
+    judge_caught(found, exceptions, facts, question, by_hand=by_hand)
     facts = _with_end(facts, found, exceptions)
     judge_by_progress(found, streams, facts)
     live = question.now is not None

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from stallwatch_rules.diagnosis.afterwards import steps_after
+from stallwatch_rules.diagnosis.caught import CAUGHT
 from stallwatch_rules.diagnosis.causes import Candidate, Occurrence, Stream
 from stallwatch_rules.diagnosis.excerpts import place_in
 from stallwatch_rules.judgements.facts import Judgement, RunFacts, Trace
@@ -269,7 +270,7 @@ def ends_in_timeout(found: Iterable[Found]) -> bool:
 def judge_by_progress(found: Iterable[Found], streams: Streams, facts: RunFacts) -> None:
     """The rules whose harm depends on how the run went on."""
     for one in found:
-        if one.page.harm != "by-progress" or not one.hits:
+        if one.page.harm != "by-progress" or one.rule in CAUGHT or not one.hits:
             continue
         trace = trace_of(one, streams)
         if one.rule == TRACE_CACHE:

@@ -107,4 +107,12 @@ OF_ENDINGS: dict[str, tuple[str, str]] = {
         "shell 找不到命令时以 127 退出，找到但无法执行时以 126 退出：请在最后几行输出里找到命令名，"
         "再检查拼写、PATH、已激活的环境和执行权限。",
     ),
+    "caught-at-end": (
+        "The training had come to its end all the same.",
+        "训练仍然进行到了最后。",
+    ),
+    "maybe-caught": (
+        "A program that catches it goes on: nothing shows that it ended the run.",
+        "捕获了它的程序会继续运行：没有迹象表明训练因此结束。",
+    ),
 }

@@ -1,0 +1,57 @@
+"""Exceptions that programs catch and print as often as they end by them.
+
+A reward function parses what a model wrote, a data set skips the lines that it cannot read: both may print
+the very traceback that a rank ends with. Only what came after it tells which it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from stallwatch_rules.judgements.facts import RunFacts
+from stallwatch_rules.judgements.recovery import RECOVERED
+from stallwatch_rules.text.sentences import say
+
+if TYPE_CHECKING:
+    from stallwatch_rules.diagnosis.exceptions import Exceptions
+    from stallwatch_rules.diagnosis.findings import Found
+    from stallwatch_rules.diagnosis.verdict import Question
+
+CAUGHT = frozenset(("text-undecodable",))  #: the rules of which this is true
+
+
+def judge_caught(
+    found: Iterable[Found], exceptions: Exceptions, facts: RunFacts, question: Question, *, by_hand: bool
+) -> None:
+    """Whether these rules' last matches ended the run, as far as nothing else did.
+
+    ``by_hand``: somebody stopped it.
+    """
+    otherwise = by_hand or question.failed is False or question.kind not in ("", "failed", "unknown")
+    # While a run is up, its next line may be the one that shows that it went on.
+    up = question.now is not None and question.failed is None and not facts.stalled
+    found = list(found)
+    causes = [one for one in found if one.harm == "fatal" and one.role == "cause"]
+    for one in found:
+        if one.rule not in CAUGHT or not one.hits:
+            continue
+        if one.followed >= RECOVERED:
+            one.harm, one.note = "harmless", say("recovered", facts.language, steps=one.followed)
+        elif facts.complete and not facts.died:
+            one.harm, one.note = "harmless", say("caught-at-end", facts.language)
+        elif causes or otherwise or up or _outlived(one, exceptions):
+            one.note = say("maybe-caught", facts.language)
+        else:
+            one.harm = "fatal"
+            once = all(hits.count == 1 for hits in one.hits.values())
+            # A log may merely end here; and what did not end the run before need not have ended it now.
+            one.judged = not once or bool(facts.advances and not facts.died)
+
+
+def _outlived(one: Found, exceptions: Exceptions) -> bool:
+    """Whether an exception that no rule knows came after it on a rank that it should have ended."""
+    return any(
+        unknown.stream in one.hits and unknown.index > one.hits[unknown.stream].last_index
+        for unknown in exceptions.fatal
+    )

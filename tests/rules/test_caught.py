@@ -1,0 +1,76 @@
+"""Exceptions that programs catch and print as often as they end by them: only what follows tells which."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallwatch_rules.matching.matcher import Matcher, lines_of
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis
+
+STEPS = [f"step {n}/30 loss {2 / n:.4f}" for n in range(1, 31)]
+BROKEN = """\
+Traceback (most recent call last):
+  File "/w/rewards.py", line 12, in parse
+    answer = json.loads(text)
+json.decoder.JSONDecodeError: Expecting ',' delimiter: line 1 column 30 (char 29)"""
+OTHER = BROKEN.rpartition("\n")[0] + "\nZeroDivisionError: division by zero"
+MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+RULE = "text-undecodable"
+DIED = {"ending": "failed: The command exited with 1.", "failed": True}
+
+
+def told(catalogue: Catalogue, matcher: Matcher, lines: list[str], **known: object) -> Diagnosis:
+    reading = RunReading(catalogue, matcher)
+    reading.feed(lines_of("\n".join(lines)))
+    return reading.diagnose(**known)  # type: ignore[arg-type]
+
+
+def harm_of(diagnosis: Diagnosis) -> str:
+    return next(one.harm for one in diagnosis.findings if one.rule == RULE)
+
+
+@pytest.mark.parametrize(
+    ("lines", "known", "verdict", "harm"),
+    [
+        ([BROKEN], {}, "failed", "fatal"),
+        ([*STEPS[:20], BROKEN], DIED, "failed", "fatal"),
+        ([*STEPS[:20], BROKEN], {"now": 1e9}, "healthy", "by-progress"),
+        ([*STEPS[:20], BROKEN], {"now": 1e9, "stalled": True}, "stalled", "fatal"),
+        ([*STEPS[:20], BROKEN, *STEPS[20:24]], {}, "healthy", "harmless"),
+        ([line for step in STEPS[:20] for line in (step, BROKEN)] + STEPS[20:24], {}, "healthy", "harmless"),
+        ([*STEPS, BROKEN], {}, "healthy", "harmless"),
+        ([*STEPS, BROKEN], DIED, "failed", "fatal"),
+        ([*STEPS[:20], BROKEN], {"ending": "finished: It ended.", "failed": False}, "healthy", "by-progress"),
+    ],
+)
+def test_what_follows_tells_whether_it_ended_the_run(
+    lines: list[str],
+    known: dict[str, object],
+    verdict: str,
+    harm: str,
+    catalogue: Catalogue,
+    matcher: Matcher,
+) -> None:
+    diagnosis = told(catalogue, matcher, lines, **known)
+    assert (diagnosis.verdict, harm_of(diagnosis)) == (verdict, harm)
+    assert (diagnosis.primary is not None and diagnosis.primary.rule == RULE) == (harm == "fatal")
+
+
+def test_a_log_that_ends_there_is_less_sure_than_a_run_that_died(
+    catalogue: Catalogue, matcher: Matcher
+) -> None:
+    open_end = told(catalogue, matcher, [*STEPS[:20], BROKEN]).primary
+    died = told(catalogue, matcher, [*STEPS[:20], BROKEN], **DIED).primary
+    assert open_end is not None and died is not None
+    assert open_end.confidence <= 0.6 < died.confidence
+
+
+def test_what_ended_the_run_after_it_is_the_cause(catalogue: Catalogue, matcher: Matcher) -> None:
+    known = told(catalogue, matcher, [*STEPS[:20], BROKEN, MEMORY], **DIED)
+    assert known.primary is not None and known.primary.rule == "cuda-oom" and harm_of(known) == "by-progress"
+    unknown = told(catalogue, matcher, [*STEPS[:20], BROKEN, OTHER], **DIED)
+    assert unknown.primary is None and unknown.unknown[0].exception == "ZeroDivisionError"
+    killed = told(catalogue, matcher, [*STEPS[:20], BROKEN], ending="killed: SIGKILL ended it.", failed=True)
+    assert harm_of(killed) == "by-progress"
