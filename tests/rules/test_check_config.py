@@ -96,8 +96,46 @@ def told(remarks: list[Remark]) -> list[tuple[str, str]]:
         ({"optimizer": {"type": "sgd"}}, ("likely", "optimizer-unknown")),
         ({"optimizer": {"type": "SGD"}}, None),
         ({"optimizer": {"type": "ADAMW"}, "zero_optimization": {"stage": 1}}, None),
+        ({"optimizer": {"type": "AdamW", "params": {"lr": "1e-4"}}}, ("likely", "parameter-in-quotes")),
+        (
+            {"optimizer": {"type": "SGD", "params": {"lr": "auto", "momentum": "0.9"}}},
+            ("likely", "parameter-in-quotes"),
+        ),
+        (
+            {"optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "torch_adam": True}}},
+            None,
+        ),
+        ({"optimizer": {"type": "Adam", "params": {"weight_decey": 0.1}}}, ("likely", "parameter-unknown")),
+        (
+            {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_step": 10}}},
+            ("likely", "parameter-unknown"),
+        ),
+        (
+            {
+                "scheduler": {
+                    "type": "WarmupDecayLR",
+                    "params": {"total_num_steps": "auto", "warmup_type": "log"},
+                }
+            },
+            None,
+        ),
+        ({"scheduler": {"type": "CosineAnnealingLR", "params": {"T_max": 10}}}, None),
         ({"amp": {"enabled": True}, "zero_optimization": True}, ("fails", "amp-with-zero")),
         ({"some_tool_of_mine": 1}, None),
+        ({"zero_optimization": {"stage": 2, "reduce_bucket_size": "5e8"}}, ("fails", "config-value-kind")),
+        ({"zero_optimization": {"stage": 2, "reduce_bucket_size": "500000000"}}, None),
+        ({"zero_optimization": {"stage": "two"}}, ("fails", "config-value-kind")),
+        ({"zero_optimization": {"stage": "4"}}, ("fails", "zero-stage-unknown")),
+        ({"zero_optimization": {"stage": "3"}}, ("advice", "gather-on-save")),
+        (
+            {"zero_optimization": {**ZERO3, "stage": "3", "offload_param": {"device": "nvme"}}},
+            ("fails", "nvme-without-path"),
+        ),
+        ({"zero_optimization": {"stage": 2, "offload_optimizer": "cpu"}}, ("fails", "config-value-kind")),
+        ({"zero_optimization": {"stage": 2, "overlap_comm": None, "reduce_scatter": "auto"}}, None),
+        ({"bf16": {"enabled": "maybe"}}, ("likely", "config-value-kind")),
+        ({"gradient_accumulation_steps": "2"}, ("fails", "config-value-kind")),
+        ({"gradient_clipping": "auto", "steps_per_print": 5e2}, None),
     ],
 )
 def test_a_configuration(values: dict[str, Any], expected: tuple[str, str] | None) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 Path = tuple[str, ...]  #: ``("zero_optimization", "stage")``
 _LARGEST = 1e300
+_WHOLE_TEXT = re.compile(r"[+-]?[0-9]{1,300}(_[0-9]{1,300}){0,9}(\.0{1,300})?")
 AUTO = "auto"  #: filled in by transformers or accelerate, never by DeepSpeed
 
 
@@ -70,8 +72,7 @@ class DsConfig:
             return 0
         if zero is True:
             return 1
-        stage = zero.get("stage", 0) if isinstance(zero, Mapping) else None
-        return stage if isinstance(stage, int) and not isinstance(stage, bool) else None
+        return whole(zero.get("stage", 0)) if isinstance(zero, Mapping) else None
 
     @property
     def has_auto(self) -> bool:
@@ -84,6 +85,18 @@ def number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > _LARGEST:
         return None
     return float(value) if value == value else None
+
+
+def whole(value: Any) -> int | None:
+    """The value as pydantic 2 (2.14.3) reads it into an ``int`` field: ``3.0`` and ``"3"`` are 3, ``"3e0"``
+    is nothing."""
+    if isinstance(value, str):
+        text = value.strip()
+        return int(text.partition(".")[0]) if _WHOLE_TEXT.fullmatch(text) else None
+    if isinstance(value, bool):
+        return int(value)
+    found = number(value)
+    return int(found) if found is not None and found == int(found) else None
 
 
 def has_auto(value: Any) -> bool:

@@ -12,12 +12,14 @@ from stallwatch_rules.checks.experts import check_experts
 from stallwatch_rules.checks.installed import version_of
 from stallwatch_rules.checks.keys import check_keys
 from stallwatch_rules.checks.optimizers import check_optimizer
+from stallwatch_rules.checks.parameters import check_parameters
 from stallwatch_rules.checks.precision import check_precision
 from stallwatch_rules.checks.remark import Remark, ordered
 from stallwatch_rules.checks.saving import check_bare_saving, check_saving
 from stallwatch_rules.checks.script import Script
 from stallwatch_rules.checks.trainers import check_best_model, check_initialize, check_loading, check_trl
 from stallwatch_rules.checks.unwrapped import check_unwrapped
+from stallwatch_rules.checks.value_kinds import check_values
 from stallwatch_rules.checks.versions import check_versions
 from stallwatch_rules.checks.zero import check_zero
 
@@ -62,10 +64,12 @@ def _of_config(
 ) -> Iterator[Remark]:
     deepspeed = version_of(versions, "deepspeed")
     yield from check_keys(config, deepspeed)
+    yield from check_values(config, deepspeed)
     yield from check_batch(config, world_size)
     yield from check_precision(config)
     yield from check_zero(config, deepspeed)
     yield from check_optimizer(config)
+    yield from check_parameters(config)
     yield from check_saving(config, scripts)
     yield from check_experts(config, scripts, deepspeed)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from packaging.version import Version
 
-from stallwatch_rules.checks.dsconfig import DsConfig, number
+from stallwatch_rules.checks.dsconfig import DsConfig, number, whole
 from stallwatch_rules.checks.remark import Remark, Severity, Words
 
 _RULE = "deepspeed-config-invalid"
@@ -38,13 +38,13 @@ def check_zero(config: DsConfig, deepspeed: Version | None) -> Iterator[Remark]:
 
 def _stage(config: DsConfig) -> Iterator[Remark]:
     """``ZeroStageEnum`` knows 0 to 3 (0.9.0 to 0.19.8, ``runtime/zero/config.py``)."""
-    stage = number(config.get(_ZERO, "stage"))
+    stage = whole(config.get(_ZERO, "stage"))
     if stage is not None and stage not in (0, 1, 2, 3):
         yield _remark(
             config,
             "stage",
             "zero-stage-unknown",
-            Words(f"there is no ZeRO stage {stage:g}", f"没有 ZeRO stage {stage:g}"),
+            Words(f"there is no ZeRO stage {stage}", f"没有 ZeRO stage {stage}"),
             Words("DeepSpeed knows the stages 0 to 3.", "DeepSpeed 只有 0 到 3。"),
             Words("Write 0, 1, 2 or 3.", "写 0、1、2 或 3。"),
         )
