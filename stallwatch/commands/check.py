@@ -39,6 +39,7 @@ _WILL_FAIL, _UNREADABLE = 1, 2
     metavar="FILE",
     help="Take versions from this requirements.txt or pip freeze instead.",
 )
+@click.option("--strict", is_flag=True, help="Exit with 1 for what is likely to fail, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings for programs.")
 @language_option
 @click.pass_obj
@@ -49,6 +50,7 @@ def check(
     world_size: int | None,
     python: str | None,
     versions_file: Path | None,
+    strict: bool,
     as_json: bool,
     language: str | None,
 ) -> None:
@@ -62,8 +64,8 @@ def check(
     stallwatch check accelerate.yaml --python ~/venvs/train/bin/python
     stallwatch check --checkpoint output/checkpoint-500
 
-    Exit code: 1 when something will fail; 2 when something could not be read (the rest is still checked);
-    else 0.
+    Exit code: 1 when something will fail (with --strict also when it is likely to); 2 when something could
+    not be read (the rest is still checked); else 0.
     """
     from stallwatch.checking import KINDS, read_inputs
     from stallwatch_rules.checks.everything import check_run
@@ -90,7 +92,8 @@ def check(
     _show(ordered(remarks), inputs.looked_at, inputs.problems, as_json, config["ui.language"], covered)
     if inputs.problems or config.problems:
         raise click.exceptions.Exit(_UNREADABLE)
-    raise click.exceptions.Exit(_WILL_FAIL if any(one.severity == "fails" for one in remarks) else 0)
+    stops = ("fails", "likely") if strict else ("fails",)
+    raise click.exceptions.Exit(_WILL_FAIL if any(one.severity in stops for one in remarks) else 0)
 
 
 def _versions(

@@ -43,6 +43,15 @@ def test_what_will_fail_is_told_with_place_and_fix(stallwatch, tmp_path: Path, f
     assert "会失败" in stallwatch("check", "ds.json", "--versions", freeze, "--language", "zh").stdout
 
 
+def test_what_is_likely_to_fail_stops_only_who_asks_for_it(stallwatch, tmp_path: Path, freeze: str) -> None:
+    (tmp_path / "ds.json").write_text('{"optimizer": {"type": "AdamW", "params": {"lr": "1e-4"}}}')
+    arguments = ("check", "ds.json", "--versions", freeze)
+    assert (stallwatch(*arguments).exit_code, stallwatch(*arguments, "--strict").exit_code) == (0, 1)
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 3}}')
+    advised: Result = stallwatch(*arguments, "--strict")
+    assert (advised.exit_code, "ADVICE" in advised.stdout) == (0, True)
+
+
 def test_json(stallwatch, tmp_path: Path, freeze: str) -> None:
     (tmp_path / "ds.json").write_text(SOUND)
     (tmp_path / "train.py").write_text("import deepspeed\ndeepspeed.initialize(model=None)\n")
