@@ -187,10 +187,10 @@ def test_a_line_is_not_survived_because_the_clock_was_set_back(engine: tuple[Cat
 
 
 KILL = "[2026-05-02 09:30:00,000] [ERROR] [launch.py:325:sigkill_handler] ['x'] exits with return code = -9\n"
-LIMIT = "slurmstepd: error: *** JOB 48213 ON gpu017 CANCELLED AT 2026-05-02T09:20:21 DUE TO TIME LIMIT ***\n"
-CANCELLED = "slurmstepd: error: *** JOB 48213 ON gpu017 CANCELLED AT 2026-05-02T09:20:21 ***\n"
+LIMIT = "slurmstepd: error: *** JOB 48213 ON gpu017 CANCELLED AT 2026-05-02T09:07:01 DUE TO TIME LIMIT ***\n"
+CANCELLED = "slurmstepd: error: *** JOB 48213 ON gpu017 CANCELLED AT 2026-05-02T09:07:01 ***\n"
 PREEMPTED = (
-    "slurmstepd: error: *** JOB 48213 ON gpu017 CANCELLED AT 2026-05-02T09:20:21 DUE TO PREEMPTION ***\n"
+    "slurmstepd: error: *** JOB 48213 ON gpu017 CANCELLED AT 2026-05-02T09:07:01 DUE TO PREEMPTION ***\n"
 )
 KERNEL = (
     "[1184021.117] Out of memory: Killed process 2341 (python3) total-vm:402118233kB, anon-rss:131072000kB\n"

@@ -31,6 +31,7 @@ from stallwatch_rules.diagnosis.findings import (
 from stallwatch_rules.diagnosis.kills import weigh_memory
 from stallwatch_rules.diagnosis.notes import all_flights, notes_of
 from stallwatch_rules.diagnosis.silentexit import ended_silently
+from stallwatch_rules.diagnosis.stood import is_end, show_apart, tell_ends, told_end
 from stallwatch_rules.diagnosis.verdict import Question, verdict_of
 from stallwatch_rules.endings import Left
 from stallwatch_rules.failures.environment import agreed
@@ -88,7 +89,9 @@ def conclude(
         streams, known, steps, died=died, complete=complete, last_step=tracker.last_step
     )
     by_hand = _by_hand(found, exceptions, question)
-    clock = read_clock(streams, tracker, question.now, question.threshold, by_hand=by_hand)
+    clock = read_clock(
+        streams, tracker, question.now, question.threshold, by_hand=by_hand, ended=told_end(found)
+    )
     facts = RunFacts(
         advances=lead.advances if lead is not None else 0,
         complete=complete,
@@ -97,6 +100,7 @@ def conclude(
         stalled=(question.stalled or clock.silent) and question.failed is not False,
         died=died,
         phase=tracker.phase,
+        ended=clock.ended,
         language=language,
     )
     judge_recoveries(found, streams, facts)
@@ -104,13 +108,17 @@ def conclude(
     judge_concerns(found, ended_well=question.failed is False, language=language)
     ended_as_told(found, catalogue, question)
     judge_caught(found, exceptions, facts, question, by_hand=by_hand)
-    facts = _with_end(facts, found, exceptions)
+    ends = {one.rule for one in found if is_end(one)} if clock.ended else set[str]()
+    facts = _with_end(facts, [one for one in found if one.rule not in ends], exceptions)
     judge_by_progress(found, streams, facts)
     live = question.now is not None
     standing = question.stalled and question.kind != "oom-killed"
+    ends |= ENDED_BY_SIGNAL if standing else set()
     conclude_rules(
-        Run(found, streams, catalogue, tracker, clock, facts, exceptions, live, left, left_line, standing)
+        Run(found, streams, catalogue, tracker, clock, facts, exceptions, live, left, left_line, ends)
     )
+    if clock.ended:
+        tell_ends(found, language)
     killed(found, catalogue, exceptions, question)
     name_exception(found, exceptions, language)
     weigh_kill(found, question)
@@ -119,7 +127,7 @@ def conclude(
     weigh_aftermath(found, exceptions)
     forgive_abort(found, exceptions, complete=facts.complete, language=language)
     _weigh_distance(found, streams, died=died)
-    candidates = _candidates(found, streams, ENDED_BY_SIGNAL if standing else ())
+    candidates = _candidates(found, streams, ends)
     beside = bool(exceptions.fatal)
     exceptions.decide(candidates)
     chosen = None if exceptions.are_the_cause else primary(candidates, unknown_beside=beside)
@@ -129,6 +137,8 @@ def conclude(
     diagnosis = Diagnosis(verdict=verdict, environment=environment, ending=redact(question.told))
     if chosen is not None and (chosen[0].role == "wrapper" or verdict in ("failed", "stalled", "degraded")):
         one = by_rule[chosen[0].rule]
+        if one.rule in STANDSTILLS and not one.hits:
+            show_apart(one, streams)
         diagnosis.primary = _primary(one, chosen[1], environment, streams, tracker.last_step, language)
         if one.role == "symptom" and one.harm == "fatal":
             silent = ended_silently(found, exceptions, streams, language)
@@ -220,7 +230,7 @@ def _with_end(facts: RunFacts, found: list[Found], exceptions: Exceptions) -> Ru
 def _candidates(found: list[Found], streams: Streams, ends: Iterable[str]) -> list[Candidate]:
     """With what a judged standstill, a slowdown or a process that failed by itself explains by its nature.
 
-    `ends` are the rules of an end by a signal, which a standstill explains that was seen before it.
+    `ends` are the rules of an end from outside, which a standstill explains that was seen before it.
     """
     by_itself = any(stream.summary.failed_by_itself for stream in streams.values())
     symptoms = [one.rule for one in found if one.role in ("symptom", "wrapper")]

@@ -114,7 +114,7 @@ class Found:
         """The matched lines: the one to point to, then different ones, redacted."""
         match = self.shown_match
         if match is None:
-            return [shown(self.where.text)] if self.where is not None else []
+            return [shown(self.where.text), *map(shown, self.proof)] if self.where is not None else []
         others = [t for _, hits in sorted(self.hits.items(), key=_stream_order) for t in hits.exemplars]
         texts = dict.fromkeys([match.line.text, *self.proof, *others])
         return [shown(text, self._find) for text in texts][:MAX_EVIDENCE]

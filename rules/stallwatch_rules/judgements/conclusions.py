@@ -7,7 +7,7 @@ talk directly).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from stallwatch_rules.diagnosis.exceptions import Exceptions
@@ -83,7 +83,7 @@ class Run:
     live: bool  #: somebody watches it: what was read is no excerpt
     left: Sequence[Left] = ()  #: ranks that ended by themselves, without an error, before the others
     left_line: Line | None = None  #: where the log says so
-    seen_standing: bool = False  #: whoever watched it saw it stand before it ended
+    ends: Collection[str] = ()  #: rules of how it was ended after it had been seen to stand
 
     def has(self, rule: str) -> bool:
         """Whether the rule fired, or was concluded, and does harm."""
@@ -112,8 +112,7 @@ def conclude_rules(run: Run) -> None:
     if hang is None or not hang.judged or run.exceptions.fatal:
         return
     # Of a run that was seen to stand, it is no news that somebody ended it.
-    ends = ENDED_BY_SIGNAL if run.seen_standing else frozenset[str]()
-    if any(one.harm == "fatal" and one.role != "wrapper" and one.rule not in ends for one in run.found):
+    if any(one.harm == "fatal" and one.role != "wrapper" and one.rule not in run.ends for one in run.found):
         return
     silence = judge_silence(run.facts)
     if silence is not None:

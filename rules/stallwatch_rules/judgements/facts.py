@@ -23,6 +23,7 @@ class RunFacts:
     lost: bool = False  #: ranks of it waited for others until a timeout, or lost them
     died: bool = False  #: its launcher or its exit code says that it failed
     phase: Phase = "train"  #: what it was doing last
+    ended: bool = False  #: it stood by its log until somebody ended it
     language: str = "en"
 
     @property

@@ -40,6 +40,7 @@ class RunClock:
     silent: bool  #: the log falls silent after the last step for longer than the threshold
     last_advance: Line | None
     last_sign: float | None = None  #: when the last step was done, by the log's clock
+    ended: bool = False  #: silent, and then it was ended from outside
 
 
 def read_clock(
@@ -75,7 +76,7 @@ def read_clock(
     end = now if now is not None else max(ends)
     silence = max(0.0, end - max(times))
     if ended is not None and now is None and _silent_until(ended, max(times), streams, threshold):
-        return RunClock(threshold, ended.time - max(times), True, last_advance, ended=True)
+        return RunClock(threshold, ended.time - max(times), True, last_advance, max(times), ended=True)
     if silence <= threshold:
         return RunClock(threshold, silence, False, last_advance, max(times))
     signs: Counter[int] = Counter()
@@ -93,9 +94,10 @@ def _silent_until(ended: End, start: float, streams: Streams, threshold: float) 
     """
     until = ended.time - 4 * ACTIVITY_SECONDS
     moments = [sign * ACTIVITY_SECONDS for stream in streams.values() for sign in stream.activity]
-    silence = ended.time - max([start, *(moment for moment in moments if moment < until)])
-    if silence <= threshold:
+    last = max([start, *(moment for moment in moments if moment < until)])
+    if until - last <= threshold:
         return False
+    silence = ended.time - last
     off = abs(silence - ZONES * round(silence / ZONES))
     return not ended.other_clock or off > min(threshold, BY_CHANCE)
 

@@ -101,6 +101,15 @@ SENTENCES: dict[str, tuple[str, str]] = {
         "No step for {silence}; this run's threshold is {threshold}. Nothing in the log says why.",
         "已有 {silence} 没有新的 step，本次训练的阈值为 {threshold}。日志没有说明原因。",
     ),
+    "silent-then-ended": (
+        "No step for {silence}; this run's threshold is {threshold}. Nothing in the log says why; then it"
+        " was ended from outside.",
+        "已有 {silence} 没有新的 step，本次训练的阈值为 {threshold}。日志没有说明原因；之后训练被外部结束。",
+    ),
+    "ended-a-stall": (
+        "It ended a run that had stood before: the end of the stall, not its cause.",
+        "结束的是一个早已停住的训练：这是停滞的收尾，不是原因。",
+    ),
     "silent-by-watch": (
         "No step for longer than this run's rhythm allows. Nothing in the log says why.",
         "没有新的 step 的时间已超出本次训练的正常节奏。日志没有说明原因。",

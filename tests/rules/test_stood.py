@@ -1,0 +1,71 @@
+"""A run that stood without a word until somebody ended it: its log tells the stall, not only the end."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis
+
+CANCELLED = "slurmstepd: error: *** JOB 88131 ON n1 CANCELLED AT 2026-03-14T{at} ***"
+TIME_LIMIT = "slurmstepd: error: *** JOB 88131 ON n1 CANCELLED AT 2026-03-14T{at} DUE TO TIME LIMIT ***"
+TERMINATED = (
+    "[2026-03-14 {at}] torch/distributed/elastic/agent/server/api.py:753] Received 15 death signal,"
+    " shutting down workers"
+)
+SAVING = "[2026-03-14 02:20:40] [INFO] gathering 16-bit weights for out/ckpt-100"
+STEPS = [
+    f"[2026-03-14 02:{12 * n // 60:02d}:{12 * n % 60:02d}] {{'loss': {3 - n / 100}, 'step': {n}}}"
+    for n in range(1, 101)
+]
+
+
+def read(known: Catalogue, matcher: Matcher, end: str, first: str = SAVING) -> Diagnosis:
+    reading = RunReading(known, matcher)
+    for rank in range(4):
+        lines = [*STEPS, *([first] if rank == 0 else []), end]
+        reading.feed(LineReader(f"rank{rank}.log", rank).feed("\n".join(lines).encode() + b"\n"))
+    return reading.diagnose()
+
+
+@pytest.mark.parametrize(
+    ("end", "rule"),
+    [
+        (CANCELLED, "slurm-cancelled"),
+        (TIME_LIMIT, "slurm-time-limit"),
+        (TERMINATED, "secondary-sigterm-cascade"),
+    ],
+)
+def test_a_long_silence_before_the_end_is_the_cause(
+    catalogue: Catalogue, matcher: Matcher, end: str, rule: str
+) -> None:
+    found = read(catalogue, matcher, end.format(at="09:40:12"))
+    primary = found.primary
+    assert primary is not None and primary.rule == "silent-hang-no-error"
+    assert (primary.rank, primary.step, primary.time) == (0, 100, "2026-03-14T02:20:40.000")
+    assert primary.evidence == [SAVING, STEPS[-1]]
+    assert "No step for 7.3 h" in found.findings[0].note
+    (told,) = [one for one in found.findings if one.rule == rule]
+    assert told.role == "symptom" and "not its cause" in told.note
+
+
+@pytest.mark.parametrize("end", [CANCELLED, TIME_LIMIT, TERMINATED])
+def test_an_end_right_after_steps_remains_what_it_is(
+    catalogue: Catalogue, matcher: Matcher, end: str
+) -> None:
+    primary = read(catalogue, matcher, end.format(at="02:20:47")).primary
+    assert primary is not None and primary.rule != "silent-hang-no-error"
+
+
+def test_the_clock_of_another_time_zone_is_no_silence(catalogue: Catalogue, matcher: Matcher) -> None:
+    primary = read(catalogue, matcher, CANCELLED.format(at="10:20:47")).primary
+    assert primary is not None and primary.rule == "slurm-cancelled"
+
+
+def test_a_failure_before_the_end_stays_the_cause(catalogue: Catalogue, matcher: Matcher) -> None:
+    oom = "[2026-03-14 02:20:40] torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    primary = read(catalogue, matcher, CANCELLED.format(at="09:40:12"), oom).primary
+    assert primary is not None and primary.rule == "cuda-oom"
