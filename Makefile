@@ -75,7 +75,7 @@ test-versions: $(VENV)/.base ## the failures on eight older stacks, each in an e
 	cd tests/repro && PATH="$(abspath $(BIN)):$$PATH" $(abspath $(BIN))/python -m versions --folder '$(abspath $(VENVS))' --torch '$(TORCH)' $(VERSIONS_ARGS)
 
 screenshots: $(VENV)/.dev system-packages ## take the pictures in docs/images again
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/browser/screenshots.py
+	PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH=tests/machine $(BIN)/python tests/browser/screenshots.py
 
 scoreboard: $(VENV)/.dev ## how often the diagnosis is right, on every labelled corpus at hand (CORPUS=…)
 	$(BIN)/python bench/scoreboard.py $(CORPUS:%=--corpus %) --wrong --write docs/scoreboard.md

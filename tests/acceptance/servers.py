@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -22,29 +20,18 @@ from typing import Any
 
 import psutil
 import yaml
+from ports import free_port
 
 PROMETHEUS, PROMTOOL = "prometheus", "promtool"
 ALERTMANAGER, AMTOOL = "prometheus-alertmanager", "amtool"
 AGENTS = ("agent", "agent 2", "agent 3", "agent 4", "agent 5")  #: Prometheus scrapes so many
 STALLWATCH = str(Path(sys.executable).with_name("stallwatch"))
 _PATIENCE = 120.0
-_GIVEN: set[int] = set()  # ports
 
 
 def missing() -> list[str]:
     """The programs that are not installed."""
     return [name for name in (PROMETHEUS, PROMTOOL, ALERTMANAGER, AMTOOL) if shutil.which(name) is None]
-
-
-def free_port() -> int:
-    """A port that nobody has right now, and that no connection is given before its server takes it."""
-    while True:
-        # Below those that Linux gives to connections (net.ipv4.ip_local_port_range: from 32768 on).
-        port = random.randrange(20_000, 32_000)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            if port not in _GIVEN:
-                _GIVEN.add(port)
-                return port
 
 
 def get(url: str, timeout: float = 60.0) -> str:

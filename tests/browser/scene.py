@@ -14,7 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from stage import RECORDING, Stage, free_port
+from ports import free_port
+from stage import RECORDING, Stage
 
 PROMETHEUS = shutil.which("prometheus")
 SOURCES = ("embedded", "prometheus")

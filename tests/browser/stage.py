@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,13 +14,13 @@ from pathlib import Path
 from playwright.sync_api import Browser, Frame, Page, ViewportSize, sync_playwright
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
+from ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDING = ROOT / "tests" / "recordings" / "zero3-stall"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 SIZE: ViewportSize = {"width": 1280, "height": 800}
 _CLICKS = 8
-_GIVEN: set[int] = set()  # ports
 _STALLWATCH = [sys.executable, "-c", "from stallwatch.cli import main; main()"]
 _CHROMIUM_OPTIONS = (
     "--no-sandbox",
@@ -167,14 +165,3 @@ def board(page: Page, charts: int = 2) -> Frame:
         timeout=90_000,
     )
     return frame
-
-
-def free_port() -> int:
-    """A port that nobody has right now, and that no connection is given before its server takes it."""
-    while True:
-        # Below those that Linux gives to connections (net.ipv4.ip_local_port_range: from 32768 on).
-        port = random.randrange(20_000, 32_000)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            if port not in _GIVEN:
-                _GIVEN.add(port)
-                return port

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from processes import runs
 
 from stallwatch.config import load
 from stallwatch.demo import _environment
@@ -72,15 +73,8 @@ class Watched:
 
 
 def running(family: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Those that still run. A zombie has ended; some containers have nobody who collects orphans."""
-    return [process for process in family if process.is_running() and not is_zombie(process)]
-
-
-def is_zombie(process: psutil.Process) -> bool:
-    try:
-        return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
+    """Those that still run."""
+    return [process for process in family if runs(process)]
 
 
 @pytest.fixture
@@ -94,7 +88,8 @@ def watched(tmp_path: Path) -> Iterator[list[Watched]]:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 demo.end(20)
         for process in running({*demo.family, *demo.own()}):
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def test_the_stall_is_in_the_terminal_and_in_the_chat(watched: list[Watched], tmp_path: Path) -> None:

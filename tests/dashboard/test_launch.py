@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ports import free_port
+from processes import connections, runs
 
 from stallwatch_dashboard.launch import serve, streamlit_options, url
 from stallwatch_dashboard.settings import DashboardSettings
@@ -25,20 +28,6 @@ from stallwatch_dashboard.settings import DashboardSettings
 sys.exit(serve(DashboardSettings(home=Path(sys.argv[1]), port=int(sys.argv[2]))))
 """
 WaitFor = Callable[..., None]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _runs(process: psutil.Process) -> bool:
-    """A zombie does not: some containers have nobody who collects orphans."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 @pytest.fixture
@@ -57,7 +46,7 @@ def started(home: Path) -> Iterator[tuple[subprocess.Popen[bytes], int, list[psu
         starter.kill()
         starter.communicate()
         for process in family:
-            if process.is_running():
+            with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
 
 
@@ -71,14 +60,13 @@ def test_it_serves_scrapes_without_a_reader_and_ends_with_ctrl_c(
     listening = [
         connection.laddr.ip
         for process in family
-        if _runs(process)
-        for connection in process.net_connections()
+        for connection in connections(process)
         if connection.status == psutil.CONN_LISTEN
     ]
     assert listening and set(listening) == {"127.0.0.1"}
     starter.send_signal(signal.SIGINT)
     assert starter.wait(120) == 0
-    assert not [process for process in family if _runs(process)]
+    assert not [process for process in family if runs(process)]
 
 
 def test_it_ends_when_its_starter_is_killed(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import free_port
 
 from stallwatch_dashboard import frames
 from stallwatch_dashboard.settings import DashboardSettings, to_environment
@@ -26,12 +26,6 @@ pytestmark = [
     pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus: apt-get install prometheus"),
 ]
 RUN = 'grpo-"7b"\\x'  # a name that must be quoted in a question
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
@@ -155,16 +149,16 @@ def test_runs_that_are_scraped_no_more_keep_their_last_numbers(
     words = [str(PROMTOOL), "tsdb", "create-blocks-from", "openmetrics", "--quiet", str(text)]
     subprocess.run([*words, str(tmp_path / "data")], check=True, stdout=subprocess.DEVNULL)
     with prometheus(tmp_path, "scrape_configs: []\n") as url:
-        store = PrometheusStore(url)
+        store = PrometheusStore(url, clock=lambda: float(now))  # what was asked stays fresh, however slowly
         wait_for(lambda: bool(store.last_seen()), "the history", 120.0)
         assert store.last_seen() == ends
         asked = noted(store)
-        found = store.glances(ends, time.time())
+        found = store.glances(ends, float(now))
         assert {one.step for one in found.values()} == {41}
         assert {one.memory_bytes for one in found.values()} == {2**31}
         assert sum("last_over_time" in question for question in asked) == 2
         asked.clear()
-        assert store.glances(ends, time.time()) == found and store.last_seen() == ends
+        assert store.glances(ends, float(now)) == found and store.last_seen() == ends
         assert not any("last_over_time" in question for question in asked)
         store.close()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from processes import runs
 
 from stallwatch_exporter.running.keeper import Keeper
 
@@ -47,7 +48,7 @@ def test_nothing_is_left_of_a_run_that_ended(tmp_path: Path) -> None:
         assert run.communicate(timeout=120)[0] == b"on\n"
     assert run.returncode == 0
     until = time.monotonic() + 60
-    while left := [pid for pid in psutil.pids() if session_of(pid) == run.pid and not is_zombie(pid)]:
+    while left := [pid for pid in psutil.pids() if session_of(pid) == run.pid and runs(pid)]:
         assert time.monotonic() < until, left
         time.sleep(0.05)
 
@@ -57,14 +58,6 @@ def session_of(pid: int) -> int | None:
         return os.getsid(pid)
     except OSError:  # ended meanwhile
         return None
-
-
-def is_zombie(pid: int) -> bool:
-    """Ended, and not waited for: some containers have nobody who collects orphans."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def test_a_keeper_that_is_dismissed_carries_nothing(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
+from processes import runs
 
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.stacks.reaction import abort, react, variables
@@ -33,14 +34,6 @@ STALL = Incident(
     step=12,
     stacks=StallStacks(1.0, 0.1, [StackGroup([1], "code")], [1], "elsewhere", file="stacks-1.txt"),
 )
-
-
-def runs(pid: int) -> bool:
-    """A zombie does not: some containers have nobody who collects orphans."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_a_command_gets_the_incident_and_its_variables(tmp_path: Path) -> None:

@@ -1,0 +1,24 @@
+"""Processes that may end at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import psutil
+
+
+def runs(process: psutil.Process | int) -> bool:
+    """Whether it has not ended. A zombie has: some containers have nobody who collects orphans."""
+    try:
+        one = psutil.Process(process) if isinstance(process, int) else process
+        return one.is_running() and one.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def connections(process: psutil.Process) -> list[Any]:
+    """Its sockets; none of one that has just ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return list(process.net_connections())
+    return []
