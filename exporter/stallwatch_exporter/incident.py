@@ -61,6 +61,7 @@ class Incident(msgspec.Struct, kw_only=True):
     last_loss: float | None = None
     stalled_seconds: float | None = None
     threshold_seconds: float | None = None
+    learning: bool = False  #: that is what is allowed while the run's own rhythm is not known
     harm: str = "fatal"
     count: int = 1
     evidence: list[str] = []  #: redacted lines

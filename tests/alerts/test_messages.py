@@ -64,6 +64,16 @@ def test_a_start_that_stalls_has_no_rhythm_yet(stall: Stall) -> None:
     assert "节奏" not in chinese and "启动阶段的时限（30 秒）已过" in chinese
 
 
+def test_a_stall_of_a_run_whose_rhythm_is_not_known_does_not_speak_of_it(stall: Stall) -> None:
+    incident = stall(threshold_seconds=90.0, stalled_seconds=95.0, learning=True)
+    english, chinese = (render(incident, language, None).text for language in ("en", "zh"))
+    assert "own rhythm" not in english
+    assert (
+        "Too little was seen of this run to know its rhythm; until then, 1 min 30 s are allowed." in english
+    )
+    assert "自己的节奏" not in chinese and "在此之前上限是 1 分 30 秒" in chinese
+
+
 def test_recovery_tells_how_long_it_took(stall: Stall) -> None:
     incident = stall(status="resolved", resolution="recovered", resolved_at=1190.0, updated_at=1190.0)
     message = render(incident, "en", None)

@@ -36,6 +36,17 @@ def test_a_stall_is_raised_within_the_learnt_threshold_and_recovers(run: Any) ->
     assert run.kept("agent.json")["state"] == "training"
 
 
+def test_a_stall_of_a_log_that_has_just_begun_says_that_its_rhythm_is_not_known(run: Any) -> None:
+    run.steps(1, 60, seconds=0.3)
+    run.wait(91)
+    (stall,) = run.told
+    assert (stall.threshold_seconds, stall.learning) == (90.0, True)
+    run.say("step 61/1000 loss 0.1")
+    run.steps(62, 70, seconds=4.0)
+    run.wait(61)
+    assert [one.learning for one in run.told[-1:]] == [False]
+
+
 def test_a_second_stall_alerts_again(run: Any) -> None:
     run.steps(1, 10)
     run.wait(40)

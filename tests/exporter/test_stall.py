@@ -133,6 +133,7 @@ def test_a_log_that_paused_while_its_rhythm_is_unknown_is_given_three_times_as_l
     assert watch.check(2040.0).stalled
     watch.observe(2040.0, "train", 5)
     assert watch.check(2040.0).threshold == 6000.0
+    assert watch.check(2040.0).learning
 
 
 def test_a_log_of_less_training_than_the_floor_is_given_three_times_the_floor() -> None:
@@ -141,9 +142,11 @@ def test_a_log_of_less_training_than_the_floor_is_given_three_times_the_floor() 
     watch.blind = True
     watch.observe(last + 2.0, "train", 10)
     assert watch.check(last + 2.0).threshold == 90.0
+    assert watch.check(last + 2.0).learning
     for step in range(11, 17):
         watch.observe(last + 2.0 * (step - 9), "train", step)
     assert watch.check(last + 14.0).threshold == 30.0
+    assert not watch.check(last + 14.0).learning
     watch, last = training(2.0, steps=9)  # ranks that tell of themselves say when they evaluate
     assert watch.check(last).threshold == 30.0
 

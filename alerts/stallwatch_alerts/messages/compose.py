@@ -217,8 +217,9 @@ def _what(incident: Incident, words: Words) -> str:
         return words.stall_sentence_plain.format(duration=duration)
     if duration == words.duration(incident.threshold_seconds):  # told at once: both are rounded alike
         duration = words.more_than.format(duration=duration)
-    # A run that starts has no rhythm yet.
-    sentence = words.stall_sentence_start if incident.phase == "init" else words.stall_sentence
+    sentence = words.stall_sentence_learning if incident.learning else words.stall_sentence
+    if incident.phase == "init":  # a run that starts has no rhythm yet
+        sentence = words.stall_sentence_start
     return sentence.format(duration=duration, threshold=words.duration(incident.threshold_seconds))
 
 

@@ -65,6 +65,8 @@ WORDS = Words(
     stall_sentence="No step has finished for {duration}. This run's own rhythm allows {threshold}.",
     stall_sentence_start="No step has finished for {duration}. "
     "The {threshold} that a start-up may take are over.",
+    stall_sentence_learning="No step has finished for {duration}. "
+    "Too little was seen of this run to know its rhythm; until then, {threshold} are allowed.",
     stall_sentence_plain="No step has finished for {duration}.",
     recovered_sentence="Steps are advancing again.",
     over_sentence={

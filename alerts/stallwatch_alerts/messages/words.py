@@ -33,6 +33,7 @@ class Words:
     more_than: str  #: {duration}, where it reads like the threshold
     stall_sentence: str  #: {duration}, {threshold}
     stall_sentence_start: str  #: {duration}, {threshold}
+    stall_sentence_learning: str  #: {duration}, {threshold}
     stall_sentence_plain: str  #: {duration}
     recovered_sentence: str
     over_sentence: Mapping[str, str]  #: by resolution

@@ -60,6 +60,8 @@ WORDS = Words(
     more_than="超过 {duration}",
     stall_sentence="已 {duration}没有完成任何一步；按这个任务自己的节奏，上限是 {threshold}。",
     stall_sentence_start="已 {duration}没有完成任何一步；启动阶段的时限（{threshold}）已过。",
+    stall_sentence_learning="已 {duration}没有完成任何一步；对这个任务的观察还太短，不足以知道它的节奏，"
+    "在此之前上限是 {threshold}。",
     stall_sentence_plain="已 {duration}没有完成任何一步。",
     recovered_sentence="训练步又在前进。",
     over_sentence={

@@ -138,6 +138,7 @@ class Alarms:
             **_progress(diagnosis.progress),
             "stalled_seconds": round(state.seconds, 1),
             "threshold_seconds": round(state.threshold, 1),
+            "learning": state.learning,
             "primary": diagnosis.primary,
         }
         open_stalls = self._book.of_kind("stall")

@@ -34,6 +34,7 @@ class StallState:
     seconds: float  #: quiet for so long
     threshold: float
     episode: int  #: 1, 2, … of this stall, or of the last one; 0 before the first
+    learning: bool = False  #: too little was seen for a rhythm: the threshold is what is allowed until then
 
 
 class StallWatch:
@@ -53,6 +54,7 @@ class StallWatch:
         self._trained = 0.0  # seconds from one step to another, of this run, as far as anybody watched
         self._rhythms: dict[Phase, Rhythm] = {}
         self._thresholds: dict[Phase, float] = {}
+        self._learning: set[Phase] = set()  # phases whose threshold is not their rhythm's
         self._usual: dict[Phase, float] = {}  # the same, for a phase that no pause was survived in
         self._to_learn: set[Phase] = {"init", "train"}
 
@@ -80,7 +82,10 @@ class StallWatch:
         if quiet > threshold and not self._stalled:
             self._stalled = True
             self._episode += 1
-        return StallState(self._stalled, self._phase, self._step, self._last, quiet, threshold, self._episode)
+        learning = self._phase in self._learning
+        return StallState(
+            self._stalled, self._phase, self._step, self._last, quiet, threshold, self._episode, learning
+        )
 
     def set_back(self, now: float) -> None:
         """It is `now`, at most: after a clock was set back no sign of progress lies in the future."""
@@ -162,7 +167,8 @@ class StallWatch:
             if phase != "init" and len(rhythm.within) >= ENOUGH:
                 start = settings.stall_start_seconds
         floor = settings.stall_floor_seconds
-        if self.blind and phase == "train" and self._trained < floor:
+        brief = self.blind and phase == "train" and self._trained < floor
+        if brief:
             # Its first evaluation may be what is quiet: nobody knows yet how often this run is, and how long.
             floor *= settings.stall_factor
         # A log seldom says that an evaluation is over: it may be the steps that are quiet.
@@ -175,4 +181,8 @@ class StallWatch:
             steps=phase == "train",
         )
         self._usual[phase] = max(own, steps)
-        return max(own, steps, rhythm.survived(start))
+        threshold = max(own, steps, rhythm.survived(start))
+        self._learning.discard(phase)
+        if threshold == own and (not known or (brief and own == floor)):
+            self._learning.add(phase)
+        return threshold
