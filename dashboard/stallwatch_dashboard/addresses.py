@@ -8,14 +8,11 @@ elsewhere before Streamlit sees them.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 #: Pages by other names, written small and without - and _; "" is the first page, which has the bare address.
 _MEANT = {
@@ -57,7 +54,7 @@ def led_to(path: str, query: str = "") -> str | None:
 class Signposts:
     """ASGI middleware that leads a person's browser there; everything else goes its way."""
 
-    def __init__(self, app: Application) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

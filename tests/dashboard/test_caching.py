@@ -1,4 +1,4 @@
-"""Plotly's script is fetched once a day by a browser, everything else as Streamlit says."""
+"""Browsers keep Plotly's script until there is another one; of everything else, what Streamlit says."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ from typing import Any
 
 import pytest
 
+from stallwatch_dashboard import caching
 from stallwatch_dashboard.caching import Lasting
 
+SCRIPT = "/component/stallwatch_dashboard.pages.board.plotly/plotly.min.js"
+OURS = "/component/stallwatch_dashboard.pages.board.board/board.js"
 
-@pytest.mark.parametrize(
-    ("path", "status", "told"),
-    [
-        ("/component/stallwatch_dashboard.pages.board.plotly/plotly.min.js", 200, b"public, max-age=86400"),
-        ("/component/stallwatch_dashboard.pages.board.plotly/plotly.min.js", 404, b"public"),
-        ("/component/stallwatch_dashboard.pages.board.board/board.js", 200, b"public"),
-    ],
-)
-def test_the_lifetime(path: str, status: int, told: bytes) -> None:
+
+def answer(path: str, status: int = 200, has: bytes = b"") -> tuple[int, dict[bytes, bytes], bytes]:
+    """Of the middleware in front of an application, to a browser that has what is so marked."""
     sent: list[Any] = []
 
     async def application(_scope: Any, _receive: Any, send: Any) -> None:
@@ -29,10 +26,28 @@ def test_the_lifetime(path: str, status: int, told: bytes) -> None:
     async def collect(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(Lasting(application)({"type": "http", "path": path}, None, collect))  # type: ignore[arg-type]
+    scope = {"type": "http", "path": path, "headers": [(b"if-none-match", has)] if has else []}
+    asyncio.run(Lasting(application)(scope, None, collect))  # type: ignore[arg-type]
     headers = {name.lower(): value for name, value in sent[0]["headers"]}
-    assert headers == {b"cache-control": told, b"content-type": b"text/javascript"}
-    assert sent[1]["body"] == b"x"
+    return sent[0]["status"], headers, sent[1]["body"]
+
+
+def test_the_script_is_sent_once_and_again_with_its_next_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caching, "version", lambda _name: "6.1")
+    status, headers, body = answer(SCRIPT)
+    assert (status, body, headers[b"content-type"]) == (200, b"x", b"text/javascript")
+    assert b"no-cache" in headers[b"cache-control"] and b"max-age" not in headers[b"cache-control"]
+    mark = headers[b"etag"]
+    assert answer(SCRIPT, has=mark) == (304, {b"cache-control": b"public, no-cache", b"etag": mark}, b"")
+    assert answer(SCRIPT, has=mark.removeprefix(b"W/"))[0] == 304  # as some proxies hand it on
+    monkeypatch.setattr(caching, "version", lambda _name: "6.1.1")
+    assert answer(SCRIPT, has=mark)[::2] == (200, b"x")
+
+
+@pytest.mark.parametrize(("path", "status"), [(SCRIPT, 404), (OURS, 200)])
+def test_everything_else_stays_as_it_is(path: str, status: int) -> None:
+    headers = {b"cache-control": b"public", b"content-type": b"text/javascript"}
+    assert answer(path, status, has=b'W/"other"') == (status, headers, b"x")
 
 
 def test_the_name_is_that_of_plotlys_script() -> None:

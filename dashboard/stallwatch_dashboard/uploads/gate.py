@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _PATH = re.compile(r"/_stcore/upload_file/(?P<session>[^/]+)/(?P<file>[^/]+)$")
 
@@ -64,7 +62,7 @@ class UploadGate:
 
     def __init__(
         self,
-        app: Application,
+        app: ASGIApp,
         ledger: Ledger,
         most: int,
         alive: Callable[[str], bool] = lambda _session: True,
@@ -94,7 +92,7 @@ class UploadGate:
             return
         status = 0
 
-        async def watched(message: MutableMapping[str, Any]) -> None:
+        async def watched(message: Message) -> None:
             nonlocal status
             status = message.get("status", status)
             await send(message)
