@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +16,10 @@ from packaging.version import Version
 
 from stallwatch_rules.checks.dsconfig import DsConfig
 from stallwatch_rules.checks.parameters import ADAM, SCHEDULERS
+from stallwatch_rules.checks.training_arguments import COMPARED
 from stallwatch_rules.checks.value_kinds import KINDS, check_values
 
-pytestmark = pytest.mark.skipif(find_spec("deepspeed") is None, reason="deepspeed is not installed")
+needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="deepspeed is not installed")
 
 VALUES = ("5e8", "7", " 3.0 ", "1_0", "--1", "x", "", 2, 1.0, True, None, "Off", "auto", [1], {}, "cpu")
 #: a process of its own: deepspeed changes what the process that imports it logs and handles
@@ -61,6 +64,7 @@ def told() -> dict[str, Any]:
     return found
 
 
+@needs_deepspeed
 def test_values_that_are_told_are_those_that_deepspeeds_models_refuse() -> None:
     for (path, kinds), refused in zip(KINDS.items(), told()["refused"], strict=True):
         for key in kinds:
@@ -79,7 +83,22 @@ def _config(path: tuple[str, ...], key: str, value: Any) -> DsConfig:
     return DsConfig(config, "ds.json")
 
 
+@needs_deepspeed
 def test_parameters_are_those_of_the_constructors() -> None:
     for name, known in SCHEDULERS.items():
         assert known == set(told()["schedulers"][name]) - {"self", "optimizer"}
     assert set(told()["adam"]) - {"self", "params", "model_params"} <= ADAM
+
+
+def test_defaults_are_those_of_the_training_arguments() -> None:
+    found = find_spec("transformers")
+    if found is None or found.origin is None:
+        pytest.skip("transformers is not installed")
+    source = (Path(found.origin).parent / "training_args.py").read_text(encoding="utf-8")
+    defaults: dict[str, Any] = {}
+    for node in ast.walk(ast.parse(source)):  # its import takes many seconds
+        if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Call):
+            values = [one.value for one in node.value.keywords if one.arg == "default"]
+            if values and isinstance(values[0], ast.Constant):
+                defaults[ast.unparse(node.target)] = values[0].value
+    assert {name: defaults.get(name) for name, _ in COMPARED.values()} == dict(COMPARED.values())

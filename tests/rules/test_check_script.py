@@ -228,3 +228,48 @@ def test_auto_needs_somebody_to_fill_it_in() -> None:
 def test_a_script_that_python_cannot_read() -> None:
     remark = parse_script("x = (\n", "train.py")
     assert isinstance(remark, Remark) and remark.line == 1
+
+
+ARGUMENTS = "from transformers import TrainingArguments\na = TrainingArguments('out', {})"
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "expected"),
+    [
+        ("fp16=True, bf16=True", {}, [("fails", "fp16-and-bf16")]),
+        ("fp16=half, bf16=True", {}, []),
+        (
+            "per_device_train_batch_size=2, deepspeed='conf/ds.json'",
+            {"train_micro_batch_size_per_gpu": 4},
+            "fails",
+        ),
+        ("per_device_train_batch_size=2, deepspeed=config", {"train_micro_batch_size_per_gpu": 4}, "likely"),
+        ("per_device_train_batch_size=2, deepspeed='other.json'", {"train_micro_batch_size_per_gpu": 4}, []),
+        ("per_device_train_batch_size=size", {"train_micro_batch_size_per_gpu": 4}, []),
+        ("per_device_train_batch_size=2", {"train_micro_batch_size_per_gpu": "auto"}, []),
+        (
+            "per_device_train_batch_size=2, auto_find_batch_size=True",
+            {"train_micro_batch_size_per_gpu": 4},
+            [],
+        ),
+        ("deepspeed='ds.json'", {"gradient_accumulation_steps": 4}, "fails"),  # the default is 1
+        ("**more", {"gradient_accumulation_steps": 4}, []),
+        ("deepspeed='ds.json'", {"gradient_accumulation_steps": 1, "gradient_clipping": 1}, []),
+        ("learning_rate=1e-5", {"optimizer": {"params": {"lr": 1e-4}}}, "likely"),
+        ("learning_rate=1e-4", {"optimizer": {"params": {"lr": 1e-4, "betas": "auto"}}}, []),
+        ("bf16=True", {"bf16": {"enabled": False}}, "likely"),
+        ("bf16=True", {"bf16": {"enabled": True}, "fp16": {"enabled": "auto"}}, []),
+    ],
+)
+def test_training_arguments(text: str, values: Mapping[str, object], expected: object) -> None:
+    if isinstance(expected, str):
+        expected = [(expected, "arguments-differ-from-config")]
+    assert [one[:2] for one in found(ARGUMENTS.format(text), values)] == expected
+
+
+def test_arguments_of_other_classes_have_defaults_of_their_own() -> None:
+    text = "from trl import SFTConfig\nfrom peft import LoraConfig\na = SFTConfig({})\nb = LoraConfig()"
+    values = {"train_micro_batch_size_per_gpu": 4, "optimizer": {"params": {"lr": 1e-4}}}
+    assert found(text.format("deepspeed='ds.json'"), values) == []
+    differs = [("fails", "arguments-differ-from-config", 3)]
+    assert found(text.format("deepspeed='ds.json', per_device_train_batch_size=2"), values) == differs

@@ -18,6 +18,7 @@ from stallwatch_rules.checks.remark import Remark, ordered
 from stallwatch_rules.checks.saving import check_bare_saving, check_saving
 from stallwatch_rules.checks.script import Script
 from stallwatch_rules.checks.trainers import check_best_model, check_initialize, check_loading, check_trl
+from stallwatch_rules.checks.training_arguments import check_training_arguments
 from stallwatch_rules.checks.unwrapped import check_unwrapped
 from stallwatch_rules.checks.value_kinds import check_values
 from stallwatch_rules.checks.versions import check_versions
@@ -80,6 +81,7 @@ def _of_script(script: Script, config: DsConfig | None, versions: Mapping[str, s
     yield from check_eval_mode(script, stage, version_of(versions, "deepspeed"))
     yield from check_trl(script, config, versions)
     yield from check_best_model(script, config)
+    yield from check_training_arguments(script, config)
     if config is None:
         return
     yield from check_loading(script, config)

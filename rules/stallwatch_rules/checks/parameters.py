@@ -1,9 +1,9 @@
 """Parameters of the optimizer and scheduler that their constructors do not take.
 
 DeepSpeed hands ``params`` on as keyword arguments (0.19.8, ``runtime/engine.py``,
-``_configure_basic_optimizer`` and ``_scheduler_from_config``) unless the script hands an optimizer over itself;
-hence "likely" at most. Known are DeepSpeed's own schedulers (0.19.8, ``runtime/lr_schedules.py``) and Adam,
-which is FusedAdam, DeepSpeedCPUAdam (0.19.8, ``ops/adam``) or torch's (2.13.0), by the machine and the
+``_configure_basic_optimizer`` and ``_scheduler_from_config``) unless the script hands an optimizer over
+itself; hence "likely" at most. Known are DeepSpeed's own schedulers (0.19.8, ``runtime/lr_schedules.py``) and
+Adam, which is FusedAdam, DeepSpeedCPUAdam (0.19.8, ``ops/adam``) or torch's (2.13.0), by the machine and the
 offloading: what one of the three takes is taken here.
 """
 
