@@ -121,3 +121,23 @@ def test_a_rank_that_its_launcher_names_with_an_error_did_not_leave_early(
     reading.feed(LineReader("train.log").feed(text.encode()))
     found = reading.diagnose(ending="failed: It exited with 1.", failed=True, left=[Left(5, 40)])
     assert ("rank-left-early" in {one.rule for one in found.findings}) is early
+
+
+@pytest.mark.parametrize(
+    ("label", "step", "told"),
+    [
+        ("[default{rank}]:rank {rank} ", 29, "Rank 1 left without an error at step 29; "),
+        ("", None, "Rank 1 left without an error; "),
+    ],
+)
+def test_of_a_rank_whose_probe_saw_no_step_the_log_tells_how_far_it_came(
+    catalogue: Catalogue, label: str, step: int | None, told: str
+) -> None:
+    reading = RunReading(catalogue)
+    lines = (f"{label.format(rank=rank)}step {n}/60 loss 1.7\n" for n in range(1, 30) for rank in (0, 1))
+    reading.feed(LineReader("train.log").feed("".join(lines).encode()))
+    found = reading.diagnose(stalled=True, left=[Left(1)])
+    assert found.primary is not None and (found.primary.rule, found.primary.step) == ("rank-left-early", step)
+    assert found.findings[0].note.startswith(told)
+    before_any = RunReading(catalogue).diagnose(stalled=True, left=[Left(1)])
+    assert before_any.findings[0].note.startswith("Rank 1 left without an error before any step was seen")

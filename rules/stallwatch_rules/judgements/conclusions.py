@@ -14,7 +14,7 @@ from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import NOT_A_NUMBER, OVERFLOW, TRACE_CACHE, Found, Streams
 from stallwatch_rules.endings import Left
 from stallwatch_rules.failures.flight import different_gathers, first_work
-from stallwatch_rules.judgements.early_exit import judge_left, shown_as
+from stallwatch_rules.judgements.early_exit import judge_left, shown_as, with_steps
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.judgements.loss import (
     is_excerpt,
@@ -85,6 +85,11 @@ class Run:
     left_line: Line | None = None  #: where the log says so
     ends: Collection[str] = ()  #: rules of how it was ended after it had been seen to stand
 
+    @property
+    def leavers(self) -> list[Left]:
+        """The ranks that left, each with the last step that is known of it."""
+        return with_steps(self.left, self.tracker.steps)
+
     def has(self, rule: str) -> bool:
         """Whether the rule fired, or was concluded, and does harm."""
         return any(one.rule == rule and one.harm != "harmless" for one in self.found)
@@ -106,7 +111,7 @@ def conclude_rules(run: Run) -> None:
             if rule == LEFT_EARLY:  # it was seen
                 one.judged = False
                 one.facts.add("left-early")
-                one.step = min((each.step for each in run.left if each.step is not None), default=None)
+                one.step = min((each.step for each in run.leavers if each.step is not None), default=None)
             run.found.append(one)
     hang = run.catalogue.pages.get(SILENT_HANG)
     if hang is None or not hang.judged or run.exceptions.fatal:
@@ -132,9 +137,10 @@ def concluded(page: RulePage, judgement: Judgement) -> Found:
 
 
 def _standstills(run: Run) -> Iterator[Conclusion]:
-    left = judge_left(run.left, run.facts)
+    leavers = run.leavers
+    left = judge_left(leavers, run.facts)
     if left is not None:
-        yield LEFT_EARLY, left, shown_as(run.left, run.left_line, SOURCE)
+        yield LEFT_EARLY, left, shown_as(leavers, run.left_line, SOURCE, stepped=run.facts.advances > 0)
         return
     if run.exceptions.fatal and not run.facts.timed_out:
         return

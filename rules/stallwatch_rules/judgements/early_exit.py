@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from stallwatch_rules.endings import Left
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
@@ -17,21 +17,29 @@ def judge_left(left: Sequence[Left], facts: RunFacts) -> Judgement | None:
         return None
     if not (facts.stalled or facts.timed_out or facts.lost):
         return None
-    return Judgement("fatal", told_of(left, facts.language))
+    return Judgement("fatal", told_of(left, facts.language, stepped=facts.advances > 0))
 
 
-def told_of(left: Sequence[Left], language: str) -> str:
-    """``Rank 2 left without an error at step 40; …``."""
+def with_steps(left: Sequence[Left], steps: Mapping[int | None, int]) -> list[Left]:
+    """The same, with the last steps of ``steps`` (by rank, as a log tells them) where no other is known."""
+    return [
+        one if one.step is not None or one.rank is None else Left(one.rank, steps.get(one.rank))
+        for one in left
+    ]
+
+
+def told_of(left: Sequence[Left], language: str, *, stepped: bool) -> str:
+    """``Rank 2 left without an error at step 40; …``. ``stepped``: steps of the run were seen."""
     ranks = sorted({one.rank for one in left if one.rank is not None})
     steps = [one.step for one in left if one.step is not None]
     who = f"rank {fold_ranks(ranks)}" if ranks else say("left-somebody", language)
-    key = "left-early" if steps else "left-early-no-step"
+    key = "left-early" if steps else "left-early-somewhere" if stepped else "left-early-no-step"
     text = say(key, language, who=who, step=min(steps, default=0))
     return text[0].upper() + text[1:]
 
 
-def shown_as(left: Sequence[Left], line: Line | None, source: str) -> Line:
+def shown_as(left: Sequence[Left], line: Line | None, source: str, *, stepped: bool) -> Line:
     """The line to point to: the launcher's where there is one, else what the rank told of itself."""
     if line is not None:
         return line
-    return Line(told_of(left, "en"), source, 0, left[0].rank)
+    return Line(told_of(left, "en", stepped=stepped), source, 0, left[0].rank)

@@ -17,6 +17,10 @@ OF_ENDINGS: dict[str, tuple[str, str]] = {
         "{who} left without an error at step {step}; the others waited for it.",
         "{who} 在第 {step} 步退出，没有报错，其余 rank 一直在等它。",
     ),
+    "left-early-somewhere": (
+        "{who} left without an error; the others waited for it.",
+        "{who} 已退出，没有报错，其余 rank 一直在等它。",
+    ),
     "left-early-no-step": (
         "{who} left without an error before any step was seen; the others waited for it.",
         "{who} 在看到任何 step 之前就退出，没有报错，其余 rank 一直在等它。",
