@@ -160,12 +160,25 @@ def test_ranks_that_ended_otherwise_are_told_apart(engine: tuple[Catalogue, Matc
     assert diagnose(engine, {f"rank{rank}.log": steps(20) + timeout(rank) for rank in range(3)}).digest == []
 
 
-def test_the_counters_and_the_missing_rank_stand_in_the_notes(engine: tuple[Catalogue, Matcher]) -> None:
+def test_the_missing_rank_is_named_first(engine: tuple[Catalogue, Matcher]) -> None:
     text = steps(20) + "".join(timeout(rank) for rank in (0, 1, 2, 4, 5, 6, 7))
     diagnosis = diagnose(engine, text)
-    assert any("rank 3 did not report it" in note for note in diagnosis.notes)
+    assert diagnosis.primary is not None and diagnosis.primary.title.endswith(": rank 3")
+    assert diagnosis.primary.fixes[0].startswith("rank 3 did not report the timeout")
     (one,) = [finding for finding in diagnosis.findings if finding.rule == "nccl-collective-timeout"]
     assert one.ranks == [0, 1, 2, 4, 5, 6, 7]
+
+
+def test_the_last_words_of_the_rank_that_did_not_come_are_the_evidence(
+    engine: tuple[Catalogue, Matcher],
+) -> None:
+    files = {f"rank{rank}.log": steps(20) + timeout(rank) for rank in range(3)}
+    files["rank3.log"] = steps(19) + stamp(390, "reward | calling http://10.0.3.4:8080/exec (batch 88)")
+    told = diagnose(engine, files).primary
+    assert told is not None and told.rule == "nccl-collective-timeout"
+    assert (told.rank, told.step, told.line) == (3, 19, 20) and told.file.endswith("rank3.log")
+    assert "reward | calling" in told.evidence[0] and "Rank 0]" in told.evidence[1]
+    assert "Its last step is 19, the others' is 20" in told.fixes[0]
 
 
 def test_a_rank_that_stopped_some_steps_before_the_others_is_named(

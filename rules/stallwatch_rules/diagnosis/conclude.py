@@ -29,7 +29,8 @@ from stallwatch_rules.diagnosis.findings import (
     judge_recoveries,
 )
 from stallwatch_rules.diagnosis.kills import weigh_memory
-from stallwatch_rules.diagnosis.notes import all_flights, notes_of
+from stallwatch_rules.diagnosis.missing import all_flights, point_to_missing
+from stallwatch_rules.diagnosis.notes import notes_of
 from stallwatch_rules.diagnosis.silentexit import ended_silently
 from stallwatch_rules.diagnosis.stood import is_end, show_apart, tell_ends, told_end
 from stallwatch_rules.diagnosis.verdict import Question, verdict_of
@@ -143,6 +144,7 @@ def conclude(
         if one.role == "symptom" and one.harm == "fatal":
             silent = ended_silently(found, exceptions, streams, language)
             diagnosis.primary.fixes[:0] = [silent] if silent else []
+        diagnosis.primary = point_to_missing(diagnosis.primary, found, streams, tracker, language)
     for candidate in causal_order(candidates):
         one = by_rule[candidate.rule]
         diagnosis.findings.append(one.record(_title(one.page, language), tracker.last_step))

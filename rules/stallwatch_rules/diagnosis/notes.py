@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from stallwatch_rules.diagnosis.exceptions import INTERRUPTED, Exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams
+from stallwatch_rules.diagnosis.missing import all_flights, did_not_report, waited_in_vain
 from stallwatch_rules.diagnosis.runs import runs_note
 from stallwatch_rules.diagnosis.silentexit import ended_by_itself, ended_silently
 from stallwatch_rules.diagnosis.uneven import uneven_end, went_on_without
 from stallwatch_rules.diagnosis.verdict import Question
-from stallwatch_rules.failures.flight import Flight, flight_note, reporting
+from stallwatch_rules.failures.flight import flight_note
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.judgements.silence import stopped_late
 from stallwatch_rules.progress.rhythm import RunClock
@@ -18,11 +19,6 @@ from stallwatch_rules.stream import TIMEOUTS
 from stallwatch_rules.text.digest import fold_ranks
 from stallwatch_rules.text.reported import shown
 from stallwatch_rules.text.sentences import say
-
-
-def all_flights(streams: Streams) -> dict[tuple[str, int], Flight]:
-    """NCCL's counters of all streams together."""
-    return {key: flight for stream in streams.values() for key, flight in stream.flight.ranks.items()}
 
 
 def notes_of(
@@ -45,12 +41,8 @@ def notes_of(
         text = exceptions.records()[0]
         name = f"{text.exception}: {text.message}".removesuffix(": ") or "Traceback"
         notes.append(say("unknown-may-be-cause", language, exception=shown(name)))
-    if chosen is not None and chosen.role == "symptom":
-        reported = {rank for one in found if one.rule == chosen.rule for _, rank in one.hits}
-        ranks = {rank for rank in reported if rank is not None}
-        if chosen.rule in TIMEOUTS:
-            ranks |= reporting(flights)
-        absent = _absent(ranks, streams)
+    if chosen is not None and chosen.role == "symptom" and not waited_in_vain(chosen):
+        absent = did_not_report(chosen.rule, found, streams)
         if absent:
             notes.append(say("absent-ranks", language, ranks=f"rank {fold_ranks(absent)}"))
     if chosen is not None and chosen.role == "wrapper" and chosen.harm == "fatal":
@@ -113,12 +105,3 @@ def _ends_open(diagnosis: Diagnosis, question: Question) -> bool:
     if progress.last_step is None or progress.finished:
         return False
     return not progress.total_steps or progress.last_step < progress.total_steps
-
-
-def _absent(reported: set[int], streams: Streams) -> list[int]:
-    """The ranks that did not report what all others did, if they are few."""
-    known = {rank for _, rank in streams if rank is not None} | reported
-    if len(reported) < 2:
-        return []
-    absent = set(range(max(known) + 1)) - reported
-    return sorted(absent) if 0 < len(absent) <= len(reported) / 2 else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
+from stallwatch_rules.diagnosis.missing import named, waited_in_vain
 from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS
 from stallwatch_rules.records import Diagnosis, Finding, Primary
 from stallwatch_rules.stacks.records import StallStacks
@@ -34,6 +35,8 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, language: str = "en")
         primary = msgspec.structs.replace(
             primary, rank=rank, evidence=[told, *(line for line in primary.evidence if line != told)]
         )
+    elif primary is not None and waited_in_vain(primary) and len(stacks.odd) == 1:
+        primary = _of_missing(primary, stacks.odd[0], told, language)
     if primary is not None and _known(stacks):
         look = say("look-there", language, told=told) if stacks.odd or alone else told
         if stacks.file:
@@ -52,6 +55,15 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, language: str = "en")
             )
     digest = [told, *(line for line in diagnosis.digest if line != told)]
     return msgspec.structs.replace(diagnosis, primary=primary, findings=findings, digest=digest)
+
+
+def _of_missing(primary: Primary, rank: int, told: str, language: str) -> Primary:
+    """What ranks say that waited in vain, pointing to the rank that the stacks showed to hold up the run."""
+    evidence = [told, *(line for line in primary.evidence if line != told)]
+    if primary.rank == rank:
+        return msgspec.structs.replace(primary, evidence=evidence)
+    primary = named(primary, [rank], say("look-there", language, told=told), language)
+    return msgspec.structs.replace(primary, rank=rank, file="", line=0, step=None, evidence=evidence)
 
 
 def of_one_process(diagnosis: Diagnosis, language: str = "en") -> Diagnosis:
@@ -143,7 +155,7 @@ def _advised(
     if alone:
         why, fixes = _of_alone(look, language)
         return msgspec.structs.replace(primary, why=why, fixes=fixes)
-    fixes = [fix for fix in primary.fixes if TAKE_STACKS not in fix and fix != look]
+    fixes = [fix for fix in primary.fixes if TAKE_STACKS not in fix and not look.startswith(fix)]
     return msgspec.structs.replace(primary, fixes=[look, *fixes])
 
 

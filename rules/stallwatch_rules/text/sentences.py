@@ -348,6 +348,15 @@ SENTENCES: dict[str, tuple[str, str]] = {
         "The launcher ended the other processes with SIGTERM after the first failure.",
         "第一个进程失败后，启动器用 SIGTERM 结束了其余进程。",
     ),
+    "did-not-come": (
+        "{ranks} did not report the timeout, so the others waited for it: look there first.",
+        "{ranks} 没有报告超时，其余 rank 等的就是它：请先查那里。",
+    ),
+    "did-not-come-step": (
+        "{ranks} did not report the timeout, so the others waited for it: look there first. Its last step is"
+        " {step}, the others' is {others}.",
+        "{ranks} 没有报告超时，其余 rank 等的就是它：请先查那里。它最后的 step 是 {step}，其余是 {others}。",
+    ),
     "absent-ranks": (
         "{ranks} did not report it: look there first.",
         "{ranks} 没有报告这个错误：请先查那里。",

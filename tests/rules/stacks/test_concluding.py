@@ -45,6 +45,29 @@ def test_the_odd_ranks_place_comes_before_advice_to_find_it(known: Catalogue, la
     assert with_stacks(found, StallStacks(0.0, 0.1, [WAITS, STUCK], odd=[1]), language) == found, "once"
 
 
+GLOO = (
+    "[rank0]: RuntimeError: [../gloo/transport/tcp/unbound_buffer.cc:84] Timed out waiting 1800000ms for recv"
+    " operation to complete\n"
+)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("file", ["", "stacks-1.txt"])
+def test_a_timeout_points_to_the_rank_that_the_stacks_showed(
+    known: Catalogue, language: str, file: str
+) -> None:
+    reading = RunReading(known)
+    reading.feed(lines_of("".join(f"[rank0]: {line}\n" for line in STEPS.splitlines()) + GLOO))
+    stacks = StallStacks(0.0, 0.1, [WAITS, STUCK], odd=[1], why="elsewhere", file=file)
+    found = with_stacks(reading.diagnose(failed=True, language=language), stacks, language)
+    primary = found.primary
+    assert primary is not None and primary.rule == "gloo-collective-timeout"
+    assert (primary.rank, primary.file) == (1, "") and primary.title.endswith("rank 1")
+    assert "ddp.py:5" in primary.evidence[0] and "ddp.py:5" in primary.fixes[0]
+    assert sum("ddp.py:5" in fix for fix in primary.fixes) == 1
+    assert with_stacks(found, stacks, language) == found, "once"
+
+
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_a_single_process_waits_for_no_other_rank(known: Catalogue, language: str) -> None:
     found = stood(known, StallStacks(0.0, 0.1, [StackGroup([0], "code", place=STUCK.place)]), language)
