@@ -72,10 +72,10 @@ class IncidentStore:
             return _readable(connection.scalars(query))
 
     def get(self, incident: str) -> Incident | None:
-        """The incident of this id."""
+        """The incident of this id; none as well where it cannot be read."""
         with self._engine.connect() as connection:
             payload = connection.scalar(select(INCIDENTS.c.payload).where(INCIDENTS.c.id == incident))
-        return None if payload is None else _incident(payload)
+        return next(iter(_readable([] if payload is None else [payload])), None)
 
     def beginning_with(self, text: str, limit: int) -> Sequence[Incident]:
         """Incidents whose id begins with the text, newest first."""

@@ -47,6 +47,7 @@ def test_what_cannot_be_read_hides_nothing_else(
         connection.execute(of_a_newer_version)
     assert [incident.id for incident in store.list()] == ["a/2"]
     assert "left out" in caplog.text
+    assert store.get("a/1") is None and store.get("a/2") is not None
 
 
 def test_the_newest_state_replaces_the_older(store: IncidentStore, stall: Stall) -> None:
