@@ -14,6 +14,7 @@ from stallwatch_rules.checks.keys import check_keys
 from stallwatch_rules.checks.optimizers import check_optimizer
 from stallwatch_rules.checks.parameters import check_parameters
 from stallwatch_rules.checks.precision import check_precision
+from stallwatch_rules.checks.rank_guard import check_rank_guard
 from stallwatch_rules.checks.remark import Remark, ordered
 from stallwatch_rules.checks.saving import check_bare_saving, check_saving
 from stallwatch_rules.checks.script import Script
@@ -82,6 +83,7 @@ def _of_script(script: Script, config: DsConfig | None, versions: Mapping[str, s
     yield from check_trl(script, config, versions)
     yield from check_best_model(script, config)
     yield from check_training_arguments(script, config)
+    yield from check_rank_guard(script, config)
     if config is None:
         return
     yield from check_loading(script, config)

@@ -1,0 +1,114 @@
+"""Calls that one rank makes alone, and the patterns that look like them and work."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+from stallwatch_rules.checks.dsconfig import DsConfig
+from stallwatch_rules.checks.rank_guard import check_rank_guard
+from stallwatch_rules.checks.script import Script, parse_script
+
+
+def told(text: str, stage: int = 3) -> list[tuple[str, int | None]]:
+    script = parse_script(dedent(text), "train.py")
+    assert isinstance(script, Script)
+    config = DsConfig({"zero_optimization": {"stage": stage}}, "ds.json")
+    return [(one.check, one.line) for one in check_rank_guard(script, config)]
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        "dist.get_rank() == 0",
+        "rank == 0",
+        "not rank",
+        "args.local_rank in (-1, 0)",
+        "int(os.environ['RANK']) == 0",
+        "int(os.environ.get('LOCAL_RANK', 0)) == 0",
+        "accelerator.is_main_process",
+        "trainer.is_world_process_zero()",
+        "step % 100 == 0 and torch.distributed.get_rank() == 0",
+        "not (rank != 0)",
+    ],
+)
+def test_a_barrier_of_one_rank(guard: str) -> None:
+    assert told(f"if {guard}:\n    print('saving')\n    dist.barrier()") == [("called-by-one-rank", 3)]
+    assert told(f"if {guard}:\n    pass\nelse:\n    dist.barrier()") == []  # seldom meant, and not looked at
+    assert told(f"if {guard}:\n    print('saving')\ndist.barrier()") == []
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        "rank == 1",
+        "step == 0",
+        "dist.get_rank(group) == 0",
+        "tp_rank == 0",
+        "rank % 8 == 0",
+        "rank in (0, 1)",
+    ],
+)
+def test_conditions_that_are_no_first_rank(guard: str) -> None:
+    assert told(f"if {guard}:\n    dist.barrier()") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """
+        if args.local_rank not in (-1, 0):
+            torch.distributed.barrier()
+        model = load()
+        if args.local_rank == 0:
+            torch.distributed.barrier()
+        """,
+        """
+        if rank == 0:
+            dist.broadcast_object_list([found], src=0)
+        else:
+            dist.broadcast_object_list(box, src=0)
+        """,
+        """
+        if rank == 0:
+            dist.all_reduce(loss, group=leaders)
+        """,
+        """
+        if rank == 0:
+            def finish():
+                dist.barrier()
+        """,
+        """
+        if rank == 0:
+            wall.barrier()
+            functools.reduce(add, parts)
+            model.save_pretrained("out")
+        """,
+    ],
+)
+def test_patterns_that_work(text: str) -> None:
+    assert told(text) == []
+
+
+def test_saves_that_all_ranks_must_make() -> None:
+    engine = """
+    import deepspeed
+    engine, *_ = deepspeed.initialize(model=model, config=c)
+    if dist.get_rank() == 0:
+        with timer():
+            engine.save_checkpoint("out")
+        engine.save_16bit_model("out")
+    """
+    one = "called-by-one-rank"
+    assert sorted(told(engine)) == [(one, 6), (one, 7)]
+    assert told(engine, stage=2) == [(one, 6)]
+    trainer = """
+    from transformers import Trainer
+    if trainer.is_world_process_zero():
+        trainer.save_model("out")
+        trainer.save_state()
+    """
+    assert told(trainer) == [(one, 4)]
+    assert told(trainer, stage=2) == []
+    assert told("if rank == 0:\n    mine.save_checkpoint('out')") == []
