@@ -321,8 +321,10 @@ def test_the_same_files_are_read_once(root: Path, monkeypatch: pytest.MonkeyPatc
     assert len(reads) == 1
 
 
-def test_a_store_held_by_another_dashboard_is_told_on_every_page(page_settings: DashboardSettings) -> None:
-    shared().store.problem = "Another dashboard holds the file."
+def test_a_store_held_by_another_dashboard_is_told_on_every_page(
+    page_settings: DashboardSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared().store, "problem", "Another dashboard holds the file.")
     for name in ("runs", "run", "incidents", "postmortem", "rules", "health"):
         assert "Another dashboard" in texts(page(name), "warning").replace("\\", "")
 

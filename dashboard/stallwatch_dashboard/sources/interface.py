@@ -13,7 +13,9 @@ from stallwatch_dashboard.overview import Numbers
 class NumberStore(Protocol):
     """The embedded store, or Prometheus. Times are Unix seconds."""
 
-    problem: str | None  #: why numbers are missing, for the page
+    @property
+    def problem(self) -> str | None:
+        """Why numbers are missing, for the page."""
 
     def series(
         self, run: str, metric: str, *, since: float | None = None, points: int = 1200
