@@ -52,6 +52,12 @@ def script() -> Any:
     return timescript.Script()
 
 
+@pytest.fixture
+def standing() -> Any:
+    """What counts how long the machine stands still, by moments that the test gives."""
+    return timescript.Standing()
+
+
 class Shared:
     """What comes of one play, for all tests of a file; what is tried again is tried on a play of its own."""
 

@@ -134,6 +134,7 @@ def test_a_stumble_does_not_end_the_watching(run: Any, monkeypatch: pytest.Monke
     assert result[2].progress.last_step == 1
 
 
+@pytest.mark.timeout(600)  # finishing alone may take four minutes
 def test_what_cannot_be_read_in_time_is_in_the_copies_and_told(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

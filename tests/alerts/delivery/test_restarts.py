@@ -25,6 +25,7 @@ from stallwatch_alerts.store_sink import StoreSink
 from stallwatch_exporter.incident import Incident
 
 Stall = Callable[..., Incident]
+pytestmark = pytest.mark.timeout(600)  # a server's start, two waits and a close
 PROGRAM = "from stallwatch.cli import main; main()"
 
 
@@ -155,7 +156,6 @@ def heard(chat: Any) -> Counter[str]:
     )
 
 
-@pytest.mark.timeout(400)
 def test_two_relays_on_one_postgresql_tell_each_alert_once_also_when_one_is_killed(
     postgres: Any, chat: Any, tmp_path: Path
 ) -> None:
