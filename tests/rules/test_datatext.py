@@ -15,6 +15,8 @@ DATA = [
     f"prompt: why do I get {OOM}",
     f"[rank0] Response 3: You see {OOM}",
     f"[INPUT] {OOM}",
+    f"eval sample 3: prompt='Why?' completion='{OOM}'",
+    f"[2026-03-14 02:00:07,118] [INFO] [eval] step 29 | generated: {OOM}",
     f'{{"messages": [{{"role": "user", "content": "I get {OOM}"}}]}}',
     f"{{'instruction': 'Explain this', 'output': '{OOM}'}}",
     f'{{"problem": "{OOM}", "level": "Level 5", "type": "Algebra", "solution": "more"}}',  # of MATH

@@ -14,7 +14,9 @@ _NAMES = (
 )
 #: ``prompt: …``, ``[rank0] Response 3: …``, ``[INPUT] …``: a name of data, and then nothing but a mark.
 _NAMED = re.compile(
-    rf"(?i)\W{{0,4}}(?:rank ?\d+\W{{1,3}}|step ?\d+\W{{1,3}})?(?:{_NAMES})(?: text| tokens| ids)?"
+    rf"(?i)(?:\[?20\d\d-\d\d-\d\d[ T][\d:.,]{{8,18}}Z?\]?\W{{1,3}})?(?:(?:INFO|DEBUG)\W{{1,4}})?"
+    rf"\W{{0,4}}(?:(?:rank ?\d+|step ?\d+|eval(?:uation)?|val(?:idation)?)\W{{1,4}}){{0,3}}(?:{_NAMES})"
+    r"(?: text| tokens| ids)?"
     r"(?: ?[#\[(]?\d+[\])]?)?(?:\] |\W{0,2}[:=|] ?)"
 )
 #: A record of a data set, as JSON or as Python prints it.
