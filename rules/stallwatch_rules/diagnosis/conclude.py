@@ -31,6 +31,7 @@ from stallwatch_rules.diagnosis.findings import (
 from stallwatch_rules.diagnosis.kills import weigh_memory
 from stallwatch_rules.diagnosis.missing import all_flights, point_to_missing
 from stallwatch_rules.diagnosis.notes import notes_of
+from stallwatch_rules.diagnosis.servers import is_vllm_server
 from stallwatch_rules.diagnosis.silentexit import ended_silently
 from stallwatch_rules.diagnosis.stood import is_end, show_apart, tell_ends, told_end
 from stallwatch_rules.diagnosis.verdict import Question, verdict_of
@@ -266,6 +267,10 @@ def _primary(
     rank = line.rank if line is not None else None
     if len(culprits) == 1 and (one.role == "wrapper" or (one.role == "cause" and rank is None)):
         rank = culprits[0]  # what was merged into one text names no ranks; its launcher knows who failed
+    served = line is not None and line.rank is None and is_vllm_server(line.source, streams)
+    if served:
+        rank = None
+        fixes.insert(0, say("in-vllm-server", language))
     if one.role == "wrapper":
         ranks = f"rank {fold_ranks(culprits)}" if culprits else ""
         fixes.insert(
@@ -281,7 +286,7 @@ def _primary(
         file=line.source if line is not None else "",
         line=line.number if line is not None else 0,
         time=iso(line.time, zoned=line.zoned) if line is not None else None,
-        step=one.step_of(first, last_step) if first is not None else one.step,
+        step=None if served else one.step_of(first, last_step) if first is not None else one.step,
         evidence=one.evidence(),
         captures={name: shown(value) for name, value in (first.captures if first else {}).items()},
         why=why_of(one.page, language),

@@ -348,6 +348,10 @@ SENTENCES: dict[str, tuple[str, str]] = {
         "The launcher ended the other processes with SIGTERM after the first failure.",
         "第一个进程失败后，启动器用 SIGTERM 结束了其余进程。",
     ),
+    "in-vllm-server": (
+        "It happened in the vLLM server, not in a rank of the training: what follows is to be done there.",
+        "这发生在 vLLM 服务进程里，不在训练的任何 rank 上：以下处理请在该服务上进行。",
+    ),
     "did-not-come": (
         "{ranks} did not report the timeout, so the others waited for it: look there first.",
         "{ranks} 没有报告超时，其余 rank 等的就是它：请先查那里。",

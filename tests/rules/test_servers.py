@@ -1,0 +1,35 @@
+"""A vLLM server's log beside a trainer's: what fails in it is no rank's."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.reading import RunReading
+
+STEPS = "".join(f"[rank0]: step {step}/60 loss {2 / step:.4f}\n" for step in range(1, 13))
+ILLEGAL = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n"
+SERVER = (
+    "(APIServer pid=100) INFO 03-14 02:00:02 [api_server.py:1800] vLLM API server version 0.11.0\n"
+    "(EngineCore_DP0 pid=211) ERROR 03-14 02:01:00 [core.py:710] EngineCore encountered a fatal error.\n"
+    "(EngineCore_DP0 pid=211) ERROR 03-14 02:01:00 [core.py:710] "
+)
+ELASTIC = (
+    "E0314 02:01:20.1 2210 torch/distributed/elastic/multiprocessing/api.py:984] failed (exitcode: 1)"
+    " local_rank: 0 (pid: 2341) of binary: python3\n"
+)
+
+
+@pytest.mark.parametrize(("start", "served"), [(SERVER, True), (STEPS, False)])
+def test_what_fails_in_a_server_is_no_ranks(
+    catalogue: Catalogue, matcher: Matcher, start: str, served: bool
+) -> None:
+    reading = RunReading(catalogue, matcher)
+    for name, text in {"train.log": STEPS + ELASTIC, "other.log": start + ILLEGAL}.items():
+        reading.feed(LineReader(name).feed(text.encode()))
+    primary = reading.diagnose().primary
+    assert primary is not None and primary.rule == "cuda-illegal-memory-access"
+    assert primary.fixes[0].startswith("It happened in the vLLM server") == served
+    assert (primary.step is None) == served and (not served or primary.rank is None)
