@@ -73,6 +73,7 @@ def test_conditions_that_are_no_first_rank(guard: str) -> None:
         """
         if rank == 0:
             dist.all_reduce(loss, group=leaders)
+            dist.barrier(leaders)
         """,
         """
         if rank == 0:

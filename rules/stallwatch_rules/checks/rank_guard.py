@@ -20,7 +20,7 @@ _COLLECTIVES = {
     *("all_gather", "all_gather_object", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all"),
 }
 _WAITS_OF_ACCELERATE = {"wait_for_everyone", "save_state", "gather", "gather_for_metrics"}
-_GROUPS = ("group", "process_group")
+_GROUP_FIRST = {"barrier", "monitored_barrier"}  #: the others take the group third or after
 _RANKS = {"rank", "local_rank", "global_rank", "world_rank", "process_index", "local_process_index"}
 _RANK_CALLS = {"get_rank", "get_global_rank", "get_local_rank"}
 _FIRST = {
@@ -122,7 +122,8 @@ def _needs_all(call: Call, script: Script, config: DsConfig | None) -> bool:
     owner = call.owner.rsplit(".", 1)[-1].lower()
     if call.last in _COLLECTIVES:
         of_torch = owner in ("dist", "distributed", "comm", "deepspeed")
-        return of_torch and not call.open and all(call.argument(name) is None for name in _GROUPS)
+        group = call.argument("group", 0 if call.last in _GROUP_FIRST else 2)
+        return of_torch and not call.open and group is None
     if call.last in _WAITS_OF_ACCELERATE:
         return owner == "accelerator" and (call.last != "save_state" or config is not None)
     zero3 = config is not None and config.stage == 3
