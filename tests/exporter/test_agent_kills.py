@@ -56,3 +56,39 @@ def test_the_kernel_is_asked_while_the_command_runs(tmp_path: Path) -> None:
     assert watch.counted() is False
     events.write_text("oom 4\noom_kill 3\n")
     assert watch.counted() is True
+
+
+def test_what_the_machine_counts_after_a_kill_is_anothers(run: Any, tmp_path: Path) -> None:
+    machine = tmp_path / "proc" / "vmstat"
+    machine.parent.mkdir()
+    machine.write_text("oom_kill 4\n")
+    endings = EndingWatch(tmp_path / "proc", tmp_path / "cgroup")
+    run.agent.memory.counted, run.agent.memory.killed = endings.counted, endings.killed
+    run.agent.memory.command(12 * GIB, 128 * GIB)
+    for rank in (0, 1):
+        run.agent.memory.rank(rank, {"resident_bytes": 6 * GIB})
+    run.steps(1, 10)
+    run.say(KILLED)
+    run.wait(2)
+    machine.write_text("oom_kill 5\n")  # of another job
+    run.wait(8)
+    ending = run.agent.judged(endings.ending(1, seconds=60.0, now=run.now, last_lines=[KILLED]))
+    run.agent.end(ending, run.now)
+    assert {one.rule for one in run.told} == {OUTSIDE} and ending.kind == "failed"
+
+
+def test_a_run_that_goes_on_after_a_kill_may_be_killed_once_more(tmp_path: Path) -> None:
+    machine = tmp_path / "proc" / "vmstat"
+    machine.parent.mkdir()
+    machine.write_text("oom_kill 4\n")
+    endings = EndingWatch(tmp_path / "proc", tmp_path / "cgroup")
+    endings.killed((10,))
+    machine.write_text("oom_kill 5\n")
+    endings.killed((10,))
+    assert endings.counted() is False
+    endings.killed((20,))  # another kill
+    assert endings.counted() is True
+    endings.killed((10,))
+    machine.write_text("oom_kill 6\n")
+    endings.killed(None)
+    assert endings.ending(-9, seconds=1.0, now=1.0).kind == "oom-killed"

@@ -86,11 +86,11 @@ def _miner(
     pid: int,
     notice: Notice,
     linger: float,
-    counted: Callable[[], bool | None],
+    endings: EndingWatch,
 ) -> Miner | None:
     """The thread that watches; none where the system gives no more threads, as the command goes on."""
     try:
-        return Miner(opening, queue, pid, notice, linger, counted)
+        return Miner(opening, queue, pid, notice, linger, endings)
     except RuntimeError as error:
         notice(f"the run cannot be watched ({error}); the command goes on")
         return None
@@ -148,7 +148,7 @@ def _run_command(
         relay.attach(capture.send, capture.resize)
         if capture.problem:
             notice(f"the output cannot be carried through and read ({capture.problem}); the command goes on")
-        miner = _miner(opening, queue, capture.pid, notice, settings.linger_seconds, endings.counted)
+        miner = _miner(opening, queue, capture.pid, notice, settings.linger_seconds, endings)
         returncode = capture.wait()
         ended = time.time()
         # What comes from here on is too late to have ended the command.

@@ -19,6 +19,8 @@ _HOW_STOPPED = (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
 # What sys.exit(-n) becomes in a launcher that passes its worker's status on: 256 - n.
 _PASSED_ON = {256 - number: signal.Signals(number) for number in (6, 7, 9, 11, 15)}
 
+Kill = tuple[int | None]  #: which kill is meant: that at this step
+
 
 class EndingWatch:
     """Reads the kernel's counters before the command starts, and tells how it ended afterwards."""
@@ -27,11 +29,26 @@ class EndingWatch:
         self._proc = proc
         self._cgroups = cgroups
         self._before = read_oom_kills(proc, cgroups)
+        self._kill: Kill | None = None
+        self._host: int | None = None  # the machine's count as it was when that kill was seen
 
     def counted(self) -> bool | None:
         """Whether the kernel counted an OOM kill since the command started; ``None``: it cannot be read."""
-        now = read_oom_kills(self._proc, self._cgroups)
+        now = self._now()
         return _oom_kills(self._before, now) is not None if self._before and now else None
+
+    def killed(self, kill: Kill | None) -> None:
+        """A process of the run was killed: what the whole machine counts afterwards is another's kill.
+
+        ``None`` where the run went on after it.
+        """
+        if kill != self._kill:
+            self._kill = kill
+            self._host = read_oom_kills(self._proc, self._cgroups).get("host") if kill is not None else None
+
+    def _now(self) -> dict[str, int]:
+        now = read_oom_kills(self._proc, self._cgroups)
+        return now if self._host is None else {**now, "host": self._host}
 
     def ending(
         self,
@@ -48,7 +65,7 @@ class EndingWatch:
         return classify(
             returncode,
             oom_before=self._before,
-            oom_after=read_oom_kills(self._proc, self._cgroups),
+            oom_after=self._now(),
             seconds=seconds,
             now=now,
             passed_on=passed_on,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from stallwatch_exporter.incident import Ending
-from stallwatch_exporter.running.ending import killed_within
+from stallwatch_exporter.running.ending import Kill, killed_within
 from stallwatch_rules.endings import MemoryKnown
 
 _GIB = 2**30
@@ -39,6 +39,7 @@ class MemoryHeld:
 
     def __init__(self) -> None:
         self.counted: Callable[[], bool | None] = lambda: None  #: asks whether the kernel counted an OOM kill
+        self.killed: Callable[[Kill | None], None] = lambda _: None  #: tells who counts them of a kill
         self._ranks: dict[int, float] = {}
         self._all = 0
         self._limit = 0

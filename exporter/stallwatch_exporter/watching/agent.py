@@ -78,7 +78,7 @@ class Agent:
         self._hearing = Hearing(self._reading, self._warned, notice)
         self.response = Response(folder, settings.on_stall, probing, notice)
         self._diagnoser.alone, self._diagnoser.launching = self.response.alone, self.response.launching
-        self._diagnoser.memory = self.memory.now
+        self._diagnoser.memory = self.memory
         self._copies = (
             RankCopies(folder.path, redact, notice, settings.keep_gb * 1e9)
             if folder.problem is None

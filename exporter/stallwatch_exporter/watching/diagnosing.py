@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.running.ending_words import detail_in
+from stallwatch_exporter.running.memory_held import MemoryHeld
 from stallwatch_exporter.watching.guard import Guard
 from stallwatch_exporter.watching.incidents import redacted
 from stallwatch_exporter.watching.stall import StallState
-from stallwatch_rules.endings import Left, MemoryKnown
+from stallwatch_rules.diagnosis.kills import FROM_OUTSIDE, SIGKILL
+from stallwatch_rules.endings import Left
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
@@ -33,7 +35,7 @@ class Diagnoser:
         self._clock = clock
         self.stacks: StallStacks | None = None  #: of the stall that is now
         self.left: list[Left] = []  #: ranks that ended by themselves before the others
-        self.memory: Callable[[], MemoryKnown | None] = lambda: None  #: what is known of it now
+        self.memory = MemoryHeld()  #: what is known of it now
         self.alone: Callable[[], bool] = lambda: False  #: whether the command is a single process
         self.launching: Callable[[], bool] = lambda: False  #: whether its launcher has started no rank yet
         self._launching = False
@@ -78,9 +80,12 @@ class Diagnoser:
             stalled=state is not None and state.stalled,
             waited=state.seconds if state is not None and by_hand else None,
             language=self._language,
-            memory=ending.memory if ending else self.memory(),
+            memory=ending.memory if ending else self.memory.now(),
             left=self.left,
         )
+        if ending is None:
+            kill = any(one.rule in (SIGKILL, FROM_OUTSIDE) and one.harm == "fatal" for one in found.findings)
+            self.memory.killed((found.progress.last_step,) if kill else None)
         if found.primary is not None and found.primary.rule == SILENT_HANG:
             if ending is None and not self._reading.tracker.progressed:
                 self._launching = self.launching()  # its processes are gone at the end

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.notices import surviving
 from stallwatch_exporter.running.bytequeue import ByteQueue, Chunk
+from stallwatch_exporter.running.ending import EndingWatch
 from stallwatch_exporter.running.hostmemory import memory_limit, resident_bytes
 from stallwatch_exporter.serving.server import MetricsServer
 from stallwatch_exporter.watching.agent import Agent
@@ -104,11 +105,11 @@ class Miner:
         pid: int,
         notice: Notice,
         linger: float = 0.0,
-        counted: Callable[[], bool | None] = lambda: None,
+        endings: EndingWatch | None = None,
     ) -> None:
         """`linger`: how many seconds /metrics may stay after the end, for a Prometheus to read it.
 
-        `counted` tells whether the kernel counted an OOM kill since the command started.
+        `endings` tells whether the kernel counted an OOM kill since the command started.
         """
         self._open_agent = open_agent
         self._queue = queue
@@ -119,7 +120,7 @@ class Miner:
         self._read_until = self._copy_until = float("inf")
         self._faults = 0
         self._linger = linger
-        self._counted = counted
+        self._endings = endings
         self._concluded = threading.Event()
         self._result: tuple[Agent, Ending, Diagnosis] | None = None
         self._thread = threading.Thread(target=self._run, name="stallwatch agent", daemon=True)
@@ -157,7 +158,8 @@ class Miner:
         try:
             agent, server = self._open_agent()
             agent.response.watch(self._pid)
-            agent.memory.counted = self._counted
+            if self._endings is not None:
+                agent.memory.counted, agent.memory.killed = self._endings.counted, self._endings.killed
             self._mine(Mining(agent, self._queue, self._pid))
             if self._judge is not None:
                 ending = agent.judged(self._judge(list(agent.last_lines)))
