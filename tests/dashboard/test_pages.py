@@ -229,6 +229,18 @@ def test_without_incidents_the_page_says_what_comes_up_there() -> None:
     assert not app.exception and "There is no incident" in texts(app, "info")
 
 
+@pytest.mark.parametrize(("language", "word"), [("en", "cannot be read"), ("zh", "无法读取事件")])
+def test_incidents_that_cannot_be_read_are_not_called_none(home: Path, language: str, word: str) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "incidents.db").write_text("not a database, and longer than the head of one. " * 20)
+    for asked in ({}, {"incident": "stuck/1"}):
+        app = page("incidents", lang=language, **asked)
+        told = texts(app, "warning")
+        assert not app.exception and word in told and "not a database" in told
+        others = texts(app, "markdown", "info")
+        assert not any(none in others for none in ("No incidents yet", "还没有事件", "stuck"))
+
+
 def test_an_incident_tells_what_is_wrong_and_takes_what_people_say(
     stuck: RunFolder, home: Path, make_incident: Callable[..., Incident]
 ) -> None:

@@ -16,10 +16,20 @@ from stallwatch_rules.stacks.listing import folded
 from stallwatch_rules.stacks.words import sentence
 
 
+def missing() -> bool:
+    """Whether incidents cannot be read, which is no news that there are none: says so, and why."""
+    why = shared().cases.unreadable()
+    if why is not None:
+        st.warning(markdown(say("incidents_unreadable", why)), icon=":material/warning:")
+    return why is not None
+
+
 def draw_incident(key: str) -> None:
     """The page of the incident of this id, drawn again every few seconds while it is open."""
     incident = shared().incident(key)
     if incident is None:
+        if missing():
+            return
         st.info(markdown(say("no_such_incident", key)), icon=":material/search_off:")
         return
     st.fragment(_live, run_every="3s" if incident.status == "open" else None)(key)

@@ -7,7 +7,7 @@ from typing import Any
 import streamlit as st
 
 from stallwatch_dashboard.pages.common import head, into_address, leave_fragments, say, switch, zone
-from stallwatch_dashboard.pages.incident import draw_incident
+from stallwatch_dashboard.pages.incident import draw_incident, missing
 from stallwatch_dashboard.pages.incidents_table import incident_table
 from stallwatch_dashboard.sources.embedded import shared
 from stallwatch_exporter.incident import Incident
@@ -66,6 +66,8 @@ def _list(words: list[str], kinds: list[str]) -> None:
     source = shared()
     every = source.cases.incidents(limit=_MOST)
     if not every:
+        if missing():
+            return
         with st.container(border=True, key="verdict-quiet"):
             st.markdown(f"### {say('no_incidents')}")
             st.write(say("no_incidents_next"))

@@ -16,6 +16,7 @@ from stallwatch_alerts.delivery.records import Delivery
 from stallwatch_alerts.people import People, Silence
 from stallwatch_alerts.store import Change, IncidentStore
 from stallwatch_exporter.incident import Incident
+from stallwatch_rules.text.redact import redact
 
 _log = logging.getLogger(__name__)
 _UNREADABLE = (SQLAlchemyError, msgspec.MsgspecError, OSError)
@@ -46,6 +47,14 @@ class Casebook:
     ) -> list[Incident]:
         """The newest first."""
         return self._read(lambda store: store.list(run, status, limit), [])
+
+    def unreadable(self) -> str | None:
+        """Why there is nothing to tell, without secrets; None where incidents can be read."""
+        try:
+            self._opened().list(limit=1)
+        except _UNREADABLE as error:
+            return _plain(error)
+        return None
 
     def incident(self, key: str) -> Incident | None:
         """The one of this id."""
@@ -114,6 +123,12 @@ class Casebook:
             raise NotKept(type(error).__name__) from error
         if done is False:
             raise NotKept("there is no such incident in the database")
+
+
+def _plain(error: Exception) -> str:
+    """The driver's first line: SQLAlchemy's own texts hold statements and values, some of them addresses."""
+    own = getattr(error, "orig", None) or (error if isinstance(error, OSError) else "")
+    return redact((str(own).splitlines() or [type(error).__name__])[0][:200])
 
 
 def _exactly(name: str) -> str:
