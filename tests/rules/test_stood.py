@@ -35,6 +35,7 @@ def read(known: Catalogue, matcher: Matcher, end: str, first: str = SAVING) -> D
     ("end", "rule"),
     [
         (CANCELLED, "slurm-cancelled"),
+        ("srun: Job step aborted: Waiting up to 32 seconds.\n" + CANCELLED, "slurm-cancelled"),
         (TIME_LIMIT, "slurm-time-limit"),
         (TERMINATED, "secondary-sigterm-cascade"),
     ],

@@ -92,7 +92,7 @@ def conclude(
     )
     by_hand = _by_hand(found, exceptions, question)
     clock = read_clock(
-        streams, tracker, question.now, question.threshold, by_hand=by_hand, ended=told_end(found)
+        streams, tracker, question.now, question.threshold, by_hand=by_hand, ended=told_end(found, streams)
     )
     facts = RunFacts(
         advances=lead.advances if lead is not None else 0,

@@ -25,15 +25,23 @@ ENDS = ENDED_BY | {SIGTERM}  #: rules of a run that is ended from outside
 FEW = 0.25  #: share of the ranks that may stand apart, beside one
 
 
-def told_end(found: list[Found]) -> End | None:
-    """When the run was ended from outside, as the log tells; `None` where it went on or tells no time."""
-    ends = [one for one in found if one.rule in ENDS and one.hits and one.followed < SURVIVED]
-    lines = [hits.first.line for one in ends for hits in one.hits.values()]
-    times = [place.time for one in ends for place in one.occurrences]
-    if not lines or any(time is None for time in times):
+def told_end(found: list[Found], streams: Streams) -> End | None:
+    """When the run was ended from outside, as the log tells; `None` where it went on or tells no time.
+
+    Not every line of an end has a time: srun's first words have none, slurmstepd's next to it have.
+    """
+    ends = [one for one in found if one.rule in ENDS and one.followed < SURVIVED]
+    told = [
+        (time, line.text)
+        for one in ends
+        for key, hits in one.hits.items()
+        for line in (hits.first.line, hits.last.line)
+        if (time := streams[key].when(line)) is not None
+    ]
+    if not told:
         return None
-    first = earliest(lines)
-    return None if first.time is None else End(first.time, CANCELLED in first.text)
+    time, text = min(told)
+    return End(time, CANCELLED in text)
 
 
 def is_end(one: Found) -> bool:
