@@ -89,7 +89,7 @@ def _text(value: Any) -> str | None:
 
 
 def _unknown(config: DsConfig, part: str, name: str, key: str, known: set[str]) -> Remark:
-    near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.75)
+    near = difflib.get_close_matches(str(key), sorted(known), n=1, cutoff=0.75)
     return Remark(
         "parameter-unknown",
         "likely",

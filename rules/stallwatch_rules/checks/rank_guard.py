@@ -77,10 +77,10 @@ def _compared(operator: ast.cmpop, to: ast.expr) -> bool | None:
     """``== 0`` and ``in (-1, 0)`` against ``!= 0``, ``> 0`` and ``not in [-1, 0]``."""
     try:
         value = ast.literal_eval(to)
-    except ValueError:
+    except (ValueError, TypeError, MemoryError, RecursionError):
         return None
     if isinstance(operator, (ast.In, ast.NotIn)):
-        if not isinstance(value, (tuple, list, set)) or not set(value) <= {-1, 0}:
+        if not isinstance(value, (tuple, list, set)) or any(one not in (-1, 0) for one in value):
             return None
         return isinstance(operator, ast.In)
     if value != 0 or isinstance(value, bool):

@@ -61,8 +61,8 @@ def _trains(call: Call) -> bool:
 
 def _compared(script: Script, call: Call, config: DsConfig, own: bool) -> Iterator[Remark]:
     named = call.argument("deepspeed")
-    this = isinstance(named, ast.Constant) and isinstance(named.value, str)
-    if this and PurePath(str(ast.literal_eval(named or call.node))).name != PurePath(config.file).name:
+    file = named.value if isinstance(named, ast.Constant) and isinstance(named.value, str) else None
+    if file is not None and PurePath(file).name != PurePath(config.file).name:
         return
     for path, (argument, default) in COMPARED.items():
         value = config.get(*path)
@@ -74,7 +74,7 @@ def _compared(script: Script, call: Call, config: DsConfig, own: bool) -> Iterat
         wanted = default if given is None else _literal(given)
         if wanted is None or value == wanted or _excused(call, argument):
             continue
-        certain = this and (given is not None or own)
+        certain = file is not None
         yield _differs(script, call, ".".join(path), value, argument, wanted, certain, given is None)
 
 
@@ -92,7 +92,7 @@ def _literal(node: ast.expr) -> Any:
     """The number or flag that stands there; ``None`` for what is none."""
     try:
         value = ast.literal_eval(node)
-    except ValueError:
+    except (ValueError, TypeError, MemoryError, RecursionError):
         return None
     return value if isinstance(value, (bool, int, float)) else None
 
