@@ -201,9 +201,11 @@ class StreamReading:
         self._note_exceptions()
         self.index += left_out
         self.plain += left_out
-        self.timelines.leave_out(int(self._gaps.losses - self._losses))
+        losses = int(self._gaps.losses - self._losses)
+        self.timelines.leave_out(losses)
         self.templates.partial = True
-        self._left_out, self._losses = self._gaps.lines, self._gaps.losses
+        self._left_out = self._gaps.lines
+        self._losses += losses  # a part of one waits for the next gap
 
     def _note_exceptions(self) -> None:
         self.in_exception = self.tracebacks.busy or self.crashes.busy

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -266,6 +268,30 @@ def test_a_version_in_the_midst_of_a_long_log_is_known(engine: Engine, text: str
     log = "\n".join([*steps[:120], text, *steps[120:], ""]).encode()
     reading, _, _ = read(engine, {"rank0.log": log})
     assert reading.diagnose().environment == versions_in(text) != {}
+
+
+def steps_of(diagnosis: Diagnosis) -> dict[str, tuple[int | str | None, ...]]:
+    """When each rule fired first and last, and how many steps are said to have followed."""
+    found = {}
+    for one in diagnosis.findings:
+        followed = re.search(r"(\d+) (?:steps )?followed", one.note)
+        found[one.rule] = (one.first.step, one.last.step, followed and followed[1])
+    return found
+
+
+@pytest.mark.parametrize("form", range(3))
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_steps_of_seldom_findings_are_those_of_a_log_that_is_read_whole(
+    engine: Engine, seed: int, form: int
+) -> None:
+    """Those of form 0 name no step: there, how many followed is counted."""
+    log = log_of(Recipe(seed, form, steps=1500, notices=0.01, faults=(0, 1, 0, 1), ends=""))
+    whole, lines, _ = read(engine, {"rank0.log": log}, None)
+    sieved, few, _ = read(engine, {"rank0.log": log}, replace(SMALL, cell=65_536))
+    assert few < lines / 5
+    expected = steps_of(whole.diagnose())
+    assert len(expected) >= 3
+    assert steps_of(sieved.diagnose()) == expected
 
 
 def test_most_lines_of_a_long_log_are_not_read(engine: Engine) -> None:

@@ -46,6 +46,13 @@ def pick_last(scanner: BlockScanner, view: bytes, met: set[int], probe: int) -> 
     return None
 
 
+def last_before(scanner: BlockScanner, view: bytes, end: int, probe: int) -> list[int]:
+    """Offsets of the last metric of each kind among the ``probe`` bytes before an offset."""
+    picked = Picked()
+    _look(scanner, view, max(0, end - probe), end, 0, picked)
+    return list(picked.last.values())
+
+
 def pick(scanner: BlockScanner, view: bytes, index: int, met: set[int], share: int, probe: int) -> Picked:
     """The metrics to read of a cell; ``met`` are the kinds of this stretch so far, and is added to."""
     picked = Picked()

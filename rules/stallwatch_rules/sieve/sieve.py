@@ -20,7 +20,7 @@ from stallwatch_rules.matching.segments import LineEnds, Segments
 from stallwatch_rules.matching.signscan import Found, SignScanner
 from stallwatch_rules.sieve.blocks import block_at
 from stallwatch_rules.sieve.bulk import Bulk, RawRules
-from stallwatch_rules.sieve.metrics import KINDS, Picked, pick, pick_last
+from stallwatch_rules.sieve.metrics import KINDS, Picked, last_before, pick, pick_last
 from stallwatch_rules.sieve.state import SieveSizes, SieveState, wording
 from stallwatch_rules.sieve.watched import SERIES, TRACEBACK, WATCHES
 
@@ -209,18 +209,20 @@ class _Sifting:
         for order, unit in enumerate(units[:room].tolist()):
             self._read(unit, *self._state.window(met + order, self._sizes))
         for unit in {int(units[0]), int(units[-1])}:
-            self._read_next_metrics(unit)
+            self._read_metrics_around(unit)
         if room < len(units):
             bulk = Bulk(self._engine.rules, target, self._segments, self._view)
             groups = bulk.groups(units[room:][~self._told[units[room:]]])
             self._bulk.append((self._engine.rules.targets[target].rule, groups))
         return units
 
-    def _read_next_metrics(self, unit: int) -> None:
-        """Read the first metrics behind a segment: they tell the step in which it came."""
+    def _read_metrics_around(self, unit: int) -> None:
+        """Read the last metrics before a segment and the first ones behind: they tell the step it came in."""
+        sizes, scanner = self._sizes, self._engine.metrics
         start = self._segments.start(unit)
-        near = memoryview(self._view)[start : start + self._sizes.probe]
-        offsets = [start + end for end in self._engine.metrics.first(near, self._sizes.next_metrics)]
+        near = memoryview(self._view)[start : start + sizes.probe]
+        offsets = [start + end for end in scanner.first(near, sizes.next_metrics)]
+        offsets += last_before(scanner, self._view, start, sizes.probe)
         if offsets:
             self._mask[self._segments.at(offsets)] = True
 
@@ -287,22 +289,16 @@ class _Sifting:
 
     def _parts(self, picked: Picked) -> list[Left | Piece]:
         segments, ranges = self._segments, self._ranges()
-        hidden = self._hidden(picked)
-        losses = self._losses(picked, ranges)
+        hidden, loss = self._hidden(picked), self._uncounted_loss(picked)
         parts: list[Left | Piece] = []
         at = 0
         for first, behind in ranges:
             if first > at:
-                parts.append(self._left(at, first, hidden))
+                parts.append(self._left(at, first, hidden, loss))
             parts += self._pieces(first, behind)
             at = behind
         if at < segments.count:
-            parts.append(self._left(at, segments.count, hidden))
-        for number in range(len(parts) - 1, -1, -1):  # where in the cell they stood matters little
-            part = parts[number]
-            if losses and isinstance(part, Left):
-                parts[number] = part._replace(losses=losses)
-                break
+            parts.append(self._left(at, segments.count, hidden, loss))
         return parts
 
     def _ranges(self) -> list[tuple[int, int]]:
@@ -314,9 +310,20 @@ class _Sifting:
         edges = np.flatnonzero(read[1:] != read[:-1]).tolist()
         return list(zip(edges[::2], edges[1::2], strict=True))
 
-    def _left(self, first: int, behind: int, hidden: Sequence[tuple[int, frozenset[str]]]) -> Left:
+    def _left(
+        self,
+        first: int,
+        behind: int,
+        hidden: Sequence[tuple[int, frozenset[str]]],
+        loss: re.Pattern[bytes] | None,
+    ) -> Left:
+        segments = self._segments
         kinds = next((kinds for start, kinds in hidden if behind > start), _NONE)
-        return Left(behind - first, self._segments.line_ends(first, behind), kinds)
+        losses = 0
+        if loss is not None:
+            end = segments.start(behind) if behind < segments.count else len(self._view)
+            losses = len(loss.findall(self._view, segments.start(first), end))
+        return Left(behind - first, segments.line_ends(first, behind), kinds, losses)
 
     def _pieces(self, first: int, behind: int) -> list[Piece]:
         """A range of segments; a line that stands for others is a piece of its own."""
@@ -350,23 +357,18 @@ class _Sifting:
             found.append((start, series))
         return found[::-1]
 
-    def _losses(self, picked: Picked, ranges: Sequence[tuple[int, int]]) -> int:
-        """Lines with a loss and without a step that are left out of this cell.
+    def _uncounted_loss(self, picked: Picked) -> re.Pattern[bytes] | None:
+        """What stands once in each line with a loss and without a step, where such lines are left out.
 
         Beside a progress bar they have its step, so that nobody asks how many they are.
         """
         if picked.frequent(_DICT, self._sizes.samples) is None or _DICT not in picked.last:
-            return 0
+            return None
         if _BAR in picked.last:
-            return 0
+            return None
         unit = int(self._segments.at([picked.last[_DICT]])[0])
         text = self._segments.text(unit)
-        sign = next((sign for sign in _SIGNED if sign in text), None)
-        if sign is None or b"step" in text:
-            return 0
+        if b"step" in text:
+            return None
         # Python's expressions look for a text a third faster than bytes.count does.
-        return max(0, len(re.findall(sign, self._view)) - self._read_losses(sign, ranges))
-
-    def _read_losses(self, sign: bytes, ranges: Sequence[tuple[int, int]]) -> int:
-        start = self._segments.start
-        return sum(self._view.count(sign, start(first), start(behind)) for first, behind in ranges)
+        return next((re.compile(sign) for sign in _SIGNED if sign in text), None)

@@ -24,10 +24,10 @@ class SieveSizes:
     stretch_cells: int = 32
     dense_cells: int = 4  #: at a stretch's start, in which everything is looked for
     dense_every: int = 8  #: behind them, so many have one of these
-    novel: tuple[int, int] = (4, 12)  #: segments before and behind a rule's first match in a stretch
-    novel_windows: int = 12  #: so many; what is new after them has the small window
-    known: tuple[int, int] = (1, 3)  #: around its next matches
-    known_windows: int = 3
+    novel: tuple[int, int] = (4, 20)  #: segments before and behind a rule's first match in a stretch
+    novel_windows: int = 20  #: so many; what is new after them has the small window
+    known: tuple[int, int] = (1, 4)  #: around its next matches
+    known_windows: int = 6
     rule_lines: int = (
         200  #: a rule's lines that are read; the others are counted, except a cell's first and last
     )
