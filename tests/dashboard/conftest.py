@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +135,23 @@ def wait_for() -> Callable[..., None]:
             time.sleep(0.02)
 
     return wait
+
+
+@pytest.fixture(scope="session")
+def ask_app() -> Callable[[Any, dict[str, Any]], list[MutableMapping[str, Any]]]:
+    """What an ASGI application sends in answer to a scope. Browser tests keep a loop in the main thread."""
+
+    def ask(app: Any, scope: dict[str, Any]) -> list[MutableMapping[str, Any]]:
+        sent: list[MutableMapping[str, Any]] = []
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            sent.append(message)
+
+        async def receive() -> MutableMapping[str, Any]:
+            return {}
+
+        with ThreadPoolExecutor(1) as apart:
+            apart.submit(asyncio.run, app(scope, receive, send)).result()
+        return sent
+
+    return ask

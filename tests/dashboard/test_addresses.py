@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -44,18 +44,18 @@ def test_pages_and_what_streamlit_serves_are_left_alone(path: str) -> None:
 
 
 @pytest.mark.parametrize(("accept", "status"), [("text/html,*/*;q=0.8", 307), ("*/*", 200)])
-def test_only_a_persons_browser_is_led(accept: str, status: int) -> None:
-    sent: list[Any] = []
-
+def test_only_a_persons_browser_is_led(ask_app: Callable[..., Any], accept: str, status: int) -> None:
     async def application(_scope: Any, _receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
-    async def collect(message: Any) -> None:
-        sent.append(message)
-
-    scope = {"type": "http", "method": "GET", "path": "/post-mortem", "query_string": b"lang=zh"}
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": "GET",
+        "path": "/post-mortem",
+        "query_string": b"lang=zh",
+    }
     scope["headers"] = [(b"accept", accept.encode())]
-    asyncio.run(Signposts(application)(scope, None, collect))  # type: ignore[arg-type]
+    sent = ask_app(Signposts(application), scope)
     assert sent[0]["status"] == status
     assert (b"location", b"/postmortem?lang=zh") in sent[0]["headers"] or status == 200
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,25 +14,30 @@ SCRIPT = "/component/stallwatch_dashboard.pages.board.plotly/plotly.min.js"
 OURS = "/component/stallwatch_dashboard.pages.board.board/board.js"
 
 
-def answer(path: str, status: int = 200, has: bytes = b"") -> tuple[int, dict[bytes, bytes], bytes]:
-    """Of the middleware in front of an application, to a browser that has what is so marked."""
-    sent: list[Any] = []
-
-    async def application(_scope: Any, _receive: Any, send: Any) -> None:
-        headers = [(b"Cache-Control", b"public"), (b"content-type", b"text/javascript")]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"x"})
-
-    async def collect(message: Any) -> None:
-        sent.append(message)
-
-    scope = {"type": "http", "path": path, "headers": [(b"if-none-match", has)] if has else []}
-    asyncio.run(Lasting(application)(scope, None, collect))  # type: ignore[arg-type]
-    headers = {name.lower(): value for name, value in sent[0]["headers"]}
-    return sent[0]["status"], headers, sent[1]["body"]
+Answer = Callable[..., tuple[int, dict[bytes, bytes], bytes]]
 
 
-def test_the_script_is_sent_once_and_again_with_its_next_version(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def answer(ask_app: Callable[..., Any]) -> Answer:
+    """That of the middleware in front of an application, to a browser that has what is so marked."""
+
+    def ask(path: str, status: int = 200, has: bytes = b"") -> tuple[int, dict[bytes, bytes], bytes]:
+        async def application(_scope: Any, _receive: Any, send: Any) -> None:
+            headers = [(b"Cache-Control", b"public"), (b"content-type", b"text/javascript")]
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": b"x"})
+
+        headers = [(b"if-none-match", has)] if has else []
+        sent = ask_app(Lasting(application), {"type": "http", "path": path, "headers": headers})
+        told = {name.lower(): value for name, value in sent[0]["headers"]}
+        return sent[0]["status"], told, sent[1]["body"]
+
+    return ask
+
+
+def test_the_script_is_sent_once_and_again_with_its_next_version(
+    answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(caching, "version", lambda _name: "6.1")
     status, headers, body = answer(SCRIPT)
     assert (status, body, headers[b"content-type"]) == (200, b"x", b"text/javascript")
@@ -45,7 +50,7 @@ def test_the_script_is_sent_once_and_again_with_its_next_version(monkeypatch: py
 
 
 @pytest.mark.parametrize(("path", "status"), [(SCRIPT, 404), (OURS, 200)])
-def test_everything_else_stays_as_it_is(path: str, status: int) -> None:
+def test_everything_else_stays_as_it_is(answer: Answer, path: str, status: int) -> None:
     headers = {b"cache-control": b"public", b"content-type": b"text/javascript"}
     assert answer(path, status, has=b'W/"other"') == (status, headers, b"x")
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import bz2
 import gzip
 import io
 import pickle
 import tarfile
 import zipfile
-from collections.abc import MutableMapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -197,27 +195,21 @@ def test_too_much_names_the_largest() -> None:
 class TestGate:
     """Streamlit's address for uploads, asked without a browser."""
 
+    @pytest.fixture(autouse=True)
+    def _asked(self, ask_app: Callable[..., Any]) -> None:
+        self.ask_app = ask_app
+
     def ask(
         self, ledger: Ledger, session: str, size: int | None, method: str = "PUT", inner: int = 204
     ) -> int:
-        seen: list[MutableMapping[str, Any]] = []
-
         async def app(_scope: Any, _receive: Any, send: Any) -> None:
             await send({"type": "http.response.start", "status": inner, "headers": []})
-
-        async def send(message: MutableMapping[str, Any]) -> None:
-            seen.append(message)
-
-        async def receive() -> MutableMapping[str, Any]:
-            return {}
 
         headers = [] if size is None else [(b"content-length", str(size).encode())]
         path = f"/base/_stcore/upload_file/{session}/f{size}"
         scope = {"type": "http", "method": method, "path": path, "headers": headers}
         gate = UploadGate(app, ledger, 100, lambda one: one != "gone")
-        with ThreadPoolExecutor(1) as apart:  # a browser test before this one keeps a loop in this thread
-            apart.submit(asyncio.run, gate(scope, receive, send)).result()
-        return int(seen[0]["status"])
+        return int(self.ask_app(gate, scope)[0]["status"])
 
     def test_only_sessions_that_were_offered_it(self) -> None:
         ledger = Ledger()
