@@ -16,7 +16,7 @@ from stallwatch_exporter.probe.layout import LayoutProblem
 from stallwatch_exporter.probe.stacks import SIGNAL
 from stallwatch_exporter.rings.presence import is_there
 from stallwatch_exporter.rings.reader import RingReader
-from stallwatch_exporter.stacks.processes import condition
+from stallwatch_exporter.stacks.processes import condition, family
 
 _NAME = re.compile(r"(\d+)-(\d+)-(\d+)")
 # In clusters that number their pods (Kubeflow's PyTorchJob), a launcher has a RANK of its own.
@@ -67,9 +67,8 @@ def is_alone(rings: Path | None, command: int | None) -> bool:
     if command is None:
         return False
     try:
-        top = psutil.Process(command)
-        family = [top, *top.children(recursive=True)]
-        pythons = [one for one in family if "python" in one.name().lower()]
+        members = family(command)
+        pythons = [one for one in members if "python" in one.name().lower()]
         if len(pythons) != 1 or pythons[0].children() or _LAUNCHED.intersection(pythons[0].environ()):
             return False
     except (psutil.Error, OSError):
@@ -87,11 +86,10 @@ def is_launching(rings: Path | None, command: int | None) -> bool:
     if command is None:
         return False
     try:
-        top = psutil.Process(command)
-        family = [top, *top.children(recursive=True)]
-        launchers = [one for one in family if _launches(one.pid)]  # by name it may be "torchrun"
+        members = family(command)
+        launchers = [one for one in members if _launches(one.pid)]  # by name it may be "torchrun"
         started = [child for one in launchers for child in one.children() if child not in launchers]
-        others = [one for one in family if one not in launchers and "python" in one.name().lower()]
+        others = [one for one in members if one not in launchers and "python" in one.name().lower()]
     except (psutil.Error, OSError):
         return False
     return bool(launchers) and not started and not others and not local_ranks(rings, command)
@@ -125,12 +123,8 @@ def _named(folder: Path, suffix: str) -> Iterable[LocalRank]:
 
 def _without_ring(command: int, known: set[int]) -> list[LocalRank]:
     """Python processes below the command that a launcher gave a rank, and that have no probe."""
-    try:
-        family = psutil.Process(command).children(recursive=True)
-    except (psutil.Error, OSError):
-        return []
     found = []
-    for process in family:
+    for process in family(command)[1:]:
         try:
             if process.pid in known or "python" not in process.name().lower():
                 continue

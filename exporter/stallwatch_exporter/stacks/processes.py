@@ -1,4 +1,4 @@
-"""What the kernel tells of a process from outside: stopped, blocked, ended, or waiting for a file lock.
+"""What the kernel tells of a process from outside: stopped, blocked, ended, or waiting; and what it started.
 
 Files of Linux's ``/proc`` (proc(5)); elsewhere, or where they may not be read, nothing is known.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+
+import psutil
 
 from stallwatch_rules.stacks.records import Condition
 
@@ -19,6 +21,15 @@ _STATES: dict[str, Condition] = {
     "Z": "ended",
     "X": "ended",
 }
+
+
+def family(command: int) -> list[psutil.Process]:
+    """The command and all that it started; nothing where it has ended."""
+    try:
+        leader = psutil.Process(command)
+        return [leader, *leader.children(recursive=True)]
+    except (psutil.Error, OSError):
+        return []
 
 
 def condition(pid: int, proc: Path = PROC) -> Condition:

@@ -14,6 +14,7 @@ from typing import TypeVar
 import psutil
 
 from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.stacks.processes import family
 from stallwatch_exporter.stacks.usercommand import run_line
 
 REPORT, ABORT, COMMAND = "report", "abort", "command "
@@ -53,33 +54,24 @@ def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS
     Asking the system about a process that is stuck in the kernel may never end, so nothing here waits longer
     than `patience` seconds for an answer. Without one only the command is ended: its family is not known.
     """
-    family = _answer(lambda: _family(command), patience)
-    if family is None:
+    there = _answer(lambda: family(command), patience)
+    if there is None:
         _signal(command, signal.SIGTERM)
         # Its number is its own until somebody has waited for it, and may then be another process's.
         if not _answer(lambda: _ends(lambda: _exists(command), grace), grace + patience):
             _signal(command, signal.SIGKILL)
         return
-    if not family:
+    if not there:
         return  # it ended by itself
     _signal(command, signal.SIGTERM)
-    _answer(lambda: _ends(lambda: any(map(_runs, family)), grace), grace + patience)
+    _answer(lambda: _ends(lambda: any(map(_runs, there)), grace), grace + patience)
     # Each by itself: a rank that was stopped could not even take a SIGTERM, and one may give no answer.
-    killing = [threading.Thread(target=_kill, args=(process,), daemon=True) for process in family]
+    killing = [threading.Thread(target=_kill, args=(process,), daemon=True) for process in there]
     for each in killing:
         each.start()
     end = time.monotonic() + patience
     for each in killing:
         each.join(max(0.0, end - time.monotonic()))
-
-
-def _family(command: int) -> list[psutil.Process]:
-    """The command and all that it started; nothing where it has ended."""
-    try:
-        leader = psutil.Process(command)
-        return [leader, *leader.children(recursive=True)]
-    except (psutil.Error, OSError):
-        return []
 
 
 def _answer(question: Callable[[], _Answer], patience: float) -> _Answer | None:

@@ -68,20 +68,19 @@ def _of_missing(primary: Primary, rank: int, told: str, language: str) -> Primar
 
 def of_one_process(diagnosis: Diagnosis, language: str = "en") -> Diagnosis:
     """The diagnosis of a run that is one process: a silent hang's advice speaks of no other ranks."""
-    primary = diagnosis.primary
-    if primary is None or primary.rule != SILENT_HANG:
-        return diagnosis
-    why, fixes = _of_one(language)
-    primary = msgspec.structs.replace(primary, why=why, fixes=fixes)
-    return msgspec.structs.replace(diagnosis, primary=primary)
+    return _with_advice(diagnosis, *_of_one(language))
 
 
 def of_no_rank(diagnosis: Diagnosis, language: str = "en") -> Diagnosis:
     """The diagnosis of a run whose launcher has started no rank yet: the advice is about the launcher."""
+    return _with_advice(diagnosis, *_of_launcher(language))
+
+
+def _with_advice(diagnosis: Diagnosis, why: str, fixes: list[str]) -> Diagnosis:
+    """The diagnosis with this advice in place of the silent hang's own."""
     primary = diagnosis.primary
     if primary is None or primary.rule != SILENT_HANG:
         return diagnosis
-    why, fixes = _of_launcher(language)
     primary = msgspec.structs.replace(primary, why=why, fixes=fixes)
     return msgspec.structs.replace(diagnosis, primary=primary)
 
