@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,8 @@ from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.runs.cri import CriRecord, format_record
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.serving.metrics import RunMetrics
+
+sys.path.insert(0, str(Path(__file__).parent))  # for drivenpages.py
 
 NOW = 1_795_000_000.0
 

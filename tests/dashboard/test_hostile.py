@@ -26,6 +26,7 @@ from stallwatch_rules.report.html import to_html
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
 
 pytest.importorskip("streamlit.testing.v1")
+from drivenpages import page
 from streamlit.testing.v1 import AppTest
 
 pytestmark = pytest.mark.usefixtures("page_settings")
@@ -143,14 +144,6 @@ Elvis has left the building
 Elvis is in the building
 ```
 """
-
-
-def page(name: str, **query: str) -> AppTest:
-    script = f"from stallwatch_dashboard.app import main\nmain({name!r})"
-    app = AppTest.from_string(script, default_timeout=120)
-    for key, value in query.items():
-        app.query_params[key] = value
-    return app.run()
 
 
 def checked(app: AppTest, shows: str = "alert(1)") -> AppTest:

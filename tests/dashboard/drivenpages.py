@@ -1,0 +1,22 @@
+"""Pages as Streamlit runs them, for the tests beside this file."""
+
+from __future__ import annotations
+
+from streamlit.testing.v1 import AppTest
+
+HOSTILE = "<script>alert(1)</script> **bold** [x](javascript:alert(1)) $x$ :red[y]"
+
+
+def page(name: str, **query: str) -> AppTest:
+    """The page of this name, at an address with this query."""
+    app = AppTest.from_string(
+        f"from stallwatch_dashboard.app import main\nmain({name!r})", default_timeout=120
+    )
+    for key, value in query.items():
+        app.query_params[key] = value
+    return app.run()
+
+
+def texts(app: AppTest, *kinds: str) -> str:
+    """What elements of these kinds show."""
+    return "\n".join(str(element.value) for kind in kinds for element in app.get(kind))

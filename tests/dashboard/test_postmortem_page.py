@@ -1,0 +1,92 @@
+"""The post-mortem page as Streamlit runs it: uploads, what is told of them, and reports that are kept."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("streamlit.testing.v1")
+from drivenpages import HOSTILE, page, texts
+from streamlit.testing.v1 import AppTest
+
+pytestmark = pytest.mark.usefixtures("page_settings")
+
+
+def upload(app: AppTest, *files: tuple[str, bytes]) -> AppTest:
+    return app.get("file_uploader")[0].set_value([(name, data, "text/plain") for name, data in files]).run()
+
+
+def recorded(root: Path) -> list[tuple[str, bytes]]:
+    folder = root / "tests" / "recordings" / "zero3-stall" / "ranks"
+    return [(path.name, path.read_bytes()) for path in sorted(folder.glob("*.log"))]
+
+
+def test_uploaded_logs_are_diagnosed_and_a_bad_file_is_named(root: Path) -> None:
+    app = upload(page("postmortem"), *recorded(root), ("junk.bin", bytes(range(256)) * 20))
+    assert not app.exception
+    told = texts(app, "markdown")
+    assert "Failed" in told and "ZeRO" in told and "What to change" in told
+    assert "junk" in texts(app, "warning")
+    assert "zero3-trace-cache-invalidated" in list(app.dataframe[0].value["Rule"])
+    assert "▶" in texts(app, "code")
+    assert len(app.get("download_button")) == 3
+    (board,) = app.get("component_instance")
+    assert [chart["key"] for chart in json.loads(board.proto.json_args)["charts"]] == ["loss", "step_seconds"]
+
+
+def test_a_traceback_that_no_rule_knows_is_shown_as_text() -> None:
+    frames = '  File "train.py", line 3, in <module>\n    f()\n'
+    log = f"Traceback (most recent call last):\n{frames}OddError: {HOSTILE}\n"
+    app = upload(page("postmortem"), ("a.log", log.encode()))
+    assert not app.exception
+    assert HOSTILE in texts(app, "code")
+    assert all("<script>" not in str(element.value).replace("\\<", "") for element in app.markdown)
+    assert "×" not in texts(app, "caption") and "Ranks  " not in texts(app, "caption")  # nothing to tell
+
+
+def test_only_bad_files_leave_a_page_that_says_so() -> None:
+    app = upload(page("postmortem"), ("empty.log", b""), ("broken.gz", b"\x1f\x8b\x08\x00" + b"x" * 50))
+    assert not app.exception
+    warned = texts(app, "warning")
+    assert "empty" in warned and "broken" in warned
+
+
+def test_the_same_files_are_read_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from stallwatch_dashboard.uploads import reading
+
+    reads: list[Any] = []
+    real = reading.read_uploads
+    monkeypatch.setattr(reading, "read_uploads", lambda *a, **k: reads.append(1) or real(*a, **k))
+    app = upload(page("postmortem"), *recorded(root))
+    app.run()
+    assert len(reads) == 1
+
+
+def test_the_whole_upload_may_be_one_archive(root: Path) -> None:
+    import zipfile
+
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, data in recorded(root):
+            archive.writestr(f"logs/{name}", data)
+    app = upload(page("postmortem"), ("logs.zip", packed.getvalue()))
+    assert not app.exception and "ZeRO" in texts(app, "markdown") and "▶" in texts(app, "code")
+
+
+def test_a_report_is_kept_opened_by_its_link_and_deleted(root: Path) -> None:
+    app = upload(page("postmortem"), *recorded(root))
+    app.button(key="keep_report").click().run()
+    assert not app.exception
+    kept = app.query_params["report"]
+    wanted = kept[0] if isinstance(kept, list) else kept
+    app = page("postmortem", report=wanted)
+    assert not app.exception and "Failed" in texts(app, "markdown")
+    assert len(app.get("download_button")) == 3 and "rank0" in texts(app, "caption")
+    app = page("postmortem")
+    app.button(key=f"delete-{wanted}").click().run()
+    assert not app.exception
+    assert "deleted" in texts(page("postmortem", report=wanted), "info")
