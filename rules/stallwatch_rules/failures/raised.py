@@ -77,7 +77,7 @@ def kind_of(raised: Raised) -> Kind:
         return "interrupt"
     if last in _LAUNCHER_NAMES:
         return "wrapper"
-    launched = any(_LAUNCHER_FRAMES.search(frame.path) for frame in raised.frames)
+    launched = any(_LAUNCHER_FRAMES.search(frame.path.replace("\\", "/")) for frame in raised.frames)
     started_python = "python" in raised.message and ".py" in raised.message
     if last == "CalledProcessError" and (launched or started_python):
         return "wrapper"
