@@ -209,7 +209,7 @@ def test_code_that_the_program_ran_is_not_the_program() -> None:
         "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.\n",
         '  File "/e/bin/torchrun", line 8, in <module>\n    sys.exit(main())\n',
         '  File "C:\\e\\lib\\site-packages\\accelerate\\commands\\launch.py", line 9, in simple_launcher\n'
-        "subprocess.CalledProcessError: Command '['python.exe', 'train.py']' returned non-zero exit status 1.\n",
+        "subprocess.CalledProcessError: Command '['python.exe', 't.py']' returned non-zero exit status 1.\n",
     ],
 )
 def test_a_launchers_own_traceback_is_a_wrapper(tail: str) -> None:
