@@ -29,7 +29,13 @@ def draw_board(
     Gives the id of the incident whose name was clicked, once for each click.
     """
     told = [
-        {"key": name, "title": title, "figure": figure.to_json(), "wide": name in wide}
+        {
+            "key": name,
+            "title": title,
+            "figure": figure.to_json(),
+            "wide": name in wide,
+            "height": figure.layout.get("height"),
+        }
         for name, title, figure in charts
     ]
     clicked = _board(charts=told, words={"undo_zoom": say("undo_zoom")}, key=key)

@@ -3,7 +3,7 @@
 "use strict";
 
 const board = document.getElementById("board");
-const drawn = new Map(); // key → {figure, plot, title, undo, told, live}
+const places = new Map(); // key → {figure, plot, title, undo, told, shown, live, near}
 let zoom = null;
 let following = false; // while one chart's zoom is carried over to the others
 
@@ -19,6 +19,18 @@ const widths = new ResizeObserver((entries) => {
     }
   }
 });
+
+// Only what the reader sees is drawn anew, the rest once: drawing takes the page's own thread.
+const sight = new IntersectionObserver(
+  (entries) => {
+    for (const { target, isIntersecting } of entries) {
+      const chart = places.get(target.dataset.chart);
+      if (chart) chart.near = isIntersecting;
+    }
+    work();
+  },
+  { rootMargin: "250px" },
+);
 
 function tell(type, message) {
   window.parent.postMessage({ isStreamlitMessage: true, type, ...message }, "*");
@@ -41,19 +53,24 @@ function add(key) {
   figure.append(caption, plot);
   figure.dataset.chart = key;
   board.append(figure);
-  const chart = { figure, title, undo, plot, told: null, live: null };
-  drawn.set(key, chart);
+  const chart = { figure, title, undo, plot, told: null, shown: null, live: null, near: false };
+  places.set(key, chart);
+  sight.observe(figure);
   return chart;
 }
 
-async function draw(chart, told, words) {
-  chart.title.textContent = told.title;
-  chart.figure.setAttribute("aria-label", told.title);
-  chart.undo.textContent = words.undo_zoom;
-  if (chart.told === told.figure) return;
-  const isNew = chart.told === null;
-  chart.told = told.figure;
-  const { data, layout } = JSON.parse(told.figure);
+function remove(key, chart) {
+  sight.unobserve(chart.figure);
+  widths.unobserve(chart.plot);
+  Plotly.purge(chart.plot);
+  chart.figure.remove();
+  places.delete(key);
+}
+
+async function draw(chart) {
+  const isNew = chart.shown === null;
+  chart.shown = chart.told;
+  const { data, layout } = JSON.parse(chart.told);
   chart.live = layout.xaxis.range;
   if (zoom) layout.xaxis.range = zoom.slice();
   await Plotly.react(chart.plot, data, layout, CONFIG);
@@ -80,7 +97,7 @@ async function setZoom(range) {
   zoom = range;
   following = true;
   try {
-    for (const chart of drawn.values()) {
+    for (const chart of places.values()) {
       chart.undo.hidden = zoom === null;
       if (chart.live === null) continue; // not drawn yet; it will be with this zoom
       await Plotly.relayout(chart.plot, { "xaxis.range": (zoom || chart.live).slice() });
@@ -90,53 +107,74 @@ async function setZoom(range) {
   }
 }
 
-async function render(charts, words, theme) {
+// Give every chart its place, at its height, before any is drawn: Plotly takes the width that it finds, the last
+// of an odd number of charts has the whole row, and what is below the frame does not move.
+function arrange(charts, words, theme) {
   const look = document.documentElement.style;
   if (theme && theme.textColor) look.setProperty("--text", theme.textColor);
   if (theme && theme.backgroundColor) look.setProperty("--page", theme.backgroundColor);
   const keys = new Set(charts.map((chart) => chart.key));
-  for (const [key, chart] of drawn) {
-    if (keys.has(key)) continue;
-    widths.unobserve(chart.plot);
-    Plotly.purge(chart.plot);
-    chart.figure.remove();
-    drawn.delete(key);
+  for (const [key, chart] of places) {
+    if (!keys.has(key)) remove(key, chart);
   }
-  // All places before the first drawing: Plotly takes the width that it finds, and the last of an odd number
-  // of charts has the whole row. A chart whose first number came late takes its place; nothing else moves.
-  charts.forEach(({ key, wide }, index) => {
-    const { figure } = drawn.get(key) || add(key);
-    figure.classList.toggle("wide", wide);
-    if (board.children[index] !== figure) board.insertBefore(figure, board.children[index]);
+  // A chart whose first number came late takes its place; nothing else moves.
+  charts.forEach(({ key, title, figure: told, wide, height }, index) => {
+    const chart = places.get(key) || add(key);
+    chart.figure.classList.toggle("wide", wide);
+    if (board.children[index] !== chart.figure) board.insertBefore(chart.figure, board.children[index]);
+    chart.title.textContent = title;
+    chart.figure.setAttribute("aria-label", title);
+    chart.undo.textContent = words.undo_zoom;
+    if (height) chart.plot.style.minHeight = `${height}px`;
+    chart.told = told;
   });
-  for (const told of charts) {
-    await draw(drawn.get(told.key), told, words);
+  fit();
+}
+
+// What is to be drawn next: what the reader sees, from the top, then what was never drawn.
+function due() {
+  if (document.hidden) return undefined; // a page behind others costs nothing
+  const charts = [...board.children].map((figure) => places.get(figure.dataset.chart));
+  const open = charts.filter((chart) => chart.told !== chart.shown);
+  return open.find((chart) => chart.near) || open.find((chart) => chart.shown === null);
+}
+
+// A chart in sight waits for nothing but clicks and keys, the others until there is nothing else to do.
+function turn() {
+  return new Promise((go) => {
+    const next = due();
+    if (next && !next.near && window.requestIdleCallback) requestIdleCallback(go, { timeout: 1000 });
+    else setTimeout(go);
+  });
+}
+
+// One thing after the other: an update that comes while a chart is drawn waits, and only the newest waits.
+let news = null;
+let working = false;
+async function work() {
+  if (working) return;
+  working = true;
+  try {
+    for (;;) {
+      if (news) arrange(...news);
+      news = null;
+      const chart = due();
+      if (!chart) break;
+      await draw(chart).catch(reportError);
+      await turn();
+    }
+  } finally {
+    working = false;
   }
   fit();
 }
 
-// One drawing after the other: an update that comes while one is drawn waits, and only the newest waits.
-let next = null;
-let drawing = false;
-async function update(args, theme) {
-  next = [args.charts, args.words, theme];
-  if (drawing) return;
-  drawing = true;
-  try {
-    while (next) {
-      const [charts, words, look] = next;
-      next = null;
-      await render(charts, words, look);
-    }
-  } finally {
-    drawing = false;
-  }
-}
-
 window.addEventListener("message", (event) => {
   if (event.source === window.parent && event.data.type === "streamlit:render") {
-    update(event.data.args, event.data.theme);
+    news = [event.data.args.charts, event.data.args.words, event.data.theme];
+    work();
   }
 });
 window.addEventListener("resize", fit);
+document.addEventListener("visibilitychange", work);
 tell("streamlit:componentReady", { apiVersion: 1 });
