@@ -257,6 +257,20 @@ def test_a_sitecustomize_that_fails_fails_as_before(programs: Programs) -> None:
     assert programs.run("print('on')") == programs.run("print('on')", probe=False)
 
 
+def test_little_is_imported_at_the_start_of_a_python(programs: Programs) -> None:
+    programs.rings = programs.folder / f"{os.getpid()}-1"  # of a command that this process started
+    programs.rings.mkdir()
+    code = "import sys; print(*sys.modules)"
+    with_it = {*programs.run(code, rank=None).out.decode().split()}
+    without = {*programs.run(code, rank=None, probe=False).out.decode().split()}
+    own = {name for name in with_it if name.startswith("stallwatch_probe")}
+    assert "stallwatch_probe.stacks" in own
+    # Those whose import takes a millisecond and more, and what they import.
+    dear = {"typing", "collections", "contextlib", "enum", "json", "pathlib", "re", "signal", "threading"}
+    assert not (with_it - without) & dear
+    assert "stallwatch_probe.api" not in own
+
+
 @pytest.mark.parametrize("option", ["-S", "-I", "-E"])
 def test_an_isolated_python_has_no_probe(programs: Programs, option: str) -> None:
     code = "import sys; print('stallwatch_probe' in sys.modules)"

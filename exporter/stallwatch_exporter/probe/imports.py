@@ -8,9 +8,11 @@ finished meanwhile. Each library imports further modules after the one that is w
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from importlib import import_module
-from typing import Any
+
+TYPE_CHECKING = False  # `typing` costs every Python of the command more than all the rest of this
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
 
 #: The module to wait for → the hook to install then, a module of ``hooks`` with ``install(module, probe)``.
 #: Several may wait for the same module.
@@ -74,6 +76,8 @@ class Watcher:
         if getattr(getattr(module, "__spec__", None), "_initializing", False):
             return
         self._waiting.remove(waiting)  # first: what fails is not tried again
+        from importlib import import_module
+
         from .api import current
 
         probe = current()

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+
+TYPE_CHECKING = False  # `typing` costs more than all of this
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 _MOST_ABOVE = 4  #: processes between the agent and the program, such as a shell and ``uv run``
 
@@ -20,16 +23,20 @@ def stand_by(folder: str, environ: Mapping[str, str] = os.environ) -> None:
 
     `folder` is the one of the rings. Little is imported until then: this is every Python of the command.
     """
-    if "RANK" in environ or "LOCAL_RANK" in environ or is_replay(sys.orig_argv) or not _is_near(folder):
+    if "RANK" in environ or "LOCAL_RANK" in environ or is_replay(_words()) or not _is_near(folder):
         return
     import atexit
     import time
-    from pathlib import Path
 
     from .stacks import stand_by_alone
 
-    stood_by = stand_by_alone(Path(folder) / f"0-{os.getpid()}-{time.time_ns()}.ring")
+    stood_by = stand_by_alone(os.path.join(folder, f"0-{os.getpid()}-{time.time_ns()}.ring"))
     atexit.register(stood_by.leave)
+
+
+def _words() -> Sequence[str]:
+    """The command line of this process; nothing before Python 3.10."""
+    return getattr(sys, "orig_argv", ())
 
 
 def is_replay(words: Sequence[str]) -> bool:
@@ -38,20 +45,20 @@ def is_replay(words: Sequence[str]) -> bool:
     Up to two words may come before it, such as a Python and its option. Other programs may have our name.
     """
     return any(
-        os.path.basename(word) == "stallwatch" and "replay" in words[at + 1 : at + 2]  # noqa: PTH119
+        os.path.basename(word) == "stallwatch" and "replay" in words[at + 1 : at + 2]
         for at, word in enumerate(words[:3])
     )
 
 
 def _is_near(folder: str) -> bool:
     """Whether the agent, after whose process its folder of rings is named, is not far above this one."""
-    agent = os.path.basename(folder).partition("-")[0]  # noqa: PTH119
+    agent = os.path.basename(folder).partition("-")[0]
     above = str(os.getppid())
     for _ in range(_MOST_ABOVE):
         if above == agent:
             return True
         try:
-            with open(f"/proc/{above}/stat", encoding="ascii", errors="replace") as status:  # noqa: PTH123
+            with open(f"/proc/{above}/stat", encoding="ascii", errors="replace") as status:
                 above = status.read().rpartition(")")[2].split()[1]
         except OSError:
             return False

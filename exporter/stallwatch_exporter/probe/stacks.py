@@ -13,23 +13,26 @@ neither: descriptors are closed and handlers are gone, and the agent looks befor
 
 from __future__ import annotations
 
+# A command that is one Python program loads this as it starts: `json`, `pathlib`, `signal` and `typing` would
+# cost it four times as much as all the rest. What `signal` adds to `_signal` are names.
 import _thread
-import contextlib
 import faulthandler
 import fcntl
-import json
 import os
-import signal
 import stat
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal as _signal
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import Any
+
     from .api import Probe
+else:
+    import _signal
 
 #: Beside ``<name>.ring``: the pipe to ask by, the answer, what torch adds to it, faulthandler's file, and
 #: the number of the signal that makes it write.
@@ -47,59 +50,61 @@ _TOLD_OF_ENTRIES = ("collective_seq_id", "pg_id", "process_group", "profiling_na
 class Answerer:
     """Answers for this process; `base` is the path of its ring."""
 
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: str) -> None:
         self.pid = os.getpid()
         self._base = base
         self._fault: int | None = None
-        with contextlib.suppress(OSError, ValueError, RuntimeError):
+        try:
             self._stand_by()
+        except (OSError, ValueError, RuntimeError):
+            pass
 
     def listen(self) -> None:
         """Let a thread wait for questions; raises where no pipe or no thread is to be had."""
-        pipe = self._base.with_suffix(ASK)
+        import json  # noqa: F401  # now: at a stall nothing may wait for a disk or a lock of imports
+
+        pipe = _beside(self._base, ASK)
         os.mkfifo(pipe, 0o600)
         # Also open for writing: it never ends, however many agents come and go.
         self._pipe = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
         self._identity = _identity(self._pipe)
         _thread.start_new_thread(self._wait, ())  # no Thread object: nobody counts it, or joins it
 
-    def move(self, base: Path) -> None:
+    def move(self, base: str) -> None:
         """Stand ready beside `base` from now on; nothing is registered anew."""
         before, self._base = self._base, base
         if self._fault is not None:
             for suffix in (FAULT, SIGNAL):
-                before.with_suffix(suffix).rename(base.with_suffix(suffix))
+                os.rename(_beside(before, suffix), _beside(base, suffix))
 
     def leave(self) -> None:
         """The process ends: nobody need ask it any more. In a forked child that is the parent's business."""
         if self.pid == os.getpid():
             for suffix in (SIGNAL, FAULT):
-                with contextlib.suppress(OSError):
-                    self._base.with_suffix(suffix).unlink()
+                _remove(_beside(self._base, suffix))
 
     def still_ours(self) -> bool:
         """Whether the signal is still faulthandler's; if Python code took it, the agent may not send it."""
-        if self._fault is not None and signal.getsignal(self._fault) not in (signal.SIG_DFL, None):
+        if self._fault is not None and _signal.getsignal(self._fault) not in (_signal.SIG_DFL, None):
             self._fault = None
-            with contextlib.suppress(OSError):
-                self._base.with_suffix(SIGNAL).unlink()
+            _remove(_beside(self._base, SIGNAL))
         return self._fault is not None
 
     def _stand_by(self) -> None:
         number = free_signal()
         if number is None:
             return
-        path = self._base.with_suffix(FAULT)
+        path = _beside(self._base, FAULT)
         fd = _high(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
         # Not chained: nobody is there to hand it on to, and with `chain` Python would not ask the kernel to
         # restart the calls that the signal interrupts (CPython, Modules/faulthandler.c, SA_RESTART).
         faulthandler.register(number, file=fd, all_threads=True, chain=False)
         self._fault = number
-        _write(self._base.with_suffix(SIGNAL), f"{number} {fd}\n".encode())
+        _write(_beside(self._base, SIGNAL), f"{number} {fd}\n".encode())
 
     def _wait(self) -> None:
         try:
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they belong to the training
+            _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())  # they belong to the training
             # The training may close descriptors that it does not know; what has the number then is not ours.
             while _identity(self._pipe) == self._identity:
                 question = os.read(self._pipe, _QUESTION)
@@ -110,11 +115,13 @@ class Answerer:
             pass
 
     def _answer(self, question: str) -> None:
+        import json
+
         for suffix, tell in ((ANSWER, stacks), (COLLECTIVES, collectives)):
             try:
                 data = json.dumps({"asked": question, **tell()}, default=str).encode("ascii", "replace")
                 if len(data) <= MOST_BYTES:
-                    _write(self._base.with_suffix(suffix), data)
+                    _write(_beside(self._base, suffix), data)
             except Exception:
                 continue  # such as a disk that is full: the other half may still fit
 
@@ -166,6 +173,8 @@ def collectives() -> dict[str, Any]:
     distributed = sys.modules.get("torch.distributed")
     if _rank() is None or c10d is None or distributed is None:
         return {}
+    import json
+
     told: dict[str, Any] = {"world_size": int(distributed.get_world_size())}
     for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):  # which of them there is depends on torch
         dump: Callable[..., Any] | None = getattr(c10d, name, None)
@@ -183,24 +192,25 @@ def _brief(entry: dict[str, Any]) -> dict[str, Any]:
     return {name: entry.get(name) for name in _TOLD_OF_ENTRIES}
 
 
-def free_signal(status: Path = Path("/proc/self/status")) -> int | None:
+def free_signal(status: str = "/proc/self/status") -> int | None:
     """A real-time signal that nobody in this process handles or ignores; ``None`` where there is none."""
-    if not hasattr(signal, "SIGRTMAX"):
+    if not hasattr(_signal, "SIGRTMAX"):
         return None
     taken = caught(status)
-    for number in range(signal.SIGRTMAX - 5, signal.SIGRTMAX - 5 - SIGNALS_TRIED, -1):
-        if not taken >> (number - 1) & 1 and signal.getsignal(number) == signal.SIG_DFL:
+    for number in range(_signal.SIGRTMAX - 5, _signal.SIGRTMAX - 5 - SIGNALS_TRIED, -1):
+        if not taken >> (number - 1) & 1 and _signal.getsignal(number) == _signal.SIG_DFL:
             return int(number)
     return None
 
 
-def caught(status: Path) -> int:
+def caught(status: str) -> int:
     """The signals that a process handles, blocks or ignores, a bit each; an `OSError` where none are told."""
     found = 0
-    for line in status.read_text("ascii", "replace").splitlines():
-        name, _, value = line.partition(":")
-        if name in ("SigCgt", "SigIgn", "SigBlk"):
-            found |= int(value, 16)
+    with open(status, "rb") as lines:
+        for line in lines:
+            name, _, value = line.partition(b":")
+            if name in (b"SigCgt", b"SigIgn", b"SigBlk"):
+                found |= int(value, 16)
     return found
 
 
@@ -230,30 +240,41 @@ def _identity(fd: int) -> tuple[int, int, bool]:
     return about.st_dev, about.st_ino, stat.S_ISFIFO(about.st_mode)
 
 
-def _write(path: Path, data: bytes) -> None:
+def _beside(ring: str, suffix: str) -> str:
+    return os.path.splitext(ring)[0] + suffix
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+
+
+def _write(path: str, data: bytes) -> None:
     """In one piece: whoever reads it sees all of it."""
-    fresh = path.with_suffix(path.suffix + ".new")
+    fresh = path + ".new"
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         if os.write(fd, data) != len(data):
             raise OSError("not all of it could be written")
     finally:
         os.close(fd)
-    fresh.replace(path)
+    os.replace(fresh, path)
 
 
 _answerer: Answerer | None = None
 _alone = False  # without a thread, and without a ring
 
 
-def stand_by_alone(base: Path) -> Answerer:
+def stand_by_alone(base: str) -> Answerer:
     """Be ready to be asked by the signal alone, before anything is known of this process."""
     global _answerer, _alone
     _answerer, _alone = Answerer(base), True
     return _answerer
 
 
-def stand_by(probe: Probe, ring: Path) -> None:
+def stand_by(probe: Probe, ring: str) -> None:
     """From now on the agent may ask this process where it is, beside its `ring`; once a process."""
     global _answerer, _alone
     try:

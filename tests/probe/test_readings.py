@@ -1,0 +1,54 @@
+"""What is read once a second within a step: the allocator's memory, and that of the process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stallwatch_exporter.probe.hooks.torch import accelerator_memory, resident_memory
+
+
+def torch_with(monkeypatch: pytest.MonkeyPatch, name: str, stats: dict[str, Any]) -> None:
+    """A torch whose allocator for this kind of device counts so."""
+    backend = SimpleNamespace(is_initialized=lambda: True, memory_stats_as_nested_dict=lambda: stats)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(**{name: backend}))
+
+
+@pytest.mark.parametrize("name", ["cuda", "npu"])
+def test_the_allocators_own_figures_are_read(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    stats = {
+        "allocated_bytes": {"all": {"current": 5, "peak": 7}, "small_pool": {"current": 1, "peak": 2}},
+        "reserved_bytes": {"all": {"current": 8}},
+        "num_alloc_retries": 2,
+        "num_ooms": 0,
+    }
+    torch_with(monkeypatch, name, stats)
+    assert accelerator_memory() == {
+        "memory_allocated_bytes": 5.0,
+        "memory_peak_bytes": 7.0,
+        "memory_reserved_bytes": 8.0,
+        "allocation_retries": 2.0,
+        "out_of_memory": 0.0,
+    }
+    del stats["num_ooms"], stats["reserved_bytes"]
+    assert set(accelerator_memory()) == {
+        "memory_allocated_bytes",
+        "memory_peak_bytes",
+        "allocation_retries",
+    }
+
+
+def test_a_device_that_is_not_in_use_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_initialized=bool)))
+    assert accelerator_memory() == {}
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="no /proc")  # noqa: PTH110
+def test_resident_memory_grows_with_what_is_held() -> None:
+    before = resident_memory()["resident_bytes"]
+    held = b"x" * (64 << 20)
+    assert resident_memory()["resident_bytes"] - before > len(held) / 2
