@@ -20,6 +20,7 @@ NAMED = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
         ([*STEPS[:20], NAMED, STEPS[20]], "failed"),  # it ends in mid-course, and one line may be late
         ([*STEPS[:20], NAMED, *STEPS[20:24]], "healthy"),
         ([*STEPS, NAMED], "failed"),
+        ([NAMED, STEPS[-1]], "failed"),  # what an exception's program draws when it ends
     ],
 )
 def test_how_many_steps_must_follow(

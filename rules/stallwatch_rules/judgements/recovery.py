@@ -13,9 +13,11 @@ RECOVERED_BUT_DIED = 10  #: the same where the run is known to have failed: its 
 def judge_recovery(followed: int, still_there: bool, facts: RunFacts) -> Judgement | None:
     """Whether a failure that a line names was not the end: training went on after its last match.
 
-    One step will do where the training then reached its last one.
+    One step will do where the training then reached its last one, and others were seen before the match:
+    a bar is drawn once more when its program ends, by an exception too.
     """
-    needed = RECOVERED_BUT_DIED if facts.died else 1 if facts.complete else RECOVERED
+    reached = facts.complete and facts.advances > followed
+    needed = RECOVERED_BUT_DIED if facts.died else 1 if reached else RECOVERED
     if followed < needed:
         return None
     harm: Harm = "degrading" if still_there else "harmless"
