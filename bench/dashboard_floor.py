@@ -1,0 +1,73 @@
+"""What Streamlit itself takes, for ``bench/dashboard_browser.py``: bare pages with a table and a chart.
+
+What a page of ours takes beyond them is ours to mend.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+PAGES = {
+    "a bare page with a table": """
+import pandas as pd
+import streamlit as st
+
+st.set_page_config(layout="wide")
+st.title("Bare")
+st.text_input("Find")
+st.dataframe(pd.DataFrame({"run": [f"run-{n:03}" for n in range(200)], "step": range(200)}))
+""",
+    "a bare page with a chart": """
+import streamlit as st
+
+st.set_page_config(layout="wide")
+st.title("Bare")
+st.selectbox("Run", ["run-000", "run-001"])
+line = {"type": "scatter", "x": list(range(400)), "y": list(range(400))}
+st.plotly_chart({"data": [line], "layout": {}})
+""",
+}
+_OPTIONS = ("--server.headless=true", "--browser.gatherUsageStats=false", "--server.fileWatcherType=none")
+_START_SECONDS, _TRIES = 60.0, 3
+
+
+@contextlib.contextmanager
+def bare(script: str, folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Streamlit with this script alone: its address and its process."""
+    file = folder / "bare.py"
+    file.write_text(script)
+    for _ in range(_TRIES):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        words = [sys.executable, "-m", "streamlit", "run", str(file), *_OPTIONS]
+        child = subprocess.Popen(
+            [*words, "--server.address=127.0.0.1", f"--server.port={port}"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            if _answers(child, port):  # else somebody else took the port meanwhile
+                yield f"http://127.0.0.1:{port}", child
+                return
+        finally:
+            child.terminate()
+            child.wait(60)
+    raise RuntimeError("Streamlit does not start")
+
+
+def _answers(child: subprocess.Popen[bytes], port: int) -> bool:
+    deadline = time.monotonic() + _START_SECONDS
+    while child.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=5).close()
+            return True
+        time.sleep(0.1)
+    return False
