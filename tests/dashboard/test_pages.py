@@ -13,7 +13,7 @@ import pytest
 from stallwatch_alerts.store import IncidentStore
 from stallwatch_dashboard import formats
 from stallwatch_dashboard.settings import DashboardSettings, to_environment
-from stallwatch_dashboard.sources.embedded import shared
+from stallwatch_dashboard.sources.embedded import close_shared, shared
 from stallwatch_dashboard.sources.exposition import Reading
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.runs.runfolder import RunFolder
@@ -22,6 +22,7 @@ from stallwatch_rules.stacks.records import StackGroup, StallStacks
 
 pytest.importorskip("streamlit.testing.v1")
 from drivenpages import HOSTILE, page, texts
+from streamlit.runtime.context import ContextProxy
 
 pytestmark = pytest.mark.usefixtures("page_settings")
 
@@ -222,6 +223,32 @@ def test_incidents_that_cannot_be_read_are_not_called_none(home: Path, language:
         assert not app.exception and word in told and "not a database" in told
         others = texts(app, "markdown", "info")
         assert not any(none in others for none in ("No incidents yet", "还没有事件", "stuck"))
+
+
+def test_the_runs_page_says_that_incidents_cannot_be_read(stuck: RunFolder, home: Path) -> None:
+    assert not texts(page("runs"), "warning")
+    for database in home.glob("incidents.db*"):
+        database.unlink()
+    (home / "incidents.db").write_text("not a database, and longer than the head of one. " * 20)
+    close_shared()  # as another dashboard would find it
+    app = page("runs")
+    assert not app.exception and app.dataframe and "cannot be read" in texts(app, "warning")
+
+
+@pytest.mark.parametrize(
+    ("locale", "asked", "word"),
+    [
+        ("zh-CN", {}, "还没有事件"),
+        ("zh", {"lang": "en"}, "No incidents yet"),
+        ("de-DE", {}, "No incidents yet"),
+        (None, {}, "No incidents yet"),
+    ],
+)
+def test_a_chinese_browser_is_answered_in_chinese(
+    monkeypatch: pytest.MonkeyPatch, locale: str | None, asked: dict[str, str], word: str
+) -> None:
+    monkeypatch.setattr(ContextProxy, "locale", property(lambda _: locale))
+    assert word in texts(page("incidents", **asked), "markdown")
 
 
 def test_an_incident_tells_what_is_wrong_and_takes_what_people_say(

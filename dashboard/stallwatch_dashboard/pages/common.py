@@ -83,11 +83,18 @@ def into_address(name: str, value: str | None) -> None:
 
 
 def language() -> str:
-    """What the reader chose, else what the address says or said, else what the dashboard was started with."""
+    """What the reader chose, else what the address says or said, else Chinese where the browser speaks it,
+    else what the dashboard was started with."""
     if (told := st.query_params.get("lang")) in words.LANGUAGES:
         st.session_state[_TOLD] = told  # the next page's address does not say it again
-    chosen = st.session_state.get(_CHOSEN) or st.session_state.get(_TOLD) or shared().settings.language
+    chosen = st.session_state.get(_CHOSEN) or st.session_state.get(_TOLD) or _of_browser()
+    chosen = chosen or shared().settings.language
     return chosen if chosen in words.LANGUAGES else "en"
+
+
+def _of_browser() -> str | None:
+    """Chinese where the browser's own language is; None for others: English is nobody's choice there."""
+    return "zh" if (st.context.locale or "").casefold().startswith("zh") else None
 
 
 def _choose_language() -> None:

@@ -9,6 +9,7 @@ import streamlit as st
 from stallwatch_dashboard import formats, words_sources
 from stallwatch_dashboard.overview import RunRow, State
 from stallwatch_dashboard.pages.common import ICONS, head, into_address, language, page, say, switch, zone
+from stallwatch_dashboard.pages.incident import missing
 from stallwatch_dashboard.pages.runs_table import columns, table
 from stallwatch_dashboard.safetext import markdown, verbatim
 from stallwatch_dashboard.selection import MOST_SEARCH, ORDERS, Selection
@@ -94,6 +95,8 @@ def _live(chosen: Selection) -> None:
         _empty()
         return
     rows = chosen.of(every, now)
+    with st.container():  # always there, so that the table keeps its place
+        missing()
     st.caption(_summary(every, len(rows)))
     if not rows:
         st.info(say("no_run_fits"), icon=":material/filter_alt_off:")
