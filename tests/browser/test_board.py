@@ -39,12 +39,15 @@ def frame(watched):  # type: ignore[no-untyped-def]
     return page
 
 
-def tell(page, *keys: str, wide: tuple[str, ...] = ()) -> None:  # type: ignore[no-untyped-def]
-    """Give the frame these charts, as Streamlit does."""
+def tell(page, *keys: str, wide: tuple[str, ...] = (), last: int = 2) -> None:  # type: ignore[no-untyped-def]
+    """Give the frame these charts, as Streamlit does; `last` is where their lines end."""
     figure = Drawing(
-        [{"type": "scatter", "x": [1, 2], "y": [1, 2]}], {"height": HEIGHT, "xaxis": {"range": [1, 2]}}
-    )
-    charts = [{"key": key, "title": key, "figure": figure.to_json(), "wide": key in wide} for key in keys]
+        [{"type": "scatter", "x": [1, last], "y": [1, 2]}],
+        {"height": HEIGHT, "xaxis": {"range": [1, last]}},
+    ).to_json()
+    charts = [
+        {"key": key, "title": key, "figure": figure, "wide": key in wide, "height": HEIGHT} for key in keys
+    ]
     message = {"type": "streamlit:render", "args": {"charts": charts, "words": {"undo_zoom": "-"}}}
     page.evaluate("message => window.postMessage(message, '*')", message)
 
@@ -72,3 +75,18 @@ def test_a_chart_that_comes_late_narrows_the_one_that_was_alone(frame) -> None: 
     fit(frame, "progress", "step_time", whole=("loss",))
     tell(frame, "progress", "step_time", "loss", "memory")
     fit(frame, "progress", "step_time", "loss", "memory")
+
+
+def test_what_nobody_sees_is_drawn_once_and_anew_when_it_is_seen(frame) -> None:  # type: ignore[no-untyped-def]
+    keys = [f"chart{number}" for number in range(14)]  # higher than the window
+    ends = "key => document.querySelector(`[data-chart=${key}] .js-plotly-plot`)?._fullData?.[0].x[1]"
+    tell(frame, *keys)
+    for key in keys:
+        frame.wait_for_function(f"key => ({ends})(key) === 2", arg=key)
+    for last in (3, 4):
+        tell(frame, *keys, last=last)
+        for key in keys[:4]:
+            frame.wait_for_function(f"([key, last]) => ({ends})(key) === last", arg=[key, last])
+    assert frame.evaluate(ends, keys[-1]) == 2
+    frame.locator(f"[data-chart={keys[-1]}]").scroll_into_view_if_needed()
+    frame.wait_for_function(f"key => ({ends})(key) === 4", arg=keys[-1])
