@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from stallwatch_exporter.files.heads import HEAD, broken_at
+from stallwatch_exporter.files.heads import HEAD, fold_of
 from stallwatch_exporter.files.inputs import InputProblem
 from stallwatch_exporter.files.logfiles import LogFile
 from stallwatch_exporter.files.portions import is_sparse
@@ -56,7 +56,8 @@ def read_file(file: LogFile, reading: RunReading, engines: Engines, within: With
     read = FileRead(None)
     chunks = file.chunks(read.problems, read.binary)
     head = next(chunks, b"")
-    source = SourceReading(reading, LineReader(file.name, file.rank, broken_at(head)), engines.sieve)
+    lines = LineReader(file.name, file.rank, *fold_of(head, engines.matcher))
+    source = SourceReading(reading, lines, engines.sieve)
     if file.plain and len(head) == HEAD and head[:2] not in UTF16_MARKS and not is_sparse(file.path):
         chunks = file.cells(HEAD, SieveSizes().cell, read.problems)
     for chunk in itertools.chain((head,) if head else (), chunks):

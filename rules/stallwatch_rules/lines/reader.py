@@ -15,7 +15,7 @@ from stallwatch_rules.lines.glued import pieces
 from stallwatch_rules.lines.labels import TaskLabels
 from stallwatch_rules.lines.longlines import CUT, GOES_ON, MAX_LINE, decoded, hold, joined
 from stallwatch_rules.lines.prefixes import take_rank
-from stallwatch_rules.lines.respelled import COLON, ESCAPED_END, unfolded, with_ascii_colon
+from stallwatch_rules.lines.respelled import COLON, ESCAPED_END, as_printed, unfolded, with_ascii_colon
 from stallwatch_rules.lines.stamps import CANCELLED, names_zone, own_time
 from stallwatch_rules.lines.wrapped import Joiner
 from stallwatch_rules.records import Line
@@ -38,10 +38,13 @@ class LineReader:
 
     A line's time is that of its container record (CRI, Docker); else ``time`` as given to ``feed`` (live
     reading); else the line's own timestamp; else the last one that its rank showed in this source.
-    ``width`` is where a terminal broke the lines (``wrapped.wrap_width``), which are then put together again.
+    ``width`` is where a terminal broke the lines (``wrapped.wrap_width``), which are then put together again;
+    ``spaced``: between words (``wrapped.likely_fold``).
     """
 
-    def __init__(self, source: str, rank: int | None = None, width: int | None = None) -> None:
+    def __init__(
+        self, source: str, rank: int | None = None, width: int | None = None, spaced: bool = False
+    ) -> None:
         self.source = source
         self.rank = rank
         self.cut = 0  #: lines that were longer than MAX_LINE
@@ -59,7 +62,7 @@ class LineReader:
         self._near: float | None = None  # the last time of any rank: its year is that of stamps without one
         self._zoned = False  # the last time that a line told had a zone
         self.contained = False  #: container records were among the lines
-        self._joiner = Joiner(width, MAX_LINE) if width else None
+        self._joiner = Joiner(width, MAX_LINE, spaced) if width else None
         self._labels = TaskLabels()
 
     def alone(self, near: float | None, number: int = 1) -> LineReader:
@@ -222,8 +225,10 @@ class LineReader:
             return False
         if first in _MAY_QUOTE and (text[:2] == '{"' or ESCAPED_END in text):
             return False
-        if not text.isascii() and COLON in text:
-            text = with_ascii_colon(text)
+        if "&" in text or not text.isascii():
+            text = as_printed(text)
+            if COLON in text:
+                text = with_ascii_colon(text)
         rank = self.rank
         zoned = time is not None or self._zoned
         if time is not None:
@@ -292,6 +297,8 @@ class LineReader:
         out: list[Line],
         label: int | None = None,
     ) -> None:
+        if "&" in text or not text.isascii():
+            text = as_printed(text)
         if label is None and (self._labels.searching or self._labels.found):
             label, text = self._labels.take(text)
         rank, bare = take_rank(text)
