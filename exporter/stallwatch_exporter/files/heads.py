@@ -16,6 +16,7 @@ from stallwatch_rules.matching.matcher import Matcher
 HEAD = 256 * 1024  #: bytes
 _PASTED = 16 * 1024  # bytes of a text that somebody copied by hand, at most
 _HIDDEN = "\N{END OF PROOF}"  # in no pattern
+_LOOKED_AT = 32  # lines that may have been broken: the last ones, as a run says at its end why it ended
 
 
 def head_first(portions: Iterator[bytes], size: int = HEAD) -> Iterator[bytes]:
@@ -68,7 +69,8 @@ def fold_of(head: bytes, matcher: Matcher) -> Fold:
     if likely is not None:
         known = _rules_in(head, matcher)
         for spaced in (True, False):
-            if any(_told_by_both(group, matcher, spaced) - known for group in pieces(head, likely, spaced)):
+            broken = pieces(head, likely, spaced)[-_LOOKED_AT:]
+            if any(_told_by_both(group, matcher, spaced) - known for group in broken):
                 return Fold(likely, spaced)
     return Fold(width)
 
