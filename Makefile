@@ -11,6 +11,8 @@ TRL       ?= trl==1.16.0
 VENVS     ?= .venvs
 # Labelled logs beside the checkout, where there are any; see bench/scoreboard.py for their form.
 CORPUS    ?= $(wildcard ../shared/corpus)
+# What `make bench-probe` compares with, in an environment of their own.
+LOGGERS   ?= tensorboardX==2.6.5 wandb==0.31.0 trackio==0.43.0 mlflow-skinny==3.17.2
 DEBIAN_PACKAGES := prometheus prometheus-alertmanager chromium fonts-noto-cjk openssl postgresql
 DIRS := stallwatch exporter rules alerts dashboard tests bench
 
@@ -38,6 +40,12 @@ $(VENV)/.repro: $(VENV)/.base
 	@echo "Installing $(TORCH), $(DEEPSPEED) and $(TRL) into $(VENV) (some minutes) …"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(DEEPSPEED) accelerate transformers lightning $(TRL) peft datasets
+	@touch $@
+
+$(VENVS)/loggers/.made: pyproject.toml
+	@echo "Installing Stallwatch, $(LOGGERS) into $(VENVS)/loggers (a minute or two) …"
+	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable . $(LOGGERS)
 	@touch $@
 
 install: $(VENV)/.base ## install Stallwatch with the dashboard and chat into .venv
@@ -86,9 +94,8 @@ bench-scan: $(VENV)/.dev ## reading one generated log: the diagnosis against rip
 bench-stall: $(VENV)/.dev ## 10,000 simulated run-hours: false stalls and time to a hang, against fixed timeouts
 	$(BIN)/python bench/stall.py
 
-bench-probe: $(VENV)/.dev ## what a step costs a rank: the probe against gauges and loggers
-	-$(BIN)/python -m pip install --quiet --disable-pip-version-check tensorboardX wandb trackio mlflow-skinny
-	$(BIN)/python bench/probe.py
+bench-probe: $(VENVS)/loggers/.made ## what a step costs a rank: the probe against gauges and loggers
+	$(VENVS)/loggers/bin/python bench/probe.py
 
 bench-alerts: $(VENV)/.dev ## from a line in a log to a chat, embedded and through Prometheus; 10,000 incidents in a minute
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/alerts.py

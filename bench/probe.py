@@ -4,14 +4,16 @@
 
 All rows are measured in one run, in turns, so that a noisy machine is noisy for all; each in a process of
 its own, so that a logger's threads burden nobody else. Loggers that are not installed are left out. The
-import cost is that of the whole bootstrap in a fresh Python. Then steps of 50 ms, in pairs with and without a
-probe, and a scrape of ten thousand series.
+import cost is that of the whole bootstrap in a fresh Python. Then what a step of 50 ms costs between whose
+probe calls a training has other things in its caches, compared with steps without; and a scrape of ten
+thousand series.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import math
 import multiprocessing
 import os
 import random
@@ -23,10 +25,11 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from prometheus_client import generate_latest
 
-from stallwatch_exporter.probe.api import Probe
+from stallwatch_exporter.probe.api import SAMPLE_SECONDS, Probe
 from stallwatch_exporter.probe.hooks.torch import accelerator_memory, resident_memory
 from stallwatch_exporter.rings.probing import with_probe
 from stallwatch_exporter.rings.reader import Record
@@ -47,17 +50,27 @@ VALUES = {
 ROUNDS = 15
 SECONDS = 0.04  # of each row in each round
 BATCH = 20
-PAIRS = 300
+WORK_SECONDS = 0.005  # of work before each call: as cold as after 50 ms, and a tenth of the noise
+STEP_SECONDS = 0.05  # of the training step that a cost is a share of
+COMPARED = 1500  # times that each kind of step is measured
+SWEPT_BYTES = 4 << 20  # that the work copies, so that the caches of a core hold nothing else
 SERIES = 10_000
 SERIES_OF_A_RANK = 11  # of those values, with its step and when that was
 Step = Callable[[int], None]
 
 
 def probe(folder: Path) -> Step:
-    told = Probe(folder, {"RANK": "0"})
+    return telling(Probe(folder, {"RANK": "0"}).step)
 
+
+def empty(_: Path) -> Step:
+    """What the measurement itself costs: ten values are handed over, and nothing is done with them."""
+    return telling(nothing)
+
+
+def telling(told: Callable[..., None]) -> Step:
     def step(number: int) -> None:
-        told.step(
+        told(
             float(number),
             loss=1.25,
             grad_norm=0.5,
@@ -72,6 +85,24 @@ def probe(folder: Path) -> Step:
         )
 
     return step
+
+
+def nothing(
+    number: float | None = None,
+    *,
+    loss: Any = None,
+    grad_norm: Any = None,
+    learning_rate: Any = None,
+    loss_scale: Any = None,
+    target_steps: Any = None,
+    skipped_steps: Any = None,
+    memory_allocated_bytes: Any = None,
+    memory_reserved_bytes: Any = None,
+    memory_peak_bytes: Any = None,
+    resident_bytes: Any = None,
+    **others: Any,
+) -> None:
+    """Takes what the probe takes."""
 
 
 def gauges(_: Path) -> Step:
@@ -153,6 +184,7 @@ def trackio(folder: Path) -> Step:
 
 ROWS: dict[str, tuple[str, Callable[[Path], Step]]] = {
     "stallwatch probe": ("stallwatch_exporter", probe),
+    "a function that does nothing": ("sys", empty),
     "prometheus-client, bound gauges": ("prometheus_client", gauges),
     "prometheus-client, labels each time": ("prometheus_client", labelled_gauges),
     "trackio": ("trackio", trackio),
@@ -173,17 +205,19 @@ def microseconds(step: Step, first: int) -> tuple[list[float], int]:
     return took, number
 
 
-def import_milliseconds(folder: Path) -> float:
-    """What the bootstrap adds to the start of a Python, by the interpreter's own account."""
+def import_milliseconds(folder: Path) -> tuple[float, float]:
+    """What the bootstrap adds to the start of a Python, by the interpreter's own account; median, least."""
     code = [sys.executable, "-X", "importtime", "-c", "pass"]
     rings = folder / f"{os.getpid()}-1"  # the command itself does more than what it starts
     rings.mkdir(exist_ok=True)
+    environ = with_probe(os.environ, rings)
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed has been compiled
     took = []
     for _ in range(9):
-        done = subprocess.run(code, env=with_probe(os.environ, rings), capture_output=True, text=True)
+        done = subprocess.run(code, env=environ, capture_output=True, text=True)
         own = [line for line in done.stderr.splitlines() if line.split("|")[-1].strip() == "sitecustomize"]
         took.append(max(int(line.split("|")[1]) for line in own) / 1000)
-    return statistics.median(took)
+    return statistics.median(took), min(took)
 
 
 def serve_turns(row: str, folder: Path, asked: Connection) -> None:
@@ -228,39 +262,71 @@ def steps(folder: Path) -> dict[str, list[float]]:
     return took
 
 
-def paired(folder: Path) -> tuple[float, float]:
-    """What a probe adds to steps of 50 ms, in percent, and the error of that: pairs in random order.
+class Costs(NamedTuple):
+    """Microseconds that something adds to the processor's time of a step, and the error of that."""
 
-    The step is arithmetic, not sleep: a sleep would hide what is added to it. Its time is the processor's,
-    which other programs on a busy machine disturb less.
+    mean: float
+    error: float
+
+    def __str__(self) -> str:
+        share = 1e-4 / STEP_SECONDS  # in percent of a step
+        microseconds = f"{self.mean:+6.1f} ± {self.error:.1f} µs"
+        return f"{microseconds}, {self.mean * share:+.3f} ± {self.error * share:.3f} %"
+
+
+def cold(folder: Path) -> dict[str, Costs]:
+    """What a probe adds to a step of a training that has used the caches for other things meanwhile.
+
+    Four kinds of steps in random order, each compared with the one of its turn that calls nothing: an empty
+    function (the control: what it shows is the error of this way to measure), a step, and a step with the
+    readings that are taken once a second, so in one of twenty steps of 50 ms. The work is arithmetic and
+    copies, not sleep: a sleep would hide what is added to it. Its time is the processor's, which other
+    programs on a busy machine disturb less.
     """
     told = Probe(folder, {"RANK": "0"})
-    told.samplers += [accelerator_memory, resident_memory]  # what costs more, once a second
-    values = list(range(2000))
+    told.samplers += [accelerator_memory, resident_memory]
+    values, swept, target = list(range(2000)), bytes(SWEPT_BYTES), bytearray(SWEPT_BYTES)
 
     def work(times: int) -> None:
+        target[:] = swept
         for _ in range(times):
             sum(values)
 
     begin = time.perf_counter()
     work(500)
-    times = int(500 * 0.05 / (time.perf_counter() - begin)) or 1
-    draw, differences, usual = random.Random(1), [], []
-    for _ in range(PAIRS):
+    times = int(500 * WORK_SECONDS / (time.perf_counter() - begin)) or 1
+    kinds = {"nothing": None, "control": nothing, "step": told.step, "with readings": told.step}
+    told.step(loss=1.0)
+    draw = random.Random(1)
+    added: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for _ in range(COMPARED):
         spent = {}
-        for probed in draw.sample((True, False), 2):
+        for kind in draw.sample(list(kinds), len(kinds)):
+            told._sampled_at = 0.0 if kind == "with readings" else time.time()
+            call = kinds[kind]
             begin = time.thread_time()
             work(times)
-            if probed:
-                told.step(loss=1.25, grad_norm=0.5, learning_rate=1e-4)
-            spent[probed] = time.thread_time() - begin
-        differences.append(spent[True] - spent[False])
-        usual.append(spent[False])
-    step = statistics.median(usual)
+            if call is not None:
+                call(loss=1.25, grad_norm=0.5, learning_rate=1e-4)
+            spent[kind] = time.thread_time() - begin
+        for kind, seconds in spent.items():
+            added[kind].append((seconds - spent["nothing"]) * 1e6)
+    found = {kind: _costs(differences) for kind, differences in added.items() if kind != "nothing"}
+    plain, sampled, share = found["step"], found["with readings"], STEP_SECONDS / SAMPLE_SECONDS
+    found["a step of 50 ms"] = Costs(
+        plain.mean + share * (sampled.mean - plain.mean),
+        math.hypot((1 - share) * plain.error, share * sampled.error),
+    )
+    return found
+
+
+def _costs(differences: list[float]) -> Costs:
+    """Of the middle half: without what something else fell into."""
     differences.sort()
-    middle = differences[PAIRS // 4 : -(PAIRS // 4)]  # without the pairs that something else fell into
-    error = statistics.stdev(middle) / len(middle) ** 0.5
-    return statistics.mean(middle) / step * 100, error / step * 100
+    middle = differences[len(differences) // 4 : -(len(differences) // 4)]
+    # The error of an interquartile mean, of differences that are about normal.
+    spread = (middle[-1] - middle[0]) / 1.349
+    return Costs(statistics.mean(middle), 1.09 * spread / len(differences) ** 0.5)
 
 
 def rendering_milliseconds() -> tuple[float, float, int]:
@@ -298,9 +364,11 @@ def main() -> None:
         print(f"\n{'ten values a step':38} {'median µs':>10} {'fastest':>8} {'probe is':>10}")
         for row, cost in medians.items():
             print(f"{row:38} {cost:10.2f} {min(took[row]):8.2f} {f'1/{cost / own_cost:.1f}':>10}")
-        print(f"\nstart of a Python: {import_milliseconds(folder):.1f} ms for the bootstrap")
-        added, error = paired(folder)
-        print(f"{PAIRS} pairs of 50 ms steps: {added:+.4f} % ± {error:.4f} % with the probe")
+        usual, least = import_milliseconds(folder)
+        print(f"\nstart of a Python: {usual:.1f} ms for the bootstrap, at best {least:.1f} ms")
+        print(f"{COMPARED} steps of each kind with cold caches, beside one that calls nothing; % of 50 ms")
+        for kind, costs in cold(folder).items():
+            print(f"  {kind:16} {costs}")
         rendering, library, series = rendering_milliseconds()
         print(f"one scrape of {series:,} series: {rendering:.1f} ms; by the library {library:.1f} ms")
 

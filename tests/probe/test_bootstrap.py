@@ -213,6 +213,34 @@ def test_an_exit_code_is_an_error_without_an_exception(programs: Programs, ends:
     assert left["error"] is error is (ran.code != 0)
 
 
+@pytest.mark.parametrize(
+    ("ends", "error"),
+    [
+        ("pass", False),
+        ("sys.exit(0)", False),
+        ("raise SystemExit(2)", True),
+        ("raise ValueError('lost')", True),
+    ],
+)
+def test_a_rank_that_was_forked_tells_how_it_leaves(programs: Programs, ends: str, error: bool) -> None:
+    """Its process asks no ``atexit``; a worker that never stepped tells nothing."""
+    programs.run(
+        "import multiprocessing, sys, torch\n"
+        "def rank():\n"
+        "    torch.optim.optimizer.Optimizer().step()\n"
+        f"    {ends}\n"
+        "for target in (rank, int):\n"
+        "    child = multiprocessing.get_context('fork').Process(target=target)\n"
+        "    child.start(); child.join()\n"
+    )
+    told = [event for event in programs.events() if event["kind"] in ("exception", "left")]
+    left = [event for event in told if event["kind"] == "left"]
+    assert sorted((event["step"], event["error"]) for event in left) == [(0.0, False), (1.0, error)]
+    lost = [event["message"] for event in told if event["kind"] == "exception"]
+    assert lost == (["lost"] if "ValueError" in ends else [])
+    assert programs.faults() == 0
+
+
 def test_warnings_log_records_and_exceptions_are_told(programs: Programs) -> None:
     programs.run(
         "import logging, warnings, torch\n"

@@ -22,6 +22,7 @@ FOLDER_VARIABLE = "STALLWATCH_PROBE_DIR"  #: where the rings are made; set by ``
 SWITCH_VARIABLE = "STALLWATCH_PROBE"  #: "0" switches the probe off
 SAMPLE_SECONDS = 1.0  #: costly readings are taken at most this often
 
+Clock = Callable[[], float]  # Unix seconds
 _NAN = float("nan")
 _INDEX = {name: place for place, name in enumerate(FIELDS)}
 _STEP, _SECONDS, _PHASE = _INDEX["step"], _INDEX["step_seconds"], _INDEX["phase"]
@@ -39,10 +40,7 @@ class Probe:
     """Tell it of steps, values and phases; it never raises and never waits."""
 
     def __init__(
-        self,
-        folder: Path | None,
-        environ: Mapping[str, str] | None = None,
-        clock: Callable[[], float] = time.time,
+        self, folder: Path | None, environ: Mapping[str, str] | None = None, clock: Clock = time.time
     ) -> None:
         #: Called about once a second, within a step; each gives some fields their values.
         self.samplers: list[Callable[[], Mapping[str, float]]] = []
@@ -154,7 +152,7 @@ class Probe:
             self._written_at = now
             row[:_FLEETING] = _NOTHING
         except Exception:
-            self._fault()
+            self.failed()
         finally:
             self._give_turn(0, True)
 
@@ -165,7 +163,7 @@ class Probe:
         try:
             self._take(name, value)
         except Exception:
-            self._fault()
+            self.failed()
         finally:
             self._give_turn(0, True)
 
@@ -182,7 +180,7 @@ class Probe:
             self._row[place] = (before if before == before else 0.0) + by
             self._write_if_due()
         except Exception:
-            self._fault()
+            self.failed()
         finally:
             self._give_turn(0, True)
 
@@ -204,7 +202,7 @@ class Probe:
             else:
                 self._write(self._clock())
         except Exception:
-            self._fault()
+            self.failed()
         finally:
             self._give_turn(0, True)
 
@@ -213,6 +211,11 @@ class Probe:
         """The phase told last; ``init`` before any."""
         phase = self._row[_PHASE]
         return PHASES[int(phase)] if phase == phase else "init"
+
+    @property
+    def tells(self) -> bool:
+        """Whether this very process has told of anything: a fork is no rank for being a rank's child."""
+        return self._ring is not None
 
     def announce(self) -> None:
         """Write a record now, so that the agent knows this rank before its first step."""
@@ -223,7 +226,7 @@ class Probe:
                 self._row[_PHASE] = _INIT
             self._write(self._clock())
         except Exception:
-            self._fault()
+            self.failed()
         finally:
             self._give_turn(0, True)
 
@@ -248,7 +251,7 @@ class Probe:
             if events.dropped != dropped:
                 ring.count(DROPPED_EVENTS, events.dropped)
         except Exception:
-            self._fault()
+            self.failed()
 
     def left_out(self) -> None:
         """An event was not told, because there were too many of its kind: count it as dropped."""
@@ -258,8 +261,10 @@ class Probe:
             ring.count(DROPPED_EVENTS, events.dropped)
 
     def failed(self) -> None:
-        """A hook failed: count it."""
-        self._fault()
+        """Something of the probe failed, such as a hook: count it."""
+        self._faults += 1
+        if self._ring is not None:
+            self._ring.count(FAULTS, self._faults)
 
     # ---- inside
 
@@ -272,8 +277,7 @@ class Probe:
         self._stepped_at, self.steps = None, 0.0
 
     def _unlock(self) -> None:
-        # Only ever tried: whoever comes second is counted, and goes on. The methods of a dict are as atomic
-        # as those of a lock, and cost a step a tenth less (with cold caches, as between two steps).
+        # Only tried: whoever comes second is counted, and goes on. As atomic as a lock, and cheaper.
         self._turn = {0: True}
         self._take_turn, self._give_turn = self._turn.pop, self._turn.setdefault
 
@@ -305,7 +309,7 @@ class Probe:
         try:
             self._take(name, value)
         except Exception:
-            self._fault()
+            self.failed()
 
     def _put(self, place: int, number: float) -> None:
         self._row[place] = number
@@ -348,7 +352,7 @@ class Probe:
                 for name, value in sampler().items():
                     self._row[_INDEX[name]] = float(value)
             except Exception:
-                self._fault()
+                self.failed()
 
     def _open(self) -> RingWriter:
         """The ring, made where there is none; only for whoever has entered, or two threads made two."""
@@ -367,11 +371,6 @@ class Probe:
 
             stand_by(self, str(self._ring.path))
         return self._ring
-
-    def _fault(self) -> None:
-        self._faults += 1
-        if self._ring is not None:
-            self._ring.count(FAULTS, self._faults)
 
 
 _current: Probe | None = None

@@ -5,14 +5,21 @@ up). Python keeps an exception that ended the program in ``sys.last_value`` befo
 (``_PyErr_PrintEx`` in CPython's ``pythonrun.c``), so what no hook of ours saw is found there at the exit.
 A ``SystemExit`` is not kept (``handle_system_exit`` there), so ``sys.exit`` itself is asked which code it was
 called with. Of a bare ``raise SystemExit(1)`` only the launcher knows.
+
+A rank that ``multiprocessing`` forked (``torch.multiprocessing.start_processes(start_method="fork")``,
+Lightning's ``ddp_fork``, accelerate's ``notebook_launcher``) ends by ``os._exit``, which asks no ``atexit``.
+It does run multiprocessing's own finalizers, while the exception that ends it is still being handled
+(``BaseProcess._bootstrap`` in CPython 3.8 to 3.13, ``multiprocessing/process.py``).
 """
 
 from __future__ import annotations
 
 import atexit
 import functools
+import os
 import sys
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -20,6 +27,7 @@ from ..api import Probe
 from .versions import tell_versions
 
 _MOST_FRAMES = 40
+_LAST = -100  # of multiprocessing's finalizers: when the program's own have run
 
 
 def install(probe: Probe) -> None:
@@ -49,9 +57,46 @@ def install(probe: Probe) -> None:
         except Exception:
             probe.failed()
 
+    def leaving_fork() -> None:
+        """The end of a child: a rank only if it has told of something, as workers of a loader have not."""
+        error = sys.exc_info()[1]
+        if probe.tells:
+            if isinstance(error, SystemExit):
+                exits[:] = [_fails(error.args)]
+                error = None
+            if error is not None:
+                tell(probe, error, error.__traceback__)
+            probe.event("left", error=error is not None or True in exits, step=probe.steps)
+
+    def stand_by_in_child(_: object) -> None:
+        exits.clear()
+        told.clear()
+        sys.modules["multiprocessing.util"].Finalize(None, _quietly(leaving_fork, probe), exitpriority=_LAST)
+
+    def before_fork() -> None:
+        util = sys.modules.get("multiprocessing.util")  # the training's business to import
+        if util is not None and not waiting:
+            waiting.append(True)
+            util.register_after_fork(stand_by_in_child, _quietly(stand_by_in_child, probe))
+
+    waiting: list[bool] = []
     sys.excepthook = hook
     sys.exit = noting
     atexit.register(leaving)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_quietly(before_fork, probe))
+
+
+def _quietly(call: Callable[..., None], probe: Probe) -> Callable[..., None]:
+    """The same, which never raises: what fails is counted."""
+
+    def quiet(*given: Any) -> None:
+        try:
+            call(*given)
+        except Exception:
+            probe.failed()
+
+    return quiet
 
 
 def _fails(status: tuple[Any, ...]) -> bool:
