@@ -66,6 +66,39 @@ def test_the_text_is_the_sentence_made_safe() -> None:
     assert notice.facts["odd_ranks"] == "1" and notice.facts["status"] == "open"
 
 
+def test_the_stack_ends_where_the_rank_is_and_shows_who_of_the_users_code_called() -> None:
+    library = "/opt/venv/lib/python3.11/site-packages/requests"
+    calls = [f"{library}/api.py:{number} in call" for number in range(9)]
+    frames = ["/opt/train/train.py:9 in main", "/opt/train/rewards.py:4 in score", *calls]
+    waiting = StackGroup([1], "network", place="rewards.py:4 in score", frames=frames)
+
+    def shown() -> list[str]:
+        found = stall(StallStacks(5.0, 0.1, [waiting], [1], "elsewhere"))
+        lines = incident_notice(found, "en", None).message.text.splitlines()
+        return [line.strip() for line in lines if line.startswith("    ")]
+
+    assert shown() == [*frames[:2], "…", *calls[-3:]]
+    waiting.frames = frames[:2]
+    assert shown() == frames[:2]
+
+
+@pytest.mark.parametrize(
+    ("group", "language", "says"),
+    [
+        (StackGroup([1], "network"), "en", "Give the call a time-out"),
+        (StackGroup([1], "network"), "zh", "加超时"),
+        (StackGroup([1], "code", "stopped"), "en", "kill -CONT"),
+        (StackGroup([1], "code", locked_out=True), "en", "--native"),
+    ],
+)
+def test_it_says_what_to_do_about_the_odd_rank(group: StackGroup, language: str, says: str) -> None:
+    waits = StackGroup([0, 2], "collective", what="all_gather")
+    found = stall(StallStacks(5.0, 0.1, [waits, group], [1], "elsewhere"))
+    assert says in incident_notice(found, language, None).message.text
+    both = stall(StallStacks(5.0, 0.1, [group, StackGroup([3], "debugger")], [1, 3], "elsewhere"))
+    assert says not in incident_notice(both, language, None).message.text, "they do different things"
+
+
 class Chat:
     name = "chat"
 
