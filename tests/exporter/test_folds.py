@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_exporter.files.heads import Fold, fold_of
+from stallwatch_exporter.files.folds import Fold, fold_of
 from stallwatch_exporter.files.postmortem import diagnose_paths
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue

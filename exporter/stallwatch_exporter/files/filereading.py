@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from stallwatch_exporter.files.heads import HEAD, fold_of
+from stallwatch_exporter.files.folds import fold_of
+from stallwatch_exporter.files.heads import HEAD
 from stallwatch_exporter.files.inputs import InputProblem
 from stallwatch_exporter.files.logfiles import LogFile
 from stallwatch_exporter.files.portions import is_sparse
