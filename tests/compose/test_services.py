@@ -1,0 +1,117 @@
+"""Our own services of the compose file as processes: their images' words, environment and health checks.
+
+What Docker would change is told here: where folders, secrets and names of hosts are, and a free port.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ports import free_port
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
+
+#: The port of a service in its container, and the variable that chooses another one where there is one.
+PORTS = {
+    "relay": ("19401", "STALLWATCH_RELAY_PORT"),
+    "dashboard": ("8501", "STALLWATCH_DASHBOARD_PORT"),
+    "demo": ("19400", "STALLWATCH_EXPORTER_PORT"),
+    "demo-chat": ("8080", None),
+}
+_PATIENCE = 240.0
+
+
+class Service:
+    """A service's process, started as its container would."""
+
+    def __init__(self, root: Path, folder: Path, name: str, told: dict[str, Any]) -> None:
+        self.inside, variable = PORTS[name]
+        self.port = str(free_port())
+        self._root, self._folder = root, folder
+        image = _image((root / told["build"]["dockerfile"]).read_text())
+        words = [*told.get("entrypoint", image["ENTRYPOINT"]), *told.get("command", image["CMD"])]
+        given = {key: self._here(str(value)) for key, value in told.get("environment", {}).items()}
+        if variable:
+            given[variable] = self.port
+        self.said = folder / f"{name}.log"
+        with self.said.open("wb") as out:
+            self.process = subprocess.Popen(
+                [self._word(word) for word in words],
+                env={**os.environ, **given, "STALLWATCH_CACHE": os.environ["STALLWATCH_CACHE"]},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+        self._check = [self._word(word) for word in told["healthcheck"]["test"][1:]]
+
+    def healthy(self) -> bool:
+        """Whether its own health check passes within the time; what it said is told where it ended."""
+        deadline = time.monotonic() + _PATIENCE
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, self.said.read_text()
+            if subprocess.run(self._check, capture_output=True, check=False).returncode == 0:
+                return True
+            time.sleep(0.2)
+        return False
+
+    def close(self) -> None:
+        """Wait for its end; Docker, too, gives a service some time after it asked."""
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _word(self, word: str) -> str:
+        if word == "python":
+            return sys.executable
+        if word == "stallwatch":
+            return str(Path(sys.executable).with_name("stallwatch"))
+        return self._here(re.sub(rf"\b{self.inside}\b", self.port, word))
+
+    def _here(self, text: str) -> str:
+        """A container's path or address as it is on this machine: nobody else is to reach this."""
+        text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
+        text = text.replace("/run/secrets/", f"{self._folder}/").replace("0.0.0.0", "127.0.0.1")
+        text = re.sub("^/state", f"{self._folder}/state", text).replace("/src/", f"{self._root}/")
+        return text.replace("http://prometheus:9090", "http://127.0.0.1:9")
+
+
+def _image(dockerfile: str) -> dict[str, list[str]]:
+    found = dict(re.findall(r"^(ENTRYPOINT|CMD) (\[.*\])$", dockerfile, flags=re.MULTILINE))
+    return {word: json.loads(found.get(word, "[]")) for word in ("ENTRYPOINT", "CMD")}
+
+
+@pytest.fixture
+def services(root: Path, tmp_path: Path) -> Iterator[dict[str, Service]]:
+    """Every service that is built here, on one state folder, begun at once."""
+    pytest.importorskip("streamlit", reason="the dashboard's extra is not installed")
+    told = yaml.safe_load((root / "docker-compose.yml").read_text())["services"]
+    (tmp_path / "alerts_urls").write_text("json://127.0.0.1:9/\n")
+    (tmp_path / "deadman_url").write_text("")
+    made: dict[str, Service] = {}
+    try:
+        for name, one in told.items():
+            if "build" in one:
+                made[name] = Service(root, tmp_path, name, one)
+        yield made
+    finally:
+        for service in made.values():
+            service.process.terminate()
+        for service in made.values():
+            service.close()
+
+
+def test_each_service_becomes_healthy_by_its_own_check(services: dict[str, Service]) -> None:
+    assert set(services) == set(PORTS)
+    assert [name for name, service in services.items() if not service.healthy()] == []
