@@ -35,6 +35,27 @@ def test_a_full_width_colon_behind_an_exceptions_name(text: str, shown: str) -> 
     assert read(text) == [shown]
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            "AttributeError: ‘NoneType’ object has no attribute ‘step’",
+            "AttributeError: 'NoneType' object has no attribute 'step'",
+        ),
+        ("[rank3]: File “a.py”, line 3", 'File "a.py", line 3'),
+        ("{‘loss’: 2.0}", "{'loss': 2.0}"),
+        ("NCCL\u00a0WARN\u3000x\u200b", "NCCL WARN x"),
+        ("File &quot;a.py&quot;, line 3, in &lt;module&gt;", 'File "a.py", line 3, in <module>'),
+        ("KeyError: &#39;a&amp;lt;b&#39;", "KeyError: 'a&lt;b'"),  # once
+        ("[rank1]: it&#x27;s", "it's"),
+        ("GET /x?a=1&lt=2&copy;", "GET /x?a=1&lt=2&copy;"),
+        ("训练 ✓ 100%|██████████|", "训练 ✓ 100%|██████████|"),
+    ],
+)
+def test_quotes_blanks_and_entities_of_a_page(text: str, shown: str) -> None:
+    assert read(text) == [shown]
+
+
 def test_an_exception_in_a_string_is_read_as_lines() -> None:
     double = QUOTED.replace('"', '\\"')
     assert read("{'message': '" + QUOTED.replace("'", "\\'") + "'}") == TRACEBACK

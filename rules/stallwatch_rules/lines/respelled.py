@@ -1,7 +1,9 @@
-"""Lines that were spelled anew on their way: a full-width colon, a string with its line ends escaped.
+"""Lines spelled anew on their way: a page's quotes and entities, a full-width colon, escaped line ends.
 
-Whoever types with a Chinese input method, or has a log translated, writes ``ValueError：``; a server's answer
-and a JSON log's record hold a traceback as one string. Read as they were, both are what a program printed.
+Forums and blogs set ``‘NoneType’ object`` for ``'NoneType' object``, and what is copied out of a page's
+source has ``&#39;``; whoever types with a Chinese input method, or has a log translated, writes
+``ValueError：``; a server's answer and a JSON log's record hold a traceback as one string. Read as they were,
+all are what a program printed.
 """
 
 from __future__ import annotations
@@ -11,6 +13,10 @@ import re
 from stallwatch_rules.lines.datatext import is_data
 
 COLON = "："
+_TYPESET = str.maketrans("‘’“”\u00a0\u3000", "''\"\"  ", "\u200b\ufeff")
+_IS_TYPESET = re.compile("[‘’“”\u00a0\u3000\u200b\ufeff]")
+_ENTITY = re.compile(r"&(lt|gt|quot|apos|nbsp|#0?39|#x27|#34|amp);")
+_ENTITIES = {"lt": "<", "gt": ">", "quot": '"', "#34": '"', "nbsp": " ", "amp": "&"}
 ESCAPED_END = "\\n"
 MAX_PIECES = 200  #: lines of one string; what follows stays together
 
@@ -31,6 +37,15 @@ _RAISED = re.compile(
     re.ASCII,
 )
 _ESCAPE = re.compile(r"\\([\\'\"t])")
+
+
+def as_printed(text: str) -> str:
+    """The line with the quotes and blanks that programs print, instead of a page's."""
+    if not text.isascii() and _IS_TYPESET.search(text):
+        text = text.translate(_TYPESET)
+    if "&" in text and ";" in text:
+        text = _ENTITY.sub(lambda found: _ENTITIES.get(found[1], "'"), text)
+    return text
 
 
 def with_ascii_colon(text: str) -> str:
