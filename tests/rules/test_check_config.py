@@ -18,6 +18,7 @@ from stallwatch_rules.checks.config_keys import SECTIONS
 from stallwatch_rules.checks.everything import check_run
 from stallwatch_rules.checks.parse import parse_json
 from stallwatch_rules.checks.remark import Remark
+from stallwatch_rules.checks.script import Script, parse_script
 from stallwatch_rules.pages.catalogue import Catalogue
 
 ZERO3 = {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}
@@ -140,6 +141,26 @@ def told(remarks: list[Remark]) -> list[tuple[str, str]]:
 )
 def test_a_configuration(values: dict[str, Any], expected: tuple[str, str] | None) -> None:
     assert told(checked(values)) == ([expected] if expected else [])
+
+
+@pytest.mark.parametrize(
+    ("text", "stage", "checks"),
+    [
+        ("from transformers import Trainer\nTrainer(model).train()", "3", ["stage-in-quotes"]),
+        ("from transformers import Trainer\nTrainer(model).train()", 3, []),
+        ("from transformers import Trainer\nTrainer(model).train()", "2", []),
+        ("import transformers, deepspeed\ndeepspeed.initialize(model=model, config=c)", "3", []),
+    ],
+)
+def test_a_stage_in_quotes_is_none_to_a_trainer(text: str, stage: object, checks: list[str]) -> None:
+    script = parse_script(text, "train.py")
+    assert isinstance(script, Script)
+    config = parse_json(
+        json.dumps({"zero_optimization": {**ZERO3, "stage": stage}}, indent=1), "ds.json"
+    ).config
+    found = [one for one in check_run(config, [script]) if one.file == "ds.json"]
+    assert [one.check for one in found] == checks
+    assert [one.line for one in found] == [3] * len(checks)
 
 
 @pytest.mark.parametrize(

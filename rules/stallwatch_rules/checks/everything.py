@@ -21,7 +21,7 @@ from stallwatch_rules.checks.script import Script
 from stallwatch_rules.checks.trainers import check_best_model, check_initialize, check_loading, check_trl
 from stallwatch_rules.checks.training_arguments import check_training_arguments
 from stallwatch_rules.checks.unwrapped import check_unwrapped
-from stallwatch_rules.checks.value_kinds import check_values
+from stallwatch_rules.checks.value_kinds import check_quoted_stage, check_values
 from stallwatch_rules.checks.versions import check_versions
 from stallwatch_rules.checks.zero import check_zero
 
@@ -67,6 +67,7 @@ def _of_config(
     deepspeed = version_of(versions, "deepspeed")
     yield from check_keys(config, deepspeed)
     yield from check_values(config, deepspeed)
+    yield from check_quoted_stage(config, scripts)
     yield from check_batch(config, world_size)
     yield from check_precision(config)
     yield from check_zero(config, deepspeed)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from packaging.version import Version
@@ -19,9 +19,11 @@ from packaging.version import Version
 from stallwatch_rules.checks.config_keys import FIRST_KNOWN, SECTIONS
 from stallwatch_rules.checks.dsconfig import AUTO, DsConfig, Path, number, whole
 from stallwatch_rules.checks.remark import Remark, Severity, Words
+from stallwatch_rules.checks.script import Script
 
 _RULE = "deepspeed-config-invalid"
 _ZERO = ("zero_optimization",)
+_ACCELERATED = {"accelerate", "transformers", "trl"}
 _FLAGS = {"true", "false", "t", "f", "yes", "no", "y", "n", "on", "off", "1", "0"}
 
 KindName = Literal["whole", "number", "flag", "object", "device"]
@@ -130,6 +132,33 @@ def check_values(config: DsConfig, deepspeed: Version | None) -> Iterator[Remark
         value = config.get(key)
         if isinstance(value, str) and value != AUTO:
             yield _text(config, key, value)
+
+
+def check_quoted_stage(config: DsConfig, scripts: Sequence[Script]) -> Iterator[Remark]:
+    """``"stage": "3"``, for scripts that train through accelerate: to DeepSpeed it is 3, to the others none.
+
+    accelerate 1.15.0, ``utils/deepspeed.py`` (``is_zero3``, which transformers 5.23.0 asks in
+    ``integrations/deepspeed.py``) and ``accelerator.py`` (``get_state_dict``).
+    """
+    value = config.get(*_ZERO, "stage")
+    if not isinstance(value, str) or config.stage != 3:
+        return
+    if any(script.imports & _ACCELERATED and not script.deepspeed_itself for script in scripts):
+        yield Remark(
+            "stage-in-quotes",
+            "likely",
+            Words(f"the stage is the text {_shown(value)}", f"stage 是文本 {_shown(value)}"),
+            Words(
+                "DeepSpeed reads it as ZeRO-3, transformers and accelerate do not: each rank loads the whole"
+                " model, generation is not kept in step, and what is saved is partitioned.",
+                "DeepSpeed 按 ZeRO-3 读取，而 transformers 和 accelerate 不会：每个 rank 都加载整个模型，"
+                "生成不同步，保存的是切分后的权重。",
+            ),
+            Words("Write 3, without quotes.", "去掉引号，写 3。"),
+            _RULE,
+            config.file,
+            config.line(*_ZERO, "stage"),
+        )
 
 
 def _is_whole(value: Any) -> bool:
