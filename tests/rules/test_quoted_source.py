@@ -63,6 +63,13 @@ def test_a_message_in_a_traceback_that_another_writer_tore_apart_still_fires() -
     assert fired(text + message) == ["disk-full-checkpoint"]
 
 
+@pytest.mark.parametrize("header", ["", "            Traceback (most recent call last):\n"])
+def test_a_message_as_deep_as_its_frames_still_fires(header: str) -> None:
+    frame = '            File "a.py", line 3, in f\n                run()\n'
+    message = "            OSError: [Errno 28] No space left on device: 'checkpoint-100/optimizer.pt'\n"
+    assert fired(header + frame + message) == ["disk-full-checkpoint"]
+
+
 BARE = "assert not param.ds_active_sub_modules, param.ds_summary()"
 STATEMENTS = {
     "frame": f'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    {BARE}\nAssertionError\n',

@@ -19,6 +19,8 @@ _NOTEBOOK_FRAME = re.compile(
 )
 NOTEBOOK_SOURCE = re.compile(r"-*> ?\d+ ")
 INDENT = "  "  # of a frame under its header
+# Source stands deeper than a frame, so this is no source: frame and exception have lost what set them apart.
+LEVEL_FINAL = re.compile(r" {1,3}(?=(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Failed): \S)")
 GROUP_HEADER = "Exception Group Traceback"
 MARGIN = re.compile(r" +(?:\|(?: |$)|\+-)")  # what an exception group and its parts stand behind
 BOX = "│╭╰─┌└├┃"

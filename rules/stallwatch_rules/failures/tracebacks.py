@@ -23,6 +23,7 @@ from stallwatch_rules.failures.tracebacklines import (
     GROUP_HEADER,
     HEADER,
     INDENT,
+    LEVEL_FINAL,
     MARGIN,
     NOTEBOOK_SOURCE,
     OTHER_MESSAGE,
@@ -70,6 +71,8 @@ class _Open:
             text = text[self.column :]
         if self.group:
             text = MARGIN.sub("", text, count=1)
+        elif self.frames and text[:1] == " ":
+            text = LEVEL_FINAL.sub("", text, count=1)
         boxed = BOXED.match(text)
         return boxed["final"].rstrip(" │┃") if boxed is not None else text
 
