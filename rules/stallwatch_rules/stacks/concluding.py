@@ -9,7 +9,7 @@ from stallwatch_rules.diagnosis.missing import named, waited_in_vain
 from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS
 from stallwatch_rules.records import Diagnosis, Finding, Primary
 from stallwatch_rules.stacks.records import StallStacks
-from stallwatch_rules.stacks.words import sentence
+from stallwatch_rules.stacks.words import odd_alone, sentence
 from stallwatch_rules.text.retelling import retold
 from stallwatch_rules.text.sentences import say
 
@@ -47,7 +47,10 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, language: str = "en")
         elif any(TAKE_STACKS in fix for fix in primary.fixes):
             primary = _advised(primary, look, language)
         if primary.rule == TRACE_CACHE and _elsewhere(stacks):
-            apart = say("stands-elsewhere", language)
+            apart, lead = say("stands-elsewhere", language), odd_alone(stacks, language)
+            if not primary.title.startswith(lead):
+                title = say("odd-rank-first", language, odd=lead, title=primary.title)
+                primary = msgspec.structs.replace(primary, title=title)
             primary = msgspec.structs.replace(
                 primary,
                 fixes=[primary.fixes[0], apart, *(fix for fix in primary.fixes[1:] if fix != apart)],

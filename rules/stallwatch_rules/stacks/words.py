@@ -54,6 +54,14 @@ def sentence(stacks: StallStacks, language: str = "en") -> str:
     return text[0].upper() + text[1:] if words is _EN else text
 
 
+def odd_alone(stacks: StallStacks, language: str = "en") -> str:
+    """What the odd ranks do, for a title: ``Rank 1 is in DataLoader.__next__ (…)``."""
+    words = _ZH if language.startswith("zh") else _EN
+    odd = [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)]
+    text = words.between.join(_clause(group, words, alone=False) for group in odd[:_MOST_GROUPS])
+    return text[:1].upper() + text[1:] if words is _EN else text
+
+
 def _most_telling(stacks: StallStacks) -> list[StackGroup]:
     """The largest groups of the others, and the odd ones, which come last."""
     odd = [group for group in stacks.groups if group.ranks[0] in stacks.odd][-_MOST_GROUPS + 1 :]

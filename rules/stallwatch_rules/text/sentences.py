@@ -171,6 +171,10 @@ SENTENCES: dict[str, tuple[str, str]] = {
         " first what it waits for there.",
         "该 rank 不在 ZeRO-3 的任何集合通信中，trace cache 多半不是它没有到达的原因：请先看它在那里等什么。",
     ),
+    "odd-rank-first": (
+        "{odd}; beside that: {title}",
+        "{odd}；另外：{title}",
+    ),
     "alone-fix": (
         "Give what this call waits for a time-out, and look at the service or storage behind it; a loop there"
         " that cannot end is the other thing to look for.",

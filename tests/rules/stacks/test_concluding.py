@@ -127,9 +127,12 @@ def test_a_cause_that_the_log_told_sends_nobody_for_stacks_that_were_taken(
     assert "ddp.py:5" in primary.fixes[0] and "stacks-1.txt" in primary.fixes[0]
     assert not any("py-spy dump" in fix for fix in primary.fixes)
     assert "trace cache" in primary.fixes[1] and primary.confidence <= 0.3, "the rank is in no collective"
+    lead, _, title = primary.title.partition("; beside that: " if language == "en" else "；另外：")
+    assert "ddp.py:5" in lead and lead.lower().startswith("rank 1") and title, "where it is comes first"
     assert len(set(primary.fixes)) == len(primary.fixes) > 3
 
     both = [WAITS, StackGroup([1], "collective", what="barrier", place="ddp.py:9 in step")]
     primary = at(StallStacks(0.0, 0.1, both, odd=[0, 1], why="diverged"))
     assert primary.confidence > 0.3 and "trace cache" not in primary.fixes[1]
+    assert not primary.title.lower().startswith("rank")
     assert any("py-spy dump" in fix for fix in at(StallStacks(0.0, 0.1, [WAITS, SILENT], odd=[1])).fixes)
