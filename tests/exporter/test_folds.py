@@ -56,6 +56,10 @@ def test_where_a_rule_is_sure_without_it_the_lines_stay(matcher: Matcher) -> Non
     assert fold_of(KV_CACHE.encode(), matcher) == Fold()
     noisy = "".join(QUOTED.format(n) + f"step {n}/30 loss 0.9000 errors 0 nan 0\n" for n in range(10, 30))
     assert fold_of(noisy.encode(), matcher) == Fold()
+    listed = (
+        "- no `RuntimeError: mismatch between the collectives of two ranks`\n- no `non-finite loss` seen\n"
+    )
+    assert fold_of(listed.encode(), matcher) == Fold()
 
 
 def test_a_long_text_was_not_pasted(matcher: Matcher) -> None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from stallwatch_exporter.files.heads import broken_at
 from stallwatch_rules.lines.reader import LineReader
-from stallwatch_rules.lines.wrapped import likely_fold, pieces
+from stallwatch_rules.lines.wrapped import blank_between, likely_fold, pieces
 from stallwatch_rules.matching.matcher import Matcher
 
 _PASTED = 16 * 1024  # bytes of a text that somebody copied by hand, at most
@@ -28,23 +28,23 @@ def fold_of(head: bytes, matcher: Matcher) -> Fold:
     break, and nothing without them.
     """
     width = broken_at(head)
-    likely = likely_fold(head) if width is None and len(head) < _PASTED else None
+    likely = likely_fold(head) if len(head) < _PASTED else None
     if likely is not None:
         known = _rules_in(head, matcher)
-        for spaced in (True, False):
+        for spaced in (True, False) if width is None else (True,):
             broken = pieces(head, likely, spaced)[-_LOOKED_AT:]
-            if any(_told_by_both(group, matcher, spaced) - known for group in broken):
+            if any(_told_by_both(group, matcher, Fold(likely, spaced)) - known for group in broken):
                 return Fold(likely, spaced)
     return Fold(width)
 
 
-def _told_by_both(group: list[str], matcher: Matcher, spaced: bool) -> set[str]:
+def _told_by_both(group: list[str], matcher: Matcher, fold: Fold) -> set[str]:
     """The rules that need more than one of the pieces: they do not fire while the others are hidden."""
-    between = " " if spaced else ""
-    found = _rules_in(between.join(group).encode(), matcher)
+    ends = [blank_between(part, fold.width or 0, fold.spaced) for part in group[:-1]] + [""]
+    found = _rules_in("".join(map("".join, zip(group, ends, strict=True))).encode(), matcher)
     for seen in range(len(group)) if found else ():
         parts = (part if at == seen else _HIDDEN * len(part) for at, part in enumerate(group))
-        found -= _rules_in(between.join(parts).encode(), matcher)
+        found -= _rules_in("".join(map("".join, zip(parts, ends, strict=True))).encode(), matcher)
     return found
 
 

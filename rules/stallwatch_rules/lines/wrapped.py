@@ -24,9 +24,11 @@ _BOXES = re.compile(r"[│╭╰╮╯┃┏┗━─█▉-▏]")
 _ZEROED = str.maketrans("123456789", "0" * 9)
 _WORDY = re.compile(r"[\w/.-]")
 _FIRST_WORD = re.compile(r"\S{1,300}")
+_LONG_WORD = re.compile(r"\S{24,}\Z")  # a path, a symbol: broken where the line is full, for want of blanks
 # What a program begins a line of its own with: a mark, a label, a count of its progress.
 _LABELLED = re.compile(
-    r"[(\[{<>#|*]|\s{2}|\S+[:=|]\s|(?i:(?:global_?)?(?:step|iter\w*|epoch|batch|loss|train\w*|eval\w*)\b\W{0,4}\d)"
+    r"[(\[{<>#|*]|[-+•]\s|\d{1,2}[.)]\s|\s{2}|\S+[:=|]\s"
+    r"|(?i:(?:global_?)?(?:step|iter\w*|epoch|batch|loss|train\w*|eval\w*)\b\W{0,4}\d)"
 )
 
 
@@ -76,6 +78,11 @@ def pieces(head: bytes, width: int, spaced: bool) -> list[list[str]]:
     return [group for group in groups if len(group) > 1]
 
 
+def blank_between(line: str, width: int, spaced: bool) -> str:
+    """What stood between a piece and the next one."""
+    return " " if spaced and not (len(line) == width and _LONG_WORD.search(line)) else ""
+
+
 def _goes_on(line: str, following: str, width: int, spaced: bool) -> bool:
     if spaced:
         return _folded(line, following, width)
@@ -87,7 +94,9 @@ def _folded(line: str, following: str, width: int) -> bool:
     word = _FIRST_WORD.match(following)
     if word is None or len(line) + 1 + len(word[0]) <= width or not _may_go_on(line):
         return False
-    return not _FRESH.match(following) and not _LABELLED.match(following)
+    if _FRESH.match(following):
+        return False
+    return not blank_between(line, width, True) or not _LABELLED.match(following)
 
 
 def _may_go_on(line: str) -> bool:
@@ -126,7 +135,8 @@ class Joiner:
         goes_on = bool(self._parts) and len(self._held) <= self._longest
         goes_on = goes_on and _folded(self._last, text, self._width)
         done = [] if goes_on else self.left()
-        self._held = self._held + b" " + raw if goes_on else raw
+        between = blank_between(self._last, self._width, True).encode()
+        self._held = self._held + between + raw if goes_on else raw
         self._parts += 1
         self._last = text
         return done
