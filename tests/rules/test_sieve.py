@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
@@ -292,6 +293,38 @@ def test_the_steps_of_seldom_findings_are_those_of_a_log_that_is_read_whole(
     expected = steps_of(whole.diagnose())
     assert len(expected) >= 3
     assert steps_of(sieved.diagnose()) == expected
+
+
+@pytest.mark.parametrize("prefix", ["[rank{rank}]: ", "[default{rank}]:"])
+def test_the_steps_of_findings_are_those_of_their_own_rank(engine: Engine, prefix: str) -> None:
+    """Several ranks write into one file, one of them far ahead of the others."""
+    logs = [
+        log_of(Recipe(seed, 1, steps=500, notices=0.01, faults=(0, 1), ends="")).decode().splitlines()
+        for seed in (1, 2, 3)
+    ]
+    rng, lines = random.Random(5), list[str]()
+    left = [deque(log[rank * 60 :]) for rank, log in enumerate(logs)]
+    while any(left):
+        rank = rng.choice([rank for rank, log in enumerate(left) if log])
+        lines += [
+            prefix.format(rank=rank) + left[rank].popleft()
+            for _ in range(min(len(left[rank]), rng.randrange(1, 4)))
+        ]
+    log = "\n".join([*lines, ""]).encode()
+    whole, count, _ = read(engine, {"train.log": log}, None)
+    sieved, few, _ = read(engine, {"train.log": log}, replace(SMALL, cell=65_536))
+    assert few < count / 2
+    expected = places_of(whole.diagnose())
+    assert len(expected) >= 3
+    assert places_of(sieved.diagnose()) == expected
+
+
+def places_of(diagnosis: Diagnosis) -> dict[str, list[tuple[int | None, int | None, int | None]]]:
+    """Where each rule fired first and last: line, rank and step."""
+    return {
+        one.rule: [(place.line, place.rank, place.step) for place in (one.first, one.last)]
+        for one in diagnosis.findings
+    }
 
 
 def test_most_lines_of_a_long_log_are_not_read(engine: Engine) -> None:

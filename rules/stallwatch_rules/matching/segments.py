@@ -45,6 +45,7 @@ class LineEnds:
         self._feeds_before = np.cumsum(feeds)
         self._before = self._feeds_before + np.cumsum(returns)  # ends before each slice
         self._found: dict[int, Numbers] = {}
+        self._feeds_in: dict[int, Numbers] = {}  # how many of a slice's ends up to each are line feeds
         self.count = int(self._before[-1])
 
     def at(self, number: int) -> int:
@@ -87,8 +88,11 @@ class LineEnds:
         if not self.redrawn or number >= self.count:
             return min(number, self.count) if not self.redrawn else int(self._feeds_before[-1])
         order = int(self._before.searchsorted(number, "right")) - 1
-        ends = self._in(order)[: number - self._before[order]]
-        return int(self._feeds_before[order]) + int(np.count_nonzero(self._values[ends] == 10))
+        feeds = self._feeds_in.get(order)
+        if feeds is None:
+            feeds = self._feeds_in[order] = np.cumsum(self._values[self._in(order)] == 10)
+        inside = number - int(self._before[order])
+        return int(self._feeds_before[order]) + (int(feeds[inside - 1]) if inside else 0)
 
     def _in(self, order: int) -> Numbers:
         """Where they stand in a slice."""

@@ -49,6 +49,7 @@ class RawRules(NamedTuple):
     targets: tuple[Target, ...]
     sure: tuple[bool, ...]
     free: tuple[bool, ...]
+    by_progress: tuple[bool, ...]  #: whether the steps around its matches tell what they did
     target_of: tuple[int, ...]  #: of each pattern of the scan, also those that are no rule's
 
 

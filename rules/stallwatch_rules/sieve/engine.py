@@ -43,10 +43,12 @@ def sieve_engine(matcher: Matcher) -> SieveEngine | None:
         patterns += watch.patterns
         target_of += [len(targets) + number] * len(watch.patterns)
     excluded = {page.id for page in matcher.catalogue.pages.values() if page.unless}
+    progress = {page.id for page in matcher.catalogue.pages.values() if page.harm == "by-progress"}
     rules = RawRules(
         tuple(targets),
         tuple(target.sure and target.rule not in excluded for target in targets),
         tuple(target.free and target.rule not in excluded for target in targets),
+        tuple(target.rule in progress for target in targets),
         tuple(target_of),
     )
     store = matcher.catalogue.store

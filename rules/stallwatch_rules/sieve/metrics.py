@@ -5,14 +5,17 @@ So the steps, their pace and where they ended are known, though most of the line
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from stallwatch_rules.matching.blockscan import BlockScanner
-from stallwatch_rules.sieve.watched import METRICS
+from stallwatch_rules.sieve.watched import METRICS, SERIES
 
 KINDS = tuple(kind for kind, _ in METRICS)
 PATTERNS = tuple(pattern for _, patterns in METRICS for pattern in patterns)
 _KIND_OF = tuple(kind for kind, (_, patterns) in enumerate(METRICS) for _ in patterns)
+#: The kinds by which steps are counted.
+COUNTING = frozenset(number for number, kind in enumerate(KINDS) if SERIES.get(kind, (kind,)))
 _WHOLE_EVERY = 8  #: so often a cell is looked through for kinds that were not met yet
 _MOST_BETWEEN = 300  #: metrics between a cell's two ends after which it is not looked through further
 
@@ -46,11 +49,12 @@ def pick_last(scanner: BlockScanner, view: bytes, met: set[int], probe: int) -> 
     return None
 
 
-def last_before(scanner: BlockScanner, view: bytes, end: int, probe: int) -> list[int]:
-    """Offsets of the last metric of each kind among the ``probe`` bytes before an offset."""
-    picked = Picked()
-    _look(scanner, view, max(0, end - probe), end, 0, picked)
-    return list(picked.last.values())
+def kinds_at(
+    scanner: BlockScanner, view: bytes, start: int, end: int, most: int | None = None
+) -> Iterator[tuple[int, int]]:
+    """The kinds of the metrics between two offsets, and where each was found; the first ``most``."""
+    hits = scanner.hits(memoryview(view)[start:end], most)
+    return ((_KIND_OF[pattern], start + offset) for pattern, offset in zip(*hits, strict=True))
 
 
 def pick(scanner: BlockScanner, view: bytes, index: int, met: set[int], share: int, probe: int) -> Picked:
@@ -90,9 +94,8 @@ def _look(
 ) -> None:
     """Count what stands between two offsets; after ``most`` metrics nothing more is looked for."""
     counts, first, last = picked.counts, picked.first, picked.last
-    for pattern, offset in zip(*scanner.hits(memoryview(view)[start:end], most), strict=True):
-        kind = _KIND_OF[pattern]
+    for kind, offset in kinds_at(scanner, view, start, end, most):
         counts[kind] += 1
         if counts[kind] <= share:
-            first.append((kind, start + offset))
-        last[kind] = start + offset
+            first.append((kind, offset))
+        last[kind] = offset

@@ -20,7 +20,8 @@ from stallwatch_rules.matching.segments import LineEnds, Segments
 from stallwatch_rules.matching.signscan import Found, SignScanner
 from stallwatch_rules.sieve.blocks import block_at
 from stallwatch_rules.sieve.bulk import Bulk, RawRules
-from stallwatch_rules.sieve.metrics import KINDS, Picked, last_before, pick, pick_last
+from stallwatch_rules.sieve.metrics import KINDS, Picked, pick, pick_last
+from stallwatch_rules.sieve.nearby import Nearby
 from stallwatch_rules.sieve.state import SieveSizes, SieveState, wording
 from stallwatch_rules.sieve.watched import SERIES, TRACEBACK, WATCHES
 
@@ -122,6 +123,7 @@ class _Sifting:
         self._told = np.zeros(segments.count, dtype=bool)  # of tracebacks whose other lines are read
         self._more: dict[int, list[tuple[str, int]]] = {}
         self._bulk: list[tuple[str, list[list[int]]]] = []  # a rule's segments that need not be read
+        self._nearby = Nearby(segments, looked.view, engine.metrics, state, sizes)
         self._behind = segments.count  # how far this cell's windows reach
 
     def run(self) -> list[Left | Piece]:
@@ -160,6 +162,13 @@ class _Sifting:
     def _read(self, unit: int, before: int = 0, after: int = 0) -> None:
         self._mask[max(0, unit - before) : unit + after + 1] = True
         self._behind = max(self._behind, unit + after + 1)
+
+    def _read_near(self, unit: int, before: int, after: int) -> None:
+        """Read a rule's line, and what stands around it and says something new."""
+        self._mask[unit] = True
+        if before or after:
+            self._mask[list(self._nearby.telling(unit, before, after))] = True
+            self._behind = max(self._behind, unit + after + 1)
 
     def _hits(self, found: Found) -> dict[int, Units]:
         """The segments in which each target was found."""
@@ -207,24 +216,14 @@ class _Sifting:
         room = self._state.room(target, self._sizes.rule_lines, len(units))
         met = self._state.fired[target] - len(units)
         for order, unit in enumerate(units[:room].tolist()):
-            self._read(unit, *self._state.window(met + order, self._sizes))
-        for unit in {int(units[0]), int(units[-1])}:
-            self._read_metrics_around(unit)
+            self._read_near(unit, *self._state.window(met + order, self._sizes))
+        for unit, lead in self._nearby.ends(target, units):
+            self._mask[self._nearby.steps(unit, lead, ahead=self._engine.rules.by_progress[target])] = True
         if room < len(units):
             bulk = Bulk(self._engine.rules, target, self._segments, self._view)
             groups = bulk.groups(units[room:][~self._told[units[room:]]])
             self._bulk.append((self._engine.rules.targets[target].rule, groups))
         return units
-
-    def _read_metrics_around(self, unit: int) -> None:
-        """Read the last metrics before a segment and the first ones behind: they tell the step it came in."""
-        sizes, scanner = self._sizes, self._engine.metrics
-        start = self._segments.start(unit)
-        near = memoryview(self._view)[start : start + sizes.probe]
-        offsets = [start + end for end in scanner.first(near, sizes.next_metrics)]
-        offsets += last_before(scanner, self._view, start, sizes.probe)
-        if offsets:
-            self._mask[self._segments.at(offsets)] = True
 
     def _count(self) -> None:
         """Read the first and the last of what is counted in bulk, and count what nobody reads."""

@@ -28,6 +28,9 @@ class SieveSizes:
     novel_windows: int = 20  #: so many; what is new after them has the small window
     known: tuple[int, int] = (1, 4)  #: around its next matches
     known_windows: int = 6
+    neighbours: int = 3  #: lines of one wording around matches that are read
+    ends: int = 256  #: of a rule's lines in a cell, at both ends, of which ranks are told apart
+    leads: int = 65_536  #: ranks times rules that are told apart in a stretch
     rule_lines: int = (
         200  #: a rule's lines that are read; the others are counted, except a cell's first and last
     )
@@ -58,6 +61,8 @@ class SieveState:
     windows: int = 0
     finals: dict[bytes, int] = field(default_factory=dict)  #: tracebacks by their final line
     wordings: dict[bytes, int] = field(default_factory=dict)
+    neighbours: dict[bytes, int] = field(default_factory=dict)  #: lines read around matches, by wording
+    leads: set[tuple[int, bytes]] = field(default_factory=set)  #: rules that fired, and what named the rank
     kinds: set[int] = field(default_factory=set)  #: kinds of metrics met
     carry: int = 0  #: segments of the next cell that belong to a window of the last
 
