@@ -169,3 +169,16 @@ def test_a_loss_has_the_step_of_the_bar_beside_it(read: Callable[[bytes], list[R
     assert steps(nested) == [(None, None)], "an evaluation's bar"
     assert steps(BAR.format(5, 20) + "\n" + "words\n" * 3 + LOSS.format(5)) == [(None, None)], "too far"
     assert steps("[rank1]: " + BAR.format(5, 20)[1:] + "\n[rank0]: " + LOSS.format(5)) == [(None, None)]
+
+
+@pytest.mark.parametrize("read", [by_lines, lambda data: in_blocks(data, 60)])
+def test_a_bar_and_the_loss_in_its_line_are_one_row(read: Callable[[bytes], list[Row]]) -> None:
+    wanted = [COLUMNS.index(name) for name in ("line", "step", "loss", "step_seconds")]
+    drawn = "".join(BAR.format(n, 20) for n in (1, 2))
+    log = (
+        drawn + SPACE + LOSS.format(2) + BAR.format(2, 20) + "\n" + LOSS.format(3) + BAR.format(4, 20) + "\n"
+    )
+    rows = [tuple(row[at] for at in wanted) for row in read(log.encode())]
+    assert rows == [(1, 2, 0.2, 1.0), (2, 2, None, 1.0), (3, 2, 0.3, None), (4, 4, None, 1.0)]
+    other_rank = "[rank1]: " + BAR.format(5, 20)[1:] + "\r[rank0]: " + LOSS.format(5)
+    assert len(read(other_rank.encode())) == 2

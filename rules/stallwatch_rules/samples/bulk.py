@@ -68,8 +68,7 @@ class BulkReader:
         self._forward(block)
         self._number += int(portion.lines[-1]) + 1 if len(portion.lines) else 0
         block = block.taken(_kept(block))
-        place_losses(block, self._bars)
-        return block
+        return place_losses(block, self._bars)
 
     def _by_plans(self, portion: Portion) -> tuple[list[_Planned], list[_Odd]]:
         wordings = portion.wordings[portion.read]

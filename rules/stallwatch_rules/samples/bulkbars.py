@@ -5,11 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from stallwatch_rules.samples.barsteps import NEAR, BarSteps, Drawn
-from stallwatch_rules.samples.blocks import NO_RANK, Block
+from stallwatch_rules.samples.blocks import NO_RANK, Block, Whole
+from stallwatch_rules.samples.table import FIELDS
 
 
-def place_losses(block: Block, bars: BarSteps) -> None:
-    """Give the losses without a step that of the bar beside them; ``bars`` are those before the block."""
+def place_losses(block: Block, bars: BarSteps) -> Block:
+    """Give the losses without a step that of the bar beside them, and leave out the bars in their own lines.
+
+    ``bars`` are those before the block.
+    """
+    kept = np.ones(block.size, bool)
     none = np.zeros(block.size, bool)
     total, step, loss = (block.valid.get(name, none) for name in ("total_steps", "step", "loss"))
     drawn = block.bare & total & step
@@ -28,6 +33,17 @@ def place_losses(block: Block, bars: BarSteps) -> None:
         if beside.any():
             block.put("step", wanted[beside], steps[at[beside]])
             block.put("total_steps", wanted[beside], totals[at[beside]])
+            here = beside & (lines[at] == block.line[wanted])
+            _join(block, wanted[here], rows[at[here] - 1])
+            kept[rows[at[here] - 1]] = False
         if len(rows):
             bars.longest[rank] = int(longest[-1])
             bars.see(rank, Drawn(int(lines[-1]), int(steps[-1]), int(totals[-1])))
+    return block if kept.all() else block.taken(np.flatnonzero(kept))
+
+
+def _join(block: Block, losses: Whole, drawings: Whole) -> None:
+    """Add to losses what the bars in their lines tell."""
+    for name in [name for name in FIELDS if name in block.numbers]:
+        told = block.valid[name][drawings] & ~block.valid[name][losses]
+        block.put(name, losses[told], block.numbers[name][drawings[told]])

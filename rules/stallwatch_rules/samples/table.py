@@ -2,7 +2,7 @@
 
 A progress bar is drawn again and again in one physical line. Of the drawings that tell no more than how far
 the bar is, the last one of the line makes a row; those that tell a loss are rows each. A loss
-without a step has that of the training's bar beside it.
+without a step has that of the training's bar beside it; if that stands in the same line, both are one row.
 """
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ class RowReader:
         """The rows that are still held back."""
         bar, held = self._bar, self._held
         self._bar, self._held = None, []
+        drawn = bar[1] if bar is not None else None
         if bar is not None:
             line, sample = bar
             if sample.step is not None and sample.total_steps:
@@ -106,7 +107,12 @@ class RowReader:
         for line, sample in held:
             beside = self._bars.at(sample.rank, line.number) if lacks_step(sample) else None
             if beside is not None:
-                sample = msgspec.structs.replace(sample, step=beside.step, total_steps=beside.total)
+                values = sample.values
+                if beside.line == line.number and drawn is not None:  # its step is told once
+                    values, bar = {**drawn.values, **values}, None
+                sample = msgspec.structs.replace(
+                    sample, step=beside.step, total_steps=beside.total, values=values
+                )
             yield row_of(line, sample)
         if bar is not None:
             yield row_of(*bar)
