@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from stallwatch_exporter.probe.events import MOST_LINE
 from stallwatch_exporter.probe.stacks import ANSWER, ASK, COLLECTIVES, FAULT, MOST_BYTES, SIGNAL
 from stallwatch_exporter.stacks.processes import PROC, handles
 
@@ -37,6 +38,17 @@ def answer(ring: Path, question: str) -> dict[str, Any] | None:
 def collectives(ring: Path, question: str) -> dict[str, Any] | None:
     """What torch's flight recorder told, once it is there; it comes after the stacks."""
     return _told(ring.with_suffix(COLLECTIVES), question)
+
+
+def has_left(ring: Path) -> bool:
+    """Whether the rank told that its program is over: its process may take a while to go."""
+    try:
+        with ring.with_suffix(".jsonl").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_LINE))
+            last = json.loads(file.read().rstrip(b"\n").rpartition(b"\n")[2])
+    except (OSError, ValueError):
+        return False
+    return isinstance(last, dict) and last.get("kind") == "left"
 
 
 def _told(path: Path, question: str) -> dict[str, Any] | None:

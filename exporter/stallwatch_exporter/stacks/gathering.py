@@ -131,6 +131,9 @@ def _look(ranks: Sequence[LocalRank], asked: dict[int, Asked]) -> None:
         now = record.condition if one.ended else processes.condition(one.pid)
         # A moment in the disk's queue is no blockade: it counts when it is there at both looks.
         record.condition = "alive" if now == "blocked" != record.condition else now
+        silent = record.condition == "alive" and not any(thread.frames for thread in record.threads)
+        if silent and one.ring is not None and asking.has_left(one.ring):
+            record.condition = "ended"  # all but its process: torch and the kernel take their time
         if record.condition != "ended":
             record.kernel = processes.kernel_place(one.pid)
             holder = holders.get(one.pid)

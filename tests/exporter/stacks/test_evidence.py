@@ -298,3 +298,19 @@ def test_a_run_that_made_steps_had_ranks(
             time.sleep(0.01)
         command.communicate(b"\n")
     assert notices == [getattr(evidence, why)]
+
+
+def test_a_rank_that_said_that_it_leaves_has_ended_though_its_process_takes_its_time(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(gathering, "find_py_spy", lambda: None)
+    (rank,) = localranks.local_ranks(watched.rings, None)
+    (silent,) = gathering.gather([rank])
+    assert silent.condition == "alive", "it said nothing"
+    told = [{"kind": "left", "error": False}, {"kind": "warning"}, {"kind": "left", "error": False}]
+    for events, condition in ((told[:2], "alive"), (told, "ended")):
+        lines = [json.dumps(event) + "\n" for event in events]
+        watched.ring.path.with_suffix(".jsonl").write_text("".join(lines))
+        (silent,) = gathering.gather([rank])
+        assert silent.condition == condition
