@@ -95,6 +95,8 @@ def test_it_says_what_to_do_about_the_odd_rank(group: StackGroup, language: str,
     waits = StackGroup([0, 2], "collective", what="all_gather")
     found = stall(StallStacks(5.0, 0.1, [waits, group], [1], "elsewhere"))
     assert says in incident_notice(found, language, None).message.text
+    only = stall(StallStacks(5.0, 0.1, [group]))
+    assert says in incident_notice(only, language, None).message.text, "a run of one rank"
     both = stall(StallStacks(5.0, 0.1, [group, StackGroup([3], "debugger")], [1, 3], "elsewhere"))
     assert says not in incident_notice(both, language, None).message.text, "they do different things"
 

@@ -47,7 +47,7 @@ def render_located(incident: Incident, stacks: StallStacks, language: str) -> Me
     which = "rank" if len(stacks.odd) == 1 else "ranks"
     title = words[_about(stacks)].format(ranks=fold_ranks(stacks.odd), which=which)
     blocks = [neutralise(sentence(stacks, language), _SENTENCE_LIMIT)]
-    if stacks.odd and stacks.groups:  # the odd ones come last
+    if stacks.groups and (stacks.odd or len(stacks.groups) == 1):  # the odd ones come last
         frames = _telling(stacks.groups[-1].frames)
         blocks.append("\n".join(f"    {neutralise(frame, _FRAME_LIMIT)}" for frame in frames))
         blocks.append(remedy(stacks, language))

@@ -65,8 +65,8 @@ _LOCKED_OUT = (
 
 
 def remedy(stacks: StallStacks, language: str) -> str:
-    """What to do about the odd ranks, where all of them do the same; empty where that says nothing."""
-    odd = [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)]
+    """What to do about the odd ranks, or all of them, where these do the same; empty where nothing is."""
+    odd = [group for group in stacks.groups if not stacks.odd or set(group.ranks) & set(stacks.odd)]
     if len({(group.kind, group.condition, group.locked_out) for group in odd}) != 1:
         return ""
     group = odd[0]
