@@ -41,16 +41,42 @@ def ended(catalogue: Catalogue, text: str, language: str = "en", code: int = 1) 
     return reading.diagnose(ending=ending, failed=True, language=language)
 
 
+def rule_of(found: Diagnosis) -> str:
+    return found.primary.rule if found.primary is not None else ""
+
+
 def told(found: Diagnosis) -> list[str]:
     fixes = found.primary.fixes if found.primary is not None else []
     return [text for text in (*fixes, *found.notes) if "SystemExit" in text]
 
 
-def test_the_rank_is_named_before_what_the_others_saw_of_it(catalogue: Catalogue) -> None:
+def test_a_rank_that_ended_without_a_word_is_the_cause_of_what_the_others_saw_of_it(
+    catalogue: Catalogue,
+) -> None:
     found = ended(catalogue, STEPS + PEER.format(rank=0) + TORCHRUN.format(code=3))
-    assert found.primary is not None and found.primary.role == "symptom"
-    assert found.primary.fixes[0].startswith("Rank 1 ended first, with exit status 3, and nothing")
+    assert found.primary is not None and found.verdict == "failed"
+    assert (found.primary.rule, found.primary.role, found.primary.rank) == ("rank-left-early", "cause", 1)
+    assert found.findings[0].note.startswith("Rank 1 ended first, with exit status 3, and nothing")
+    assert found.primary.evidence == ["exitcode  : 3 (pid: 23471)"]
+    assert (found.primary.step, found.progress.stalled_after_step) == (20, None)
+    assert "gloo-connection-closed" in [one.rule for one in found.findings]
+
+
+def test_the_status_of_an_exception_that_another_log_may_hold_is_only_told(catalogue: Catalogue) -> None:
+    text = STEPS + PEER.format(rank=0) + TORCHRUN.format(code=1)
+    assert rule_of(ended(catalogue, text)) == "rank-left-early", "who watched it has read all of it"
+    reading = RunReading(catalogue)
+    reading.feed(lines_of(text))
+    found = reading.diagnose()
+    assert found.primary is not None and found.primary.rule == "gloo-connection-closed"
+    assert found.primary.fixes[0].startswith("Rank 1 ended first, with exit status 1, and nothing")
     assert len(told(found)) == 1
+
+
+@pytest.mark.parametrize("error", ["torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."])
+def test_a_rank_that_failed_of_something_else_stays_the_cause(catalogue: Catalogue, error: str) -> None:
+    found = ended(catalogue, STEPS + f"[rank2]: {error}\n" + PEER.format(rank=0) + TORCHRUN.format(code=3))
+    assert rule_of(found) == "cuda-oom"
 
 
 def test_and_where_only_the_launcher_says_anything(catalogue: Catalogue) -> None:

@@ -28,13 +28,14 @@ from stallwatch_rules.diagnosis.findings import (
     judge_by_progress,
     judge_recoveries,
 )
+from stallwatch_rules.diagnosis.firstend import rank_of_end, weigh_first_end
 from stallwatch_rules.diagnosis.kills import weigh_memory
 from stallwatch_rules.diagnosis.missing import all_flights, point_to_missing
 from stallwatch_rules.diagnosis.notes import notes_of
 from stallwatch_rules.diagnosis.servers import is_vllm_server
 from stallwatch_rules.diagnosis.silentexit import ended_silently
 from stallwatch_rules.diagnosis.stood import is_end, show_apart, tell_ends, told_end
-from stallwatch_rules.diagnosis.verdict import Question, verdict_of
+from stallwatch_rules.diagnosis.verdict import Question, stands, verdict_of
 from stallwatch_rules.endings import Left
 from stallwatch_rules.failures.environment import agreed
 from stallwatch_rules.failures.flight import reporting
@@ -126,7 +127,8 @@ def conclude(
     weigh_kill(found, question)
     named = {rank for _, rank in streams if rank is not None}
     weigh_memory(found, catalogue, question, named, [stream.summary for stream in streams.values()])
-    weigh_aftermath(found, exceptions)
+    weigh_aftermath(found, exceptions, streams)
+    weigh_first_end(found, catalogue, exceptions, streams, tracker, question)
     forgive_abort(found, exceptions, complete=facts.complete, language=language)
     _weigh_distance(found, streams, died=died)
     candidates = _candidates(found, streams, ends)
@@ -139,7 +141,7 @@ def conclude(
     diagnosis = Diagnosis(verdict=verdict, environment=environment, ending=redact(question.told))
     if chosen is not None and (chosen[0].role == "wrapper" or verdict in ("failed", "stalled", "degraded")):
         one = by_rule[chosen[0].rule]
-        if one.rule in STANDSTILLS and not one.hits:
+        if not one.hits and stands(chosen[0]):
             show_apart(one, streams)
         diagnosis.primary = _primary(one, chosen[1], environment, streams, tracker.last_step, language)
         if one.role == "symptom" and one.harm == "fatal":
@@ -152,7 +154,7 @@ def conclude(
     diagnosis.unknown = exceptions.records()
     diagnosis.progress = tracker.summary()
     diagnosis.progress.finished = complete
-    if verdict == "stalled" or (chosen is not None and chosen[0].rule in STANDSTILLS):
+    if verdict == "stalled" or (chosen is not None and stands(chosen[0])):
         diagnosis.progress.stalled_after_step = tracker.last_step
     for finding in diagnosis.findings:
         if finding.rule in TIMEOUTS and not finding.ranks:
@@ -265,6 +267,8 @@ def _primary(
     fixes = fixes_for(one.page, environment, language)
     culprits = _culprits(streams)
     rank = line.rank if line is not None else None
+    if rank is None:
+        rank = rank_of_end(one, streams)
     if len(culprits) == 1 and (one.role == "wrapper" or (one.role == "cause" and rank is None)):
         rank = culprits[0]  # what was merged into one text names no ranks; its launcher knows who failed
     served = line is not None and line.rank is None and is_vllm_server(line.source, streams)

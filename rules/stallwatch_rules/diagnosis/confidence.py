@@ -37,7 +37,7 @@ LESS: dict[str, float] = {
 CAPS: dict[str, float] = {
     "judged": 0.6,  # concluded from the run's progress, without a line that says so
     "long-before-the-end": 0.7,  # much was printed after it, and nothing says that the run died
-    "signal-only": 0.75,  # a SIGKILL, and no word of memory
+    "signal-only": 0.75,  # a SIGKILL, and no word of memory; a SIGABRT, and no word of why
     "left-early": 0.8,  # a rank was seen to end before the others, which then stood or failed
     "ending-counted": 0.9,  # the kernel's counter or the scheduler said so
     "ending-signal": 0.7,  # SIGSEGV and its like, and nothing in the log

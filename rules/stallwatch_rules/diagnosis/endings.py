@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from stallwatch_rules.diagnosis.exceptions import Exceptions, Unknown
-from stallwatch_rules.diagnosis.findings import Found
+from stallwatch_rules.diagnosis.findings import Found, Streams
 from stallwatch_rules.diagnosis.kills import SIGKILL, tells_of_memory
+from stallwatch_rules.diagnosis.peers import ended_with, wreckage
 from stallwatch_rules.diagnosis.verdict import AT_EXIT, Question
 from stallwatch_rules.judgements.conclusions import concluded
 from stallwatch_rules.judgements.facts import Judgement
@@ -34,6 +35,7 @@ ENDED_BY = frozenset(
 _TOLD_TO_END = re.compile(r"death signal|got signal|Main process received|closing signal SIGHUP")
 #: What is a cause only where nothing failed before it.
 AFTERMATH = frozenset(("slurm-cancelled", "rendezvous-connection-failed", "process-segfault"))
+BY_SEGFAULT = (-11, 139)  #: of a process, and of a shell that ran it
 
 
 def ended_as_told(found: list[Found], catalogue: Catalogue, question: Question) -> None:
@@ -123,18 +125,24 @@ def weigh_kill(found: list[Found], question: Question) -> None:
             kill.note = kill.note or say("killed-afterwards", question.language, rule=one.rule)
 
 
-def weigh_aftermath(found: list[Found], exceptions: Exceptions) -> None:
+def weigh_aftermath(found: list[Found], exceptions: Exceptions, streams: Streams) -> None:
     """What also comes because something failed: where a failure stands before it, it is no cause.
 
     Slurm cancels a step when one of its tasks failed, the other nodes lose the rendezvous with the node that
-    died, and a process that is being torn down may end in a segmentation fault.
+    died, and a process that is being torn down may end in a segmentation fault. But that its peers lost it
+    does not make a process crash, though they may tell it first.
     """
     for late in found:
         if late.rule not in AFTERMATH or late.harm != "fatal" or not late.hits:
             continue
         failures = [one for one in found if one.harm == "fatal" and one.role in ("cause", "symptom")]
-        earlier = any(one.rule not in (*AFTERMATH, SIGTERM) and came_before(one, late) for one in failures)
-        if earlier or any(_raised_first(one, late) for one in exceptions.fatal):
+        others, raised = {*AFTERMATH, SIGTERM}, exceptions.fatal
+        if late.rule == SIGNALS["SIGSEGV"]:
+            own = {rank for _, rank in late.hits if rank is not None} | ended_with(BY_SEGFAULT, streams)
+            others |= wreckage(found, own)
+            raised = [one for one in raised if not one.peer_gone or one.stream[1] in own]
+        earlier = any(one.rule not in others and came_before(one, late) for one in failures)
+        if earlier or any(_raised_first(one, late) for one in raised):
             late.role = "symptom"
 
 

@@ -20,7 +20,7 @@ BY_ITSELF = "ommand was ended by SIGKILL"  #: of an ending's sentence: no launch
 TOLD_AS = {SIGKILL: FROM_OUTSIDE}  #: what `weigh_memory` tells a finding as, where it is not what it seems
 GIB = 2**30
 
-_BY_SIGKILL = (-9, 137)
+BY_SIGKILL = (-9, 137)
 _LOCAL = re.compile(r"\(exitcode: -9\) local_rank: (\d{1,6})\b")
 _MEMORY = re.compile(r"(?i)memory|\boom|oom[-_ ]?kill")
 
@@ -82,7 +82,7 @@ def _was_here(
     """
     if question.kind == "killed" and BY_ITSELF in question.told:
         return True
-    killed = {rank for each in summaries for rank, code in each.codes.items() if code in _BY_SIGKILL}
+    killed = {rank for each in summaries for rank, code in each.codes.items() if code in BY_SIGKILL}
     known = set(memory.ranks)
     if known and not known.issuperset((*ranks, *killed)):
         return False

@@ -11,20 +11,20 @@ import re
 from stallwatch_rules.diagnosis.endings import SIGTERM
 from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams
+from stallwatch_rules.diagnosis.peers import ended_first
 from stallwatch_rules.diagnosis.verdict import Question
-from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.sentences import say
 
 _NOT_RUN = re.compile(r"exited with 12[67]\b")  # POSIX 2018, Shell Command Language, 2.8.2
-_MOST = 127  #: 128 + n stands for a signal, and so do negative numbers
+MOST = 127  #: 128 + n stands for a signal, and so do negative numbers
 
 
 def ended_silently(found: list[Found], exceptions: Exceptions, streams: Streams, language: str) -> str:
     """The sentence that names the rank; empty where there is none, or an error may be its own."""
-    first = {one for one in (_first(stream) for stream in streams.values()) if one is not None}
-    if len(first) != 1:
+    first = ended_first(streams)
+    if first is None or not 0 < first[1] <= MOST:
         return ""
-    rank, code = first.pop()
+    rank, code = first
     spoke = {seen.stream[1] for seen in exceptions.unknown if seen.fatal or seen.stream[1] == rank}
     for one in found:
         if one.harm == "fatal" and one.role in ("cause", "symptom") and one.rule != SIGTERM:
@@ -41,12 +41,3 @@ def ended_by_itself(exceptions: Exceptions, streams: Streams, question: Question
         return ""
     key = "command-not-run" if _NOT_RUN.search(question.told) else "ended-by-itself"
     return say(key, question.language)
-
-
-def _first(stream: StreamReading) -> tuple[int, int] | None:
-    """The rank that this stream's launcher saw fail first, and its exit status, where it is one."""
-    summary = stream.summary
-    culprits = summary.culprits
-    rank = summary.first if summary.first is not None else culprits[0] if len(culprits) == 1 else None
-    code = summary.codes.get(rank) if rank is not None else None
-    return (rank, code) if rank is not None and code is not None and 0 < code <= _MOST else None

@@ -15,6 +15,7 @@ from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Verdict
 
 LAST_LINES = 3  #: of a log in which nothing else is recognised; an error among them is what it is about
+WITH_STATUS = "left-with-status"  #: the fact of a rank that ended with an exit status, without a word
 AT_EXIT = "aborted-at-exit"  #: the fact of an abort after a run had finished
 ENDING_KINDS = ("finished", "failed", "oom-killed", "killed", "time-limit", "interrupted", "unknown")
 
@@ -46,6 +47,11 @@ class Question:
         return (self.ending.partition(":")[2].strip() or self.kind) if self.kind else self.ending
 
 
+def stands(chosen: Candidate) -> bool:
+    """Whether a finding is that the run stands, and not that it died."""
+    return chosen.rule in STANDSTILLS and WITH_STATUS not in chosen.facts
+
+
 def verdict_of(
     chosen: tuple[Candidate, float] | None,
     exceptions: Exceptions,
@@ -58,7 +64,7 @@ def verdict_of(
     if chosen is not None and chosen[0].role == "wrapper" and chosen[0].harm == "fatal":
         return "unknown-failure"  # a launcher says that something failed, and not what
     if chosen is not None and chosen[0].harm == "fatal":
-        standing = chosen[0].rule in STANDSTILLS and not facts.timed_out
+        standing = stands(chosen[0]) and not facts.timed_out
         if (standing or question.stalled) and question.failed is None:
             return "stalled"
         return "failed"

@@ -28,6 +28,7 @@ class LauncherSummary:
     """Reads torchrun's list of failures, Open MPI's and DeepSpeed's exit codes, line by line."""
 
     codes: dict[int, int | None] = field(default_factory=dict)  #: failed rank → exit code
+    told: dict[int, Line] = field(default_factory=dict)  #: … → the line that tells its exit code
     first: int | None = None  #: the rank that torchrun saw fail first
     failed_by_itself: bool = False  #: some process failed that no SIGTERM ended
     spawned: dict[int, int | None] = field(default_factory=dict)  #: process that was started → local rank
@@ -48,7 +49,7 @@ class LauncherSummary:
         elif "noticed that process rank" in text:
             noticed = _SIGNALLED.search(text)
             if noticed is not None and len(self.codes) < MAX_RANKS:
-                self.codes[int(noticed[1])] = -int(noticed[2])
+                self.codes[int(noticed[1])], self.told[int(noticed[1])] = -int(noticed[2]), line
                 self._ended(-int(noticed[2]))
         elif "Process name:" in text:
             named = _PROCESS.match(text)
@@ -56,7 +57,7 @@ class LauncherSummary:
         elif self._rank is not None and "Exit code:" in text:
             ended = _CODE.match(text)
             if ended is not None and len(self.codes) < MAX_RANKS:
-                self.codes[self._rank] = int(ended[1])
+                self.codes[self._rank], self.told[self._rank] = int(ended[1]), line
                 self._ended(int(ended[1]))
         elif "exits successfully" in text:
             found = _LEFT.search(text)
@@ -81,7 +82,7 @@ class LauncherSummary:
         elif self._rank is not None and "exitcode" in text:
             found = _EXIT.match(text)
             if found:
-                self.codes[self._rank] = int(found[1])
+                self.codes[self._rank], self.told[self._rank] = int(found[1]), line
                 self._ended(int(found[1]))
 
     def _spawn(self, process: int, rank: int | None) -> None:

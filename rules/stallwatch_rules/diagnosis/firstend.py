@@ -1,0 +1,84 @@
+"""A rank whose own end its launcher saw first, where the others only say that they lost a peer."""
+
+from __future__ import annotations
+
+import msgspec
+
+from stallwatch_rules.diagnosis.endings import BY_SEGFAULT, SIGNALS, SIGTERM
+from stallwatch_rules.diagnosis.exceptions import Exceptions
+from stallwatch_rules.diagnosis.findings import Found, Streams
+from stallwatch_rules.diagnosis.kills import BY_SIGKILL, FROM_OUTSIDE, SIGKILL
+from stallwatch_rules.diagnosis.peers import ended_first, ended_with, lost_peers, wreckage
+from stallwatch_rules.diagnosis.silentexit import MOST, ended_silently
+from stallwatch_rules.diagnosis.verdict import WITH_STATUS, Question
+from stallwatch_rules.judgements.conclusions import LEFT_EARLY, concluded
+from stallwatch_rules.judgements.facts import Judgement
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.progress.tracker import ProgressTracker
+
+ABORT = SIGNALS["SIGABRT"]
+UNCAUGHT = 1  #: the status of every exception that nobody catches; its traceback may stand in another log
+
+
+def weigh_first_end(
+    found: list[Found],
+    catalogue: Catalogue,
+    exceptions: Exceptions,
+    streams: Streams,
+    tracker: ProgressTracker,
+    question: Question,
+) -> None:
+    """Take the end of the rank that was first for the cause of what its peers lost.
+
+    An abort is a symptom where its reason stands in the log. Where all that others say is that they lost a
+    peer, the one that aborted is the one to look at. So is one that ended with an exit status and no word.
+    """
+    first = ended_first(streams)
+    if first is None:
+        return
+    rank, code = first
+    fatal = [one for one in found if one.harm == "fatal" and one.role in ("cause", "symptom")]
+    known = {SIGTERM, ABORT, *wreckage(found, (rank, None))}
+    others = [one for one in exceptions.fatal if not one.peer_gone or one.stream[1] in (rank, None)]
+    if others or not lost_peers(fatal, (rank, None)) or any(one.rule not in known for one in fatal):
+        return
+    if code in ENDED_WITH[ABORT]:
+        for one in fatal:
+            if one.rule == ABORT:
+                one.role, one.explains = "cause", [*known - {ABORT}]
+                one.facts.add("signal-only")
+    elif 0 < code <= MOST and (code != UNCAUGHT or question.kind):
+        told = ended_silently(found, exceptions, streams, question.language)
+        if told and LEFT_EARLY in catalogue.pages:
+            found.append(_left(catalogue, told, rank, streams, tracker))
+
+
+def _left(catalogue: Catalogue, told: str, rank: int, streams: Streams, tracker: ProgressTracker) -> Found:
+    """The rank that left, with the line of the launcher that says so."""
+    one = concluded(catalogue.pages[LEFT_EARLY], Judgement("fatal", told))
+    one.judged = False  # a launcher saw it
+    one.facts |= {"left-early", WITH_STATUS}
+    lines = [line for stream in streams.values() if (line := stream.summary.told.get(rank)) is not None]
+    one.where = msgspec.structs.replace(lines[0], rank=rank) if lines else None
+    one.step = tracker.steps.get(rank, tracker.last_step)
+    return one
+
+
+#: The exit codes that stand for a rule: of a process that a signal ended, and of a shell that ran it.
+ENDED_WITH = {
+    SIGNALS["SIGSEGV"]: BY_SEGFAULT,
+    SIGNALS["SIGBUS"]: (-7, 135),
+    ABORT: (-6, 134),
+    SIGNALS["SIGFPE"]: (-8, 136),
+    SIGKILL: BY_SIGKILL,
+    FROM_OUTSIDE: BY_SIGKILL,
+}
+
+
+def rank_of_end(one: Found, streams: Streams) -> int | None:
+    """The rank whose end by a signal the finding is, as launchers tell: of several, the first."""
+    ended = ended_with(ENDED_WITH.get(one.rule, ()), streams)
+    first = ended_first(streams)
+    if first is not None and first[0] in ended:
+        return first[0]
+    return next(iter(ended)) if len(ended) == 1 else None

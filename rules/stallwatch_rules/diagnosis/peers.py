@@ -1,0 +1,45 @@
+"""What ranks print when another one is gone: never why that one went.
+
+Who loses a connection says so at once; the launcher tells of the process that ended only when it has ended
+all the others. So neither the order of these lines nor their times tell which of them came first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from stallwatch_rules.diagnosis.findings import Found, Streams
+
+#: Rules that only say that the process at the other end of a connection is gone.
+PEER_GONE = frozenset(("gloo-connection-closed", "nccl-remote-process-exited"))
+_BY_SIGTERM = (-15, 143)
+
+
+def ended_first(streams: Streams) -> tuple[int, int] | None:
+    """The rank that the launchers saw fail first, and its exit code; ``None`` where they do not agree."""
+    first: set[tuple[int, int]] = set()
+    for stream in streams.values():
+        summary, culprits = stream.summary, stream.summary.culprits
+        rank = summary.first if summary.first is not None else culprits[0] if len(culprits) == 1 else None
+        code = summary.codes.get(rank) if rank is not None else None
+        if rank is not None and code not in (None, 0, *_BY_SIGTERM):
+            first.add((rank, code))
+    return first.pop() if len(first) == 1 else None
+
+
+def ended_with(codes: Collection[int], streams: Streams) -> set[int]:
+    """The ranks that launchers saw end with one of these exit codes."""
+    summaries = (stream.summary for stream in streams.values())
+    return {rank for summary in summaries for rank, code in summary.codes.items() if code in codes}
+
+
+def lost_peers(found: list[Found], own: Collection[int | None]) -> list[Found]:
+    """The findings that ranks lost a peer, where none of the ranks `own` says so."""
+    gone = [one for one in found if one.rule in PEER_GONE and one.harm == "fatal" and one.role == "symptom"]
+    return [one for one in gone if one.hits and not {rank for _, rank in one.hits} & set(own)]
+
+
+def wreckage(found: list[Found], own: Collection[int | None]) -> set[str]:
+    """The rules of what peers of the ranks `own` printed when they lost them, and of what comes of that."""
+    lost = lost_peers(found, own)
+    return {rule for one in lost for rule in (one.rule, *one.page.explains)}

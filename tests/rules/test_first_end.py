@@ -1,0 +1,95 @@
+"""A rank that crashed, beside peers that told earlier that they had lost it."""
+
+from __future__ import annotations
+
+import pytest
+from smallruns import stamped
+
+from stallwatch_rules.matching.matcher import lines_of
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis
+
+STEPS = [(2.0 * step, f"[rank0]: step {step}/60 loss {2 / step:.4f}") for step in range(1, 21)]
+GLOO = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:46824."
+NCCL = (
+    "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."
+)
+NCCL_RULE = "nccl-remote-process-exited"
+TIMEOUT = (
+    "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=412, OpType=ALLREDUCE, NumelIn=1,"
+    " NumelOut=1, Timeout(ms)=600000) ran for 600016 milliseconds before timing out."
+)
+SIGNALS = {
+    "process-segfault": (11, "SIGSEGV"),
+    "process-sigabrt": (6, "SIGABRT"),
+    "process-sigbus": (7, "SIGBUS"),
+    "floating-point-exception-core-dump": (8, "SIGFPE"),
+    "host-oom-sigkill": (9, "SIGKILL"),
+}
+
+
+def summary(rule: str, rank: int = 3, other: int = -15) -> list[tuple[float, str]]:
+    """What torchrun prints, some seconds after the peers, of the rank that was first and of another."""
+    number, name = SIGNALS[rule]
+    lines = [
+        f"torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: -{number})"
+        f" local_rank: {rank} (pid: 904) of binary: /opt/venv/bin/python",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+        "Failures:",
+        "  rank      : 0 (local_rank: 0)",
+        f"  exitcode  : {other} (pid: 901)",
+        "Root Cause (first observed failure):",
+        f"  rank      : {rank} (local_rank: {rank})",
+        f"  exitcode  : -{number} (pid: 904)",
+        f"  traceback : Signal {number} ({name}) received by PID 904",
+    ]
+    return [(56.0, line) for line in lines]
+
+
+def read(catalogue: Catalogue, lines: list[tuple[float, str]], *, times: bool = True) -> Diagnosis:
+    reading = RunReading(catalogue)
+    text = stamped(lines) if times else "".join(f"{line}\n" for _, line in lines)
+    reading.feed(lines_of(text))
+    return reading.diagnose()
+
+
+@pytest.mark.parametrize("rule", SIGNALS)
+@pytest.mark.parametrize("peer", [GLOO, NCCL])
+@pytest.mark.parametrize(("other", "times"), [(-15, True), (1, True), (-15, False)])
+def test_a_crash_is_the_cause_of_what_its_peers_told_before(
+    catalogue: Catalogue, rule: str, peer: str, other: int, times: bool
+) -> None:
+    lines = [*STEPS, (50.0, f"[rank0]: {peer}"), *summary(rule, other=other)]
+    found = read(catalogue, lines, times=times)
+    assert found.primary is not None and found.verdict == "failed"
+    assert (found.primary.rule, found.primary.role, found.primary.rank) == (rule, "cause", 3)
+    assert found.primary.confidence >= 0.75
+    assert [one.role for one in found.findings if one.rule in ("gloo-connection-closed", NCCL_RULE)] == [
+        "symptom"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rule", "who"),
+    [("process-segfault", "[rank3]: "), ("process-sigabrt", "[rank3]: "), ("process-sigabrt", "")],
+)
+def test_a_rank_that_lost_a_peer_itself_may_crash_for_that(catalogue: Catalogue, rule: str, who: str) -> None:
+    found = read(catalogue, [*STEPS, (50.0, who + NCCL), *summary(rule)])
+    assert found.primary is not None and found.primary.rule == NCCL_RULE
+
+
+@pytest.mark.parametrize("rule", ["process-segfault", "process-sigabrt"])
+def test_a_failure_before_it_is_still_the_cause(catalogue: Catalogue, rule: str) -> None:
+    before = [(48.0, f"[rank0]: {TIMEOUT}"), (50.0, f"[rank1]: {NCCL}")]
+    found = read(catalogue, [*STEPS, *before, *summary(rule)])
+    assert found.primary is not None and found.primary.rule == "nccl-collective-timeout"
+
+
+def test_an_abort_with_a_reason_of_its_own_is_not_it(catalogue: Catalogue) -> None:
+    reason = (
+        "[rank3]: terminate called after throwing an instance of 'std::runtime_error'\n"
+        "[rank3]:   what():  the loader's queue was closed"
+    )
+    found = read(catalogue, [*STEPS, (49.0, reason), (50.0, f"[rank0]: {GLOO}"), *summary("process-sigabrt")])
+    assert found.primary is None and "queue was closed" in found.unknown[0].message
