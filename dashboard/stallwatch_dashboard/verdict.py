@@ -175,7 +175,8 @@ def _with_incident(
     stacks, note = incident.stacks, _note(incident, since, now, language)
     place = sentence(stacks, language) if stacks is not None else ""
     if stacks is not None and _located(stacks):
-        fixes = [fix for fix in fixes if TAKE_STACKS not in fix]
+        known = (place, sentence(stacks))  # it stands above the advice already
+        fixes = [fix for fix in fixes if TAKE_STACKS not in fix and fix not in known]
         for told_in in ("en", "zh"):
             note = note.removesuffix(words_of_rules("nothing-says-why", told_in))
     facts = list(_exit(row, language))

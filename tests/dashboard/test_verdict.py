@@ -107,6 +107,18 @@ def test_a_silent_stall_says_where_the_ranks_are_instead_of_how_to_find_out(
     assert told(row("stalled"), asked, language=language).fixes == before.fixes
 
 
+def test_where_the_ranks_are_is_no_advice_of_its_own(make_incident: Callable[..., Incident]) -> None:
+    stacks = StallStacks(1.0, 0.1, [StackGroup([0], "code", place="replay.py:27 in replay")], [], "")
+    here = "Rank 0 is at replay.py:27 in replay."
+    stall = make_incident(
+        rule="zero3-trace-cache-invalidated",
+        stacks=stacks,
+        primary=primary(rule="zero3-trace-cache-invalidated", fixes=[here, "Mend it."]),
+    )
+    found = told(row("stalled"), stall)
+    assert (found.place, found.fixes) == (here, ("Mend it.",))
+
+
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_the_time_that_a_stall_lasts_is_that_of_now_wherever_it_stands(
     make_incident: Callable[..., Incident], language: str
