@@ -64,7 +64,8 @@ def test_a_rank_that_ended_without_a_word_is_the_cause_of_what_the_others_saw_of
 
 def test_the_status_of_an_exception_that_another_log_may_hold_is_only_told(catalogue: Catalogue) -> None:
     text = STEPS + PEER.format(rank=0) + TORCHRUN.format(code=1)
-    assert rule_of(ended(catalogue, text)) == "rank-left-early", "who watched it has read all of it"
+    assert rule_of(ended(catalogue, text)) == "gloo-connection-closed", "not a line of rank 1 was read"
+    assert rule_of(ended(catalogue, "[rank1]: loading\n" + text)) == "rank-left-early", "all of it was"
     reading = RunReading(catalogue)
     reading.feed(lines_of(text))
     found = reading.diagnose()

@@ -37,13 +37,11 @@ def test_a_rank_that_ended_long_before_the_others_is_told_though_nothing_failed(
 ) -> None:
     found = diagnose({**others(end, *ranks, times=times), "rank2.log": log(1, 29, times=times)})
     assert told(found) == [f"rank 2 ended at step 29, before the others ({end}): look there first."]
-    assert found.verdict == "healthy", "the files may have been copied at different times"
     finished = end == 400
+    assert found.verdict == ("healthy" if finished else "unknown-failure")
     assert (found.progress.behind, found.progress.finished) == ([2], finished)
-    said = (
-        "The run finished, but rank 2 ended" if finished else "No failure was found in this log, but rank 2"
-    )
-    assert headline(found, "en").startswith(said) and "rank 2 远早于" in headline(found, "zh")
+    said = "The run finished, but rank 2 ended" if finished else "rank 2 ended before the others, and no rule"
+    assert headline(found, "en").startswith(said) and "rank 2 " in headline(found, "zh")
 
 
 def test_ranks_that_log_every_ten_steps_are_compared_by_their_rhythm(diagnose: Ask) -> None:

@@ -35,7 +35,7 @@ from stallwatch_rules.diagnosis.notes import notes_of
 from stallwatch_rules.diagnosis.servers import is_vllm_server
 from stallwatch_rules.diagnosis.silentexit import ended_silently
 from stallwatch_rules.diagnosis.stood import is_end, show_apart, tell_ends, told_end
-from stallwatch_rules.diagnosis.verdict import Question, stands, verdict_of
+from stallwatch_rules.diagnosis.verdict import Question, parted, stands, verdict_of
 from stallwatch_rules.endings import Left
 from stallwatch_rules.failures.environment import agreed
 from stallwatch_rules.failures.flight import reporting
@@ -160,6 +160,8 @@ def conclude(
         if finding.rule in TIMEOUTS and not finding.ranks:
             finding.ranks = sorted(reporting(all_flights(streams)))
     diagnosis.notes = notes_of(diagnosis, found, exceptions, streams, tracker, question, clock, by_hand)
+    if parted(diagnosis, question, by_hand=by_hand):
+        diagnosis.verdict = "unknown-failure"
     diagnosis.digest = rank_digest(diagnosis, language)
     return diagnosis
 

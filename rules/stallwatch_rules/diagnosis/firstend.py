@@ -47,10 +47,15 @@ def weigh_first_end(
             if one.rule == ABORT:
                 one.role, one.explains = "cause", [*known - {ABORT}]
                 one.facts.add("signal-only")
-    elif 0 < code <= MOST and (code != UNCAUGHT or question.kind):
+    elif 0 < code <= MOST and (code != UNCAUGHT or (question.kind and _heard(rank, streams))):
         told = ended_silently(found, exceptions, streams, question.language)
         if told and LEFT_EARLY in catalogue.pages:
             found.append(_left(catalogue, told, rank, streams, tracker))
+
+
+def _heard(rank: int, streams: Streams) -> bool:
+    """Whether this rank's lines were read: launchers may write them elsewhere, or leave them out."""
+    return any(of == rank and stream.index for (_, of), stream in streams.items())
 
 
 def _left(catalogue: Catalogue, told: str, rank: int, streams: Streams, tracker: ProgressTracker) -> Found:

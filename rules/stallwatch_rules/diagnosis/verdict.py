@@ -12,7 +12,7 @@ from stallwatch_rules.failures.templates import states_error
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.judgements.facts import RunFacts
 from stallwatch_rules.progress.tracker import ProgressTracker
-from stallwatch_rules.records import Verdict
+from stallwatch_rules.records import Diagnosis, Verdict
 
 LAST_LINES = 3  #: of a log in which nothing else is recognised; an error among them is what it is about
 WITH_STATUS = "left-with-status"  #: the fact of a rank that ended with an exit status, without a word
@@ -89,6 +89,19 @@ def verdict_of(
     if not recognised and question.failed is None and question.now is None and _ends_in_error(streams):
         return "unknown-failure"
     return "healthy" if recognised else "no-training-log"
+
+
+def parted(diagnosis: Diagnosis, question: Question, *, by_hand: bool) -> bool:
+    """Whether ranks stopped in mid-run while the others went on, and nobody says that the run ended well.
+
+    Ranks of one run make the same steps: whatever it is, it is not well.
+    """
+    known = question.failed is not None or question.now is not None or by_hand
+    return (
+        diagnosis.verdict == "healthy"
+        and bool(diagnosis.progress.behind)
+        and not (known or diagnosis.progress.finished)
+    )
 
 
 def _ends_in_error(streams: Streams) -> bool:

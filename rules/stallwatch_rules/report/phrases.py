@@ -31,8 +31,9 @@ def headline(diagnosis: Diagnosis, language: str) -> str:
         return word("interrupted.text", language)
     if diagnosis.verdict == "unknown-failure" and diagnosis.unknown:
         return _unknown_headline(diagnosis.unknown[0], language)
-    if diagnosis.verdict == "healthy" and diagnosis.progress.behind:
-        key = "behind-finished.text" if diagnosis.progress.finished else "behind.text"
+    if diagnosis.verdict in ("healthy", "unknown-failure") and diagnosis.progress.behind:
+        key = "behind-unknown.text" if diagnosis.verdict == "unknown-failure" else "behind.text"
+        key = "behind-finished.text" if diagnosis.progress.finished else key
         return word(key, language).format(ranks=ranks_of(diagnosis.progress.behind, language))
     return word(f"{diagnosis.verdict}.text", language)
 

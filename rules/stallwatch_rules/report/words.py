@@ -20,6 +20,10 @@ _WORDS: dict[str, tuple[str, str]] = {
         "No failure was found in this log, but {ranks} ended long before the others.",
         "日志中没有发现失败，但 {ranks} 远早于其他 rank 停止。",
     ),
+    "behind-unknown.text": (
+        "{ranks} ended before the others, and no rule of the catalogue knows why.",
+        "{ranks} 早于其他 rank 停止，规则库中没有与之对应的原因。",
+    ),
     "unknown-failure.text": (
         "The run failed, and no rule of the catalogue knows why.",
         "训练失败，规则库中没有与之对应的原因。",
