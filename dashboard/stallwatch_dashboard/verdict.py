@@ -8,7 +8,7 @@ from datetime import tzinfo
 from typing import Literal
 
 from stallwatch_dashboard import formats
-from stallwatch_dashboard.overview import RunRow, newest, stood_since
+from stallwatch_dashboard.overview import RunRow, began, lasted, newest, stood_since
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
 from stallwatch_exporter.running.ending_words import detail_in
@@ -78,8 +78,7 @@ def of_incident(
 ) -> Verdict:
     """The verdict that one incident is, whatever else its run went through."""
     row = RunRow(incident.run, "stalled", ended_at=incident.updated_at if incident.kind == "ended" else None)
-    state = say("open" if incident.status == "open" else "resolved")
-    title = f"{incident.run}: {state}"
+    title = f"{incident.run}: {in_state(incident, say)}"
     level = _level(incident) if incident.status == "open" else "quiet"
     return _with_incident(level, title, row, incident, pages, now, None, zone, language, say)
 
@@ -116,6 +115,13 @@ _LEVELS: Mapping[str, Level] = {
     "healthy": "good",
     "no-training-log": "quiet",
 }
+
+
+def in_state(incident: Incident, say: Say) -> str:
+    """Whether it is open, and if not, how it ended: what a run left behind was not resolved."""
+    if incident.outlasted or incident.unwatched:
+        return say(f"resolution_{incident.resolution}")
+    return say("open" if incident.status == "open" else "resolved")
 
 
 def rule_name(rule: str, say: Say) -> str:
@@ -175,15 +181,14 @@ def _with_incident(
     stacks, note = incident.stacks, _note(incident, since, now, language)
     place = sentence(stacks, language) if stacks is not None else ""
     if stacks is not None and _located(stacks):
-        known = (place, sentence(stacks))  # it stands above the advice already
-        fixes = [fix for fix in fixes if TAKE_STACKS not in fix and fix not in known]
+        fixes = _without_place(stacks, [fix for fix in fixes if TAKE_STACKS not in fix])
         for told_in in ("en", "zh"):
             note = note.removesuffix(words_of_rules("nothing-says-why", told_in))
     facts = list(_exit(row, language))
     if row.ended_at is None:
-        lasted = formats.seconds((incident.resolved_at or now) - incident.opened_at)
-        told = say("open_for" if incident.status == "open" else "lasted", lasted)
-        facts.append(say("since", formats.clock(incident.opened_at, zone, now), told))
+        still = "no_progress_for" if incident.kind == "stall" else "open_for"
+        told = say(still if incident.status == "open" else "lasted", formats.seconds(lasted(incident, now)))
+        facts.append(say("since", formats.clock(began(incident), zone, now), told))
     else:
         facts.append(say("ended_at", formats.clock(row.ended_at, zone, now)))
     if incident.step is not None:
@@ -217,8 +222,8 @@ def _note(incident: Incident, since: float | None, now: float, language: str) ->
     """What it means for this run, in the reader's language; a stall's with the time it took until now."""
     if incident.kind != "stall":
         return retold(incident.note, language)
-    began = since if since is not None else stood_since(incident)
-    values = {"silence": formats.seconds((incident.resolved_at or now) - began)}
+    stood = since if since is not None else stood_since(incident)
+    values = {"silence": formats.seconds((incident.resolved_at or now) - stood)}
     if incident.threshold_seconds is not None:
         values["threshold"] = formats.seconds(incident.threshold_seconds)
     return retold(incident.note, language, **values)
@@ -232,6 +237,13 @@ def _exit(row: RunRow, language: str) -> tuple[str, ...]:
 def _located(stacks: StallStacks) -> bool:
     """Whether it is known of every rank here where it is, so that nobody needs to be sent to find out."""
     return bool(stacks.groups) and all(g.kind != "unknown" or g.condition != "alive" for g in stacks.groups)
+
+
+def _without_place(stacks: StallStacks, fixes: Sequence[str]) -> list[str]:
+    """No advice that only says where the ranks are, which stands above it; where to read on comes last."""
+    known, more = sentence(stacks), words_of_rules("all-stacks", "en", file=stacks.file)
+    left = [fix for fix in fixes if fix not in (known, f"{known} {more}")]
+    return [*left, more] if f"{known} {more}" in fixes else left
 
 
 def _last_word(incidents: Sequence[Incident]) -> Incident | None:

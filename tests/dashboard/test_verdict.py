@@ -108,15 +108,16 @@ def test_a_silent_stall_says_where_the_ranks_are_instead_of_how_to_find_out(
 
 
 def test_where_the_ranks_are_is_no_advice_of_its_own(make_incident: Callable[..., Incident]) -> None:
-    stacks = StallStacks(1.0, 0.1, [StackGroup([0], "code", place="replay.py:27 in replay")], [], "")
-    here = "Rank 0 is at replay.py:27 in replay."
+    groups = [StackGroup([0], "code", place="replay.py:27 in replay")]
+    here, more = "Rank 0 is at replay.py:27 in replay.", say("all-stacks", "en", file="a.txt")
+    rule = "zero3-trace-cache-invalidated"
     stall = make_incident(
-        rule="zero3-trace-cache-invalidated",
-        stacks=stacks,
-        primary=primary(rule="zero3-trace-cache-invalidated", fixes=[here, "Mend it."]),
+        rule=rule,
+        stacks=StallStacks(1.0, 0.1, groups, file="a.txt"),
+        primary=primary(rule=rule, fixes=[f"{here} {more}", "Mend it."]),
     )
     found = told(row("stalled"), stall)
-    assert (found.place, found.fixes) == (here, ("Mend it.",))
+    assert (found.place, found.fixes) == (here, ("Mend it.", more))
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
