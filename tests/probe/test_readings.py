@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from stallwatch_exporter.probe.hooks import torch as hook
 from stallwatch_exporter.probe.hooks.torch import accelerator_memory, resident_memory
 
 
@@ -52,3 +55,23 @@ def test_resident_memory_grows_with_what_is_held() -> None:
     before = resident_memory()["resident_bytes"]
     held = b"x" * (64 << 20)
     assert resident_memory()["resident_bytes"] - before > len(held) / 2
+
+
+def test_a_system_without_proc_and_its_flags_has_the_rest_of_the_hook(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Windows: the module is imported as elsewhere, and only this reading is empty."""
+    with monkeypatch.context() as windows:
+        windows.delattr(os, "sysconf")
+        windows.delattr(os, "O_CLOEXEC")
+
+        def refuses(*_: object) -> int:
+            raise FileNotFoundError
+
+        windows.setattr(os, "open", refuses)
+        spec = importlib.util.spec_from_loader(f"{hook.__name__}_elsewhere", hook.__loader__)
+        assert spec is not None
+        elsewhere = importlib.util.module_from_spec(spec)
+        code = compile(Path(hook.__file__).read_bytes(), hook.__file__, "exec")
+        exec(code, elsewhere.__dict__)
+        assert elsewhere.resident_memory() == {}

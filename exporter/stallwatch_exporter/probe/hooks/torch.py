@@ -19,7 +19,9 @@ _MEMORY = {
     "allocation_retries": ("num_alloc_retries",),
     "out_of_memory": ("num_ooms",),
 }
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+# Windows has neither: what it cannot read there, it leaves out, and the rest of the hook is installed.
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
+_OPENED = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
 _STATM_BYTES = 256  # seven numbers
 
 
@@ -88,7 +90,7 @@ def resident_memory() -> dict[str, float]:
     dear, and it is a step that waits for it.
     """
     try:
-        status = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        status = os.open("/proc/self/statm", _OPENED)
     except OSError:
         return {}
     try:
