@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
+from stallwatch_rules.diagnosis.asked import tell_asked
 from stallwatch_rules.diagnosis.caught import judge_caught
 from stallwatch_rules.diagnosis.causes import Candidate, causal_order, primary
 from stallwatch_rules.diagnosis.endings import (
@@ -130,6 +131,7 @@ def conclude(
     weigh_aftermath(found, exceptions, streams)
     weigh_first_end(found, catalogue, exceptions, streams, tracker, question)
     forgive_abort(found, exceptions, complete=facts.complete, language=language)
+    tell_asked(found, catalogue, exceptions, streams, tracker, question)
     _weigh_distance(found, streams, died=died)
     candidates = _candidates(found, streams, ends)
     beside = bool(exceptions.fatal)

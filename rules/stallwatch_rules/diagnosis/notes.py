@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stallwatch_rules.diagnosis.asked import ASKED
 from stallwatch_rules.diagnosis.exceptions import INTERRUPTED, Exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams
 from stallwatch_rules.diagnosis.missing import all_flights, did_not_report, waited_in_vain
@@ -72,6 +73,9 @@ def notes_of(
         waited = None if progress.finished else _waited(found, question, clock, tracker)
         late = stopped_late(waited, tracker.durations(), tracker.step_seconds(), language)
         notes.append(late or say("interrupted", language))
+    elif (asked := next((one.where for one in found if ASKED in one.facts), None)) is not None:
+        at = f"{asked.source}:{asked.number}"
+        notes.append(say("asked-to-end-line", language, line=shown(asked.text), at=at))
     elif diagnosis.verdict in ("healthy", "degraded") and _ends_open(diagnosis, question):
         step, total = progress.last_step, progress.total_steps
         key = "just-ends" if total else "just-ends-somewhere"

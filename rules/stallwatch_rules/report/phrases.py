@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from stallwatch_rules.records import Diagnosis, Finding, NewLines, Primary, UnknownException
 from stallwatch_rules.report.words import word
 from stallwatch_rules.text.digest import fold_ranks, parse_iso, short_duration
+from stallwatch_rules.text.sentences import say
 
 INTERRUPTED = "keyboard-interrupt"  #: the rule of a run that somebody stopped
 MAX_HEADLINE = 160  #: characters of an exception's message
@@ -35,7 +36,15 @@ def headline(diagnosis: Diagnosis, language: str) -> str:
         key = "behind-unknown.text" if diagnosis.verdict == "unknown-failure" else "behind.text"
         key = "behind-finished.text" if diagnosis.progress.finished else key
         return word(key, language).format(ranks=ranks_of(diagnosis.progress.behind, language))
+    if diagnosis.verdict == "healthy" and _asked_to_end(diagnosis):
+        return word("asked-to-end.text", language)
     return word(f"{diagnosis.verdict}.text", language)
+
+
+def _asked_to_end(diagnosis: Diagnosis) -> bool:
+    """Whether its log says that a signal asked the run to end."""
+    notes = {say("asked-to-end", language) for language in ("en", "zh")}
+    return any(finding.note in notes for finding in diagnosis.findings)
 
 
 def _unknown_headline(unknown: UnknownException, language: str) -> str:

@@ -32,6 +32,10 @@ _WORDS: dict[str, tuple[str, str]] = {
         "Nothing that a training run prints was recognised in this text.",
         "文本中没有识别出任何训练输出。",
     ),
+    "asked-to-end.text": (
+        "A signal asked the run to end, and it did; nothing else is wrong in this log.",
+        "训练应信号要求结束，日志中没有其他异常。",
+    ),
     "interrupted": ("STOPPED BY HAND", "人为中断"),
     "interrupted.text": (
         "Somebody stopped the run (Ctrl-C, SIGINT); nothing else is wrong in this log.",

@@ -8,6 +8,15 @@ OF_ENDINGS: dict[str, tuple[str, str]] = {
         " it is the most frequent reason.",
         "进程被 SIGKILL 结束，日志没有说明原因。没有找到内存耗尽的证据，但这是最常见的原因。",
     ),
+    "asked-to-end": (
+        "A signal asked the run to end, as its log says: of a scheduler that needs the node, at a time limit,"
+        " or of somebody.",
+        "日志写明是信号要求训练结束：可能来自调度器的抢占或时间限制，也可能是人为。",
+    ),
+    "asked-to-end-line": (
+        "It says so at {at}: {line}",
+        "见 {at}：{line}",
+    ),
     "aborted-at-exit": (
         "The run had reached its end; this happened while its processes exited. Check that the last"
         " checkpoint is whole.",

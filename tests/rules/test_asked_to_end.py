@@ -1,0 +1,70 @@
+"""Runs that say in words of their own that a signal asked them to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from smallruns import stamped
+
+from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.report.phrases import headline
+
+Ask = Callable[..., Diagnosis]
+STEPS = [(10.0 * step, f"INFO step={step} loss={2 - step / 1000:.3f}") for step in range(1, 40)]
+SAID = "WARNING received SIGTERM, saving emergency checkpoint"
+RULE = "secondary-sigterm-cascade"
+
+
+def asked(found: Diagnosis) -> list[str]:
+    return [one.rule for one in found.findings if "asked the run to end" in one.note]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        SAID,
+        "INFO exiting with code 0 after SIGTERM",
+        "INFO SIGTERM received, will checkpoint",
+        "[rank: 0] Received SIGTERM: 15",
+        "Caught signal 15, leaving the loop",
+        "got SIGUSR1 from the scheduler: checkpoint and requeue",
+        "收到 SIGTERM 信号，正在保存 checkpoint",
+    ],
+)
+def test_it_is_an_end_and_no_failure(diagnose: Ask, said: str) -> None:
+    end = [(395.0, said), (412.0, "INFO saved checkpoint to /ckpt/emergency-39")]
+    found = diagnose(stamped(STEPS + end))
+    assert found.verdict == "healthy" and found.primary is None
+    assert asked(found) == [RULE] and found.findings[0].harm == "harmless"
+    assert [note for note in found.notes if note.startswith("It says so at run.log:40: ") and said in note]
+    assert "without a word" not in " ".join(found.notes)
+    assert headline(found, "en").startswith("A signal asked the run to end")
+    assert headline(found, "zh").startswith("训练应信号要求结束")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "INFO registered a handler for SIGTERM",
+        "INFO on SIGTERM the run will save a checkpoint",
+        "[rank: 0] Bypassing SIGTERM: 15",
+        "INFO saved checkpoint to /ckpt/39",
+    ],
+)
+def test_what_is_no_word_of_it_is_not_taken_for_one(diagnose: Ask, said: str) -> None:
+    found = diagnose(stamped([*STEPS, (395.0, said)]))
+    assert asked(found) == [] and "without a word of an end" in " ".join(found.notes)
+
+
+def test_a_run_that_went_on_was_not_ended(diagnose: Ask) -> None:
+    found = diagnose(stamped([*STEPS[:20], (205.0, SAID), *STEPS[20:]]))
+    assert asked(found) == [] and "without a word of an end" in " ".join(found.notes)
+
+
+def test_a_failure_beside_it_is_the_failure(diagnose: Ask) -> None:
+    oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    found = diagnose(stamped([*STEPS, (395.0, oom), (396.0, SAID)]))
+    assert found.primary is not None and found.primary.rule == "cuda-oom" and asked(found) == []
+    assert asked(diagnose(stamped([*STEPS, (396.0, SAID)]), failed=True)) == []
+    assert diagnose("INFO server is up\n" + SAID + "\n").verdict == "no-training-log"
