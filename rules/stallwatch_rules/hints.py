@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from stallwatch_rules.failures.crashes import WORDS
 from stallwatch_rules.failures.environment import RUN_WORDS
 from stallwatch_rules.progress.phases import SIGN_WORDS
+from stallwatch_rules.progress.serving import WORDS as SERVING_WORDS
 
 # A line of each kind holds one of its words.
 TRACEBACK = ("call last", 'File "', "Error", "Exception", "Interrupt", "Exit", "Timeout", "error ---", *WORDS)
@@ -50,6 +51,7 @@ class Hints:
     warning: tuple[str, ...]
     run: bool
     sign: tuple[str, ...]
+    serving: tuple[str, ...]
 
     @classmethod
     def of(cls, text: str) -> Hints:
@@ -61,6 +63,7 @@ class Hints:
             held(text, WARNING),
             may_hold(text, RUN_WORDS),
             held(text, SIGN_WORDS),
+            held(text, SERVING_WORDS),
         )
 
 

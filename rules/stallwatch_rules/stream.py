@@ -39,6 +39,7 @@ class RuleHits:
     own_step: int | None = None  #: the step that this stream itself had reached at the first match
     last_own_step: int | None = None  #: and at the last
     last_index: int = 0  #: of the last match's line in its stream
+    answers: int = 0  #: requests that the stream's server had answered at the last match
     count: int = 0
     exemplars: list[str] = field(default_factory=list)
     lowest: dict[str, float] = field(default_factory=dict)  #: the lowest number that a capture held
@@ -92,6 +93,7 @@ class StreamReading:
         self._gaps = gaps if gaps is not None else Gaps()
         self._left_out, self._losses = self._gaps.lines, self._gaps.losses
         self.timelines = StreamTimelines()
+        self.answers = 0  #: lines that say that a server answered a request
         self.curves = Curves()
         self.flight = FlightData()
         self.tracebacks = TracebackReader(failures)
@@ -168,6 +170,7 @@ class StreamReading:
             hits = self.hits[match.rule] = RuleHits(match, self.index - 1, match, 0, own_step)
         hits.add(match, self.timelines.advances, own_step, more)
         hits.last_index = self.index - 1
+        hits.answers = self.answers
         if match.rule in TIMEOUTS:
             self.flight.see(match.line.text, match.line.rank)
         if by_progress:
@@ -225,5 +228,5 @@ class StreamReading:
         """Where the stream is."""
         main = self.timelines.main
         if main is None:
-            return Mark(self.index - 1, 0, None, self.plain)
-        return Mark(self.index - 1, main.advances, main.last_step, self.plain)
+            return Mark(self.index - 1, 0, None, self.plain, self.answers)
+        return Mark(self.index - 1, main.advances, main.last_step, self.plain, self.answers)

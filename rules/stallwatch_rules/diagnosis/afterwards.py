@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from stallwatch_rules.diagnosis.causes import Stream
 from stallwatch_rules.progress.timeline import CLOCK_STEP, StepClock, Timeline
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import StreamReading
@@ -19,6 +22,16 @@ def steps_after(stream: StreamReading, line: Line, advances: int, clock: StepClo
     if time is not None and done is not None and time < done - CLOCK_STEP:
         return own
     return max(own, clock.after(time))
+
+
+def answers_after(key: Stream, answers: int, streams: Mapping[Stream, StreamReading]) -> int:
+    """Answers that an inference server gave after a line before which there were so many.
+
+    None in a trainer's log: the server beside it may go on answering when the trainer has died.
+    """
+    if any(name == key[0] and stream.last_advance is not None for (name, _), stream in streams.items()):
+        return 0
+    return streams[key].answers - answers
 
 
 def _time_of_step(timeline: Timeline | None, advances: int) -> float | None:

@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stallwatch_rules.diagnosis.afterwards import steps_after
+from stallwatch_rules.diagnosis.afterwards import answers_after, steps_after
 from stallwatch_rules.diagnosis.causes import Candidate, Stream
 from stallwatch_rules.failures.raised import Raised
 from stallwatch_rules.failures.unknown import Seen, fold, unknown_in
+from stallwatch_rules.judgements.recovery import served_on
 from stallwatch_rules.progress.timeline import StepClock
 from stallwatch_rules.records import UnknownException
 from stallwatch_rules.stream import StreamReading
@@ -128,6 +129,8 @@ def read_exceptions(
         for seen in unknown_in(table, rules):
             followed = steps_after(stream, seen.last.line, seen.last.mark.advances, clock)
             fatal = followed < enough and stream.plain - seen.last.mark.plain < SURVIVED_LINES
+            answered = answers_after(key, seen.last.mark.answers, streams)
+            fatal = fatal and not served_on(answered, died=died)
             fatal = fatal and not (complete and (seen.last.thread or seen.last.native))
             if seen.raised.kind == "snippet":
                 after = stream.plain - seen.last.mark.plain

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from stallwatch_rules.diagnosis.afterwards import steps_after
+from stallwatch_rules.diagnosis.afterwards import answers_after, steps_after
 from stallwatch_rules.diagnosis.caught import CAUGHT
 from stallwatch_rules.diagnosis.causes import Candidate, Occurrence, Stream
 from stallwatch_rules.diagnosis.excerpts import place_in
 from stallwatch_rules.judgements.facts import Judgement, RunFacts, Trace
 from stallwatch_rules.judgements.loss import finite_losses
 from stallwatch_rules.judgements.loss_scale import CALIBRATION, ScaleFacts, judge_overflow
-from stallwatch_rules.judgements.recovery import judge_recovery
+from stallwatch_rules.judgements.recovery import judge_recovery, judge_service
 from stallwatch_rules.judgements.trace_cache import judge_trace_cache
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage
@@ -222,8 +222,14 @@ def judge_recoveries(found: Iterable[Found], streams: Streams, facts: RunFacts) 
             one.harm, one.note = "harmless", say_counted("overflow-start", one.count, facts.language)
             continue
         judgement = judge_recovery(one.followed, often, facts)
+        judgement = judgement or judge_service(_answered(one, streams), facts)
         if judgement is not None:
             one.harm, one.note = judgement.harm, judgement.note
+
+
+def _answered(one: Found, streams: Streams) -> int:
+    """Answers of an inference server that followed the last match, in the stream where the fewest did."""
+    return min((answers_after(key, hits.answers, streams) for key, hits in one.hits.items()), default=0)
 
 
 def _remembered(one: Found, streams: Streams) -> bool:

@@ -50,6 +50,7 @@ class Mark:
     advances: int = 0  #: steps that the stream had seen
     step: int | None = None  #: the last step that the stream itself had shown
     plain: int = 0  #: lines outside of tracebacks before it
+    answers: int = 0  #: requests that a server had answered
 
 
 @dataclass

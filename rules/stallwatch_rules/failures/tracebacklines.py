@@ -42,7 +42,7 @@ CHAIN = re.compile(
 QUOTES_INNER = re.compile(r"Original Traceback|with the following error:|_RemoteTraceback|Caught \w+ in ")
 ASIDE = re.compile(
     r"^(?:Exception ignored (?:in|on|while)\b|Error in atexit\.|Error in sys\.excepthook"
-    r"|--- Logging error ---)"
+    r"|--- Logging error ---|Call stack:$)"  # under the error, logging shows who called it
 )
 REMOTE = re.compile(r"ray::\S+ \(pid=")  # Ray names the task, and the task's own frames follow
 THREAD = re.compile(r"^Exception in thread ")
@@ -61,6 +61,12 @@ OTHER_MESSAGE = re.compile(
     r"\[[EWIF]\d{0,4} |\[20\d\d-\d\d-\d\d|[EWIF]\d{4} \d\d:|20\d\d-\d\d-\d\d|(?:WARNING|INFO|ERROR):\w"
     r"|terminate called|Killing subprocess|Exception ignored|Fatal Python error|wandb: |\{'|\{\""
     r"|srun: |slurmstepd[\w.-]*: "
+    r"|(?:INFO|DEBUG) +\d\d-\d\d \d\d:|(?:INFO|DEBUG): +\S"  # vLLM's, uvicorn's
+)
+# The same where an exception has no message yet: what follows a logger's lead is none.
+OTHER_LOGGER = re.compile(
+    r"(?:\[?\d\d/\d\d/\d\d|\[?\d\d:\d\d:\d\d\b"
+    r"|\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b[]:|]? *[^\s:=])"
 )
 
 

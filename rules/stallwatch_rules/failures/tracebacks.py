@@ -26,6 +26,7 @@ from stallwatch_rules.failures.tracebacklines import (
     LEVEL_FINAL,
     MARGIN,
     NOTEBOOK_SOURCE,
+    OTHER_LOGGER,
     OTHER_MESSAGE,
     QUOTES_INNER,
     RAISE,
@@ -273,6 +274,8 @@ class TracebackReader:
         if not self._chained and frame_in(text) is not None:
             return False
         if not raised.message and text.strip(" =-*#_"):
+            if OTHER_LOGGER.match(text):  # the exception has no message, and this line is another's
+                return False
             raised.message = text.strip()[:MAX_MESSAGE]
         raised.rules.update(self._failures & set(rules))
         return True

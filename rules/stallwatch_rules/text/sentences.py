@@ -171,10 +171,6 @@ SENTENCES: dict[str, tuple[str, str]] = {
         " first what it waits for there.",
         "该 rank 不在 ZeRO-3 的任何集合通信中，trace cache 多半不是它没有到达的原因：请先看它在那里等什么。",
     ),
-    "odd-rank-first": (
-        "{odd}; beside that: {title}",
-        "{odd}；另外：{title}",
-    ),
     "alone-fix": (
         "Give what this call waits for a time-out, and look at the service or storage behind it; a loop there"
         " that cannot end is the other thing to look for.",
@@ -279,6 +275,10 @@ SENTENCES: dict[str, tuple[str, str]] = {
     "recovered": (
         "Not the end of the run: {steps} steps followed.",
         "训练没有因此结束：之后又完成了 {steps} 步。",
+    ),
+    "served": (
+        "Not the end of the server: {answers} answers or reports of its work followed.",
+        "服务没有因此结束：之后还有 {answers} 条应答或吞吐记录。",
     ),
     "ended-well": (
         "The command ended well (exit code 0).",
