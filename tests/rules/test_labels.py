@@ -102,3 +102,26 @@ def test_a_device_before_nccls_lines_is_no_task() -> None:
 def test_an_error_code_before_a_time_is_no_host() -> None:
     line = "EE1002: 2026-11-20-16:50:00.041.231 Stream synchronize timeout."
     assert read(f"{line}\n") == [(None, line)]
+
+
+STEPS_OF_TASK_0 = "".join(f"0: step {step} loss 1.5\n" for step in range(1, 15))
+
+
+@pytest.mark.parametrize(
+    ("shows", "rank"),
+    [
+        ("1: [rank5]: ValueError: no\n", None),
+        ("1: W0511 05:17:26.220000 220040 torch/distributed/run.py:792] Setting OMP_NUM_THREADS\n", None),
+        ("1: n1:7:9 [0] NCCL INFO Channel 00/0\n1: n1:8:9 [1] NCCL INFO Channel 00/0\n", None),
+        ("+ srun -N 2 --label torchrun --nproc-per-node 4 train.py\n", None),
+        ("+ srun -n 8 --label torchrun --nproc-per-node 1 train.py\n", 1),
+        ("+ srun -n 8 --label python train.py\n", 1),
+        ("1: [rank1]: ValueError: no\n", 1),
+        ("1: n1:7:9 [1] NCCL INFO Channel 00/0\n0: n1:6:9 [0] NCCL INFO Channel 00/0\n", 1),
+    ],
+)
+def test_a_task_that_starts_a_nodes_ranks_is_no_rank(shows: str, rank: int | None) -> None:
+    found = read(shows + STEPS_OF_TASK_0 + "1: hello\n0: [rank3]: there\n")
+    assert found[-2:] == [(rank, "hello"), (3, "there")]
+    late = read(STEPS_OF_TASK_0 + shows + "1: hello\n") if shows[0] == "1" else [(rank, "hello")]
+    assert late[-1] == (rank, "hello")

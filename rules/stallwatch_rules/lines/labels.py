@@ -3,6 +3,8 @@
 ``srun --label`` writes the bare task number, Intel MPI's ``-prepend-rank`` a number in brackets, pdsh (and so
 DeepSpeed's launcher over several nodes) the host's name. Much else looks like each of them, so they are
 learnt from the first lines of a source, and the few lines before that keep theirs.
+
+A task is a rank, unless each task is a launcher that starts a node's ranks: then its number is the node's.
 """
 
 from __future__ import annotations
@@ -26,6 +28,18 @@ _LINE_STARTS = re.compile(
     r'  File "|    \S|Traceback \(most recent|\[20\d\d-|\[rank\d|\[default\d|20\d\d-\d\d-\d\d|\{\'loss\''
     r"|\[?[IWE]\d{3,4} \d\d:|\s{0,3}\d{1,3}%\||\[(?:INFO|WARNING|ERROR)[\]|]"
 )
+# What shows that a task is no rank: its processes are, with numbers of their own; it is torchrun; the command
+# with which it all began.
+_OWN_RANK = re.compile(r"\[(?:rank|default)(\d{1,6})\]:")
+_ELASTIC = re.compile(
+    r"\[?[IWE]\d{3,4} \d\d:\d\d:\d\d\S* \d+ torch/distributed/"
+    r"(?:run\.py|elastic/(?:agent/|multiprocessing/api\.py))"
+)
+_NCCL = re.compile(r"[\w.-]+:(\d+):\d+ \[\d+\] ")  # host, process, thread, device
+_STARTED = re.compile(
+    r"\bsrun\b(?=.*?\s(?:-\w*l|--label)\b).*?\s(?:\S*torchrun|\S*accelerate launch"
+    r"|-m torch\.distributed\.(?:run|launch))\s(?!.*--nproc[-_]per[-_]node[= ]1\b)"
+)
 _SURE_HOSTS = 20  # so many lines in a row, all labelled by a few hosts, are a launcher's too
 _FIRST_LINES = 1000  # a launcher labels all lines or none
 
@@ -38,12 +52,14 @@ class TaskLabels:
         self.searching = True
         self._lines = 0
         self._numbered = False
+        self._of_nodes = False  # the numbers are those of tasks that are no ranks
+        self._processes: dict[int, str] = {}  # task → the process that NCCL named first
         self._numbers: list[int] = []
         self._hosts: set[str] = set()
         self._hosts_row: list[str] = []
 
     def take(self, text: str) -> tuple[int | None, str]:
-        """The task that a label names, and the line without it."""
+        """The rank that a label names, and the line without it; no rank where the labels are of nodes."""
         if self.searching:
             self._search(text)
         if not self.found:
@@ -55,15 +71,31 @@ class TaskLabels:
         number = _NUMBER.match(text) if self._numbered else None
         if number is None:
             return None, text
-        return int(number[1] or number[2]), text[number.end() :]
+        task, text = int(number[1] or number[2]), text[number.end() :]
+        self._of_nodes = self._of_nodes or self._is_node(task, text)
+        return None if self._of_nodes else task, text
+
+    def _is_node(self, task: int, text: str) -> bool:
+        """Whether the line shows that its task has several ranks."""
+        own = _OWN_RANK.match(text)
+        if own is not None:
+            return int(own[1]) != task
+        process = _NCCL.match(text) if ":" in text[:80] and "NCCL" in text else None
+        if process is not None:
+            return self._processes.setdefault(task, process[1]) != process[1]
+        return "torch/distributed/" in text and _ELASTIC.match(text) is not None
 
     def _search(self, text: str) -> None:
         self._lines += 1
+        if "srun" in text and _STARTED.search(text):
+            self._of_nodes = True
         number = _NUMBER.match(text)
         if number is None:
             self._numbers.clear()
         else:
-            self._numbers.append(int(number[1] or number[2]))
+            task = int(number[1] or number[2])
+            self._numbers.append(task)
+            self._of_nodes = self._of_nodes or self._is_node(task, text[number.end() :])
             self._numbered = self._numbered or self._sure(text)
         self._search_host(text)
         self.found = self._numbered or bool(self._hosts)
