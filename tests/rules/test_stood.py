@@ -12,6 +12,8 @@ from stallwatch_rules.records import Diagnosis
 
 CANCELLED = "slurmstepd: error: *** JOB 88131 ON n1 CANCELLED AT 2026-03-14T{at} ***"
 TIME_LIMIT = "slurmstepd: error: *** JOB 88131 ON n1 CANCELLED AT 2026-03-14T{at} DUE TO TIME LIMIT ***"
+NODE_FAILED = "[2026-03-14 {at}] srun: error: Node failure on n1"
+LOST = "slurmstepd: error: *** STEP 88131.0 ON n1 CANCELLED AT 2026-03-14T09:40:13 DUE TO NODE FAILURE ***"
 TERMINATED = (
     "[2026-03-14 {at}] torch/distributed/elastic/agent/server/api.py:753] Received 15 death signal,"
     " shutting down workers"
@@ -70,3 +72,11 @@ def test_a_failure_before_the_end_stays_the_cause(catalogue: Catalogue, matcher:
     oom = "[2026-03-14 02:20:40] torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     primary = read(catalogue, matcher, CANCELLED.format(at="09:40:12"), oom).primary
     assert primary is not None and primary.rule == "cuda-oom"
+
+
+@pytest.mark.parametrize("after", ["", f"\n{LOST}\nsrun: Job step aborted: Waiting up to 32 seconds."])
+def test_ranks_that_stood_until_a_node_was_lost_stood_for_it(
+    catalogue: Catalogue, matcher: Matcher, after: str
+) -> None:
+    primary = read(catalogue, matcher, NODE_FAILED.format(at="09:40:12") + after).primary
+    assert primary is not None and primary.rule == "scheduler-node-failed"

@@ -29,7 +29,14 @@ SIGNALS = {
 }
 #: Who ends a run from outside, and makes sure of it with a SIGKILL.
 ENDED_BY = frozenset(
-    ("slurm-time-limit", "slurm-cancelled", "slurm-preempted", "kubernetes-evicted", "sighup-terminal-closed")
+    (
+        "slurm-time-limit",
+        "slurm-cancelled",
+        "slurm-preempted",
+        "scheduler-node-failed",
+        "kubernetes-evicted",
+        "sighup-terminal-closed",
+    )
 )
 #: Of launchers: torchrun's agent, its SignalException, accelerate's main process.
 _TOLD_TO_END = re.compile(r"death signal|got signal|Main process received|closing signal SIGHUP")

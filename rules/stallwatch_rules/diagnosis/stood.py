@@ -21,7 +21,8 @@ from stallwatch_rules.text.masking import masked
 from stallwatch_rules.text.reported import earliest, latest
 from stallwatch_rules.text.sentences import say
 
-ENDS = ENDED_BY | {SIGTERM}  #: rules of a run that is ended from outside
+#: Rules of a run that is ended from outside. A node that failed is what the others stood for.
+ENDS = (ENDED_BY - {"scheduler-node-failed"}) | {SIGTERM}
 FEW = 0.25  #: share of the ranks that may stand apart, beside one
 
 
