@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from stallwatch_exporter.files.allfiles import Parallel, read_all
 from stallwatch_exporter.files.inputs import InputProblem, Limits
+from stallwatch_exporter.files.keptdiagnosis import with_kept
 from stallwatch_exporter.files.logfiles import LogFile, expand, from_stream, natural
 from stallwatch_exporter.files.recorded import Recorded, recorded, with_recorded
 from stallwatch_exporter.files.telling import ProgressTold
@@ -65,6 +66,7 @@ def diagnose_paths(
         parallel,
     )
     diagnosis = with_recorded(diagnosis, known, language)
+    diagnosis = with_kept(diagnosis, problems, paths, language)
     stacks = kept_stacks(paths)
     return diagnosis if stacks is None else with_stacks(diagnosis, stacks, language), problems
 

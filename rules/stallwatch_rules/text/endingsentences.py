@@ -63,6 +63,11 @@ OF_ENDINGS: dict[str, tuple[str, str]] = {
         "Raised at {time} while the run was watched, and not over at the end: {what}",
         "监视期间于 {time} 报出，直到最后也没有解除：{what}",
     ),
+    "kept-diagnosis": (
+        "The copies of its output hold {left} of the {seen} lines that were seen, and no cause: this is the"
+        " diagnosis that was kept when it ended.",
+        "输出副本中只剩 {left} 行（当时读到 {seen} 行），其中看不出原因：这里是结束时保存的诊断。",
+    ),
     "stopped-late": (
         "The run was stopped by hand, {silence} after its last step; a step had taken {usual}: it may have"
         " been standing.",
