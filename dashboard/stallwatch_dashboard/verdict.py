@@ -16,11 +16,11 @@ from stallwatch_rules.pages.fixes import fixes_for
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.pages.placeholders import why_of
 from stallwatch_rules.records import Diagnosis
-from stallwatch_rules.report.phrases import by_hand, primary_note, where
+from stallwatch_rules.report.phrases import by_hand, primary_note, titled, where
 from stallwatch_rules.report.phrases import headline as report_headline
 from stallwatch_rules.stacks.concluding import TAKE_STACKS, advice_in
 from stallwatch_rules.stacks.records import StallStacks
-from stallwatch_rules.stacks.words import sentence
+from stallwatch_rules.stacks.words import behind, lead, sentence
 from stallwatch_rules.text.retelling import retold
 from stallwatch_rules.text.sentences import say as words_of_rules
 
@@ -97,7 +97,7 @@ def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], *, language: s
         level=level,
         headline=say(f"verdict_{found.verdict}"),
         facts=tuple(facts),
-        cause=primary.title,
+        cause=titled(primary, language),
         rule=primary.rule,
         why=primary.why,
         note=primary_note(found),
@@ -171,6 +171,9 @@ def _with_incident(
     chinese = language.startswith("zh")
     title = (page.title_zh if chinese and page else "") or (primary.title if primary else "")
     title = title or (page.title if page else "") or rule_name(incident.rule, say)
+    if primary is not None and primary.apart:  # the title that it leads, too, in the reader's language
+        own = (page.title_zh if chinese else page.title) if page is not None else ""
+        title = behind(lead(primary.apart, language), own or primary.title, language)
     why = (why_of(page, language) if chinese and page else "") or (primary.why if primary else "")
     why = why or (why_of(page) if page else "")
     fixes = list(primary.fixes) if primary else []

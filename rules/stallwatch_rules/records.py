@@ -10,6 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from stallwatch_rules.stacks.records import StackGroup
+
 Role = Literal["cause", "symptom", "wrapper", "notice"]
 Harm = Literal["fatal", "degrading", "harmless", "by-progress"]
 Verdict = Literal["failed", "stalled", "degraded", "healthy", "unknown-failure", "no-training-log"]
@@ -80,6 +82,7 @@ class Primary(msgspec.Struct):
     captures: dict[str, str]
     why: str
     fixes: list[str]
+    apart: list[StackGroup] = []  #: odd ranks, in no collective: each title begins with where they are
 
 
 class Finding(msgspec.Struct):

@@ -14,6 +14,7 @@ from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import Diagnosis, Primary
 from stallwatch_rules.stacks.concluding import of_one_process
+from stallwatch_rules.stacks.records import StackGroup
 
 Stall = Callable[..., Incident]
 
@@ -303,3 +304,29 @@ def test_a_run_of_one_process_hears_nothing_of_other_ranks(stall: Stall, languag
     text = render(incident, language, load_catalogue().pages[SILENT_HANG]).text
     assert not any(word in text for word in ("collective", "all_gather", "集合通信", "每个 rank"))
     assert ("single process" if language == "en" else "只有一个进程") in text
+
+
+@pytest.mark.parametrize("spoken", ["en", "zh"])
+@pytest.mark.parametrize(
+    ("language", "lead"), [("en", "Likely cause: Rank 1 is at "), ("zh", "可能的原因：rank 1 停在 ")]
+)
+@pytest.mark.parametrize("name", ["step", "step" * 200])
+def test_where_the_odd_rank_is_leads_in_the_readers_language_and_cuts_no_cause_away(
+    stall: Stall, spoken: str, language: str, lead: str, name: str
+) -> None:
+    rule = "zero3-trace-cache-invalidated"
+    page = load_catalogue().pages[rule]
+    titles = {"en": page.title, "zh": page.title_zh}
+    apart = [StackGroup([1], "code", place=f"train.py:5 in {name}")]
+    why = {"en": "Of the order.", "zh": "顺序不同。"}[spoken]
+    primary = Primary(
+        rule, titles[spoken], "cause", "fatal", 0.3, 1, "log", 1, None, 9, [], {}, why, [], apart
+    )
+    for changes in ({}, {"status": "resolved", "resolution": "run-stopped"}):
+        text = render(stall(rule=rule, primary=primary, **changes), language, page).text
+        line = next(line for line in text.splitlines() if "train.py:5" in line)
+        between = {"en": "; beside that: ", "zh": "；另外："}[language]
+        assert line.startswith(lead) or changes
+        assert line.partition(between)[2].startswith(titles[language])
+    ended = stall(rule=rule, kind="ended", primary=primary, ending=Ending("failed", 1))
+    assert titles[language] in render(ended, language, page).title

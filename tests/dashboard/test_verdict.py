@@ -270,3 +270,21 @@ def test_a_stall_that_ctrl_c_ended_did_not_recover(
     stall = make_incident(status="resolved", resolution="run-stopped", resolved_at=NOW)
     states = incident_table([stall], NOW, timezone.utc, speaker(language)).iloc[0].tolist()
     assert any(state in str(cell) for cell in states) and not any("✔" in str(cell) for cell in states)
+
+
+@pytest.mark.parametrize("spoken", ["en", "zh"])
+@pytest.mark.parametrize(
+    ("language", "lead"),
+    [
+        ("en", "Rank 1 is at ddp.py:5 in reward_fn; beside that: "),
+        ("zh", "rank 1 停在 ddp.py:5 的 reward_fn；另外："),
+    ],
+)
+def test_the_odd_rank_comes_before_the_cause_in_the_readers_language(
+    make_incident: Callable[..., Incident], spoken: str, language: str, lead: str
+) -> None:
+    page = load_catalogue().pages[RULE]
+    titles = {"en": page.title, "zh": page.title_zh}
+    apart = [StackGroup([1], "code", place="ddp.py:5 in reward_fn")]
+    stall = make_incident(rule=RULE, primary=primary(title=titles[spoken], apart=apart))
+    assert told(row("stalled"), stall, language=language).cause == lead + titles[language]

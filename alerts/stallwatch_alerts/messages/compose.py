@@ -22,6 +22,7 @@ from stallwatch_rules.pages.fixes import fixes_for
 from stallwatch_rules.pages.placeholders import why_of
 from stallwatch_rules.records import Primary
 from stallwatch_rules.stacks.concluding import advice_in
+from stallwatch_rules.stacks.words import behind, lead
 from stallwatch_rules.text.retelling import retold
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ _WHY_LIMIT = 280
 _EVIDENCE_LINES = 3
 _FIXES = 3
 _FIX_LIMIT = 280
+_CAUSE_LIMIT = 120  # of a title alone, so that no lead pushes it out
+_LEAD_LIMIT = 160
 _CHINESE = re.compile(r"[\u4e00-\u9fff]")
 
 
@@ -50,6 +53,9 @@ def render(incident: Incident, language: str, page: RulePage | None) -> Message:
     words = words_of(language)
     incident = msgspec.structs.replace(incident, note=retold(incident.note, language))
     cause = _cause(incident, language, page)
+    if (primary := _primary(incident)) is not None:
+        leading = neutralise(lead(primary.apart, language), _LEAD_LIMIT)
+        cause = replace(cause, led=behind(leading, cause.title, language))
     run = neutralise(incident.run, 80)
     said = _title(incident, words, cause.title)
     title = f"[{run}] {words.unwatched.format(title=said) if incident.unwatched else said}"
@@ -80,6 +86,7 @@ class _Cause:
     title: str  #: empty where nothing is known
     why: str = ""
     fixes: tuple[str, ...] = ()
+    led: str = ""  #: the title behind where the odd rank is, if that is known, else the title
 
 
 def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
@@ -90,10 +97,15 @@ def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
         if page is None:  # no page stands behind these words: they may be the log's
             fixes = tuple(neutralise(fix, _FIX_LIMIT) for fix in primary.fixes[:_FIXES])
             return _Cause(
-                primary.rule, neutralise(primary.title, 120), neutralise(primary.why, _WHY_LIMIT), fixes
+                primary.rule,
+                neutralise(primary.title, _CAUSE_LIMIT),
+                neutralise(primary.why, _WHY_LIMIT),
+                fixes,
             )
         fixes = tuple(plain(fix, _FIX_LIMIT) for fix in primary.fixes[:_FIXES])
-        return _Cause(primary.rule, neutralise(primary.title, 120), plain(primary.why, _WHY_LIMIT), fixes)
+        return _Cause(
+            primary.rule, neutralise(primary.title, _CAUSE_LIMIT), plain(primary.why, _WHY_LIMIT), fixes
+        )
     if page is None:
         if incident.rule != RANK_GONE:
             return _Cause(incident.rule, "")
@@ -176,7 +188,7 @@ def _opened(incident: Incident, words: Words, cause: _Cause) -> Iterator[str]:
         yield _how_it_ended(incident.ending, words)
     if cause.title:
         harm = words.harms.get(incident.harm, incident.harm)
-        line = words.cause.format(title=cause.title, rule=neutralise(cause.rule, 80), harm=harm)
+        line = words.cause.format(title=cause.led or cause.title, rule=neutralise(cause.rule, 80), harm=harm)
         yield _lines(line, neutralise(incident.note, 250), cause.why)
     else:
         yield neutralise(incident.note, 250)
@@ -196,7 +208,8 @@ def _resolved(incident: Incident, words: Words, cause: _Cause) -> Iterator[str]:
         over = words.over_sentence.get(incident.resolution, words.over_sentence[""])
         between = words.comma.strip(",，")  # a space where the language has one between sentences
         yield between.join((over, _lasted(incident, words))).strip()
-    yield _lines(_where(incident, words), words.stall_cause.format(title=cause.title) if cause.title else "")
+    told = cause.led or cause.title
+    yield _lines(_where(incident, words), words.stall_cause.format(title=told) if told else "")
     if incident.ending is not None:
         yield _how_it_ended(incident.ending, words)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from stallwatch_rules.records import Diagnosis, Finding, NewLines, Primary, UnknownException
 from stallwatch_rules.report.words import word
+from stallwatch_rules.stacks.words import behind, lead
 from stallwatch_rules.text.digest import fold_ranks, parse_iso, short_duration
 from stallwatch_rules.text.sentences import say
 
@@ -27,7 +28,7 @@ def by_hand(diagnosis: Diagnosis) -> bool:
 def headline(diagnosis: Diagnosis, language: str) -> str:
     """What the verdict is about: the primary's title, an exception that no rule knows, or a sentence."""
     if diagnosis.primary is not None:
-        return diagnosis.primary.title
+        return titled(diagnosis.primary, language)
     if by_hand(diagnosis):
         return word("interrupted.text", language)
     if diagnosis.verdict == "unknown-failure" and diagnosis.unknown:
@@ -39,6 +40,11 @@ def headline(diagnosis: Diagnosis, language: str) -> str:
     if diagnosis.verdict == "healthy" and _asked_to_end(diagnosis):
         return word("asked-to-end.text", language)
     return word(f"{diagnosis.verdict}.text", language)
+
+
+def titled(primary: Primary, language: str) -> str:
+    """The primary's title, behind where the odd ranks are, if they are what to look at first."""
+    return behind(lead(primary.apart, language), primary.title, language)
 
 
 def _asked_to_end(diagnosis: Diagnosis) -> bool:

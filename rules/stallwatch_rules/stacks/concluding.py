@@ -8,8 +8,8 @@ from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.diagnosis.missing import named, waited_in_vain
 from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS
 from stallwatch_rules.records import Diagnosis, Finding, Primary
-from stallwatch_rules.stacks.records import StallStacks
-from stallwatch_rules.stacks.words import odd_alone, sentence
+from stallwatch_rules.stacks.records import StackGroup, StallStacks
+from stallwatch_rules.stacks.words import sentence
 from stallwatch_rules.text.retelling import retold
 from stallwatch_rules.text.sentences import say
 
@@ -46,15 +46,13 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, language: str = "en")
             findings = [_without_riddle(one, language) for one in findings]
         elif any(TAKE_STACKS in fix for fix in primary.fixes):
             primary = _advised(primary, look, language)
-        if primary.rule == TRACE_CACHE and _elsewhere(stacks):
-            apart, lead = say("stands-elsewhere", language), odd_alone(stacks, language)
-            if not primary.title.startswith(lead):
-                title = say("odd-rank-first", language, odd=lead, title=primary.title)
-                primary = msgspec.structs.replace(primary, title=title)
+        if primary.rule == TRACE_CACHE and (apart := _elsewhere(stacks)):
+            advice = say("stands-elsewhere", language)
             primary = msgspec.structs.replace(
                 primary,
-                fixes=[primary.fixes[0], apart, *(fix for fix in primary.fixes[1:] if fix != apart)],
+                fixes=[primary.fixes[0], advice, *(fix for fix in primary.fixes[1:] if fix != advice)],
                 confidence=min(primary.confidence, HARDLY),
+                apart=[msgspec.structs.replace(group, frames=[]) for group in apart],
             )
     digest = [told, *(line for line in diagnosis.digest if line != told)]
     return msgspec.structs.replace(diagnosis, primary=primary, findings=findings, digest=digest)
@@ -136,10 +134,10 @@ def _all_join(stacks: StallStacks) -> bool:
     return all(group.kind == "joining" and group.condition == "alive" for group in stacks.groups)
 
 
-def _elsewhere(stacks: StallStacks) -> bool:
-    """Whether the odd ranks are known to be in no collective: what they do there keeps the others waiting."""
+def _elsewhere(stacks: StallStacks) -> list[StackGroup]:
+    """The odd ranks, if they are known to be in no collective: what they do keeps the others waiting."""
     odd = [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)]
-    return bool(odd) and not any(group.kind in (*_TOGETHER, "unknown") for group in odd)
+    return odd if not any(group.kind in (*_TOGETHER, "unknown") for group in odd) else []
 
 
 def _known(stacks: StallStacks) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stallwatch_rules.stacks.records import Condition, Kind, StackGroup, StallStacks
@@ -35,6 +35,7 @@ class Words:
     comma: str
     between: str
     end: str
+    beside: str  #: {lead}, {title}
 
 
 def sentence(stacks: StallStacks, language: str = "en") -> str:
@@ -54,12 +55,17 @@ def sentence(stacks: StallStacks, language: str = "en") -> str:
     return text[0].upper() + text[1:] if words is _EN else text
 
 
-def odd_alone(stacks: StallStacks, language: str = "en") -> str:
-    """What the odd ranks do, for a title: ``Rank 1 is in DataLoader.__next__ (…)``."""
+def lead(apart: Sequence[StackGroup], language: str = "en") -> str:
+    """What these ranks do, before a title: ``Rank 1 is in DataLoader.__next__ (…)``; empty where none are."""
     words = _ZH if language.startswith("zh") else _EN
-    odd = [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)]
-    text = words.between.join(_clause(group, words, alone=False) for group in odd[:_MOST_GROUPS])
+    text = words.between.join(_clause(group, words, alone=False) for group in apart[:_MOST_GROUPS])
     return text[:1].upper() + text[1:] if words is _EN else text
+
+
+def behind(leading: str, title: str, language: str = "en") -> str:
+    """The title behind such a lead, both in this language; the title alone where there is no lead."""
+    words = _ZH if language.startswith("zh") else _EN
+    return words.beside.format(lead=leading, title=title) if leading else title
 
 
 def _most_telling(stacks: StallStacks) -> list[StackGroup]:
@@ -133,6 +139,7 @@ _EN = Words(
     comma=", ",
     between="; ",
     end=".",
+    beside="{lead}; beside that: {title}",
 )
 _ZH = Words(
     who={True: "rank {ranks} ", False: "rank {ranks} 都"},
@@ -177,4 +184,5 @@ _ZH = Words(
     comma="，",
     between="；",
     end="。",
+    beside="{lead}；另外：{title}",
 )

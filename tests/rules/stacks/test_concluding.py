@@ -9,7 +9,7 @@ from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Primary
 from stallwatch_rules.report.brief import to_brief
-from stallwatch_rules.report.phrases import primary_note
+from stallwatch_rules.report.phrases import primary_note, titled
 from stallwatch_rules.stacks.concluding import advice_in, of_no_rank, with_stacks
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
 
@@ -110,6 +110,12 @@ def test_a_launcher_without_ranks_is_told_as_such_in_either_language(known: Cata
     assert of_no_rank(untouched) == untouched
 
 
+LEADS = [
+    ("en", "Rank 1 is at ddp.py:5 in reward_fn", "; beside that: "),
+    ("zh", "rank 1 停在 ddp.py:5 的 reward_fn", "；另外："),
+]
+
+
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_a_cause_that_the_log_told_sends_nobody_for_stacks_that_were_taken(
     known: Catalogue, language: str
@@ -127,12 +133,13 @@ def test_a_cause_that_the_log_told_sends_nobody_for_stacks_that_were_taken(
     assert "ddp.py:5" in primary.fixes[0] and "stacks-1.txt" in primary.fixes[0]
     assert not any("py-spy dump" in fix for fix in primary.fixes)
     assert "trace cache" in primary.fixes[1] and primary.confidence <= 0.3, "the rank is in no collective"
-    lead, _, title = primary.title.partition("; beside that: " if language == "en" else "；另外：")
-    assert "ddp.py:5" in lead and lead.lower().startswith("rank 1") and title, "where it is comes first"
+    for reader, first, between in LEADS:
+        headline = to_brief(Diagnosis("stalled", primary=primary), reader).partition("\n")[0]
+        assert headline.endswith(f": {first}{between}{primary.title}"), "in the reader's language"
     assert len(set(primary.fixes)) == len(primary.fixes) > 3
 
     both = [WAITS, StackGroup([1], "collective", what="barrier", place="ddp.py:9 in step")]
     primary = at(StallStacks(0.0, 0.1, both, odd=[0, 1], why="diverged"))
     assert primary.confidence > 0.3 and "trace cache" not in primary.fixes[1]
-    assert not primary.title.lower().startswith("rank")
+    assert not primary.apart and titled(primary, language) == primary.title
     assert any("py-spy dump" in fix for fix in at(StallStacks(0.0, 0.1, [WAITS, SILENT], odd=[1])).fixes)
