@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from stallwatch_exporter.files.folds import Fold, fold_of
 from stallwatch_exporter.files.postmortem import diagnose_paths
+from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 
@@ -25,6 +27,11 @@ ONE_DEVICE = (
 QUOTED = (
     "INFO rewards: sample {0} answered: 'RuntimeError: CUDA out of memory' is raised when memory is short\n"
 )
+
+
+def rules_in(text: str, matcher: Matcher, fold: Fold) -> set[str]:
+    reader = LineReader("", None, *fold)
+    return {rule for _, rule, _ in matcher.match(reader.feed(text.encode()) + reader.finish())}
 
 
 def between_words(text: str, width: int) -> str:
@@ -60,6 +67,66 @@ def test_where_a_rule_is_sure_without_it_the_lines_stay(matcher: Matcher) -> Non
         "- no `RuntimeError: mismatch between the collectives of two ranks`\n- no `non-finite loss` seen\n"
     )
     assert fold_of(listed.encode(), matcher) == Fold()
+
+
+@pytest.mark.parametrize("break_lines", [between_words, in_words])
+@pytest.mark.parametrize(
+    ("line_end", "encoding"), [("\r\n", "utf-8"), ("\n", "utf-16"), ("\r\n", "utf-16"), ("\r\n", "utf-8-sig")]
+)
+def test_it_is_known_however_it_was_saved(
+    tmp_path: Path, catalogue: Catalogue, break_lines: Callable[[str, int], str], line_end: str, encoding: str
+) -> None:
+    text = break_lines(KV_CACHE, 70).replace("\n", line_end)
+    (tmp_path / "pasted.log").write_bytes(text.encode(encoding))
+    found, _ = diagnose_paths([tmp_path / "pasted.log"], catalogue=catalogue)
+    assert found.primary is not None and found.primary.rule == "vllm-kv-cache-no-memory"
+
+
+BROKEN = between_words(ONE_DEVICE.splitlines()[1], 80)
+# A line of full width, behind which another text is no new line any more.
+FULL = "rank 0 of 8 is at the step 120 of 300 and has waited for the other ranks for 5 s"
+NCCL_INFO = "gpu-n12:3312:3398 [5] NCCL INFO Channel 00/02 : 0 1 2 3 4 5 6 7 8 9 a b c d e f"
+
+
+@pytest.mark.parametrize(
+    ("after", "rule", "folded"),
+    [
+        (f"{FULL}\nCUDA driver error: out of memory\n", "cuda-oom", False),
+        (
+            f"{NCCL_INFO}\ngpu-n12:3312:3398 [5] NCCL WARN Call to bind failed\n",
+            "nccl-unhandled-system-error",
+            True,
+        ),
+    ],
+)
+def test_no_rule_is_lost_by_putting_lines_together(
+    matcher: Matcher, after: str, rule: str, folded: bool
+) -> None:
+    """The first stands at a line's start; the second is excluded in a line of INFO, not in one of its own."""
+    width = max(map(len, BROKEN.splitlines()))
+    text = BROKEN + after.replace(after.splitlines()[0], after.splitlines()[0][:width])
+    fold = fold_of(text.encode(), matcher)
+    assert fold == (Fold(width, spaced=True) if folded else Fold())
+    assert rule in rules_in(text, matcher, fold)
+    assert ("tensors-on-different-devices" in rules_in(text, matcher, fold)) is folded
+
+
+def test_a_rule_that_one_piece_shows_is_no_reason(matcher: Matcher) -> None:
+    """Not where the line is excluded as long as a word at the break is whole, and shown if it is not."""
+    skipped = (
+        "rank 1 global_steps=1 skipped=1 applied=False gnorm=inf overflow=True\ncur_scale=549755813888.0\n"
+    )
+    together = Fold(max(map(len, skipped.splitlines())))
+    assert "grad-norm-nan" in rules_in(skipped, matcher, together)
+    assert fold_of(skipped.encode(), matcher) == Fold()
+
+
+def test_a_rule_that_is_known_is_no_reason(matcher: Matcher) -> None:
+    """Broken where a rule needs both sides, beside a whole line that tells the same."""
+    assert fold_of(BROKEN.encode(), matcher) != Fold()
+    whole = "RuntimeError: expected tensor to be on cuda\n"
+    assert "tensors-on-different-devices" in rules_in(whole, matcher, Fold())
+    assert fold_of((whole + BROKEN).encode(), matcher) == Fold()
 
 
 def test_a_long_text_was_not_pasted(matcher: Matcher) -> None:

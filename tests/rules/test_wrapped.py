@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stallwatch_rules.lines.reader import LineReader
-from stallwatch_rules.lines.wrapped import wrap_width
+from stallwatch_rules.lines.wrapped import broken_lines, likely_fold, wrap_width
 
 LONG = [
     "[rank1]:[E1120 10:00:00.123456789 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective"
@@ -44,12 +44,30 @@ def test_broken_lines_are_put_together(width: int) -> None:
     assert found[1][1] == 1 + -(-len(LONG[0]) // width)
 
 
-def test_any_cut_puts_the_same_together() -> None:
-    data = folded(LONG, 80)
+@pytest.mark.parametrize(
+    ("line_end", "encoding"), [("\n", "utf-8"), ("\r\n", "utf-8-sig"), ("\r\n", "utf-16")]
+)
+def test_any_cut_puts_the_same_together(line_end: str, encoding: str) -> None:
+    data = folded(LONG, 80).decode().replace("\n", line_end).encode(encoding)
+    assert wrap_width(data) == 80
     for size in (1, 7, 80, 81):
         reader = LineReader("x", width=80)
         lines = [line for at in range(0, len(data), size) for line in reader.feed(data[at : at + size])]
-        assert [(line.text, line.number) for line in lines + reader.finish()] == read(data, 80)
+        assert [(line.text, line.number) for line in lines + reader.finish()] == read(folded(LONG, 80), 80)
+
+
+@pytest.mark.parametrize("spaced", [False, True])
+def test_lines_end_where_the_reader_ends_them(spaced: bool) -> None:
+    """Next line, line separator and vertical tab are characters like others."""
+    text = "a run of\x85many\u2028words\x0b0123456789 and more of them"
+    broken = [text.ljust(60, "x"), "goes on in a second line"]
+    data = "\n".join(broken).encode()
+    assert likely_fold(data) == 60
+    assert [list(map(bytes.decode, line)) for line in broken_lines(data, 60, spaced)] == [
+        [broken[0] + " " * spaced, broken[1]]
+    ]
+    reader = LineReader("x", width=60, spaced=spaced)
+    assert [line.text for line in reader.feed(data) + reader.finish()] == [(" " * spaced).join(broken)]
 
 
 def test_lines_that_a_terminal_filled_with_blanks_are_whole() -> None:

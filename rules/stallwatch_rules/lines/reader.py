@@ -62,7 +62,7 @@ class LineReader:
         self._near: float | None = None  # the last time of any rank: its year is that of stamps without one
         self._zoned = False  # the last time that a line told had a zone
         self.contained = False  #: container records were among the lines
-        self._joiner = Joiner(width, MAX_LINE, spaced) if width else None
+        self._joiner = Joiner(width, spaced) if width else None
         self._labels = TaskLabels()
 
     def alone(self, near: float | None, number: int = 1) -> LineReader:
@@ -106,6 +106,7 @@ class LineReader:
         left out. A partial record is not continued over a gap.
         """
         out: list[Line] = []
+        self._joined(self._joiner.left() if self._joiner else [], None, out)
         if self._held:
             raw, self._held = bytes(self._held), bytearray()
             self._segment(raw, True, None, out)
@@ -144,9 +145,7 @@ class LineReader:
         if self._held:
             raw, self._held = bytes(self._held), bytearray()
             self._physical(raw, time, out)
-        if self._joiner is not None:
-            for whole, parts in self._joiner.left():
-                self._whole(whole, time, out, parts)
+        self._joined(self._joiner.left() if self._joiner else [], time, out)
         left, self._partials = sorted(self._partials.values(), key=lambda p: p[1]), {}
         for text, number, stamp in left:
             self._emit(text, number, stamp, time, out)
@@ -168,7 +167,9 @@ class LineReader:
         if b"\0" in data:  # holes that a truncated file leaves
             data = data.replace(b"\0", b"")
         out: list[Line] = []
-        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        end = data.rfind(b"\n") + 1
+        if self._joiner is None:  # which takes whole lines, whose end a portion may part
+            end = max(end, data.rfind(b"\r") + 1)
         if not end:
             hold(self._held, data)
             return out
@@ -189,8 +190,11 @@ class LineReader:
         if self._joiner is None:
             self._whole(raw, time, out)
         else:
-            for whole, parts in self._joiner.take(raw):
-                self._whole(whole, time, out, parts)
+            self._joined(self._joiner.take(raw), time, out)
+
+    def _joined(self, broken: list[list[bytes]], time: float | None, out: list[Line]) -> None:
+        for parts in broken:
+            self._whole(b"".join(parts), time, out, len(parts))
 
     def _whole(self, raw: bytes, time: float | None, out: list[Line], parts: int = 1) -> None:
         if b"\r" in raw:

@@ -9,8 +9,11 @@ whoever asks must have another reason to believe it.
 
 from __future__ import annotations
 
+import codecs
 import itertools
 import re
+
+from stallwatch_rules.lines.longlines import MAX_LINE
 
 _WIDTHS = range(60, 301)
 _FULL_LINES = 3  # of different wording
@@ -18,7 +21,8 @@ _BROKEN_WORDS = 2
 # What begins a line, so that it continues none.
 _FRESH = re.compile(
     r"\s*(?:$|\[rank\d|\[default\d|Traceback |File \"|\[?20\d\d-\d\d-\d\d|\[?[IWEF]\d{3,4} \d\d:|\{'"
-    r"|\[(?:INFO|WARNING|ERROR|DEBUG)\b|INFO |WARNING |ERROR |\d{1,3}%\||[\w.]+(?:Error|Exception|Warning):)"
+    r"|\[(?:INFO|WARNING|ERROR|DEBUG)\b|INFO |WARNING |ERROR |\d{1,3}%\||[\w.]+(?:Error|Exception|Warning):"
+    r"|[\w.-]{1,255}:\d+:\d+ \[\d+\] )"  # NCCL's host, process, thread and device
 )
 _BOXES = re.compile(r"[│╭╰╮╯┃┏┗━─█▉-▏]")
 _ZEROED = str.maketrans("123456789", "0" * 9)
@@ -32,11 +36,16 @@ _LABELLED = re.compile(
 )
 
 
+def as_pasted(head: bytes) -> bytes:
+    """The same text in UTF-8 with line feeds, whatever the encoding and line ends of who saved it."""
+    if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        head = head.decode("utf-16", "replace").encode("utf-8", "replace")
+    return head.removeprefix(codecs.BOM_UTF8).replace(b"\0", b"").replace(b"\r\n", b"\n")
+
+
 def wrap_width(head: bytes) -> int | None:
     """At how many characters the lines of a text are broken, seen in its first bytes."""
-    if b"\r" in head.replace(b"\r\n", b"\n"):  # a terminal's progress bars were not wrapped by a pager
-        return None
-    lines = head.decode("utf-8", "replace").splitlines()[:2000]
+    lines = _lines(head)[:2000]
     width = max(map(len, lines), default=0)
     if width not in _WIDTHS:
         return None
@@ -58,35 +67,22 @@ def likely_fold(head: bytes) -> int | None:
 
     Each break is before a word that had no place left, and no line is longer than the width.
     """
-    if b"\r" in head.replace(b"\r\n", b"\n"):
-        return None
-    lines = head.decode("utf-8", "replace").splitlines()
+    lines = _lines(head)
     width = max(map(len, lines), default=0)
     if width not in _WIDTHS:
         return None
     return width if any(_folded(*pair, width) for pair in itertools.pairwise(lines)) else None
 
 
-def pieces(head: bytes, width: int, spaced: bool) -> list[list[str]]:
-    """The lines that `Joiner` would put together, each as its pieces; not those that are whole."""
-    groups: list[list[str]] = [[]]
-    for line in head.decode("utf-8", "replace").splitlines():
-        if groups[-1] and _goes_on(groups[-1][-1], line, width, spaced):
-            groups[-1].append(line)
-        else:
-            groups.append([line])
-    return [group for group in groups if len(group) > 1]
+def _lines(head: bytes) -> list[str]:
+    """The lines of a text; none where a terminal's progress bars are in it, which no pager wraps."""
+    text = as_pasted(head)
+    return [] if b"\r" in text else text.decode("utf-8", "replace").split("\n")
 
 
-def blank_between(line: str, width: int, spaced: bool) -> str:
+def _blank_between(line: str, width: int, spaced: bool) -> str:
     """What stood between a piece and the next one."""
     return " " if spaced and not (len(line) == width and _LONG_WORD.search(line)) else ""
-
-
-def _goes_on(line: str, following: str, width: int, spaced: bool) -> bool:
-    if spaced:
-        return _folded(line, following, width)
-    return len(line) == width and _may_go_on(line) and not _FRESH.match(following)
 
 
 def _folded(line: str, following: str, width: int) -> bool:
@@ -96,7 +92,7 @@ def _folded(line: str, following: str, width: int) -> bool:
         return False
     if _FRESH.match(following):
         return False
-    return not blank_between(line, width, True) or not _LABELLED.match(following)
+    return not _blank_between(line, width, True) or not _LABELLED.match(following)
 
 
 def _may_go_on(line: str) -> bool:
@@ -108,41 +104,46 @@ def _may_go_on(line: str) -> bool:
 
 
 class Joiner:
-    """Puts the lines together that were broken at a width; ``spaced``: between words."""
+    """Puts the lines together that were broken at a width; ``spaced``: between words.
 
-    def __init__(self, width: int, longest: int, spaced: bool = False) -> None:
+    A line is the list of its pieces; the blank at which it was broken stands at the end of a piece.
+    """
+
+    def __init__(self, width: int, spaced: bool = False) -> None:
         self._width = width
-        self._longest = longest
         self._spaced = spaced
         self._last = ""
-        self._held = b""
-        self._parts = 0
-        self._open = False  # the last part was of full width
+        self._pieces: list[bytes] = []
 
-    def take(self, raw: bytes) -> list[tuple[bytes, int]]:
-        """The whole lines that are known now, each with the number of lines that it was."""
+    def take(self, raw: bytes) -> list[list[bytes]]:
+        """The whole lines that are known now; ``raw`` may end with the carriage return of its line end."""
+        raw = raw.removesuffix(b"\r")
         text = raw.decode("utf-8", "replace")
-        if self._spaced:
-            return self._take_spaced(raw, text)
-        goes_on = self._open and not _FRESH.match(text) and len(self._held) <= self._longest
-        done = [] if goes_on else self.left()
-        self._held = self._held + raw if goes_on else raw
-        self._parts += 1
-        self._open = len(text) == self._width and _may_go_on(text)
-        return done if self._open else done + self.left()
-
-    def _take_spaced(self, raw: bytes, text: str) -> list[tuple[bytes, int]]:
-        goes_on = bool(self._parts) and len(self._held) <= self._longest
-        goes_on = goes_on and _folded(self._last, text, self._width)
-        done = [] if goes_on else self.left()
-        between = blank_between(self._last, self._width, True).encode()
-        self._held = self._held + between + raw if goes_on else raw
-        self._parts += 1
+        done = []
+        if self._pieces and self._goes_on(text):
+            self._pieces[-1] += _blank_between(self._last, self._width, self._spaced).encode()
+        else:
+            done = self.left()
+        self._pieces.append(raw)
         self._last = text
         return done
 
-    def left(self) -> list[tuple[bytes, int]]:
+    def _goes_on(self, text: str) -> bool:
+        """Whether the last piece may go on with this one."""
+        if sum(map(len, self._pieces)) > MAX_LINE:
+            return False
+        if self._spaced:
+            return _folded(self._last, text, self._width)
+        return len(self._last) == self._width and _may_go_on(self._last) and not _FRESH.match(text)
+
+    def left(self) -> list[list[bytes]]:
         """What is still held."""
-        held, parts = self._held, self._parts
-        self._held, self._parts, self._open = b"", 0, False
-        return [(held, parts)] if parts else []
+        held, self._pieces = self._pieces, []
+        return [held] if held else []
+
+
+def broken_lines(text: bytes, width: int, spaced: bool) -> list[list[bytes]]:
+    """The lines of a text that a ``Joiner`` puts together, each as its pieces; not those that are whole."""
+    joiner = Joiner(width, spaced)
+    taken = itertools.chain.from_iterable(map(joiner.take, as_pasted(text).split(b"\n")))
+    return [line for line in [*taken, *joiner.left()] if len(line) > 1]

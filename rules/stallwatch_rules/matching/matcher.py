@@ -69,6 +69,16 @@ class Matcher:
         candidates = [(index, number) for index in range(len(lines)) for number in sorted(numbers)]
         return self._confirmed(_looked_at(lines), candidates).matches
 
+    def matched(self, lines: Sequence[Line]) -> set[str]:
+        """The rules of which a pattern is found, be it where ``unless`` excludes it."""
+        texts = _looked_at(lines)
+        found = [(texts[index], self._parts[number]) for index, number in self._prefilter.candidates(texts)]
+        return {
+            part.rule.page.id
+            for text, part in found
+            if not part.is_context and part.expression.search(text.encode("utf-8", "replace")) is not None
+        }
+
     def _confirmed(self, texts: Sequence[str], candidates: Sequence[Candidate]) -> Scan:
         captures: dict[tuple[int, int], dict[str, str]] = {}
         contexts: dict[tuple[int, str], None] = {}
