@@ -124,7 +124,8 @@ def _versions(
 
 def _of_checkpoint(path: Path, problems: list[str], looked_at: list[str]) -> list[Remark]:
     from stallwatch_exporter.checkpoints.checking import check_checkpoint
-    from stallwatch_exporter.checkpoints.checking import looked_at as count_files
+    from stallwatch_exporter.checkpoints.checking import looked_at as find_files
+    from stallwatch_exporter.checkpoints.faults import examples
     from stallwatch_exporter.checkpoints.remarks import remark_of
     from stallwatch_rules.text.plural import counted
 
@@ -133,10 +134,13 @@ def _of_checkpoint(path: Path, problems: list[str], looked_at: list[str]) -> lis
     except FileNotFoundError:
         problems.append(f"{path}: no such file or folder")
         return []
-    count = count_files(path)
+    count, foreign = find_files(path)
+    others = f"{examples(foreign)}: neither zip archive nor pickle" if foreign else ""
     if not count:
-        problems.append(f"{path}: holds no file of a checkpoint (.safetensors, .bin, .pt, latest)")
-    looked_at.append(f"{path} ({counted(count, 'file')})")
+        wanted = f"{path}: holds no file of a checkpoint (.safetensors, .bin, .pt, latest)"
+        problems.append(f"{wanted}; {others}" if others else wanted)
+    left_out = f", without {others}" if others else ""
+    looked_at.append(f"{path} ({counted(count, 'file')}{left_out})")
     return [remark_of(fault) for fault in faults]
 
 

@@ -115,6 +115,22 @@ def test_a_checkpoint(stallwatch, tmp_path: Path) -> None:
     assert stallwatch("check", "--checkpoint", "none").exit_code == 2
 
 
+def test_a_folder_without_a_checkpoint_is_no_sound_one(stallwatch, tmp_path: Path) -> None:
+    """Files whose names end as a checkpoint's do, and hold something else."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "garbage.bin").write_bytes(b"\xc3\x35\xd2\x27" * 100)
+    (tmp_path / "out" / "notes.txt").write_text("no weights")
+    result: Result = stallwatch("check", "--checkpoint", "out")
+    assert result.exit_code == 2
+    assert "out: holds no file of a checkpoint" in result.stderr
+    assert "garbage.bin: neither zip archive nor pickle" in result.stderr
+    assert "Nothing known stands against" not in result.stdout
+    (tmp_path / "out" / "old.pt").write_bytes(b"\x80\x02\x8a")  # how torch began its files before 1.6
+    result = stallwatch("check", "--checkpoint", "out")
+    assert result.exit_code == 0
+    assert "out (1 file, without garbage.bin: neither zip archive nor pickle)" in result.stdout
+
+
 def test_what_is_asked_for_wrongly(stallwatch) -> None:
     assert stallwatch("check").exit_code == 2
     result: Result = stallwatch("check", "notes.txt")

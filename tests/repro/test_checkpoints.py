@@ -55,7 +55,7 @@ def sharded(tmp_path: Path, weights: dict[str, object]) -> Path:
 
 
 def test_a_whole_checkpoint_has_no_faults(sharded: Path) -> None:
-    assert looked_at(sharded) == 5
+    assert looked_at(sharded) == (5, [])
     assert check_checkpoint(sharded) == []
 
 
@@ -65,6 +65,8 @@ def test_a_bare_pickle_and_other_programs_files_are_let_be(
     torch.save(weights, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
     (tmp_path / "vocabulary.bin").write_bytes(b"\x01\x02words")
     assert check_checkpoint(tmp_path) == []
+    assert looked_at(tmp_path) == (1, ["vocabulary.bin"])
+    assert looked_at(tmp_path / "vocabulary.bin") == (0, ["vocabulary.bin"])
 
 
 @pytest.mark.parametrize("keep", [0, 5, 60, -3])
@@ -95,7 +97,7 @@ def test_a_header_of_other_types_is_a_fault_and_no_error(tmp_path: Path) -> None
 
 
 def test_a_rank_of_an_absurd_number_costs_nothing(tmp_path: Path) -> None:
-    (tmp_path / "zero_pp_rank_999999999999_mp_rank_00_optim_states.pt").write_bytes(b"\x80")
+    (tmp_path / "zero_pp_rank_999999999999_mp_rank_00_optim_states.pt").write_bytes(b"\x80\x02")
     assert kinds(check_checkpoint(tmp_path)) == ["missing-model-states"]
 
 

@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
+from stallwatch_rules.checks.config_keys import REMOVED_AT_TOP, TOP
 from stallwatch_rules.checks.dsconfig import DsConfig
 from stallwatch_rules.checks.parameters import ADAM, SCHEDULERS
+from stallwatch_rules.checks.strategies import DEFAULTS
+from stallwatch_rules.checks.trainer_keywords import TAKEN
 from stallwatch_rules.checks.training_arguments import COMPARED
 from stallwatch_rules.checks.value_kinds import KINDS, check_values
 
@@ -28,6 +31,7 @@ import inspect, json, sys
 import torch
 from deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
 from deepspeed.runtime import lr_schedules
+from deepspeed.runtime.config import DeepSpeedConfig
 from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from deepspeed.runtime.zero.offload_config import (
@@ -44,10 +48,24 @@ def refused(model, key, value):
         return True
     return False
 
+class Asked(dict):  # notes what DeepSpeed asks for at the top, however it asks
+    keys_of = set()
+    def note(self, key):
+        self.keys_of.add(key)
+        return key
+    __copy__ = copy = keys = lambda self: self
+    get = lambda self, key, default=None: dict.get(self, self.note(key), default)
+    __getitem__ = lambda self, key: dict.__getitem__(self, self.note(key))
+    __contains__ = lambda self, key: dict.__contains__(self, self.note(key))
+
+asked = Asked(train_batch_size=8)
+DeepSpeedConfig(asked)
+
 takes = lambda one: sorted(inspect.signature(one.__init__).parameters)
 print(json.dumps({
     "refused": [{key: [refused(model, key, value) for value in values] for key in keys}
                 for model, keys in zip(models, sections, strict=True)],
+    "top": sorted(asked.keys_of),
     "schedulers": {name: takes(getattr(lr_schedules, name)) for name in schedulers},
     "adam": sum(map(takes, (DeepSpeedCPUAdam, FusedAdam, torch.optim.Adam, torch.optim.AdamW)), []),
 }))
@@ -84,6 +102,15 @@ def _config(path: tuple[str, ...], key: str, value: Any) -> DsConfig:
 
 
 @needs_deepspeed
+def test_keys_at_the_top_are_those_that_deepspeed_asks_for() -> None:
+    """One that it asks for and that is unknown here would be told as ignored."""
+    asked = set(told()["top"])
+    assert {"gradient_clipping", "wall_clock_breakdown", "zero_optimization"} <= asked
+    assert asked - TOP == set()
+    assert set(REMOVED_AT_TOP) <= TOP
+
+
+@needs_deepspeed
 def test_parameters_are_those_of_the_constructors() -> None:
     for name, known in SCHEDULERS.items():
         assert known == set(told()["schedulers"][name]) - {"self", "optimizer"}
@@ -91,14 +118,33 @@ def test_parameters_are_those_of_the_constructors() -> None:
 
 
 def test_defaults_are_those_of_the_training_arguments() -> None:
-    found = find_spec("transformers")
-    if found is None or found.origin is None:
-        pytest.skip("transformers is not installed")
-    source = (Path(found.origin).parent / "training_args.py").read_text(encoding="utf-8")
     defaults: dict[str, Any] = {}
-    for node in ast.walk(ast.parse(source)):  # its import takes many seconds
+    for node in ast.walk(_transformers("training_args.py")):
         if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Call):
             values = [one.value for one in node.value.keywords if one.arg == "default"]
             if values and isinstance(values[0], ast.Constant):
                 defaults[ast.unparse(node.target)] = values[0].value
     assert {name: defaults.get(name) for name, _ in COMPARED.values()} == dict(COMPARED.values())
+    assert {name: defaults.get(name) for name in DEFAULTS} == DEFAULTS
+
+
+@pytest.mark.parametrize(("file", "name"), [("trainer", "Trainer"), ("trainer_seq2seq", "Seq2SeqTrainer")])
+def test_trainers_take_what_is_known_and_nothing_else(file: str, name: str) -> None:
+    (init,) = [
+        method
+        for node in _transformers(f"{file}.py").body
+        if isinstance(node, ast.ClassDef) and node.name == name
+        for method in node.body
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__"
+    ]
+    taken = {one.arg for one in init.args.args + init.args.kwonlyargs} - {"self"}
+    assert taken <= TAKEN
+    assert init.args.kwarg is None
+
+
+def _transformers(file: str) -> ast.Module:
+    """A module of transformers as a tree: its import takes many seconds."""
+    found = find_spec("transformers")
+    if found is None or found.origin is None:
+        pytest.skip("transformers is not installed")
+    return ast.parse((Path(found.origin).parent / file).read_text(encoding="utf-8"))

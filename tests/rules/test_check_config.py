@@ -52,6 +52,11 @@ def told(remarks: list[Remark]) -> list[tuple[str, str]]:
         ),
         ({"train_micro_batch_size_per_gpu": 0}, ("fails", "batch-size")),
         ({"zero_optimization": {"stage": 4}}, ("fails", "zero-stage-unknown")),
+        ({"gradient_cliping": 1.0}, ("likely", "config-key-ignored")),
+        ({"wall_clock_brakdown": True}, ("likely", "config-key-ignored")),
+        ({"train_micro_batch_size": 4}, ("likely", "config-key-ignored")),
+        ({"overlap_comm": True}, ("likely", "config-key-ignored")),  # outside of zero_optimization
+        ({"_optimizer": {}, "scheduler_old": {}, "//": "", "seed": 1, "model_name": "x"}, None),
         ({"zero_optimization": {"stage": 1, "legacy_stage1": True}}, ("fails", "zero-legacy-stage1")),
         (
             {"zero_optimization": {**ZERO3, "offload_optimizer": {"device": "nvme"}}},

@@ -34,6 +34,10 @@ def found(
         "loss += 0 * sum([p.flatten()[0] for _, p in model.named_parameters()])",
         "extra = sum(p.mean() for p in unused.parameters())\nloss = loss + 0.0 * extra",
         "extra = 0\nfor p in unused.parameters():\n    extra += 0.0 * p.sum()\nloss = loss + extra",
+        "extra = 0\nfor p in unused.parameters():\n    extra = extra + p.sum()\nloss = loss + 0 * extra",
+        "for p in model.parameters(): loss = loss + p.sum()*0",
+        "for p in model.parameters():\n    if p.requires_grad:\n        loss += 0 * p.sum()",
+        "for _, p in model.named_parameters(): out.loss = 0.0 * p.mean() + out.loss",
     ],
 )
 def test_a_dummy_loss(text: str) -> None:
@@ -54,6 +58,10 @@ def test_a_dummy_loss(text: str) -> None:
         "loss = model(x).sum() + sum(t.sum() for t in terms)",
         "with deepspeed.zero.GatheredParameters(ps):\n    loss = sum(p.sum() for p in m.parameters())",
         "loss = loss + 0.0 * sum(p.detach().sum() for p in model.parameters())",
+        "for p in model.parameters(): loss = loss + p.detach().sum()",
+        "for p in model.parameters(): count = count + p.numel()\nloss = loss / count",
+        "for p in model.parameters(): norm = p.norm()",
+        "for batch in data: loss = loss + batch.sum()",
     ],
 )
 def test_sums_that_are_no_dummy_loss(text: str) -> None:
@@ -204,6 +212,72 @@ def test_loading_and_arguments() -> None:
     assert found(text.format("None")) == []
     both = "a = TrainingArguments(save_only_model=True, load_best_model_at_end=True)"
     assert found(both) == [("fails", "best-model-without-optimizer", 1)]
+
+
+def test_what_does_not_go_with_zero3_is_told_beside_a_stage_that_there_is_none_of() -> None:
+    text = "import transformers\nm = AutoModelForCausalLM.from_pretrained(n, device_map='auto')"
+    stage = {"zero_optimization": {"stage": 4}}
+    assert found(text, stage) == [("likely", "device-map-with-zero3", 2)]
+    loop = "for p in model.parameters(): loss = loss + p.sum()*0"
+    assert found(loop, stage) == [("fails", "dummy-loss", 1)]
+    assert found(f"{text}\n{loop}", {"zero_optimization": {"stage": 2}}) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("eval_strategy='no', save_strategy='steps'", True),
+        ("eval_strategy=IntervalStrategy.EPOCH", True),  # steps are the default of saving
+        ("", True),
+        ("evaluation_strategy='epoch', save_strategy='epoch'", False),
+        ("evaluation_strategy='epoch', save_strategy='steps'", True),
+        ("eval_strategy='steps', eval_steps=100, save_steps=250", True),
+        ("eval_strategy='steps', eval_steps=100", False),
+        ("eval_strategy='steps', logging_steps=30", True),  # which are the steps of evaluation, too
+        ("eval_strategy='steps', eval_steps=0.3, save_steps=0.4", False),  # not compared
+        ("save_strategy='best'", False),
+        ("eval_strategy=chosen", False),
+        ("**more", False),
+    ],
+)
+def test_the_best_model_needs_an_evaluation_of_each_checkpoint(arguments: str, told: bool) -> None:
+    text = "from transformers import TrainingArguments\na = {}('out', load_best_model_at_end={}, {})"
+    expected = [("fails", "best-model-strategies", 2)] if told else []
+    assert found(text.format("TrainingArguments", True, arguments), {}) == expected
+    assert found(text.format("TrainingArguments", False, arguments), {}) == []
+
+
+def test_the_strategies_of_other_classes_have_defaults_of_their_own() -> None:
+    text = "import trl\na = SFTConfig(load_best_model_at_end=True, {})"
+    assert found(text.format("eval_strategy='epoch'"), {}) == []
+    both = text.format("eval_strategy='epoch', save_strategy='steps'")
+    assert found(both, {}) == [("fails", "best-model-strategies", 2)]
+
+
+@pytest.mark.parametrize(
+    ("call", "transformers", "severity"),
+    [
+        ("Trainer(model, evaluation_strategy='no')", "5.23.0", "fails"),
+        ("Trainer(model, evaluation_strategy='no')", "4.48.3", "fails"),
+        ("Trainer(model, evaluation_strategy='no')", "99.0", "likely"),
+        ("T(model, num_train_epochs=3)", "5.23.0", "fails"),
+        ("transformers.Seq2SeqTrainer(model, learning_rate=1)", "5.23.0", "fails"),
+        ("Trainer(model, args=a, callbacks=[c], **more)", "5.23.0", None),
+        ("Trainer(model, tokenizer=t)", "5.0.0", "fails"),
+        ("Trainer(model, tokenizer=t)", "4.57.6", None),
+        ("TrainingArguments('out', evaluation_strategy='no')", "5.23.0", "fails"),
+        ("TrainingArguments('out', evaluation_strategy='no')", "4.50.0", "likely"),
+        ("TrainingArguments('out', evaluation_strategy='no')", "4.48.3", None),
+        ("MyTrainer(model, evaluation_strategy='no')", "5.23.0", None),
+        ("class Trainer: pass\nTrainer(model, evaluation_strategy='no')", "5.23.0", None),
+    ],
+)
+def test_arguments_that_transformers_does_not_take(
+    call: str, transformers: str, severity: str | None
+) -> None:
+    imports = "import transformers; from transformers import Trainer, TrainingArguments, Trainer as T\n"
+    expected = [(severity, "trainer-argument-unknown", 2)] if severity else []
+    assert found(imports + call, {}, transformers=transformers) == expected
 
 
 def test_experts() -> None:

@@ -5,15 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from stallwatch_exporter.checkpoints.faults import Fault
 from stallwatch_exporter.checkpoints.indexes import check_index
 from stallwatch_exporter.checkpoints.safetensors import check_safetensors
-from stallwatch_exporter.checkpoints.torchzip import check_torch
+from stallwatch_exporter.checkpoints.torchzip import check_torch, is_torch
 from stallwatch_exporter.checkpoints.zerofolder import PARTITIONED, check_latest, check_zero_folder
 
 _TORCH = (".bin", ".pt", ".pth")
 _WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin.index.json", *_TORCH)
+
+
+class LookedAt(NamedTuple):
+    """The files with a checkpoint's names: how many are looked at, and the names of those that are none."""
+
+    files: int
+    foreign: list[str]
 
 
 def check_checkpoint(path: Path) -> list[Fault]:
@@ -38,11 +46,24 @@ def check_checkpoint(path: Path) -> list[Fault]:
     return faults
 
 
-def looked_at(path: Path) -> int:
-    """How many files of a checkpoint there are to look at."""
-    if path.is_file():
-        return int(_known(path.name))
-    return sum(_known(name) for _, _, names in os.walk(path) for name in names)
+def looked_at(path: Path) -> LookedAt:
+    """Which files of a checkpoint there are to look at."""
+    named = (
+        [path]
+        if path.is_file()
+        else [Path(folder) / name for folder, _, names in os.walk(path) for name in sorted(names)]
+    )
+    files = [file for file in named if _known(file.name)]
+    foreign = [file.name for file in files if _is_foreign(file)]
+    return LookedAt(len(files) - len(foreign), foreign)
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether nothing but its name's end is that of a checkpoint, so that nothing can be said of it."""
+    try:
+        return path.name.endswith(_TORCH) and path.stat().st_size > 0 and not is_torch(path)
+    except OSError:
+        return False  # which is told as a fault
 
 
 def _known(name: str) -> bool:

@@ -12,7 +12,21 @@ from stallwatch_exporter.checkpoints.torchpickle import PickleFacts, pickle_fact
 
 MAX_PICKLE = 32 << 20  #: bytes; the pickle holds names and sizes, the numbers lie in members of their own
 _OURS = re.compile(r"(?:pytorch_model|adapter_model|optimizer|scheduler|rng_state)\b.*|.*_states\.pt")
-_ZIP, _PICKLE = b"PK\x03\x04", b"\x80"
+_ZIP = b"PK\x03\x04"
+_PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))  # those that ``pickle`` has a mark for
+
+
+def is_torch(path: Path) -> bool:
+    """Whether the file's name or its beginning says that torch wrote it; ``OSError`` where it cannot be read.
+
+    Other programs end their files' names in ``.bin`` as well.
+    """
+    return _OURS.fullmatch(path.name) is not None or _start(path).startswith((_ZIP, *_PICKLE))
+
+
+def _start(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(4)
 
 
 def check_torch(path: Path, *, partitioned: bool = False) -> Iterator[Fault]:
@@ -21,13 +35,12 @@ def check_torch(path: Path, *, partitioned: bool = False) -> Iterator[Fault]:
     ``partitioned``: it is one rank's part of a ZeRO-3 checkpoint, whose parameters are empty by design. A
     file in torch's format before 1.6, a bare pickle, is only looked at for its beginning.
     """
-    with path.open("rb") as file:
-        start = file.read(4)
-    if start[:1] == _PICKLE:
+    if not is_torch(path):
+        return
+    start = _start(path)
+    if start.startswith(_PICKLE):
         return
     if start != _ZIP:
-        if not _OURS.fullmatch(path.name):
-            return  # other programs end their files' names in .bin as well
         yield Fault(path, "no-torch-file", "neither a zip archive nor a pickle", "既不是 zip 也不是 pickle")
         return
     try:

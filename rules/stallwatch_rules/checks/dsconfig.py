@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 Path = tuple[str, ...]  #: ``("zero_optimization", "stage")``
 _LARGEST = 1e300
+_LAST_STAGE = 3  # ``ZeroStageEnum.max_stage`` of DeepSpeed 0.19.8, ``runtime/zero/config.py``
 _WHOLE_TEXT = re.compile(r"[+-]?[0-9]{1,300}(_[0-9]{1,300}){0,9}(\.0{1,300})?")
 AUTO = "auto"  #: filled in by transformers or accelerate, never by DeepSpeed
 
@@ -73,6 +74,15 @@ class DsConfig:
         if zero is True:
             return 1
         return whole(zero.get("stage", 0)) if isinstance(zero, Mapping) else None
+
+    @property
+    def as_meant(self) -> DsConfig:
+        """The same with stage 3 in place of a higher one, which is told by itself: so that what does not go
+        with ZeRO-3 is told with it, and not only when the stage is mended."""
+        if self.stage is None or self.stage <= _LAST_STAGE:
+            return self
+        zero = {**self.section("zero_optimization"), "stage": _LAST_STAGE}
+        return replace(self, values={**self.values, "zero_optimization": zero})
 
     @property
     def has_auto(self) -> bool:

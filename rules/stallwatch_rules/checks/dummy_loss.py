@@ -26,7 +26,7 @@ _HARMLESS = {
 
 
 def check_dummy_loss(script: Script, persistent: float = 0) -> Iterator[Remark]:
-    """Loss terms such as ``0.0 * sum(p.sum() for p in model.parameters())``.
+    """Loss terms such as ``0.0 * sum(p.sum() for p in model.parameters())``, in one line or as a loop.
 
     ``persistent``: parameters of no more elements than this are never partitioned (DeepSpeed 0.19.8,
     ``stage3_param_persistence_threshold``), so that a sum over a small part of a model may work. Reported
@@ -38,8 +38,9 @@ def check_dummy_loss(script: Script, persistent: float = 0) -> Iterator[Remark]:
         if any(_gathers(node) for node in ast.walk(scope)):
             continue
         terms = {name for node in nodes for name in _assigned_term(node)}
+        looped = {id(added) for node in nodes for name, added in _looped(node) if "loss" in name.lower()}
         for node in nodes:
-            if _adds_to_loss(node, terms):
+            if id(node) in looped or _adds_to_loss(node, terms):
                 forward = isinstance(scope, ast.FunctionDef) and scope.name == "forward"
                 own = forward and any(_is_own_parameters(one) for one in nodes)
                 sure = not own and (not persistent or any(_is_whole_model(one) for one in nodes))
@@ -52,15 +53,25 @@ def _assigned_term(node: ast.AST) -> Iterator[str]:
         for target in node.targets:
             if isinstance(target, ast.Name) and "loss" not in target.id.lower():
                 yield target.id
-    elif isinstance(node, ast.For):
-        loop = _parameter_loop(node.target, node.iter)
-        for inner in ast.walk(node) if loop else ():
-            if (
-                isinstance(inner, ast.AugAssign)
-                and isinstance(inner.target, ast.Name)
-                and _reduces(inner.value, loop)
-            ):
-                yield inner.target.id
+    for name, _ in _looped(node):
+        if "loss" not in name.lower():
+            yield name
+
+
+def _looped(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    """What a loop over parameters adds a number of each to: the name, and the statement that adds."""
+    loop = _parameter_loop(node.target, node.iter) if isinstance(node, ast.For) else ""
+    for inner in ast.walk(node) if loop else ():
+        if isinstance(inner, ast.AugAssign):
+            target, parts = dotted(inner.target), [inner.value]
+        elif isinstance(inner, ast.Assign) and len(inner.targets) == 1:
+            target, parts = dotted(inner.targets[0]), list(_arithmetic(inner.value))
+            if target not in map(dotted, parts):
+                continue  # a new number for each, which nothing is added to
+        else:
+            continue
+        if any(_reduces(part, loop) for part in parts):
+            yield target.rsplit(".", 1)[-1], inner
 
 
 def _adds_to_loss(node: ast.AST, terms: set[str]) -> bool:

@@ -18,6 +18,9 @@ from stallwatch_rules.checks.rank_guard import check_rank_guard
 from stallwatch_rules.checks.remark import Remark, ordered
 from stallwatch_rules.checks.saving import check_bare_saving, check_saving
 from stallwatch_rules.checks.script import Script
+from stallwatch_rules.checks.strategies import check_strategies
+from stallwatch_rules.checks.top_keys import check_top_keys
+from stallwatch_rules.checks.trainer_keywords import check_trainer_keywords
 from stallwatch_rules.checks.trainers import check_best_model, check_initialize, check_loading, check_trl
 from stallwatch_rules.checks.training_arguments import check_training_arguments
 from stallwatch_rules.checks.unwrapped import check_unwrapped
@@ -48,7 +51,7 @@ def check_run(
     if config is not None:
         remarks += _of_config(config, scripts, versions, world_size or config.world_size)
     for script in scripts:
-        remarks += _of_script(script, config, versions)
+        remarks += _of_script(script, config.as_meant if config is not None else None, versions)
     used = frozenset().union(*(script.names for script in scripts)) if scripts else None
     zero = config.section("zero_optimization") if config is not None else {}
     remarks += check_versions(
@@ -66,6 +69,7 @@ def _of_config(
 ) -> Iterator[Remark]:
     deepspeed = version_of(versions, "deepspeed")
     yield from check_keys(config, deepspeed)
+    yield from check_top_keys(config)
     yield from check_values(config, deepspeed)
     yield from check_quoted_stage(config, scripts)
     yield from check_batch(config, world_size)
@@ -84,6 +88,8 @@ def _of_script(script: Script, config: DsConfig | None, versions: Mapping[str, s
     yield from check_trl(script, config, versions)
     yield from check_best_model(script, config)
     yield from check_training_arguments(script, config)
+    yield from check_strategies(script)
+    yield from check_trainer_keywords(script, versions)
     yield from check_rank_guard(script, config)
     if config is None:
         return
