@@ -68,6 +68,7 @@ class Incident(msgspec.Struct, kw_only=True):
     note: str = ""  #: the evidence behind the harm
     primary: Primary | None = None  #: the diagnosis at that moment
     ending: Ending | None = None
+    asking: bool = False  #: its ranks were being asked where they are as it opened; `stacks` will tell
     stacks: StallStacks | None = None  #: where the ranks of this host were; it comes after the opening
 
     @property

@@ -330,3 +330,21 @@ def test_where_the_odd_rank_is_leads_in_the_readers_language_and_cuts_no_cause_a
         assert line.partition(between)[2].startswith(titles[language])
     ended = stall(rule=rule, kind="ended", primary=primary, ending=Ending("failed", 1))
     assert titles[language] in render(ended, language, page).title
+
+
+@pytest.mark.parametrize(
+    ("language", "announced"), [("en", "a second message tells"), ("zh", "随后的第二条消息")]
+)
+def test_a_silent_stall_announces_what_the_ranks_will_tell(
+    stall: Stall, language: str, announced: str
+) -> None:
+    page = load_catalogue().pages[SILENT_HANG]
+
+    def text(**changes: object) -> str:
+        return render(stall(rule=SILENT_HANG, **changes), language, page).text
+
+    asking = text(asking=True)
+    assert announced in asking and "1. " not in asking and "TORCH_FR_BUFFER_SIZE" not in asking
+    assert announced not in text() and "1. " in text()
+    over = text(asking=True, status="resolved", resolution="recovered")
+    assert announced not in over

@@ -18,6 +18,7 @@ from stallwatch_alerts.messages.words import Words
 from stallwatch_alerts.neutral import neutralise, shorten
 from stallwatch_exporter.incident import RANK_GONE, Ending, Incident
 from stallwatch_exporter.running.ending_words import detail_in
+from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.pages.fixes import fixes_for
 from stallwatch_rules.pages.placeholders import why_of
 from stallwatch_rules.records import Primary
@@ -197,7 +198,9 @@ def _opened(incident: Incident, words: Words, cause: _Cause) -> Iterator[str]:
     last = [line for line in evidence if line.strip()][-_EVIDENCE_LINES:]
     shown = [f"    {neutralise(line, _LINE_LIMIT)}" for line in last]
     yield _lines(words.evidence, *shown) if shown else ""
-    if cause.fixes:
+    if incident.asking and incident.stacks is None and incident.rule == SILENT_HANG:
+        yield words.asking
+    elif cause.fixes:
         yield _lines(words.fixes, *(f"{number}. {fix}" for number, fix in enumerate(cause.fixes, 1)))
 
 

@@ -103,6 +103,8 @@ WORDS = Words(
     ),
     evidence="Evidence:",
     fixes="What to do:",
+    asking="The training's processes are being asked where they stand; a second message tells. "
+    "If none came: py-spy dump --pid PID for each of them.",
     ended="How it ended: {ending}",
     exit_code="exit code {code}",
     ran_for="after {duration}",

@@ -52,6 +52,7 @@ class Words:
     rank_gone_fixes: tuple[str, ...]
     evidence: str
     fixes: str
+    asking: str  #: in place of the fixes, while a silent stall's ranks are asked where they are
     ended: str  #: {ending}
     exit_code: str  #: {code}
     ran_for: str  #: {duration}

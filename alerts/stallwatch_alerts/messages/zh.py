@@ -95,6 +95,8 @@ WORDS = Words(
     ),
     evidence="证据：",
     fixes="处理办法：",
+    asking="正在询问各训练进程停在哪里，结果见随后的第二条消息。"
+    "如果没有收到：对每个训练进程执行 py-spy dump --pid PID。",
     ended="结束方式：{ending}",
     exit_code="退出码 {code}",
     ran_for="运行了 {duration}",

@@ -275,7 +275,7 @@ class Agent:
         ):
             diagnosis, sure = self._diagnosis(now)
             if state.stalled:  # first: what a stall names as its cause is not told a second time
-                self._alarms.stalled(state, diagnosis, self._shown_lines(), now)
+                self._alarms.stalled(state, diagnosis, self._shown_lines(), now, self.response.asks)
             if begins:  # after it was raised: no evidence delays an alarm
                 self.response.begin(state.episode, progressed=self._reading.tracker.progressed)
             self._alarms.raise_due(diagnosis, max(now, line_at))

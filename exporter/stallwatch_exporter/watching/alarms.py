@@ -6,7 +6,7 @@ summaries and other ranks' echoes raise nothing while the run is up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Ending, Incident, Resolution, Severity
@@ -132,8 +132,18 @@ class Alarms:
             **_progress(diagnosis.progress),
         )
 
-    def stalled(self, state: StallState, diagnosis: Diagnosis, last_lines: Sequence[str], now: float) -> None:
-        """The run stands: open the incident of this stall, or bring it up to date."""
+    def stalled(
+        self,
+        state: StallState,
+        diagnosis: Diagnosis,
+        last_lines: Sequence[str],
+        now: float,
+        asks: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """The run stands: open the incident of this stall, or bring it up to date.
+
+        `asks`: whether the ranks will be asked where they are.
+        """
         about: dict[str, Any] = {
             **_progress(diagnosis.progress),
             "stalled_seconds": round(state.seconds, 1),
@@ -158,6 +168,7 @@ class Alarms:
             evidence=_evidence(primary, None, last_lines),
             note=finding.note if finding else "",
             count=finding.count if finding else 1,
+            asking=asks(),
             **about,
         )
 

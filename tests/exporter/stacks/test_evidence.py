@@ -101,7 +101,8 @@ THREADS = [{"name": "MainThread", "main": True, "frames": [["/w/sft.py", 7, "mai
 def test_the_alarm_is_out_before_the_rank_has_answered(watched: Watched) -> None:
     watched.stand(3600.0)
     (stall,) = watched.told
-    assert stall.kind == "stall" and stall.stacks is None
+    assert stall.kind == "stall" and stall.stacks is None and stall.asking
+    assert not localranks.has_probes(None) and not localranks.has_probes(watched.folder.path)
     watched.answer(watched.question(), THREADS)
     watched.until(watched.looked)
     stacks = watched.told[-1].stacks
