@@ -88,8 +88,9 @@ def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], *, language: s
     level: Level = _LEVELS[found.verdict]
     facts = [found.ending] if found.ending else []
     primary = found.primary
-    if primary is None and found.verdict == "healthy" and found.progress.behind and not by_hand(found):
-        return Verdict("warning", report_headline(found, language), tuple(facts))
+    if primary is None and found.progress.behind and not found.unknown and not by_hand(found):
+        level = "warning" if found.verdict == "healthy" else level
+        return Verdict(level, report_headline(found, language), tuple(facts))
     if primary is None:
         return Verdict(level, say(f"verdict_{found.verdict}"), tuple(facts))
     facts.append(where(primary, language))

@@ -227,6 +227,9 @@ def test_ranks_that_ended_long_before_the_others_are_not_nothing(language: str, 
     diagnosis = Diagnosis("healthy", progress=Progress(last_step=900, behind=[3]))
     found = of_diagnosis(diagnosis, {}, language=language, say=speaker(language))
     assert found.level == "warning" and word in found.headline
+    diagnosis.verdict = "unknown-failure"  # in mid-run
+    found = of_diagnosis(diagnosis, {}, language=language, say=speaker(language))
+    assert found.level == "critical" and "rank 3" in found.headline
     alike = of_diagnosis(Diagnosis("healthy"), {}, language=language, say=speaker(language))
     assert (alike.level, alike.headline) == ("good", speaker(language)("verdict_healthy"))
 
