@@ -237,6 +237,7 @@ class RunReading:
         if hits and (stream.tracebacks.quotes(line.text) or is_data(line.text)):
             # Source code under a traceback's frame, and data, name many failures; none of them happened.
             hits = ()
+        line = stream.dated(line)
         for rule, captures in hits:
             match = Match(rule, line, captures, self.tracker.last_step)
             stream.match(match, rule in self._by_progress, more.pop(rule, 0) if more else 0)

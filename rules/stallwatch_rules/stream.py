@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+import msgspec
+
 from stallwatch_rules.failures.crashes import CrashReader
 from stallwatch_rules.failures.environment import tells_of_a_run, versions_in
 from stallwatch_rules.failures.flight import FlightData
@@ -23,6 +25,7 @@ from stallwatch_rules.text.masking import masked
 MAX_EXEMPLARS = 3
 MAX_WORDINGS = 8  #: with the exemplars that differ from those in more than numbers: one may be the proof
 MAX_ACTIVITY = 4096
+AGED_STEPS, AGED_LINES = 3, 100  #: after which the last line's time is no longer told as that of others
 ACTIVITY_SECONDS = 15.0  #: lines closer together than this are one sign of life
 TIMEOUTS = frozenset(("nccl-collective-timeout", "hccl-collective-timeout"))  #: rules with flight data
 VERSION_LINES = 20_000  #: programs say their versions when they start
@@ -107,6 +110,7 @@ class StreamReading:
         self.summary = LauncherSummary()
         self.first_time: float | None = None
         self.last_time: float | None = None
+        self._undated = self._undated_steps = 0  # lines, and samples, read since one told it
         self.last_advance: Line | None = None
         self.after_time: float | None = None  #: the first time that a line after the last step told
         self.activity: dict[int, int] = {}  #: lines since the last step, by time in ACTIVITY_SECONDS
@@ -120,7 +124,7 @@ class StreamReading:
         """Notice the line's time: one that changes without a timestamp in the text came from outside."""
         if line.time is not None and line.time != self.last_time:
             self.timed = self.timed or own_time(line.text, line.time) is None
-            self.last_time = line.time
+            self.last_time, self._undated, self._undated_steps = line.time, 0, 0
             if self.first_time is None:
                 self.first_time = line.time
 
@@ -130,13 +134,25 @@ class StreamReading:
             return None
         return line.time if self.timed or own_time(line.text, line.time) is not None else None
 
+    def dated(self, line: Line) -> Line:
+        """The line that was just read, without a time that only a line long before it told."""
+        if line.time is None or self.timed:
+            return line
+        if self._undated < AGED_LINES and self._undated_steps < AGED_STEPS:
+            return line
+        if own_time(line.text, line.time) is not None:
+            return line
+        return msgspec.structs.replace(line, time=None)
+
     def read(self, line: Line, sample: Sample | None, progressed: bool, hints: Hints) -> None:
         """Take the next line, without its matches."""
         before = self.last_time
         self.clock(line)
+        self._undated += 1
         if sample is not None:
             self.sampled = True
-            self.timelines.see(sample)
+            self._undated_steps += 1
+            self.timelines.see(sample, line)
             values = sample.values
             if "loss" in values or "grad_norm" in values:  # asked here: advances take a while to be told
                 self.curves.see(sample, self.timelines.advances)
@@ -198,6 +214,7 @@ class StreamReading:
         left_out = int(self._gaps.lines - self._left_out)
         if not left_out:
             return
+        self._undated = self._undated_steps = 0  # what was left out may have told another time
         for ended in (self.tracebacks.skip(left_out), self.crashes.skip(left_out)):
             if ended is not None:
                 self.exceptions.add(ended)

@@ -14,14 +14,16 @@ def steps_after(stream: StreamReading, line: Line, advances: int, clock: StepClo
     """Steps that followed a line of a stream which had made so many ``advances`` by then.
 
     The order of lines in one stream is certain, their times are not: loggers of one process may write local
-    time, UTC or no date. Where the line claims to be older than a step above it, its time says nothing.
+    time, UTC or no date. Where the line claims to be older than a step above it, its time says nothing, and
+    the order of the lines in one file tells.
     """
     own = max(0, stream.timelines.advances - advances)
     time = stream.when(line)
     done = _time_of_step(stream.timelines.main, advances)
     if time is not None and done is not None and time < done - CLOCK_STEP:
         return own
-    return max(own, clock.after(time))
+    below = clock.below(line, time) if time is not None else None
+    return max(own, clock.after(time) if below is None else below)
 
 
 def answers_after(key: Stream, answers: int, streams: Mapping[Stream, StreamReading]) -> int:

@@ -38,6 +38,7 @@ CANCELLED = "CANCELLED AT"  #: of slurmstepd's last words, which have their time
 _CANCELLED = re.compile(  # slurm, src/slurmd/slurmstepd/req.c: "*** JOB 7 ON n1 CANCELLED AT … ***"
     r"slurmstepd[^ ]{0,80}: error: \*\*\* .{1,200}? CANCELLED AT (20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d)\b"
 )
+_RAYS = ("(raylet", "(gcs_server", "(autoscaler")  # what Ray's driver writes before its daemons' lines
 _MONTHS = {
     name: number
     for number, name in enumerate(
@@ -50,6 +51,9 @@ _DAY = 86400.0
 def own_time(text: str, near: float | None = None) -> float | None:
     """The time at the line's start, if it has one; slurmstepd's when it ended a job or step."""
     first = text[:1]
+    if first == "(" and text.startswith(_RAYS):
+        text = text[text.find(") ") + 2 :]
+        first = text[:1]
     if first == "s" and CANCELLED in text:
         found = _CANCELLED.match(text)
         return unix_time(found[1]) if found is not None else None

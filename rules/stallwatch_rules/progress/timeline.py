@@ -27,6 +27,7 @@ class Interval:
     time: float | None  #: when that step was done
     seconds: float | None  #: how long they took together; ``None`` where the log does not tell
     hits: dict[str, int] = field(default_factory=dict)  #: rule → matches before the last of them
+    number: int = 0  #: the line of the last of them in its source
 
     @property
     def pace(self) -> float | None:
@@ -39,13 +40,14 @@ class Interval:
         hits = later.hits
         if self.hits:
             hits = {rule: self.hits.get(rule, 0) + hits.get(rule, 0) for rule in {*self.hits, *hits}}
-        return Interval(self.span + later.span, later.step, later.time, seconds, hits)
+        return Interval(self.span + later.span, later.step, later.time, seconds, hits, later.number)
 
 
 class Timeline:
     """The rises of one step counter in one stream, in their order."""
 
     def __init__(self) -> None:
+        self.source = ""  #: of the last sample
         self.advances = 0  #: steps seen to follow one another; without step numbers, logged losses
         self.total: int | None = None
         self.intervals: list[Interval] = []
@@ -62,8 +64,8 @@ class Timeline:
         """Count matches of a rule whose harm depends on progress."""
         self.open_hits[rule] = self.open_hits.get(rule, 0) + count
 
-    def see(self, sample: Sample) -> None:
-        """Take a sample of this counter."""
+    def see(self, sample: Sample, line: Line | None = None) -> None:
+        """Take a sample of this counter, and the line that told it, if one did."""
         steps = 1
         if sample.step is None:
             steps += self.left_out
@@ -85,7 +87,10 @@ class Timeline:
         pace = self._pace(sample)
         seconds = None if pace is None else pace * steps
         self.last_time = sample.time
-        self._append(Interval(steps, sample.step, sample.time, seconds, self.open_hits))
+        number = 0
+        if line is not None:
+            self.source, number = line.source, line.number
+        self._append(Interval(steps, sample.step, sample.time, seconds, self.open_hits, number))
         self.open_hits = {}
 
     def _pace(self, sample: Sample) -> float | None:
@@ -152,8 +157,8 @@ class StreamTimelines:
             if len(times) > MAX_TIMES:
                 del times[1:MAX_TIMES:2]
 
-    def see(self, sample: Sample) -> None:
-        """Take a sample."""
+    def see(self, sample: Sample, line: Line | None = None) -> None:
+        """Take a sample, and the line that told it, if one did."""
         if not sample.series:
             return
         timeline = self.by_series.get(sample.series)
@@ -162,7 +167,7 @@ class StreamTimelines:
                 return
             timeline = self.by_series[sample.series] = Timeline()
             timeline.open_hits = dict(self._unplaced)
-        timeline.see(sample)
+        timeline.see(sample, line)
 
     def leave_out(self, losses: int) -> None:
         """So many losses without a step number were not read."""
@@ -200,6 +205,8 @@ class StepClock:
 
     def __init__(self, timeline: Timeline | None) -> None:
         intervals = timeline.intervals if timeline is not None else []
+        self._source = timeline.source if timeline is not None else ""
+        self._told = intervals
         times = [i.time for i in intervals if i.time is not None]
         if any(later < earlier - CLOCK_STEP for earlier, later in pairwise(times)):
             intervals = []  # the clock was set back: which steps came after a moment, nobody knows
@@ -215,6 +222,18 @@ class StepClock:
         if time is None:
             return 0
         return self._done[-1] - self._done[bisect_right(self._times, time)]
+
+    def below(self, line: Line, time: float) -> int | None:
+        """How many steps stand below a line in their own source, where its clock is not the steps' clock.
+
+        That is known where a step above it claims to have come later; else the answer is ``None``.
+        """
+        if not self._source or line.source != self._source:
+            return None
+        above = [i.time for i in self._told if i.time is not None and i.number < line.number]
+        if not above or time >= above[-1] - CLOCK_STEP:
+            return None
+        return sum(interval.span for interval in self._told if interval.number >= line.number)
 
     def at(self, time: float | None) -> int | None:
         """The last step that was done at a moment; ``None`` before the first, and where that is not known."""

@@ -1,0 +1,85 @@
+"""What a line's time is worth: its own, or an earlier one; and clocks that the lines' order contradicts."""
+
+from __future__ import annotations
+
+import pytest
+from smallruns import finding, raised
+
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.lines.stamps import own_time
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis
+
+STAMP = "[2026-05-11 09:16:03,519] [INFO] [stage3.py:186:__init__] Reduce bucket size 26214400\n"
+OOM = raised("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
+WATCHDOG = (
+    "[rank1]:[E511 {clock} ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout:"
+    " WorkNCCL(SeqNum=90211, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for 1800012"
+    " milliseconds before timing out.\n"
+)
+
+
+def losses(count: int) -> str:
+    return "".join(f"{{'loss': {2 - at / 100}, 'epoch': {at / 50:.2f}}}\n" for at in range(count))
+
+
+def diagnosed(catalogue: Catalogue, matcher: Matcher, text: str) -> Diagnosis:
+    reading = RunReading(catalogue, matcher)
+    reader = LineReader("x")
+    reading.feed(reader.feed(text.encode()) + reader.finish())
+    return reading.diagnose()
+
+
+@pytest.mark.parametrize(
+    ("between", "time"),
+    [
+        ("", "2026-05-11T09:16:03.519"),
+        (losses(2), "2026-05-11T09:16:03.519"),
+        (losses(20), None),
+        ("hello there\n" * 120, None),
+        (losses(20) + STAMP.replace("09:16", "10:17"), "2026-05-11T10:17:03.519"),
+    ],
+)
+def test_the_time_of_a_line_long_before_is_not_told_as_a_failures_own(
+    catalogue: Catalogue, matcher: Matcher, between: str, time: str | None
+) -> None:
+    diagnosis = diagnosed(catalogue, matcher, STAMP + between + OOM)
+    assert diagnosis.primary is not None and diagnosis.primary.rule == "cuda-oom"
+    assert diagnosis.primary.time == time
+    assert finding(diagnosis, "cuda-oom").first.time == time
+    unknown = diagnosed(catalogue, matcher, STAMP + between + raised("my.OddError: no")).unknown
+    assert unknown[0].first.time == time
+
+
+@pytest.mark.parametrize("lead", ["(raylet) ", "(raylet, ip=10.0.0.3) ", "(autoscaler +4s) ", ""])
+def test_the_stamp_behind_rays_daemons_is_read(lead: str) -> None:
+    line = f"{lead}[2026-05-11 21:38:02,118 E 31420 31420] (raylet) node_manager.cc:3193: 1 Workers"
+    assert own_time(line) == own_time("2026-05-11 21:38:02.118")
+
+
+@pytest.mark.parametrize("clock", ["01:41:11.551", "09:41:11.551"])
+def test_no_step_follows_a_line_below_them_all_whatever_its_clock_says(
+    catalogue: Catalogue, matcher: Matcher, clock: str
+) -> None:
+    steps = "".join(
+        f"[2026-05-11 09:16:{at:02d},519] [INFO] [logging.py:1:log] step={at}, lr=[1e-5]\n"
+        for at in range(1, 60)
+    )
+    timeout = finding(
+        diagnosed(catalogue, matcher, steps + WATCHDOG.format(clock=clock)), "nccl-collective-timeout"
+    )
+    assert (timeout.harm, timeout.note) == ("fatal", "")
+
+
+def test_steps_below_a_line_whose_clock_is_behind_are_counted_by_the_order(
+    catalogue: Catalogue, matcher: Matcher
+) -> None:
+    rows = [
+        f"[2026-05-11 09:16:{at:02d},519] [INFO] [logging.py:1:log] step={at}, lr=[1e-5]\n"
+        for at in range(1, 60)
+    ]
+    text = "".join([*rows[:20], WATCHDOG.format(clock="01:41:11.551"), *rows[20:]])
+    timeout = finding(diagnosed(catalogue, matcher, text), "nccl-collective-timeout")
+    assert timeout.harm == "harmless" and "39 steps followed" in timeout.note
