@@ -67,7 +67,10 @@ def render(message: dict[str, Any], width: int = 96) -> str:
     """One message as a block of lines, told from the training's own output by its prefix."""
     status = str(message.get("status", "?"))
     facts = [str(message[key]) for key in ("severity", "run", "rule") if message.get(key)]
-    mark = "🟢" if status == "resolved" else _MARKS.get(str(message.get("severity")), "⚪")
+    # What ended with its run was not mended.
+    outlasted = str(message.get("resolution", "")).startswith("run-") and message.get("type") != "success"
+    ended = "⚪" if outlasted else "🟢"
+    mark = ended if status == "resolved" else _MARKS.get(str(message.get("severity")), "⚪")
     lines = [f"{mark} {' · '.join([status, *facts])}", str(message.get("title", ""))]
     for paragraph in str(message.get("text") or message.get("message") or "").splitlines():
         lines += textwrap.wrap(paragraph, width, subsequent_indent="  ") or [""]

@@ -13,7 +13,7 @@ def keeping(incident: Incident) -> Incident:
         return incident
     if incident.kind == "ended":
         return msgspec.structs.replace(
-            incident, status="resolved", resolution="run-failed", resolved_at=incident.opened_at
+            incident, status="resolved", resolution="run-failed", resolved_at=incident.updated_at
         )
     return msgspec.structs.replace(incident, status="resolved", resolved_at=incident.updated_at)
 

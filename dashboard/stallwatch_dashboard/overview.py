@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -248,6 +249,28 @@ def stood_since(incident: Incident) -> float:
     if incident.stalled_seconds is None:
         return told
     return min(told, (incident.resolved_at or incident.updated_at) - incident.stalled_seconds)
+
+
+def began(incident: Incident) -> float:
+    """Unix seconds since when the trouble is there: of a stall the last step, not the moment it was told."""
+    return stood_since(incident) if incident.kind == "stall" else incident.opened_at
+
+
+def lasted(incident: Incident, now: float) -> float | None:
+    """Seconds of it until its end, or `now`; an end of a run that was nothing else before takes no time."""
+    if incident.began_as[0] == "ended":
+        return None
+    end = incident.updated_at if incident.kind == "ended" else now
+    return (incident.resolved_at or end) - began(incident)
+
+
+def later_attempt(run: str, names: Sequence[str]) -> str | None:
+    """Of `names`, the newest first: the newest run that got this name anew, and so a number behind it."""
+    numbered = re.fullmatch(r"(.+)-(?:[2-9]|[1-9]\d+)", run)
+    base = numbered[1] if numbered is not None and numbered[1] in names else run
+    same = re.compile(re.escape(base) + r"-(?:[2-9]|[1-9]\d+)")
+    newest_name = next((name for name in names if name == run or same.fullmatch(name)), run)
+    return None if newest_name == run else newest_name
 
 
 def in_order(rows: Sequence[RunRow]) -> list[RunRow]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -42,7 +42,7 @@ class Ending(msgspec.Struct, frozen=True):
 class Incident(msgspec.Struct, kw_only=True):
     """One episode of one rule in one run. Sinks get it as it opens, changes and resolves."""
 
-    id: str  #: "<run>/<kind>/<rule>/<episode>"; the same for open and resolved
+    id: str  #: "<run>/<kind>/<rule>/<episode>" as it began; the same whatever becomes of it
     run: str
     kind: Kind
     rule: str
@@ -70,6 +70,19 @@ class Incident(msgspec.Struct, kw_only=True):
     ending: Ending | None = None
     asking: bool = False  #: its ranks were being asked where they are as it opened; `stacks` will tell
     stacks: StallStacks | None = None  #: where the ranks of this host were; it comes after the opening
+
+    @property
+    def began_as(self) -> tuple[str, str]:
+        """Its kind and rule as it opened: a finding may have become its run's end, for a further cause."""
+        parts = self.id.rsplit("/", 3)
+        return (
+            (parts[1], parts[2]) if len(parts) == 4 and parts[1] in get_args(Kind) else (self.kind, self.rule)
+        )
+
+    @property
+    def became_end(self) -> bool:
+        """Whether it was told as a finding first, and is what its run died of."""
+        return self.kind == "ended" and self.began_as[0] != "ended"
 
     @property
     def is_last_word(self) -> bool:

@@ -207,3 +207,12 @@ def test_a_message_is_one_block_with_its_facts_first() -> None:
         "chat │ b",
         "chat │",
     ]
+
+
+@pytest.mark.parametrize(
+    ("resolution", "kind", "mark"),
+    [("recovered", "success", "🟢"), ("run-finished", "success", "🟢"), ("run-failed", "info", "⚪")],
+)
+def test_what_ended_with_its_run_is_not_green(resolution: str, kind: str, mark: str) -> None:
+    shown = render({"status": "resolved", "resolution": resolution, "type": kind})
+    assert shown.splitlines()[1] == f"chat │ {mark} resolved"

@@ -12,6 +12,8 @@ from stallwatch_dashboard.overview import (
     Numbers,
     RunRow,
     in_order,
+    lasted,
+    later_attempt,
     make_row,
     newest,
     recent_and_baseline,
@@ -135,3 +137,29 @@ def test_those_that_need_someone_come_first() -> None:
 def test_where_only_numbers_are_here_they_tell_the_state(numbers: Numbers, expected: str) -> None:
     row = make_row("far", None, numbers, [], alive=True, seen=NOW, now=NOW)
     assert row.state == expected and row.ended_at == numbers.ended_at
+
+
+@pytest.mark.parametrize(
+    ("changes", "seconds"),
+    [
+        ({"stalled_seconds": 47.0, "opened_at": 1030.0, "resolved_at": 1047.0, "status": "resolved"}, 47.0),
+        ({"stalled_seconds": 30.0, "opened_at": 1030.0, "updated_at": 1030.0}, 100.0),
+        ({"kind": "finding", "opened_at": 1030.0, "resolved_at": 1047.0, "status": "resolved"}, 17.0),
+        ({"kind": "ended", "opened_at": 1030.0, "updated_at": 1030.0}, None),
+        ({"id": "stuck/finding/x/1", "kind": "ended", "opened_at": 1030.0, "updated_at": 1035.0}, 5.0),
+    ],
+    ids=["stall", "open stall", "finding", "end", "finding that the run died of"],
+)
+def test_an_incident_lasts_from_the_last_step_as_its_message_says(
+    make_incident: Callable[..., Incident], changes: dict[str, Any], seconds: float | None
+) -> None:
+    assert lasted(make_incident(**changes), 1100.0) == seconds
+
+
+@pytest.mark.parametrize(
+    ("run", "later"),
+    [("sft", "sft-5"), ("sft-3", "sft-5"), ("sft-5", None), ("exp-2", None), ("other", None), ("gone", None)],
+)
+def test_the_newest_attempt_of_a_name_is_found(run: str, later: str | None) -> None:
+    names = ["exp-3", "sft-5", "sft-05", "sft-x", "exp-2", "sft-3", "other", "sft-2", "sft"]  # newest first
+    assert later_attempt(run, names) == later

@@ -174,6 +174,15 @@ def test_another_run_can_be_chosen(stuck: RunFolder, make_run: Callable[..., Run
     assert app.selectbox(key="chosen_run").value == "stuck"
 
 
+def test_the_page_of_a_name_s_first_run_leads_to_its_newest(make_run: Callable[..., RunFolder]) -> None:
+    now = time.time()
+    make_run("sft", now=now - 60)
+    make_run("sft-2", now=now)
+    (link,) = page("run", run="sft").get("page_link")
+    assert "sft" in link.proto.label and link.proto.query_string == "run=sft-2"
+    assert not page("run", run="sft-2").get("page_link")
+
+
 def test_without_a_name_in_the_address_the_newest_run_is_shown(make_run: Callable[..., RunFolder]) -> None:
     make_run("first", now=time.time() - 50)
     make_run("second", now=time.time())

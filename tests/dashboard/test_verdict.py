@@ -266,6 +266,27 @@ def test_a_rank_that_waits_for_no_other_gets_the_same_advice_in_either_language(
     assert (unasked.why, unasked.fixes[0]) == (say("single-why", language), say("single-fix", language))
 
 
+@pytest.mark.parametrize(
+    ("resolution", "english", "chinese"),
+    [
+        ("run-failed", "ended with the run: failed", "随任务结束：任务失败"),
+        ("run-stopped", "ended with the run: stopped by hand", "随任务结束：被人为中断"),
+        ("unknown", "nobody watches it any more", "无人监视"),
+        ("recovered", "resolved", "已结束"),
+    ],
+)
+def test_an_incident_of_a_dead_run_is_not_called_resolved(
+    make_incident: Callable[..., Incident], resolution: str, english: str, chinese: str
+) -> None:
+    found = make_incident(kind="finding", status="resolved", resolution=resolution, resolved_at=NOW)
+    for language, state in (("en", english), ("zh", chinese)):
+        say = speaker(language)
+        about = of_incident(found, {}, now=NOW, zone=timezone.utc, language=language, say=say)
+        assert about.headline == f"stuck: {state}"
+        shown = str(incident_table([found], NOW, timezone.utc, say).iloc[0, 0])
+        assert (shown.startswith("✔"), state in shown) == (resolution == "recovered", True)
+
+
 @pytest.mark.parametrize(("language", "state"), [("en", "stopped by hand"), ("zh", "人为中断")])
 def test_a_stall_that_ctrl_c_ended_did_not_recover(
     make_incident: Callable[..., Incident], language: str, state: str

@@ -34,8 +34,6 @@ def test_a_fatal_cause_is_raised_while_the_launcher_still_waits(run: Any) -> Non
     diagnosis = run.end()
     assert run.changes == [
         ("finding/cuda-oom/1", "open", ""),
-        ("finding/cuda-oom/1", "resolved", "run-failed"),
-        ("ended/cuda-oom/1", "open", ""),
     ]
     assert diagnosis.verdict == "failed" and run.told[-1].ending is not None
 

@@ -183,6 +183,16 @@ def test_a_stall_that_was_open_at_the_end_is_its_cause(
     assert diagnosis.primary is not None and diagnosis.primary.rule == rule
 
 
+def test_what_the_run_died_of_is_known_though_no_line_tells(recorded: Record, catalogue: Catalogue) -> None:
+    path = recorded(Ending(kind="failed", exit_code=1, detail="It returned 1."))
+    told = incident("finding/rank-gone", note="Rank 1 is gone.")
+    died = msgspec.structs.replace(told, kind="ended")
+    keep(path, told, died)
+    assert any("Rank 1 is gone." in note for note in diagnose_paths([path], catalogue=catalogue)[0].notes)
+    keep(path, told, msgspec.structs.replace(died, updated_at=-1.0))  # by an agent before the last one
+    assert not any("is gone" in note for note in diagnose_paths([path], catalogue=catalogue)[0].notes)
+
+
 HANG = "stall/silent-hang-no-error"
 ENDINGS = {
     "agent killed": None,

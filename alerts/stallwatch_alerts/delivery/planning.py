@@ -93,7 +93,9 @@ class Planner:
         self, letter: Letter, knows: Callable[[str, str], bool], outbox: Outbox, now: float
     ) -> list[Draft]:
         incident, key = letter.incident, letter.notice.key
-        if incident.status == "resolved" or not key:
+        ends = incident.status == "resolved" or not key
+        silenced = not ends and self.is_silenced(incident, now)
+        if ends or (silenced and incident.became_end):
             opening = told_key(incident, "open")
             heard = [
                 (channel, url)
@@ -102,7 +104,7 @@ class Planner:
             ]
             by_url = {stop.url: stop for stop in self._stops(letter, now) if not stop.escalation}
             return [self._draft(letter, channel, by_url.get(url, Stop(url))) for channel, url in heard]
-        if self.is_silenced(incident, now):
+        if silenced:
             return []
         return [self._draft(letter, fingerprint(stop.url), stop) for stop in self._stops(letter, now)]
 
@@ -110,7 +112,9 @@ class Planner:
         incident, notice = letter.incident, letter.notice
         key = notice.key
         if stop.escalation:
-            notice, key = self._escalated(letter, stop), escalated_key(key)
+            notice = self._escalated(letter, stop)
+            # Once an incident: whoever is to be called of its beginning is not called again of its end.
+            key = escalated_key(told_key(incident, "open") if incident.became_end else key)
         return Draft(
             channel,
             mask_url(stop.url),

@@ -142,7 +142,7 @@ def _title(incident: Incident, words: Words, cause: str) -> str:
         named = words.in_rank.format(title=named, rank=words.rank.format(rank=rank))
     if incident.kind == "finding":
         if incident.status == "resolved" and not incident.unwatched:
-            return words.finding_over.format(title=named)
+            return words.with_run.get(incident.resolution, words.finding_over).format(title=named)
         return words.finding.format(harm=words.harms.get(incident.harm, incident.harm), title=named)
     title = _ending_title(incident.ending, words)
     if cause:

@@ -42,10 +42,14 @@ WORDS = Words(
     recovered="recovered after {duration}",
     finding="{harm}: {title}",
     finding_over="over: {title}",
+    with_run={
+        "run-failed": "ended with the run (failed): {title}",
+        "run-stopped": "ended with the run (stopped by hand): {title}",
+    },
     over={
         "": "no longer stalled",
         "run-finished": "stall over: the run finished",
-        "run-failed": "stall over: the run failed",
+        "run-failed": "ended with the run (failed), after a stall of {duration}",
         "run-stopped": "stopped by hand, after a stall of {duration}",
         "unknown": "it was stalled when last seen",
     },
@@ -113,7 +117,7 @@ WORDS = Words(
     and_others="{title} (and {count} more)",
     also="At the same time:",
     further="… and {count} more",
-    tally={"critical": "critical", "warning": "warnings", "info": "notes", "resolved": "resolved"},
+    tally={"critical": "critical", "warning": "warnings", "info": "notes", "resolved": "ended"},
     in_all="In all: {tally}.",
     late="This message comes {duration} late: the chat, or the way to it, was down.",
     expired="Messages that could not be delivered within a day and were given up: {count}. "

@@ -37,7 +37,9 @@ _WORDS = {
 
 
 def stage(incident: Incident) -> str:
-    """What a change is about, and what is told once each: ``open``, ``located`` or ``resolved``."""
+    """What a change is about, and is told once: ``open``, ``located``, ``resolved`` or ``ended``."""
+    if incident.became_end:
+        return "ended"
     return "located" if incident.status == "open" and incident.stacks is not None else incident.status
 
 

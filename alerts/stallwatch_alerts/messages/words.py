@@ -24,6 +24,7 @@ class Words:
     recovered: str  #: {duration}
     finding: str  #: {harm}, {title}
     finding_over: str  #: {title}
+    with_run: Mapping[str, str]  #: by resolution, of what was not mended when its run ended: {title}
     over: Mapping[str, str]  #: by resolution, behind a title: {duration}
     endings: Mapping[str, str]  #: by Ending.kind: {signal}, {duration}
     because: str  #: {ending}, {title}

@@ -38,10 +38,14 @@ WORDS = Words(
     recovered="已恢复，停滞了 {duration}",
     finding="{harm}：{title}",
     finding_over="已结束：{title}",
+    with_run={
+        "run-failed": "随任务结束（任务失败）：{title}",
+        "run-stopped": "随任务结束（被人为中断）：{title}",
+    },
     over={
         "": "不再停滞",
         "run-finished": "停滞结束：任务已完成",
-        "run-failed": "停滞结束：任务已失败",
+        "run-failed": "停滞 {duration}后任务失败，随任务结束",
         "run-stopped": "停滞 {duration}后被人为中断",
         "unknown": "任务曾停滞",
     },

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stallwatch_alerts.channels.notice import Notice
-from stallwatch_alerts.delivery.keys import escalated_key, key_of_planned, planned_key
+from stallwatch_alerts.delivery.keys import escalated_key, key_of_planned, planned_key, told_key
 from stallwatch_alerts.delivery.planning import Letter, Planner, is_over
 from stallwatch_alerts.messages import Message
 from stallwatch_alerts.relay.joining import TEST, Story
@@ -101,7 +101,9 @@ class Dispatcher:
 
     def _memory(self, found: Sequence[Story], told: Told) -> Told:
         """As `told`, with what was planned, and all that will be asked for fetched at once."""
-        told_of = [key for story in found for key in (story.key, story.opening)]
+        told_of = [
+            key for story in found for key in (story.key, story.opening, told_key(story.subject, "open"))
+        ]
         plain = [*told_of, *map(escalated_key, told_of)]
         wanted = [*plain, *map(planned_key, plain)]
         fetched = {channel: told(channel, wanted) for channel in self._planner.channels}

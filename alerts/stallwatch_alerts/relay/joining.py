@@ -100,8 +100,10 @@ def _story(alert: Alert, run: str, incidents: Sequence[Incident]) -> Story | Non
         return Story(told_key(made), told_key(made, "open"), made, alert)
     if not alert.firing and incident.status == "open":
         return None  # the run's metrics ended before the incident did: that is no end of it
-    opening = told_key(incident, "open")
-    return Story(told_key(incident), opening, incident, alert, incident)
+    key = told_key(incident)
+    # Of a finding that became its run's end, the end is news to everybody.
+    opening = key if incident.became_end else told_key(incident, "open")
+    return Story(key, opening, incident, alert, incident)
 
 
 def _made(alert: Alert, run: str) -> Incident:
@@ -123,7 +125,7 @@ def _incident_of(alert: Alert, incidents: Sequence[Incident]) -> Incident | None
     """The newest incident that the alert is about."""
     rule, kind = alert.labels.get("rule"), alert.labels.get("incident")
     if rule:
-        about = [incident for incident in incidents if incident.rule == rule]
+        about = [one for one in incidents if rule in (one.rule, one.began_as[1])]
     elif kind:
         about = [incident for incident in incidents if incident.kind == kind]
     else:
@@ -139,5 +141,5 @@ def _incident_of(alert: Alert, incidents: Sequence[Incident]) -> Incident | None
 def _is_past(incident: Incident, alert: Alert) -> bool:
     """Whether it was over long before the alert began: then the alert is about one that is still to come."""
     if incident.kind == "ended":  # it stays open: nothing comes after it
-        return incident.opened_at < alert.started - _APART
+        return max(incident.opened_at, incident.updated_at) < alert.started - _APART
     return incident.resolved_at is not None and incident.resolved_at < alert.started - _APART

@@ -12,6 +12,7 @@ _DAY = 86400.0
 # look up whether that is still to come: they wait so many times longer.
 _OPEN_FOR = 4
 _BEGINNINGS = ("/open", "/open/escalated")  # see delivery.keys
+_ENDS = ("/resolved", "/ended")
 
 
 def prune(engine: Engine, now: float, keep_days: float) -> int:
@@ -41,7 +42,8 @@ def _heard_no_end() -> ColumnElement[bool]:
     found = []
     for beginning in _BEGINNINGS:
         about = func.substr(TOLD.c.key, 1, func.length(TOLD.c.key) - len(beginning))
-        told = and_(end.c.channel == TOLD.c.channel, end.c.key == about + "/resolved")
+        ends = [about + name for name in _ENDS]
+        told = and_(end.c.channel == TOLD.c.channel, end.c.key.in_(ends))
         found.append(
             and_(TOLD.c.key.endswith(beginning), ~select(end.c.key).where(told).correlate(TOLD).exists())
         )

@@ -117,7 +117,9 @@ def quiet(look: Look) -> Drawing:
 def figure(look: Look, span: Span, incidents: Sequence[Incident], say: Say) -> Drawing:
     """An empty chart over `span` with the incidents in it."""
     chart = quiet(look)
-    incidents = [incident for incident in incidents if incident.kind != "ended"]  # no band has room after it
+    incidents = [
+        incident for incident in incidents if incident.began_as[0] != "ended"
+    ]  # no band has room after it
     chart.layout |= {
         "uirevision": "keep",  # lines that the reader hid stay hidden through every update
         "dragmode": "zoom",

@@ -43,7 +43,7 @@ def _live(key: str) -> None:
         return
     pages = catalogue(source.settings.rules).pages
     told = verdict.of_incident(incident, pages, now=now, zone=zone(), language=language(), say=say)
-    draw_verdict(told, icon=ICONS["stalled" if incident.status == "open" else "finished"])
+    draw_verdict(told, icon=_icon(incident))
     st.page_link(
         page("run"),
         label=f"{say('to_the_run')}: {markdown(incident.run)}",
@@ -68,14 +68,19 @@ def _live(key: str) -> None:
 def _timeline(incident: Incident, now: float) -> None:
     """What became of it; of an incident that only its run's journal knows, its beginning and end."""
     changes = [
-        (change.at, _what(change.what), change.who, _said(change.what, change.text))
+        (change.at, _what(change.what, change.text), change.who, _said(change.what, change.text))
         for change in shared().cases.history(incident.id)
     ]
     if not changes:
         changes = [(incident.opened_at, say("what_open"), "", "")]
         if incident.resolved_at is not None:
             changes.append(
-                (incident.resolved_at, say("what_resolved"), "", _said("resolved", incident.resolution))
+                (
+                    incident.resolved_at,
+                    _what("resolved", incident.resolution),
+                    "",
+                    _said("resolved", incident.resolution),
+                )
             )
     st.markdown(f"#### {say('timeline')}")
     st.dataframe(
@@ -91,13 +96,24 @@ def _timeline(incident: Incident, now: float) -> None:
     )
 
 
-def _what(what: str) -> str:
+def _icon(incident: Incident) -> str:
+    """A tick only where it was mended, or its run finished in spite of it."""
+    if incident.unwatched:
+        return ICONS["stale"]
+    if incident.outlasted:
+        return ICONS["interrupted" if incident.resolution == "run-stopped" else "failed"]
+    return ICONS["stalled" if incident.status == "open" else "finished"]
+
+
+def _what(what: str, text: str) -> str:
+    if what == "resolved" and text not in ("", "recovered", "run-finished"):
+        return say("what_ended")
     known = ("open", "worse", "better", "resolved", "acknowledged", "note")
     return say(f"what_{what}") if what in known else what
 
 
 def _said(what: str, text: str) -> str:
-    known = ("recovered", "run-finished", "run-failed", "run-stopped", "unmended")
+    known = ("recovered", "run-finished", "run-failed", "run-stopped", "unmended", "unknown")
     return say(f"resolution_{text}") if what != "note" and text in known else text
 
 

@@ -8,8 +8,9 @@ from datetime import tzinfo
 import pandas as pd
 
 from stallwatch_dashboard import formats
+from stallwatch_dashboard.overview import began, lasted
 from stallwatch_dashboard.safetext import cell
-from stallwatch_dashboard.verdict import rule_name
+from stallwatch_dashboard.verdict import in_state, rule_name
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
 
@@ -25,8 +26,8 @@ def incident_table(
         say("severity"): [say(f"severity_{i.severity}") for i in incidents],
         say("run"): [cell(i.run) for i in incidents],
         say("rule"): [cell(rule_name(i.rule, say)) for i in incidents],
-        say("started"): [formats.clock(i.opened_at, zone, now) for i in incidents],
-        say("duration"): [formats.seconds(_lasted(i, now)) for i in incidents],
+        say("started"): [formats.clock(began(i), zone, now) for i in incidents],
+        say("duration"): [formats.seconds(lasted(i, now)) for i in incidents],
         say("step"): [formats.integer(i.step) for i in incidents],
         say("rank_column"): [formats.integer(i.rank) for i in incidents],
     }
@@ -35,13 +36,6 @@ def incident_table(
     return pd.DataFrame(columns)
 
 
-def _lasted(incident: Incident, now: float) -> float | None:
-    """Seconds; an end takes no time."""
-    return None if incident.kind == "ended" else (incident.resolved_at or now) - incident.opened_at
-
-
 def _state(incident: Incident, say: Say) -> str:
-    """Of what a run left behind, that it did: to call it resolved would be wrong."""
-    if incident.outlasted:
-        return f"{_ICONS['open']} {say(f'resolution_{incident.resolution}')}"
-    return f"{_ICONS[incident.status]} {say(incident.status)}"
+    icon = "open" if incident.outlasted or incident.unwatched else incident.status
+    return f"{_ICONS[icon]} {in_state(incident, say)}"

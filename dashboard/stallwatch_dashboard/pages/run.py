@@ -9,7 +9,7 @@ import streamlit as st
 from stallwatch_dashboard import charts, formats, logtail, verdict
 from stallwatch_dashboard.charts import base
 from stallwatch_dashboard.frames import RunFrames
-from stallwatch_dashboard.overview import RunRow
+from stallwatch_dashboard.overview import RunRow, later_attempt
 from stallwatch_dashboard.pages.board import draw_board
 from stallwatch_dashboard.pages.common import (
     ICONS,
@@ -18,6 +18,7 @@ from stallwatch_dashboard.pages.common import (
     into_address,
     language,
     look,
+    page,
     say,
     switch,
     zone,
@@ -82,6 +83,18 @@ def _about(row: RunRow, now: float) -> list[str]:
     if row.ended_at is None and row.seen is not None and now - row.seen > _FRESH_SECONDS:
         facts.append(say("scraped_ago", formats.seconds(now - row.seen)))
     return facts
+
+
+def _later(run: str) -> None:
+    """The way to the newest attempt: a name that is used again gets a number, and an address may not."""
+    newest = later_attempt(run, shared().run_names())
+    if newest is not None:
+        st.page_link(
+            page("run"),
+            label=markdown(say("later_attempt", newest)),
+            icon=":material/update:",
+            query_params={"run": newest},
+        )
 
 
 def _figures(row: RunRow, found: RunFrames, now: float) -> None:
@@ -224,6 +237,7 @@ if _run is None:
 else:
     # A run that is over is drawn once.
     _every = None if _over(_run) else "2s"
+    _later(_run)
     st.fragment(_live, run_every=_every)(_run, len(shared().run_names()))
     draw_comparison(_run)
     st.fragment(_log, run_every=_every)(_run)

@@ -49,7 +49,7 @@ def recorded(paths: Sequence[str | os.PathLike[str]], language: str) -> Recorded
         return Recorded()
     left = [one for one in read_incidents(Path(paths[0])) if _was_open(one, info.started_at)]
     stall = max((one for one in left if one.kind == "stall"), key=lambda one: one.opened_at, default=None)
-    findings = [one for one in left if one.kind == "finding" and one.harm == "fatal"]
+    findings = [one for one in left if one.began_as[0] == "finding" and one.harm == "fatal"]
     if info.ending is None:  # the agent was killed, or still watches
         return Recorded(stall=stall, findings=findings)
     ending = f"{info.ending.kind}: {detail_in(info.ending, language)}"
@@ -65,6 +65,8 @@ def _was_open(incident: Incident, started: float) -> bool:
 
     What was closed before the last agent began to watch (`started`), that one would have raised again.
     """
+    if incident.became_end:
+        return incident.updated_at >= started
     if incident.kind == "ended" or not (
         incident.status == "open" or incident.outlasted or incident.unwatched
     ):

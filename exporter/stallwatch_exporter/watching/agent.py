@@ -375,7 +375,8 @@ class Agent:
 
     def _tell(self, incident: Incident) -> None:
         rule, severity = incident.rule, incident.severity
-        self.metrics.incident(rule, severity, self._book.has_open(rule, severity))
+        for name in {rule, incident.began_as[1]}:
+            self.metrics.incident(name, severity, self._book.has_open(name, severity))
         self.folder.append_incident(incident)
         for sink in self._sinks:
             with self._guarded("telling of an incident"):

@@ -213,25 +213,45 @@ class Alarms:
             stalled = incident.stalled_seconds if quiet is None else round(quiet, 1)
             about = {"stalled_seconds": stalled, **_progress(diagnosis.progress)}
             self._book.resolve(incident, now, resolution, **about)
-        self._book.resolve_all(now, resolution, but=self._checkpoints)  # no end mends a checkpoint
+        # What the run died of may be told already. It is no other incident then, and nothing of it is over.
+        told = self._told_death(diagnosis) if ending.failed else None
+        self._book.resolve_all(now, resolution, but=self._checkpoints, spare=told)
         if not ending.failed:
             return
         primary = diagnosis.primary
         unknown = diagnosis.unknown[0] if diagnosis.unknown else None
         finding = next((one for one in diagnosis.findings if primary and one.rule == primary.rule), None)
-        self._book.open(
-            "ended",
-            primary.rule if primary else UNKNOWN_FAILURE,
-            "critical",
-            now,
-            rank=primary.rank if primary else unknown.first.rank if unknown else None,
-            evidence=_evidence(primary, unknown, last_lines),
-            note=finding.note if finding else "",
-            count=finding.count if finding else 1,
-            primary=primary,
-            ending=ending,
+        rule = primary.rule if primary else UNKNOWN_FAILURE
+        death: dict[str, Any] = {
+            "rank": primary.rank if primary else unknown.first.rank if unknown else None,
+            "evidence": _evidence(primary, unknown, last_lines),
+            "note": finding.note if finding else "",
+            "count": finding.count if finding else 1,
+            "primary": primary,
+            "ending": ending,
             **_progress(diagnosis.progress),
-        )
+        }
+        if told is None:
+            self._book.open("ended", rule, "critical", now, **death)
+        elif primary is not None or told.rule == rule:
+            self._book.fail(told, now, rule, **death)
+        else:  # what was told explains more than nothing does
+            self._book.fail(told, now, told.rule, ending=ending, **_progress(diagnosis.progress))
+
+    def _told_death(self, diagnosis: Diagnosis) -> Incident | None:
+        """The open finding that the run's end belongs to: of the same cause, else one after which no step
+        was made, as the cause that is known by now explains it, too. A checkpoint's is never one."""
+        found = [
+            one
+            for one in self._book.of_kind("finding")
+            if one.severity == "critical" and one.rule not in self._checkpoints
+        ]
+        cause = diagnosis.primary.rule if diagnosis.primary else UNKNOWN_FAILURE
+        same = [one for one in found if cause in (one.rule, TOLD_AS.get(one.rule))]
+        last = diagnosis.progress.last_step or 0
+        # Other ranks may have been a step ahead.
+        dying = [one for one in found if one.harm == "fatal" and (one.step or 0) >= last - 1]
+        return min(same or dying, key=lambda one: one.opened_at, default=None)
 
     def _by_progress(self, rule: str) -> bool:
         """Whether only the run's progress tells what this rule means."""

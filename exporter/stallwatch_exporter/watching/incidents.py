@@ -62,12 +62,12 @@ class IncidentBook:
         self._host = host
         self._tell = tell
         self._open: dict[tuple[Kind, str], Incident] = {}
-        self._episodes: dict[tuple[Kind, str], int] = {}
+        self._episodes: dict[tuple[str, str], int] = {}
         for incident in past:
-            key = (incident.kind, incident.rule)
+            key = incident.began_as
             self._episodes[key] = max(incident.episode, self._episodes.get(key, 0))
             if incident.status == "open" and not incident.is_last_word:
-                self._open[key] = incident
+                self._open[incident.kind, incident.rule] = incident
 
     def open(self, kind: Kind, rule: str, severity: Severity, now: float, **facts: Any) -> Incident:
         """Open an episode; the open one, where there is one."""
@@ -117,9 +117,29 @@ class IncidentBook:
         incident.resolved_at = incident.updated_at = now
         self._tell(msgspec.structs.replace(incident))
 
-    def resolve_all(self, now: float, resolution: Resolution, *, but: Collection[str] = ()) -> None:
-        """Close whatever is open, as the run is over. Findings of the rules in `but` are left unmended."""
+    def fail(self, incident: Incident, now: float, rule: str, **facts: Any) -> None:
+        """The run died of this open finding, or of what led to it: the same incident, of its end now."""
+        if self._open.pop((incident.kind, incident.rule), None) is None:
+            return
+        fresh = redacted(msgspec.structs.replace(incident, kind="ended", rule=rule, updated_at=now, **facts))
+        self._open[fresh.kind, fresh.rule] = fresh
+        self._tell(msgspec.structs.replace(fresh))
+
+    def resolve_all(
+        self,
+        now: float,
+        resolution: Resolution,
+        *,
+        but: Collection[str] = (),
+        spare: Incident | None = None,
+    ) -> None:
+        """Close whatever is open, as the run is over. Findings of the rules in `but` are left unmended.
+
+        `spare` stays as it is: something else becomes of it.
+        """
         for incident in list(self._open.values()):
+            if incident is spare:
+                continue
             if incident.kind != "finding" or incident.rule not in but:
                 self.resolve(incident, now, resolution)
             else:

@@ -30,7 +30,7 @@ def test_the_worst_is_told_whole_and_the_others_by_their_titles(notice: Make) ->
     ]
     told = written(merged(groups), "en")
     assert told.message.title.startswith("[strong] stalled") and "2 more" in told.message.title
-    assert "In all: 1 critical, 1 warnings, 1 resolved." in told.message.text
+    assert "In all: 1 critical, 1 warnings, 1 ended." in told.message.text
     assert "- [weak] stalled" in told.message.text and "- [gone] recovered" in told.message.text
     assert (told.facts["id"], told.facts["count"]) == ("c", 3)
     assert told.facts["incidents"] == "w,c,r"

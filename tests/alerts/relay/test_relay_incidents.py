@@ -137,3 +137,23 @@ def test_a_young_alert_waits_for_its_incident(
     began = now[0] = read_notification(body).alerts[0].started
     assert relaying.receive(group(alert(incident="ended"))).tally.new == 1
     assert 5 <= now[0] - began < 6
+
+
+def test_what_the_run_died_of_is_told_again_as_its_end_by_whichever_alert_says_so(
+    start: Any, store: IncidentStore, stall: Stall, chat_server: Any
+) -> None:
+    """Its rule's alert fires on, or that of the rule it was first, beside that of the run's end."""
+    about: dict[str, Any] = {"id": "myrun/finding/rank-gone/1", "opened_at": STARTED, "updated_at": STARTED}
+    post = start()
+    store.upsert(stall(**about, kind="finding", rule="rank-gone"))
+    first = alert("StallwatchRankGone", rule="rank-gone")
+    assert post.answer(group(first))[1] == "stored: 1 new\n"
+    about |= {"updated_at": STARTED + 600, "resolved_at": STARTED + 600}
+    store.upsert(stall(**about, kind="ended", rule="cuda-oom", status="resolved", resolution="run-failed"))
+    all_three = group(
+        first, alert("StallwatchCudaOom", rule="cuda-oom"), alert("StallwatchRunFailed", incident="ended")
+    )
+    assert [post.answer(all_three)[1] for _ in range(2)] == ["stored: 1 new\n", "stored: 1 repeated\n"]
+    assert post.answer(group(alert("StallwatchRankGone", rule="rank-gone", firing=False)))[0] == 200
+    assert told(chat_server, 2) == [("finding", "rank-gone", "open"), ("ended", "cuda-oom", "open")]
+    assert chat_server.requests == 2

@@ -1,0 +1,132 @@
+"""A run that dies of what was told already is one incident, of which nothing is over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from agentcases import OOM
+
+from stallwatch_exporter.incident import Ending, Incident, Severity
+from stallwatch_exporter.watching.alarms import Alarms
+from stallwatch_exporter.watching.incidents import IncidentBook, read_incidents
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.records import Diagnosis, Primary, Progress
+
+CRASH = Ending("failed", 1, None, "It ended.")
+PRIMARY = Primary(
+    rule="",
+    title="The title",
+    role="cause",
+    harm="fatal",
+    confidence=0.9,
+    rank=1,
+    file="",
+    line=1,
+    time=None,
+    step=10,
+    evidence=["a line of the log"],
+    captures={},
+    why="Why.",
+    fixes=["Fix."],
+)
+OPEN_OOM = "stallwatch_incident_open{rule=cuda-oom,severity=critical}"
+
+
+class Book:
+    """Alarms without an agent, and what they told."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self.told: list[Incident] = []
+        self.book = IncidentBook("job", "node-1", self.told.append)
+        self.alarms = Alarms(self.book, catalogue)
+
+    def end(
+        self, cause: str | None, step: int, ending: Ending = CRASH
+    ) -> list[tuple[str, str, str, str, str]]:
+        """The run ends for this cause at this step; what is told then."""
+        primary = msgspec.structs.replace(PRIMARY, rule=cause) if cause else None
+        before = len(self.told)
+        found = Diagnosis("failed", primary=primary, progress=Progress(last_step=step))
+        self.alarms.ended(ending, found, ["a line"], None, 200.0)
+        return [(each.id, each.kind, each.rule, each.status, each.resolution) for each in self.told[before:]]
+
+
+@pytest.fixture
+def dying(catalogue: Catalogue) -> Book:
+    return Book(catalogue)
+
+
+def test_the_agent_keeps_one_incident_from_the_line_to_the_end(run: Any) -> None:
+    run.steps(1, 10)
+    run.say(*OOM)
+    run.wait(2)
+    opened = run.told[0].opened_at
+    assert run.metric(OPEN_OOM) == 1
+    run.end()
+    first, last = run.told[0], run.told[-1]
+    assert {each.id.split("/", 1)[1] for each in run.told} == {"finding/cuda-oom/1"}
+    assert {each.status for each in run.told} == {"open"}
+    assert (first.kind, last.kind, last.rule, last.opened_at) == ("finding", "ended", "cuda-oom", opened)
+    assert last.ending is not None and last.became_end and not first.became_end
+    assert run.metric(OPEN_OOM) == 1  # the alert of this rule fires on
+
+
+@pytest.mark.parametrize(("step", "one"), [(10, True), (9, True), (3, False)])
+def test_a_further_cause_takes_over_what_no_step_came_after(dying: Book, step: int, one: bool) -> None:
+    dying.book.open("finding", "rank-gone", "critical", 100.0, step=step, rank=0)
+    told = dying.end("process-segfault", 10)
+    if one:
+        assert told == [("job/finding/rank-gone/1", "ended", "process-segfault", "open", "")]
+    else:
+        assert told == [
+            ("job/finding/rank-gone/1", "finding", "rank-gone", "resolved", "run-failed"),
+            ("job/ended/process-segfault/1", "ended", "process-segfault", "open", ""),
+        ]
+
+
+def test_the_same_cause_is_the_one_however_long_ago(dying: Book) -> None:
+    dying.book.open("finding", "rank-gone", "critical", 150.0, step=10)
+    dying.book.open("finding", "loss-nan", "critical", 100.0, step=3)
+    assert [one[:4] for one in dying.end("loss-nan", 10)] == [
+        ("job/finding/rank-gone/1", "finding", "rank-gone", "resolved"),
+        ("job/finding/loss-nan/1", "ended", "loss-nan", "open"),
+    ]
+
+
+@pytest.mark.parametrize(("severity", "harm"), [("warning", "degrading"), ("critical", "degrading")])
+def test_what_slowed_a_run_is_not_what_it_died_of(dying: Book, severity: Severity, harm: str) -> None:
+    dying.book.open("finding", "step-time-rising", severity, 100.0, step=10, harm=harm)
+    assert [one[3:] for one in dying.end("cuda-oom", 10)] == [("resolved", "run-failed"), ("open", "")]
+
+
+def test_a_known_cause_is_not_given_up_for_an_unknown_one(dying: Book) -> None:
+    dying.book.open("finding", "cuda-oom", "critical", 100.0, step=10, rank=3, evidence=["OutOfMemoryError"])
+    assert dying.end(None, 10) == [("job/finding/cuda-oom/1", "ended", "cuda-oom", "open", "")]
+    assert (dying.told[-1].rank, dying.told[-1].evidence) == (3, ["OutOfMemoryError"])
+    assert dying.told[-1].ending == CRASH
+
+
+def test_by_hand_it_is_not_dead(dying: Book) -> None:
+    dying.book.open("finding", "loss-nan", "critical", 100.0, step=10)
+    told = dying.end("loss-nan", 10, Ending("interrupted", 130))
+    assert told == [("job/finding/loss-nan/1", "finding", "loss-nan", "resolved", "run-stopped")]
+
+
+def test_episodes_count_on_after_it(dying: Book) -> None:
+    dying.book.open("finding", "rank-gone", "critical", 100.0, step=10)
+    dying.end("cuda-oom", 10)
+    again = IncidentBook("job", "node-1", dying.told.append, dying.told[-1:])
+    assert again.all_open == []  # nothing comes after an end
+    assert again.open("finding", "rank-gone", "critical", 300.0).id == "job/finding/rank-gone/2"
+
+
+def test_the_run_s_folder_keeps_it_under_its_first_name(run: Any, tmp_path: Path) -> None:
+    run.steps(1, 10)
+    run.say(*OOM)
+    run.wait(2)
+    run.end()
+    (kept,) = read_incidents(run.agent.folder.path)
+    assert (kept.kind, kept.began_as) == ("ended", ("finding", "cuda-oom"))
