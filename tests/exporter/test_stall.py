@@ -54,6 +54,22 @@ def test_while_the_rhythm_is_unknown_it_waits_long(steps: int) -> None:
     assert watch.check(last + 1801.0).stalled
 
 
+@pytest.mark.parametrize(
+    ("steps", "seconds", "threshold"),
+    [(7, 0.3, 1800.0), (8, 0.3, 90.0), (30, 0.3, 90.0), (90, 0.25, 90.0), (102, 0.3, 30.0)],
+)
+def test_how_few_steps_of_a_log_are_few_is_as_documented(
+    steps: int, seconds: float, threshold: float
+) -> None:
+    """README.md, README.zh.md and docs/stalls.md name these."""
+    watch, last = training(seconds, steps=0)[0], 0.0
+    watch.blind = True
+    for step in range(1, steps + 1):
+        last = 1100.0 + step * seconds
+        watch.observe(last, "train", step)
+    assert watch.check(last).threshold == threshold
+
+
 def test_a_slow_start_is_not_held_for_the_rhythm_of_the_steps() -> None:
     watch = StallWatch(SETTINGS, started=0.0)
     watch.observe(900.0, "train", 1)
