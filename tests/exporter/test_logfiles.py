@@ -242,3 +242,18 @@ def test_a_trainer_state_is_read_as_the_log_that_it_was() -> None:
     write("out/trainer_state.json", b'{"cut": ')
     assert read("out") == ({"out/trainer_state.json": b'{"cut": '}, [])
     assert problems == []
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("a.tar.gz", "tar"), ("a.tgz", "tar"), ("a.zip", "zip"), ("a.gz", "")]
+)
+def test_a_file_named_like_an_archive_that_is_none_is_read_and_told(
+    tmp_path: Path, name: str, kind: str
+) -> None:
+    path = tmp_path / name
+    path.write_text("step 1 loss 1.5\n")
+    files, problems = expand([str(path)])
+    assert b"".join(files[0].chunks([])) == b"step 1 loss 1.5\n"
+    assert [problem.message for problem in problems] == (
+        [f"not a {kind} archive; read as text"] if kind else []
+    )

@@ -190,6 +190,14 @@ class _Expansion:
             if members or not error:
                 self._members(name, [(m.name, m.size, m.chunks) for m in members])
         else:
+            named = _ARCHIVE.search(name) if asked_for else None
+            if named is not None:
+                archive = "zip" if named[1] == "zip" else "tar"
+                self.problems.append(
+                    InputProblem(
+                        name, None, f"not a {archive} archive; read as text", "pack or copy it again"
+                    )
+                )
             self._log(name, size, asked_for, lambda: self._read(reopen, kind), path, kind == "plain")
 
     def _read(self, reopen: Callable[[], BinaryIO], kind: Kind) -> Iterator[bytes]:
@@ -300,6 +308,9 @@ class _Unclosed:
 
     def __exit__(self, *error: object) -> None:
         pass
+
+
+_ARCHIVE = re.compile(r"\.(zip|tar|tar\.\w{1,4}|tgz|txz|tbz2?)$")
 
 
 def logs_among(paths: Sequence[str]) -> list[str]:
