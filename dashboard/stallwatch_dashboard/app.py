@@ -6,7 +6,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from stallwatch_dashboard.pages.common import PAGES, leave_last_page, page
+from stallwatch_dashboard.pages.common import PAGES, leave_last_page, note_page, page
 from stallwatch_dashboard.pages.missing import missing_page
 from stallwatch_dashboard.pages.signin import admit, draw_person
 from stallwatch_dashboard.sources.embedded import shared
@@ -23,5 +23,6 @@ def main(first: str = "runs") -> None:
     pages = {name: page(name, default=name == first) for name in PAGES}
     nowhere = missing_page(pages)
     chosen = st.navigation([*pages.values(), *nowhere], position="top")
+    note_page()
     draw_person()
     chosen.run()

@@ -90,3 +90,24 @@ def test_what_nobody_sees_is_drawn_once_and_anew_when_it_is_seen(frame) -> None:
     assert frame.evaluate(ends, keys[-1]) == 2
     frame.locator(f"[data-chart={keys[-1]}]").scroll_into_view_if_needed()
     frame.wait_for_function(f"key => ({ends})(key) === 4", arg=keys[-1])
+
+
+def test_a_zoom_holds_for_what_is_seen_and_for_the_rest_when_it_is_seen(frame) -> None:  # type: ignore[no-untyped-def]
+    keys = [f"chart{number}" for number in range(14)]  # higher than the window
+    range_of = "key => document.querySelector(`[data-chart=${key}] .js-plotly-plot`)?._fullLayout?.xaxis.range"
+    whole = {"key": keys[-1], "is": "1,2"}
+    holds = f"one => String(({range_of})(one.key)) === one.is"
+    tell(frame, *keys)
+    frame.wait_for_function(holds, arg=whole)
+    frame.evaluate(
+        "key => document.querySelector(`[data-chart=${key}] .js-plotly-plot`)"
+        ".emit('plotly_relayout', {'xaxis.range[0]': 1.25, 'xaxis.range[1]': 1.5})",
+        keys[0],
+    )
+    for key in keys[:2]:
+        frame.wait_for_function(holds, arg={"key": key, "is": "1.25,1.5"})
+    assert frame.evaluate(holds, whole)
+    frame.locator(f"[data-chart={keys[-1]}]").scroll_into_view_if_needed()
+    frame.wait_for_function(holds, arg={"key": keys[-1], "is": "1.25,1.5"})
+    frame.locator(f"[data-chart={keys[-1]}] button").click()
+    frame.wait_for_function(holds, arg=whole)

@@ -110,8 +110,12 @@ def test_charts_are_updated_in_place_and_keep_their_zoom(scene, watched, source:
     page.mouse.up()
     undo = frame.get_by_role("button", name="show all")
     undo.first.wait_for()
+    # The chart beside it follows; those out of sight do once they are seen (test_board).
+    frame.wait_for_function(
+        f"() => {{ const [one, two] = ({ranges})(); return one.every((t, i) => Math.abs(t - two[i]) < 2); }}"
+    )
     zoomed = frame.evaluate(ranges)
-    assert zoomed[0] != follows[0] and all(one == pytest.approx(zoomed[0]) for one in zoomed)
+    assert zoomed[0] != follows[0]
     last = "() => { const x = window.plots[0]._fullData[0].x; return String(x[x.length - 1]); }"
     for _ in range(3):  # how many points there are says nothing: a longer run has coarser ones
         frame.wait_for_function(f"before => ({last})() !== before", arg=frame.evaluate(last))
@@ -119,7 +123,9 @@ def test_charts_are_updated_in_place_and_keep_their_zoom(scene, watched, source:
     assert frame.evaluate("() => window.plots.every(plot => plot.isConnected)")
     assert frame.evaluate("() => window.faded") == 0
     undo.first.click()
-    frame.wait_for_function(f"until => ({ranges})().every(range => range[1] > until)", arg=zoomed[0][1])
+    frame.wait_for_function(
+        f"until => ({ranges})().slice(0, 2).every(range => range[1] > until)", arg=zoomed[0][1]
+    )
     assert undo.count() == 0 or not undo.first.is_visible()
 
 

@@ -234,14 +234,20 @@ def test_incidents_that_cannot_be_read_are_not_called_none(home: Path, language:
         assert not any(none in others for none in ("No incidents yet", "还没有事件", "stuck"))
 
 
-def test_the_runs_page_says_that_incidents_cannot_be_read(stuck: RunFolder, home: Path) -> None:
+@pytest.mark.parametrize("with_run", [True, False])
+def test_the_runs_page_says_that_incidents_cannot_be_read(
+    with_run: bool, home: Path, request: pytest.FixtureRequest
+) -> None:
+    if with_run:
+        request.getfixturevalue("stuck")
     assert not texts(page("runs"), "warning")
     for database in home.glob("incidents.db*"):
         database.unlink()
     (home / "incidents.db").write_text("not a database, and longer than the head of one. " * 20)
     close_shared()  # as another dashboard would find it
     app = page("runs")
-    assert not app.exception and app.dataframe and "cannot be read" in texts(app, "warning")
+    assert not app.exception and bool(app.dataframe) == with_run
+    assert "cannot be read" in texts(app, "warning")
 
 
 @pytest.mark.parametrize(

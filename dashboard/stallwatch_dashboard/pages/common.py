@@ -71,6 +71,16 @@ def leave_last_page() -> None:
             st.session_state.pop(clicked, None)
 
 
+def note_page() -> None:
+    """Remember which page this is, once the navigation found it.
+
+    Of an address that was just opened, Streamlit tells the main script until then, and the page from the next
+    run on (streamlit 1.67, PagesManager): taken for another page, that would throw the first click away.
+    """
+    if (context := get_script_run_ctx()) is not None:
+        st.session_state[_DRAWN] = context.page_script_hash
+
+
 def into_address(name: str, value: str | None) -> None:
     """Keep this in the page's address; None or nothing takes it out.
 

@@ -91,12 +91,12 @@ def _summary(rows: list[RunRow], shown: int) -> str:
 def _live(chosen: Selection) -> None:
     source = shared()
     every, now = source.rows(), source.clock()
+    with st.container():  # always there, so that the table keeps its place
+        missing()
     if not every:
         _empty()
         return
     rows = chosen.of(every, now)
-    with st.container():  # always there, so that the table keeps its place
-        missing()
     st.caption(_summary(every, len(rows)))
     if not rows:
         st.info(say("no_run_fits"), icon=":material/filter_alt_off:")

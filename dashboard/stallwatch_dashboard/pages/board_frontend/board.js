@@ -3,7 +3,7 @@
 "use strict";
 
 const board = document.getElementById("board");
-const places = new Map(); // key → {figure, plot, title, undo, told, shown, live, near}
+const places = new Map(); // key → {figure, plot, title, undo, told, shown, live, near, span}
 let zoom = null;
 let following = false; // while one chart's zoom is carried over to the others
 
@@ -53,7 +53,7 @@ function add(key) {
   figure.append(caption, plot);
   figure.dataset.chart = key;
   board.append(figure);
-  const chart = { figure, title, undo, plot, told: null, shown: null, live: null, near: false };
+  const chart = { figure, title, undo, plot, told: null, shown: null, live: null, near: false, span: null };
   places.set(key, chart);
   sight.observe(figure);
   return chart;
@@ -73,6 +73,7 @@ async function draw(chart) {
   const { data, layout } = JSON.parse(chart.told);
   chart.live = layout.xaxis.range;
   if (zoom) layout.xaxis.range = zoom.slice();
+  chart.span = zoom;
   await Plotly.react(chart.plot, data, layout, CONFIG);
   if (isNew) {
     widths.observe(chart.plot); // tells its width at once, should that have changed while it was drawn
@@ -93,15 +94,18 @@ async function draw(chart) {
   }
 }
 
-async function setZoom(range) {
+function setZoom(range) {
   zoom = range;
+  for (const chart of places.values()) chart.undo.hidden = zoom === null;
+  return work();
+}
+
+// Show what the zoom leaves of a chart that is drawn already.
+async function follow(chart) {
+  chart.span = zoom;
   following = true;
   try {
-    for (const chart of places.values()) {
-      chart.undo.hidden = zoom === null;
-      if (chart.live === null) continue; // not drawn yet; it will be with this zoom
-      await Plotly.relayout(chart.plot, { "xaxis.range": (zoom || chart.live).slice() });
-    }
+    await Plotly.relayout(chart.plot, { "xaxis.range": (zoom || chart.live).slice() });
   } finally {
     following = false;
   }
@@ -131,11 +135,12 @@ function arrange(charts, words, theme) {
   fit();
 }
 
-// What is to be drawn next: what the reader sees, from the top, then what was never drawn.
+// What is to be drawn next: what the reader sees, from the top, then what was never drawn. A chart out of sight
+// follows the zoom once it is seen.
 function due() {
   if (document.hidden) return undefined; // a page behind others costs nothing
   const charts = [...board.children].map((figure) => places.get(figure.dataset.chart));
-  const open = charts.filter((chart) => chart.told !== chart.shown);
+  const open = charts.filter((chart) => chart.told !== chart.shown || chart.span !== zoom);
   return open.find((chart) => chart.near) || open.find((chart) => chart.shown === null);
 }
 
@@ -160,7 +165,7 @@ async function work() {
       news = null;
       const chart = due();
       if (!chart) break;
-      await draw(chart).catch(reportError);
+      await (chart.told === chart.shown ? follow : draw)(chart).catch(reportError);
       await turn();
     }
   } finally {
