@@ -94,9 +94,9 @@ def test_what_nobody_sees_is_drawn_once_and_anew_when_it_is_seen(frame) -> None:
 
 def test_a_zoom_holds_for_what_is_seen_and_for_the_rest_when_it_is_seen(frame) -> None:  # type: ignore[no-untyped-def]
     keys = [f"chart{number}" for number in range(14)]  # higher than the window
-    range_of = "key => document.querySelector(`[data-chart=${key}] .js-plotly-plot`)?._fullLayout?.xaxis.range"
+    xrange = "key => document.querySelector(`[data-chart=${key}] .js-plotly-plot`)?._fullLayout?.xaxis.range"
     whole = {"key": keys[-1], "is": "1,2"}
-    holds = f"one => String(({range_of})(one.key)) === one.is"
+    holds = f"one => String(({xrange})(one.key)) === one.is"
     tell(frame, *keys)
     frame.wait_for_function(holds, arg=whole)
     frame.evaluate(
