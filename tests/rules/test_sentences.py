@@ -45,7 +45,7 @@ def test_a_note_of_several_sentences_is_retold_as_a_whole() -> None:
     assert retold(note("en"), "en", silence="7 min") == note("en", "7 min")
     assert retold(note("en"), "zh", silence="7 min") == note("zh", "7 min")
     named = say("left-early", "en", who=say("left-somebody", "en"), step=7)
-    assert retold(f"{named} Look there first.", "zh") == say(
+    assert retold(f"Look there first: {named}", "zh") == say(
         "look-there", "zh", told=say("left-early", "zh", who=say("left-somebody", "zh"), step=7)
     )
     odd = say("unknown-may-be-cause", "en", exception="ValueError: no. 7. Look there")

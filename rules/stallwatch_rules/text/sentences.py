@@ -123,8 +123,8 @@ SENTENCES: dict[str, tuple[str, str]] = {
         "日志没有说明原因。",
     ),
     "look-there": (
-        "{told} Look there first.",
-        "{told}请先查那里。",
+        "Look there first: {told}",
+        "请先查这里：{told}",
     ),
     "alone-why": (
         "The one rank here is in no collective, so it does not wait for another rank: it still is in the call"
