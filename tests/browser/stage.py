@@ -34,7 +34,7 @@ _CHROMIUM_OPTIONS = (
 
 
 def replayed(speed: float, folder: Path = RECORDING) -> list[str]:
-    """The command that prints the recorded run again; by its own name, so that nobody asks it where it stands."""
+    """The command that prints the recorded run again; named so, it is not asked where it is."""
     return [str(Path(sys.executable).with_name("stallwatch")), "replay", str(folder), "--speed", str(speed)]
 
 
