@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -118,22 +119,31 @@ def _child(settings: DashboardSettings) -> Iterator[subprocess.Popen[bytes]]:
             child.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             pass
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
+        _kill(child)
         child.wait()
         if child.stdin:
             child.stdin.close()
 
 
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    """End the child's session, whether it listens or not."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+
+
 @contextlib.contextmanager
 def _forwarded_signals(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """SIGINT, SIGTERM and SIGHUP end the child; the list tells which came."""
+    """SIGINT, SIGTERM and SIGHUP end the child, stuck or not; the list tells which came."""
     came: list[int] = []
+    last = threading.Timer(_END_SECONDS, _kill, (child,))
+    last.daemon = True
 
     def forward(number: int, _frame: FrameType | None) -> None:
         came.append(number)
         with contextlib.suppress(ProcessLookupError):
             child.terminate()
+        if len(came) == 1:
+            last.start()
 
     try:
         before = {
@@ -146,6 +156,7 @@ def _forwarded_signals(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
     try:
         yield came
     finally:
+        last.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -10,9 +10,12 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 from stallwatch_dashboard.sources.embedded import close_shared, shared
+
+_END_SECONDS = 10.0  #: longer than the starter waits, which would then end it
 
 
 def main(arguments: list[str]) -> None:
@@ -33,6 +36,8 @@ def _end_with_starter() -> None:
     while os.read(sys.stdin.fileno(), 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_END_SECONDS)
+    os._exit(128 + signal.SIGTERM)  # stuck: nobody is left to end it
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ class Stage:
             except subprocess.TimeoutExpired:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGKILL)
-                child.communicate()
+                child.communicate(timeout=120)  # what it started itself may hold its errors open
 
     def start(
         self, words: Sequence[str], extra: dict[str, str] | None = None, stderr: int = subprocess.DEVNULL

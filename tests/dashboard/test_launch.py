@@ -44,10 +44,10 @@ def started(home: Path) -> Iterator[tuple[subprocess.Popen[bytes], int, list[psu
         yield starter, port, family
     finally:
         starter.kill()
-        starter.communicate()
         for process in family:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+        starter.communicate()  # whoever is left would hold its errors open
 
 
 def test_it_serves_scrapes_without_a_reader_and_ends_with_ctrl_c(
@@ -78,6 +78,17 @@ def test_it_ends_when_its_starter_is_killed(
     starter.wait()
     _, left = psutil.wait_procs(family, timeout=120)
     assert not left
+
+
+def test_a_server_that_is_stuck_ends_with_ctrl_c_all_the_same(
+    started: tuple[subprocess.Popen[bytes], int, list[psutil.Process]],
+) -> None:
+    starter, _, family = started
+    for process in family:
+        process.suspend()  # SIGTERM stays pending
+    starter.send_signal(signal.SIGINT)
+    assert starter.wait(120) == 0
+    assert not [process for process in family if runs(process)]
 
 
 def test_a_port_that_is_taken_is_told(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
