@@ -261,7 +261,7 @@ def lasted(incident: Incident, now: float) -> float | None:
     if incident.began_as[0] == "ended":
         return None
     end = incident.updated_at if incident.kind == "ended" else now
-    return max(0.0, (incident.resolved_at or end) - began(incident))  # of a run that ended at once
+    return max(0.0, (incident.resolved_at or end) - began(incident))  # never less, whatever two clocks say
 
 
 def later_attempt(run: str, names: Sequence[str]) -> str | None:

@@ -85,6 +85,11 @@ class Incident(msgspec.Struct, kw_only=True):
         return self.kind == "ended" and self.began_as[0] != "ended"
 
     @property
+    def standing(self) -> str:
+        """What is told of it once each: ``open``, ``resolved``, or ``ended`` of what became its run's end."""
+        return "ended" if self.became_end else self.status
+
+    @property
     def is_last_word(self) -> bool:
         """Whether it tells of the run's end, or of what that left unmended: nothing comes after it."""
         return self.kind == "ended" or self.resolution == "unmended"

@@ -11,8 +11,7 @@ def told_key(incident: Incident, status: Status | None = None) -> str:
     The time is part of it: a run's name, and with it all ids, may come again once the old run was pruned.
     A finding that became the end of its run is told a second time, under a key of its own.
     """
-    present = "ended" if incident.became_end else incident.status
-    return f"{incident.id}/{incident.opened_at:.0f}/{status or present}"
+    return f"{incident.id}/{incident.opened_at:.0f}/{status or incident.standing}"
 
 
 _PLANNED = "/planned"

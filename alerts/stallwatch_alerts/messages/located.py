@@ -38,9 +38,8 @@ _WORDS = {
 
 def stage(incident: Incident) -> str:
     """What a change is about, and is told once: ``open``, ``located``, ``resolved`` or ``ended``."""
-    if incident.became_end:
-        return "ended"
-    return "located" if incident.status == "open" and incident.stacks is not None else incident.status
+    standing = incident.standing
+    return "located" if standing == "open" and incident.stacks is not None else standing
 
 
 def render_located(incident: Incident, stacks: StallStacks, language: str) -> Message:

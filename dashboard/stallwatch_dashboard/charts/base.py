@@ -117,9 +117,8 @@ def quiet(look: Look) -> Drawing:
 def figure(look: Look, span: Span, incidents: Sequence[Incident], say: Say) -> Drawing:
     """An empty chart over `span` with the incidents in it."""
     chart = quiet(look)
-    incidents = [
-        incident for incident in incidents if incident.began_as[0] != "ended"
-    ]  # no band has room after it
+    # No band has room after an end.
+    incidents = [incident for incident in incidents if incident.began_as[0] != "ended"]
     chart.layout |= {
         "uirevision": "keep",  # lines that the reader hid stay hidden through every update
         "dragmode": "zoom",

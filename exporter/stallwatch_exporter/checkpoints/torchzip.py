@@ -21,7 +21,11 @@ def is_torch(path: Path) -> bool:
 
     Other programs end their files' names in ``.bin`` as well.
     """
-    return _OURS.fullmatch(path.name) is not None or _start(path).startswith((_ZIP, *_PICKLE))
+    return _is_torch(path.name, _start(path))
+
+
+def _is_torch(name: str, start: bytes) -> bool:
+    return _OURS.fullmatch(name) is not None or start.startswith((_ZIP, *_PICKLE))
 
 
 def _start(path: Path) -> bytes:
@@ -35,10 +39,8 @@ def check_torch(path: Path, *, partitioned: bool = False) -> Iterator[Fault]:
     ``partitioned``: it is one rank's part of a ZeRO-3 checkpoint, whose parameters are empty by design. A
     file in torch's format before 1.6, a bare pickle, is only looked at for its beginning.
     """
-    if not is_torch(path):
-        return
     start = _start(path)
-    if start.startswith(_PICKLE):
+    if not _is_torch(path.name, start) or start.startswith(_PICKLE):
         return
     if start != _ZIP:
         yield Fault(path, "no-torch-file", "neither a zip archive nor a pickle", "既不是 zip 也不是 pickle")

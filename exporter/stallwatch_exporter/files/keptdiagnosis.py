@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from stallwatch_exporter.files.inputs import InputProblem
+from stallwatch_exporter.runs.given import run_folder
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.text.sentences import say
 
@@ -26,27 +27,24 @@ def with_kept(
 
     Problems that only say that there is nothing to read in the run's folder are taken out of `problems`.
     """
-    kept = _kept(paths)
+    folder = run_folder(paths)
+    kept = _kept(folder) if folder is not None else None
     shown = diagnosis.primary is not None and diagnosis.primary.evidence  # else it is known of the end alone
-    if kept is None or shown or diagnosis.unknown:
+    if folder is None or kept is None or shown or diagnosis.unknown:
         return diagnosis
     left, seen = diagnosis.stats.lines, kept.stats.lines
     if left >= seen or (kept.primary is None and not kept.unknown):
         return diagnosis
     if not diagnosis.stats.files:
-        folder = Path(paths[0])
         problems[:] = [one for one in problems if not Path(one.path).is_relative_to(folder)]
     note = say("kept-diagnosis", language, left=f"{left:,}", seen=f"{seen:,}")
     return msgspec.structs.replace(kept, notes=[note, *kept.notes])
 
 
-def _kept(paths: Sequence[str | os.PathLike[str]]) -> Diagnosis | None:
-    """What the agent wrote of the run, if the one path given is the folder of a run that ended."""
-    if len(paths) != 1 or not (Path(paths[0]) / "agent.json").is_file():
-        return None
+def _kept(folder: Path) -> Diagnosis | None:
+    """What the agent wrote of the run, if it ended."""
     from stallwatch_exporter.runs.runfolder import read_info
 
-    folder = Path(paths[0])
     info = read_info(folder)
     if info is None or info.ending is None:  # what is there was made of an earlier part of the run
         return None

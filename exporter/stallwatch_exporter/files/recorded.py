@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from stallwatch_exporter.runs.given import run_folder
 from stallwatch_rules.endings import Left, MemoryKnown
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.records import Diagnosis
@@ -38,16 +38,17 @@ class Recorded(NamedTuple):
 
 def recorded(paths: Sequence[str | os.PathLike[str]], language: str) -> Recorded:
     """What is known of the run, if the one path given is the folder that Stallwatch kept of it."""
-    if len(paths) != 1 or not (Path(paths[0]) / "agent.json").is_file():
+    folder = run_folder(paths)
+    if folder is None:
         return Recorded()
     from stallwatch_exporter.running.ending_words import detail_in
     from stallwatch_exporter.runs.runfolder import read_info
     from stallwatch_exporter.watching.incidents import read_incidents
 
-    info = read_info(Path(paths[0]))
+    info = read_info(folder)
     if info is None:
         return Recorded()
-    left = [one for one in read_incidents(Path(paths[0])) if _was_open(one, info.started_at)]
+    left = [one for one in read_incidents(folder) if _was_open(one, info.started_at)]
     stall = max((one for one in left if one.kind == "stall"), key=lambda one: one.opened_at, default=None)
     findings = [one for one in left if one.began_as[0] == "finding" and one.harm == "fatal"]
     if info.ending is None:  # the agent was killed, or still watches

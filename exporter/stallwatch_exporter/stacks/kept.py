@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
+from stallwatch_exporter.runs.given import run_folder
 from stallwatch_exporter.watching.incidents import read_incidents
 from stallwatch_rules.stacks.records import StallStacks
 
 
 def kept_stacks(paths: Sequence[str | os.PathLike[str]]) -> StallStacks | None:
     """Those of the last stall, if the one path is a run's folder and the run did not recover from it."""
-    if len(paths) != 1 or not (Path(paths[0]) / "agent.json").is_file():
+    folder = run_folder(paths)
+    if folder is None:
         return None
-    stalls = [one for one in read_incidents(Path(paths[0])) if one.kind == "stall"]
+    stalls = [one for one in read_incidents(folder) if one.kind == "stall"]
     last = max(stalls, key=lambda one: one.opened_at, default=None)
     return last.stacks if last is not None and last.resolution != "recovered" else None

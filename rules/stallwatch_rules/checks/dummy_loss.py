@@ -37,8 +37,10 @@ def check_dummy_loss(script: Script, persistent: float = 0) -> Iterator[Remark]:
     for scope, nodes in scopes(script.tree):
         if any(_gathers(node) for node in ast.walk(scope)):
             continue
-        terms = {name for node in nodes for name in _assigned_term(node)}
-        looped = {id(added) for node in nodes for name, added in _looped(node) if "loss" in name.lower()}
+        added = [one for node in nodes for one in _looped(node)]
+        looped = {id(statement) for name, statement in added if "loss" in name.lower()}
+        terms = {name for name, _ in added if "loss" not in name.lower()}
+        terms.update(name for node in nodes for name in _assigned_term(node))
         for node in nodes:
             if id(node) in looped or _adds_to_loss(node, terms):
                 forward = isinstance(scope, ast.FunctionDef) and scope.name == "forward"
@@ -53,9 +55,6 @@ def _assigned_term(node: ast.AST) -> Iterator[str]:
         for target in node.targets:
             if isinstance(target, ast.Name) and "loss" not in target.id.lower():
                 yield target.id
-    for name, _ in _looped(node):
-        if "loss" not in name.lower():
-            yield name
 
 
 def _looped(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
