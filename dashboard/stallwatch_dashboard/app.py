@@ -6,6 +6,7 @@ from pathlib import Path
 
 import streamlit as st
 
+from stallwatch_dashboard import readiness
 from stallwatch_dashboard.pages.common import PAGES, leave_last_page, note_page, page
 from stallwatch_dashboard.pages.missing import missing_page
 from stallwatch_dashboard.pages.signin import admit, draw_person
@@ -26,3 +27,4 @@ def main(first: str = "runs") -> None:
     note_page()
     draw_person()
     chosen.run()
+    readiness.settle()

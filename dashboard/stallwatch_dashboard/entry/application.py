@@ -10,6 +10,7 @@ from starlette.middleware import Middleware
 from streamlit import runtime
 from streamlit.starlette import App
 
+from stallwatch_dashboard import readiness
 from stallwatch_dashboard.access import secrets_of
 from stallwatch_dashboard.addresses import Signposts
 from stallwatch_dashboard.caching import Lasting
@@ -37,3 +38,4 @@ app = App(
         Middleware(Lasting),
     ],
 )
+readiness.begin()

@@ -14,6 +14,7 @@ from stallwatch_dashboard.pages.runs_table import columns, table
 from stallwatch_dashboard.safetext import markdown, verbatim
 from stallwatch_dashboard.selection import MOST_SEARCH, ORDERS, Selection
 from stallwatch_dashboard.sources.embedded import shared
+from stallwatch_dashboard.words import speaker
 
 _MOST_VISIBLE = 18  #: rows; a longer table scrolls
 _ROW_PIXELS = 35
@@ -102,7 +103,7 @@ def _live(chosen: Selection) -> None:
         st.info(say("no_run_fits"), icon=":material/filter_alt_off:")
     else:
         st.dataframe(
-            table(rows, now, zone(), say),
+            table(rows, now, zone(), speaker(language())),  # asked once, not for every cell
             hide_index=True,
             key="runs_table",
             on_select=lambda: _open(rows),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import tzinfo
 from typing import Any
@@ -128,7 +129,7 @@ def _floats(rows: Sequence[RunRow], number: Callable[[RunRow], float | None]) ->
 
 
 def _or_nothing(how: Callable[[float], str]) -> Callable[[Any], str]:
-    return lambda value: formats.NOTHING if pd.isna(value) else how(value)
+    return lambda value: formats.NOTHING if math.isnan(value) else how(value)
 
 
 def _times(factor: float) -> str:

@@ -1,0 +1,41 @@
+import gc
+import os
+import subprocess
+import sys
+
+from stallwatch_dashboard import readiness
+
+_ONCE_LOADED = """
+import gc, sys, threading
+import stallwatch_dashboard.entry.application
+for thread in threading.enumerate():
+    if thread.name == "readiness":
+        thread.join(120)
+from stallwatch_dashboard.readiness import WANTED
+print(sorted(set(WANTED) - set(sys.modules)), gc.get_freeze_count() > 50_000, flush=True)
+import os
+os._exit(0)  # the scraper would go on
+"""
+
+
+def test_what_pages_want_is_loaded_before_anybody_reads_and_without_a_word(tmp_path):
+    env = {**os.environ, "STALLWATCH_HOME": str(tmp_path), "STALLWATCH_CONFIG": os.devnull}
+    done = subprocess.run(
+        [sys.executable, "-c", _ONCE_LOADED], env=env, capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout.strip() == "[] True", done.stderr
+    assert "readiness" not in done.stderr  # Streamlit complains by the thread's name
+
+
+def test_it_settles_once_for_the_modules_that_came(monkeypatch):
+    frozen = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(len(sys.modules)))
+    monkeypatch.setattr(readiness, "_settled_modules", 0)
+    readiness.settle()
+    readiness.settle()
+    assert len(frozen) == 1
+
+    for number in range(readiness._MANY):
+        monkeypatch.setitem(sys.modules, f"came_later_{number}", sys)
+    readiness.settle()
+    assert len(frozen) == 2
