@@ -142,9 +142,9 @@ def test_a_process_that_cannot_be_looked_at_keeps_nobody_from_ending_the_command
         with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=subprocess.PIPE) as command:
             assert command.stdout is not None
             command.stdout.readline()
-            began = time.monotonic()
-            abort(command.pid, grace=1.0 if code is ignores else 30.0, patience=0.5)
-            assert time.monotonic() - began < 60
+            # Nobody waits for it meanwhile, so all of this grace passes. Long it need not be: what a signal
+            # ends has its exit status from the moment in which that is sent.
+            abort(command.pid, grace=1.0, patience=0.5)
             assert command.wait(120) == -ended_by
 
 
