@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_exporter.files.folds import Fold, fold_of
+from stallwatch_exporter.files.folds import Fold, fold_of, lead_of
 from stallwatch_exporter.files.postmortem import diagnose_paths
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.matching.matcher import Matcher
@@ -91,7 +91,7 @@ NCCL_INFO = "gpu-n12:3312:3398 [5] NCCL INFO Channel 00/02 : 0 1 2 3 4 5 6 7 8 9
 @pytest.mark.parametrize(
     ("after", "rule", "folded"),
     [
-        (f"{FULL}\nCUDA driver error: out of memory\n", "cuda-oom", False),
+        (f"{FULL}\nFatal Python error: Aborted\n", "process-sigabrt", False),
         (
             f"{NCCL_INFO}\ngpu-n12:3312:3398 [5] NCCL WARN Call to bind failed\n",
             "nccl-unhandled-system-error",
@@ -133,3 +133,27 @@ def test_a_long_text_was_not_pasted(matcher: Matcher) -> None:
     broken = between_words(KV_CACHE, 80)
     assert fold_of(broken.encode(), matcher) == Fold(80, spaced=True)
     assert fold_of((broken + "step\n" * 4000).encode(), matcher) == Fold()
+
+
+HANDSHAKE = (
+    "ncclInternalError: Internal check failed.\nLast error:\nNet : Connection closed by remote peer n1<4>\n"
+)
+
+
+@pytest.mark.parametrize("lead", ["app_log ", "[gpu07] ", "2026-11-20 10:00:01 | INFO     | run:main:12 - "])
+def test_a_lead_is_believed_where_a_rule_finds_its_words_behind_it(
+    tmp_path: Path, catalogue: Catalogue, lead: str
+) -> None:
+    (tmp_path / "viewed.log").write_text("".join(lead + line for line in HANDSHAKE.splitlines(True)))
+    found, _ = diagnose_paths([tmp_path / "viewed.log"], catalogue=catalogue)
+    assert found.primary is not None and found.primary.rule == "nccl-remote-process-exited"
+
+
+def test_a_lead_behind_which_numbers_are_found_is_believed() -> None:
+    lead = lead_of(b"".join(b"app_log step:%d/90 train_loss:2.%d\n" % (at, at) for at in range(9)))
+    assert lead is not None and lead.take("app_log x") == ("app_log ", "x")
+    assert lead_of(b"".join(b"step:%d/90 train_loss:2.%d\n" % (at, at) for at in range(9))) is None
+
+
+def test_a_lead_before_which_no_rule_is_gained_stays(matcher: Matcher) -> None:
+    assert fold_of(b"app_log one thing\napp_log another thing\n", matcher).lead is None

@@ -244,8 +244,37 @@ def test_a_trainer_state_is_read_as_the_log_that_it_was() -> None:
     assert problems == []
 
 
+def test_a_notebook_is_read_as_what_its_cells_printed() -> None:
+    printed = {"output_type": "stream", "name": "stderr", "text": ["one\n", "two"]}
+    shown = {"output_type": "execute_result", "data": {"text/plain": "three"}}
+    failed = {
+        "output_type": "error",
+        "ename": "ValueError",
+        "evalue": "no",
+        "traceback": ["a\nb", "ValueError: no"],
+    }
+    bare = {"output_type": "error", "ename": "KeyError", "evalue": "'a'", "traceback": []}
+    cells = [{"cell_type": "markdown"}, {"outputs": [printed, shown]}, {"outputs": [failed, bare]}]
+    write("run.ipynb", json.dumps({"cells": cells}, indent=1).encode())
+    found, problems = read("run.ipynb")
+    assert found["run.ipynb"].decode().splitlines() == [
+        *("one", "two", "three", "a", "b", "ValueError: no", "KeyError: 'a'")
+    ]
+    write("run.ipynb", b'{"cells": ')
+    assert read("run.ipynb") == ({"run.ipynb": b'{"cells": '}, [])
+    assert problems == []
+
+
 @pytest.mark.parametrize(
-    ("name", "kind"), [("a.tar.gz", "tar"), ("a.tgz", "tar"), ("a.zip", "zip"), ("a.gz", "")]
+    ("name", "kind"),
+    [
+        ("a.tar.gz", "tar"),
+        ("a.tgz", "tar"),
+        ("a.tzst", "tar"),
+        ("a.zip", "zip"),
+        ("A.ZIP", "zip"),
+        ("a.gz", ""),
+    ],
 )
 def test_a_file_named_like_an_archive_that_is_none_is_read_and_told(
     tmp_path: Path, name: str, kind: str

@@ -35,6 +35,7 @@ ReadLines = Callable[..., list[Line]]
         ("(Actor pid=9) hello\x1b[32m [repeated 2x across cluster] (Ray deduplicates logs by default. Set"
          " RAY_DEDUP_LOGS=0 to disable log deduplication)\x1b[0m", None, "hello"),
         ("trainer_1  | hello", None, "hello"),
+        ("trainer-1  | [rank3]: hello", 3, "hello"),
         ("iter_1 | loss 0.5", None, "iter_1 | loss 0.5"),
         ("[RANK 6] hello", 6, "[RANK 6] hello"),
         ("[rank: 6] Received SIGTERM: 15", 6, "[rank: 6] Received SIGTERM: 15"),

@@ -1,47 +1,74 @@
-"""Where the lines of a text were broken that somebody pasted, or that a pager showed."""
+"""What was done to a text's lines before it came here: broken by a pager, or set behind a lead."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from stallwatch_exporter.files.heads import broken_at
+from stallwatch_rules.lines.leads import Lead, likely_leads, sure_lead
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.lines.wrapped import as_pasted, broken_lines, likely_fold
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.records import Line
+from stallwatch_rules.samples import extract
 
 _PASTED = 16 * 1024  # bytes of a text that somebody copied by hand, at most
+_SHOWN = 64 * 1024  # bytes that show whether a text's numbers stand behind a lead
 _HIDDEN = "\N{END OF PROOF}"  # in no pattern
 _LOOKED_AT = 32  # lines that may have been broken: the last ones, as a run says at its end why it ended
 
 
 class Fold(NamedTuple):
-    """How the lines of a text were broken."""
+    """How the lines of a text were broken, and what was set before them."""
 
     width: int | None = None  #: at how many characters; None: they were not
     spaced: bool = False  #: between words
+    lead: Lead | None = None  #: before each line
 
 
 _WHOLE = Fold()
 
 
 def fold_of(head: bytes, matcher: Matcher) -> Fold:
-    """How a terminal broke the lines of a text, or who pasted it.
+    """How a terminal broke the lines of a text, or who pasted it, or what a viewer set before them.
 
     Of a short text, which shows little, it is believed only where a rule finds its words on both sides of a
-    break, and nothing without them, and where no rule is lost by it.
+    break, and nothing without them, or where it finds them behind a lead; and where no rule is lost by it.
     """
-    width = broken_at(head)
+    lead = lead_of(head)
+    width = broken_at(head) if lead is None else None
     text = as_pasted(head)
-    likely = likely_fold(text) if len(text) < _PASTED else None
+    if len(text) >= _PASTED:
+        return Fold(width, False, lead)
+    likely, leads = likely_fold(text) if lead is None else None, likely_leads(text)
+    if likely is None and not leads:
+        return Fold(width, False, lead)
+    known = _rules_in(text, matcher, Fold(width, False, lead))
     if likely is not None:
-        known = _rules_in(text, matcher, Fold(width))
         for spaced in (True, False) if width is None else (True,):
             broken = broken_lines(text, likely, spaced)[-_LOOKED_AT:]
             gained = any(_told_by_both(line, matcher) - known for line in broken)
             if gained and known <= _rules_in(text, matcher, Fold(likely, spaced)):
                 return Fold(likely, spaced)
-    return Fold(width)
+    for other in leads:
+        if known < _rules_in(text, matcher, Fold(width, False, other)):
+            return Fold(width, False, other)
+    return Fold(width, False, lead)
+
+
+def lead_of(head: bytes) -> Lead | None:
+    """What stands before a text's lines, where that is sure, or where numbers are found behind it alone."""
+    lead = sure_lead(head)
+    if lead is not None:
+        return lead
+    text = as_pasted(head[:_SHOWN])
+    leads = likely_leads(text)
+    known = _samples_in(text, None) if leads else 0
+    return next((lead for lead in leads if _samples_in(text, lead) > known + known // 2), None)
+
+
+def _samples_in(text: bytes, lead: Lead | None) -> int:
+    return sum(extract(line) is not None for line in _read(text, Fold(lead=lead)))
 
 
 def _told_by_both(pieces: list[bytes], matcher: Matcher) -> set[str]:

@@ -17,7 +17,8 @@ from stallwatch_exporter.files.archives import TarFile, zip_members
 from stallwatch_exporter.files.decompress import Kind, expanded, kind_of
 from stallwatch_exporter.files.heads import head_first
 from stallwatch_exporter.files.inputs import InputError, InputProblem, Limits, Meter
-from stallwatch_exporter.files.lognames import enters_folder, may_be_log, takes_name
+from stallwatch_exporter.files.lognames import archive_named, enters_folder, may_be_log, takes_name
+from stallwatch_exporter.files.notebooks import notebook_lines
 from stallwatch_exporter.files.portions import cells
 from stallwatch_exporter.files.trainer_state import trainer_state_lines
 from stallwatch_exporter.notices import printable
@@ -190,9 +191,8 @@ class _Expansion:
             if members or not error:
                 self._members(name, [(m.name, m.size, m.chunks) for m in members])
         else:
-            named = _ARCHIVE.search(name) if asked_for else None
-            if named is not None:
-                archive = "zip" if named[1] == "zip" else "tar"
+            archive = archive_named(name) if asked_for else None
+            if archive is not None:
                 self.problems.append(
                     InputProblem(
                         name, None, f"not a {archive} archive; read as text", "pack or copy it again"
@@ -268,9 +268,12 @@ class _Expansion:
         path: str = "",
         plain: bool = False,
     ) -> None:
-        if name.endswith("trainer_state.json"):
-            lines, plain = chunks, False
-            chunks = lambda: trainer_state_lines(lines())  # noqa: E731
+        lines_of = trainer_state_lines if name.endswith("trainer_state.json") else None
+        if name.endswith(".ipynb"):
+            lines_of = notebook_lines
+        if lines_of is not None:
+            whole, taken, plain = chunks, lines_of, False
+            chunks = lambda: taken(whole())  # noqa: E731
         self.files.append(
             LogFile(printable(name), rank_of_path(name), asked_for, size, chunks, path, plain and bool(path))
         )
@@ -308,9 +311,6 @@ class _Unclosed:
 
     def __exit__(self, *error: object) -> None:
         pass
-
-
-_ARCHIVE = re.compile(r"\.(zip|tar|tar\.\w{1,4}|tgz|txz|tbz2?)$")
 
 
 def logs_among(paths: Sequence[str]) -> list[str]:

@@ -16,9 +16,8 @@ _LOG = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 _COMPRESSED = re.compile(r"\.(?:gz|xz|bz2|zst)$", re.IGNORECASE)
-_ARCHIVE = re.compile(
-    r".*(?:log|rank|std|output|node|worker).*\.(?:zip|tar|tgz|txz|tbz2?|tzst|tar\.\w+)", re.IGNORECASE
-)
+_ARCHIVE = re.compile(r"\.(?:(?P<zip>zip)|tar|tgz|txz|tbz2?|tzst|tar\.\w{1,4})$", re.IGNORECASE)
+_OF_LOGS = re.compile(r"log|rank|std|output|node|worker", re.IGNORECASE)
 _NO_LOG = re.compile(
     r"""(?: (?:requirements|readme|licen[sc]e|notice|merges|vocab|constraints|cmakelists)\b.*\.txt
           | debug(?:-[\w]+)?\.log                                  # W&B's own
@@ -42,10 +41,17 @@ def takes_name(name: str) -> bool:
     """Whether a file found in a folder or an archive is taken for a log."""
     if name.startswith("."):
         return False
-    if _ARCHIVE.fullmatch(name):
+    archive = _ARCHIVE.search(name)
+    if archive is not None and _OF_LOGS.search(name, 0, archive.start()):
         return True
     plain = _COMPRESSED.sub("", name)
     return _LOG.fullmatch(plain) is not None and _NO_LOG.fullmatch(plain) is None
+
+
+def archive_named(name: str) -> str | None:
+    """What kind of archive a file's name says that it is: ``"zip"``, ``"tar"`` or none."""
+    found = _ARCHIVE.search(name)
+    return None if found is None else "zip" if found["zip"] else "tar"
 
 
 def may_be_log(name: str) -> bool:

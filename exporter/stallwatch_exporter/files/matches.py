@@ -7,7 +7,8 @@ import itertools
 import os
 from collections.abc import Iterator, Sequence
 
-from stallwatch_exporter.files.heads import HEAD, broken_at
+from stallwatch_exporter.files.folds import fold_of
+from stallwatch_exporter.files.heads import HEAD
 from stallwatch_exporter.files.inputs import Limits
 from stallwatch_exporter.files.logfiles import expand
 from stallwatch_exporter.files.telling import ProgressTold, Telling
@@ -45,7 +46,8 @@ class Matching:
             head = next(chunks, b"")
             portions = itertools.chain([head], chunks)
             if self._rules is None or len(head) < HEAD or head[:2] in _UTF16:
-                yield from self._line_by_line(LineReader(file.name, file.rank, broken_at(head)), portions)
+                reader = LineReader(file.name, file.rank, *fold_of(head, self._matcher))
+                yield from self._line_by_line(reader, portions)
                 continue
             scan = SignatureScan(self._rules, file.name, file.rank)
             for portion in portions:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stallwatch_exporter.files.filereading import Engines, FileRead, Within
+from stallwatch_exporter.files.folds import lead_of
 from stallwatch_exporter.files.heads import broken_at
 from stallwatch_exporter.files.logfiles import LogFile
 from stallwatch_exporter.files.portions import cells, edge, is_sparse
@@ -104,7 +105,7 @@ class RangeReading:
         head = next(file.chunks(read.problems, read.binary), b"")
         if not head or head[:2] in UTF16_MARKS:
             return None
-        lines = LineReader(file.name, file.rank, broken_at(head))
+        lines = LineReader(file.name, file.rank, broken_at(head), lead=lead_of(head))
         source = SourceReading(reading, lines, lambda: engine, sizes)
         self._waiting.extend(ranges)
         with Path(file.path).open("rb") as raw:

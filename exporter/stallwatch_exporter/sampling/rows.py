@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from stallwatch_exporter.files.folds import lead_of
 from stallwatch_exporter.files.heads import broken_at
 from stallwatch_exporter.files.inputs import Limits
 from stallwatch_exporter.files.logfiles import LogFile, expand
@@ -81,7 +82,7 @@ def _continued(
 
 
 def _reader(file: LogFile, head: bytes) -> LineReader:
-    return LineReader(file.name, file.rank, broken_at(head))
+    return LineReader(file.name, file.rank, broken_at(head), lead=lead_of(head))
 
 
 def _head(chunks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:

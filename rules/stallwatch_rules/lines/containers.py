@@ -1,7 +1,8 @@
 """Lines as container runtimes keep them: Kubernetes' CRI records, Docker's JSON records, stamped copies.
 
 A record says when and to which stream its text was written, and whether the line goes on in the next record
-of that stream (a runtime cuts lines at 16 KiB, and keeps what was flushed without a newline).
+of that stream (a runtime cuts lines at 16 KiB, and keeps what was flushed without a newline). Collectors'
+records in JSON are read in ``collected``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from stallwatch_rules.lines.collected import collected
 from stallwatch_rules.lines.stamps import unix_time
 
 _CRI = re.compile(
@@ -52,13 +54,18 @@ def record_of(text: str) -> Record | None:
         found = _STAMPED.match(text)
         if found:
             return Record(unix_time(found[1], found[2] or found[3]), "", False, text[found.end() :])
-    elif may_be_docker(text) and '"log":' in text and '"stream":' in text and '"time":' in text:
-        return _docker_record(text)
+    elif may_be_json(text):
+        if '"log":' in text and '"stream":' in text and '"time":' in text:
+            record = _docker_record(text)
+            if record is not None:
+                return record
+        told = collected(text)
+        return Record(told.time, "", False, told.text) if told is not None else None
     return None
 
 
-def may_be_docker(text: str) -> bool:
-    """Whether the line begins as Docker's records do: a cheap look."""
+def may_be_json(text: str) -> bool:
+    """Whether the line begins as records in JSON do: a cheap look."""
     return text[:2] == '{"'
 
 

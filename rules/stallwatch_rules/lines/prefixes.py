@@ -80,12 +80,11 @@ def take_rank(text: str) -> tuple[int | None, str]:
             if found is None:
                 break
         elif first.isalpha():
+            found = None
             if "]:" in text or text[9:10] == ":":
                 found = _JOURNALD.match(text) or _HOST.match(text)
-            elif " | " in text:
+            if found is None and " | " in text:
                 found = _COMPOSE.match(text)
-            else:
-                break
             if found is None:
                 break
         else:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import codecs
 
 from stallwatch_rules.hints import may_hold
-from stallwatch_rules.lines.containers import Record, may_be_docker, record_of
+from stallwatch_rules.lines.containers import Record, may_be_json, record_of
 from stallwatch_rules.lines.glued import pieces
 from stallwatch_rules.lines.labels import TaskLabels
+from stallwatch_rules.lines.leads import Lead, rank_in, time_in
 from stallwatch_rules.lines.longlines import CUT, GOES_ON, MAX_LINE, decoded, hold, joined
 from stallwatch_rules.lines.prefixes import take_rank
 from stallwatch_rules.lines.respelled import COLON, ESCAPED_END, as_printed, unfolded, with_ascii_colon
@@ -39,11 +40,16 @@ class LineReader:
     A line's time is that of its container record (CRI, Docker); else ``time`` as given to ``feed`` (live
     reading); else the line's own timestamp; else the last one that its rank showed in this source.
     ``width`` is where a terminal broke the lines (``wrapped.wrap_width``), which are then put together again;
-    ``spaced``: between words (``wrapped.likely_fold``).
+    ``spaced``: between words (``wrapped.likely_fold``); ``lead`` is what stands before the lines (``leads``).
     """
 
     def __init__(
-        self, source: str, rank: int | None = None, width: int | None = None, spaced: bool = False
+        self,
+        source: str,
+        rank: int | None = None,
+        width: int | None = None,
+        spaced: bool = False,
+        lead: Lead | None = None,
     ) -> None:
         self.source = source
         self.rank = rank
@@ -64,6 +70,7 @@ class LineReader:
         self.contained = False  #: container records were among the lines
         self._joiner = Joiner(width, spaced) if width else None
         self._labels = TaskLabels()
+        self._lead = lead
 
     def alone(self, near: float | None, number: int = 1) -> LineReader:
         """Set to read single lines of a source without labels; ``near`` is a time by them.
@@ -79,7 +86,7 @@ class LineReader:
     def ordinary(self) -> bool:
         """Whether each line can be read by itself, once the first lines are read: nothing is before the lines
         that the lines around them explain."""
-        odd = self._utf16 is not None or self._joiner is not None or self.contained
+        odd = self._utf16 or self._joiner or self._lead or self.contained
         return not (odd or self._labels.searching or self._labels.found)
 
     @property
@@ -202,9 +209,8 @@ class LineReader:
             for segment in redrawn:
                 self._segment(segment, False, time, out)
         labels = self._labels
-        if raw and not (
-            self._line_start and not (labels.searching or labels.found) and self._plain(raw, time, out)
-        ):
+        labelled = labels.searching or labels.found or self._lead is not None
+        if raw and not (self._line_start and not labelled and self._plain(raw, time, out)):
             self._segment(raw, True, time, out)
         self._number += parts
         self._line_start = True
@@ -254,7 +260,7 @@ class LineReader:
                 text = decode_foreign(raw)
         if self._line_start:
             self._line_start = False
-            record = record_of(text) if text[10:11] == "T" or may_be_docker(text) else None
+            record = record_of(text) if text[10:11] == "T" or may_be_json(text) else None
             if record is not None:
                 self._record = record
                 self.contained = True
@@ -305,13 +311,21 @@ class LineReader:
             text = as_printed(text)
         if label is None and (self._labels.searching or self._labels.found):
             label, text = self._labels.take(text)
+        lead = ""
+        if self._lead is not None:
+            lead, text = self._lead.take(text)
         rank, bare = take_rank(text)
         if not bare or bare.isspace():
             return
+        if rank is None and label is None:
+            label = rank_in(lead) if lead else None
         if rank is None:
             rank = self.rank if label is None else label
         when = stamp if stamp is not None else time
         zoned = when is not None or self._zoned
+        if when is None and lead:  # the clock of all lines; that of some of them may be another zone's
+            when = time_in(lead)
+            zoned = self._zoned = names_zone(lead) if when is not None else zoned
         if when is None:
             when = own_time(bare, self._near)
             if when is None and len(bare) < len(text):  # a journal's stamp is part of its prefix

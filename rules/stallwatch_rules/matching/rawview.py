@@ -11,7 +11,10 @@ import re
 from stallwatch_rules.text import ansi
 from stallwatch_rules.text.encodings import decode_foreign
 
-_JSON_LINES = re.compile(rb'\s*\{"log":"')  # what docker's json-file driver writes
+# What docker's json-file driver writes, and collectors whose first record has its text in sight.
+_JSON_LINES = re.compile(
+    rb'\s*\{"(?:log":"|[^\n]{0,400}?"(?:message|msg|log|line|textPayload|MESSAGE|@message|body)": ?")'
+)
 _JSON_ESCAPES = (
     (b'\\"', b'"'),
     (b"\\u003c", b"<"),

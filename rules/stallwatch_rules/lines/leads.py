@@ -1,0 +1,173 @@
+"""What stands before every line of a text, and in no list of prefixes: learnt from the text itself.
+
+Log viewers, collectors and launchers put a pod's name, a stream, a time or a column before each line, in
+forms without end. A logger does the same with its own messages, but not with the lines that go on under them:
+where a traceback's frames or another program's stamps follow the same lead as all else, it is none of theirs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from stallwatch_rules.lines.containers import record_of
+from stallwatch_rules.lines.prefixes import take_rank
+from stallwatch_rules.lines.stamps import own_time
+from stallwatch_rules.lines.wrapped import as_pasted
+from stallwatch_rules.text import ansi
+
+_LOOKED_AT = 1000  # lines of the beginning
+_PROBED = 12  # of them, each of which may show the lead
+_LONGEST = 120  # characters of a lead
+_NEARLY_ALL = 0.9  # of the lines have it
+
+_LEVEL = re.compile(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL|SUCCESS)\b *")
+_LEVELS = "\x01"  # stands for any of these, and the blanks that fill their column
+_DIGITS = re.compile(r"\d+")
+_COLUMN = re.compile(r"^ +(?=\d)")  # numbers that end in one column
+_ENDS = re.compile(r"\S (?=.)|\x01(?=\S)|\t|:(?=[^\s\d])|[|>\])}\"](?=\S)|[^\w\s] ?$")
+# A number that a trainer counts or measures is no lead, nor is a record's beginning.
+_MEASURED = re.compile(
+    r"(?i)(?<![a-z])(?:global_?)?(?:step|iter\w*|epoch|loss|batch|lr|it/s|reward)s?\W{0,8}(?:0|$)|[{}'%=]"
+)
+_TELLING = re.compile(r"[^\W_\x01]|[│┃|>]")  # a lead says something besides a level
+# What begins a line and follows no logger's lead.
+_STARTS = re.compile(
+    r'Traceback \(most recent call last\):|\s+File "[^"]+", line \d|\{\'(?:loss|eval_loss|train_runtime)\''
+    r"|\[(?:rank|default)\d+\]:|\s{0,3}\d{1,3}%\|"
+)
+_STAMPED = re.compile(  # nor does another stamp, unless it is a level that stands before it
+    r"\[?20\d\d-\d\d-\d\d[ T]\d\d:\d\d|\[?[IWEF]\d{4} \d\d:\d\d:\d\d\.|(?:INFO|WARNING|ERROR) \d\d-\d\d \d\d:"
+    r"|[\w.-]+:\d+:\d+ \[\d+\] NCCL "
+)
+# What a single line may have before it: names in brackets or before a bar or a colon, stamps, levels.
+_ALONE = re.compile(
+    r"(?:(?:\[[^\]\n]{1,60}\]:?|\([^)\n]{1,60}\):?|(?:stdout|stderr|err|out):|[\w.@/-]{2,64} *\||\d{1,5}:"
+    r"|(?=[\w.@/-]*[\d-])[A-Za-z\d][\w.@/-]{1,63}:|\[?\d{1,4}[-/.:]\d\d[-/.:]\d\d[^\s,]{0,12}[,.]?\d{0,9}Z?\]?"
+    r"|[A-Z][a-z]{2} [ \d]\d|[IWEF]\d{4}|[\w.-]{1,40}:\d+\]|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):?|-|\|)"
+    r"(?:\s+|$))+"
+)
+_RANK = re.compile(r"(?i)(?<![a-z])(?:mpi)?rank[ _:=-]{0,2}(\d{1,6})")
+_STAMP = re.compile(r"20\d\d[-/]\d\d[-/]\d\d[ T_-]\d\d:\d\d:\d\d|\d\d/\d\d/(?:20)?\d\d \d\d:\d\d:\d\d")
+
+
+class Lead(NamedTuple):
+    """What is taken off before each line."""
+
+    form: re.Pattern[str]
+    quoted: bool = False  #: it opens a quote that the line's end closes, as a table's cell
+
+    def take(self, text: str) -> tuple[str, str]:
+        """The lead and the line behind it; no lead where the line has none."""
+        found = self.form.match(text)
+        if found is None:
+            return "", text
+        rest = text[found.end() :]
+        if self.quoted:
+            rest = rest.rstrip().removesuffix('"').replace('""', '"')
+        return found[0], rest
+
+
+def rank_in(lead: str) -> int | None:
+    """The rank that a lead names."""
+    found = _RANK.search(lead)
+    return int(found[1]) if found is not None else None
+
+
+def time_in(lead: str) -> float | None:
+    """When the line was written, where its lead says it with the day."""
+    at = _STAMP.search(lead)
+    return own_time(lead[at.start() :]) if at is not None else None
+
+
+def sure_lead(head: bytes) -> Lead | None:
+    """The lead of nearly all of a text's lines, where what follows it shows that it is none of a logger's."""
+    lines = _lines(head)
+    for lead in _common(lines):
+        if not _needed(lead, lines):
+            return None  # the prefixes that are known do it
+        if _shown(lead, lines):
+            return lead
+    return None
+
+
+def likely_leads(head: bytes) -> list[Lead]:
+    """Leads of a short text that show nothing of the kind: whoever asks must have a reason to believe one."""
+    lines = _lines(head)
+    if len(lines) == 1:
+        found = _ALONE.match(lines[0])
+        return (
+            [Lead(re.compile(re.escape(found[0])))]
+            if found is not None and found.end() < len(lines[0])
+            else []
+        )
+    return [lead for lead in _common(lines) if _needed(lead, lines)][:3]
+
+
+def _lines(head: bytes) -> list[str]:
+    """The first lines that say something, without what is taken off before a lead is looked for."""
+    lines = []
+    for text in as_pasted(head).decode("utf-8", "replace").split("\n"):
+        if not text or text.isspace():
+            continue
+        record = record_of(text)
+        lines.append(ansi.IN_TEXT.sub("", text if record is None else record.text))
+        if len(lines) == _LOOKED_AT:
+            break
+    return lines
+
+
+def _masked(text: str) -> str:
+    return _DIGITS.sub("0", _LEVEL.sub(_LEVELS, _COLUMN.sub("", text[: 2 * _LONGEST])))
+
+
+def _common(lines: Sequence[str]) -> Iterator[Lead]:
+    """The leads that nearly all of the lines have, the longest first."""
+    if len(lines) < 2:
+        return
+    masked = [_masked(line) for line in lines]
+    enough = max(2.0, _NEARLY_ALL * len(lines))
+    found: dict[str, None] = {}
+    missed: set[str] = set()
+    for probe in masked[:: max(1, len(masked) // _PROBED)]:
+        for end in sorted({at.end() for at in _ENDS.finditer(probe, 0, _LONGEST)}):
+            lead = probe[:end]
+            if lead in found:
+                continue
+            if lead in missed or _MEASURED.search(lead):
+                break
+            bare = lead.rstrip()
+            if sum(one.startswith(lead) or one.rstrip() == bare for one in masked) < enough:
+                missed.add(lead)
+                break
+            found[lead] = None
+    for lead in sorted(found, key=len, reverse=True):
+        if _TELLING.search(lead) or lead.isspace():
+            yield Lead(_form(lead), lead.rstrip().endswith(',"'))
+
+
+def _form(lead: str) -> re.Pattern[str]:
+    bare = lead.rstrip()
+    form = re.escape(bare).replace("0", r"\d+").replace(re.escape(_LEVELS), f"(?:{_LEVEL.pattern})")
+    if bare.startswith("0"):
+        form = " *" + form
+    return re.compile(f"{form}(?:{re.escape(lead[len(bare) :])}|$)" if bare else re.escape(lead))
+
+
+def _needed(lead: Lead, lines: Sequence[str]) -> bool:
+    """Whether some lines' lead is more than the prefixes that are known anyway."""
+    some = [taken for taken, _ in map(lead.take, lines) if taken]
+    return any(take_rank(f"{taken}x")[1] != "x" for taken in some[:_PROBED])
+
+
+def _shown(lead: Lead, lines: Sequence[str]) -> bool:
+    """Whether lines go on behind the lead as none does behind a logger's."""
+    for line in lines:
+        taken, rest = lead.take(line)
+        if not taken or taken.isspace():
+            continue
+        levelled = _LEVEL.search(taken) is not None
+        if not levelled and (_STARTS.match(rest) or _STAMPED.match(rest)):
+            return True
+    return False

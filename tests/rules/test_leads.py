@@ -1,0 +1,93 @@
+"""What viewers and collectors set before every line: learnt from the text, and never a logger's own lead."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallwatch_rules.lines.leads import likely_leads, rank_in, sure_lead, time_in
+from stallwatch_rules.lines.reader import LineReader
+
+RUN = """{'loss': 2.5, 'epoch': 0.1}
+Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    main()
+ValueError: no
+"""
+LOGGED = """[2026-11-20 10:00:01,123] [INFO] [engine.py:12:step] rank 0 is ready
+[2026-11-20 10:00:02,123] [INFO] [engine.py:12:step] step 10
+[2026-11-20 10:00:03,456] [WARNING] [engine.py:99:step] step 11
+"""
+
+
+def behind(leads: list[str], text: str = RUN) -> bytes:
+    lines = text.splitlines()
+    return "".join(f"{leads[at % len(leads)]}{line}\n" for at, line in enumerate(lines)).encode()
+
+
+def texts(data: bytes) -> list[str]:
+    reader = LineReader("", lead=sure_lead(data))
+    return [line.text for line in [*reader.feed(data), *reader.finish()]]
+
+
+@pytest.mark.parametrize(
+    "leads",
+    [
+        ["gpu07: "],
+        ["llm-train-worker-0 pytorch "],
+        ["trainer  | "],
+        ["[gpu07] "],
+        ["[rank3] "],
+        ["[node-2/rank-3] "],
+        ["2026-11-20 10:00:01.5 ", "2026-11-20 10:00:12.25 "],
+        ["train\tRun training\t2026-11-20T10:00:01.1234567Z "],
+        ["     9\t", "    10\t"],
+        ["> "],
+    ],
+)
+def test_a_lead_before_a_traceback_is_learnt(leads: list[str]) -> None:
+    assert texts(behind(leads)) == RUN.splitlines()
+
+
+def test_a_cell_of_a_table_is_unquoted() -> None:
+    lines = RUN.replace('"', '""').splitlines()
+    data = "".join(f'2026-11-20T10:00:01Z,"{line}"\n' for line in lines).encode()
+    assert [text.strip() for text in texts(data)] == [line.strip() for line in RUN.splitlines()]
+
+
+def test_a_lead_tells_rank_and_time() -> None:
+    data = behind(["2026-11-20T10:00:01Z [node-2/rank-3] "])
+    reader = LineReader("", lead=sure_lead(data))
+    lines = [*reader.feed(data), *reader.finish()]
+    assert {(line.rank, line.time) for line in lines} == {(3, 1795168801.0)}
+    assert (rank_in("pod-7 "), time_in("[10:00:01] ")) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LOGGED,
+        RUN,
+        "step 1 loss 2.5\nstep 2 loss 2.4\n",
+        "{'loss': 2.5}\n{'loss': 2.4}\n",
+        '  File "a.py", line 3\n  File "b.py", line 4\n',
+        "INFO 11-20 10:00:00 [core.py:3] up\nINFO 11-20 10:00:01 [core.py:4] down\n",
+        "ip-10-0-3-17:12:13 [0] NCCL INFO a\nip-10-0-3-17:12:13 [0] NCCL INFO b\n",
+        "[rank0]: Traceback (most recent call last):\n[rank1]: Traceback (most recent call last):\n",
+        "one line\n",
+        "",
+    ],
+)
+def test_what_a_program_writes_is_no_lead(text: str) -> None:
+    assert sure_lead(text.encode()) is None
+
+
+def test_a_counted_number_is_no_lead() -> None:
+    leads = likely_leads(b"step 100 | lr 0.1 | ok\nstep 200 | lr 0.1 | ok\n")
+    assert [lead.take("step 100 | lr")[1] for lead in leads] == []
+
+
+@pytest.mark.parametrize("lead", ["gpu07: ", "10.0.3.17: ", "[gpu07] ", "web | ", "[10:00:01] INFO "])
+def test_a_single_line_may_have_a_lead_of_a_usual_form(lead: str) -> None:
+    (found,) = likely_leads(f"{lead}Killed by somebody\n".encode())
+    assert found.take(f"{lead}Killed by somebody") == (lead, "Killed by somebody")
+    assert likely_leads(b"ValueError: no\n") == []
