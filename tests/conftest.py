@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
-# What many tests need of the machine: ports and processes.
+# What many tests need of the machine: ports, processes and a server.
 sys.path.append(str(Path(__file__).with_name("machine")))
 # How long an example takes says how busy the machine is.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -77,11 +77,10 @@ def _isolate(patch: pytest.MonkeyPatch, folder: Path, cache: Path) -> None:
 
 
 @pytest.fixture
-def switch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Switch]:
+def switch() -> Iterator[Switch]:
     """A dead-man's switch."""
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "path", [str(Path(__file__).parent), *sys.path])
-        from deadmanswitch import Switch  # it lies beside this file
+    from deadmanswitch import Switch  # it lies in `machine`
+
     made = Switch()
     yield made
     made.close()

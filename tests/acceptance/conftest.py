@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -94,3 +95,65 @@ def shared(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Iterator[Sha
     made = Shared(lambda: contextmanager(_stack)(tmp_path_factory.mktemp("stack"), root))
     yield made
     made.close()
+
+
+Play = Callable[[Any, Any], Any]
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those that wait for a play come last of this folder: it goes on beside the others."""
+    ours = [place for place, item in enumerate(items) if HERE in item.path.parents]
+    ordered = sorted((items[place] for place in ours), key=lambda item: play_of(item) is not None)
+    for place, item in zip(ours, ordered, strict=True):
+        items[place] = item
+
+
+def play_of(item: pytest.Item) -> Play | None:
+    """What a test waits for: the ``play`` of its file."""
+    return item.module.play if "waited" in getattr(item, "fixturenames", ()) else None  # type: ignore[attr-defined]
+
+
+class Beside:
+    """Plays that are almost only waiting, one after the other in a thread while other tests go on."""
+
+    def __init__(self, new_stack: Callable[[], AbstractContextManager[Any]], plays: Iterable[Play]) -> None:
+        self._new_stack = new_stack
+        self._pool = ThreadPoolExecutor(1, "plays")
+        self._begun: dict[Play, Future[Any]] = {}
+        for play in dict.fromkeys(plays):
+            self._begun[play] = self._pool.submit(self._played, play)
+
+    def outcome(self, play: Play, *, again: bool) -> Any:
+        """What came of it; with `again` of another one, played now."""
+        return self._played(play) if again else self._begun[play].result()
+
+    def close(self) -> None:
+        """Begin no more."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _played(self, play: Play) -> Any:
+        with self._new_stack() as made:
+            return play(made, timescript.Script())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def beside(
+    request: pytest.FixtureRequest,
+    isolated_session: None,
+    tmp_path_factory: pytest.TempPathFactory,
+    root: Path,
+) -> Iterator[Beside]:
+    """Begun with the first test of this folder."""
+    wanted = [play for item in request.session.items if (play := play_of(item)) is not None]
+    folders = iter([tmp_path_factory.mktemp("beside") for _ in range(2 * len(wanted))])  # in this thread
+    made = Beside(lambda: contextmanager(_stack)(next(folders), root), wanted)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def waited(request: pytest.FixtureRequest, beside: Beside) -> Any:
+    """What came of the file's ``play``; where the test is tried again (tests/conftest.py), of another one."""
+    again = getattr(request.node, "execution_count", 1) > 1
+    return beside.outcome(request.module.play, again=again)

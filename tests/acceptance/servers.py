@@ -43,9 +43,7 @@ def get(url: str, timeout: float = 60.0) -> str:
 class Process:
     """A server that is stopped when the test is over; what it says is kept in a file."""
 
-    def __init__(
-        self, command: Sequence[str], folder: Path, name: str, environ: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, command: Sequence[str], folder: Path, name: str, environ: Mapping[str, str]) -> None:
         self.log = folder / f"{name}.log"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -54,7 +52,7 @@ class Process:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 cwd=folder,
-                env={**os.environ, **(environ or {})},
+                env=environ,
             )
 
     def until(self, url: str) -> None:
@@ -138,6 +136,7 @@ class Stack:
         self.folder = folder
         self.root = root
         self.home = folder / "state"
+        self.around = dict(os.environ)  #: as it is now: tests beside this stack change it meanwhile
         self._chats = [Chat()]
         self.chat = self._chats[0]
         self.ports = {name: free_port() for name in ("prometheus", "alertmanager", "relay", *AGENTS)}
@@ -228,6 +227,7 @@ class Stack:
             ],
             self.folder,
             "prometheus",
+            self.around,
         )
 
     def _start_alertmanager(self) -> None:
@@ -241,6 +241,7 @@ class Stack:
             ],
             self.folder,
             "alertmanager",
+            self.around,
         )
 
     def _start_relay(self) -> None:
@@ -248,7 +249,7 @@ class Stack:
             [STALLWATCH, *self._relay_config(), "relay", "--port", str(self.ports["relay"])],
             self.folder,
             "relay",
-            {**self.environ(chats=True), **self._environs.get("relay", {})},
+            {**self.around, **self.environ(chats=True), **self._environs.get("relay", {})},
         )
 
     def _relay_config(self) -> list[str]:
@@ -331,7 +332,7 @@ class Training:
             ],
             stack.folder,
             name,
-            stack.environ(chats=chats),
+            {**stack.around, **stack.environ(chats=chats)},
         )
         stack._processes[name] = self._process
 

@@ -108,7 +108,9 @@ def test_a_crash_is_in_chat_within_fifteen_seconds_and_once(played: Played) -> N
     print(f"crash to chat: {played.met['crash in chat'] - BEGIN:.1f} s")
     print(f"crash to chat by the agent itself: {played.met['crash from the agent'] - BEGIN:.1f} s")
     (message,) = played.about("crashes")  # once, although several alerts speak of it; and it is never over
-    assert (message["kind"], message["severity"], message["status"]) == ("ended", "critical", "open")
+    # Where a scrape comes between the line and the end, it is told by then; on a busy machine there is time.
+    assert message["kind"] in ("ended", "finding")
+    assert (message["severity"], message["status"]) == ("critical", "open")
     assert message["rule"] == "cuda-oom"
     assert "CUDA error: out of memory" in message["text"]  # the evidence, which no alert holds
     assert "1. " in message["text"]  # and what to do

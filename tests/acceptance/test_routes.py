@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,7 +14,19 @@ ESCALATE_SECONDS = 20.0
 LONG_MINUTES = 30  # an acknowledgement comes before, however busy the machine
 
 
-def test_the_relay_routes_and_escalates_what_nobody_acknowledged(stack: Any, script: Any) -> None:
+@dataclass
+class Told:
+    """Which runs which chat heard of, what the relay said, and what became of an escalation."""
+
+    boss: list[str]
+    sweeps: list[str]
+    everybody: list[str]
+    relay: str
+    withdrawn: list[str]
+
+
+def play(stack: Any, script: Any) -> Told:
+    """Five alerts of as many runs, of which one is acknowledged."""
     boss, sweeps = stack.another_chat(), stack.another_chat()
     stack.configure_relay(
         f"""
@@ -41,7 +53,7 @@ def test_the_relay_routes_and_escalates_what_nobody_acknowledged(stack: Any, scr
 
     def alerts(*arguments: str) -> str:
         command = [stack.stallwatch, "alerts", *arguments]
-        environ = {**os.environ, **stack.environ(chats=False)}
+        environ = {**stack.around, **stack.environ(chats=False)}
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -59,13 +71,22 @@ def test_the_relay_routes_and_escalates_what_nobody_acknowledged(stack: Any, scr
     script.between(0, 120, "to the sweeps' chat", lambda: sweeps.about("sweep-1"))
     script.run()
     alerts("ack", "cared-for")
-    (waited,) = [
-        line for line in alerts("deliveries", "--run", "cared-for").splitlines() if "withdrawn" in line
-    ]
-    assert "acknowledged" in waited
+    waiting = alerts("deliveries", "--run", "cared-for").splitlines()
     script.between(0, ESCALATE_SECONDS + 120, "escalated", lambda: boss.about("lost"))
     script.run(settle=5)
-    assert [one["run"] for one in boss.messages] == ["lost"]
-    assert [one["run"] for one in sweeps.messages] == ["sweep-1"]
-    assert sorted(one["run"] for one in stack.chat.messages) == ["cared-for", "lost", "slow"]
-    assert "StallwatchSlowdown: severity 'sev3' is unknown; taken for warning" in stack.said("relay")
+    return Told(
+        [one["run"] for one in boss.messages],
+        [one["run"] for one in sweeps.messages],
+        sorted(one["run"] for one in stack.chat.messages),
+        stack.said("relay"),
+        [line for line in waiting if "withdrawn" in line],
+    )
+
+
+def test_the_relay_routes_and_escalates_what_nobody_acknowledged(waited: Told) -> None:
+    (withdrawn,) = waited.withdrawn
+    assert "acknowledged" in withdrawn
+    assert waited.boss == ["lost"]
+    assert waited.sweeps == ["sweep-1"]
+    assert waited.everybody == ["cared-for", "lost", "slow"]
+    assert "StallwatchSlowdown: severity 'sev3' is unknown; taken for warning" in waited.relay
