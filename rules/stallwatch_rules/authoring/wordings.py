@@ -98,6 +98,10 @@ class Search:
             emitted = [one for one in page.emitted_by if same_package(one.package, package)]
             if emitted and page.patterns and page.status != "retired":
                 self._want(page, emitted, version)
+        self._by_first: dict[int, list[int]] = {}  # alternatives by their first telling piece; 0: none
+        for number, one in enumerate(self._wanted):
+            first = next((id(piece) for piece in one.pieces if piece.telling), 0)
+            self._by_first.setdefault(first, []).append(number)
         self._owners: dict[Phrase, list[_Piece]] = {}
         for piece in self._pieces.values():
             for phrase in piece.phrases if piece.telling else ():
@@ -201,11 +205,13 @@ class Search:
             near.update(id(piece) for piece in self._owners[phrase] if piece.may_be_in(around))
         if not near:
             return []
+        # Of an alternative that is there, the first telling piece is: no other is looked at.
+        asked = sorted(number for piece in (0, *near) for number in self._by_first.get(piece, ()))
         return [
             one
-            for one in self._wanted
-            if all(id(piece) in near for piece in one.pieces if piece.telling)
-            and self.results[one.rule].state == "missing"
+            for one in map(self._wanted.__getitem__, asked)
+            if self.results[one.rule].state == "missing"
+            and all(id(piece) in near for piece in one.pieces if piece.telling)
         ]
 
     @staticmethod
