@@ -68,6 +68,7 @@ from stallwatch_rules.text.sentences import say
 SCHEDULER = "scheduler-and-process"  #: the family of what follows when somebody ends a run
 FAR = 500  #: lines after which a failure is not what the log ended with
 NUMERICS = "numerics"  #: the family of failures that no exit code shows
+_OWN_WORK = frozenset(("data", "rlhf-and-rollout"))  # families of what a rank does by itself
 
 
 def conclude(
@@ -226,13 +227,18 @@ def _weigh_distance(found: list[Found], streams: Streams, *, died: bool) -> None
             one.facts.add("long-before-the-end")
 
 
+def _is_of_own_work(one: Found) -> bool:
+    """Whether a symptom is of what a rank does by itself: no standstill of the others brings it about."""
+    return one.role == "symptom" and one.page.family in _OWN_WORK and "timeout" not in one.rule
+
+
 def _with_end(facts: RunFacts, found: list[Found], exceptions: Exceptions) -> RunFacts:
-    causes = [one for one in found if one.harm == "fatal" and one.role == "cause"]
+    ended = [one for one in found if one.harm == "fatal" and (one.role == "cause" or _is_of_own_work(one))]
     timed_out = ends_in_timeout(found) or exceptions.timed_out
     other = any(not seen.timed_out for seen in exceptions.fatal)
     lost = timed_out or any(one.harm == "fatal" and one.role == "symptom" for one in found)
     return replace(
-        facts, lost=lost, timed_out=timed_out, failed_otherwise=bool(causes) or (other and not timed_out)
+        facts, lost=lost, timed_out=timed_out, failed_otherwise=bool(ended) or (other and not timed_out)
     )
 
 
