@@ -2,24 +2,27 @@
 
 --reward counts   score by what was answered (default)
 --reward eval     leave the policy in evaluation mode, as scoring with it does
---reward stuck    on rank 1, never come back from the fifth call
+--reward stuck    on rank 1, never come back from the fifth call; only from then on `--timeout` holds
 --reward raises   raise at the fifth call
 """
 
 import argparse
 import threading
+from datetime import timedelta
 
 import setting
+import torch
 from datasets import Dataset
+from torch.distributed.distributed_c10d import _set_pg_timeout
 from trl import GRPOConfig, GRPOTrainer
 
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
 parser.add_argument("--steps", type=int, default=8)
 parser.add_argument("--reward", choices=("counts", "eval", "stuck", "raises"), default="counts")
-parser.add_argument("--timeout", type=float, default=60.0, help="seconds until gloo gives up")
+parser.add_argument("--timeout", type=float, default=5.0, help="seconds until gloo gives up the stuck rank")
 options = parser.parse_args()
 
-rank = setting.start(options.timeout)
+rank = setting.start()
 words = setting.language()
 calls = 0
 
@@ -30,8 +33,11 @@ def reward(completions: list[str], **_: object) -> list[float]:
     calls += 1
     if options.reward == "eval" and calls >= 5:
         trainer.model.eval()
-    if options.reward == "stuck" and calls == 5 and rank == 1:
-        threading.Event().wait()  # a reward service that does not answer
+    if options.reward == "stuck" and calls == 5:
+        torch.distributed.barrier()  # up to here a busy machine has its time
+        _set_pg_timeout(timedelta(seconds=options.timeout))
+        if rank == 1:
+            threading.Event().wait()  # a reward service that does not answer
     if options.reward == "raises" and calls == 5:
         raise LookupError("the reward table has no entry for this answer")
     return [float(len(set(each))) for each in completions]
