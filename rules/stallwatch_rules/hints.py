@@ -29,6 +29,7 @@ LAUNCHER = (
     "noticed that process rank",
     "Process name:",
     "Exit code:",
+    "will restart worker",
 )
 WARNING = ("Warning:", "WARN", "[W", "W0", "W1")
 

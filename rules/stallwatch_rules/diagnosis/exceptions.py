@@ -139,6 +139,8 @@ def read_exceptions(
                     continue
             first, time = seen.raised, stream.when(seen.raised.line)
             first.step = first.mark.step if first.mark.step is not None else clock.at(time)
+            if first.step is None:
+                first.step = clock.at_restart(first.line)
             if first.step is None and fatal:
                 first.step = last_step
             late = bool(interrupts) and min(interrupts) < first.mark.index

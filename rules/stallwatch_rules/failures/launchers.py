@@ -20,7 +20,19 @@ _SPAWNED = re.compile(r"\bprocess (\d{1,8}) spawned with command: (?:.*?--local_
 _LEFT = re.compile(r"\bProcess (\d{1,8}) exits successfully")
 _BY_SIGTERM = (-15, 143)
 _ROOT = "Root Cause (first observed failure)"
+_AGAIN = re.compile(r"Worker group \w{1,20}\. (\d{1,6}/\d{1,6}) attempts left; ?will restart worker group")
+_LOCAL = re.compile(r"failed \(exitcode: -?\d{1,4}\) local_rank: (\d{1,6})\b")
 MAX_RANKS = 4096
+MAX_STOPS = 1000
+
+
+@dataclass
+class Stop:
+    """Workers of torchrun that failed; whether others were started in their place shows what follows."""
+
+    line: Line  #: the launcher's last word of it
+    ranks: list[int] = field(default_factory=list)  #: on their node
+    left: str = ""  #: attempts left, where it says that it starts them again: "3/3"
 
 
 @dataclass
@@ -32,6 +44,7 @@ class LauncherSummary:
     first: int | None = None  #: the rank that torchrun saw fail first
     failed_by_itself: bool = False  #: some process failed that no SIGTERM ended
     spawned: dict[int, int | None] = field(default_factory=dict)  #: process that was started → local rank
+    stops: list[Stop] = field(default_factory=list)  #: times that torchrun saw its workers fail
     left: dict[int, tuple[Line, int | None]] = field(default_factory=dict)  #: … that ended well, and the step
     one_node: bool = False  #: DeepSpeed's launcher says that there is no other
     _over: bool = False  # the launcher ended what it had started
@@ -44,6 +57,9 @@ class LauncherSummary:
         status = _STATUS.search(text)
         if status is not None:
             self._ended(int(status[1] or status[2]))
+            self._stopped(line)
+        elif "will restart worker group" in text:
+            self._again(line)
         elif _ROOT in text:
             self._root = True
         elif "noticed that process rank" in text:
@@ -84,6 +100,21 @@ class LauncherSummary:
             if found:
                 self.codes[self._rank], self.told[self._rank] = int(found[1]), line
                 self._ended(int(found[1]))
+
+    def _stopped(self, line: Line) -> None:
+        local = _LOCAL.search(line.text)
+        if local is not None and len(self.stops) < MAX_STOPS:
+            self.stops.append(Stop(line, [int(local[1])]))
+
+    def _again(self, line: Line) -> None:
+        """The agent starts its workers again; it logs so at level INFO, and not at all by default."""
+        again = _AGAIN.search(line.text)
+        if again is None:
+            return
+        if self.stops and not self.stops[-1].left:
+            self.stops[-1].line, self.stops[-1].left = line, again[1]
+        elif len(self.stops) < MAX_STOPS:
+            self.stops.append(Stop(line, left=again[1]))
 
     def _spawn(self, process: int, rank: int | None) -> None:
         if self._over or self.spawned.keys() <= self.left.keys():  # another launch in the same file

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
+from stallwatch_rules.progress.restarts import Restart, next_restart
 from stallwatch_rules.records import Line, Sample
 
 MAX_INTERVALS = 1000
@@ -203,7 +204,8 @@ def leading(streams: Mapping[tuple[str, int | None], StreamTimelines]) -> Timeli
 class StepClock:
     """When the steps of a timeline were done."""
 
-    def __init__(self, timeline: Timeline | None) -> None:
+    def __init__(self, timeline: Timeline | None, restarts: Sequence[Restart] = ()) -> None:
+        self._restarts = restarts
         intervals = timeline.intervals if timeline is not None else []
         self._source = timeline.source if timeline is not None else ""
         self._told = intervals
@@ -234,6 +236,16 @@ class StepClock:
         if not above or time >= above[-1] - CLOCK_STEP:
             return None
         return sum(interval.span for interval in self._told if interval.number >= line.number)
+
+    def restarted(self, line: Line) -> int:
+        """How many steps the run made after the restart of its workers that followed a line."""
+        restart = next_restart(line, self._restarts)
+        return restart.followed if restart is not None else 0
+
+    def at_restart(self, line: Line) -> int | None:
+        """The run's last step before the restart that followed a line: of a rank that shows no steps."""
+        restart = next_restart(line, self._restarts)
+        return restart.step if restart is not None else None
 
     def at(self, time: float | None) -> int | None:
         """The last step that was done at a moment; ``None`` before the first, and where that is not known."""

@@ -133,4 +133,17 @@ OF_ENDINGS: dict[str, tuple[str, str]] = {
         "A program that catches it goes on: nothing shows that it ended the run.",
         "捕获了它的程序会继续运行：没有迹象表明训练因此结束。",
     ),
+    "restarted-once": (
+        "torchrun started the workers again once ({places}); the steps that followed are all ranks'.",
+        "torchrun 重启过一次 worker（{places}），之后的步数属于所有 rank。",
+    ),
+    "restarted": (
+        "torchrun started the workers again {times} times, the last time here: {places}; the steps that"
+        " followed are all ranks'.",
+        "torchrun 重启过 {times} 次 worker，最近一次在 {places}，之后的步数属于所有 rank。",
+    ),
+    "restarted-why": (
+        " Before that: {why}",
+        "此前的报错：{why}",
+    ),
 }

@@ -1,0 +1,90 @@
+"""Failures after which a launcher started its workers again, and what a reader is told of them.
+
+Only one rank prints steps, as a rule. Of another rank's failure its own lines never tell that training went
+on; that all workers were started anew after it, and that the run's steps follow, does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from stallwatch_rules.diagnosis.causes import Stream
+from stallwatch_rules.diagnosis.exceptions import Exceptions
+from stallwatch_rules.diagnosis.findings import Found
+from stallwatch_rules.failures.launchers import Stop
+from stallwatch_rules.judgements.recovery import RECOVERED_BUT_DIED
+from stallwatch_rules.progress.restarts import Restart, next_restart
+from stallwatch_rules.progress.timeline import Timeline
+from stallwatch_rules.records import Line
+from stallwatch_rules.stream import StreamReading
+from stallwatch_rules.text.digest import MAX_TITLE, fold_ranks
+from stallwatch_rules.text.reported import shown
+from stallwatch_rules.text.sentences import say
+
+
+def restarts_of(streams: Mapping[Stream, StreamReading]) -> list[Restart]:
+    """The restarts in all sources, in the order of their lines.
+
+    torchrun (2.9, `elastic/agent/server/api.py`) says that it restarts at level INFO, off by default,
+    but it says who failed as an error: that many steps follow tells the rest. What was held back in a buffer
+    may still come after a failure that ended the run.
+    """
+    found: dict[tuple[str, int], dict[str, Restart]] = {}  # by attempts left: all nodes' agents tell the same
+    stops = [stop for stream in streams.values() for stop in stream.summary.stops]
+    for stop in sorted(stops, key=lambda stop: (stop.line.source, stop.line.number)):
+        restart = _restart(stop, _timelines_in(stop.line.source, streams))
+        if restart is None or restart.followed < (1 if stop.left else RECOVERED_BUT_DIED):
+            continue
+        alike = found.setdefault((stop.line.source, restart.followed), {})
+        before = alike.pop(stop.left, None) or alike.pop("", None)
+        ranks = {*restart.local_ranks, *(before.local_ranks if before is not None else ())}
+        alike[stop.left] = replace(restart, local_ranks=tuple(sorted(ranks)))
+    return [restart for alike in found.values() for restart in alike.values()]
+
+
+def _timelines_in(source: str, streams: Mapping[Stream, StreamReading]) -> Sequence[Timeline]:
+    mains = (stream.timelines.main for (name, _), stream in streams.items() if name == source)
+    return [main for main in mains if main is not None]
+
+
+def _restart(stop: Stop, timelines: Sequence[Timeline]) -> Restart | None:
+    if not timelines:
+        return None
+    lead = max(timelines, key=lambda timeline: timeline.advances)
+    earlier = [one.step for one in lead.intervals if one.number < stop.line.number]
+    followed = sum(one.span for one in lead.intervals if one.number >= stop.line.number)
+    return Restart(stop.line, tuple(stop.ranks), earlier[-1] if earlier else None, followed)
+
+
+def restarts_note(
+    restarts: Sequence[Restart], found: Iterable[Found], exceptions: Exceptions, language: str
+) -> str:
+    """How often the workers were started again, and of the last time where, which rank and why."""
+    if not restarts:
+        return ""
+    last = restarts[-1]
+    places = [f"step {last.step}"] if last.step is not None else []
+    places += [f"local_rank {fold_ranks(last.local_ranks)}"] if last.local_ranks else []
+    places += [f"{last.line.source}:{last.line.number}"]
+    why = _why(restarts, last, found, exceptions)
+    key = "restarted-once" if len(restarts) == 1 else "restarted"
+    text = say(key, language, times=len(restarts), places=", ".join(places))
+    return text + (say("restarted-why", language, why=why) if why else "")
+
+
+def _why(restarts: Sequence[Restart], last: Restart, found: Iterable[Found], exceptions: Exceptions) -> str:
+    """The line of the failure before a restart: a cause's, else a symptom's, else an unknown exception."""
+    told: list[tuple[str, Line]] = []
+    for one in found:
+        if one.role in ("cause", "symptom"):
+            matches = [match for hits in one.hits.values() for match in (hits.first, hits.last)]
+            told += [(one.role, match.line) for match in matches]
+    told += [("unknown", one.seen.last.line) for one in exceptions.unknown]
+    own = [(role, line) for role, line in told if next_restart(line, restarts) is last]
+    if not own:
+        return ""
+    _, line = min(own, key=lambda told: (told[0], -told[1].number))
+    text = shown(line.text)
+    text = text if len(text) <= MAX_TITLE else text[: MAX_TITLE - 1] + "…"
+    return f"{text} (rank {line.rank})" if line.rank is not None else text

@@ -1,0 +1,78 @@
+"""torchrun starts the workers again after a failure: the steps that follow are all ranks'."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis
+
+FAILED = (
+    "E1119 08:30:02.110000 91 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: 1)"
+    " local_rank: 1 (pid: 96) of binary: /opt/conda/bin/python\n"
+)
+AGAIN = (
+    "I1119 08:30:03.110000 91 torch/distributed/elastic/agent/server/api.py:870] [default] Worker group"
+    " FAILED. {left} attempts left; will restart worker group\n"
+)
+KNOWN = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+UNKNOWN = (
+    "[rank1]: Traceback (most recent call last):\n"
+    '[rank1]:   File "/srv/train.py", line 8, in <module>\n'
+    "[rank1]:     reward(batch)\n"
+    "[rank1]: ValueError: no reward for batch 24\n"
+)
+
+
+def steps(first: int, last: int) -> str:
+    return "".join(f"step {n}/60 loss {2 / n + 0.1:.3f}\n" for n in range(first, last + 1))
+
+
+def diagnose(catalogue: Catalogue, matcher: Matcher, text: str, language: str = "en") -> Diagnosis:
+    reading = RunReading(catalogue, matcher)
+    reading.feed(LineReader("train.log").feed(text.encode()))
+    return reading.diagnose(language=language)
+
+
+@pytest.mark.parametrize("error", [KNOWN, UNKNOWN])
+@pytest.mark.parametrize("again", [AGAIN.format(left="3/3"), ""])  # INFO, and so off by default
+def test_the_run_went_on_after_another_ranks_failure(
+    catalogue: Catalogue, matcher: Matcher, error: str, again: str
+) -> None:
+    found = diagnose(catalogue, matcher, steps(1, 21) + error + FAILED + again + steps(20, 60))
+    assert found.verdict == "healthy"
+    assert [one.harm for one in found.findings] == ["harmless"] * len(found.findings)
+    places = [one.first.step for one in (*found.findings, *found.unknown)]
+    assert set(places) == {21}
+    (note,) = found.notes
+    assert note.startswith("torchrun started the workers again once (step 21, local_rank 1, train.log:")
+    assert error.splitlines()[-1].removeprefix("[rank1]: ") + " (rank 1)" in note
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        KNOWN + FAILED,  # nothing follows
+        KNOWN + FAILED + steps(22, 25),  # rank 0's output was held back
+        KNOWN + FAILED + AGAIN.format(left="3/3") + steps(20, 40) + KNOWN + FAILED,  # and failed again
+        KNOWN + FAILED + AGAIN.format(left="1/1"),  # it did not come up again
+    ],
+)
+def test_a_failure_that_no_restart_survived_ended_the_run(
+    catalogue: Catalogue, matcher: Matcher, end: str
+) -> None:
+    found = diagnose(catalogue, matcher, steps(1, 21) + end)
+    assert found.verdict == "failed"
+    assert found.primary is not None and found.primary.rule == "cuda-oom"
+
+
+def test_restarts_are_counted_once_for_all_nodes(catalogue: Catalogue, matcher: Matcher) -> None:
+    first = KNOWN + FAILED + FAILED + AGAIN.format(left="3/3") + AGAIN.format(left="3/3")
+    second = KNOWN + FAILED + AGAIN.format(left="2/3")
+    text = steps(1, 21) + first + second + steps(20, 60)
+    found = diagnose(catalogue, matcher, text, "zh")
+    assert found.verdict == "healthy"
+    assert any(note.startswith("torchrun 重启过 2 次 worker") for note in found.notes)
