@@ -15,6 +15,7 @@ from stallwatch_rules.stacks.records import StackGroup
 Role = Literal["cause", "symptom", "wrapper", "notice"]
 Harm = Literal["fatal", "degrading", "harmless", "by-progress"]
 Verdict = Literal["failed", "stalled", "degraded", "healthy", "unknown-failure", "no-training-log"]
+Inferred = Literal["", "place", "words"]
 Phase = Literal["init", "train", "eval", "save", "rollout", "weight-sync", "idle"]
 
 SCHEMA = 1
@@ -83,6 +84,7 @@ class Primary(msgspec.Struct):
     why: str
     fixes: list[str]
     apart: list[StackGroup] = []  #: odd ranks, in no collective: each title begins with where they are
+    inferred: Inferred = ""  #: from what it was concluded where an exception's wording is in no rule
 
 
 class Finding(msgspec.Struct):

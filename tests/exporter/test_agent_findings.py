@@ -72,6 +72,22 @@ def test_an_unknown_exception_that_was_the_last_word_is_told(run: Any) -> None:
     assert len(run.changes) == 1
 
 
+def test_an_unknown_exception_is_told_as_what_its_place_says_and_taken_back_alike(run: Any) -> None:
+    place = '  File "/env/site-packages/torch/amp/grad_scaler.py", line 7, in _unscale_grads_'
+    run.steps(1, 3)
+    run.say("Traceback (most recent call last):", place, "ValueError: odd gradients")
+    run.wait(31)
+    (finding,) = run.told
+    assert (finding.rule, finding.severity, finding.primary.inferred) == (
+        "fp16-unscale-error",
+        "critical",
+        "place",
+    )
+    assert finding.evidence[0] == "ValueError: odd gradients" and "_unscale_grads_" in finding.note
+    run.steps(4, 60)
+    assert run.changes[-1] == ("finding/fp16-unscale-error/1", "resolved", "recovered")
+
+
 def test_an_unknown_exception_that_training_survives_is_no_news(run: Any) -> None:
     run.steps(1, 3)
     run.say(*UNKNOWN)

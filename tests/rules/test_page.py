@@ -76,6 +76,11 @@ def test_windows_line_ends_and_a_byte_order_mark_are_read(page_text: PageText) -
         ({"title_zh": "  "}, "title_zh:", "title_zh is empty"),
         ({"patterns": ["fine", "(open"]}, "patterns:", "patterns[1] '(open': not a linear-time expression"),
         ({"patterns": [], "unless": ["x"]}, "patterns:", "unless needs patterns"),
+        ({"raised_in": [{"functions": ["f"]}]}, "raised_in:", "a place needs a file"),
+        ({"raised_in": [{"exceptions": ["x.Y", "Z"]}]}, "raised_in:", "a place needs a file"),
+        ({"raised_in": [{"file": "a/b.py"}]}, "raised_in:", "a whole file is no place"),
+        ({"raised_in": [{"file": "a/b.py", "message": "(x"}]}, "raised_in:", "message '(x': not a linear"),
+        ({"raised_in": [{"file": "a/b.py", "function": "f"}]}, "raised_in:", "unknown key 'function' in"),
     ],
 )  # fmt: skip
 def test_a_fault_in_the_front_matter_is_told_with_its_line(

@@ -118,17 +118,22 @@ class Alarms:
 
     def fell_silent(self, diagnosis: Diagnosis, now: float) -> None:
         """No line came for a while: an exception that no rule knows, and that nothing survived, is news."""
-        if diagnosis.verdict != UNKNOWN_FAILURE or _unknown_count(diagnosis) <= self._unknown_past:
+        guessed = diagnosis.primary if diagnosis.primary and diagnosis.primary.inferred else None
+        unknown_failure = guessed is not None or diagnosis.verdict == UNKNOWN_FAILURE
+        if not unknown_failure or _unknown_count(diagnosis) <= self._unknown_past:
             return
         unknown = diagnosis.unknown[0]
+        finding = next((one for one in diagnosis.findings if guessed and one.rule == guessed.rule), None)
         self._book.open(
             "finding",
-            UNKNOWN_FAILURE,
+            guessed.rule if guessed else UNKNOWN_FAILURE,
             "critical",
             now,
             rank=unknown.first.rank,
             count=unknown.count,
-            evidence=_evidence(None, unknown, ()),
+            evidence=_evidence(guessed, unknown, ()),
+            note=finding.note if finding else "",
+            primary=guessed,
             **_progress(diagnosis.progress),
         )
 

@@ -116,6 +116,11 @@ def primary(candidates: Sequence[Candidate], unknown_beside: bool = False) -> tu
     return None
 
 
+def alone(candidate: Candidate) -> tuple[Candidate, float]:
+    """A candidate as the primary, whatever else there is, and how sure that is."""
+    return candidate, confidence(known(candidate, []))
+
+
 def known(first: Candidate, rivals: Sequence[Candidate], unknown_beside: bool = False) -> Known:
     """What the confidence in a candidate is made of."""
     facts = set(first.facts)

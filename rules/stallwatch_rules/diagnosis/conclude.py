@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from stallwatch_rules.diagnosis.asked import tell_asked
 from stallwatch_rules.diagnosis.caught import judge_caught
-from stallwatch_rules.diagnosis.causes import Candidate, causal_order, primary
+from stallwatch_rules.diagnosis.causes import Candidate, alone, causal_order, primary
 from stallwatch_rules.diagnosis.endings import (
     SIGTERM,
     came_before,
@@ -30,10 +30,10 @@ from stallwatch_rules.diagnosis.findings import (
     judge_recoveries,
 )
 from stallwatch_rules.diagnosis.firstend import rank_of_end, weigh_first_end
+from stallwatch_rules.diagnosis.inferred import infer, inferred_from
 from stallwatch_rules.diagnosis.kills import weigh_memory
 from stallwatch_rules.diagnosis.missing import all_flights, point_to_missing
 from stallwatch_rules.diagnosis.notes import notes_of
-from stallwatch_rules.diagnosis.restarts import restarts_note, restarts_of
 from stallwatch_rules.diagnosis.servers import is_vllm_server
 from stallwatch_rules.diagnosis.silentexit import ended_silently
 from stallwatch_rules.diagnosis.stood import is_end, show_apart, tell_ends, told_end
@@ -82,8 +82,7 @@ def conclude(
     """The diagnosis of these streams."""
     language = question.language
     lead = leading({key: stream.timelines for key, stream in streams.items()})
-    restarts = restarts_of(streams)
-    steps = StepClock(lead, restarts)
+    steps = StepClock(lead)
     found = collect(streams, catalogue, conditional, steps)
     died = bool(question.failed) or any(
         one.role == "wrapper" and one.followed < RECOVERED_BUT_DIED for one in found
@@ -140,6 +139,12 @@ def conclude(
     beside = bool(exceptions.fatal)
     exceptions.decide(candidates)
     chosen = None if exceptions.are_the_cause else primary(candidates, unknown_beside=beside)
+    if beside and (chosen is None or chosen[0].harm != "fatal" or chosen[0].role == "wrapper"):
+        guess = infer(exceptions, found, catalogue, language)
+        if guess is not None:
+            found.append(guess)
+            candidates.append(guess.candidate())
+            chosen = alone(candidates[-1])
     verdict = verdict_of(chosen, exceptions, found, streams, tracker, question, facts)
     environment = agreed(stream.versions for stream in streams.values())
     by_rule = {one.rule: one for one in found}
@@ -165,8 +170,6 @@ def conclude(
         if finding.rule in TIMEOUTS and not finding.ranks:
             finding.ranks = sorted(reporting(all_flights(streams)))
     diagnosis.notes = notes_of(diagnosis, found, exceptions, streams, tracker, question, clock, by_hand)
-    restarted = restarts_note(restarts, found, exceptions, language)
-    diagnosis.notes += [restarted] if restarted else []
     if parted(diagnosis, question, by_hand=by_hand):
         diagnosis.verdict = "unknown-failure"
     diagnosis.digest = rank_digest(diagnosis, language)
@@ -309,6 +312,7 @@ def _primary(
         captures={name: shown(value) for name, value in (first.captures if first else {}).items()},
         why=why_of(one.page, language),
         fixes=fixes,
+        inferred=inferred_from(one),
     )
 
 

@@ -128,7 +128,9 @@ class Found:
         if first is None or last is None:
             nowhere = Place(None, "", 0, None, self.step, self.note)
             about = place(self.where, self.step) if self.where is not None else nowhere
-            return Finding(self.rule, title, self.role, self.harm, 1, [], about, about, self.note)
+            of = sorted({place.stream[1] for place in self.occurrences if place.stream[1] is not None})
+            count = max(1, self.count)
+            return Finding(self.rule, title, self.role, self.harm, count, of, about, about, self.note)
         ranks = {stream[1] for stream in self.hits}
         return Finding(
             self.rule,
@@ -204,7 +206,6 @@ def _with_steps(hits: RuleHits, stream: StreamReading, clock: StepClock) -> Rule
 
     def placed(match: Match, own_step: int | None) -> Match:
         step = own_step if own_step is not None else clock.at(stream.when(match.line))
-        step = step if step is not None else clock.at_restart(match.line)
         return msgspec.structs.replace(match, step=step)
 
     first, last = placed(hits.first, hits.own_step), placed(hits.last, hits.last_own_step)

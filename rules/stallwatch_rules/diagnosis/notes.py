@@ -38,7 +38,7 @@ def notes_of(
     flights = all_flights(streams)
     progress = diagnosis.progress
     chosen = diagnosis.primary
-    if exceptions.fatal and chosen is not None:
+    if exceptions.fatal and chosen is not None and not chosen.inferred:
         text = exceptions.records()[0]
         name = f"{text.exception}: {text.message}".removesuffix(": ") or "Traceback"
         notes.append(say("unknown-may-be-cause", language, exception=shown(name)))

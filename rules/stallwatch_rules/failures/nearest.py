@@ -1,172 +1,160 @@
-"""The pages whose wording is nearest to a failure that no rule knows: a place to look, no claim."""
+"""The pages whose wording is nearest to a failure that no rule knows."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections import Counter
+from dataclasses import dataclass
 
+from stallwatch_rules.failures.commonwords import COMMON, OF_PYTHON
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import NearPage
 
-THRESHOLD = 0.38  #: below it the words that two texts share are everybody's words
+THRESHOLD = 0.25  #: below it the words that two texts share are everybody's words
 LEAST_WORDS = 3  #: shared words without which the score means nothing
 LEAST_RARITY = 8.5  #: how rare they must be together (natural logarithms): words of many pages are no trace,
 #: unless they are a page's whole title
 MAX_PAGES = 3
 MAX_SCORE = 0.9  #: a page whose own patterns did not fire is never the failure's for certain
 
-_WORD = re.compile(r"[A-Za-z][a-z]+|[A-Z]{2,}(?![a-z])|[\u4e00-\u9fff]{2}")
-#: Words of any failure, and of English: they tell no two failures apart.
-_COMMON = frozenset(
-    [
-        "the",
-        "and",
-        "for",
-        "that",
-        "with",
-        "this",
-        "from",
-        "not",
-        "are",
-        "was",
-        "has",
-        "have",
-        "been",
-        "can",
-        "cannot",
-        "may",
-        "you",
-        "your",
-        "its",
-        "into",
-        "than",
-        "then",
-        "but",
-        "error",
-        "exception",
-        "runtime",
-        "value",
-        "type",
-        "failed",
-        "failure",
-        "fail",
-        "line",
-        "file",
-        "last",
-        "most",
-        "recent",
-        "call",
-        "traceback",
-        "python",
-        "all",
-        "any",
-        "one",
-        "when",
-        "while",
-        "where",
-        "which",
-        "will",
-        "does",
-        "did",
-        "use",
-        "used",
-        "using",
-        "set",
-        "get",
-        "make",
-        "sure",
-        "please",
-        "more",
-        "see",
-    ]
-)
+# What a page must have before all others to be the only one that can be meant. Measured by taking the
+# wordings out of the pages that know them: five in six of the pages named so are the right ones.
+_NAMED_SCORE, _NAMED_MARGIN, _NAMED_RATIO, _NAMED_RARITY = 0.4, 0.2, 1.5, 10.0
 
-#: Words of Python's own messages, which any program's mistakes end in. They tell pages apart where others
-#: agree already, but lead to none.
-_OF_PYTHON = frozenset(
-    [
-        "argument",
-        "arguments",
-        "attribute",
-        "expected",
-        "given",
-        "import",
-        "index",
-        "indices",
-        "int",
-        "integer",
-        "invalid",
-        "iterable",
-        "keyword",
-        "list",
-        "literal",
-        "missing",
-        "module",
-        "name",
-        "none",
-        "object",
-        "operand",
-        "out",
-        "positional",
-        "range",
-        "required",
-        "shape",
-        "str",
-        "string",
-        "subscriptable",
-        "supported",
-        "tuple",
-        "unexpected",
-        "unpack",
-        "unsupported",
-        "values",
-    ]
-)
+_WORD = re.compile(r"[A-Za-z][a-z]+|[A-Z]{2,}(?![a-z])|[\u4e00-\u9fff]{2}")
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*(?:[._:]+\w+)+|[a-z]+[A-Z]\w+|[A-Z][a-z]+[A-Z]\w*")
+_MAX_TEXT = 2000
+_PAIR = 0.5  # what two words in a row count beside the words themselves
+_PYTHON = 0.4  # what a word of Python's own messages counts
+
+
+@dataclass(frozen=True)
+class _Said:
+    """A text's words in a row between blanks, and the text itself, in lower case."""
+
+    words: str
+    text: str
+
+    @classmethod
+    def of(cls, *texts: str) -> _Said:
+        return cls(f" {' '.join(_all_words(*texts))} ", "\n".join(texts).lower())
+
+    def says(self, feature: str) -> bool:
+        return feature[1:] in self.text if feature[0] == "#" else f" {feature} " in self.words
+
+
+@dataclass(frozen=True)
+class _Page:
+    page: RulePage
+    title: frozenset[str]
+    said: tuple[tuple[float, _Said], ...]  #: what a word counts that stands there, the most first
+
+    def weight(self, feature: str) -> float:
+        return next((weight for weight, said in self.said if said.says(feature)), 0.0)
+
+
+@dataclass(frozen=True)
+class _Near:
+    """A page beside a text: what they share, and its share of all that the text says."""
+
+    page: RulePage
+    score: float
+    rarity: float
+    tells: bool  #: whether they share enough words that are not everybody's
 
 
 class Nearest:
     """Finds pages by wording. Made once for a catalogue, and only when a failure is unknown."""
 
     def __init__(self, catalogue: Catalogue) -> None:
-        pages = [page for page in catalogue.pages.values() if page.status != "retired" and page.patterns]
-        self._words = [
-            (page, frozenset(words_of(page.title)), _weights(page))
-            for page in sorted(pages, key=lambda page: page.id)
+        self._pages = [
+            _said_of(page)
+            for page in sorted(catalogue.pages.values(), key=lambda page: page.id)
+            if page.status != "retired" and page.patterns
         ]
-        seen = Counter(word for *_, words in self._words for word in words)
-        self._rarity = {word: math.log(1 + len(pages) / count) for word, count in seen.items()}
-        self._unseen = math.log(1 + len(pages))
 
     def of(self, *texts: str) -> list[NearPage]:
-        """The pages nearest to these texts (exception, message, root), the nearest first; often none."""
-        asked = set(words_of(*texts))
-        whole = sum(self._rarity.get(word, self._unseen) for word in asked)
-        near = []
-        for page, title, words in self._words:
-            shared = asked & words.keys()
-            rarity = sum(self._rarity[word] for word in shared - _OF_PYTHON)
-            if len(shared) < LEAST_WORDS or (rarity < LEAST_RARITY and not asked.issuperset(title)):
-                continue
-            score = sum(self._rarity[word] * words[word] for word in shared) / whole
-            if score >= THRESHOLD:
-                near.append((-score, page.id, page.title))
+        """The pages nearest to these texts (exception, message, root), the nearest first; often none.
+
+        A place to look, and no claim.
+        """
+        near = [one for one in self._near(*texts) if one.score >= THRESHOLD and one.tells]
         return [
-            NearPage(rule, title, round(min(MAX_SCORE, -score), 2))
-            for score, rule, title in sorted(near)[:MAX_PAGES]
+            NearPage(one.page.id, one.page.title, round(min(MAX_SCORE, one.score), 2))
+            for one in near[:MAX_PAGES]
         ]
+
+    def only(self, *texts: str) -> RulePage | None:
+        """The one page that is far nearer than all others; mostly none."""
+        near = self._near(*texts)
+        if len(near) < 2:
+            return None
+        first, other = near[0], near[1].score
+        if first.score < _NAMED_SCORE or first.rarity < _NAMED_RARITY or not first.tells:
+            return None
+        apart = first.score - other >= _NAMED_MARGIN and first.score >= _NAMED_RATIO * other
+        return first.page if apart else None
+
+    def _near(self, *texts: str) -> list[_Near]:
+        """All pages, the nearest first."""
+        weights = {one: [page.weight(one) for page in self._pages] for one in _features(*texts)}
+        rarity = {one: self._rarity(told) * _worth(one) for one, told in weights.items()}
+        whole = sum(rarity.values()) or 1.0
+        near = []
+        for at, page in enumerate(self._pages):
+            told = sum(rarity[one] * weights[one][at] for one in weights)
+            shared = [one for one in weights if weights[one][at] and one[0] != "#" and " " not in one]
+            rare = sum(rarity[one] for one in shared if one not in OF_PYTHON)
+            tells = len(shared) >= LEAST_WORDS and (rare >= LEAST_RARITY or page.title <= weights.keys())
+            near.append(_Near(page.page, told / whole, told, tells))
+        return sorted(near, key=lambda one: (-one.score, one.page.id))
+
+    def _rarity(self, told: list[float]) -> float:
+        return math.log(1 + len(self._pages) / max(1, sum(map(bool, told))))
+
+
+def nearest_in(catalogue: Catalogue) -> Nearest:
+    """The one of this catalogue: a diagnosis asks more than once."""
+    if not _made or _made[0][0] is not catalogue:
+        _made[:] = [(catalogue, Nearest(catalogue))]
+    return _made[0][1]
+
+
+_made: list[tuple[Catalogue, Nearest]] = []
 
 
 def words_of(*texts: str) -> list[str]:
     """The words that tell, in lower case; those inside of identifiers by themselves."""
-    words = (word.lower() for text in texts for word in _WORD.findall(text[:2000]))
-    return [word for word in words if (len(word) > 2 and word not in _COMMON) or word >= "\u4e00"]
+    return [word for word in _all_words(*texts) if word not in COMMON]
 
 
-def _weights(page: RulePage) -> dict[str, float]:
-    """The page's words: those that programs print count in full, those that explain them half."""
-    weights = dict.fromkeys(words_of(page.sections.what, page.sections.why), 0.5)
-    weights.update(dict.fromkeys(words_of(page.title, page.id.replace("-", " ")), 0.8))
-    weights.update(dict.fromkeys(words_of(*page.fires), 1.0))
-    return weights
+def _all_words(*texts: str) -> list[str]:
+    words = (word.lower() for text in texts for word in _WORD.findall(text[:_MAX_TEXT]))
+    return [word for word in words if len(word) > 2 or word >= "\u4e00"]
+
+
+def _features(*texts: str) -> list[str]:
+    """Words, two words in a row (with a blank between), and identifiers as they are (behind a ``#``)."""
+    found = dict.fromkeys(words_of(*texts))
+    for text in texts:
+        words = _all_words(text)
+        found.update(dict.fromkeys(f"{one} {other}" for one, other in itertools.pairwise(words)))
+        found.update(dict.fromkeys(f"#{name.lower()}" for name in _IDENTIFIER.findall(text[:_MAX_TEXT])))
+    return list(found)
+
+
+def _worth(feature: str) -> float:
+    if " " in feature:
+        return _PAIR
+    return _PYTHON if feature in OF_PYTHON else 1.0
+
+
+def _said_of(page: RulePage) -> _Page:
+    """What the page says: what programs print counts in full, what explains it half."""
+    printed = _Said.of(*(line for one in page.fires for line in one.split("\n")))
+    named = _Said.of(page.title, page.id.replace("-", " "))
+    explained = _Said.of(page.sections.what, page.sections.why)
+    said = ((1.0, printed), (0.8, named), (0.5, explained))
+    return _Page(page, frozenset(words_of(page.title)), said)

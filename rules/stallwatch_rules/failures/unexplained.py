@@ -46,9 +46,9 @@ def complete(
     new = new_lines(streams, baseline)
     diagnosis.new_lines = [one for one in new if (one.first.file, one.first.line) not in told]
     if diagnosis.unknown:
-        from stallwatch_rules.failures.nearest import Nearest
+        from stallwatch_rules.failures.nearest import nearest_in
 
-        nearest = Nearest(catalogue)
+        nearest = nearest_in(catalogue)
         for one in diagnosis.unknown[:MAX_LOOKED_UP]:
             one.nearest = nearest.of(one.exception, one.message, one.root)
     return diagnosis

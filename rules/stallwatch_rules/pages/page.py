@@ -22,7 +22,7 @@ from stallwatch_rules.records import Harm, Role
 if TYPE_CHECKING:
     from stallwatch_rules.pages.frontmatter import Matter
 
-__all__ = ["EmittedBy", "PageError", "RulePage", "Sections", "Status", "parse_page"]
+__all__ = ["EmittedBy", "PageError", "RaisedIn", "RulePage", "Sections", "Status", "parse_page"]
 
 Status = Literal["stable", "incubating", "retired"]
 
@@ -38,6 +38,17 @@ class EmittedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     level: str = ""  #: INFO, WARNING, ERROR, exception, print, …
     ranks: str = ""  #: "all", "0", "one per node", …
     visible: str = ""  #: how to make it visible where it is silent
+
+
+class RaisedIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Code in which an exception is of this page's kind, whatever its words; see ``failures.places``."""
+
+    file: str = ""  #: as its package calls it: ``torch/amp/grad_scaler.py``; a folder ends with a slash.
+    #: Empty: anywhere, for exceptions that are named with their modules
+    functions: list[str] = []  #: empty: any of the file's
+    exceptions: list[str] = []  #: class names, with their modules where that tells more; empty: any
+    message: str = ""  #: a pattern that must be found in the exception's message
+    below: bool = False  #: also what is raised in what it calls; else it must be the innermost call
 
 
 class Sections(msgspec.Struct, frozen=True):
@@ -76,6 +87,9 @@ class RulePage(msgspec.Struct, frozen=True):
     path: str
     fires_at: list[int] = []  #: the page's line of each sample's fence
     quiet_at: list[int] = []
+    raised_in: list[
+        RaisedIn
+    ] = []  #: where exceptions of this kind are raised, for wordings that no pattern knows
 
     @property
     def judged(self) -> bool:
@@ -97,6 +111,7 @@ class _Front(msgspec.Struct, forbid_unknown_fields=True):
     unless: list[str] = []
     explains: list[str] = []
     emitted_by: list[EmittedBy] = []
+    raised_in: list[RaisedIn] = []
     probe: str | None = None
     references: list[str] = []
 
@@ -156,6 +171,7 @@ def parse_page(text: str, path: str, *, quick: bool = False, chinese: bool = Tru
         path=path,
         fires_at=[sample.line for sample in body.fires],
         quiet_at=[sample.line for sample in body.quiet],
+        raised_in=front.raised_in,
     )
 
 
@@ -190,6 +206,16 @@ def _front_problems(front: _Front, matter: Matter, path: str, quick: bool) -> It
             fault = pattern_fault(pattern, quick=quick)
             if fault is not None:
                 yield at(f"{key}[{index}] {pattern!r}: {fault.message}", fault.remedy, key, index)
+    for index, one in enumerate(front.raised_in):
+        keys = ("raised_in", index)
+        if not one.file and not (one.exceptions and all("." in name for name in one.exceptions)):
+            remedy = "name the library's file, or exceptions with their modules"
+            yield at("a place needs a file, as torch/amp/grad_scaler.py", remedy, *keys)
+        if not (one.functions or one.exceptions or one.message):
+            yield at("a whole file is no place", "name functions, exceptions, or a message's pattern", *keys)
+        fault = pattern_fault(one.message, quick=quick) if one.message else None
+        if fault is not None:
+            yield at(f"message {one.message!r}: {fault.message}", fault.remedy, *keys)
     if not front.patterns and front.unless:
         yield at("unless needs patterns", "give patterns, or drop unless", "patterns")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stallwatch_rules.text.endingsentences import OF_ENDINGS
+from stallwatch_rules.text.unknownsentences import OF_UNKNOWN
 
 SENTENCES: dict[str, tuple[str, str]] = {
     "advancing": (
@@ -321,11 +322,8 @@ SENTENCES: dict[str, tuple[str, str]] = {
         "It ends in an evaluation: if the run is still up and stands there, see evaluation-hang.",
         "最后的动静是一次评估：如果训练还在运行却停在那里，请看 evaluation-hang。",
     ),
-    "unknown-may-be-cause": (
-        "An exception that no rule knows may be the cause: {exception}.",
-        "规则库未收录的异常可能才是原因：{exception}。",
-    ),
     **OF_ENDINGS,
+    **OF_UNKNOWN,
     "no-rule": (
         "The command failed, and nothing in its log says why.",
         "命令失败了，但日志没有说明原因。",

@@ -1,0 +1,113 @@
+"""A page for an exception that no rule knows: by the code that raised it, else by its words.
+
+Asked only where such an exception ended the run and no rule names a cause. What is found is a guess that
+says so: its confidence is low, its note says from what it was concluded, and the exception stays among the
+unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stallwatch_rules.diagnosis.causes import Occurrence
+from stallwatch_rules.diagnosis.exceptions import Exceptions, Unknown
+from stallwatch_rules.diagnosis.findings import Found
+from stallwatch_rules.failures.places import page_of_place
+from stallwatch_rules.failures.raised import Frame, Raised
+from stallwatch_rules.judgements.conclusions import STANDSTILLS
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.pages.page import RulePage
+from stallwatch_rules.records import Inferred
+from stallwatch_rules.text.reported import earliest
+from stallwatch_rules.text.sentences import say
+
+PLACE, WORDS = "inferred-place", "inferred-words"  #: facts of ``confidence``, and keys of sentences
+MAX_LOOKED_UP = 5  #: different exceptions whose places are looked up
+_WHERE_PARTS = 4  # of a path: a library's file with its package
+
+
+def infer(
+    exceptions: Exceptions, found: Sequence[Found], catalogue: Catalogue, language: str
+) -> Found | None:
+    """The finding of the page that an unknown exception belongs to, where one is clear enough."""
+    fatal = [one for one in exceptions.fatal if not one.timed_out and not one.peer_gone]
+    if not fatal:
+        return None
+    told = {one.rule for one in found}  # of these the log has words, and they were weighed
+    pages = [page for page in catalogue.pages.values() if _may_be(page) and page.id not in told]
+    kinds = _kinds(fatal)
+    for same in kinds[:MAX_LOOKED_UP]:
+        placed = page_of_place(same[0].seen.raised, pages)
+        if placed is not None:
+            where = _where(placed[1]) if placed[1] is not None else same[0].seen.raised.exception
+            return _found(placed[0], same, say(PLACE, language, where=where), PLACE, placed[1])
+    raised = kinds[0][0].seen.raised
+    page = _by_words(raised, catalogue) if raised.message else None
+    if page is None or page not in pages:
+        return None
+    return _found(page, kinds[0], say(WORDS, language), WORDS, None)
+
+
+def inferred_from(one: Found) -> Inferred:
+    """From what a finding was concluded, for the report."""
+    if PLACE in one.facts:
+        return "place"
+    return "words" if WORDS in one.facts else ""
+
+
+def _may_be(page: RulePage) -> bool:
+    """Whether an exception can be this page's: what ends a run, and is no standstill."""
+    ends = page.harm == "fatal" and page.role in ("cause", "symptom")
+    return ends and page.status != "retired" and bool(page.patterns) and page.id not in STANDSTILLS
+
+
+def _kinds(fatal: list[Unknown]) -> list[list[Unknown]]:
+    """The same exception on several ranks together; the earliest first, whatever was read first."""
+    groups: dict[tuple[str, str], list[Unknown]] = {}
+    for one in fatal:
+        raised = one.seen.raised
+        groups.setdefault((raised.exception, raised.message), []).append(one)
+    left = list(groups.values())
+    ordered: list[list[Unknown]] = []
+    while left:
+        first = earliest(one.seen.raised.line for group in left for one in group)
+        group = next(g for g in left if any(one.seen.raised.line is first for one in g))
+        group.sort(key=lambda one: one.seen.raised.line is not first)
+        ordered.append(group)
+        left.remove(group)
+    return ordered
+
+
+def _by_words(raised: Raised, catalogue: Catalogue) -> RulePage | None:
+    from stallwatch_rules.failures.nearest import nearest_in  # here: few diagnoses need it
+
+    return nearest_in(catalogue).only(raised.exception, raised.message, raised.root)
+
+
+def _found(page: RulePage, same: list[Unknown], note: str, fact: str, call: Frame | None) -> Found:
+    ordered = sorted(same, key=lambda one: (one.stream[0], one.stream[1] is None, one.stream[1] or 0))
+    places = [Occurrence(one.stream, one.index, one.time, one.seen.raised.step) for one in ordered]
+    raised = same[0].seen.raised
+    return Found(
+        page,
+        {},
+        tuple(
+            sorted(places, key=lambda place: (place.stream[0], place.stream[1] is None, place.stream[1] or 0))
+        ),
+        0,
+        "fatal",
+        page.role,
+        note=note,
+        count=sum(one.seen.count for one in same),
+        facts={fact},
+        proof=[str(call)] if call is not None else [],
+        where=raised.line,
+        step=raised.step,
+    )
+
+
+def _where(call: Frame) -> str:
+    parts = call.path.replace("\\", "/").split("/")
+    packages = [at for at, part in enumerate(parts) if part in ("site-packages", "dist-packages")]
+    path = "/".join(parts[packages[-1] + 1 :] if packages else parts[-_WHERE_PARTS:])
+    return f"{path}, {call.name}" if call.name else path

@@ -1,0 +1,208 @@
+"""Exceptions that no rule knows: told by the code that raised them, or by words that only one page has."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stallwatch_rules.failures.places import page_of_place
+from stallwatch_rules.failures.raised import Frame, Mark, Raised
+from stallwatch_rules.matching.matcher import Matcher, lines_of
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.pages.page import RaisedIn, RulePage
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis, Line
+
+Read = Callable[..., Diagnosis]
+
+SITE = "/opt/env/lib/python3.11/site-packages"
+
+
+def traceback(exception: str, *frames: tuple[str, str], rank: str = "") -> str:
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "/srv/me/train.py", line 9, in <module>',
+        "    main()",
+    ]
+    for path, name in frames:
+        lines += [f'  File "{path}", line 7, in {name}', "    call()"]
+    return "".join(f"{rank}{line}\n" for line in (*lines, exception))
+
+
+@pytest.fixture
+def read(catalogue: Catalogue, matcher: Matcher) -> Read:
+    def diagnose(text: str, failed: bool | None = None) -> Diagnosis:
+        reading = RunReading(catalogue, matcher)
+        reading.feed(lines_of(text))
+        return reading.diagnose(failed=failed)
+
+    return diagnose
+
+
+@pytest.mark.parametrize(
+    ("exception", "frames", "rule"),
+    [
+        (
+            "ValueError: there are reduced-precision gradients here",
+            [("torch/amp/grad_scaler.py", "unscale_"), ("torch/amp/grad_scaler.py", "_unscale_grads_")],
+            "fp16-unscale-error",
+        ),
+        (
+            "ValueError: nobody has said which one this is",
+            [("torch/distributed/rendezvous.py", "_env_rendezvous_handler")],
+            "env-rendezvous-missing-variable",
+        ),
+        (
+            "KeyError: 'stage'",
+            [("deepspeed/checkpoint/ds_to_universal.py", "main"), ("deepspeed/checkpoint/odd.py", "get")],
+            "universal-checkpoint-error",
+        ),
+        ("deepspeed.runtime.zero.utils.ZeRORuntimeException: odd", [], "checkpoint-world-size-mismatch"),
+        (
+            "safetensors_rust.SafetensorError: over quota",
+            [("safetensors/torch.py", "save_file")],
+            "disk-full-checkpoint",
+        ),
+    ],
+)
+def test_the_code_that_raised_it_tells_what_it_was(
+    exception: str, frames: list[tuple[str, str]], rule: str, read: Read
+) -> None:
+    diagnosis = read(traceback(exception, *((f"{SITE}/{path}", name) for path, name in frames)))
+    primary = diagnosis.primary
+    assert primary is not None
+    assert (diagnosis.verdict, primary.rule, primary.inferred) == ("failed", rule, "place")
+    assert primary.confidence <= 0.6
+    assert primary.evidence[0] == exception
+    (finding,) = diagnosis.findings
+    assert "no rule knows its wording" in finding.note
+    assert frames[0][0] in finding.note if frames else "ZeRORuntimeException" in finding.note
+    assert diagnosis.unknown[0].exception == exception.partition(":")[0], "the exception itself stays"
+    assert not any("may be the cause" in note for note in diagnosis.notes)
+
+
+@pytest.mark.parametrize(
+    ("exception", "path", "name"),
+    [
+        ("TypeError: there are reduced-precision gradients", "torch/amp/grad_scaler.py", "_unscale_grads_"),
+        ("ValueError: there are reduced-precision gradients", "torch/amp/grad_scaler.py", "step"),
+        ("ValueError: there are reduced-precision gradients", "other/amp/grad_scaler.py", "_unscale_grads_"),
+    ],
+)
+def test_another_exception_function_or_file_is_no_such_place(
+    exception: str, path: str, name: str, read: Read
+) -> None:
+    diagnosis = read(traceback(exception, (f"{SITE}/{path}", name)))
+    assert (diagnosis.verdict, diagnosis.primary) == ("unknown-failure", None)
+
+
+def test_what_a_place_calls_counts_only_where_its_page_says_so(read: Read) -> None:
+    inner = [(f"{SITE}/torch/amp/grad_scaler.py", "_unscale_grads_"), ("/srv/me/model.py", "hook")]
+    assert read(traceback("ValueError: no such luck", *inner)).primary is None
+
+
+def test_words_of_one_page_alone_name_it_with_less_confidence(read: Read) -> None:
+    text = "ValueError: Free memory on device cuda (8.0/64.0 GiB) at startup is below the desired utilization"
+    diagnosis = read(traceback(text))
+    primary = diagnosis.primary
+    assert primary is not None
+    assert (diagnosis.verdict, primary.rule, primary.inferred) == (
+        "failed",
+        "vllm-kv-cache-no-memory",
+        "words",
+    )
+    assert primary.confidence <= 0.4
+
+
+@pytest.mark.parametrize(
+    "exception",
+    [
+        "KeyError: 'colour'",
+        "ValueError: the recipe needs more salt than the kitchen holds",
+        "AttributeError: 'NoneType' object has no attribute 'shape'",
+        "IndexError: list index out of range",
+        "RuntimeError: the model weights cannot be saved at this step",
+        "AssertionError",
+    ],
+)
+def test_a_programs_own_mistakes_stay_unknown(exception: str, read: Read) -> None:
+    diagnosis = read(traceback(exception, ("/srv/me/data.py", "load")))
+    assert (diagnosis.verdict, diagnosis.primary) == ("unknown-failure", None)
+
+
+UNSCALE = traceback("ValueError: reduced gradients", (f"{SITE}/torch/amp/grad_scaler.py", "_unscale_grads_"))
+
+
+def test_nothing_is_guessed_of_a_run_that_ended_well_or_went_on(read: Read) -> None:
+    assert read(UNSCALE, failed=False).primary is None
+    steps = "".join(f"step {n}/40 loss 0.{n}\n" for n in range(10, 40))
+    assert read(steps[:60] + UNSCALE + steps).verdict == "healthy"
+
+
+def test_a_rule_that_knows_the_words_comes_before_a_guess(read: Read) -> None:
+    oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity"
+    primary = read(oom + " of 79.15 GiB of which 1.00 GiB is free.\n" + UNSCALE).primary
+    assert primary is not None
+    assert (primary.rule, primary.inferred) == ("cuda-oom", "")
+
+
+def test_a_guess_takes_the_place_of_a_launchers_summary_and_names_its_ranks(read: Read) -> None:
+    ranks = "".join(
+        traceback(
+            "ValueError: odd", (f"{SITE}/torch/amp/grad_scaler.py", "_unscale_grads_"), rank=f"[rank{n}]: "
+        )
+        for n in (3, 1)
+    )
+    summary = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+    diagnosis = read(ranks + summary)
+    assert diagnosis.primary is not None
+    assert diagnosis.primary.rule == "fp16-unscale-error"
+    first, *rest = diagnosis.findings
+    assert (first.rule, first.ranks, first.count) == ("fp16-unscale-error", [1, 3], 2)
+    assert [one.rule for one in rest] == ["torchrun-child-failed"]
+
+
+def page_with(catalogue: Catalogue, rule: str, *places: RaisedIn) -> RulePage:
+    return msgspec.structs.replace(catalogue.pages[rule], raised_in=list(places))
+
+
+def test_the_innermost_place_wins_and_a_message_before_it(catalogue: Catalogue) -> None:
+    outer = page_with(catalogue, "cuda-oom", RaisedIn("a/b.py", ["f"], below=True))
+    inner = page_with(catalogue, "npu-oom", RaisedIn("a/c.py", ["g"]))
+    said = page_with(catalogue, "dtype-mismatch", RaisedIn("a/", message="no (?:luck|way)", below=True))
+    line = Line("ValueError: no luck", "x", 1)
+    calls = [Frame("/lib/a/b.py", 1, "f"), Frame("C:\\lib\\a\\c.py", 2, "Some.g")]
+    raised = Raised("ValueError", "no luck", line, Mark(), calls)
+    assert page_of_place(raised, [outer, inner]) == (inner, calls[1])
+    assert page_of_place(raised, [outer, inner, said]) == (said, calls[1])
+    same = page_with(catalogue, "cuda-oom", RaisedIn("a/c.py", ["g"]))
+    assert page_of_place(raised, [same, inner]) is None, "two pages say the same"
+
+
+def test_places_in_installed_packages_are_there(catalogue: Catalogue) -> None:
+    """What has moved would never be found again; a page may name older places beside its present one."""
+    gone = []
+    for page in catalogue.pages.values():
+        known = [found for one in page.raised_in if one.file for found in [_found(one)] if found is not None]
+        if known and not any(known):
+            gone.append(page.id)
+    assert not gone
+
+
+def _found(place: RaisedIn) -> bool | None:
+    package, _, inside = place.file.partition("/")
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    file = Path(spec.submodule_search_locations[0], inside)
+    if not file.exists():
+        return False
+    source = file.read_text(encoding="utf-8") if file.is_file() else ""
+    return not place.functions or any(
+        re.search(rf"def {re.escape(name)}\b", source) for name in place.functions
+    )
