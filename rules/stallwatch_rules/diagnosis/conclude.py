@@ -34,6 +34,7 @@ from stallwatch_rules.diagnosis.inferred import infer, inferred_from
 from stallwatch_rules.diagnosis.kills import weigh_memory
 from stallwatch_rules.diagnosis.missing import all_flights, point_to_missing
 from stallwatch_rules.diagnosis.notes import notes_of
+from stallwatch_rules.diagnosis.restarts import restarts_note, restarts_of
 from stallwatch_rules.diagnosis.servers import is_vllm_server
 from stallwatch_rules.diagnosis.silentexit import ended_silently
 from stallwatch_rules.diagnosis.stood import is_end, show_apart, tell_ends, told_end
@@ -82,7 +83,8 @@ def conclude(
     """The diagnosis of these streams."""
     language = question.language
     lead = leading({key: stream.timelines for key, stream in streams.items()})
-    steps = StepClock(lead)
+    restarts = restarts_of(streams)
+    steps = StepClock(lead, restarts)
     found = collect(streams, catalogue, conditional, steps)
     died = bool(question.failed) or any(
         one.role == "wrapper" and one.followed < RECOVERED_BUT_DIED for one in found
@@ -170,6 +172,8 @@ def conclude(
         if finding.rule in TIMEOUTS and not finding.ranks:
             finding.ranks = sorted(reporting(all_flights(streams)))
     diagnosis.notes = notes_of(diagnosis, found, exceptions, streams, tracker, question, clock, by_hand)
+    restarted = restarts_note(restarts, found, exceptions, language)
+    diagnosis.notes += [restarted] if restarted else []
     if parted(diagnosis, question, by_hand=by_hand):
         diagnosis.verdict = "unknown-failure"
     diagnosis.digest = rank_digest(diagnosis, language)

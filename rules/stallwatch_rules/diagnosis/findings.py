@@ -206,6 +206,7 @@ def _with_steps(hits: RuleHits, stream: StreamReading, clock: StepClock) -> Rule
 
     def placed(match: Match, own_step: int | None) -> Match:
         step = own_step if own_step is not None else clock.at(stream.when(match.line))
+        step = step if step is not None else clock.at_restart(match.line)
         return msgspec.structs.replace(match, step=step)
 
     first, last = placed(hits.first, hits.own_step), placed(hits.last, hits.last_own_step)
