@@ -14,7 +14,7 @@ import pytest
 
 from stallwatch_exporter.probe.api import Probe
 from stallwatch_exporter.probe.layout import CAPACITY, FIELDS, Header, pack_header, record_struct
-from stallwatch_exporter.probe.ring import RingWriter
+from stallwatch_exporter.probe.ring import Draft, RingWriter
 from stallwatch_exporter.rings.probing import BOOTSTRAP, Probing, make_folder, with_probe
 
 
@@ -159,10 +159,10 @@ def test_rings_of_ranks_that_are_gone_are_not_held_open(tmp_path: Path) -> None:
     here, dead = ring_of(tmp_path, 0, os.getpid()), ring_of(tmp_path, 1, gone.pid)
     probing, mapped = Probing(tmp_path), open_rings(tmp_path)
     for ring in (here, dead):
-        ring.write(1.0, [1.0] * len(FIELDS))
+        ring.write(1.0, Draft())
     assert len(probing.read()) == 2
     assert open_rings(tmp_path) == mapped + 1
-    dead.write(2.0, [2.0] * len(FIELDS))  # a process whose number means another one here: it is heard still
+    dead.write(2.0, Draft())  # a process whose number means another one here: it is heard still
     assert [record.rank for record in probing.read()] == [1]
     assert open_rings(tmp_path) == mapped + 1
 
@@ -224,16 +224,26 @@ def test_that_the_last_rank_is_gone_is_told_once(tmp_path: Path) -> None:
         "import sys, pathlib\nfrom stallwatch_exporter.probe.api import Probe\n"
         "Probe(pathlib.Path(sys.argv[1]), {'RANK': '0'}).announce()\nprint(flush=True); input()\n"
     )
-    rank = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdin=-1, stdout=-1)
-    assert rank.stdout is not None
-    rank.stdout.readline()
+
+    def ranked() -> subprocess.Popen[bytes]:
+        rank = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdin=-1, stdout=-1)
+        assert rank.stdout is not None
+        rank.stdout.readline()
+        return rank
+
+    rank = ranked()
     probing = Probing(tmp_path)
     (record,) = probing.read()
     assert record.values["phase"] == 0.0  # init
     assert not probing.just_left()
     rank.kill()
     rank.wait()
+    again = ranked()  # at once, by a launcher
+    list(probing.read())
     assert [probing.just_left(), probing.just_left()] == [True, False]
+    again.kill()
+    again.wait()
+    assert probing.just_left()
 
 
 def test_rings_of_a_killed_agent_go_and_those_of_another_container_stay(tmp_path: Path) -> None:

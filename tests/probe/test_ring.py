@@ -13,6 +13,7 @@ import pytest
 from stallwatch_exporter.probe.layout import (
     COUNTERS_AT,
     FIELDS,
+    FIRST,
     HEADER_SIZE,
     Header,
     LayoutProblem,
@@ -20,7 +21,7 @@ from stallwatch_exporter.probe.layout import (
     record_struct,
     unpack_header,
 )
-from stallwatch_exporter.probe.ring import RingWriter
+from stallwatch_exporter.probe.ring import Draft, RingWriter
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.rings.reader import RingReader
 
@@ -29,6 +30,13 @@ NAN = float("nan")
 
 def writer(tmp_path: Path, capacity: int = 8, rank: int = 3) -> RingWriter:
     return RingWriter(tmp_path / "3-1-1.ring", rank, 1, fields=("step", "loss"), capacity=capacity)
+
+
+def drafted(values: list[float]) -> Draft:
+    draft = Draft(len(values))
+    for place, value in enumerate(values, FIRST):
+        draft.cells[place] = value
+    return draft
 
 
 def test_the_header_says_who_writes_what(tmp_path: Path) -> None:
@@ -47,8 +55,8 @@ def test_the_header_has_room_for_all_fields() -> None:
 def test_records_are_read_once_and_what_was_not_told_is_absent(tmp_path: Path) -> None:
     ring = writer(tmp_path)
     reader = RingReader(ring.path)
-    ring.write(10.0, [1.0, NAN])
-    ring.write(11.0, [2.0, 0.5])
+    ring.write(10.0, drafted([1.0, NAN]))
+    ring.write(11.0, drafted([2.0, 0.5]))
     first = reader.read()
     assert [(each.time, each.values) for each in first.records] == [
         (10.0, {"step": 1.0}),
@@ -56,7 +64,7 @@ def test_records_are_read_once_and_what_was_not_told_is_absent(tmp_path: Path) -
     ]
     assert first.lost == 0
     assert reader.read().records == []
-    ring.write(12.0, [3.0, NAN])
+    ring.write(12.0, drafted([3.0, NAN]))
     assert [each.values["step"] for each in reader.read().records] == [3.0]
 
 
@@ -64,7 +72,7 @@ def test_records_that_were_overwritten_unread_are_counted(tmp_path: Path) -> Non
     ring = writer(tmp_path, capacity=8)
     reader = RingReader(ring.path)
     for step in range(1, 21):
-        ring.write(float(step), [float(step), NAN])
+        ring.write(float(step), drafted([float(step), NAN]))
     batch = reader.read()
     steps = [each.values["step"] for each in batch.records]
     # The oldest place is the one that the writer may be writing into at this moment.
@@ -76,14 +84,14 @@ def test_records_that_were_overwritten_unread_are_counted(tmp_path: Path) -> Non
 def test_records_overwritten_while_they_are_read_are_not_believed(tmp_path: Path) -> None:
     ring = writer(tmp_path, capacity=8)
     for step in range(1, 7):
-        ring.write(float(step), [float(step), NAN])
+        ring.write(float(step), drafted([float(step), NAN]))
     reader = RingReader(ring.path)
     slots = reader._slots
 
     def slow(first: int, last: int) -> bytes:
         data = slots(first, last)
         for step in range(7, 12):  # meanwhile
-            ring.write(float(step), [float(step), NAN])
+            ring.write(float(step), drafted([float(step), NAN]))
         return data
 
     reader._slots = slow  # type: ignore[method-assign]
@@ -95,15 +103,15 @@ def test_records_overwritten_while_they_are_read_are_not_believed(tmp_path: Path
 def test_a_record_that_the_counter_has_not_reached_is_not_there(tmp_path: Path) -> None:
     """A rank killed between its record and the counter leaves a record that may be torn."""
     ring = writer(tmp_path)
-    ring.write(1.0, [1.0, NAN])
+    ring.write(1.0, drafted([1.0, NAN]))
     record_struct(("step", "loss")).pack_into(ring._map, HEADER_SIZE + 32, 2, 2.0, 2.0, NAN)
     assert [each.number for each in RingReader(ring.path).read().records] == [1]
 
 
 def test_a_slot_with_another_number_is_lost(tmp_path: Path) -> None:
     ring = writer(tmp_path)
-    ring.write(1.0, [1.0, NAN])
-    ring.write(2.0, [2.0, NAN])
+    ring.write(1.0, drafted([1.0, NAN]))
+    ring.write(2.0, drafted([2.0, NAN]))
     ring._map[HEADER_SIZE] = 77
     batch = RingReader(ring.path).read()
     assert [each.number for each in batch.records] == [2]
@@ -132,7 +140,7 @@ def test_a_file_that_is_no_ring_is_refused(tmp_path: Path, content: bytes) -> No
 def test_a_ring_cut_short_under_the_reader_ends_nobody(tmp_path: Path) -> None:
     ring = writer(tmp_path)
     reader = RingReader(ring.path)
-    ring.write(1.0, [1.0, NAN])
+    ring.write(1.0, drafted([1.0, NAN]))
     os.truncate(ring.path, HEADER_SIZE + 4)
     batch = reader.read()
     assert batch.records == [] and batch.lost == 1
@@ -143,9 +151,9 @@ def test_a_ring_cut_short_under_the_reader_ends_nobody(tmp_path: Path) -> None:
 def test_what_a_killed_rank_wrote_is_there(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys; from pathlib import Path\n"
-        "from stallwatch_exporter.probe.ring import RingWriter\n"
-        "ring = RingWriter(Path(sys.argv[1]), 0, fields=('step',), capacity=8)\n"
-        "for step in range(1, 4): ring.write(float(step), [float(step)])\n"
+        "from stallwatch_exporter.probe.ring import Draft, RingWriter\n"
+        "ring, draft = RingWriter(Path(sys.argv[1]), 0, fields=('step',), capacity=8), Draft(1)\n"
+        "for step in range(1, 4): draft.cells[2] = step; ring.write(float(step), draft)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     path = tmp_path / "0-9-9.ring"
@@ -182,20 +190,20 @@ def test_what_was_counted_after_the_last_step_outlives_the_rank(
 def test_a_pending_record_that_is_half_written_is_not_there(tmp_path: Path) -> None:
     ring = writer(tmp_path, capacity=8)
     for step in range(1, 10):
-        ring.write(float(step), [float(step), NAN])
+        ring.write(float(step), drafted([float(step), NAN]))
     reader = RingReader(ring.path)
     reader.read()
-    ring.pend(10.0, [NAN, 0.5])
+    ring.pend(10.0, drafted([NAN, 0.5]))
     record_struct(("step", "loss")).pack_into(
         ring._map, HEADER_SIZE + 32, 0, 10.5, NAN, 0.25
     )  # no number yet
     assert reader.read().records == []
-    ring.pend(11.0, [NAN, 0.125])
+    ring.pend(11.0, drafted([NAN, 0.125]))
     assert [(each.number, each.time, each.values) for each in reader.read().records] == [
         (10, 11.0, {"loss": 0.125})
     ]
     assert reader.read().records == []
-    ring.write(12.0, [10.0, NAN])
+    ring.write(12.0, drafted([10.0, NAN]))
     assert [(each.number, each.time) for each in reader.read().records] == [(10, 12.0)]
     assert reader.read().lost == 0
 

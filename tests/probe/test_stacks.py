@@ -14,8 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stallwatch_exporter.probe.layout import FIELDS
-from stallwatch_exporter.probe.ring import RingWriter
+from stallwatch_exporter.probe.ring import Draft, RingWriter
 from stallwatch_exporter.probe.stacks import ANSWER, ASK, FAULT, SIGNAL, free_signal
 from stallwatch_exporter.stacks import asking, gathering, processes
 from stallwatch_exporter.stacks.localranks import LocalRank, local_ranks
@@ -243,10 +242,10 @@ def test_ranks_of_an_attempt_that_was_over_are_missed_by_nobody(tmp_path: Path) 
     ended.wait()
     began = time.time() - 100
     ring = RingWriter(tmp_path / f"0-{ended.pid}-{int(began * 1e9)}.ring", 0)
-    ring.write(began + 50, [0.0] * len(FIELDS))
+    ring.write(began + 50, Draft())
     with rank(tmp_path) as one:
         assert [(each.rank, each.ended) for each in local_ranks(tmp_path, None)] == [(3, False)]
-        ring.write(time.time(), [0.0] * len(FIELDS))  # it lived on beside the other, and ended
+        ring.write(time.time(), Draft())  # it lived on beside the other, and ended
         assert [(each.rank, each.ended) for each in local_ranks(tmp_path, None)] == [(0, True), (3, False)]
         one.go_on()
 

@@ -15,24 +15,23 @@ from typing import Any
 from .devices import Reading
 from .events import EventFile
 from .launched import ranks
-from .layout import DROPPED_EVENTS, DROPPED_RECORDS, FAULTS, FIELDS, PASSING, PHASES
-from .ring import RingWriter
+from .layout import DROPPED_EVENTS, DROPPED_RECORDS, FAULTS, FIELDS, FIRST, PASSING, PHASES
+from .ring import Draft, RingWriter
 
 FOLDER_VARIABLE = "STALLWATCH_PROBE_DIR"  #: where the rings are made; set by ``stallwatch run``
 SWITCH_VARIABLE = "STALLWATCH_PROBE"  #: "0" switches the probe off
 SAMPLE_SECONDS = 1.0  #: costly readings are taken at most this often
 
 Clock = Callable[[], float]  # Unix seconds
-_NAN = float("nan")
-_INDEX = {name: place for place, name in enumerate(FIELDS)}
+_INDEX = {name: place for place, name in enumerate(FIELDS, FIRST)}
 _STEP, _SECONDS, _PHASE = _INDEX["step"], _INDEX["step_seconds"], _INDEX["phase"]
 _LOSS, _GRAD_NORM, _TOLD_NAN = _INDEX["loss"], _INDEX["grad_norm"], _INDEX["told_nan"]
 _LEARNING_RATE, _LOSS_SCALE = _INDEX["learning_rate"], _INDEX["loss_scale"]
 _TARGET, _SKIPPED, _BEATS = _INDEX["target_steps"], _INDEX["skipped_steps"], _INDEX["beats"]
 _ALLOCATED, _RESERVED = _INDEX["memory_allocated_bytes"], _INDEX["memory_reserved_bytes"]
 _PEAK, _RESIDENT = _INDEX["memory_peak_bytes"], _INDEX["resident_bytes"]
-_FLEETING = len(PASSING)
-_NOTHING = (_NAN,) * _FLEETING
+_FLEETING = FIRST + len(PASSING)
+_NOTHING = Draft(len(PASSING)).cells[FIRST:]
 _INIT, _TRAIN = float(PHASES.index("init")), float(PHASES.index("train"))
 
 
@@ -53,7 +52,8 @@ class Probe:
         self._events: EventFile | None = None
         self._off = folder is None
         self.is_rank = "RANK" in self._environ or "LOCAL_RANK" in self._environ  #: a launcher says so
-        self._row = [_NAN] * len(FIELDS)
+        self._draft = Draft()
+        self._row = self._draft.cells
         self._waiting: dict[str, Reading] = {}
         self._stepped_at: float | None = None
         self._written_at = self._sampled_at = 0.0
@@ -65,7 +65,6 @@ class Probe:
     def step(
         self,
         number: float | None = None,
-        *,
         loss: Any = None,
         grad_norm: Any = None,
         learning_rate: Any = None,
@@ -80,63 +79,53 @@ class Probe:
     ) -> None:
         """A training step is done. Each value is a field of ``layout``: a number, or a tensor that holds one.
 
-        Without `number` the steps are counted. The usual fields are written out one by one, because a dict
-        and a loop over it take half as long again (``make bench-probe``).
+        Without `number` the steps are counted. The usual fields are written out, as a dict and a loop over it
+        take half as long again, and not keyword-only: Python looks up the defaults of such by their names.
         """
         if self._off or not (self._take_turn(0, False) or self._too_late()):
             return
         try:
             row = self._row
-            if loss is not None:
-                if type(loss) is float and loss == loss:
-                    row[_LOSS] = loss
-                else:
-                    self._take_one("loss", loss)
-            if grad_norm is not None:
-                if type(grad_norm) is float and grad_norm == grad_norm:
-                    row[_GRAD_NORM] = grad_norm
-                else:
-                    self._take_one("grad_norm", grad_norm)
-            if learning_rate is not None:
-                if type(learning_rate) is float:
-                    row[_LEARNING_RATE] = learning_rate
-                else:
-                    self._take_one("learning_rate", learning_rate)
-            if loss_scale is not None:
-                if type(loss_scale) is float:
-                    row[_LOSS_SCALE] = loss_scale
-                else:
-                    self._take_one("loss_scale", loss_scale)
-            if target_steps is not None:
-                if type(target_steps) is float:
-                    row[_TARGET] = target_steps
-                else:
-                    self._take_one("target_steps", target_steps)
-            if skipped_steps is not None:
-                if type(skipped_steps) is float:
-                    row[_SKIPPED] = skipped_steps
-                else:
-                    self._take_one("skipped_steps", skipped_steps)
-            if memory_allocated_bytes is not None:
-                if type(memory_allocated_bytes) is float:
-                    row[_ALLOCATED] = memory_allocated_bytes
-                else:
-                    self._take_one("memory_allocated_bytes", memory_allocated_bytes)
-            if memory_reserved_bytes is not None:
-                if type(memory_reserved_bytes) is float:
-                    row[_RESERVED] = memory_reserved_bytes
-                else:
-                    self._take_one("memory_reserved_bytes", memory_reserved_bytes)
-            if memory_peak_bytes is not None:
-                if type(memory_peak_bytes) is float:
-                    row[_PEAK] = memory_peak_bytes
-                else:
-                    self._take_one("memory_peak_bytes", memory_peak_bytes)
-            if resident_bytes is not None:
-                if type(resident_bytes) is float:
-                    row[_RESIDENT] = resident_bytes
-                else:
-                    self._take_one("resident_bytes", resident_bytes)
+            if type(loss) is float and loss == loss:
+                row[_LOSS] = loss
+            elif loss is not None:
+                self._take_one("loss", loss)
+            if type(grad_norm) is float and grad_norm == grad_norm:
+                row[_GRAD_NORM] = grad_norm
+            elif grad_norm is not None:
+                self._take_one("grad_norm", grad_norm)
+            if type(learning_rate) is float:
+                row[_LEARNING_RATE] = learning_rate
+            elif learning_rate is not None:
+                self._take_one("learning_rate", learning_rate)
+            if type(loss_scale) is float:
+                row[_LOSS_SCALE] = loss_scale
+            elif loss_scale is not None:
+                self._take_one("loss_scale", loss_scale)
+            if type(target_steps) is float:
+                row[_TARGET] = target_steps
+            elif target_steps is not None:
+                self._take_one("target_steps", target_steps)
+            if type(skipped_steps) is float:
+                row[_SKIPPED] = skipped_steps
+            elif skipped_steps is not None:
+                self._take_one("skipped_steps", skipped_steps)
+            if type(memory_allocated_bytes) is float:
+                row[_ALLOCATED] = memory_allocated_bytes
+            elif memory_allocated_bytes is not None:
+                self._take_one("memory_allocated_bytes", memory_allocated_bytes)
+            if type(memory_reserved_bytes) is float:
+                row[_RESERVED] = memory_reserved_bytes
+            elif memory_reserved_bytes is not None:
+                self._take_one("memory_reserved_bytes", memory_reserved_bytes)
+            if type(memory_peak_bytes) is float:
+                row[_PEAK] = memory_peak_bytes
+            elif memory_peak_bytes is not None:
+                self._take_one("memory_peak_bytes", memory_peak_bytes)
+            if type(resident_bytes) is float:
+                row[_RESIDENT] = resident_bytes
+            elif resident_bytes is not None:
+                self._take_one("resident_bytes", resident_bytes)
             if others:
                 for name, value in others.items():
                     self._take_one(name, value)
@@ -148,9 +137,9 @@ class Probe:
             row[_PHASE] = _TRAIN
             if self._waiting or self._ring is None or not 0.0 <= now - self._sampled_at < SAMPLE_SECONDS:
                 self._prepare(now)
-            self._ring.write(now, row)  # type: ignore[union-attr]  # prepared
+            self._ring.write(now, self._draft)  # type: ignore[union-attr]  # prepared
             self._written_at = now
-            row[:_FLEETING] = _NOTHING
+            row[FIRST:_FLEETING] = _NOTHING
         except Exception:
             self.failed()
         finally:
@@ -273,7 +262,8 @@ class Probe:
         self._unlock()
         self._ring = self._events = None
         self._waiting.clear()
-        self._row = [_NAN] * len(FIELDS)
+        self._draft = Draft()
+        self._row = self._draft.cells
         self._stepped_at, self.steps = None, 0.0
 
     def _unlock(self) -> None:
@@ -315,20 +305,20 @@ class Probe:
         self._row[place] = number
         if number != number:  # which alone would say that it was not told
             marked = self._row[_TOLD_NAN]
-            self._row[_TOLD_NAN] = float(int(marked if marked == marked else 0.0) | 1 << place)
+            self._row[_TOLD_NAN] = float(int(marked if marked == marked else 0.0) | 1 << place - FIRST)
 
     def _write_if_due(self) -> None:
         now = self._clock()
         if self._ring is None or now - self._written_at >= SAMPLE_SECONDS or now < self._written_at:
             self._write(now)
         else:
-            self._ring.pend(now, self._row)
+            self._ring.pend(now, self._draft)
 
     def _write(self, now: float) -> None:
         ring = self._prepare(now)
-        ring.write(now, self._row)
+        ring.write(now, self._draft)
         self._written_at = now
-        self._row[:_FLEETING] = _NOTHING
+        self._row[FIRST:_FLEETING] = _NOTHING
 
     def _prepare(self, now: float) -> RingWriter:
         """What is not done for each record: the ring itself, numbers that have arrived, costly readings."""

@@ -23,7 +23,7 @@ COUNTERS_AT = 128  #: four native unsigned 64-bit integers, each stored in one g
 WRITTEN, DROPPED_RECORDS, DROPPED_EVENTS, FAULTS = range(4)
 COUNTERS = struct.Struct("=4Q")
 _NAMES_AT = 256
-PENDING = struct.Struct("<q")  #: the number of a record that is not written yet, negative
+PENDING = struct.Struct("=q")  #: the number of a record that is not written yet, negative
 
 #: Told anew with each step: absent from the next record unless told again.
 PASSING = ("step", "step_seconds", "loss", "grad_norm", "learning_rate", "loss_scale", "told_nan")
@@ -45,6 +45,7 @@ LASTING = (
     "beats",
 )
 FIELDS = PASSING + LASTING
+FIRST = 2  #: the place of the first field in a record, after its number and its time
 PHASES = ("init", "train", "eval", "save", "rollout", "weight-sync", "idle")  #: by number in ``phase``
 
 
@@ -71,7 +72,7 @@ class LayoutProblem(ValueError):
 
 def record_struct(fields: Sequence[str]) -> struct.Struct:
     """How one record is packed."""
-    return struct.Struct(f"<q{1 + len(fields)}d")
+    return struct.Struct(f"=q{1 + len(fields)}d")  # as the writer has them in memory
 
 
 def pack_header(header: Header) -> bytes:

@@ -17,6 +17,7 @@ from .layout import (
     COUNTERS,
     COUNTERS_AT,
     FIELDS,
+    FIRST,
     HEADER_SIZE,
     PENDING,
     WRITTEN,
@@ -24,6 +25,20 @@ from .layout import (
     pack_header,
     record_struct,
 )
+
+
+class Draft:
+    """A record of so many fields before it is written: its numbers lie where one copy takes them all.
+
+    Packing them for each record would fetch every one of them from elsewhere, on every step.
+    """
+
+    def __init__(self, fields: int = len(FIELDS)) -> None:
+        self.bytes = bytearray((FIRST + fields) * 8)
+        self.cells = memoryview(self.bytes).cast("d")  #: the time at 1, the fields from `FIRST` on
+        self.number = memoryview(self.bytes).cast("q")  #: that of the record, at 0
+        for place in range(FIRST, len(self.cells)):
+            self.cells[place] = float("nan")
 
 
 class RingWriter:
@@ -38,28 +53,30 @@ class RingWriter:
         fields: Sequence[str] = FIELDS,
         capacity: int = CAPACITY,
     ) -> None:
-        record = record_struct(fields)
-        header = Header(record.size, capacity, rank, local_rank, os.getpid(), time.time(), fields)
+        self._size = record_struct(fields).size
+        header = Header(self._size, capacity, rank, local_rank, os.getpid(), time.time(), fields)
         self.path = path
         self._map = _create(path, header)
-        self._pack = record.pack_into
-        self._size = record.size
         self._capacity = capacity
         # Stored by one machine instruction each, so that a reader never sees half a number.
         self._counters = memoryview(self._map)[COUNTERS_AT : COUNTERS_AT + COUNTERS.size].cast("Q")
         self.written = 0
 
-    def write(self, now: float, values: Sequence[float]) -> None:
+    def write(self, now: float, draft: Draft) -> None:
         """Add a record, over the oldest one where the ring is full."""
         written = self.written
         place = HEADER_SIZE + written % self._capacity * self._size
-        self._pack(self._map, place, written + 1, now, *values)
-        self._counters[WRITTEN] = self.written = written + 1
+        draft.number[0] = written = written + 1
+        draft.cells[1] = now
+        self._map[place : place + self._size] = draft.bytes
+        self._counters[WRITTEN] = self.written = written
 
-    def pend(self, now: float, values: Sequence[float]) -> None:
+    def pend(self, now: float, draft: Draft) -> None:
         """Show what the next record will hold by now: it is seen though the process may never write that."""
         place = HEADER_SIZE + self.written % self._capacity * self._size
-        self._pack(self._map, place, 0, now, *values)
+        draft.number[0] = 0
+        draft.cells[1] = now
+        self._map[place : place + self._size] = draft.bytes
         PENDING.pack_into(self._map, place, -(self.written + 1))  # last: half of it has no number
 
     def count(self, counter: int, total: int) -> None:
