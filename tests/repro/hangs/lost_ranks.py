@@ -16,7 +16,7 @@ from torch import nn
 
 STEPS = 15
 PACE = 0.05
-WAIT = timedelta(seconds=120)
+WAIT = timedelta(seconds=600)  # longer than any stall takes to be told on a loaded machine
 
 
 def step(number: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -90,7 +90,7 @@ PLACES = {
     "reward": r"is at stuck_ranks\.py:\d+ in (?:slow_reward|held) \(\d+ collectives joined\)\.",
     "loader": r"is in DataLoader\.__next__ \(data loading, stuck_ranks\.py:\d+ in deadlocked_loader, .*\)\.",
     "loop": r"is at stuck_ranks\.py:\d+ in (?:endless_loop|held) \(\d+ collectives joined\)\.",
-    "rollout": r"is in generate \(generation, stuck_ranks\.py:\d+ in \S*__call__, .*\)\.",
+    "rollout": r"is in generate \(generation, stuck_ranks\.py:\d+ in \S*(?:__call__|_generation), .*\)\.",
 }
 
 
