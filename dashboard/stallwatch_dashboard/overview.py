@@ -55,6 +55,7 @@ class RunRow:
     stalled_seconds: float | None = None  #: time lost to stalls so far
     stepping_seconds: float | None = None  #: time spent in steps so far
     open_incidents: tuple[Incident, ...] = ()
+    cause: str = ""  #: of a run that failed: the rule of its primary cause, where its diagnosis is here
     started_at: float | None = None
     ended_at: float | None = None
     seen: float | None = None  #: when the agent was last heard of
@@ -274,11 +275,15 @@ def later_attempt(run: str, names: Sequence[str]) -> str | None:
 
 
 def in_order(rows: Sequence[RunRow]) -> list[RunRow]:
-    """Runs that need someone first; within a state the newest first; ended runs by time only."""
+    """Runs that need someone first; within a state the newest first.
 
-    def key(row: RunRow) -> tuple[int, float]:
-        urgent = row.ended_at is None
-        return (STATES.index(row.state) if urgent else len(STATES), -(row.ended_at or row.started_at or 0.0))
+    What failed is looked at before what ended well or by hand, of which only the time tells.
+    """
+
+    def key(row: RunRow) -> tuple[bool, int, float]:
+        over = row.ended_at is not None
+        rank = (row.state != "failed") if over else STATES.index(row.state)
+        return over, int(rank), -(row.ended_at or row.started_at or 0.0)
 
     return sorted(rows, key=key)
 

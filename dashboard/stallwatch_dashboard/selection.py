@@ -67,7 +67,7 @@ class Selection:
 
 def _words(row: RunRow) -> Iterable[str]:
     """What can be searched: names, where it runs, what was typed, what is wrong."""
-    yield from (row.run, row.host, row.phase, *row.command)
+    yield from (row.run, row.host, row.phase, row.cause, *row.command)
     for incident in row.open_incidents:
         yield incident.rule
 

@@ -18,6 +18,7 @@ from stallwatch_rules.pages.placeholders import why_of
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.phrases import by_hand, primary_note, titled, where
 from stallwatch_rules.report.phrases import headline as report_headline
+from stallwatch_rules.report.reader import told_in
 from stallwatch_rules.stacks.concluding import TAKE_STACKS, advice_in
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.words import behind, lead, sentence
@@ -64,7 +65,9 @@ def of_run(
     if incident is None:
         return Verdict(level, headline, _exit(row, language))
     since = last_step_at if last_step_at is not None and last_step_at <= incident.opened_at else None
-    return _with_incident(level, headline, row, incident, pages, now, since, zone, language, say)
+    return _with_incident(
+        level, headline, row, incident, pages, now, since, zone, language, say, _asked(incidents)
+    )
 
 
 def of_incident(
@@ -75,12 +78,17 @@ def of_incident(
     zone: tzinfo | None,
     language: str,
     say: Say,
+    beside: Sequence[Incident] = (),
 ) -> Verdict:
-    """The verdict that one incident is, whatever else its run went through."""
+    """The verdict that one incident is, whatever else its run went through.
+
+    Of what lies `beside` it in its run, only where the ranks were is of use: for a sentence on that.
+    """
     row = RunRow(incident.run, "stalled", ended_at=incident.updated_at if incident.kind == "ended" else None)
     title = f"{incident.run}: {in_state(incident, say)}"
     level = _level(incident) if incident.status == "open" else "quiet"
-    return _with_incident(level, title, row, incident, pages, now, None, zone, language, say)
+    asked = _asked(beside)
+    return _with_incident(level, title, row, incident, pages, now, None, zone, language, say, asked)
 
 
 def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], *, language: str, say: Say) -> Verdict:
@@ -165,29 +173,30 @@ def _with_incident(
     zone: tzinfo | None,
     language: str,
     say: Say,
+    asked: StallStacks | None = None,
 ) -> Verdict:
-    page, primary = pages.get(incident.rule), incident.primary
-    if page is None and primary is not None:
-        page = pages.get(primary.rule)
-    chinese = language.startswith("zh")
-    title = (page.title_zh if chinese and page else "") or (primary.title if primary else "")
-    title = title or (page.title if page else "") or rule_name(incident.rule, say)
+    """`asked`: where the ranks were at another incident of this run, its stall."""
+    primary, stacks = incident.primary, incident.stacks
+    page = (pages.get(primary.rule) if primary is not None else None) or pages.get(incident.rule)
+    advice = advice_in(primary, stacks, language)
+    if primary is not None:
+        primary = told_in(primary, page, language, stacks or asked)
+    titled = (page.title_zh if language.startswith("zh") else "") or page.title if page is not None else ""
+    title = (primary.title if primary else "") or titled or rule_name(incident.rule, say)
     if primary is not None and primary.apart:  # the title that it leads, too, in the reader's language
-        own = (page.title_zh if chinese else page.title) if page is not None else ""
-        title = behind(lead(primary.apart, language), own or primary.title, language)
-    why = (why_of(page, language) if chinese and page else "") or (primary.why if primary else "")
-    why = why or (why_of(page) if page else "")
+        title = behind(lead(primary.apart, language), titled or primary.title, language)
+    why = (primary.why if primary else "") or (why_of(page, language) if page else "")
     fixes = list(primary.fixes) if primary else []
-    if page is not None and (chinese or not fixes):
-        fixes = fixes_for(page, {}, language) or fixes
-    if (advice := advice_in(primary, incident.stacks, language)) is not None:
+    if page is not None and not fixes:
+        fixes = fixes_for(page, {}, language)
+    if advice is not None:
         why, fixes = advice
-    stacks, note = incident.stacks, _note(incident, since, now, language)
+    note = _note(incident, since, now, language)
     place = sentence(stacks, language) if stacks is not None else ""
     if stacks is not None and _located(stacks):
-        fixes = _without_place(stacks, [fix for fix in fixes if TAKE_STACKS not in fix])
-        for told_in in ("en", "zh"):
-            note = note.removesuffix(words_of_rules("nothing-says-why", told_in))
+        fixes = _without_place(stacks, [fix for fix in fixes if TAKE_STACKS not in fix], language)
+        for told_in_language in ("en", "zh"):
+            note = note.removesuffix(words_of_rules("nothing-says-why", told_in_language))
     facts = list(_exit(row, language))
     if row.ended_at is None:
         still = "no_progress_for" if incident.kind == "stall" else "open_for"
@@ -195,12 +204,13 @@ def _with_incident(
         facts.append(say("since", formats.clock(began(incident), zone, now), told))
     else:
         facts.append(say("ended_at", formats.clock(row.ended_at, zone, now)))
-    if incident.step is not None:
+    if incident.step is not None and (row.ended_at is None or incident.step != row.step):
         facts.append(say("at_step", formats.steps(incident.step, incident.total_steps)))
     if incident.rank is not None:
         facts.append(say("rank", incident.rank))
     if incident.threshold_seconds is not None and row.ended_at is None:
         facts.append(say("threshold_is", formats.seconds(incident.threshold_seconds)))
+    evidence = incident.evidence or (primary.evidence if primary else ())
     return Verdict(
         level=level,
         headline=headline,
@@ -211,15 +221,23 @@ def _with_incident(
         place=place,
         note=note,
         fixes=tuple(fixes),
-        evidence=_evidence(incident.evidence or (primary.evidence if primary else ()), stacks, language),
+        evidence=_evidence(evidence, stacks or asked, language),
         page=page,
     )
 
 
 def _evidence(lines: Sequence[str], stacks: StallStacks | None, language: str) -> tuple[str, ...]:
     """The run's own lines as they are; our words among them in the reader's language."""
-    own = {sentence(stacks): sentence(stacks, language)} if stacks is not None else {}
+    own: dict[str, str] = {}
+    if stacks is not None:
+        own = {sentence(stacks, spoken): sentence(stacks, language) for spoken in ("en", "zh")}
     return tuple(own.get(line) or retold(line, language) for line in lines)
+
+
+def _asked(incidents: Sequence[Incident]) -> StallStacks | None:
+    """Where the ranks were when they were asked last."""
+    found = (incident.stacks for incident in sorted(incidents, key=lambda one: -one.opened_at))
+    return next(filter(None, found), None)
 
 
 def _note(incident: Incident, since: float | None, now: float, language: str) -> str:
@@ -243,9 +261,9 @@ def _located(stacks: StallStacks) -> bool:
     return bool(stacks.groups) and all(g.kind != "unknown" or g.condition != "alive" for g in stacks.groups)
 
 
-def _without_place(stacks: StallStacks, fixes: Sequence[str]) -> list[str]:
+def _without_place(stacks: StallStacks, fixes: Sequence[str], language: str) -> list[str]:
     """No advice that only says where the ranks are, which stands above it; where to read on comes last."""
-    known, more = sentence(stacks), words_of_rules("all-stacks", "en", file=stacks.file)
+    known, more = sentence(stacks, language), words_of_rules("all-stacks", language, file=stacks.file)
     left = [fix for fix in fixes if fix not in (known, f"{known} {more}")]
     return [*left, more] if f"{known} {more}" in fixes else left
 

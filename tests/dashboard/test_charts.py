@@ -129,7 +129,7 @@ def test_incidents_are_bands_on_every_chart(
     for key in CHARTS:
         layout = draw(key, stalled, still_open, over).layout
         assert [(shape.x0, shape.x1) for shape in layout.shapes] == [
-            (LOOK.time(NOW - 20), LOOK.time(NOW)),
+            (LOOK.time(NOW - 50), LOOK.time(NOW)),  # from the last step on, as its page tells
             (LOOK.time(NOW - 80), LOOK.time(NOW - 60)),
         ]
         assert [note.text for note in layout.annotations] == ["&lt;b&gt;odd&lt;/b&gt;", "stall"]
@@ -147,12 +147,12 @@ def test_incidents_are_bands_on_every_chart(
 def test_the_names_of_bands_do_not_run_into_each_other(
     stalled: RunFrames, make_incident: Callable[..., Incident], between: float, names: list[str]
 ) -> None:
-    stall = make_incident(opened_at=NOW - 20)
+    stall = make_incident(opened_at=NOW - 20)  # it began with the last step, 30 s before
     before = make_incident(
         kind="finding",
         rule="zero3-trace-cache-invalidated",
         severity="warning",
-        opened_at=NOW - 20 - between,
+        opened_at=NOW - 50 - between,
     )
     notes = draw("loss", stalled, stall, before).layout.annotations
     assert [note.text for note in notes] == names

@@ -11,13 +11,15 @@ import msgspec
 import pytest
 
 from stallwatch_alerts.store import IncidentStore
+from stallwatch_dashboard.pages.runs_table import table
 from stallwatch_dashboard.settings import DashboardSettings
 from stallwatch_dashboard.sources.embedded import Embedded, journal, shared
-from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_dashboard.words import speaker
+from stallwatch_exporter.incident import UNKNOWN_FAILURE, Ending, Incident
 from stallwatch_exporter.runs.cri import CriRecord, format_record
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.serving.metrics import RunMetrics
-from stallwatch_rules.records import Diagnosis, Progress
+from stallwatch_rules.records import Diagnosis, Primary, Progress
 
 NOW = 1_795_000_000.0
 MakeRun = Callable[..., RunFolder]
@@ -88,6 +90,24 @@ def test_a_run_that_ended_unseen_is_told_by_its_diagnosis(source: Embedded, make
         0.5,
         ending,
     )
+
+
+def test_a_failed_run_names_its_cause_and_one_step_on_list_and_page(
+    source: Embedded, make_run: MakeRun
+) -> None:
+    """Of the steps that the probe counted, the log copies show every second one."""
+    ending = Ending(kind="failed", exit_code=1, detail="exit code 1")
+    folder = make_run("done", state="failed", ended_at=NOW - 60, ending=ending, lines={0: ["step 148/400"]})
+    folder.write_json("diagnosis.json", Diagnosis("unknown-failure", progress=Progress(1, 149, 400)))
+    row = source.row("done")
+    assert row is not None and (row.step, row.cause) == (149, UNKNOWN_FAILURE)
+    rule = "gloo-collective-timeout"
+    primary = Primary(rule, "T", "symptom", "fatal", 0.6, 1, "x", 1, None, 149, [], {}, "", [])
+    folder.write_json("diagnosis.json", Diagnosis("failed", primary, progress=Progress(1, 149, 400)))
+    (row,) = source.rows()
+    assert (row.step, row.cause) == (149, "gloo-collective-timeout")
+    cells = table([row], NOW, None, speaker("en")).data
+    assert list(cells[speaker("en")("open_incidents")]) == ["gloo-collective-timeout"]
 
 
 def test_a_run_that_ended_after_its_last_scrape_is_told_as_it_ended(

@@ -120,9 +120,10 @@ def test_those_that_need_someone_come_first() -> None:
         RunRow("fine", "training", started_at=5.0),
         RunRow("stuck", "stalled", started_at=3.0),
         RunRow("recent", "finished", started_at=3.0, ended_at=9.0),
+        RunRow("by hand", "interrupted", started_at=3.0, ended_at=12.0),
         RunRow("lost", "stale", started_at=4.0),
     ]
-    assert [row.run for row in in_order(rows)] == ["stuck", "lost", "fine", "recent", "old"]
+    assert [row.run for row in in_order(rows)] == ["stuck", "lost", "fine", "old", "by hand", "recent"]
 
 
 @pytest.mark.parametrize(

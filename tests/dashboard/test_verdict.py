@@ -14,10 +14,14 @@ from stallwatch_dashboard.pages.incidents_table import incident_table
 from stallwatch_dashboard.verdict import Verdict, of_diagnosis, of_incident, of_run
 from stallwatch_dashboard.words import speaker
 from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_rules.diagnosis.missing import ranks_named
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.pages.catalogue import load_catalogue
+from stallwatch_rules.pages.fixes import fixes_for
+from stallwatch_rules.pages.placeholders import why_of
 from stallwatch_rules.records import Diagnosis, Finding, Place, Primary, Progress
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
+from stallwatch_rules.stacks.words import sentence
 from stallwatch_rules.text.sentences import say
 
 NOW = 1_795_000_000.0
@@ -151,6 +155,51 @@ def test_in_chinese_the_rule_page_speaks(make_incident: Callable[..., Incident])
     assert (found.cause, found.why) == (page.title_zh, page.sections.zh_why)
     assert found.headline.startswith("停滞")
     assert found.fixes and found.fixes[0] == page.sections.zh_fixes[0]
+
+
+@pytest.mark.parametrize(("wrote", "reads"), [("en", "zh"), ("zh", "en"), ("zh", "zh")])
+def test_what_was_found_out_of_the_run_is_told_in_the_readers_language(
+    make_incident: Callable[..., Incident], wrote: str, reads: str
+) -> None:
+    """The agent wrote it in its own; the stacks are those of the stall before the end."""
+    page = load_catalogue().pages["gloo-collective-timeout"]
+    groups = [
+        StackGroup([0, 2], "collective", what="all_reduce"),
+        StackGroup([1], "code", place="d.py:8 in f"),
+    ]
+    stacks = StallStacks(1.0, 0.1, groups, [1], "elsewhere", file="stacks.txt")
+
+    def own(language: str) -> list[str]:
+        look = say("look-there", language, told=sentence(stacks, language))
+        missed = say("did-not-come-step", language, ranks="rank 1", step=149, others=149)
+        return [f"{look} {say('all-stacks', language, file='stacks.txt')}", missed]
+
+    def titled(language: str) -> str:
+        return ranks_named(page.title_zh if language == "zh" else page.title, "1", language)
+
+    end = make_incident(
+        kind="ended",
+        rule=page.id,
+        primary=primary(
+            rule=page.id,
+            title=titled(wrote),
+            why=why_of(page, wrote),
+            fixes=[*own(wrote), *fixes_for(page, {}, wrote)],
+            evidence=[sentence(stacks, wrote), "RuntimeError: Timed out"],
+        ),
+    )
+    stall = make_incident(status="resolved", resolution="run-failed", stacks=stacks)
+    found = told(row("failed", ended_at=NOW), end, stall, language=reads)
+    assert (found.cause, found.why) == (titled(reads), why_of(page, reads))
+    assert list(found.fixes) == [*own(reads), *fixes_for(page, {}, reads)]
+    assert found.evidence[0] == sentence(stacks, reads)
+    alone = told(row("failed", ended_at=NOW), end, language=reads)  # what a message of this incident knows
+    assert sentence(stacks, wrote) in alone.fixes[0] and alone.fixes[1:] == found.fixes[1:]
+
+
+def test_an_ended_run_tells_its_step_once(make_incident: Callable[..., Incident]) -> None:
+    end = make_incident(kind="ended", rule=RULE, primary=primary())
+    assert not [fact for fact in told(row("failed", ended_at=NOW), end).facts if "at step" in fact]
 
 
 def test_an_incident_of_a_rule_unknown_here_is_still_told(make_incident: Callable[..., Incident]) -> None:

@@ -117,6 +117,23 @@ def test_ranks_that_are_started_again_load_again(run: Ranks) -> None:
     assert run.stalled(after=31.0)
 
 
+def test_ranks_of_a_plain_loop_that_are_started_again_load_again(run: Ranks) -> None:
+    """Its steps stand in the log alone; what the ranks tell is that they are there."""
+    for step in range(1, 151):
+        run.now += 0.5
+        run.log(step=step)
+    run.progress.ended(run.now + 1.0)
+    run.advance.seen(run.now + 1.0)
+    run.tell("init", after=5.0)
+    assert run.progress.phase == "init"
+    assert not run.stalled(after=300.0)
+    for step in range(121, 180):  # from the last checkpoint
+        run.now += 0.5
+        run.log(step=step)
+    assert run.progress.phase == "train"
+    assert run.stalled(after=100.0)
+
+
 def test_a_rank_that_never_steps_holds_no_phase(run: Ranks) -> None:
     run.tell("init", rank=9)
     run.steps(1, 5)

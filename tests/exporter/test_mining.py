@@ -181,3 +181,29 @@ def test_copying_what_is_left_ends_in_time_too(run: Any) -> None:
     assert queue.ended
     run.agent.tick(run.now)
     assert run.metric("stallwatch_dropped_records_total") == 3 * lines
+
+
+def test_a_run_that_was_told_to_end_may_take_its_time(run: Any) -> None:
+    """Ctrl-C: a checkpoint is saved in silence. No alarm, and nothing is done to the command."""
+    run.steps(1, 40)
+    told = [False]
+    work = Mining(
+        run.agent,
+        ByteQueue(),
+        os.getpid(),
+        clock=lambda: run.now,
+        weigh=lambda _: 1,
+        told_to_end=lambda: told[0],
+    )
+    told[0] = True
+    run.say("KeyboardInterrupt: saving out/interrupted")
+    for _ in range(90):
+        run.now += 1.0
+        work.round()
+    assert run.told == []
+    run.steps(41, 60)  # but it trained on: then it is watched as before
+    for _ in range(90):
+        run.now += 1.0
+        work.round()
+    (stall,) = run.told
+    assert stall.kind == "stall" and stall.step == 60

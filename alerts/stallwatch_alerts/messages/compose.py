@@ -5,7 +5,6 @@ What comes from a log, a host or a user's command is neutralised; what comes fro
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -22,6 +21,7 @@ from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.pages.fixes import fixes_for
 from stallwatch_rules.pages.placeholders import why_of
 from stallwatch_rules.records import Primary
+from stallwatch_rules.report.reader import speaks, told_in
 from stallwatch_rules.stacks.concluding import advice_in
 from stallwatch_rules.stacks.words import behind, lead
 from stallwatch_rules.text.retelling import retold
@@ -38,7 +38,6 @@ _FIXES = 3
 _FIX_LIMIT = 280
 _CAUSE_LIMIT = 120  # of a title alone, so that no lead pushes it out
 _LEAD_LIMIT = 160
-_CHINESE = re.compile(r"[\u4e00-\u9fff]")
 
 
 @dataclass(frozen=True)
@@ -93,8 +92,12 @@ class _Cause:
 def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
     """From the diagnosis where it is in this language (its fixes know the versions), else from the page."""
     primary = _primary(incident)
-    chinese = language.startswith("zh")
-    if primary is not None and (page is None or _speaks(primary, chinese)):
+    if primary is not None and page is not None and not speaks(primary, language):
+        advice = advice_in(primary, incident.stacks, language)
+        primary = told_in(primary, page, language, incident.stacks)
+        if advice is not None:
+            primary = msgspec.structs.replace(primary, why=advice[0], fixes=advice[1])
+    if primary is not None:
         if page is None:  # no page stands behind these words: they may be the log's
             fixes = tuple(neutralise(fix, _FIX_LIMIT) for fix in primary.fixes[:_FIXES])
             return _Cause(
@@ -112,18 +115,12 @@ def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
             return _Cause(incident.rule, "")
         words = words_of(language)
         return _Cause(RANK_GONE, words.rank_gone, words.rank_gone_why, words.rank_gone_fixes)
-    advice = advice_in(primary, incident.stacks, language)
-    why, advised = advice or (why_of(page, language), _page_fixes(page, language))
     return _Cause(
         page.id,
-        (chinese and page.title_zh) or page.title,
-        plain(why, _WHY_LIMIT),
-        tuple(plain(fix, _FIX_LIMIT) for fix in advised[:_FIXES]),
+        (language.startswith("zh") and page.title_zh) or page.title,
+        plain(why_of(page, language), _WHY_LIMIT),
+        tuple(plain(fix, _FIX_LIMIT) for fix in _page_fixes(page, language)[:_FIXES]),
     )
-
-
-def _speaks(primary: Primary, chinese: bool) -> bool:
-    return bool(_CHINESE.search(primary.title + primary.why)) == chinese
 
 
 def _page_fixes(page: RulePage, language: str) -> list[str]:

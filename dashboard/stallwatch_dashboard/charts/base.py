@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from stallwatch_dashboard import theme
 from stallwatch_dashboard.charts.drawing import Drawing
+from stallwatch_dashboard.overview import began
 from stallwatch_dashboard.safetext import label
 from stallwatch_dashboard.verdict import rule_name
 from stallwatch_dashboard.words import Say
@@ -142,12 +143,13 @@ _TICKS = [
 
 def _band(look: Look, incident: Incident, span: Span) -> dict[str, object]:
     colour = theme.VERMILLION if incident.severity == "critical" else theme.ORANGE
+    start = began(incident)
     return {
         "type": "rect",
         "xref": "x",
         "yref": "paper",
-        "x0": look.time(incident.opened_at),
-        "x1": look.time(incident.resolved_at or max(span.end, incident.opened_at)),
+        "x0": look.time(start),
+        "x1": look.time(incident.resolved_at or max(span.end, start)),
         "y0": 0,
         "y1": 1,
         "fillcolor": colour,
@@ -184,10 +186,10 @@ def _names(look: Look, incidents: Sequence[Incident], span: Span, say: Say) -> l
     The board opens the incident that ``name`` holds when the name is clicked.
     """
     names = []
-    shown = sorted(incidents[:_MOST_NAMES], key=lambda one: (one.opened_at, one.severity == "critical"))
+    shown = sorted(incidents[:_MOST_NAMES], key=lambda one: (began(one), one.severity == "critical"))
     letters = _LETTERS / max(span.end - span.start, 1.0)  # a second
     for incident, later in zip(shown, [*shown[1:], None], strict=False):
-        room = _LONGEST if later is None else (later.opened_at - incident.opened_at) * letters - 1
+        room = _LONGEST if later is None else (began(later) - began(incident)) * letters - 1
         text = say("stall") if incident.kind == "stall" else rule_name(incident.rule, say)
         if room < min(_SHORTEST, len(text)):
             continue
@@ -195,7 +197,7 @@ def _names(look: Look, incidents: Sequence[Incident], span: Span, say: Say) -> l
             {
                 "xref": "x",
                 "yref": "paper",
-                "x": look.time(incident.opened_at),
+                "x": look.time(began(incident)),
                 "y": 1,
                 "xanchor": "left",
                 "yanchor": "bottom",

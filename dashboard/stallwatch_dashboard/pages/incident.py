@@ -42,7 +42,10 @@ def _live(key: str) -> None:
     if incident is None:
         return
     pages = catalogue(source.settings.rules).pages
-    told = verdict.of_incident(incident, pages, now=now, zone=zone(), language=language(), say=say)
+    beside = source.incidents(incident.run)
+    told = verdict.of_incident(
+        incident, pages, now=now, zone=zone(), language=language(), say=say, beside=beside
+    )
     draw_verdict(told, icon=_icon(incident))
     st.page_link(
         page("run"),

@@ -9,7 +9,7 @@ import streamlit as st
 from stallwatch_dashboard import charts, formats, logtail, verdict
 from stallwatch_dashboard.charts import base
 from stallwatch_dashboard.frames import RunFrames
-from stallwatch_dashboard.overview import RunRow, later_attempt
+from stallwatch_dashboard.overview import RunRow, began, later_attempt
 from stallwatch_dashboard.pages.board import draw_board
 from stallwatch_dashboard.pages.common import (
     ICONS,
@@ -137,7 +137,7 @@ def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float
 def _span(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) -> base.Span:
     """From the first number to now, or to the end."""
     firsts = [f["t"].min() for f in (found.steps, found.loss, found.memory) if not f.empty]
-    start = min([*firsts, *(i.opened_at for i in incidents)], default=row.started_at or now)
+    start = min([*firsts, *map(began, incidents)], default=row.started_at or now)
     heard = row.seen if row.state == "stale" else None
     return base.Span(start, max(row.ended_at or now, start + 1), live=row.ended_at is None, heard=heard)
 

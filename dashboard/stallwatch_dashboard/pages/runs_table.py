@@ -35,9 +35,7 @@ def table(rows: Sequence[RunRow], now: float, zone: tzinfo | None, say: Say) -> 
     values = {
         say("state"): [f"{ICONS[row.state]} {say(row.state)}" for row in rows],
         say("run"): [cell(row.run) for row in rows],
-        say("open_incidents"): [
-            cell(", ".join(sorted({rule_name(i.rule, say) for i in row.open_incidents}))) for row in rows
-        ],
+        say("open_incidents"): [_incidents(row, say) for row in rows],
         say("phase"): [_phase(row.phase, say) for row in rows],
         say("step"): _floats(rows, lambda row: row.step),
         say("total"): _floats(rows, lambda row: row.total_steps),
@@ -72,6 +70,12 @@ def table(rows: Sequence[RunRow], now: float, zone: tzinfo | None, say: Say) -> 
         say("duration"): formats.seconds,
     }
     return frame.style.format({name: _or_nothing(how) for name, how in shown.items()})
+
+
+def _incidents(row: RunRow, say: Say) -> str:
+    """What is open; of a run that failed, what it died of."""
+    rules = {row.cause} if row.cause else {incident.rule for incident in row.open_incidents}
+    return cell(", ".join(sorted(rule_name(rule, say) for rule in rules)))
 
 
 def _phase(phase: str, say: Say) -> str:

@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -30,7 +31,7 @@ from stallwatch_dashboard.sources.prometheus import PrometheusStore
 from stallwatch_dashboard.sources.rebuild import Rebuilder
 from stallwatch_dashboard.sources.scraper import Scraper, TargetStatus
 from stallwatch_dashboard.sources.store import MetricStore
-from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
 from stallwatch_exporter.runs.runfolder import AgentInfo, agent_alive, list_runs, read_info, runs_home
 from stallwatch_rules.records import Progress
 
@@ -166,18 +167,21 @@ class Embedded:
 
         An agent that was killed wrote none: then the ends of the log copies tell.
         """
+        ended = info is not None and info.ended_at is not None
+        said = said_at_the_end(self.folder(run)) if ended else _Ended()
         heard = max((t for t in (scraped, info.updated_at if info else None) if t is not None), default=None)
         alive = info is None or agent_alive(info)
         if numbers == Numbers() and self.folder(run).is_dir():
             if whole:
                 numbers = numbers_from_frames(self._rebuilder.frames(self.folder(run)))
             else:
-                numbers = numbers_from_progress(said_at_the_end(self.folder(run)))
+                numbers = numbers_from_progress(said_at_the_end(self.folder(run)).progress)
             if numbers == Numbers() and not alive:
                 numbers = self._last_words.numbers(self.folder(run))
-        elif info is not None and info.ended_at is not None:
-            numbers = with_the_end(numbers, said_at_the_end(self.folder(run)))
-        return make_row(run, info, numbers, incidents, alive=alive, seen=heard, now=self.clock())
+        if ended:  # log copies, too, tell fewer steps than the probe
+            numbers = with_the_end(numbers, said.progress)
+        row = make_row(run, info, numbers, incidents, alive=alive, seen=heard, now=self.clock())
+        return replace(row, cause=said.cause) if row.state == "failed" else row
 
     def _open_by_run(self) -> dict[str, list[Incident]]:
         found: dict[str, list[Incident]] = {}
@@ -203,16 +207,31 @@ def journal(folder: Path) -> list[Incident]:
     return sorted(found.values(), key=lambda incident: -incident.opened_at)
 
 
-def said_at_the_end(folder: Path) -> Progress:
-    """The progress in the diagnosis that the agent wrote when the run ended; an empty one without it."""
-    try:
-        return msgspec.json.decode((folder / "diagnosis.json").read_bytes(), type=_Ended).progress
-    except (OSError, msgspec.MsgspecError):
-        return Progress()
+class _Primary(msgspec.Struct):
+    rule: str = ""
 
 
 class _Ended(msgspec.Struct):
+    """What a row needs of a diagnosis."""
+
+    verdict: str = ""
     progress: Progress = msgspec.field(default_factory=Progress)
+    primary: _Primary | None = None
+
+    @property
+    def cause(self) -> str:
+        """The rule of its primary cause; empty without a diagnosis."""
+        if self.primary is not None:
+            return self.primary.rule
+        return UNKNOWN_FAILURE if self.verdict else ""
+
+
+def said_at_the_end(folder: Path) -> _Ended:
+    """The diagnosis that the agent wrote when the run ended; an empty one without it."""
+    try:
+        return msgspec.json.decode((folder / "diagnosis.json").read_bytes(), type=_Ended)
+    except (OSError, msgspec.MsgspecError):
+        return _Ended()
 
 
 _lock = threading.Lock()

@@ -112,10 +112,10 @@ class Probing:
         return sorted(found, key=lambda record: record.time)
 
     def just_left(self) -> bool:
-        """Whether the last rank that was there has ended since the last look."""
+        """Whether all ranks of the last look have ended since; others may have come at once."""
         pids = {reader.header.pid for reader in self._known()}
         before, self._alive = self._alive, {pid for pid in pids if psutil.pid_exists(pid)}
-        return bool(before) and not self._alive
+        return bool(before) and not before & self._alive
 
     def events(self) -> Iterator[dict[str, Any]]:
         """The text events since the last look, without secrets.

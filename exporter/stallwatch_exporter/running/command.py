@@ -87,10 +87,11 @@ def _miner(
     notice: Notice,
     linger: float,
     endings: EndingWatch,
+    told_to_end: Callable[[], bool],
 ) -> Miner | None:
     """The thread that watches; none where the system gives no more threads, as the command goes on."""
     try:
-        return Miner(opening, queue, pid, notice, linger, endings)
+        return Miner(opening, queue, pid, notice, linger, endings, told_to_end)
     except RuntimeError as error:
         notice(f"the run cannot be watched ({error}); the command goes on")
         return None
@@ -148,7 +149,9 @@ def _run_command(
         relay.attach(capture.send, capture.resize)
         if capture.problem:
             notice(f"the output cannot be carried through and read ({capture.problem}); the command goes on")
-        miner = _miner(opening, queue, capture.pid, notice, settings.linger_seconds, endings)
+        miner = _miner(
+            opening, queue, capture.pid, notice, settings.linger_seconds, endings, lambda: relay.told_to_end
+        )
         returncode = capture.wait()
         ended = time.time()
         # What comes from here on is too late to have ended the command.

@@ -41,6 +41,11 @@ class SignalRelay:
                     self._before[number] = signal.signal(number, self._handle)
         return self
 
+    @property
+    def told_to_end(self) -> bool:
+        """Whether somebody asked the command to end (Ctrl-C, SIGTERM, SIGHUP)."""
+        return self.interrupted or self.passed_on is not None
+
     def attach(self, send: Callable[[signal.Signals], None], resize: Callable[[], None]) -> None:
         """The command is there: pass signals on by `send`; the early ones too."""
         self._send, self._resize = send, resize

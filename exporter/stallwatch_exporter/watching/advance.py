@@ -8,6 +8,8 @@ from stallwatch_exporter.watching.stall import StallWatch
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Phase
 
+_AT_HAND = 2  #: steps that a run may still finish after it was asked to end
+
 
 class Advance:
     """Call `seen` after every batch of lines, with the time they came."""
@@ -22,6 +24,8 @@ class Advance:
         self._step_at: float | None = None  # None where the time before the next step is not a step's alone
         self._ranks: dict[int | None, int] = {}
         self._phase: Phase = "init"
+        self._told_to_end = False
+        self._last_step = 0  # when it was told so
 
     @property
     def phase(self) -> Phase:
@@ -31,7 +35,7 @@ class Advance:
     def seen(self, now: float) -> bool:
         """Take over what changed; whether there was progress."""
         tracker = self._tracker
-        phase: Phase = "idle" if tracker.finished else tracker.phase
+        phase: Phase = "idle" if tracker.finished or self._leaving else tracker.phase
         self._watch.blind = not (isinstance(tracker, HookedProgress) and tracker.hooked_ranks)
         shown = (tracker.last_progress_time, tracker.last_step, tracker.attempt)
         progressed = shown != self._shown
@@ -52,6 +56,25 @@ class Advance:
             self._metrics.phase(phase)
             self._phase = phase
         return progressed
+
+    def told_to_end(self, now: float) -> None:
+        """The command was asked to end, by Ctrl-C or a signal: it may be silent for long while it saves.
+
+        That is no stall, as after its last step, unless it stood before. Once it trains on, it is watched as
+        before.
+        """
+        if not self._told_to_end and not self._watch.check(now).stalled:
+            self._told_to_end, self._last_step = True, self._tracker.last_step or 0
+            self.seen(now)
+
+    @property
+    def _leaving(self) -> bool:
+        tracker = self._tracker
+        return (
+            self._told_to_end
+            and tracker.phase in ("init", "train")
+            and (tracker.last_step or 0) <= self._last_step + _AT_HAND
+        )
 
     def history(self, last_sign: float) -> None:
         """Take over a run that was up before us; `last_sign` is when its files were last written to."""

@@ -72,7 +72,7 @@ class Agent:
         self._diagnoser = Diagnoser(self._reading, settings.language, self._guarded, clock)
         self._readers = Readers()
         self._watch = StallWatch(settings, folder.info.started_at)
-        self._advance = Advance(self._reading.tracker, self._watch, self.metrics)
+        self.advance = Advance(self._reading.tracker, self._watch, self.metrics)
         self._book = IncidentBook(folder.run, folder.info.host, self._tell, read_incidents(folder.path))
         self._alarms = Alarms(self._book, catalogue)
         self._hearing = Hearing(self._reading, self._warned, notice)
@@ -155,7 +155,7 @@ class Agent:
             for bar in self._readers.idle(last_sign):
                 self._take(bar, 0, None)
         with self._guarded("taking over the run"):
-            self._advance.history(last_sign)
+            self.advance.history(last_sign)
             found, _ = self._diagnosis(last_sign)
             self._alarms.forgive(found)
             return found
@@ -182,7 +182,7 @@ class Agent:
                 self.metrics.warning(line.rank)
         if now is not None:
             self._line_at = self._fed_at = now
-            progressed = progress and self._advance.seen(now)
+            progressed = progress and self.advance.seen(now)
             self._alarms.matched(seen.matches, now)
             self._news = self._news or progressed or bool(seen.matches)
 
@@ -198,13 +198,13 @@ class Agent:
             self.metrics.hooked(record)
             self.memory.rank(record.rank, record.values)
             self._news = self._hearing.record(record, self._progress.hooked(record)) or self._news
-            self._news = self._advance.seen(record.time) or self._news
+            self._news = self.advance.seen(record.time) or self._news
         up = self._probing.ranks_up()
         self.metrics.milestones.ranks(up)
         self._diagnoser.left = self._hearing.there(up, now)
         if self._probing.just_left() and self._stall is None:  # a hang that kills its ranks is not over
             self._progress.ended(now)
-            self._advance.seen(now)
+            self.advance.seen(now)
         unsaid = self._hearing.unsaid(now, everything=everything)
         self._take(unsaid, 0, now, counted=False, progress=False)
 

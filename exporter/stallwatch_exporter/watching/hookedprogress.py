@@ -38,6 +38,7 @@ class HookedProgress(ProgressTracker):
         self._stepped_at = 0.0  # when the last step was, by the ranks
         self._told_at = 0.0  # when they told of anything
         self._logged_until = 0.0  # when the log last told of a step, before any rank did
+        self._left_at = 0.0  # when all ranks that there were had ended
         self._ranks: dict[int, _Rank] = {}
         self._logged: tuple[float, Phase] = (0.0, "init")  # the last phase that the log told
 
@@ -82,9 +83,10 @@ class HookedProgress(ProgressTracker):
         return None
 
     def ended(self, time: float) -> None:
-        """No rank of this machine is left: the launcher ends, or starts them again, which takes a while."""
+        """All ranks here have ended: so does their launcher, or it starts them again, which takes a while."""
         for rank in self._ranks.values():
             rank.phase, rank.since = "init", time
+        self._left_at = time
         self._advanced(time)
 
     def _told(self, rank: _Rank, record: Record, phase: Phase, beats: float) -> None:
@@ -133,7 +135,7 @@ class HookedProgress(ProgressTracker):
             logged_at, logged = self._logged
             return logged if logged_at > latest.since and logged not in _NO_PAUSE else latest.phase
         if not self._hooked:
-            return super().phase
+            return "init" if self._left_at > self._logged_until else super().phase
         logged_at, logged = self._logged
         told_at = max((rank.since for rank in self._ranks.values()), default=0.0)
         return logged if logged_at > max(self._stepped_at, told_at) and logged not in _NO_PAUSE else "train"

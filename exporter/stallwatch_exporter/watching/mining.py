@@ -42,8 +42,10 @@ class Mining:
         *,
         clock: Callable[[], float] = time.time,
         weigh: Callable[[int], int] = resident_bytes,
+        told_to_end: Callable[[], bool] = lambda: False,
     ) -> None:
         self._agent = agent
+        self._told_to_end = told_to_end
         self._queue = queue
         self._pid = pid
         self._clock = clock
@@ -69,6 +71,8 @@ class Mining:
         after = TICK_SECONDS if self._agent.due_in() > 0 else HASTE_SECONDS
         if (chunks or not behind) and not 0 <= now - self._ticked < after:
             self._ticked = now
+            if self._told_to_end():
+                self._agent.advance.told_to_end(now)
             self._agent.dropped(self._queue.dropped)
             # While lines wait unread, nobody knows that the run is silent: it is as far as the log was read.
             self._agent.tick(now, read_until=chunks[-1].time if behind else None)
@@ -106,11 +110,14 @@ class Miner:
         notice: Notice,
         linger: float = 0.0,
         endings: EndingWatch | None = None,
+        told_to_end: Callable[[], bool] = lambda: False,
     ) -> None:
         """`linger`: how many seconds /metrics may stay after the end, for a Prometheus to read it.
 
-        `endings` tells whether the kernel counted an OOM kill since the command started.
+        `endings` tells whether the kernel counted an OOM kill since the command started, `told_to_end`
+        whether somebody asked the command to end.
         """
+        self._told_to_end = told_to_end
         self._open_agent = open_agent
         self._queue = queue
         self._pid = pid
@@ -160,7 +167,7 @@ class Miner:
             agent.response.watch(self._pid)
             if self._endings is not None:
                 agent.memory.counted, agent.memory.killed = self._endings.counted, self._endings.killed
-            self._mine(Mining(agent, self._queue, self._pid))
+            self._mine(Mining(agent, self._queue, self._pid, told_to_end=self._told_to_end))
             if self._judge is not None:
                 ending = agent.judged(self._judge(list(agent.last_lines)))
                 self._result = (agent, ending, agent.end(ending, self._ended_at))

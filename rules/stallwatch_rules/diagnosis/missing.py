@@ -42,9 +42,14 @@ def did_not_report(rule: str, found: list[Found], streams: Streams) -> list[int]
 
 def named(primary: Primary, ranks: list[int], told: str, language: str) -> Primary:
     """The primary with the ranks in its title, and what is told of them as its first advice."""
-    colon = "：" if language.startswith("zh") else ": "
-    title = f"{primary.title}{colon}rank {fold_ranks(ranks)}"
+    title = ranks_named(primary.title, fold_ranks(ranks), language)
     return msgspec.structs.replace(primary, title=title, fixes=[told, *primary.fixes])
+
+
+def ranks_named(title: str, ranks: str, language: str) -> str:
+    """The title with these ranks behind it."""
+    colon = "：" if language.startswith("zh") else ": "
+    return f"{title}{colon}rank {ranks}"
 
 
 def point_to_missing(
