@@ -25,6 +25,13 @@ _JSON_ESCAPES = (
     (b"\\\\", b"\\"),
 )
 
+# What a page sets for quotes and blanks, as the reader of lines spells it (``lines.respelled``).
+_TYPESET = tuple(
+    (character.encode(), plain.encode())
+    for character, plain in {"‘": "'", "’": "'", "“": '"', "”": '"', "\u00a0": " ", "\u3000": " "}.items()
+)
+_TYPESET_BEGINS = (b"\xe2\x80", b"\xc2\xa0", b"\xe3\x80\x80")
+
 
 def is_plain(data: bytes, end: int) -> bool:
     """Whether the first bytes are their own view and hold no NULs; ``False`` may be wrong."""
@@ -47,6 +54,9 @@ def view_of(data: bytes, *, solid: bool = False) -> bytes:
     """
     if not solid and not data.isascii():
         data = _utf8(data)
+        if any(begun in data for begun in _TYPESET_BEGINS):
+            for character, plain in _TYPESET:
+                data = data.replace(character, plain)
     if data[:1] in (b"{", b" ") and _JSON_LINES.match(data):
         for escape, character in _JSON_ESCAPES:
             data = data.replace(escape, character)
