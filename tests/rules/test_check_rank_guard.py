@@ -113,3 +113,42 @@ def test_saves_that_all_ranks_must_make() -> None:
     assert told(trainer) == [(one, 4)]
     assert told(trainer, stage=2) == []
     assert told("if rank == 0:\n    mine.save_checkpoint('out')") == []
+
+
+_ENGINE = """
+engine, *_ = deepspeed.initialize(model=net, config="ds.json")
+module = engine.module
+model = accelerator.prepare(model)
+if dist.get_rank() == 0:
+    """
+
+
+@pytest.mark.parametrize(
+    ("call", "stages"),
+    [
+        ("out = engine.module.generate(b)", {3}),
+        ("out = net.generate(b)", {3}),
+        ("loss = engine(b)", {3}),
+        ("loss = module.forward(b)", {3}),
+        ("out = accelerator.unwrap_model(model).generate(b)", {3}),
+        ("state = accelerator.get_state_dict(model)", {3}),
+        ("with deepspeed.zero.GatheredParameters(net.parameters()): save(net)", {3}),
+        ("engine.backward(loss)", {2, 3}),
+        ("engine.step()", {2, 3}),
+        ("engine.module.state_dict()", set()),
+        ("other.generate(b)", set()),
+        ("scheduler.step()", set()),
+    ],
+)
+def test_a_model_whose_weights_or_gradients_need_all_ranks(call: str, stages: set[int]) -> None:
+    assert {stage for stage in (2, 3) if told(_ENGINE + call, stage)} == stages
+
+
+def test_a_model_whose_weights_are_gathered_or_not_yet_partitioned_is_free() -> None:
+    assert told("if rank == 0:\n    net(b)\nengine = deepspeed.initialize(model=net)[0]") == []
+    gathered = "with zero.GatheredParameters(net.parameters()):\n    if rank == 0:\n        engine(b)"
+    assert told("engine = deepspeed.initialize(model=net)[0]\n" + gathered) == []
+    both = (
+        "engine = deepspeed.initialize(model=net)[0]\nif rank == 0:\n    a = engine(b)\nelse:\n    engine(b)"
+    )
+    assert told(both) == []

@@ -12,6 +12,7 @@ import ast
 from collections.abc import Iterator
 
 from stallwatch_rules.checks.dsconfig import DsConfig
+from stallwatch_rules.checks.partitioned import Models
 from stallwatch_rules.checks.remark import Remark, Words
 from stallwatch_rules.checks.script import Call, Script, dotted
 
@@ -35,6 +36,7 @@ def check_rank_guard(script: Script, config: DsConfig | None) -> Iterator[Remark
     Nothing is said where the other branch, or any code for the other ranks, makes the same call: one rank
     first and then the others is a usual pattern. A collective of a group is the group's own affair.
     """
+    models = Models(script)
     first: list[Call] = []
     others: set[str] = set()
     for node in ast.walk(script.tree):
@@ -44,7 +46,7 @@ def check_rank_guard(script: Script, config: DsConfig | None) -> Iterator[Remark
         if guard is None:
             continue
         for alone, body in ((guard, node.body), (not guard, node.orelse)):
-            calls = [call for call in _calls(body) if _needs_all(call, script, config)]
+            calls = [call for call in _calls(body) if _needs_all(call, script, config, models)]
             if alone:
                 first += calls
             else:
@@ -118,7 +120,7 @@ def _calls(body: list[ast.stmt]) -> Iterator[Call]:
         inside += ast.iter_child_nodes(node)
 
 
-def _needs_all(call: Call, script: Script, config: DsConfig | None) -> bool:
+def _needs_all(call: Call, script: Script, config: DsConfig | None, models: Models) -> bool:
     owner = call.owner.rsplit(".", 1)[-1].lower()
     if call.last in _COLLECTIVES:
         of_torch = owner in ("dist", "distributed", "comm", "deepspeed")
@@ -132,7 +134,7 @@ def _needs_all(call: Call, script: Script, config: DsConfig | None) -> bool:
     if call.last in ("save_checkpoint", "save_16bit_model"):
         engine = any(script.initializations()) and "trainer" not in owner and bool(owner)
         return engine and (zero3 or call.last == "save_checkpoint")
-    return False
+    return models.needs_all(call, zero3=zero3)
 
 
 def _remark(script: Script, call: Call) -> Remark:

@@ -1,0 +1,91 @@
+"""Names of a script that stand for a model under DeepSpeed, and calls of it that all ranks must make.
+
+At ZeRO-3 every module's forward gathers its weights from all ranks, and so does ``generate`` (deepspeed
+0.19.8, ``runtime/zero/parameter_offload.py``: the hook before it calls ``fetch_sub_module``);
+``GatheredParameters`` does on entering, and accelerate's ``get_state_dict`` (1.15.0) while it walks the model.
+At every stage, backward and step of the engine reduce gradients.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from stallwatch_rules.checks.script import Call, Script, dotted
+
+_GATHERING = {"forward", "generate"}
+_REDUCING = {"backward", "step"}
+_INSIDE = {"GatheredParameters", "unwrap_model_for_generation", "summon_full_params"}
+_CONSOLIDATED = "_zero3_consolidated_16bit_state_dict"  # of the engine
+
+
+class Models:
+    """What of a script stands for a model that DeepSpeed has, or may have, partitioned."""
+
+    def __init__(self, script: Script) -> None:
+        self._engines: set[str] = set()
+        self._since: dict[str, int] = {}  # the line from which a name is such a model
+        initializations = {id(call.node) for call in script.initializations()}
+        nodes = [node for node in ast.walk(script.tree) if isinstance(node, ast.Assign)]
+        for node in sorted(nodes, key=lambda one: one.lineno):
+            value = node.value.value if isinstance(node.value, ast.Subscript) else node.value
+            if isinstance(value, ast.Call):
+                self._of_call(node, value, id(value) in initializations)
+            elif isinstance(value, ast.Attribute) and value.attr == "module" and self._is(value.value):
+                self._add(node, node.targets)
+        self._inside = {
+            id(inner)
+            for node in ast.walk(script.tree)
+            if isinstance(node, (ast.With, ast.AsyncWith))
+            and any(_last_of(item.context_expr) in _INSIDE for item in node.items)
+            for inner in ast.walk(ast.Module(node.body, []))
+        }
+
+    def needs_all(self, call: Call, *, zero3: bool) -> bool:
+        """Whether all ranks must make this call."""
+        node = call.node
+        if call.last in _REDUCING and call.owner in self._engines:
+            return True
+        if not zero3 or id(node) in self._inside:  # weights that were gathered are there
+            return False
+        if call.last == "GatheredParameters":
+            return call.argument("enabled", 3) is None
+        if call.last == "get_state_dict":
+            return "accelerat" in call.owner.lower()
+        if call.last == _CONSOLIDATED:
+            return True
+        if call.last in _GATHERING and isinstance(node.func, ast.Attribute):
+            return self._is(node.func.value)
+        return self._is(node.func)
+
+    def _of_call(self, node: ast.Assign, value: ast.Call, initialization: bool) -> None:
+        call = Call(dotted(value.func), value)
+        if initialization:
+            first = [
+                target.elts[0] if isinstance(target, (ast.Tuple, ast.List)) and target.elts else target
+                for target in node.targets
+            ]
+            self._add(node, first)
+            self._engines |= {dotted(one) for one in first}
+            model = call.argument("model", 1)
+            self._add(node, [model] if model is not None else [])
+        elif self._is(value) or (call.last == "prepare" and "accelerat" in call.owner.lower()):
+            self._add(node, node.targets)
+
+    def _add(self, node: ast.Assign, targets: list[ast.expr]) -> None:
+        for target in targets:
+            parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+            for part in parts:
+                self._since.setdefault(dotted(part), node.end_lineno or node.lineno)
+
+    def _is(self, node: ast.expr) -> bool:
+        """``engine``, ``engine.module``, ``accelerator.unwrap_model(model)``."""
+        if isinstance(node, ast.Call):
+            return _last_of(node) == "unwrap_model" and bool(node.args) and self._is(node.args[0])
+        if isinstance(node, ast.Attribute) and node.attr == "module" and self._is(node.value):
+            return True
+        name = dotted(node)
+        return "?" not in name and self._since.get(name, node.lineno) < node.lineno
+
+
+def _last_of(node: ast.expr) -> str:
+    return dotted(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
