@@ -13,7 +13,7 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.samples import extract
 
 _PASTED = 16 * 1024  # bytes of a text that somebody copied by hand, at most
-_SHOWN = 64 * 1024  # bytes that show whether a text's numbers stand behind a lead
+_SHOWN = 16 * 1024  # bytes that show whether a text's numbers stand behind a lead
 _HIDDEN = "\N{END OF PROOF}"  # in no pattern
 _LOOKED_AT = 32  # lines that may have been broken: the last ones, as a run says at its end why it ended
 

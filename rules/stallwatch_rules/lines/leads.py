@@ -17,7 +17,8 @@ from stallwatch_rules.lines.stamps import own_time
 from stallwatch_rules.lines.wrapped import as_pasted
 from stallwatch_rules.text import ansi
 
-_LOOKED_AT = 1000  # lines of the beginning
+_LOOKED_AT = 300  # lines of the beginning
+_BEGINNING = 64 * 1024  # bytes, in which they are
 _PROBED = 12  # of them, each of which may show the lead
 _LONGEST = 120  # characters of a lead
 _NEARLY_ALL = 0.9  # of the lines have it
@@ -108,7 +109,7 @@ def likely_leads(head: bytes) -> list[Lead]:
 def _lines(head: bytes) -> list[str]:
     """The first lines that say something, without what is taken off before a lead is looked for."""
     lines = []
-    for text in as_pasted(head).decode("utf-8", "replace").split("\n"):
+    for text in as_pasted(head[:_BEGINNING]).decode("utf-8", "replace").split("\n"):
         if not text or text.isspace():
             continue
         record = record_of(text)
@@ -119,7 +120,7 @@ def _lines(head: bytes) -> list[str]:
 
 
 def _masked(text: str) -> str:
-    return _DIGITS.sub("0", _LEVEL.sub(_LEVELS, _COLUMN.sub("", text[: 2 * _LONGEST])))
+    return _DIGITS.sub("0", _LEVEL.sub(_LEVELS, _COLUMN.sub("", text[:_LONGEST])))
 
 
 def _common(lines: Sequence[str]) -> Iterator[Lead]:
