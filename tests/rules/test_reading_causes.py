@@ -142,6 +142,22 @@ def test_a_gradient_that_was_nan_once_degrades_nothing(diagnose: Diagnose) -> No
     assert diagnose(steps(1, 60) + once.replace("1}", "61}")).verdict == "degraded"
 
 
+def test_a_gradient_that_was_nan_whenever_it_was_printed_is_news_however_far_the_bar_goes(
+    diagnose: Diagnose,
+) -> None:
+    def bar(first: int, last: int) -> str:
+        return "".join(
+            f"  1%|          | {n}/1233 [{n}:40<13:43:48, 40.75s/it]\n" for n in range(first, last)
+        )
+
+    def run(first: str, second: str) -> str:
+        record = "{{'loss': 1.{}, 'grad_norm': {}, 'learning_rate': {}e-06, 'epoch': 0.0{}}}\n".format
+        return bar(1, 11) + record(7, first, 1, 1) + bar(11, 21) + record(1, second, 2, 2) + bar(21, 30)
+
+    assert diagnose(run("nan", "nan")).verdict == "degraded"
+    assert diagnose(run("nan", "2.1")).verdict == "healthy"
+
+
 def test_a_rule_that_needs_a_context(diagnose: Diagnose) -> None:
     assert diagnose("the node is bad\n").verdict == "no-training-log"
     assert primary(diagnose("the node is bad\nrunning on a10\n")) == "bad-node"

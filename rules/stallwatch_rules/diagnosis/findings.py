@@ -7,6 +7,7 @@ are a line's own.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -221,6 +222,7 @@ def judge_recoveries(found: Iterable[Found], streams: Streams, facts: RunFacts) 
         often = facts.advances > 0 and one.count >= 3 and one.count / facts.advances > OFTEN
         # A gradient that is not finite is how fp16 finds its scale; a loss is never.
         often = often or (one.rule == NOT_A_NUMBER[0] and _remembered(one, streams))
+        often = often or (one.rule == NOT_A_NUMBER[1] and _never_a_number(one, streams))
         if one.rule == NOT_A_NUMBER[1] and _calibrating(one):
             one.harm, one.note = "harmless", say_counted("overflow-start", one.count, facts.language)
             continue
@@ -252,6 +254,17 @@ def _remembered(one: Found, streams: Streams) -> bool:
             return True
         whole = not stream.templates.partial  # else the matches are counted, and the losses are not
         if whole and hits.count >= 3 and hits.count / curve.seen > OFTEN:
+            return True
+    return False
+
+
+def _never_a_number(one: Found, streams: Streams) -> bool:
+    """Whether each gradient norm that a run printed was NaN: steps that came after did not mend it."""
+    for key in one.hits:
+        curve = streams[key].curves.main
+        points = curve.points if curve is not None else []
+        norms = [point.grad_norm for point in points if point.grad_norm is not None]
+        if len(norms) >= 2 and all(math.isnan(norm) for norm in norms):
             return True
     return False
 
