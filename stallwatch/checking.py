@@ -9,7 +9,7 @@ from pathlib import Path
 from stallwatch_rules.checks.accelerate_yaml import parse_accelerate
 from stallwatch_rules.checks.batch import ranks_wanted
 from stallwatch_rules.checks.dsconfig import DsConfig
-from stallwatch_rules.checks.parse import Parsed, parse_json
+from stallwatch_rules.checks.parse import Parsed, parse_json, strict
 from stallwatch_rules.checks.remark import Remark
 from stallwatch_rules.checks.script import Script, parse_script
 
@@ -45,6 +45,8 @@ def read_inputs(files: Iterable[Path]) -> Inputs:
             inputs.looked_at.append(str(file))
         else:
             _config(file, text, inputs)
+    if any(script.strict_json for script in inputs.scripts):
+        inputs.remarks = [strict(remark) for remark in inputs.remarks]
     return inputs
 
 

@@ -123,20 +123,26 @@ def _versions(
 
 
 def _of_checkpoint(path: Path, problems: list[str], looked_at: list[str]) -> list[Remark]:
-    from stallwatch_exporter.checkpoints.checking import check_checkpoint
+    from stallwatch_exporter.checkpoints.checking import MOST_NAMES, check_checkpoint, listed
     from stallwatch_exporter.checkpoints.checking import looked_at as find_files
     from stallwatch_exporter.checkpoints.faults import examples
     from stallwatch_exporter.checkpoints.remarks import remark_of
     from stallwatch_rules.text.plural import counted
 
     try:
-        faults = check_checkpoint(path)
+        below = listed(path, tell=lambda names: tell_all([f"{path}: {names:,} names so far"]))
     except FileNotFoundError:
         problems.append(f"{path}: no such file or folder")
         return []
-    count, foreign = find_files(path)
+    if not below.whole:
+        problems.append(
+            f"{path}: more than {MOST_NAMES:,} files and folders lie below it, the rest was not looked at;"
+            " name the checkpoint's own folder"
+        )
+    faults = check_checkpoint(path, below)
+    count, foreign = find_files(path, below)
     others = f"{examples(foreign)}: neither zip archive nor pickle" if foreign else ""
-    if not count:
+    if not count and below.whole:
         wanted = f"{path}: holds no file of a checkpoint (.safetensors, .bin, .pt, latest)"
         problems.append(f"{wanted}; {others}" if others else wanted)
     left_out = f", without {others}" if others else ""

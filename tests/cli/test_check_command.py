@@ -10,6 +10,8 @@ import pytest
 from click.testing import Result
 
 from stallwatch.environments import PACKAGES, versions_of_python
+from stallwatch_exporter.checkpoints import checking
+from stallwatch_exporter.checkpoints.checking import listed
 
 SOUND = '{"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 2}}'
 
@@ -142,3 +144,29 @@ def test_what_is_asked_for_wrongly(stallwatch) -> None:
 def test_another_python_is_asked() -> None:
     found = versions_of_python(sys.executable)
     assert found["numpy"] and set(found) <= set(PACKAGES)
+
+
+def test_a_folder_that_is_no_checkpoints_is_not_searched_without_end(
+    stallwatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        (tmp_path / f"home/{number}").mkdir(parents=True)
+    whole = listed(tmp_path / "home", most=5)
+    assert whole.whole and len(whole.folders) == 6
+    few = listed(tmp_path / "home", most=4)
+    assert not few.whole
+    monkeypatch.setattr(checking, "listed", lambda *_, **__: few)
+    result: Result = stallwatch("check", "--checkpoint", str(tmp_path / "home"))
+    assert result.exit_code == 2
+    assert "name the checkpoint's own folder" in result.stderr
+
+
+def test_what_transformers_reads_must_be_strict_json(stallwatch, tmp_path: Path, freeze: str) -> None:
+    (tmp_path / "ds.json").write_text('{\n "zero_optimization": {"stage": 2,},\n}')
+    (tmp_path / "own.py").write_text("import deepspeed\ndeepspeed.initialize(model=m, config='ds.json')\n")
+    (tmp_path / "hf.py").write_text("from transformers import Trainer\nTrainer(model=m).train()\n")
+    alone: Result = stallwatch("check", "ds.json", "own.py", "--versions", freeze)
+    assert (alone.exit_code, "ADVICE" in alone.stdout) == (0, True)
+    read: Result = stallwatch("check", "ds.json", "hf.py", "--versions", freeze)
+    assert (read.exit_code, " FAILS   this is not JSON" in read.stdout) == (1, True)
+    assert "(column " in read.stdout and "ds.json:2" in read.stdout

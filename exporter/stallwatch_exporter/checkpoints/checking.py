@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +17,17 @@ _TORCH = (".bin", ".pt", ".pth")
 _WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin.index.json", *_TORCH)
 
 
+MOST_NAMES = 200_000  #: of files and folders below a path: many times a checkpoint's, and seconds to list
+_TELL_EVERY = 20_000  #: names
+
+
+class Below(NamedTuple):
+    """What lies below a path: each folder with its files' names; all of it, or the first names only."""
+
+    folders: list[tuple[Path, list[str]]]
+    whole: bool = True
+
+
 class LookedAt(NamedTuple):
     """The files with a checkpoint's names: how many are looked at, and the names of those that are none."""
 
@@ -24,11 +35,11 @@ class LookedAt(NamedTuple):
     foreign: list[str]
 
 
-def check_checkpoint(path: Path) -> list[Fault]:
-    """The faults of a checkpoint: a folder, with all that lies in it, or one file.
+def listed(path: Path, most: int = MOST_NAMES, tell: Callable[[int], object] | None = None) -> Below:
+    """The folders below a path with their files, itself the first; of a file, that file.
 
-    Headers, tables of contents and sizes are read, never the tensors, and nothing is unpickled; links to
-    folders are not followed. A file that cannot be read is a fault itself.
+    Links to folders are not followed. It ends after `most` names: a path such as /home is no checkpoint.
+    `tell` is called with the number of names now and then.
 
     Raises:
         FileNotFoundError: there is no such path.
@@ -36,23 +47,42 @@ def check_checkpoint(path: Path) -> list[Fault]:
     if not path.exists():
         raise FileNotFoundError(path)
     if path.is_file():
-        return list(_file(path))
-    faults: list[Fault] = []
+        return Below([(path.parent, [path.name])])
+    found: list[tuple[Path, list[str]]] = []
+    count = told = 0
     for folder, folders, names in os.walk(path):
         folders.sort()
-        for name in sorted(names):
-            faults += _file(Path(folder) / name)
-        faults += check_zero_folder(Path(folder), names)
+        count += len(folders) + len(names)
+        if count > most:
+            return Below(found, whole=False)
+        if tell is not None and count - told >= _TELL_EVERY:
+            told = count
+            tell(count)
+        found.append((Path(folder), sorted(names)))
+    return Below(found)
+
+
+def check_checkpoint(path: Path, below: Below | None = None) -> list[Fault]:
+    """The faults of a checkpoint: a folder, with all that lies in it, or one file.
+
+    Headers, tables of contents and sizes are read, never the tensors, and nothing is unpickled. A file that
+    cannot be read is a fault itself. `below` is what was listed of the path, where that was done.
+
+    Raises:
+        FileNotFoundError: there is no such path.
+    """
+    faults: list[Fault] = []
+    for folder, names in (below or listed(path)).folders:
+        for name in names:
+            faults += _file(folder / name)
+        if not path.is_file():
+            faults += check_zero_folder(folder, names)
     return faults
 
 
-def looked_at(path: Path) -> LookedAt:
+def looked_at(path: Path, below: Below | None = None) -> LookedAt:
     """Which files of a checkpoint there are to look at."""
-    named = (
-        [path]
-        if path.is_file()
-        else [Path(folder) / name for folder, _, names in os.walk(path) for name in sorted(names)]
-    )
+    named = [folder / name for folder, names in (below or listed(path)).folders for name in names]
     files = [file for file in named if _known(file.name)]
     foreign = [file.name for file in files if _is_foreign(file)]
     return LookedAt(len(files) - len(foreign), foreign)

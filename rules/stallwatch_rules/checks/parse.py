@@ -8,6 +8,7 @@ DeepSpeed reads its file as Hjson (comments, trailing commas) and refuses a key 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import hjson
@@ -16,6 +17,7 @@ import yaml
 from stallwatch_rules.checks.dsconfig import DsConfig, Path, has_auto
 from stallwatch_rules.checks.remark import Remark, Words
 
+_HJSON = "config-not-json"
 _RULE = "deepspeed-config-invalid"
 MAX_KEYS = 10_000  #: a few lines of YAML aliases can stand for billions
 MAX_PLACED = 1 << 20  #: characters; finding the lines of keys takes seconds in longer texts
@@ -77,21 +79,29 @@ def _walk(node: yaml.Node | None, path: Path, lines: dict[Path, int]) -> None:
             _walk(value, (*path, key.value), lines)
 
 
+def strict(remark: Remark) -> Remark:
+    """What is said of Hjson where the run's script has transformers or accelerate read the file."""
+    return replace(remark, severity="fails") if remark.check == _HJSON else remark
+
+
 def _hjson(text: str, file: str, error: ValueError, pairs: Any) -> tuple[Any, Remark]:
     """What Hjson makes of it, and what to say of that."""
-    line = getattr(error, "lineno", 1)
+    line, column = getattr(error, "lineno", 1), getattr(error, "colno", None)
     reason = getattr(error, "msg", str(error))
+    reason_zh = reason
+    if column is not None:
+        reason, reason_zh = f"{reason} (column {column})", f"{reason}（第 {column} 列）"
     try:
         values = hjson.loads(text, object_pairs_hook=pairs)
     except (ValueError, RecursionError):
         values = None
     if not isinstance(values, dict) or not values:
-        return None, _unreadable(file, line, reason, reason)
+        return None, _unreadable(file, line, reason, reason_zh)
     auto = has_auto(values)
     remark = Remark(
-        "config-not-json",
+        _HJSON,
         "fails" if auto else "advice",
-        Words(f"this is not JSON: {reason}", f"不是合法的 JSON：{reason}"),
+        Words(f"this is not JSON: {reason}", f"不是合法的 JSON：{reason_zh}"),
         Words(
             "DeepSpeed itself reads comments and trailing commas; transformers and accelerate, which alone"
             ' understand "auto", read strict JSON.',

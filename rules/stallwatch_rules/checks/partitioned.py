@@ -2,7 +2,7 @@
 
 At ZeRO-3 every module's forward gathers its weights from all ranks, and so does ``generate`` (deepspeed
 0.19.8, ``runtime/zero/parameter_offload.py``: the hook before it calls ``fetch_sub_module``);
-``GatheredParameters`` does on entering, and accelerate's ``get_state_dict`` (1.15.0) while it walks the model.
+``GatheredParameters`` does on entering, and accelerate's ``get_state_dict`` (1.15.0) on its way.
 At every stage, backward and step of the engine reduce gradients.
 """
 

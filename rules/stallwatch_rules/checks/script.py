@@ -99,6 +99,13 @@ class Script:
             and (not self.names & {"Trainer", "HfDeepSpeedConfig", "HfTrainerDeepSpeedConfig"})
         )
 
+    @property
+    def strict_json(self) -> bool:
+        """Whether transformers or accelerate read its configuration before DeepSpeed does: as strict JSON."""
+        readers = {"Trainer", "TrainingArguments", "Accelerator"}
+        theirs = self.imports & {"transformers", "accelerate", "trl"} and self.names & readers
+        return bool(theirs) and not any(self.initializations())
+
     def initializations(self) -> Iterator[Call]:
         """The calls of ``deepspeed.initialize``."""
         bare = any(
