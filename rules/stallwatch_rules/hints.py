@@ -30,6 +30,7 @@ LAUNCHER = (
     "Process name:",
     "Exit code:",
     "will restart worker",
+    "memory:  ",
 )
 WARNING = ("Warning:", "WARN", "[W", "W0", "W1")
 

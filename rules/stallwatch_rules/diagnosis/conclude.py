@@ -34,6 +34,7 @@ from stallwatch_rules.diagnosis.inferred import infer, inferred_from
 from stallwatch_rules.diagnosis.kills import weigh_memory
 from stallwatch_rules.diagnosis.missing import all_flights, point_to_missing
 from stallwatch_rules.diagnosis.notes import notes_of
+from stallwatch_rules.diagnosis.particulars import with_particulars
 from stallwatch_rules.diagnosis.restarts import restarts_note, restarts_of
 from stallwatch_rules.diagnosis.servers import is_vllm_server
 from stallwatch_rules.diagnosis.silentexit import ended_silently
@@ -160,6 +161,7 @@ def conclude(
             silent = ended_silently(found, exceptions, streams, language)
             diagnosis.primary.fixes[:0] = [silent] if silent else []
         diagnosis.primary = point_to_missing(diagnosis.primary, found, streams, tracker, language)
+        diagnosis.primary = with_particulars(diagnosis.primary, found, exceptions, streams, language)
     for candidate in causal_order(candidates):
         one = by_rule[candidate.rule]
         diagnosis.findings.append(one.record(_title(one.page, language), tracker.last_step))

@@ -38,6 +38,8 @@ ENDED_BY = frozenset(
         "sighup-terminal-closed",
     )
 )
+#: Of these, the reasons that a scheduler has by itself.
+_SCHEDULERS_OWN = frozenset(("slurm-time-limit", "slurm-preempted", "scheduler-node-failed"))
 #: Of launchers: torchrun's agent, its SignalException, accelerate's main process.
 _TOLD_TO_END = re.compile(r"death signal|got signal|Main process received|closing signal SIGHUP")
 #: What is a cause only where nothing failed before it.
@@ -83,7 +85,7 @@ def name_exception(found: list[Found], exceptions: Exceptions, language: str) ->
     survived = [] if exceptions.fatal else exceptions.records()
     failed = exceptions.fatal or any(_may_be_first(one) for one in found)
     for one in found:
-        if one.rule == SIGTERM and one.harm == "fatal" and failed and not _from_outside(one, found):
+        if one.rule == SIGTERM and one.harm == "fatal" and failed and not told_from_outside(one, found):
             one.note = one.note or say("ended-by-launcher", language)
             continue
         if one.rule == SIGTERM and one.harm == "fatal" and survived:
@@ -102,7 +104,7 @@ def _may_be_first(one: Found) -> bool:
     return one.harm == "fatal" and one.role in ("cause", "symptom") and one.rule != SIGTERM
 
 
-def _from_outside(sigterm: Found, found: list[Found]) -> bool:
+def told_from_outside(sigterm: Found, found: list[Found]) -> bool:
     """Whether the launcher was told to end, or the run was ended by who can tell it so."""
     texts = (text for hits in sigterm.hits.values() for text in hits.exemplars)
     told = not sigterm.hits or any(_TOLD_TO_END.search(text) for text in texts)
@@ -132,6 +134,20 @@ def weigh_kill(found: list[Found], question: Question) -> None:
             kill.note = kill.note or say("killed-afterwards", question.language, rule=one.rule)
 
 
+def leave_out_request(found: list[Found]) -> None:
+    """Leave out that the job was cancelled on request, where only srun's "Job step aborted" says so.
+
+    srun says that at each end of a step, whatever it was for (`src/srun/libsrun/launch.c`).
+    """
+    if any(one.rule in _SCHEDULERS_OWN and one.harm == "fatal" for one in found):
+        found[:] = [one for one in found if one.rule != "slurm-cancelled" or not _only_aborted(one)]
+
+
+def _only_aborted(one: Found) -> bool:
+    texts = [text for hits in one.hits.values() for text in (*hits.exemplars, hits.last.line.text)]
+    return bool(texts) and all("srun: Job step aborted" in text for text in texts)
+
+
 def weigh_aftermath(found: list[Found], exceptions: Exceptions, streams: Streams) -> None:
     """What also comes because something failed: where a failure stands before it, it is no cause.
 
@@ -139,6 +155,7 @@ def weigh_aftermath(found: list[Found], exceptions: Exceptions, streams: Streams
     died, and a process that is being torn down may end in a segmentation fault. But that its peers lost it
     does not make a process crash, though they may tell it first.
     """
+    leave_out_request(found)
     for late in found:
         if late.rule not in AFTERMATH or late.harm != "fatal" or not late.hits:
             continue

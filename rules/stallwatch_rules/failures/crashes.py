@@ -109,7 +109,10 @@ class CrashReader:
             crash.message = crash.message or said["m"][:MAX_MESSAGE]
             self._stray = 0
             return True
-        if "hread 0x" in text:
+        if "Current thread 0x" in text:  # of several, which faulthandler lists as they were started
+            crash.frames.clear()
+            self._threads = 1
+        elif "hread 0x" in text:
             self._threads += 1
         if self._frame(crash, text) or _STACK.match(text):
             self._stray = 0

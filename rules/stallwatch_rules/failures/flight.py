@@ -7,7 +7,7 @@ last enqueued collective is older than everybody's, or the one that printed noth
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from stallwatch_rules.text.digest import fold_ranks
@@ -15,6 +15,7 @@ from stallwatch_rules.text.sentences import say
 
 START_UP = 5  #: collectives that hardly more than the start-up of a communicator makes
 MAX_RANKS = 4096
+MAX_SHOWN = 4  #: different collectives that a sentence names
 
 _RANK = re.compile(r"\bRank (\d{1,6})\]")
 _GROUP = re.compile(r"\bPG (?:ID|GUID) (\d{1,6})\b")
@@ -82,16 +83,59 @@ def different_gathers(flights: Mapping[tuple[str, int], Flight]) -> bool:
     return any(len(found) > 1 for found in sizes.values())
 
 
-def flight_note(flights: Mapping[tuple[str, int], Flight], language: str = "en") -> str:
-    """What the counters say, in a sentence; empty where they say nothing.
+@dataclass(frozen=True)
+class Apart:
+    """Ranks that waited in another collective than most of their process group."""
 
-    Only ranks of one process group are compared: each group counts by itself.
+    ranks: list[int]
+    works: Mapping[tuple[int, str], list[int]]  #: number and operation → the ranks that waited in it
+
+    def own(self) -> str:
+        """``rank 2: ALLREDUCE #5550``."""
+        return self._told(lambda rank: rank in self.ranks)
+
+    def others(self) -> str:
+        """``ranks 0, 1, 3: REDUCE_SCATTER #5551``."""
+        return self._told(lambda rank: rank not in self.ranks)
+
+    def _told(self, of: Callable[[int], bool]) -> str:
+        parts = [
+            f"{_ranks(ranks)}: {operation} #{work}"
+            for (work, operation), every in sorted(self.works.items())
+            if (ranks := [rank for rank in every if of(rank)])
+        ]
+        return ", ".join(parts[:MAX_SHOWN])
+
+
+def apart(flights: Mapping[tuple[str, int], Flight]) -> Apart | None:
+    """The ranks of a group that waited in another operation than most; where they are half, those behind.
+
+    ``None`` where all waited in one operation: a lower number says who is late, not who differs.
     """
+    for ranks in _by_group(flights):
+        works: dict[tuple[int, str], list[int]] = {}
+        for rank, flight in ranks.items():
+            if flight.work is not None:
+                works.setdefault((flight.work, flight.operation), []).append(rank)
+        if len({operation for _, operation in works}) < 2:
+            continue
+        most = max(works, key=lambda work: (len(works[work]), work))
+        return Apart(sorted(rank for work, own in works.items() if work != most for rank in own), works)
+    return None
+
+
+def _by_group(flights: Mapping[tuple[str, int], Flight]) -> list[dict[int, Flight]]:
+    """Only ranks of one process group are compared: each group counts by itself. The largest first."""
     groups: dict[str, dict[int, Flight]] = {}
     for (group, rank), flight in flights.items():
         groups.setdefault(group, {})[rank] = flight
-    for group in sorted(groups, key=lambda name: (-len(groups[name]), name)):
-        note = _note(groups[group], language)
+    return [groups[group] for group in sorted(groups, key=lambda name: (-len(groups[name]), name))]
+
+
+def flight_note(flights: Mapping[tuple[str, int], Flight], language: str = "en") -> str:
+    """What the counters say, in a sentence; empty where they say nothing."""
+    for ranks in _by_group(flights):
+        note = _note(ranks, language)
         if note:
             return note
     return ""
@@ -107,7 +151,8 @@ def _note(ranks: Mapping[int, Flight], language: str) -> str:
     operations = {(f.work, f.operation) for f in ranks.values() if f.work is not None}
     names = {operation for _, operation in operations}
     if len(ranks) >= 2 and len(names) > 1:
-        shown = ", ".join(f"{operation} #{work}" for work, operation in sorted(operations)[:4])
+        odd = apart({("", rank): flight for rank, flight in ranks.items()})
+        shown = f"{odd.own()}; {odd.others()}" if odd is not None else ""
         return say("flight-differs", language, shown=shown)
     sizes = sorted({flight.size for flight in ranks.values() if flight.size is not None})
     if len(operations) == 1 and len(sizes) > 1:

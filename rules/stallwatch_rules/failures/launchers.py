@@ -1,4 +1,4 @@
-"""What a launcher's summary tells: which ranks failed, and which of them first."""
+"""What a launcher's summary tells: which ranks failed, and which of them first; and of a pod, its limit."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ _BY_SIGTERM = (-15, 143)
 _ROOT = "Root Cause (first observed failure)"
 _AGAIN = re.compile(r"Worker group \w{1,20}\. (\d{1,6}/\d{1,6}) attempts left; ?will restart worker group")
 _LOCAL = re.compile(r"failed \(exitcode: -?\d{1,4}\) local_rank: (\d{1,6})\b")
+# Of `kubectl describe`, which tells a container's limits before its requests.
+_LIMIT = re.compile(r"^\s+memory: {2,20}(\d{1,15}(?:\.\d{1,3})?(?:[kKMGTPE]i?)?)\s*$")
 MAX_RANKS = 4096
 MAX_STOPS = 1000
 
@@ -46,6 +48,7 @@ class LauncherSummary:
     spawned: dict[int, int | None] = field(default_factory=dict)  #: process that was started → local rank
     stops: list[Stop] = field(default_factory=list)  #: times that torchrun saw its workers fail
     left: dict[int, tuple[Line, int | None]] = field(default_factory=dict)  #: … that ended well, and the step
+    limit: tuple[str, Line] | None = None  #: of a container's memory, and the line that tells it
     one_node: bool = False  #: DeepSpeed's launcher says that there is no other
     _over: bool = False  # the launcher ended what it had started
     _rank: int | None = None
@@ -100,6 +103,9 @@ class LauncherSummary:
             if found:
                 self.codes[self._rank], self.told[self._rank] = int(found[1]), line
                 self._ended(int(found[1]))
+        elif "memory:  " in text and self.limit is None:
+            found = _LIMIT.match(text)
+            self.limit = (found[1], line) if found is not None else None
 
     def _stopped(self, line: Line) -> None:
         local = _LOCAL.search(line.text)

@@ -133,6 +133,43 @@ OF_ENDINGS: dict[str, tuple[str, str]] = {
         "A program that catches it goes on: nothing shows that it ended the run.",
         "捕获了它的程序会继续运行：没有迹象表明训练因此结束。",
     ),
+    "flight-apart": (
+        "Look there first, at what code it ran: {own}, while {others}.",
+        "请先查那里执行了哪段代码：{own}，而 {others}。",
+    ),
+    "oom-killed": (
+        "The container used more host memory than its limit (OOMKilled)",
+        "容器的主机内存超过上限，被内核杀死（OOMKilled）",
+    ),
+    "oom-killed-limit": (
+        "The container used more host memory than its limit of {limit} (OOMKilled)",
+        "容器的主机内存超过上限 {limit}，被内核杀死（OOMKilled）",
+    ),
+    "oom-killed-first": (
+        "Use less host memory, or raise `resources.limits.memory`: `low_cpu_mem_usage=True` and safetensors"
+        " while loading, fewer data-loader workers, no offload to the CPU; /dev/shm and files in a"
+        " memory-backed emptyDir count, too. GPU memory has nothing to do with it (see host-oom-sigkill).",
+        "减少主机内存用量，或调大 `resources.limits.memory`：加载时用 `low_cpu_mem_usage=True` 和"
+        " safetensors，减少 data loader worker，不要 offload 到 CPU；"
+        "/dev/shm 和内存型 emptyDir 里的文件也算在内。与 GPU 显存无关（见 host-oom-sigkill）。",
+    ),
+    "ended-from-outside": (
+        "Something outside ended the job: its launcher was sent SIGTERM",
+        "任务被外部结束：启动器收到了 SIGTERM",
+    ),
+    "ended-from-outside-ask": (
+        "Nothing failed before it in what was read: an eviction, a preemption, a time limit, `scancel` or a"
+        " person ended the job. Ask who: `kubectl describe pod POD` and `kubectl get events`, `sacct -j JOB"
+        " -o State,ExitCode,Reason`, `dmesg -T` and `journalctl` on the node.",
+        "已读到的内容里此前没有任何失败：是驱逐、抢占、时间限制、`scancel` 或人为结束了任务。"
+        "查是谁：`kubectl describe pod POD` 和 `kubectl get events`，"
+        "`sacct -j JOB -o State,ExitCode,Reason`，节点上的 `dmesg -T` 和 `journalctl`。",
+    ),
+    "crashed-at": (
+        "The log shows where it crashed: {frame}, innermost {inner}. Look there first, at what is compiled"
+        " behind it, its version and its arguments.",
+        "日志已显示崩溃位置：{frame}（最内层 {inner}）。请先查那里所调用的编译扩展、它的版本和传入的参数。",
+    ),
     "restarted-once": (
         "torchrun started the workers again once ({places}); the steps that followed are all ranks'.",
         "torchrun 重启过一次 worker（{places}），之后的步数属于所有 rank。",

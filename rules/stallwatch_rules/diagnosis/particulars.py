@@ -1,0 +1,123 @@
+"""What the log itself tells of a primary cause whose page can only say how to find it out."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from stallwatch_rules.diagnosis.endings import SIGNALS, SIGTERM, told_from_outside
+from stallwatch_rules.diagnosis.exceptions import Exceptions
+from stallwatch_rules.diagnosis.findings import Found, Streams
+from stallwatch_rules.diagnosis.missing import all_flights, named, waited_in_vain
+from stallwatch_rules.failures.flight import apart
+from stallwatch_rules.failures.raised import Frame
+from stallwatch_rules.records import Primary
+from stallwatch_rules.stream import TIMEOUTS
+from stallwatch_rules.text.reported import shown
+from stallwatch_rules.text.sentences import say
+
+EVICTED = "kubernetes-evicted"
+_OOM_KILLED = re.compile(r"\bOOMKill(?:ed|ing)\b")
+_HANGUP = re.compile(r"SIGHUP|sig(?:nal|val) ?: ?1\b")
+_FAULTHANDLER = re.compile(r"-X faulthandler")
+
+
+def with_particulars(
+    primary: Primary, found: list[Found], exceptions: Exceptions, streams: Streams, language: str
+) -> Primary:
+    """The primary with what its log tells of ranks, limits, senders and frames."""
+    one = next((one for one in found if one.rule == primary.rule), None)
+    if one is None:
+        return primary
+    if primary.rule in TIMEOUTS and waited_in_vain(primary):
+        return _odd_ranks(primary, streams, language)
+    if primary.rule == EVICTED and _OOM_KILLED.search(" ".join(primary.evidence)):
+        return _over_its_limit(primary, one, streams, language)
+    if primary.rule == SIGTERM and not exceptions.unknown:
+        return _from_outside(primary, one, found, language)
+    if primary.rule == SIGNALS["SIGSEGV"]:
+        return _at_its_frame(primary, streams, language)
+    return primary
+
+
+def _odd_ranks(primary: Primary, streams: Streams, language: str) -> Primary:
+    """The ranks that waited in another collective than most."""
+    odd = apart(all_flights(streams))
+    if odd is None:
+        return primary
+    told = say("flight-apart", language, own=odd.own(), others=odd.others())
+    primary = named(primary, odd.ranks, told, language)
+    lines = sorted(
+        (hits.first.line.rank, hits.first.line.source, hits.first.line.number, hits.first.line.text)
+        for (_, rank), stream in streams.items()
+        if rank in odd.ranks and (hits := stream.hits.get(primary.rule)) and hits.first.line.rank is not None
+    )
+    if not lines:
+        return msgspec.structs.replace(primary, rank=odd.ranks[0])
+    rank, source, number, text = lines[0]
+    evidence = list(dict.fromkeys([shown(text), *primary.evidence]))[:4]
+    return msgspec.structs.replace(primary, rank=rank, file=source, line=number, evidence=evidence)
+
+
+def _over_its_limit(primary: Primary, one: Found, streams: Streams, language: str) -> Primary:
+    """A container that the kernel ended for its memory, with the limit that `kubectl describe` tells."""
+    sources = {source for source, _ in one.hits}
+    limits = [
+        (line.source, line.number, limit, line.text)
+        for (source, _), stream in streams.items()
+        if source in sources and stream.summary.limit is not None
+        for limit, line in (stream.summary.limit,)
+    ]
+    told = say("oom-killed-first", language)
+    if not limits:
+        return msgspec.structs.replace(
+            primary, title=say("oom-killed", language), fixes=[told, *primary.fixes]
+        )
+    *_, limit, text = min(limits)
+    return msgspec.structs.replace(
+        primary,
+        title=say("oom-killed-limit", language, limit=limit),
+        fixes=[told, *primary.fixes],
+        evidence=[*primary.evidence[:3], shown(text)],
+        captures={**primary.captures, "limit": limit},
+    )
+
+
+def _from_outside(primary: Primary, one: Found, found: list[Found], language: str) -> Primary:
+    """A SIGTERM that the launcher itself got, where nothing failed before it."""
+    failed = [
+        other for other in found if other is not one and other.harm == "fatal" and other.role != "wrapper"
+    ]
+    texts = [text for hits in one.hits.values() for text in hits.exemplars]
+    if failed or not told_from_outside(one, found) or any(_HANGUP.search(text) for text in texts):
+        return primary
+    title, told = say("ended-from-outside", language), say("ended-from-outside-ask", language)
+    return msgspec.structs.replace(primary, title=title, fixes=[told, *primary.fixes])
+
+
+def _at_its_frame(primary: Primary, streams: Streams, language: str) -> Primary:
+    """Where a crash of compiled code was called from, as faulthandler shows it: innermost frame first."""
+    dumps = [
+        (rank is None, rank or 0, source, seen.raised)
+        for (source, rank), stream in streams.items()
+        for seen in stream.exceptions_now().seen.values()
+        if seen.raised.native and seen.raised.frames and primary.rule in seen.raised.rules
+    ]
+    if not dumps:
+        return primary
+    *_, raised = min(dumps, key=lambda dump: dump[:3])
+    frames = [frame for frame in reversed(raised.frames) if frame.line]
+    own = next((frame for frame in frames if not frame.library), None)
+    if not frames:
+        return primary
+    place = own if own is not None else frames[0]
+    told = say("crashed-at", language, frame=shown(str(place)), inner=shown(str(frames[0])))
+    fixes = [fix for fix in primary.fixes if not _FAULTHANDLER.search(fix)]
+    return msgspec.structs.replace(
+        primary, fixes=[told, *fixes], evidence=_with_frame(primary.evidence, place)
+    )
+
+
+def _with_frame(evidence: list[str], place: Frame) -> list[str]:
+    return [*evidence[:1], shown(f"  {place}"), *evidence[1:3]]

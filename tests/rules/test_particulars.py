@@ -1,0 +1,145 @@
+"""What the log itself tells of a cause whose page can only say how to find it out."""
+
+from __future__ import annotations
+
+import pytest
+from smallruns import primary, steps
+
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis, Primary
+
+TIMED_OUT = (
+    "[E1120 10:20:00.{rank}00 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective operation"
+    " timeout: WorkNCCL(SeqNum={work}, OpType={operation}, NumelIn=4, NumelOut=1, Timeout(ms)=600000) ran for"
+    " 600009 milliseconds before timing out.\n"
+)
+DESCRIBED = """\
+Name:         sft-worker-0
+    State:          Terminated
+      Reason:       OOMKilled
+      Exit Code:    137
+    Limits:
+      memory:          64Gi
+    Requests:
+      memory:          32Gi
+"""
+ASKED = (
+    "W1119 09:35:31.141000 1 torch/distributed/elastic/agent/server/api.py:739] Received Signals.SIGTERM"
+    " death signal, shutting down workers\n"
+)
+SENT = (
+    "W1119 09:35:31.142000 1 torch/distributed/elastic/multiprocessing/api.py:900] Sending process 77 closing"
+    " signal SIGTERM\n"
+)
+CRASH = """\
+Fatal Python error: Segmentation fault
+
+Thread 0x00007f11 (most recent call first):
+  File "/srv/loading.py", line 7 in wait
+Current thread 0x00007f12 (most recent call first):
+  File "/opt/conda/lib/python3.11/site-packages/torch/_ops.py", line 1158 in __call__
+  File "/srv/ext/moe.py", line 61 in forward
+  File "/srv/train.py", line 200 in <module>
+"""
+NODE_FAILED = """\
+srun: error: Node failure on gpu-n07
+srun: Job step aborted: Waiting up to 62 seconds for job step to finish.
+ 0: gpu-n06:401:991 [0] transport/net_ib.cc:2210 NCCL WARN NET/IB: Got completion from peer 10.4.0.7<47431>\
+ with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) len=0 vendor err 129 (Send)
+ 0: [rank0]: torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/\
+NCCLUtils.hpp:317, remote process exited or there was a network error, NCCL version 2.21.5
+slurmstepd: error: *** STEP 99120.0 ON gpu-n06 CANCELLED AT 2026-11-20T15:40:12 DUE TO NODE FAILURE, SEE\
+ SLURMCTLD LOG FOR DETAILS ***
+"""
+
+
+def diagnose(
+    catalogue: Catalogue, matcher: Matcher, files: dict[str, str], language: str = "en"
+) -> Diagnosis:
+    reading = RunReading(catalogue, matcher)
+    for name, text in files.items():
+        reading.feed(LineReader(name).feed(text.encode()))
+    return reading.diagnose(language=language)
+
+
+def first(found: Diagnosis) -> Primary:
+    assert found.primary is not None
+    return found.primary
+
+
+def waiting(works: dict[int, tuple[int, str]]) -> dict[str, str]:
+    return {
+        f"rank{rank}.log": steps(1, 20) + TIMED_OUT.format(rank=rank, work=work, operation=operation)
+        for rank, (work, operation) in works.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("works", "odd", "told"),
+    [
+        (
+            {0: (51, "REDUCE_SCATTER"), 1: (51, "REDUCE_SCATTER"), 2: (50, "ALLREDUCE")},
+            2,
+            "rank 2: ALLREDUCE #50",
+        ),
+        ({0: (51, "REDUCE_SCATTER"), 1: (50, "ALLREDUCE")}, 1, "rank 1: ALLREDUCE #50"),  # the one behind
+    ],
+)
+def test_the_ranks_that_wait_in_another_collective_are_named(
+    catalogue: Catalogue, matcher: Matcher, works: dict[int, tuple[int, str]], odd: int, told: str
+) -> None:
+    found = diagnose(catalogue, matcher, waiting(works))
+    one = first(found)
+    assert one.rule == "nccl-collective-timeout" and one.title.endswith(f": rank {odd}")
+    assert (one.rank, one.file) == (odd, f"rank{odd}.log")
+    assert told in one.fixes[0] and any(told in note for note in found.notes)
+    assert f"OpType={works[odd][1]}" in one.evidence[0]
+
+
+def test_ranks_that_are_only_behind_in_one_operation_do_not_differ(
+    catalogue: Catalogue, matcher: Matcher
+) -> None:
+    works = {0: (51, "ALLREDUCE"), 1: (51, "ALLREDUCE"), 2: (50, "ALLREDUCE")}
+    one = first(diagnose(catalogue, matcher, waiting(works)))
+    assert one.title == catalogue.pages[one.rule].title
+
+
+def test_a_container_over_its_limit_is_told_with_the_limit(catalogue: Catalogue, matcher: Matcher) -> None:
+    logs = {"pod.log": steps(1, 20) + "Killed\n", "describe.txt": DESCRIBED}
+    one = first(diagnose(catalogue, matcher, logs))
+    assert one.title == "The container used more host memory than its limit of 64Gi (OOMKilled)"
+    assert "resources.limits.memory" in one.fixes[0] and one.captures["limit"] == "64Gi"
+    without = {**logs, "describe.txt": DESCRIBED.partition("    Limits")[0]}
+    assert first(diagnose(catalogue, matcher, without, "zh")).title.startswith("容器的主机内存超过上限")
+
+
+def test_a_launcher_that_was_told_to_end_was_ended_from_outside(
+    catalogue: Catalogue, matcher: Matcher
+) -> None:
+    one = first(diagnose(catalogue, matcher, {"pod.log": steps(1, 20) + ASKED + SENT}))
+    assert one.rule == "secondary-sigterm-cascade"
+    assert one.title == "Something outside ended the job: its launcher was sent SIGTERM"
+    assert "kubectl describe pod" in one.fixes[0] and "sacct" in one.fixes[0]
+    inside = first(diagnose(catalogue, matcher, {"pod.log": steps(1, 20) + SENT}))
+    assert inside.title == catalogue.pages[one.rule].title
+
+
+def test_the_frame_of_a_crash_is_told_where_the_log_shows_it(catalogue: Catalogue, matcher: Matcher) -> None:
+    one = first(diagnose(catalogue, matcher, {"train.log": steps(1, 20) + CRASH}))
+    assert one.rule == "process-segfault"
+    assert "/srv/ext/moe.py:61 in forward" in one.fixes[0] and "/srv/ext/moe.py:61 in forward" in one.evidence
+    assert not any("faulthandler" in fix for fix in one.fixes)
+    bare = first(diagnose(catalogue, matcher, {"train.log": steps(1, 20) + CRASH.splitlines()[0] + "\n"}))
+    assert "faulthandler" in bare.fixes[0]
+
+
+def test_a_lost_node_explains_what_the_others_say_of_the_network(
+    catalogue: Catalogue, matcher: Matcher
+) -> None:
+    found = diagnose(catalogue, matcher, {"slurm-7.out": steps(1, 20) + NODE_FAILED})
+    assert primary(found) == "scheduler-node-failed"
+    rules = [one.rule for one in found.findings]
+    assert "infiniband-link-down" in rules and "slurm-cancelled" not in rules
