@@ -1,4 +1,4 @@
-"""Launches of the reproductions by torchrun: bare, with a probe in the ranks, or in front of the agent."""
+"""Launches of the reproductions: bare, with a probe in the ranks, or in front of the agent."""
 
 from __future__ import annotations
 
@@ -28,6 +28,13 @@ HERE = Path(__file__).resolve().parent
 def torchrun(*options: str, ranks: int = 2) -> list[str]:
     """The launch of a program of this folder; with the agent, the working folder may be another one."""
     return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), *options]
+
+
+def forked(*options: str, ranks: int = 2, logs: Path | None = None) -> list[str]:
+    """The same with ranks that import nothing anew (see forked.py), for what is asked of the ranks alone."""
+    away = () if logs is None else ("--log-dir", str(logs))
+    program = [sys.executable, str(HERE / "forked.py"), "--ranks", str(ranks), *away, *options]
+    return ["env", "STALLWATCH_PROBE=0", *program]
 
 
 def launch(command: list[str], env: dict[str, str], seconds: float = 160) -> tuple[int, str]:
@@ -81,9 +88,8 @@ def probed(folder: Path, program: str, *options: str, ranks: int = 2) -> Probed:
     """Run a program whose ranks have a probe."""
     rings = folder / "rings"
     rings.mkdir(parents=True)
-    away = ("--redirects", "3", "--log-dir", str(folder / "logs"))
     env = with_probe(environment(None), rings)
-    return Probed(folder, *launch(torchrun(*away, program, *options, ranks=ranks), env))
+    return Probed(folder, *launch(forked(program, *options, ranks=ranks, logs=folder / "logs"), env))
 
 
 class Watched:
@@ -100,8 +106,8 @@ class Watched:
         self, program: str, *options: str, ranks: int = 1, hidden: bool = False, **settings: float
     ) -> int:
         """Run a program; with `hidden` its ranks print into files that the agent does not read."""
-        away = ("--redirects", "3", "--log-dir", str(self.logs)) if hidden else ()
-        command = torchrun(*away, str(HERE / program), *options, ranks=ranks)
+        logs = self.logs if hidden else None
+        command = forked(str(HERE / program), *options, ranks=ranks, logs=logs)
         told = ExporterSettings(home=self.home, port=0, linger_seconds=0.0, **settings)  # type: ignore[arg-type]
         with pytest.MonkeyPatch.context() as patch:
             for name, value in environment(None).items():

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launching import Probed, launch, printed, rank_logs, torchrun
+from launching import Probed, forked, launch, printed, rank_logs, torchrun
 from prometheus_client.parser import text_string_to_metric_families
 from record import environment
 from test_repro import SHORT
@@ -114,8 +114,7 @@ def test_ranks_print_the_same_with_and_without_a_probe(
     tmp_path: Path, probed_run: Callable[..., Probed], options: tuple[str, ...]
 ) -> None:
     logs = tmp_path / "logs"
-    command = torchrun("--redirects", "3", "--log-dir", str(logs), "quiet_zero3.py", *options)
-    code, launcher = launch(command, environment(None))
+    code, launcher = launch(forked("quiet_zero3.py", *options, logs=logs), environment(None))
     run = probed_run("quiet_zero3.py", *options)
     assert code == run.code == (1 if options else 0), launcher + run.launcher
     plain, watched = ([path.read_bytes() for path in rank_logs(folder)] for folder in (logs, run.logs))

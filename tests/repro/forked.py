@@ -1,0 +1,133 @@
+"""Start ranks as torchrun does, but as forks of one process that has imported what all of them need.
+
+    STALLWATCH_PROBE=0 python tests/repro/forked.py [--ranks 2] [--log-dir DIR] PROGRAM [OPTION …]
+
+Importing torch and DeepSpeed takes longer than the reproductions' steps, and torchrun and each of its ranks
+do it anew. This is for what is asked of the ranks themselves; where the launcher, its messages or the start
+of a Python is the subject, torchrun is used. With ``--log-dir``, output lies where ``torchrun --redirects 3``
+puts it. The first rank that fails ends the others.
+
+The process that forks has no probe; each rank loads its own, which finds the libraries imported already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+import runpy
+import signal
+import sys
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+
+LOOK = 0.02
+GRACE = 30.0  # seconds, as torchrun's (torch 2.13, torch/distributed/elastic/multiprocessing/api.py)
+
+
+def become_rank(rank: int, ranks: int, logs: Path | None, told_port: int) -> None:
+    """In a fork: be this rank, once the port of the store is told."""
+    if logs is not None:
+        own = logs / "run" / "attempt_0" / str(rank)
+        own.mkdir(parents=True)
+        for number, name in ((1, "stdout.log"), (2, "stderr.log")):
+            file = os.open(own / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            os.dup2(file, number)
+            os.close(file)
+    with os.fdopen(told_port) as pipe:
+        port = pipe.readline().strip()
+    if not port:
+        sys.exit("the launcher is gone")
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        # The store is the launcher's, so that no port has to be free for it:
+        # torch/distributed/rendezvous.py, _create_c10d_store.
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+    }
+    os.environ.pop("STALLWATCH_PROBE", None)
+    if "STALLWATCH_PROBE_DIR" in os.environ:
+        bootstrap = Path(os.environ["PYTHONPATH"].split(os.pathsep)[0], "sitecustomize.py")
+        runpy.run_path(str(bootstrap), run_name="sitecustomize")
+
+
+def launch(ranks: int, logs: Path | None) -> int:
+    """In a rank, return; in the launcher, end with the ranks."""
+    assert threading.active_count() == 1, "a fork has no threads"
+    pipes = [os.pipe() for _ in range(ranks)]
+    children: dict[int, int] = {}
+    for rank, (told_port, _) in enumerate(pipes):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            for number, (read, write) in enumerate(pipes):
+                os.close(write)
+                if number != rank:
+                    os.close(read)
+            become_rank(rank, ranks, logs, told_port)
+            return rank
+        children[pid] = rank
+    for read, _ in pipes:
+        os.close(read)
+    sys.exit(watch(children, [write for _, write in pipes]))
+
+
+def watch(children: dict[int, int], tell_port: list[int]) -> int:
+    """Be the launcher of these ranks until all have ended: 0 where all ended well, else 1."""
+    from torch.distributed import TCPStore
+
+    def end(*_: object) -> None:
+        for pid in list(children):
+            with contextlib.suppress(ProcessLookupError):  # the signal came just after it was waited for
+                os.kill(pid, signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, end)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=120))
+    for pipe in tell_port:
+        os.write(pipe, f"{store.port}\n".encode())
+        os.close(pipe)
+    code, kill_at = 0, float("inf")
+    while children:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid:
+            rank, ended = children.pop(pid), os.waitstatus_to_exitcode(status)
+            if ended != 0 and code == 0:
+                print(f"rank {rank} ended with {ended}", file=sys.stderr, flush=True)
+                code, kill_at = 1, time.monotonic() + GRACE
+                end()
+            continue
+        if time.monotonic() > kill_at:
+            for each in children:
+                os.kill(each, signal.SIGKILL)
+        time.sleep(LOOK)
+    return code
+
+
+def main() -> tuple[str, list[str]]:
+    """What the ranks run."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--log-dir", type=Path)
+    parser.add_argument("program")
+    parser.add_argument("options", nargs=argparse.REMAINDER)
+    chosen = parser.parse_args()
+    # The second is imported by the first step of an optimizer.
+    for module in ("tiny", "torch._dynamo"):
+        importlib.import_module(module)
+    launch(chosen.ranks, chosen.log_dir)
+    return chosen.program, [chosen.program, *chosen.options]
+
+
+if __name__ == "__main__":
+    program, sys.argv = main()
+    sys.path[0] = str(Path(program).resolve().parent)
+    runpy.run_path(program, run_name="__main__")
