@@ -62,6 +62,13 @@ def test_a_line_that_another_rank_wrote_while_steps_went_on_is_not_new() -> None
     assert new(first + second) == []
 
 
+def test_what_stands_above_the_first_step_is_the_start_up() -> None:
+    start = "[rank1]: [ERROR] the pump of shard 9 is new\n"
+    assert new(start + steps(1, 9, "[rank0]: ")) == []
+    assert told(new(start + steps(1, 3, "[rank0]: "))) == ["[ERROR] the pump of shard <n> is new"]
+    assert told(new(steps(1, 9, "[rank0]: ") + start)) == ["[ERROR] the pump of shard <n> is new"]
+
+
 def test_ranks_are_folded() -> None:
     text = "".join(
         steps(1, 9, f"[rank{rank}]: ") + f"[rank{rank}]: the pump of shard {rank} stopped\n"

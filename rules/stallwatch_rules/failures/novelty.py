@@ -35,6 +35,7 @@ _BOILERPLATE = re.compile(
 Streams = Mapping[tuple[str, int | None], StreamReading]
 
 MAX_NEW = 10  #: told of a run
+STARTED = 3  #: steps after which what stands above the first of them is known to be the start-up's
 MAX_EXEMPLARS = 3000  #: that are put into clusters
 
 _SEVERITY = {"error": 3.0, "warning": 1.5, "info": 0.0}
@@ -77,6 +78,7 @@ def new_lines(streams: Streams, baseline: Baseline | None = None) -> list[NewLin
     lead = leading({key: stream.timelines for key, stream in streams.items()})
     clock = StepClock(lead)
     stepped = lead is not None and lead.advances > 0
+    started = _started(streams)
     groups: dict[str, _Group] = {}
     for key in sorted(streams, key=lambda key: (key[1] is None, key[1] or 0, key[0])):
         stream = streams[key]
@@ -84,7 +86,8 @@ def new_lines(streams: Streams, baseline: Baseline | None = None) -> list[NewLin
             if _BOILERPLATE.search(entry.first.text):
                 continue
             if baseline is None:
-                new = _is_new(stream, entry, clock, stepped)
+                before = entry.first.number < started.get(stream.source, 0)
+                new = not before and _is_new(stream, entry, clock, stepped)
             else:
                 new = name not in baseline.exemplars
             group = groups.setdefault(name, _Group([], True))
@@ -94,6 +97,20 @@ def new_lines(streams: Streams, baseline: Baseline | None = None) -> list[NewLin
     joined = _joined(ordered, [] if baseline is None else list(baseline.exemplars.values()))
     told = sorted(joined, key=lambda group: (-_weight(group), group.template))
     return [_record(group) for group in told[:MAX_NEW]]
+
+
+def _started(streams: Streams) -> dict[str, int]:
+    """Source → the line of its first step, where enough steps followed: what stands above it is the start-up's.
+
+    Of a rank that shows no steps, the order of lines tells no more: others' steps may have been held back.
+    """
+    started: dict[str, int] = {}
+    for (source, _), stream in streams.items():
+        main = stream.timelines.main
+        if main is not None and main.advances >= STARTED:
+            number = main.intervals[0].number
+            started[source] = min(number, started.get(source, number))
+    return started
 
 
 def _is_new(stream: StreamReading, entry: Template, clock: StepClock, stepped: bool) -> bool:
