@@ -11,6 +11,7 @@ from stallwatch.alert_names import misnamed
 from stallwatch.alert_urls import places
 from stallwatch.commands.alerts_deliveries import deliveries, send
 from stallwatch.commands.alerts_people import ack, list_incidents, note, silence
+from stallwatch.commands.alerts_problems import tell_wrong_alerts
 from stallwatch.commands.alerts_words import language_of, say
 from stallwatch.commands.context import App, catalogue_of, language_option, tell, tell_all
 from stallwatch.handover import alert_settings
@@ -76,7 +77,7 @@ def test(
     that there is not, or the configuration has another mistake. URLs are shown masked.
     """
     flags = {"alerts__language": language, "exporter__host": host, "exporter__port": port}
-    config = app.config_of_chats(**flags)
+    config = app.config_of_chats(also=tell_wrong_alerts, **flags)
     if through is not None:
         at = relay or f"http://{config['relay.host']}:{config['relay.port']}"
         _try_the_way(config, prometheus, alertmanager or "", at, wait)

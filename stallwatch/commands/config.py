@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from stallwatch.commands.context import App, catalogue_of, tell, tell_all
-from stallwatch.config import Config
+from stallwatch.commands.alerts_problems import tell_wrong_alerts
+from stallwatch.commands.context import App, tell
 from stallwatch.config_keys import KEYS, Key
 
 
@@ -39,25 +39,8 @@ def show(app: App) -> None:
     console.print(table, highlight=False, markup=False, soft_wrap=not console.is_terminal)
     if loaded.file is None:
         tell("no stallwatch.toml was found; the defaults work without one")
-    if _wrong_alerts(loaded) or loaded.problems:
+    if tell_wrong_alerts(loaded) or loaded.problems:
         raise click.exceptions.Exit(2)
-
-
-def _wrong_alerts(loaded: Config) -> bool:
-    """Tell of names in routes that no rule page has, and of URLs of which no channel can be made."""
-    if not (loaded["alerts.urls"] or loaded["alerts.routes"]):
-        return False  # the usual case needs nothing of what is imported below
-    from importlib.util import find_spec
-
-    from stallwatch.alert_names import misnamed, names_any
-    from stallwatch.alert_urls import unusable
-    from stallwatch.handover import alert_settings
-
-    found = misnamed(loaded, catalogue_of(loaded)) if names_any(loaded) else []
-    if alert_settings(loaded).all_urls and find_spec("apprise") is not None:
-        found += unusable(loaded)
-    tell_all(found)
-    return bool(found)
 
 
 def _shown(key: Key, value: Any) -> Any:

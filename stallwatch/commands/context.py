@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -65,14 +65,16 @@ class App:
             raise click.exceptions.Exit(2)
         return config
 
-    def config_of_chats(self, **flags: Any) -> Config:
+    def config_of_chats(self, *, also: Callable[[Config], object] | None = None, **flags: Any) -> Config:
         """As ``sound_config``, for whoever asks what people were told, and sends by hand.
 
         What is wrong with a chat or a route is told and no reason to stop: the others are in use. Nor is what
-        has nothing to do with people.
+        has nothing to do with people. Before it stops, `also` tells what else is wrong.
         """
         config = self.config(**flags)
         if any(_hides_people(problem.key) for problem in config.problems):
+            if also is not None:
+                also(config)
             raise click.exceptions.Exit(2)
         return config
 

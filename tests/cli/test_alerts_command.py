@@ -44,6 +44,13 @@ def test_a_chat_that_works(
     assert "测试消息" in bodies[0]["title"]
 
 
+def test_all_mistakes_are_told_at_once(stallwatch: Stallwatch, tmp_path: Path) -> None:
+    (tmp_path / "stallwatch.toml").write_text("[alerts]\nlanguage = 'de'\nurls = ['slak://s3cr3t/b/c']\n")
+    result = stallwatch("alerts", "test")
+    assert (result.exit_code, "s3cr3t" in result.output) == (2, False)
+    assert "alerts.language must be" in result.stderr and "did you mean 'slack'?" in result.stderr
+
+
 def test_a_chat_that_does_not(
     stallwatch: Stallwatch, received: tuple[str, list[dict[str, Any]]], tmp_path: Path
 ) -> None:

@@ -5,9 +5,11 @@ A chat that takes 20 messages a minute, or was down for an hour, hears of a burs
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 
 import msgspec
 
@@ -19,7 +21,7 @@ from stallwatch_alerts.neutral import shorten
 from stallwatch_exporter.incident import RANKS
 
 TITLE_LIMIT, TEXT_LIMIT = 200, 1500
-LATE_SECONDS = 300.0  #: a message that is older says so
+LATE_SECONDS = 30.0  #: a message that is older says so
 _TITLES = 10
 _IDS = 200
 
@@ -62,8 +64,13 @@ def merged(groups: Sequence[Group]) -> Group:
     )
 
 
-def written(group: Group, language: str, *, late: float = 0.0, expired: int = 0) -> Notice:
-    """The group as one message. `late` is its age in seconds; `expired` counts messages that never came."""
+def written(
+    group: Group, language: str, *, late: float = 0.0, expired: int = 0, now: float | None = None
+) -> Notice:
+    """The group as one message. `late` is its age in seconds; `expired` counts messages that never came.
+
+    `now` is when it leaves, in Unix seconds; by default at once.
+    """
     words = words_of(language)
     notice = group.worst
     title, blocks, facts = notice.message.title, [], dict(notice.facts)
@@ -81,12 +88,18 @@ def written(group: Group, language: str, *, late: float = 0.0, expired: int = 0)
         blocks += [words.in_all.format(tally=tally), "\n".join(lines)]
         facts |= {"count": group.count, "incidents": ",".join(group.ids)}
     if late >= LATE_SECONDS:
-        blocks.insert(0, words.late.format(duration=words.duration(late)))
+        blocks.insert(0, words.late.format(duration=words.duration(late), when=_when(now, late)))
     if expired:
         blocks.insert(0, words.expired.format(count=expired))
     text = "\n\n".join([*blocks, notice.message.text])
     message = Message(shorten(title, TITLE_LIMIT), shortened(text, TEXT_LIMIT))
     return replace(notice, message=message, facts=facts)
+
+
+def _when(now: float | None, late: float) -> str:
+    """The time of a message of this age, in this host's zone, which it names."""
+    at = (time.time() if now is None else now) - late
+    return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def expiry_notice(expired: int, language: str) -> Notice:

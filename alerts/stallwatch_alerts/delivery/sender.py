@@ -148,8 +148,9 @@ class Sender:
     def _notice(self, batch: Batch) -> Notice:
         if not batch.groups:
             return expiry_notice(batch.expired, self._language)
-        late = 0.0 if batch.escalates else self._clock() - batch.created_at
-        return written(merged(batch.groups), self._language, late=late, expired=batch.expired)
+        now = self._clock()
+        late = 0.0 if batch.escalates else now - batch.created_at
+        return written(merged(batch.groups), self._language, late=late, expired=batch.expired, now=now)
 
     def _refused(self, batch: Batch, channel: str, error: Exception) -> None:
         now = self._clock()

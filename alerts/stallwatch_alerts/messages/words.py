@@ -65,7 +65,7 @@ class Words:
     further: str  #: {count}
     tally: Mapping[str, str]  #: by severity, and "resolved"
     in_all: str  #: {tally}
-    late: str  #: {duration}
+    late: str  #: {when}, {duration}
     expired: str  #: {count}
     escalated: str  #: {title}, {duration}
     acknowledge: str  #: {id}

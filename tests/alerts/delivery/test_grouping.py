@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,6 +44,17 @@ def test_ten_thousand_fit_into_one_message_in_both_languages(notice: Make) -> No
         message = written(group, language, late=7200, expired=3).message
         assert words in message.text
         assert len(message.title) <= TITLE_LIMIT and len(message.text) <= TEXT_LIMIT
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_message_that_leaves_late_says_of_when_it_is(notice: Make, language: str) -> None:
+    now = 1_795_000_000.0
+    then = datetime.fromtimestamp(now - 100).astimezone()
+    one = group_of(notice())
+    in_time = written(one, language, late=29.0, now=now)
+    assert in_time.message.text == notice().message.text
+    late = written(one, language, late=100.0, now=now).message.text
+    assert f"{then:%Y-%m-%d %H:%M:%S %Z}" in late.splitlines()[0] and late.endswith(in_time.message.text)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["critical", "warning"]), st.sampled_from(["open", "resolved"]))))
