@@ -179,6 +179,31 @@ def test_in_a_log_an_evaluation_may_be_over_and_the_steps_be_what_is_quiet() -> 
     assert watch.check(now).threshold == watch.thresholds["train"] == 300.0
 
 
+def evaluated(steps: int, *, result_only: bool) -> float:
+    """The threshold so many steps of 10 s after the third of three evaluations, each after ten steps."""
+    watch, now = training(10.0)
+    watch.blind = True
+    for _ in range(3):
+        for step in range(9):
+            now += 10.0 + step % 3
+            watch.observe(now, "train")
+        now += 70.0 if result_only else 0.1
+        watch.observe(now, "eval")
+        now += 20.0 if result_only else 90.0
+        watch.observe(now, "train")
+    for _ in range(steps - 1):
+        now += 10.0
+        watch.observe(now, "train")
+    return watch.check(now).threshold
+
+
+def test_where_a_log_tells_of_evaluations_by_their_results_the_next_may_take_longer_than_those() -> None:
+    thresholds = [evaluated(steps, result_only=True) for steps in range(1, 14)]
+    assert thresholds[8:11] == [SETTINGS.stall_start_seconds] * 3
+    assert max(thresholds[:8] + thresholds[12:]) < 300.0
+    assert max(evaluated(steps, result_only=False) for steps in (9, 10, 11)) < 300.0
+
+
 def test_a_watch_that_stood_still_blames_nobody() -> None:
     watch, now = training(1.0)
     watch.pause(3600.0)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.watching.rhythm import ENOUGH, Rhythm
+from stallwatch_exporter.watching.rounds import Rounds
 from stallwatch_rules.records import Phase
 
 #: How patient the start is with a phase, in multiples of ``[stall] start_seconds``. Large models load for an
@@ -57,13 +58,20 @@ class StallWatch:
         self._learning: set[Phase] = set()  # phases whose threshold is not their rhythm's
         self._usual: dict[Phase, float] = {}  # the same, for a phase that no pause was survived in
         self._to_learn: set[Phase] = {"init", "train"}
+        self._rounds = Rounds()
 
     def observe(self, time: float, phase: Phase, step: int | None = None) -> None:
         """A sign of progress: a further step, a batch of an evaluation, another phase.
 
         The wait before it belongs to the phase that the run was in, not to the one it enters.
         """
-        waited = time - self._last
+        waited, due = time - self._last, self._rounds.due
+        if phase == "train":
+            self._rounds.trained()
+        elif self._phase == "train" and phase in _EXPLAINED:
+            self._rounds.paused(announced=waited <= max(self._rhythm("train").within, default=0.0))
+        if self._rounds.due != due:
+            self._to_learn.add("train")
         if waited > 0:
             self._learn(waited, phase)
         self._last = time  # also back: a clock that was set back must not blind the watch until it caught up
@@ -180,6 +188,9 @@ class StallWatch:
             known=known,
             steps=phase == "train",
         )
+        if self.blind and phase == "train" and self._rounds.due:
+            # It may be in an evaluation, whose rhythm counts then, as if it had said so.
+            steps = min(settings.stall_start_seconds, self._threshold("eval"))
         self._usual[phase] = max(own, steps)
         threshold = max(own, steps, rhythm.survived(start))
         self._learning.discard(phase)
