@@ -8,7 +8,7 @@ from stallwatch_rules.judgements.facts import RunFacts, Trace
 from stallwatch_rules.judgements.loss_scale import ScaleFacts, judge_overflow
 from stallwatch_rules.judgements.recovery import judge_recovery
 from stallwatch_rules.judgements.silence import judge_silence
-from stallwatch_rules.judgements.step_time import judge_step_time, slowdown, steady_shift
+from stallwatch_rules.judgements.step_time import judge_step_time, slowdown, slowed_from, steady_shift
 from stallwatch_rules.judgements.trace_cache import cost_per_step, judge_trace_cache
 from stallwatch_rules.progress.timeline import Interval, StreamTimelines, between
 from stallwatch_rules.records import Line, Sample
@@ -253,3 +253,9 @@ def test_a_shift_must_stand_out_of_very_even_steps_and_last() -> None:
 def test_a_long_run_is_judged_in_blocks() -> None:
     found = steady_shift([10.0, 10.04] * 2000 + [10.6] * 2000)
     assert found is not None and 1900 <= found[2] <= 2100
+
+
+def test_where_steps_became_slower() -> None:
+    paces = [1.0] * 40 + [5.0] + [1.0] * 9 + [2.6] * 20 + [1.0] + [2.6] * 19
+    assert slowed_from(paces, 1.0, 2.6) == 50
+    assert slowed_from([1.0] * 50 + [3.0, 2.0, 3.0, 3.0] * 5, 1.0, 3.0) == 50

@@ -115,7 +115,8 @@ class Found:
         """The matched lines: the one to point to, then different ones, redacted."""
         match = self.shown_match
         if match is None:
-            return [shown(self.where.text), *map(shown, self.proof)] if self.where is not None else []
+            lines = [self.where.text, *self.proof] if self.where is not None else []
+            return [shown(text) for text in lines if text]
         others = [t for _, hits in sorted(self.hits.items(), key=_stream_order) for t in hits.exemplars]
         texts = dict.fromkeys([match.line.text, *self.proof, *others])
         return [shown(text, self._find) for text in texts][:MAX_EVIDENCE]
@@ -129,6 +130,8 @@ class Found:
         if first is None or last is None:
             nowhere = Place(None, "", 0, None, self.step, self.note)
             about = place(self.where, self.step) if self.where is not None else nowhere
+            if self.proof and not about.text:
+                about = msgspec.structs.replace(about, text=shown(self.proof[0]))
             of = sorted({place.stream[1] for place in self.occurrences if place.stream[1] is not None})
             count = max(1, self.count)
             return Finding(self.rule, title, self.role, self.harm, count, of, about, about, self.note)

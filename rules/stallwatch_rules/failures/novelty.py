@@ -100,7 +100,7 @@ def new_lines(streams: Streams, baseline: Baseline | None = None) -> list[NewLin
 
 
 def _started(streams: Streams) -> dict[str, int]:
-    """Source → the line of its first step, where enough steps followed: what stands above it is the start-up's.
+    """Source → the line of its first step, where enough steps followed: what stands above is the start-up's.
 
     Of a rank that shows no steps, the order of lines tells no more: others' steps may have been held back.
     """

@@ -26,14 +26,16 @@ from stallwatch_rules.judgements.loss import (
 from stallwatch_rules.judgements.loss_scale import judge_falling_scale
 from stallwatch_rules.judgements.silence import judge_silence
 from stallwatch_rules.judgements.standstill import judge_evaluation, judge_moe, judge_peer_to_peer
-from stallwatch_rules.judgements.step_time import judge_step_time, judge_straggler
+from stallwatch_rules.judgements.step_time import judge_step_time, judge_straggler, slowdown, slowed_from
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.progress.curve import leading_curve
 from stallwatch_rules.progress.rhythm import RunClock, begins_in_mid_run
+from stallwatch_rules.progress.timeline import leading
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Line
 from stallwatch_rules.selftold import SOURCE
+from stallwatch_rules.text.sentences import say
 
 SILENT_HANG = "silent-hang-no-error"
 EVALUATION_HANG = "evaluation-hang"
@@ -108,6 +110,8 @@ def conclude_rules(run: Run) -> None:
                 continue
             one = concluded(page, judgement)
             one.where, one.step = where or run.clock.last_advance, run.tracker.last_step
+            if rule == STEP_TIME:
+                _place_slowdown(one, run)
             if rule == LEFT_EARLY:  # it was seen
                 one.judged = False
                 one.facts.add("left-early")
@@ -124,6 +128,23 @@ def conclude_rules(run: Run) -> None:
         one = concluded(hang, silence)
         one.where, one.step = run.clock.last_advance, run.tracker.last_step
         run.found.append(one)
+
+
+def _place_slowdown(one: Found, run: Run) -> None:
+    """Point to where the steps became slower, and show the last of them."""
+    lead = leading({key: stream.timelines for key, stream in run.streams.items()})
+    slowed = slowdown(run.tracker.step_seconds())
+    last = run.clock.last_advance
+    paced = [each for each in lead.intervals if each.pace is not None] if lead is not None else []
+    if lead is None or slowed is None or last is None or not paced:
+        return
+    began = paced[slowed_from([each.pace or 0.0 for each in paced], slowed[0], slowed[1])]
+    if began.step is None or not began.number:
+        return
+    one.proof = [last.text]
+    one.where = Line("", lead.source, began.number, last.rank, began.time, zoned=last.zoned)
+    one.step = began.step
+    one.note += say("slower-since", run.facts.language, step=began.step)
 
 
 Conclusion = tuple[str, Judgement, Line | None]

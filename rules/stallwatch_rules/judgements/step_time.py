@@ -38,6 +38,20 @@ def slowdown(paces: Sequence[float]) -> tuple[float, float, int] | None:
     return still if any(_slower(paces[:-back], SLOWER) for back in lately) else None
 
 
+def slowed_from(paces: Sequence[float], usual: float, now: float) -> int:
+    """The first of the paces at the end that are nearer to what the steps take now than to what they took.
+
+    Three are looked at together, as one step in between may be quick and clocks count whole seconds.
+    """
+    limit = usual + (now - usual) / 3
+    start = len(paces)
+    while start >= 3 and median(paces[start - 3 : start]) > limit:
+        start -= 1
+    while start > 0 and paces[start - 1] > limit:
+        start -= 1
+    return min(start, len(paces) - 1)
+
+
 def _slower(paces: Sequence[float], factor: float) -> tuple[float, float, int] | None:
     """The same for one moment.
 

@@ -133,6 +133,10 @@ OF_ENDINGS: dict[str, tuple[str, str]] = {
         "A program that catches it goes on: nothing shows that it ended the run.",
         "捕获了它的程序会继续运行：没有迹象表明训练因此结束。",
     ),
+    "slower-since": (
+        " It began at step {step}.",
+        "从第 {step} 步开始。",
+    ),
     "flight-apart": (
         "Look there first, at what code it ran: {own}, while {others}.",
         "请先查那里执行了哪段代码：{own}，而 {others}。",
