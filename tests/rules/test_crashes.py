@@ -60,7 +60,7 @@ def test_a_fatal_python_error_with_the_failing_threads_frames() -> None:
     unknown = only(FAULT)
     assert (unknown.exception, unknown.message) == ("Fatal Python error", "the lock is held by nobody")
     assert unknown.frames == [
-        "/home/~/train.py:12 in main",
+        "~/train.py:12 in main",
         "/opt/env/lib/python3.11/site-packages/ops/run.py:88 in run",
     ]
 

@@ -224,7 +224,7 @@ def test_the_file_stays_the_path_that_its_reader_gave() -> None:
     )
     (finding,) = json.loads(to_json(found))["findings"]
     assert finding["first"]["file"] == "/home/alice/logs/rank1.log"
-    assert finding["first"]["text"] == "File /home/~/train.py"
+    assert finding["first"]["text"] == "File ~/train.py"
 
 
 def unfamiliar(language: str = "en") -> tuple[str, str, dict[str, object]]:
@@ -299,4 +299,16 @@ def test_the_brief_report() -> None:
     assert lines[2] == f"  | {HOSTILE}"
     assert lines[3:] == ["  What to change: Halve the micro batch."]
     unknown = to_brief(diagnosis(verdict="unknown-failure", primary=None)).splitlines()
-    assert unknown[1:] == ["  rank 3 · 2 times · logs/rank0.log:1300", "  rank 2 is missing"]
+    assert unknown[1:4] == [
+        "  rank 3 · 2 times · logs/rank0.log:1300",
+        "  | train.py:12 in main",
+        "  rank 2 is missing",
+    ]
+    assert unknown[4].startswith("  What to change: Look at this line first") and len(unknown) == 5
+    seen = Place(None, "a.log", 3, None, None, "")
+    of_library = ["/env/lib/python3.11/site-packages/torch/x.py:3 in f", "c10::f (libc10.so)"]
+    like = UnknownException(
+        "E", "m", [], 1, seen, of_library, nearest=[NearPage("cuda-oom", "No room", 0.58)]
+    )
+    near = to_brief(diagnosis(verdict="unknown-failure", primary=None, unknown=[like]), "zh").splitlines()
+    assert near[1:] == ["  a.log:3", "  rank 2 is missing", near[3]] and "rules show cuda-oom" in near[3]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -36,10 +37,17 @@ class Frame:
         return f"{self.path}:{self.line} in {self.name}" if self.name else f"{self.path}:{self.line}"
 
 
+_SHOWN = re.compile(r":\d+(?: in |$)")
 _LIBRARY = re.compile(
     r"[/\\](?:site-packages|dist-packages)[/\\]|[/\\]lib(?:64)?[/\\]python3|[/\\]Lib[/\\]\w+\.py"
     r"|[/\\]python3\d*\.zip|^<frozen|^<string>$|^python/ray/"
 )
+
+
+def own_frame(shown: Sequence[str]) -> str:
+    """Of frames as they are shown, innermost last, the user's own innermost; empty where there is none."""
+    own = (frame for frame in reversed(shown) if _SHOWN.search(frame) and not _LIBRARY.search(frame))
+    return next(own, "")
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.failures.raised import own_frame
+from stallwatch_rules.records import Diagnosis, UnknownException
 from stallwatch_rules.report import phrases
 from stallwatch_rules.report.clean import clean_diagnosis
 from stallwatch_rules.report.words import word
@@ -20,7 +21,8 @@ def _lines(diagnosis: Diagnosis, language: str) -> Iterator[str]:
     primary = diagnosis.primary
     if primary is None:
         if diagnosis.verdict == "unknown-failure" and diagnosis.unknown:
-            yield f"  {phrases.exception_where(diagnosis.unknown[0], language)}"
+            yield from _unknown(diagnosis.unknown[0], diagnosis.notes[:1], language)
+            return
         yield from (f"  {note}" for note in diagnosis.notes[:1])
         return
     facts = [primary.rule, phrases.certainty(primary, language), phrases.where(primary, language)]
@@ -31,3 +33,17 @@ def _lines(diagnosis: Diagnosis, language: str) -> Iterator[str]:
     yield from (f"  | {line}" for line in primary.evidence[:1])
     for fix in primary.fixes[:1]:
         yield f"  {word('fixes', language)}: {' '.join(fix.split())}"
+
+
+def _unknown(unknown: UnknownException, notes: Sequence[str], language: str) -> Iterator[str]:
+    """Where it was seen, the user's own line that led to it, and where to go on."""
+    yield f"  {phrases.exception_where(unknown, language)}"
+    frame = own_frame(unknown.frames)
+    if frame:
+        yield f"  | {frame}"
+    yield from (f"  {note}" for note in notes)
+    if unknown.nearest:
+        advice = word("next-nearest", language).format(rule=unknown.nearest[0].rule)
+    else:
+        advice = word("next-frame" if frame else "next-report", language)
+    yield f"  {word('fixes', language)}: {advice}"

@@ -61,6 +61,18 @@ _WORDS: dict[str, tuple[str, str]] = {
     "findings": ("Other findings", "其他发现"),
     "unknown": ("Exceptions that no rule knows", "规则库未收录的异常"),
     "new-lines": ("New before the end", "结束前新出现的日志行"),
+    "next-frame": (
+        "Look at this line first; the report without --brief tells all that was found.",
+        "先看这一行；不加 --brief 的报告列出全部发现。",
+    ),
+    "next-report": (
+        "Read the lines before it; the report without --brief tells all that was found.",
+        "看它之前的日志；不加 --brief 的报告列出全部发现。",
+    ),
+    "next-nearest": (
+        "No rule knows it; what looks most like it: `stallwatch rules show {rule}`.",
+        "规则库未收录；最接近的一页：`stallwatch rules show {rule}`。",
+    ),
     "nearest": ("looks most like", "最接近的规则"),
     "progress": ("Progress", "进度"),
     "file-head": ("File", "文件"),

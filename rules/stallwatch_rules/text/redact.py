@@ -260,7 +260,7 @@ _TABLE: tuple[tuple[str, str, _Replace], ...] = (
     # Only where a path begins: /data/home/alice is no home, and masked it would be a path that is not there.
     (
         r"/home/|/Users/",
-        r"""((?:^|[^\w./~*+@%$}\\-]|file://|(?:^|\s)-[ILB]|\\[nrt]|\x1b\[[\d;]*m)(?:/home/|/Users/))"""
+        r"""((?:^|[^\w./~*+@%$}\\-]|file://|(?:^|\s)-[ILB]|\\[nrt]|\x1b\[[\d;]*m))(?:/home/|/Users/)"""
         r"""[^/\s"'`:,;)\]}>]+""",
         lambda m: bytes(m.group(1)) + b"~",
     ),
