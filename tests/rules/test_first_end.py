@@ -93,3 +93,41 @@ def test_an_abort_with_a_reason_of_its_own_is_not_it(catalogue: Catalogue) -> No
     )
     found = read(catalogue, [*STEPS, (49.0, reason), (50.0, f"[rank0]: {GLOO}"), *summary("process-sigabrt")])
     assert found.primary is None and "queue was closed" in found.unknown[0].message
+
+
+def left_out(rank: int, ranks: int = 3) -> list[tuple[float, str]]:
+    """A run whose ranks lost one that ended with status 0, so that torchrun's list does not name it."""
+    others = [each for each in range(ranks) if each != rank]
+    lines = [
+        (2.0 * step, f"[rank{each}]: step {step}/60 loss {2 / step:.4f}")
+        for step in range(1, 21)
+        for each in range(ranks)
+    ]
+    lines += [(50.0, f"[rank{each}]: {GLOO}") for each in others]
+    lines += [
+        (56.0, "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"),
+        (56.0, "Failures:"),
+    ]
+    for each in reversed(others):
+        root = [(56.0, "Root Cause (first observed failure):")] if each == others[0] else []
+        row = [
+            (56.0, f"  rank      : {each} (local_rank: {each})"),
+            (56.0, f"  exitcode  : 1 (pid: {900 + each})"),
+        ]
+        lines += [*root, *row]
+    return lines
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_rank_that_left_with_status_0_is_named(catalogue: Catalogue, rank: int) -> None:
+    found = read(catalogue, left_out(rank))
+    assert found.primary is not None
+    assert (found.primary.rule, found.primary.rank, found.primary.step) == ("rank-left-early", rank, 20)
+    assert f"Rank {rank} left without an error at step 20" in found.findings[0].note
+
+
+def test_ranks_of_which_no_launchers_list_was_read_have_not_left(catalogue: Catalogue) -> None:
+    lines = left_out(2)
+    lines += [(40.0, "[rank3]: step 20/60 loss 0.1000")]  # on another node, as rank 2
+    found = read(catalogue, sorted(lines, key=lambda line: line[0]))
+    assert found.primary is not None and found.primary.rule == "gloo-connection-closed"

@@ -8,10 +8,12 @@ from stallwatch_rules.diagnosis.endings import BY_SEGFAULT, SIGNALS, SIGTERM
 from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams
 from stallwatch_rules.diagnosis.kills import BY_SIGKILL, FROM_OUTSIDE, SIGKILL
-from stallwatch_rules.diagnosis.peers import ended_first, ended_with, lost_peers, wreckage
+from stallwatch_rules.diagnosis.peers import ended_first, ended_well, ended_with, lost_peers, wreckage
 from stallwatch_rules.diagnosis.silentexit import MOST, ended_silently
 from stallwatch_rules.diagnosis.verdict import WITH_STATUS, Question
+from stallwatch_rules.endings import Left
 from stallwatch_rules.judgements.conclusions import LEFT_EARLY, concluded
+from stallwatch_rules.judgements.early_exit import told_of
 from stallwatch_rules.judgements.facts import Judgement
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.tracker import ProgressTracker
@@ -33,7 +35,8 @@ def weigh_first_end(
     An abort is a symptom where its reason stands in the log. Where all that others say is that they lost a
     peer, the one that aborted is the one to look at. So is one that ended with an exit status and no word.
     """
-    first = ended_first(streams)
+    missing = ended_well(streams)
+    first = (missing, 0) if missing is not None else ended_first(streams)
     if first is None:
         return
     rank, code = first
@@ -42,7 +45,12 @@ def weigh_first_end(
     others = [one for one in exceptions.fatal if not one.peer_gone or one.stream[1] in (rank, None)]
     if others or not lost_peers(fatal, (rank, None)) or any(one.rule not in known for one in fatal):
         return
-    if code in ENDED_WITH[ABORT]:
+    if code == 0:
+        if LEFT_EARLY in catalogue.pages:
+            left = [Left(rank, tracker.steps.get(rank))]
+            told = told_of(left, question.language, stepped=tracker.progressed)
+            found.append(_left(catalogue, told, rank, streams, tracker))
+    elif code in ENDED_WITH[ABORT]:
         for one in fatal:
             if one.rule == ABORT:
                 one.role, one.explains = "cause", [*known - {ABORT}]
@@ -64,6 +72,8 @@ def _left(catalogue: Catalogue, told: str, rank: int, streams: Streams, tracker:
     one.judged = False  # a launcher saw it
     one.facts |= {"left-early", WITH_STATUS}
     lines = [line for stream in streams.values() if (line := stream.summary.told.get(rank)) is not None]
+    last = [stream.last_advance for (_, of), stream in streams.items() if of == rank]
+    lines = lines or [line for line in last if line is not None]
     one.where = msgspec.structs.replace(lines[0], rank=rank) if lines else None
     one.step = tracker.steps.get(rank, tracker.last_step)
     return one

@@ -27,6 +27,21 @@ def ended_first(streams: Streams) -> tuple[int, int] | None:
     return first.pop() if len(first) == 1 else None
 
 
+def ended_well(streams: Streams) -> int | None:
+    """The one rank that made steps and that torchrun's list of failures does not name beside all others.
+
+    The list names each process of its node with another status than 0, those that torchrun ended itself too
+    (`SubprocessContext._poll`, torch 2.13). Of several ranks that it leaves out, another node's list may tell.
+    """
+    codes = {rank for stream in streams.values() for rank in stream.summary.codes}
+    summed = any(stream.summary.first is not None for stream in streams.values())
+    stepped = {rank for (_, rank), stream in streams.items() if rank is not None and stream.last_advance}
+    left = stepped - codes
+    if not summed or len(codes) < 2 or len(left) != 1 or codes | left != set(range(len(codes) + 1)):
+        return None
+    return left.pop()
+
+
 def ended_with(codes: Collection[int], streams: Streams) -> set[int]:
     """The ranks that launchers saw end with one of these exit codes."""
     summaries = (stream.summary for stream in streams.values())

@@ -26,7 +26,7 @@ from stallwatch_rules.text.sentences import say
 def restarts_of(streams: Mapping[Stream, StreamReading]) -> list[Restart]:
     """The restarts in all sources, in the order of their lines.
 
-    torchrun (2.9, `elastic/agent/server/api.py`) says that it restarts at level INFO, off by default,
+    torchrun (2.13, `elastic/agent/server/api.py`) says that it restarts at level INFO, off by default,
     but it says who failed as an error: that many steps follow tells the rest. What was held back in a buffer
     may still come after a failure that ended the run.
     """
