@@ -119,7 +119,8 @@ WORDS = Words(
     further="… and {count} more",
     tally={"critical": "critical", "warning": "warnings", "info": "notes", "resolved": "ended"},
     in_all="In all: {tally}.",
-    late="This message is of {when}, {duration} ago: the chat was down, busy or not to be disturbed.",
+    late="This message is of {when} and comes {duration} late: "
+    "the chat was down, busy or not to be disturbed.",
     expired="Messages that could not be delivered within a day and were given up: {count}. "
     "stallwatch alerts deliveries lists them.",
     escalated="{title} (nobody has acknowledged it for {duration})",
