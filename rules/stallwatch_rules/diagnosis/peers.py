@@ -31,7 +31,7 @@ def ended_well(streams: Streams) -> int | None:
     """The one rank that made steps and that torchrun's list of failures does not name beside all others.
 
     The list names each process of its node with another status than 0, those that torchrun ended itself too
-    (`SubprocessContext._poll`, torch 2.13). Of several ranks that it leaves out, another node's list may tell.
+    (`SubprocessContext._poll`, torch 2.13). Of several that it leaves out, another node's list may tell.
     """
     codes = {rank for stream in streams.values() for rank in stream.summary.codes}
     summed = any(stream.summary.first is not None for stream in streams.values())
