@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from stallwatch_rules.lines.collected import collected
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.records import Line
 
@@ -58,3 +61,71 @@ def test_a_record_names_its_rank_and_holds_a_traceback() -> None:
 )
 def test_what_is_no_log_record_stays_as_it_is(record: dict[str, object]) -> None:
     assert [line.text for line in read(record)] == [json.dumps(record)]
+
+
+@pytest.mark.parametrize("fields", [{"msg": "step failed"}, {}])
+def test_a_bound_step_hides_no_traceback(fields: dict[str, object]) -> None:
+    record = {"level": "ERROR", "step": 20, **fields, "exc_info": "Traceback …\nValueError: no"}
+    assert [line.text for line in read(record)] == [*fields.values(), "Traceback …", "ValueError: no"]
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        '"²"',
+        f'"{"9" * 400}"',
+        f'"{"9" * 5000}"',
+        "9" * 400,
+        "9" * 5000,
+        "-1",
+        "true",
+        "1e308",
+        "1e999",
+        "null",
+    ],
+    ids=range(10),
+)
+def test_what_is_no_time_costs_the_time_alone(time: str) -> None:
+    found = collected(f'{{"time": {time}, "msg": "hello"}}')
+    assert found is None or found == (None, "hello")
+
+
+@pytest.mark.parametrize("rank", [True, False, -1, 1_000_000, 10**30, 3.0, "3"])
+def test_what_is_no_rank_names_none(rank: object) -> None:
+    (line,) = read({"level": "info", "msg": "hello", "rank": rank})
+    assert (line.text, line.rank) == ("hello", None)
+
+
+KEYS = [
+    "time",
+    "ts",
+    "@timestamp",
+    "level",
+    "rank",
+    "global_rank",
+    "step",
+    "msg",
+    "log",
+    "stream",
+    "exc_info",
+]
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**400), 10**400)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=40)
+    | st.text("0123456789٣²:-T.Z ", max_size=40)
+    | st.from_regex(r"20\d\d-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{0,12})?(?:Z|[+-]\d\d:?\d\d)?", fullmatch=True)
+)
+VALUES = SCALARS | st.lists(SCALARS, max_size=2) | st.dictionaries(st.text(max_size=3), SCALARS, max_size=2)
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(st.dictionaries(st.sampled_from(KEYS), VALUES, min_size=1))
+def test_no_record_breaks_reading(record: dict[str, object]) -> None:
+    data = json.dumps(record, ensure_ascii=False).encode("utf-8", "replace")
+    reader = LineReader("x")
+    lines = [*reader.feed(data + b"\nlast\n"), *reader.finish()]
+    assert lines[-1].text == "last"
+    assert all(line.rank is None or 0 <= line.rank < 1_000_000 for line in lines)
