@@ -70,23 +70,11 @@ def test_fast_steps_stay_below_the_floor() -> None:
 
 
 @pytest.mark.parametrize("count", [20, 240, 599])
-def test_from_few_quick_steps_no_more_than_twice_the_plain_rule_is_concluded(count: int) -> None:
+def test_from_few_steps_no_more_than_twice_the_plain_rule_is_concluded(count: int) -> None:
     """A hang of a young run is told within a minute or so, not after half an hour."""
     waits = [wait / 10 for wait in drawn(0.6, count)]  # around a second, like the recorded stall of the demo
     p99 = sorted(waits)[math.ceil(0.99 * count) - 1]
     assert too_long(waits, cap=1800.0, factor=3.0, floor=30.0) <= 2 * max(30.0, 3 * p99)
-
-
-@pytest.mark.parametrize("count", [6, 20, 60, 240, 599])
-def test_slow_steps_with_a_heavy_tail_are_awaited_as_long_as_a_collective_may_take(count: int) -> None:
-    """Nobody waits for the rare one of even steps, of quick ones, or where the user wants no patience."""
-    draw = random.Random(count)
-    waits = [8.0 * draw.paretovariate(1.5) for _ in range(count)]
-    assert too_long(waits, cap=1800.0, factor=3.0, floor=30.0) >= 630.0
-    assert too_long(waits, cap=60.0, factor=3.0, floor=30.0) <= max(60.0, 9 * max(waits))
-    assert too_long(drawn(0.03, count), cap=1800.0, factor=3.0, floor=30.0) < 40.0
-    quick = [wait / 20 for wait in drawn(0.5, count)]
-    assert too_long(quick, cap=1800.0, factor=3.0, floor=30.0) <= 60.0
 
 
 @pytest.mark.parametrize("index", [2.0, 3.0, 4.0])

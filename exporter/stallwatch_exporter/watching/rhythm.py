@@ -4,8 +4,7 @@ The rule is three times the 99th percentile. It holds while steps take about the
 nature (sequence lengths, samples, shared storage), more than that is normal sooner or later, so the tail
 that was seen is carried on to one step in ten million; where that says nothing any more, the wait is that of
 a run whose rhythm is not known. While few steps are known, the percentile itself is not, and its upper
-confidence limit stands for it; what a rare one may take is then awaited as long as a collective may take.
-Decisions 14 and 19 say what this costs, and ``make bench-stall`` measures it.
+confidence limit stands for it. Decisions 14 and 19 say what this costs, and ``make bench-stall`` measures it.
 """
 
 from __future__ import annotations
@@ -30,10 +29,6 @@ _SHARE_OF_TAIL = 20  # the slowest twentieth
 _LEAST_TAIL = 10
 _ONCE_MORE = 2.0  # what took long once may take twice as long
 _BENEFIT = 2.0  # before KNOWN_TAIL, where steps vary: so many times the plain rule
-_RARE_OF_FEW = 1e-6  # what fewer can tell of a rare one
-_BEARABLE = 630.0  # a longer wait ends a rank: NCCL's collectives time out after 600 s (torch 2.13)
-_UNHURRIED = 10.0  # seconds of a slow step; of quicker ones nobody waits for the rare one
-_FEW = 30  # waits, whose logarithms may lean either way by chance
 _SURVIVED = 1.5  # a pause that ended by itself may come again, and be so much longer
 _HABIT = 3  # a pause that ended by itself this often is no stall of this run any more
 _HABITS_KEPT = 20
@@ -95,8 +90,8 @@ class Rhythm:
 def too_long(waits: Sequence[float], *, cap: float, factor: float, floor: float) -> float:
     """How long is too long after these; what is only concluded from their spread is `cap` at most.
 
-    From few waits no more than twice the plain rule is concluded, by a 99th percentile that is not too low,
-    or ten minutes, where slow steps have a heavy tail: a guess must hide no hang for half an hour.
+    From few waits no more than twice the plain rule is concluded, by a 99th percentile that is not too low: a
+    guess must hide no hang for half an hour.
     """
     if not waits:
         return 0.0
@@ -104,28 +99,23 @@ def too_long(waits: Sequence[float], *, cap: float, factor: float, floor: float)
     if len(waits) < ENOUGH:
         return factor * longest
     plain = stall_threshold(list(waits), floor=0.0, start=0.0, factor=factor)
-    slow = slow_at_most(waits)
     if len(waits) >= KNOWN_TAIL:
         varied = rare(waits)
     else:
-        varied = _BENEFIT * factor * slow
+        varied = _BENEFIT * factor * slow_at_most(waits)
         if varied > floor:  # else the steps are so fast that the floor is patience enough
             varied = max(varied, _BENEFIT * floor)
-    if slow > _UNHURRIED:
-        rarest = slow_at_most(waits, 1 - _RARE_OF_FEW, leaning=len(waits) < _FEW)
-        varied = max(varied, min(_BEARABLE, rarest))
     return max(plain, _ONCE_MORE * longest, min(cap, varied))
 
 
-def slow_at_most(waits: Sequence[float], slow: float = _SLOW, *, leaning: bool = False) -> float:
-    """The quantile `slow` of what these few are a sample of, at most (95 % sure); 0 where they are even.
+def slow_at_most(waits: Sequence[float]) -> float:
+    """The 99th percentile of what these few are a sample of, at most (95 % sure); 0 where they are even.
 
     That of 20 steps is the slowest of them, and one further step in 21 is slower than that. So it is
     concluded from all of them, as if their logarithms were normal: the usual approximation of a one-sided
     tolerance limit (G. J. Hahn, W. Q. Meeker, Statistical Intervals, 1991). Where the logarithms lean to the
     slow side, the tail is a power: Hill's estimator of the slower half (B. M. Hill, A Simple General Approach
-    to Inference About the Tail of a Distribution, Annals of Statistics 3, 1975). With `leaning` that is
-    assumed of all: of very few nobody sees which way they lean.
+    to Inference About the Tail of a Distribution, Annals of Statistics 3, 1975).
     """
     ordered = sorted(max(wait, 1e-3) for wait in waits)
     if _even(ordered, both_ends=True):
@@ -133,13 +123,13 @@ def slow_at_most(waits: Sequence[float], slow: float = _SLOW, *, leaning: bool =
     logs = [math.log(wait) for wait in ordered]
     count, mean = len(logs), sum(logs) / len(logs)
     spread = math.sqrt(sum((log - mean) ** 2 for log in logs) / (count - 1))
-    usual, doubt = NormalDist().inv_cdf(slow), NormalDist().inv_cdf(_SURE)
+    usual, doubt = NormalDist().inv_cdf(_SLOW), NormalDist().inv_cdf(_SURE)
     limit = mean + spread * (usual + doubt * math.sqrt((1 + usual**2 / 2) / count))
-    if leaning or sum((log - mean) ** 3 for log in logs) > _SKEWED * count * spread**3:
+    if sum((log - mean) ** 3 for log in logs) > _SKEWED * count * spread**3:
         half = count // 2
         edge = logs[-half - 1]
         index = sum(log - edge for log in logs[-half:]) / half * (1 + doubt / math.sqrt(half))
-        limit = max(limit, edge + index * math.log(0.5 / (1 - slow)))
+        limit = max(limit, edge + index * math.log(0.5 / (1 - _SLOW)))
     return max(ordered[-1], math.exp(min(limit, 700.0)))
 
 
