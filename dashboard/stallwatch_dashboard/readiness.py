@@ -8,6 +8,7 @@ cost the server, at every refresh, and no other reader's page moved meanwhile. `
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import importlib
 import sys
@@ -60,5 +61,6 @@ def settle() -> None:
 
 def _load() -> None:
     for name in WANTED:
-        importlib.import_module(name)
+        with contextlib.suppress(ImportError):  # another version of theirs may lack it: who needs it will say
+            importlib.import_module(name)
     settle()

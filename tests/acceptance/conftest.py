@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -30,11 +31,11 @@ servers = _neighbour("servers")
 timescript = _neighbour("timescript")
 
 
-def _stack(folder: Path, root: Path) -> Iterator[Any]:
+def _stack(folder: Path, root: Path, around: Mapping[str, str] | None = None) -> Iterator[Any]:
     missing = servers.missing()
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)} (Debian: prometheus, prometheus-alertmanager)")
-    made = servers.Stack(folder, root)
+    made = servers.Stack(folder, root, dict(os.environ) if around is None else dict(around))
     try:
         yield made
     finally:
@@ -99,12 +100,17 @@ def shared(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Iterator[Sha
 
 Play = Callable[[Any, Any], Any]
 HERE = Path(__file__).parent
+ALONE = "test_prometheus_path.py"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that wait for a play come last of this folder: it goes on beside the others."""
+    """Those that measure have the machine for themselves; those that wait for a play come last, as it goes on
+    beside the others."""
     ours = [place for place, item in enumerate(items) if HERE in item.path.parents]
-    ordered = sorted((items[place] for place in ours), key=lambda item: play_of(item) is not None)
+    ordered = sorted(
+        (items[place] for place in ours),
+        key=lambda item: (item.path.name != ALONE, play_of(item) is not None),
+    )
     for place, item in zip(ours, ordered, strict=True):
         items[place] = item
 
@@ -137,17 +143,25 @@ class Beside:
             return play(made, timescript.Script())
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
+def plays_begin(request: pytest.FixtureRequest) -> None:
+    """With the first test of this folder that need not be alone."""
+    if request.path.name != ALONE:
+        request.getfixturevalue("beside")
+
+
+@pytest.fixture(scope="session")
 def beside(
     request: pytest.FixtureRequest,
     isolated_session: None,
     tmp_path_factory: pytest.TempPathFactory,
     root: Path,
 ) -> Iterator[Beside]:
-    """Begun with the first test of this folder."""
+    """Begun when it is asked for first."""
+    around = dict(os.environ)  # here: tests change it while the thread goes on
     wanted = [play for item in request.session.items if (play := play_of(item)) is not None]
     folders = iter([tmp_path_factory.mktemp("beside") for _ in range(2 * len(wanted))])  # in this thread
-    made = Beside(lambda: contextmanager(_stack)(next(folders), root), wanted)
+    made = Beside(lambda: contextmanager(_stack)(next(folders), root, around), wanted)
     yield made
     made.close()
 

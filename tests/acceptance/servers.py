@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -132,11 +131,12 @@ class Chat:
 class Stack:
     """Prometheus, Alertmanager, the relay and a chat, joined as in docs/compose."""
 
-    def __init__(self, folder: Path, root: Path) -> None:
+    def __init__(self, folder: Path, root: Path, around: dict[str, str]) -> None:
+        """`around`: the environment of its processes."""
         self.folder = folder
         self.root = root
         self.home = folder / "state"
-        self.around = dict(os.environ)  #: as it is now: tests beside this stack change it meanwhile
+        self.around = around
         self._chats = [Chat()]
         self.chat = self._chats[0]
         self.ports = {name: free_port() for name in ("prometheus", "alertmanager", "relay", *AGENTS)}

@@ -183,7 +183,8 @@ def test_copying_what_is_left_ends_in_time_too(run: Any) -> None:
     assert run.metric("stallwatch_dropped_records_total") == 3 * lines
 
 
-def test_a_run_that_was_told_to_end_may_take_its_time(run: Any) -> None:
+@pytest.mark.parametrize("again", [(41, 60), (11, 30)])
+def test_a_run_that_was_told_to_end_may_take_its_time(run: Any, again: tuple[int, int]) -> None:
     """Ctrl-C: a checkpoint is saved in silence. No alarm, and nothing is done to the command."""
     run.steps(1, 40)
     told = [False]
@@ -201,9 +202,9 @@ def test_a_run_that_was_told_to_end_may_take_its_time(run: Any) -> None:
         run.now += 1.0
         work.round()
     assert run.told == []
-    run.steps(41, 60)  # but it trained on: then it is watched as before
+    run.steps(*again)  # but it trained on, or was started again: then it is watched as before
     for _ in range(90):
         run.now += 1.0
         work.round()
     (stall,) = run.told
-    assert stall.kind == "stall" and stall.step == 60
+    assert stall.kind == "stall" and stall.step == again[1]

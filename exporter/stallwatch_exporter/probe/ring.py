@@ -76,8 +76,9 @@ class RingWriter:
         place = HEADER_SIZE + self.written % self._capacity * self._size
         draft.number[0] = 0
         draft.cells[1] = now
+        PENDING.pack_into(self._map, place, 0)  # first and last: half of it has no number
         self._map[place : place + self._size] = draft.bytes
-        PENDING.pack_into(self._map, place, -(self.written + 1))  # last: half of it has no number
+        PENDING.pack_into(self._map, place, -(self.written + 1))
 
     def count(self, counter: int, total: int) -> None:
         """Show one of the header's counters, such as ``layout.DROPPED_EVENTS``."""

@@ -24,8 +24,7 @@ class Advance:
         self._step_at: float | None = None  # None where the time before the next step is not a step's alone
         self._ranks: dict[int | None, int] = {}
         self._phase: Phase = "init"
-        self._told_to_end = False
-        self._last_step = 0  # when it was told so
+        self._told_to_end: tuple[int, int] | None = None  # the attempt and its step, when it was told so
 
     @property
     def phase(self) -> Phase:
@@ -63,18 +62,17 @@ class Advance:
         That is no stall, as after its last step, unless it stood before. Once it trains on, it is watched as
         before.
         """
-        if not self._told_to_end and not self._watch.check(now).stalled:
-            self._told_to_end, self._last_step = True, self._tracker.last_step or 0
+        if self._told_to_end is None and not self._watch.check(now).stalled:
+            self._told_to_end = self._tracker.attempt, self._tracker.last_step or 0
             self.seen(now)
 
     @property
     def _leaving(self) -> bool:
         tracker = self._tracker
-        return (
-            self._told_to_end
-            and tracker.phase in ("init", "train")
-            and (tracker.last_step or 0) <= self._last_step + _AT_HAND
-        )
+        if self._told_to_end is None or tracker.phase not in ("init", "train"):
+            return False
+        attempt, step = self._told_to_end
+        return tracker.attempt == attempt and (tracker.last_step or 0) <= step + _AT_HAND
 
     def history(self, last_sign: float) -> None:
         """Take over a run that was up before us; `last_sign` is when its files were last written to."""
