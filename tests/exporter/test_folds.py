@@ -155,5 +155,31 @@ def test_a_lead_behind_which_numbers_are_found_is_believed() -> None:
     assert lead_of(b"".join(b"step:%d/90 train_loss:2.%d\n" % (at, at) for at in range(9))) is None
 
 
+@pytest.mark.parametrize("lead", ["Evaluating: ", "Running requests: ", "Generating: "])
+def test_bars_behind_their_name_count_no_steps(tmp_path: Path, catalogue: Catalogue, lead: str) -> None:
+    bars = (f"{lead}{at}%|██▌       | {at}/100 [00:10<00:20,  2.00it/s]" for at in range(10, 60))
+    (tmp_path / "eval.log").write_text("\n".join(bars))
+    found, _ = diagnose_paths([tmp_path / "eval.log"], catalogue=catalogue)
+    assert found.verdict == "no-training-log"
+
+
+def test_steps_of_a_validation_are_no_trainings() -> None:
+    assert lead_of(b"".join(b"validation step:%d/90 train_loss:2.%d\n" % (at, at) for at in range(9))) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1. {}\n2. other\n3. more\n",
+        "note-1: {}\n",
+        "[doc] {}\n",
+        "[doc] {}\n[doc] other\n",
+        "#1 {}\n#2 other\n",
+    ],
+)
+def test_lists_and_notes_of_failures_are_no_logs(matcher: Matcher, text: str) -> None:
+    assert fold_of(text.format("KeyError: 'param_groups'").encode(), matcher) == Fold()
+
+
 def test_a_lead_before_which_no_rule_is_gained_stays(matcher: Matcher) -> None:
     assert fold_of(b"app_log one thing\napp_log another thing\n", matcher).lead is None

@@ -86,8 +86,32 @@ def test_a_counted_number_is_no_lead() -> None:
     assert [lead.take("step 100 | lr")[1] for lead in leads] == []
 
 
-@pytest.mark.parametrize("lead", ["gpu07: ", "10.0.3.17: ", "[gpu07] ", "web | ", "[10:00:01] INFO "])
-def test_a_single_line_may_have_a_lead_of_a_usual_form(lead: str) -> None:
-    (found,) = likely_leads(f"{lead}Killed by somebody\n".encode())
-    assert found.take(f"{lead}Killed by somebody") == (lead, "Killed by somebody")
-    assert likely_leads(b"ValueError: no\n") == []
+@pytest.mark.parametrize(
+    "name", ["Evaluating: ", "Generating: ", "Tokenizing train dataset: ", "Running requests: ", "Map: "]
+)
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+def test_the_name_of_a_bar_is_no_lead(name: str, end: str) -> None:
+    states = (f"{name}{at}%|███▍      | {at}/100 [00:10<00:20,  2.00it/s]{end}" for at in range(30, 60))
+    bars = "".join(states).encode()
+    assert sure_lead(bars) is None
+    assert sure_lead(b"starting\n" + bars + b"\n") is None
+
+
+@pytest.mark.parametrize("phase", ["validation ", "validation: ", "[eval] ", "Loading shards: ", "note-3: "])
+def test_the_name_of_a_phase_is_no_lead(phase: str) -> None:
+    assert likely_leads(behind([phase])) == []
+    found = likely_leads(behind([f"[gpu07] {phase}"], "one thing\nanother\n"))
+    assert [lead.take("[gpu07] x") for lead in found] == [("[gpu07] ", "x")]
+
+
+@pytest.mark.parametrize("lead", ["{}. ", "{}) ", "entry-{}: ", "#{} "])
+def test_a_list_counts_and_a_host_does_not(lead: str) -> None:
+    text = "".join(f"{lead.format(at)}one {at * at} thing\n" for at in range(8, 12)).encode()
+    assert {found.counts for found in likely_leads(text)} == {True}
+    same = "".join(f"{lead.format(7)}one {at * at} thing\n" for at in range(8, 12)).encode()
+    assert {found.counts for found in likely_leads(same)} == {False}
+    assert likely_leads(b"%s. x\n%s. y\n" % (b"1" * 5000, b"2" * 5000)) == []
+
+
+def test_a_single_line_has_no_lead() -> None:
+    assert likely_leads(b"gpu07: Killed by somebody\n") == []

@@ -33,7 +33,8 @@ def fold_of(head: bytes, matcher: Matcher) -> Fold:
     """How a terminal broke the lines of a text, or who pasted it, or what a viewer set before them.
 
     Of a short text, which shows little, it is believed only where a rule finds its words on both sides of a
-    break, and nothing without them, or where it finds them behind a lead; and where no rule is lost by it.
+    break, and nothing without them, or where it finds them behind a lead that numbers no list; and where no
+    rule is lost by it.
     """
     lead = lead_of(head)
     width = broken_at(head) if lead is None else None
@@ -51,7 +52,7 @@ def fold_of(head: bytes, matcher: Matcher) -> Fold:
             if gained and known <= _rules_in(text, matcher, Fold(likely, spaced)):
                 return Fold(likely, spaced)
     for other in leads:
-        if known < _rules_in(text, matcher, Fold(width, False, other)):
+        if not other.counts and known < _rules_in(text, matcher, Fold(width, False, other)):
             return Fold(width, False, other)
     return Fold(width, False, lead)
 
@@ -68,7 +69,9 @@ def lead_of(head: bytes) -> Lead | None:
 
 
 def _samples_in(text: bytes, lead: Lead | None) -> int:
-    return sum(extract(line) is not None for line in _read(text, Fold(lead=lead)))
+    """How many there are, without those of progress bars, which have a name of their own before them."""
+    samples = map(extract, _read(text, Fold(lead=lead)))
+    return sum(sample is not None and not sample.from_bar for sample in samples)
 
 
 def _told_by_both(pieces: list[bytes], matcher: Matcher) -> set[str]:

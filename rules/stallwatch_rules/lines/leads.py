@@ -3,10 +3,12 @@
 Log viewers, collectors and launchers put a pod's name, a stream, a time or a column before each line, in
 forms without end. A logger does the same with its own messages, but not with the lines that go on under them:
 where a traceback's frames or another program's stamps follow the same lead as all else, it is none of theirs.
+A progress bar shows nothing of the kind, as a bar's own name stands before each of its states.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -22,6 +24,7 @@ _BEGINNING = 64 * 1024  # bytes, in which they are
 _PROBED = 12  # of them, each of which may show the lead
 _LONGEST = 120  # characters of a lead
 _NEARLY_ALL = 0.9  # of the lines have it
+_LONG_NUMBER = 10  # digits, with which nothing is counted
 
 _LEVEL = re.compile(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL|SUCCESS)\b *")
 _LEVELS = "\x01"  # stands for any of these, and the blanks that fill their column
@@ -32,22 +35,22 @@ _ENDS = re.compile(r"\S (?=.)|\x01(?=\S)|\t|:(?=[^\s\d])|[|>\])}\"](?=\S)|[^\w\s
 _MEASURED = re.compile(
     r"(?i)(?<![a-z])(?:global_?)?(?:step|iter\w*|epoch|loss|batch|lr|it/s|reward)s?\W{0,8}(?:0|$)|[{}'%=]"
 )
+# Nor is the name of what a bar counts, of a phase that trains nothing or of a document, as a word of its own.
+_NAMED = re.compile(
+    r"(?i)(?<![\w./-])(?:(?!train|deepspeed)[a-z]{2,}ing|eval\w*|valid\w*|val|tests?|dev|predict\w*|infer\w*"
+    r"|generat\w*|sampl\w*|rollouts?|warm-?up|requests?|map|filter|prefill|decode"
+    r"|(?:docs?|notes?|faq|todo|tips?|examples?|cases?|issues?|answers?|questions?|[qa])[-_ #]?\d*)"
+    r"(?![\w./-])"
+)
 _TELLING = re.compile(r"[^\W_\x01]|[│┃|>]")  # a lead says something besides a level
 # What begins a line and follows no logger's lead.
 _STARTS = re.compile(
     r'Traceback \(most recent call last\):|\s+File "[^"]+", line \d|\{\'(?:loss|eval_loss|train_runtime)\''
-    r"|\[(?:rank|default)\d+\]:|\s{0,3}\d{1,3}%\|"
+    r"|\[(?:rank|default)\d+\]:"
 )
 _STAMPED = re.compile(  # nor does another stamp, unless it is a level that stands before it
     r"\[?20\d\d-\d\d-\d\d[ T]\d\d:\d\d|\[?[IWEF]\d{4} \d\d:\d\d:\d\d\.|(?:INFO|WARNING|ERROR) \d\d-\d\d \d\d:"
     r"|[\w.-]+:\d+:\d+ \[\d+\] NCCL "
-)
-# What a single line may have before it: names in brackets or before a bar or a colon, stamps, levels.
-_ALONE = re.compile(
-    r"(?:(?:\[[^\]\n]{1,60}\]:?|\([^)\n]{1,60}\):?|(?:stdout|stderr|err|out):|[\w.@/-]{2,64} *\||\d{1,5}:"
-    r"|(?=[\w.@/-]*[\d-])[A-Za-z\d][\w.@/-]{1,63}:|\[?\d{1,4}[-/.:]\d\d[-/.:]\d\d[^\s,]{0,12}[,.]?\d{0,9}Z?\]?"
-    r"|[A-Z][a-z]{2} [ \d]\d|[IWEF]\d{4}|[\w.-]{1,40}:\d+\]|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):?|-|\|)"
-    r"(?:\s+|$))+"
 )
 _RANK = re.compile(r"(?i)(?<![a-z])(?:mpi)?rank[ _:=-]{0,2}(\d{1,6})")
 _STAMP = re.compile(r"20\d\d[-/]\d\d[-/]\d\d[ T_-]\d\d:\d\d:\d\d|\d\d/\d\d/(?:20)?\d\d \d\d:\d\d:\d\d")
@@ -58,6 +61,7 @@ class Lead(NamedTuple):
 
     form: re.Pattern[str]
     quoted: bool = False  #: it opens a quote that the line's end closes, as a table's cell
+    counts: bool = False  #: its first number grows from line to line, as a list's does
 
     def take(self, text: str) -> tuple[str, str]:
         """The lead and the line behind it; no lead where the line has none."""
@@ -94,16 +98,13 @@ def sure_lead(head: bytes) -> Lead | None:
 
 
 def likely_leads(head: bytes) -> list[Lead]:
-    """Leads of a short text that show nothing of the kind: whoever asks must have a reason to believe one."""
+    """Leads of a short text that show nothing of the kind: whoever asks must have a reason to believe one.
+
+    Of a single line none is likely: what somebody noted looks the same.
+    """
     lines = _lines(head)
-    if len(lines) == 1:
-        found = _ALONE.match(lines[0])
-        return (
-            [Lead(re.compile(re.escape(found[0])))]
-            if found is not None and found.end() < len(lines[0])
-            else []
-        )
-    return [lead for lead in _common(lines) if _needed(lead, lines)][:3]
+    leads = [lead for lead in _common(lines) if _needed(lead, lines)][:3]
+    return [lead._replace(counts=_counts(lead, lines)) for lead in leads]
 
 
 def _lines(head: bytes) -> list[str]:
@@ -136,7 +137,7 @@ def _common(lines: Sequence[str]) -> Iterator[Lead]:
             lead = probe[:end]
             if lead in found:
                 continue
-            if lead in missed or _MEASURED.search(lead):
+            if lead in missed or _MEASURED.search(lead) or _NAMED.search(lead):
                 break
             bare = lead.rstrip()
             if sum(one.startswith(lead) or one.rstrip() == bare for one in masked) < enough:
@@ -160,6 +161,13 @@ def _needed(lead: Lead, lines: Sequence[str]) -> bool:
     """Whether some lines' lead is more than the prefixes that are known anyway."""
     some = [taken for taken, _ in map(lead.take, lines) if taken]
     return any(take_rank(f"{taken}x")[1] != "x" for taken in some[:_PROBED])
+
+
+def _counts(lead: Lead, lines: Sequence[str]) -> bool:
+    """Whether its first number grows from line to line."""
+    told = [_DIGITS.search(taken) for taken, _ in map(lead.take, lines) if taken]
+    counted = [int(number[0]) for number in told if number is not None and len(number[0]) < _LONG_NUMBER]
+    return len(counted) == len(told) and all(one < other for one, other in itertools.pairwise(counted))
 
 
 def _shown(lead: Lead, lines: Sequence[str]) -> bool:
