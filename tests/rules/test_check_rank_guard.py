@@ -152,3 +152,46 @@ def test_a_model_whose_weights_are_gathered_or_not_yet_partitioned_is_free() -> 
         "engine = deepspeed.initialize(model=net)[0]\nif rank == 0:\n    a = engine(b)\nelse:\n    engine(b)"
     )
     assert told(both) == []
+
+
+_ALONE = "    if rank == 0:\n        print(model.generate(b))\n"
+_TRAINS = "    engine, *_ = deepspeed.initialize(model=model)\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [
+        (_TRAINS + _ALONE, 1),
+        (_TRAINS + "    model = AutoModel.from_pretrained('out')\n" + _ALONE, 0),
+        (_TRAINS + "    for model in models:\n        pass\n" + _ALONE, 0),
+        (_TRAINS + "    sizes = [size(model) for model in models]\n" + _ALONE, 1),
+        (_TRAINS + "    model = model.eval()\n" + _ALONE, 1),
+        (_TRAINS + "    model = AutoModel()\n    model = engine\n" + _ALONE, 1),
+        (_TRAINS + "def evaluate():\n    model = AutoModel.from_pretrained('out')\n" + _ALONE, 0),
+        (_TRAINS + "def evaluate(model):\n" + _ALONE, 0),
+        (_TRAINS + "    def evaluate():\n        if rank == 0:\n            model.generate(b)\n", 1),
+        ("    if ds:\n    " + _TRAINS + "    else:\n        model = DDP(model)\n" + _ALONE, 1),
+        ("    if ds:\n    " + _TRAINS + "    elif rank == 0:\n        model.generate(b)\n", 0),
+    ],
+)
+def test_a_name_is_the_model_until_something_else_is_assigned_and_in_its_function(
+    body: str, count: int
+) -> None:
+    assert len(told("def main():\n    model = Net()\n" + body)) == count
+
+
+def test_a_model_of_self_belongs_to_its_class() -> None:
+    trainer = """
+    class Trainer:
+        def __init__(self):
+            self.engine, *_ = deepspeed.initialize(model=self.model)
+        def show(self):
+            if rank == 0:
+                self.model.generate(b)
+                self.engine.step()
+    class Tester:
+        def show(self):
+            if rank == 0:
+                self.model.generate(b)
+    """
+    assert [line for _, line in told(trainer)] == [7, 8]

@@ -9,29 +9,32 @@ At every stage, backward and step of the engine reduce gradients.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 
+from stallwatch_rules.checks.names import Names
 from stallwatch_rules.checks.script import Call, Script, dotted
 
 _GATHERING = {"forward", "generate"}
 _REDUCING = {"backward", "step"}
 _INSIDE = {"GatheredParameters", "unwrap_model_for_generation", "summon_full_params"}
 _CONSOLIDATED = "_zero3_consolidated_16bit_state_dict"  # of the engine
+_ITSELF = {"train", "eval", "to", "cuda", "half", "bfloat16", "float", "requires_grad_"}  # return the module
+_MODEL, _ENGINE = "model", "engine"
 
 
 class Models:
     """What of a script stands for a model that DeepSpeed has, or may have, partitioned."""
 
     def __init__(self, script: Script) -> None:
-        self._engines: set[str] = set()
-        self._since: dict[str, int] = {}  # the line from which a name is such a model
+        self._names = Names(script.tree)
         initializations = {id(call.node) for call in script.initializations()}
         nodes = [node for node in ast.walk(script.tree) if isinstance(node, ast.Assign)]
         for node in sorted(nodes, key=lambda one: one.lineno):
             value = node.value.value if isinstance(node.value, ast.Subscript) else node.value
-            if isinstance(value, ast.Call):
-                self._of_call(node, value, id(value) in initializations)
-            elif isinstance(value, ast.Attribute) and value.attr == "module" and self._is(value.value):
-                self._add(node, node.targets)
+            if isinstance(value, ast.Call) and id(value) in initializations:
+                self._of_initialization(node, Call(dotted(value.func), value))
+            elif self._is(value) or (isinstance(value, ast.Call) and self._prepared(value)):
+                self._add(node, node.targets, _MODEL)
         self._inside = {
             id(inner)
             for node in ast.walk(script.tree)
@@ -43,8 +46,8 @@ class Models:
     def needs_all(self, call: Call, *, zero3: bool) -> bool:
         """Whether all ranks must make this call."""
         node = call.node
-        if call.last in _REDUCING and call.owner in self._engines:
-            return True
+        if call.last in _REDUCING and isinstance(node.func, ast.Attribute):
+            return self._names.meaning(node.func.value) == _ENGINE
         if not zero3 or id(node) in self._inside:  # weights that were gathered are there
             return False
         if call.last == "GatheredParameters":
@@ -57,25 +60,29 @@ class Models:
             return self._is(node.func.value)
         return self._is(node.func)
 
-    def _of_call(self, node: ast.Assign, value: ast.Call, initialization: bool) -> None:
-        call = Call(dotted(value.func), value)
-        if initialization:
-            first = [
-                target.elts[0] if isinstance(target, (ast.Tuple, ast.List)) and target.elts else target
-                for target in node.targets
-            ]
-            self._add(node, first)
-            self._engines |= {dotted(one) for one in first}
-            model = call.argument("model", 1)
-            self._add(node, [model] if model is not None else [])
-        elif self._is(value) or (call.last == "prepare" and "accelerat" in call.owner.lower()):
-            self._add(node, node.targets)
+    def _of_initialization(self, node: ast.Assign, call: Call) -> None:
+        first = [
+            target.elts[0] if isinstance(target, (ast.Tuple, ast.List)) and target.elts else target
+            for target in node.targets
+        ]
+        model = call.argument("model", 1)
+        self._add(node, [model] if model is not None else [], _MODEL)
+        self._add(node, first, _ENGINE)
 
-    def _add(self, node: ast.Assign, targets: list[ast.expr]) -> None:
+    def _prepared(self, value: ast.Call) -> bool:
+        """``accelerator.prepare(model)``, or what a module's method gives back: the module itself."""
+        if not isinstance(value.func, ast.Attribute):
+            return False
+        owner, called = value.func.value, value.func.attr
+        if called == "prepare" and "accelerat" in dotted(owner).lower():
+            return True
+        return called in _ITSELF and self._is(owner)
+
+    def _add(self, node: ast.Assign, targets: Iterable[ast.expr], meaning: str) -> None:
         for target in targets:
             parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
             for part in parts:
-                self._since.setdefault(dotted(part), node.end_lineno or node.lineno)
+                self._names.give(part, node, meaning)
 
     def _is(self, node: ast.expr) -> bool:
         """``engine``, ``engine.module``, ``accelerator.unwrap_model(model)``."""
@@ -83,8 +90,7 @@ class Models:
             return _last_of(node) == "unwrap_model" and bool(node.args) and self._is(node.args[0])
         if isinstance(node, ast.Attribute) and node.attr == "module" and self._is(node.value):
             return True
-        name = dotted(node)
-        return "?" not in name and self._since.get(name, node.lineno) < node.lineno
+        return bool(self._names.meaning(node))
 
 
 def _last_of(node: ast.expr) -> str:

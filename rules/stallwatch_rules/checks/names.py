@@ -1,0 +1,103 @@
+"""What a script's names stand for, line by line: in each function its own, until they get another value."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+
+from stallwatch_rules.checks.script import dotted, scopes
+
+_Place = tuple[int, str]  # whose name, and the name
+
+
+class Names:
+    """Meanings that are given to names, and where they end.
+
+    By the order of lines, and no control flow but this: of the two branches of one ``if`` neither ends what
+    the other gives. A parameter means nothing by itself; ``self.model`` belongs to its class.
+    """
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._tree = tree
+        self._scope: dict[int, ast.AST] = {}  # of each node
+        self._bound: dict[int, set[str]] = defaultdict(set)  # plain names, by scope
+        self._class: dict[int, ast.ClassDef] = {}
+        self._branches: dict[int, set[tuple[int, bool]]] = defaultdict(set)
+        # By line, what names mean from it on, and the node that says so.
+        self._events: dict[_Place, list[tuple[int, str, ast.AST]]] = defaultdict(list)
+        stored = self._read()
+        for node in stored:
+            self._events[self._place(node)].append((node.end_lineno or node.lineno, "", node))
+
+    def give(self, target: ast.expr, by: ast.stmt, meaning: str) -> None:
+        """From the end of this statement on, a name means this; a target that is no name is left alone."""
+        name = dotted(target)
+        if "?" in name:
+            return
+        events = self._events[self._place(target)]
+        first, last = by.lineno, by.end_lineno or by.lineno
+        events[:] = [one for one in events if not first <= one[0] <= last]
+        events.append((last, meaning, by))
+
+    def meaning(self, node: ast.expr) -> str:
+        """What a name means where it is used; empty for nothing that was given."""
+        if "?" in dotted(node):
+            return ""
+        known = [one for one in self._events.get(self._place(node), ()) if one[0] < node.lineno]
+        for _, meaning, by in sorted(known, key=lambda one: one[0], reverse=True):
+            if meaning and self._apart(by, node):
+                continue
+            if meaning:
+                return meaning
+            if not any(given and self._apart(by, other) for _, given, other in known):
+                return ""
+        return ""
+
+    def _read(self) -> list[ast.Name | ast.Attribute]:
+        """Whose each node is; what is assigned to, comprehensions' own names left out."""
+        outer: dict[int, set[str]] = defaultdict(set)
+        own_names = {
+            id(inner)
+            for node in ast.walk(self._tree)
+            if isinstance(node, ast.comprehension)
+            for inner in ast.walk(node.target)
+        }
+        stored: list[ast.Name | ast.Attribute] = []
+        for scope, nodes in scopes(self._tree):
+            for node in nodes:
+                self._scope[id(node)] = scope
+                if isinstance(node, ast.arg):
+                    self._bound[id(scope)].add(node.arg)
+                elif isinstance(node, (ast.Global, ast.Nonlocal)):
+                    outer[id(scope)] |= set(node.names)
+                elif isinstance(node, (ast.Name, ast.Attribute)) and not isinstance(node.ctx, ast.Load):
+                    if id(node) in own_names or "?" in dotted(node):
+                        continue
+                    stored.append(node)
+                    if isinstance(node, ast.Name):
+                        self._bound[id(scope)].add(node.id)
+        for scope_id, names in outer.items():
+            self._bound[scope_id] -= names
+        for node in ast.walk(self._tree):  # from outside to inside: the innermost class counts
+            if isinstance(node, ast.ClassDef):
+                self._class.update((id(inner), node) for inner in ast.walk(node))
+            elif isinstance(node, ast.If):
+                for is_else, body in enumerate((node.body, node.orelse)):
+                    for inner in ast.walk(ast.Module(body, [])):
+                        self._branches[id(inner)].add((id(node), bool(is_else)))
+        return stored
+
+    def _place(self, node: ast.expr) -> _Place:
+        name = dotted(node)
+        base = name.partition(".")[0]
+        if base in ("self", "cls") and "." in name and id(node) in self._class:
+            return id(self._class[id(node)]), name
+        scope = self._scope.get(id(node), self._tree)
+        while scope is not self._tree and base not in self._bound[id(scope)]:
+            scope = self._scope[id(scope)]
+        return id(scope), name
+
+    def _apart(self, one: ast.AST, other: ast.AST) -> bool:
+        """Whether they stand in different branches of one ``if``."""
+        theirs = self._branches[id(other)]
+        return any((at, not is_else) in theirs for at, is_else in self._branches[id(one)])
