@@ -89,3 +89,15 @@ def test_the_diagnosis_names_them_and_claims_nothing_where_two_are_near(
         "dtype-mismatch",
         "tensors-on-different-devices",
     }
+
+
+def test_a_text_that_was_asked_before_is_not_compared_again(
+    nearest: Nearest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ("OSError", "disk quota reached, no space left for the second checkpoint", "")
+    first = nearest.of(*texts)
+    monkeypatch.setattr("stallwatch_rules.failures.nearest._features", None)
+    assert nearest.of(*texts) == first
+    nearest.only(*texts)
+    with pytest.raises(TypeError):
+        nearest.of("OSError", "another text")

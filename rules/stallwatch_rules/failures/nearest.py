@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -26,6 +27,7 @@ _NAMED_SCORE, _NAMED_MARGIN, _NAMED_RATIO, _NAMED_RARITY = 0.4, 0.2, 1.5, 10.0
 _WORD = re.compile(r"[A-Za-z][a-z]+|[A-Z]{2,}(?![a-z])|[\u4e00-\u9fff]{2}")
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*(?:[._:]+\w+)+|[a-z]+[A-Z]\w+|[A-Z][a-z]+[A-Z]\w*")
 _MAX_TEXT = 2000
+_ASKED = 32  # texts whose pages are remembered
 _PAIR = 0.5  # what two words in a row count beside the words themselves
 _PYTHON = 0.4  # what a word of Python's own messages counts
 
@@ -74,6 +76,8 @@ class Nearest:
             for page in sorted(catalogue.pages.values(), key=lambda page: page.id)
             if page.status != "retired" and page.patterns
         ]
+        # A live run's diagnosis asks the same again and again, and long messages cost a tenth of a second.
+        self._near = functools.lru_cache(maxsize=_ASKED)(self._compare)
 
     def of(self, *texts: str) -> list[NearPage]:
         """The pages nearest to these texts (exception, message, root), the nearest first; often none.
@@ -97,8 +101,8 @@ class Nearest:
         apart = first.score - other >= _NAMED_MARGIN and first.score >= _NAMED_RATIO * other
         return first.page if apart else None
 
-    def _near(self, *texts: str) -> list[_Near]:
-        """All pages, the nearest first."""
+    def _compare(self, *texts: str) -> tuple[_Near, ...]:
+        """The two nearest pages, and all others above the threshold, the nearest first."""
         weights = {one: [page.weight(one) for page in self._pages] for one in _features(*texts)}
         rarity = {one: self._rarity(told) * _worth(one) for one, told in weights.items()}
         whole = sum(rarity.values()) or 1.0
@@ -109,7 +113,8 @@ class Nearest:
             rare = sum(rarity[one] for one in shared if one not in OF_PYTHON)
             tells = len(shared) >= LEAST_WORDS and (rare >= LEAST_RARITY or page.title <= weights.keys())
             near.append(_Near(page.page, told / whole, told, tells))
-        return sorted(near, key=lambda one: (-one.score, one.page.id))
+        near.sort(key=lambda one: (-one.score, one.page.id))
+        return tuple(one for at, one in enumerate(near) if at < 2 or one.score >= THRESHOLD)
 
     def _rarity(self, told: list[float]) -> float:
         return math.log(1 + len(self._pages) / max(1, sum(map(bool, told))))
