@@ -172,16 +172,56 @@ def page_with(catalogue: Catalogue, rule: str, *places: RaisedIn) -> RulePage:
 
 
 def test_the_innermost_place_wins_and_a_message_before_it(catalogue: Catalogue) -> None:
+    lib = "/env/lib/python3.11/site-packages"
     outer = page_with(catalogue, "cuda-oom", RaisedIn("a/b.py", ["f"], below=True))
     inner = page_with(catalogue, "npu-oom", RaisedIn("a/c.py", ["g"]))
     said = page_with(catalogue, "dtype-mismatch", RaisedIn("a/", message="no (?:luck|way)", below=True))
     line = Line("ValueError: no luck", "x", 1)
-    calls = [Frame("/lib/a/b.py", 1, "f"), Frame("C:\\lib\\a\\c.py", 2, "Some.g")]
+    calls = [Frame(f"{lib}/a/b.py", 1, "f"), Frame("C:\\Lib\\site-packages\\a\\c.py", 2, "Some.g")]
     raised = Raised("ValueError", "no luck", line, Mark(), calls)
     assert page_of_place(raised, [outer, inner]) == (inner, calls[1])
     assert page_of_place(raised, [outer, inner, said]) == (said, calls[1])
     same = page_with(catalogue, "cuda-oom", RaisedIn("a/c.py", ["g"]))
     assert page_of_place(raised, [same, inner]) is None, "two pages say the same"
+
+
+def test_the_users_own_code_is_no_librarys_and_what_called_it_did_not_raise(read: Read) -> None:
+    """Folders are called ``triton`` and ``wandb`` anywhere, and a sweep's agent calls the whole program."""
+    failed = "subprocess.CalledProcessError: Command '['git', 'describe']' returned non-zero exit status 128."
+    timeout = "ReadTimeout: "  # no word of it: places alone tell
+    requests = (f"{SITE}/requests/adapters.py", "send")
+    triton = (f"{SITE}/triton/runtime/build.py", "_build")
+    wandb = (f"{SITE}/wandb/agents/pyagent.py", "_run_job")
+    assert _primary(read(traceback(failed, triton))) == "triton-compile-failed"
+    assert _primary(read(traceback(failed, ("/srv/me/kernels/triton/version.py", "version")))) is None
+    assert _primary(read(traceback(timeout, wandb, requests))) == "wandb-network-failure"
+    assert _primary(read(traceback(timeout, ("/srv/wandb/latest/code/train.py", "f"), requests))) is None
+    assert _primary(read(traceback(timeout, wandb, ("/srv/me/data.py", "fetch"), requests))) is None
+
+
+def test_a_later_exception_is_not_asked_where_the_earliest_has_no_place(read: Read) -> None:
+    wandb = (f"{SITE}/wandb/sdk/wandb_run.py", "finish")
+    first = traceback("KeyError: 'reward'", ("/srv/me/data.py", "load"), rank="[rank1]: ")
+    then = traceback("requests.exceptions.ConnectionError: refused", wandb, rank="[rank0]: ")
+    assert _primary(read(then)) == "wandb-network-failure"
+    diagnosis = read(first + then)
+    assert (diagnosis.verdict, diagnosis.primary) == ("unknown-failure", None)
+    assert _primary(read(then + first)) == "wandb-network-failure"
+
+
+def test_nothing_is_guessed_where_files_without_times_leave_open_what_came_first(
+    catalogue: Catalogue, matcher: Matcher
+) -> None:
+    reading = RunReading(catalogue, matcher)
+    reading.feed(lines_of(UNSCALE, source="rank0.log"))
+    assert _primary(reading.diagnose()) == "fp16-unscale-error"
+    other = traceback("KeyError: 'reward'", ("/srv/me/data.py", "load"))
+    reading.feed(lines_of(other, source="rank1.log"))
+    assert _primary(reading.diagnose()) is None
+
+
+def _primary(diagnosis: Diagnosis) -> str | None:
+    return diagnosis.primary.rule if diagnosis.primary is not None else None
 
 
 def test_places_in_installed_packages_are_there(catalogue: Catalogue) -> None:

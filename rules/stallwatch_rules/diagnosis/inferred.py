@@ -22,30 +22,34 @@ from stallwatch_rules.text.reported import earliest
 from stallwatch_rules.text.sentences import say
 
 PLACE, WORDS = "inferred-place", "inferred-words"  #: facts of ``confidence``, and keys of sentences
-MAX_LOOKED_UP = 5  #: different exceptions whose places are looked up
 _WHERE_PARTS = 4  # of a path: a library's file with its package
 
 
 def infer(
     exceptions: Exceptions, found: Sequence[Found], catalogue: Catalogue, language: str
 ) -> Found | None:
-    """The finding of the page that an unknown exception belongs to, where one is clear enough."""
+    """The finding of the page that the earliest unknown exception belongs to, where one is clear enough.
+
+    Later ones are not asked: what fails while a program that has failed is taken down is mostly its echo.
+    Where nothing tells which of different ones came first, none is.
+    """
     fatal = [one for one in exceptions.fatal if not one.timed_out and not one.peer_gone]
     if not fatal:
         return None
     told = {one.rule for one in found}  # of these the log has words, and they were weighed
     pages = [page for page in catalogue.pages.values() if _may_be(page) and page.id not in told]
-    kinds = _kinds(fatal)
-    for same in kinds[:MAX_LOOKED_UP]:
-        placed = page_of_place(same[0].seen.raised, pages)
-        if placed is not None:
-            where = _where(placed[1]) if placed[1] is not None else same[0].seen.raised.exception
-            return _found(placed[0], same, say(PLACE, language, where=where), PLACE, placed[1])
-    raised = kinds[0][0].seen.raised
+    same = _earliest_kind(fatal)
+    if not same:
+        return None
+    raised = same[0].seen.raised
+    placed = page_of_place(raised, pages)
+    if placed is not None:
+        where = _where(placed[1]) if placed[1] is not None else raised.exception
+        return _found(placed[0], same, say(PLACE, language, where=where), PLACE, placed[1])
     page = _by_words(raised, catalogue) if raised.message else None
     if page is None or page not in pages:
         return None
-    return _found(page, kinds[0], say(WORDS, language), WORDS, None)
+    return _found(page, same, say(WORDS, language), WORDS, None)
 
 
 def inferred_from(one: Found) -> Inferred:
@@ -61,21 +65,20 @@ def _may_be(page: RulePage) -> bool:
     return ends and page.status != "retired" and bool(page.patterns) and page.id not in STANDSTILLS
 
 
-def _kinds(fatal: list[Unknown]) -> list[list[Unknown]]:
-    """The same exception on several ranks together; the earliest first, whatever was read first."""
-    groups: dict[tuple[str, str], list[Unknown]] = {}
-    for one in fatal:
-        raised = one.seen.raised
-        groups.setdefault((raised.exception, raised.message), []).append(one)
-    left = list(groups.values())
-    ordered: list[list[Unknown]] = []
-    while left:
-        first = earliest(one.seen.raised.line for group in left for one in group)
-        group = next(g for g in left if any(one.seen.raised.line is first for one in g))
-        group.sort(key=lambda one: one.seen.raised.line is not first)
-        ordered.append(group)
-        left.remove(group)
-    return ordered
+def _earliest_kind(fatal: list[Unknown]) -> list[Unknown]:
+    """The earliest exception, and the same one on other ranks behind it, whatever was read first; none where
+    neither times nor one file's lines tell which of different ones it is."""
+    lines = [one.seen.raised.line for one in fatal]
+    line = earliest(lines)
+    if any(each.time is None for each in lines):
+        if len({each.source for each in lines}) == 1:
+            line = min(lines, key=lambda each: each.number)
+        elif len({one.seen.raised.exception for one in fatal}) > 1:
+            return []
+    first = next(one for one in fatal if one.seen.raised.line is line)
+    kind = (first.seen.raised.exception, first.seen.raised.message)
+    others = (one for one in fatal if one is not first)
+    return [first, *(one for one in others if (one.seen.raised.exception, one.seen.raised.message) == kind)]
 
 
 def _by_words(raised: Raised, catalogue: Catalogue) -> RulePage | None:

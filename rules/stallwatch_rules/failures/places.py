@@ -2,7 +2,8 @@
 
 A library's function often raises for one reason, whatever words a version has for it: whoever ends in
 torch's ``_env_rendezvous_handler`` lacks an environment variable. Pages name such places (``raised_in``), and
-they are asked only for an exception that no page knows by its words.
+they are asked only for an exception that no page knows by its words. The user's own code is no library's,
+whatever its folders are called, and what called it did not raise.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def page_of_place(raised: Raised, pages: Iterable[RulePage]) -> tuple[RulePage, 
     (then there is no call).
     """
     best: list[tuple[_Order, str, RulePage, Frame | None]] = []
-    calls = list(reversed(raised.frames))[:MAX_DEPTH]
+    calls = _inside(list(reversed(raised.frames))[:MAX_DEPTH])
     for page in pages:
         found = [
             (_order(place, depth), page.id, page, call)
@@ -60,6 +61,12 @@ def _is(exception: str, name: str) -> bool:
     return exception == name or exception.endswith(f".{name}")
 
 
+def _inside(calls: list[Frame]) -> list[Frame]:
+    """From the innermost call to the user's own innermost one: a library around that ran the user's code."""
+    own = next((depth for depth, call in enumerate(calls) if not call.library), len(calls))
+    return calls[: own + 1]
+
+
 def _where(place: RaisedIn, calls: list[Frame]) -> list[tuple[int, Frame | None]]:
     """The calls at a place, with how far inside they are: 0 is the innermost."""
     if not place.file:
@@ -70,7 +77,10 @@ def _where(place: RaisedIn, calls: list[Frame]) -> list[tuple[int, Frame | None]
 
 def _at(place: RaisedIn, call: Frame) -> bool:
     path = "/" + call.path.replace("\\", "/")
-    inside = f"/{place.file}" in path if place.file.endswith("/") else path.endswith(f"/{place.file}")
+    if place.file.endswith("/"):  # a name that folders of anybody's own have, too
+        inside = call.library and f"/{place.file}" in path
+    else:
+        inside = path.endswith(f"/{place.file}")
     return inside and (not place.functions or call.name.rpartition(".")[2] in place.functions)
 
 
