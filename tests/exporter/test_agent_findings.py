@@ -88,6 +88,36 @@ def test_an_unknown_exception_is_told_as_what_its_place_says_and_taken_back_alik
     assert run.changes[-1] == ("finding/fp16-unscale-error/1", "resolved", "recovered")
 
 
+def test_what_is_guessed_after_an_unknown_exception_was_told_is_no_second_incident(run: Any) -> None:
+    place = '  File "/env/site-packages/torch/amp/grad_scaler.py", line 7, in _unscale_grads_'
+    run.steps(1, 3)
+    run.say(*UNKNOWN)
+    run.wait(31)
+    assert (run.told[-1].rule, run.told[-1].primary) == ("unknown-failure", None)
+    run.steps(4, 5)
+    lines = ("Traceback (most recent call last):", place, "ValueError: odd gradients")
+    run.say(*(f"[rank1]: {line}" for line in lines))
+    run.wait(100)
+    assert run.changes == [("finding/unknown-failure/1", "open", "")], "and it is not over"
+    assert run.told[-1].primary.rule == "fp16-unscale-error" and run.told[-1].rank == 1
+    run.end()
+    assert len(run.changes) == 1 and run.told[-1].ending is not None
+
+
+def test_a_guess_is_told_of_the_rank_that_it_is_about(run: Any) -> None:
+    place = '  File "/env/site-packages/torch/amp/grad_scaler.py", line 7, in _unscale_grads_'
+    run.steps(1, 3)
+    for rank in (2, 5):
+        told = ("Traceback (most recent call last):", place, "ValueError: odd gradients")
+        run.say(*(f"[rank{rank}]: {line}" for line in told))
+    run.wait(31)
+    (finding,) = run.told
+    assert (finding.rule, finding.rank, finding.count) == ("fp16-unscale-error", 2, 2)
+    run.say(*(f"[rank7]: {line}" for line in UNKNOWN))
+    run.wait(100)
+    assert [each.rule for each in run.told] == ["fp16-unscale-error"] * len(run.told)
+
+
 def test_an_unknown_exception_that_training_survives_is_no_news(run: Any) -> None:
     run.steps(1, 3)
     run.say(*UNKNOWN)

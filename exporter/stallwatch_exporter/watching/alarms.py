@@ -111,31 +111,35 @@ class Alarms:
                 continue  # an agent before us saw it: that the run goes on mends no checkpoint
             if incident.rule in self.ranks.told:
                 continue  # seen in no line
-            if incident.rule == UNKNOWN_FAILURE:
-                self._settle(incident, None, diagnosis, now, harmful=diagnosis.verdict == UNKNOWN_FAILURE)
+            if incident.rule not in findings and _of_unknown(incident):
+                self._settle(incident, None, diagnosis, now, harmful=_fails_unknown(diagnosis))
             else:
                 self._follow(incident, findings.get(incident.rule), diagnosis, now)
 
     def fell_silent(self, diagnosis: Diagnosis, now: float) -> None:
-        """No line came for a while: an exception that no rule knows, and that nothing survived, is news."""
-        guessed = diagnosis.primary if diagnosis.primary and diagnosis.primary.inferred else None
-        unknown_failure = guessed is not None or diagnosis.verdict == UNKNOWN_FAILURE
-        if not unknown_failure or _unknown_count(diagnosis) <= self._unknown_past:
+        """No line came for a while: an exception that no rule knows, and that nothing survived, is news.
+
+        What is guessed of it later, or of another one after it, is no second incident.
+        """
+        if not _fails_unknown(diagnosis) or _unknown_count(diagnosis) <= self._unknown_past:
             return
+        guessed = diagnosis.primary if diagnosis.primary and diagnosis.primary.inferred else None
         unknown = diagnosis.unknown[0]
         finding = next((one for one in diagnosis.findings if guessed and one.rule == guessed.rule), None)
-        self._book.open(
-            "finding",
-            guessed.rule if guessed else UNKNOWN_FAILURE,
-            "critical",
-            now,
-            rank=unknown.first.rank,
-            count=unknown.count,
-            evidence=_evidence(guessed, unknown, ()),
-            note=finding.note if finding else "",
-            primary=guessed,
+        rule = guessed.rule if guessed else UNKNOWN_FAILURE
+        about: dict[str, Any] = {
+            "rank": guessed.rank if guessed else unknown.first.rank,
+            "count": finding.count if finding else unknown.count,
+            "evidence": _evidence(guessed, unknown, ()),
+            "note": finding.note if finding else "",
+            "primary": guessed,
             **_progress(diagnosis.progress),
-        )
+        }
+        told = next((one for one in self._book.of_kind("finding") if _of_unknown(one)), None)
+        if told is None:
+            self._book.open("finding", rule, "critical", now, **about)
+        elif told.rule in (rule, UNKNOWN_FAILURE):
+            self._book.update(told, now, **about)
 
     def stalled(
         self,
@@ -298,6 +302,7 @@ class Alarms:
         primary = diagnosis.primary if diagnosis.primary and diagnosis.primary.rule == rule else None
         place = finding.first if finding else None
         line = match.line if match else None
+        shown = [line.text] if line else [place.text] if place else []
         where = {**_progress(diagnosis.progress), "rank": line.rank if line else None, **_where(finding)}
         self._book.open(
             "finding",
@@ -306,13 +311,7 @@ class Alarms:
             now,
             harm=finding.harm if finding else "fatal",
             count=finding.count if finding else 1,
-            evidence=list(primary.evidence)
-            if primary
-            else [line.text]
-            if line
-            else [place.text]
-            if place
-            else [],
+            evidence=list(primary.evidence) if primary else shown,
             note=finding.note if finding else "",
             primary=primary,
             **where,
@@ -323,13 +322,7 @@ class Alarms:
         harmful = finding is not None and finding.harm in ("fatal", "degrading")
         self._settle(incident, finding, diagnosis, now, harmful=harmful)
         if finding is not None and harmful:
-            self._book.update(
-                incident,
-                now,
-                harm=finding.harm,
-                count=finding.count,
-                note=finding.note,
-            )
+            self._book.update(incident, now, harm=finding.harm, count=finding.count, note=finding.note)
 
     def _settle(
         self,
@@ -366,6 +359,18 @@ def _gathered(since: float, now: float) -> bool:
 
 def _unknown_count(diagnosis: Diagnosis) -> int:
     return sum(one.count for one in diagnosis.unknown)
+
+
+def _fails_unknown(diagnosis: Diagnosis) -> bool:
+    """Whether the run fails of an exception that no rule knows, whatever page is guessed of it."""
+    guessed = diagnosis.primary is not None and bool(diagnosis.primary.inferred)
+    return guessed or diagnosis.verdict == UNKNOWN_FAILURE
+
+
+def _of_unknown(incident: Incident) -> bool:
+    """Whether the finding was raised of such an exception."""
+    guessed = incident.primary is not None and bool(incident.primary.inferred)
+    return guessed or incident.rule == UNKNOWN_FAILURE
 
 
 def _evidence(
