@@ -30,6 +30,7 @@ LAUNCHER = (
     "Process name:",
     "Exit code:",
     "will restart worker",
+    "ChildFailedError:",
     "memory:  ",
 )
 WARNING = ("Warning:", "WARN", "[W", "W0", "W1")

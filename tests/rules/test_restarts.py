@@ -18,6 +18,7 @@ AGAIN = (
     "I1119 08:30:03.110000 91 torch/distributed/elastic/agent/server/api.py:870] [default] Worker group"
     " FAILED. {left} attempts left; will restart worker group\n"
 )
+OVER = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
 KNOWN = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
 UNKNOWN = (
     "[rank1]: Traceback (most recent call last):\n"
@@ -57,6 +58,9 @@ def test_the_run_went_on_after_another_ranks_failure(
     [
         KNOWN + FAILED,  # nothing follows
         KNOWN + FAILED + steps(22, 25),  # rank 0's output was held back
+        KNOWN + FAILED + steps(22, 45) + OVER,
+        KNOWN + FAILED + OVER + steps(22, 45),
+        KNOWN + FAILED + steps(22, 45),
         KNOWN + FAILED + AGAIN.format(left="3/3") + steps(20, 40) + KNOWN + FAILED,  # and failed again
         KNOWN + FAILED + AGAIN.format(left="1/1"),  # it did not come up again
     ],
@@ -67,6 +71,26 @@ def test_a_failure_that_no_restart_survived_ended_the_run(
     found = diagnose(catalogue, matcher, steps(1, 21) + end)
     assert found.verdict == "failed"
     assert found.primary is not None and found.primary.rule == "cuda-oom"
+
+
+@pytest.mark.parametrize(
+    ("text", "times"),
+    [
+        (FAILED + OVER + steps(15, 60), 0),  # a shell's loop started another torchrun
+        (FAILED + steps(20, 45) + KNOWN + FAILED + OVER, 1),
+    ],
+)
+def test_torchrun_starts_nothing_again_after_its_own_end(
+    catalogue: Catalogue, matcher: Matcher, text: str, times: int
+) -> None:
+    found = diagnose(catalogue, matcher, steps(1, 21) + KNOWN + text)
+    assert sum("torchrun started the workers again once" in note for note in found.notes) == times
+
+
+def test_lower_steps_of_ranks_without_labels_are_no_restart(catalogue: Catalogue, matcher: Matcher) -> None:
+    both = [f"step {n}/60 loss 1.5\nstep {n - 1}/60 loss 1.5\n" for n in range(2, 50)]
+    found = diagnose(catalogue, matcher, "".join(both[:20]) + KNOWN + FAILED + "".join(both[20:]))
+    assert not any("torchrun" in note for note in found.notes)
 
 
 def test_restarts_are_counted_once_for_all_nodes(catalogue: Catalogue, matcher: Matcher) -> None:

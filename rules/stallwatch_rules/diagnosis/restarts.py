@@ -27,13 +27,16 @@ def restarts_of(streams: Mapping[Stream, StreamReading]) -> list[Restart]:
     """The restarts in all sources, in the order of their lines.
 
     torchrun (2.13, `elastic/agent/server/api.py`) says that it restarts at level INFO, off by default,
-    but it says who failed as an error: that many steps follow tells the rest. What was held back in a buffer
-    may still come after a failure that ended the run.
+    but it says who failed as an error: that the steps go back, and many follow, tells the rest. What was held
+    back in a buffer may still come after a failure that ended the run, and goes on where the steps were.
     """
     found: dict[tuple[str, int], dict[str, Restart]] = {}  # by attempts left: all nodes' agents tell the same
     stops = [stop for stream in streams.values() for stop in stream.summary.stops]
+    numbers: dict[str, list[int]] = {}
+    for stop in stops:
+        numbers.setdefault(stop.line.source, []).append(stop.line.number)
     for stop in sorted(stops, key=lambda stop: (stop.line.source, stop.line.number)):
-        restart = _restart(stop, _timelines_in(stop.line.source, streams))
+        restart = _restart(stop, numbers[stop.line.source], _timelines_in(stop.line.source, streams))
         if restart is None or restart.followed < (1 if stop.left else RECOVERED_BUT_DIED):
             continue
         alike = found.setdefault((stop.line.source, restart.followed), {})
@@ -48,13 +51,30 @@ def _timelines_in(source: str, streams: Mapping[Stream, StreamReading]) -> Seque
     return [main for main in mains if main is not None]
 
 
-def _restart(stop: Stop, timelines: Sequence[Timeline]) -> Restart | None:
+def _restart(stop: Stop, stops: Sequence[int], timelines: Sequence[Timeline]) -> Restart | None:
     if not timelines:
         return None
     lead = max(timelines, key=lambda timeline: timeline.advances)
+    if not stop.left and not _went_back(stop, stops, lead):
+        return None
     earlier = [one.step for one in lead.intervals if one.number < stop.line.number]
     followed = sum(one.span for one in lead.intervals if one.number >= stop.line.number)
     return Restart(stop.line, tuple(stop.ranks), earlier[-1] if earlier else None, followed)
+
+
+def _went_back(stop: Stop, stops: Sequence[int], lead: Timeline) -> bool:
+    """Whether the steps went back under the same torchrun, which ends with ``ChildFailedError``.
+
+    A restart before that failed itself, and the launcher said so.
+    """
+    number = stop.line.number
+    before = sum(one.span for one in lead.intervals if one.number < number)
+    backs = [back for back in lead.backs if back > number]
+    if 4 * (len(lead.backs) - len(backs)) > before:
+        return False  # ranks without labels share the log: a lower step is another rank's
+    if stop.over is None or not backs:
+        return bool(backs)
+    return any(backs[0] < later < stop.over for later in stops)
 
 
 def restarts_note(

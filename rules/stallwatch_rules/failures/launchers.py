@@ -35,6 +35,7 @@ class Stop:
     line: Line  #: the launcher's last word of it
     ranks: list[int] = field(default_factory=list)  #: on their node
     left: str = ""  #: attempts left, where it says that it starts them again: "3/3"
+    over: int | None = None  #: the line where torchrun ended of it
 
 
 @dataclass
@@ -63,6 +64,9 @@ class LauncherSummary:
             self._stopped(line)
         elif "will restart worker group" in text:
             self._again(line)
+        elif "ChildFailedError:" in text:
+            for stop in self.stops:
+                stop.over = line.number if stop.over is None and not stop.left else stop.over
         elif _ROOT in text:
             self._root = True
         elif "noticed that process rank" in text:

@@ -56,6 +56,7 @@ class Timeline:
         self.first_step: int | None = None
         self.last_step: int | None = None
         self.last_time: float | None = None  #: when the last step was done
+        self.backs: list[int] = []  #: lines that told an earlier step than before, the first of them
         self.left_out = 0  #: samples without a step number that were not read, before the next one
         self._time_anchor: tuple[float, int] | None = None  # a line's time, and the advances then
         self._clock_anchor: tuple[float, int] | None = None  # the same by the trainer's own clock
@@ -72,6 +73,8 @@ class Timeline:
             steps += self.left_out
             self.left_out = 0
         else:
+            if self.last_step is not None and sample.step < self.last_step and line is not None:
+                self._went_back(line.number)
             if self.last_step is None:
                 if sample.from_bar and sample.step == 0:
                     return  # a bar's first drawing is no step
@@ -93,6 +96,10 @@ class Timeline:
             self.source, number = line.source, line.number
         self._append(Interval(steps, sample.step, sample.time, seconds, self.open_hits, number))
         self.open_hits = {}
+
+    def _went_back(self, number: int) -> None:
+        if len(self.backs) < MAX_INTERVALS:
+            self.backs.append(number)
 
     def _pace(self, sample: Sample) -> float | None:
         """Seconds a step: by the lines' times, by the trainer's clock, or as the line says.
