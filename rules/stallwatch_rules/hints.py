@@ -31,6 +31,10 @@ LAUNCHER = (
     "Exit code:",
     "will restart worker",
     "ChildFailedError:",
+    "State:  ",
+    "OOMKilled",
+    "Limits:",
+    "Requests:",
     "memory:  ",
 )
 WARNING = ("Warning:", "WARN", "[W", "W0", "W1")

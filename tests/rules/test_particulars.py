@@ -26,6 +26,19 @@ Name:         sft-worker-0
     Requests:
       memory:          32Gi
 """
+SIDECAR = """\
+    State:          {state}
+    Limits:
+      memory:  256Mi
+    Requests:
+      memory:  128Mi
+"""
+NODE = """\
+Capacity:
+  memory:             528Gi
+Allocatable:
+  memory:             520Gi
+"""
 ASKED = (
     "W1119 09:35:31.141000 1 torch/distributed/elastic/agent/server/api.py:739] Received Signals.SIGTERM"
     " death signal, shutting down workers\n"
@@ -112,8 +125,37 @@ def test_a_container_over_its_limit_is_told_with_the_limit(catalogue: Catalogue,
     one = first(diagnose(catalogue, matcher, logs))
     assert one.title == "The container used more host memory than its limit of 64Gi (OOMKilled)"
     assert "resources.limits.memory" in one.fixes[0] and one.captures["limit"] == "64Gi"
-    without = {**logs, "describe.txt": DESCRIBED.partition("    Limits")[0]}
-    assert first(diagnose(catalogue, matcher, without, "zh")).title.startswith("容器的主机内存超过上限")
+
+
+@pytest.mark.parametrize(
+    ("before", "told", "after"),
+    [
+        (SIDECAR.format(state="Running"), DESCRIBED, NODE),
+        (NODE, DESCRIBED.replace("    State: ", "    Last State: "), SIDECAR.format(state="Terminated")),
+    ],
+)
+def test_the_limit_is_that_of_the_container_that_was_killed(
+    catalogue: Catalogue, matcher: Matcher, before: str, told: str, after: str
+) -> None:
+    found = diagnose(catalogue, matcher, {"pod.log": steps(1, 20), "describe.txt": before + told + after})
+    assert first(found).captures["limit"] == "64Gi"
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        DESCRIBED.partition("    Limits")[0],
+        DESCRIBED.partition("    Limits")[0] + SIDECAR.format(state="Running"),
+        DESCRIBED.replace("    Limits:\n      memory:          64Gi\n", "") + NODE,
+        DESCRIBED + DESCRIBED.replace("64Gi", "32Gi"),  # one of two
+    ],
+)
+def test_a_limit_that_is_not_surely_the_killed_containers_is_not_told(
+    catalogue: Catalogue, matcher: Matcher, described: str
+) -> None:
+    logs = {"pod.log": steps(1, 20) + "Killed\n", "describe.txt": described}
+    one = first(diagnose(catalogue, matcher, logs, "zh"))
+    assert one.title == "容器的主机内存超过上限，被内核杀死（OOMKilled）" and "limit" not in one.captures
 
 
 def test_a_launcher_that_was_told_to_end_was_ended_from_outside(

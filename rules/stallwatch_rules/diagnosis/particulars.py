@@ -63,18 +63,18 @@ def _odd_ranks(primary: Primary, streams: Streams, language: str) -> Primary:
 def _over_its_limit(primary: Primary, one: Found, streams: Streams, language: str) -> Primary:
     """A container that the kernel ended for its memory, with the limit that `kubectl describe` tells."""
     sources = {source for source, _ in one.hits}
-    limits = [
-        (line.source, line.number, limit, line.text)
+    limits = {
+        limit: line.text
         for (source, _), stream in streams.items()
-        if source in sources and stream.summary.limit is not None
-        for limit, line in (stream.summary.limit,)
-    ]
+        if source in sources
+        for limit, line in stream.summary.limits.items()
+    }
     told = say("oom-killed-first", language)
-    if not limits:
+    if len(limits) != 1:  # of several, nobody knows which was this one's
         return msgspec.structs.replace(
             primary, title=say("oom-killed", language), fixes=[told, *primary.fixes]
         )
-    *_, limit, text = min(limits)
+    ((limit, text),) = limits.items()
     return msgspec.structs.replace(
         primary,
         title=say("oom-killed-limit", language, limit=limit),

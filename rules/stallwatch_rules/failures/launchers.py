@@ -22,10 +22,16 @@ _BY_SIGTERM = (-15, 143)
 _ROOT = "Root Cause (first observed failure)"
 _AGAIN = re.compile(r"Worker group \w{1,20}\. (\d{1,6}/\d{1,6}) attempts left; ?will restart worker group")
 _LOCAL = re.compile(r"failed \(exitcode: -?\d{1,4}\) local_rank: (\d{1,6})\b")
-# Of `kubectl describe`, which tells a container's limits before its requests.
+# Of `kubectl describe pod` (describeContainers in kubectl's pkg/describe/describe.go): of each container its
+# state, then its limits, then its requests; a node's capacity has no state.
+_STATE = re.compile(r"^\s+State: {2,20}\S")
+_KILLED = re.compile(r"^\s+Reason: {2,20}OOMKilled\s*$")
+_LIMITS = re.compile(r"^\s+Limits:\s*$")
 _LIMIT = re.compile(r"^\s+memory: {2,20}(\d{1,15}(?:\.\d{1,3})?(?:[kKMGTPE]i?)?)\s*$")
 MAX_RANKS = 4096
 MAX_STOPS = 1000
+MAX_LIMITS = 16
+STATE_LINES = 20  #: of a container in `kubectl describe pod`, from the reason of its end to its limits
 
 
 @dataclass
@@ -49,8 +55,10 @@ class LauncherSummary:
     spawned: dict[int, int | None] = field(default_factory=dict)  #: process that was started → local rank
     stops: list[Stop] = field(default_factory=list)  #: times that torchrun saw its workers fail
     left: dict[int, tuple[Line, int | None]] = field(default_factory=dict)  #: … that ended well, and the step
-    limit: tuple[str, Line] | None = None  #: of a container's memory, and the line that tells it
+    limits: dict[str, Line] = field(default_factory=dict)  #: of memory that containers were killed over
     one_node: bool = False  #: DeepSpeed's launcher says that there is no other
+    _killed: int | None = None  # the line of this container's OOMKilled
+    _limited: bool = False  # the next lines tell the limits of a killed container
     _over: bool = False  # the launcher ended what it had started
     _rank: int | None = None
     _root: bool = False
@@ -107,9 +115,21 @@ class LauncherSummary:
             if found:
                 self.codes[self._rank], self.told[self._rank] = int(found[1]), line
                 self._ended(int(found[1]))
-        elif "memory:  " in text and self.limit is None:
-            found = _LIMIT.match(text)
-            self.limit = (found[1], line) if found is not None else None
+        else:
+            self._described(line)
+
+    def _described(self, line: Line) -> None:
+        """The memory limit of a container that was killed over it; other containers' are not asked for."""
+        if _STATE.match(line.text):
+            self._killed, self._limited = None, False
+        elif _KILLED.match(line.text):
+            self._killed = line.number
+        elif _LIMITS.match(line.text):
+            self._limited = self._killed is not None and line.number - self._killed <= STATE_LINES
+        elif "Requests:" in line.text:
+            self._limited = False
+        elif self._limited and (found := _LIMIT.match(line.text)) and len(self.limits) < MAX_LIMITS:
+            self.limits.setdefault(found[1], line)
 
     def _stopped(self, line: Line) -> None:
         local = _LOCAL.search(line.text)
