@@ -22,6 +22,7 @@ from stallwatch_rules.pages.placeholders import why_of
 from stallwatch_rules.records import Diagnosis, Finding, Place, Primary, Progress
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
 from stallwatch_rules.stacks.words import sentence
+from stallwatch_rules.text.retelling import retold
 from stallwatch_rules.text.sentences import say
 
 NOW = 1_795_000_000.0
@@ -195,6 +196,29 @@ def test_what_was_found_out_of_the_run_is_told_in_the_readers_language(
     assert found.evidence[0] == sentence(stacks, reads)
     alone = told(row("failed", ended_at=NOW), end, language=reads)  # what a message of this incident knows
     assert sentence(stacks, wrote) in alone.fixes[0] and alone.fixes[1:] == found.fixes[1:]
+
+
+@pytest.mark.parametrize(("wrote", "reads"), [("en", "zh"), ("zh", "en")])
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [("oom-killed-limit", {"limit": "64Gi"}), ("oom-killed", {}), ("ended-from-outside", {})],
+)
+def test_a_title_of_the_diagnosis_own_is_told_in_the_readers_language(
+    make_incident: Callable[..., Incident], wrote: str, reads: str, key: str, values: dict[str, str]
+) -> None:
+    why = why_of(load_catalogue().pages["kubernetes-evicted"], wrote)
+    one = primary(rule="kubernetes-evicted", title=say(key, wrote, **values), why=why)
+    end = make_incident(kind="ended", rule="kubernetes-evicted", primary=one)
+    found = told(row("failed", ended_at=NOW), end, language=reads)
+    assert found.cause == say(key, reads, **values)
+
+
+def test_no_pages_title_is_taken_for_a_diagnosis_own() -> None:
+    for page in load_catalogue().pages.values():
+        for title in filter(None, (page.title, page.title_zh)):
+            for language in ("en", "zh"):
+                ranked = ranks_named(title, "1", language)
+                assert (retold(title, language), retold(ranked, language)) == (title, ranked)
 
 
 def test_an_ended_run_tells_its_step_once(make_incident: Callable[..., Incident]) -> None:

@@ -57,7 +57,10 @@ def speaks(primary: Primary, language: str) -> bool:
 
 
 def _title(primary: Primary, page: RulePage, language: str) -> str:
-    """The page's title, with the ranks that the diagnosis put behind it."""
+    """What the diagnosis itself was titled, else the page's title, with the ranks that it put behind it."""
+    own = retold(primary.title, language)
+    if own != primary.title:
+        return own
     titled = (language.startswith("zh") and page.title_zh) or page.title
     for known in filter(None, (page.title, page.title_zh)):
         for spoken in _LANGUAGES:
