@@ -20,8 +20,8 @@ LEAST_RARITY = 8.5  #: how rare they must be together (natural logarithms): word
 MAX_PAGES = 3
 MAX_SCORE = 0.9  #: a page whose own patterns did not fire is never the failure's for certain
 
-# What a page must have before all others to be the only one that can be meant. Measured by taking the
-# wordings out of the pages that know them: five in six of the pages named so are the right ones.
+# What a page must have before all others to be the only one that can be meant. Chosen by taking the wordings
+# out of the pages that know them, so that most of the pages named then are the right ones.
 _NAMED_SCORE, _NAMED_MARGIN, _NAMED_RATIO, _NAMED_RARITY = 0.4, 0.2, 1.5, 10.0
 
 _WORD = re.compile(r"[A-Za-z][a-z]+|[A-Z]{2,}(?![a-z])|[\u4e00-\u9fff]{2}")
