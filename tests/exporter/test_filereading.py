@@ -63,3 +63,17 @@ def test_little_is_read_without_processes(
     monkeypatch.setattr("stallwatch_exporter.files.allfiles._processes", refuse)
     diagnosis, _ = diagnose_paths(logs, catalogue=catalogue, parallel=Parallel(workers=default_workers()))
     assert diagnosis.verdict == "failed"
+
+
+@pytest.mark.parametrize("lead", ["", "gpu07: ", "[node-2/rank-3] "])
+def test_what_stands_behind_a_lead_is_counted_in_a_long_file(
+    tmp_path: Path, catalogue: Catalogue, lead: str
+) -> None:
+    """Of a rule whose patterns are anchored at the start of the line."""
+    lines = [f"{{'loss': 2.5, 'epoch': {at / 1000}}} {'.' * 80}" for at in range(4000)]
+    for at in range(300, 3300, 3):
+        lines[at] = "KeyError: 'param_groups'"
+    path = tmp_path / "train.log"
+    path.write_text("".join(f"{lead}{line}\n" for line in lines))
+    found, _ = diagnose_paths([path], catalogue=catalogue)
+    assert {finding.rule: finding.count for finding in found.findings}["resume-checkpoint-failed"] == 1000

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -154,3 +155,23 @@ def test_processes_sieve_a_large_file(
     assert not problems
     assert diagnosis.stats.lines == Path(file.path).read_bytes().count(b"\n")
     assert diagnosis.primary is not None and diagnosis.primary.rule == "cuda-oom"
+
+
+def test_ranges_behind_a_lead_are_counted(tmp_path: Path, engines: Engines) -> None:
+    engine, sizes = engines.sieve(), replace(SMALL, rule_lines=5, dense_cells=0)
+    assert engine is not None
+
+    def sift(wanted: Range) -> Sifted:
+        return sift_range(wanted, engine, sizes, lambda _: None)
+
+    lines = [f"step {at}/9000 loss 2.5 {'.' * 400}" for at in range(2400)]
+    lines[0], lines[300:2100:3] = "{'loss': 2.5}", ["KeyError: 'param_groups'"] * 600
+    path = tmp_path / "train.log"
+    path.write_text("".join(f"gpu07: {line}\n" for line in lines))
+    (file,), _ = expand([str(path)], limits=Limits())
+    assert ranges_of(file, sizes)
+    reading = RunReading(engines.matcher.catalogue, engines.matcher)
+    with ThreadPoolExecutor(1) as pool:
+        assert RangeReading(pool, 1, sift, engines, lambda _: None).read(file, reading, sizes) is not None
+    counts = {finding.rule: finding.count for finding in reading.diagnose().findings}
+    assert counts["resume-checkpoint-failed"] == 600

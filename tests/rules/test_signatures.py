@@ -6,6 +6,7 @@ import tracemalloc
 
 import pytest
 
+from stallwatch_rules.lines.leads import sure_lead
 from stallwatch_rules.lines.reader import MAX_LINE, LineReader
 from stallwatch_rules.matching.blockscan import available
 from stallwatch_rules.matching.matcher import Matcher
@@ -67,6 +68,13 @@ def test_the_time_is_that_of_a_line_shortly_before(matcher: Matcher) -> None:
     (first, last), _ = scanned(matcher, "\n".join(lines).encode(), 64)
     assert first.line.time == last.line.time == 1777712449.0
     assert (first.line.number, last.line.number) == (52, 73)
+
+
+def test_a_line_begins_behind_the_lead_of_its_source(matcher: Matcher) -> None:
+    data = b"gpu07: {'loss': 2.5}\n" + b"gpu07: KeyError: 'param_groups'\n" * 10
+    for lead, count in ((sure_lead(data), 10), (None, 0)):
+        scan = SignatureScan(SignatureRules(matcher), "train.log", lead=lead)
+        assert len([*scan.feed(data), *scan.finish()]) == count
 
 
 def test_a_line_knows_nothing_of_the_signatures_before_it(matcher: Matcher) -> None:

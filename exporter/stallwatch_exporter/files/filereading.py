@@ -57,8 +57,10 @@ def read_file(file: LogFile, reading: RunReading, engines: Engines, within: With
     read = FileRead(None)
     chunks = file.chunks(read.problems, read.binary)
     head = next(chunks, b"")
-    lines = LineReader(file.name, file.rank, *fold_of(head, engines.matcher))
-    source = SourceReading(reading, lines, engines.sieve)
+    fold = fold_of(head, engines.matcher)
+    lines = LineReader(file.name, file.rank, *fold)
+    whole = fold.lead is not None and fold.lead.quoted  # a sieve does not undo the quoting
+    source = SourceReading(reading, lines, engines.sieve if not whole else lambda: None)
     if file.plain and len(head) == HEAD and head[:2] not in UTF16_MARKS and not is_sparse(file.path):
         chunks = file.cells(HEAD, SieveSizes().cell, read.problems)
     for chunk in itertools.chain((head,) if head else (), chunks):

@@ -7,7 +7,7 @@ import itertools
 import os
 from collections.abc import Iterator, Sequence
 
-from stallwatch_exporter.files.folds import fold_of
+from stallwatch_exporter.files.folds import fold_of, lead_of
 from stallwatch_exporter.files.heads import HEAD
 from stallwatch_exporter.files.inputs import Limits
 from stallwatch_exporter.files.logfiles import expand
@@ -45,11 +45,13 @@ class Matching:
             chunks = self._telling.chunks(file, self.problems)
             head = next(chunks, b"")
             portions = itertools.chain([head], chunks)
-            if self._rules is None or len(head) < HEAD or head[:2] in _UTF16:
+            short = len(head) < HEAD or head[:2] in _UTF16
+            lead = None if short else lead_of(head)
+            if self._rules is None or short or (lead is not None and lead.quoted):
                 reader = LineReader(file.name, file.rank, *fold_of(head, self._matcher))
                 yield from self._line_by_line(reader, portions)
                 continue
-            scan = SignatureScan(self._rules, file.name, file.rank)
+            scan = SignatureScan(self._rules, file.name, file.rank, lead)
             for portion in portions:
                 yield from scan.feed(portion)
             yield from scan.finish()

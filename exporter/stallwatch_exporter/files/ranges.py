@@ -17,6 +17,7 @@ from stallwatch_exporter.files.folds import lead_of
 from stallwatch_exporter.files.heads import broken_at
 from stallwatch_exporter.files.logfiles import LogFile
 from stallwatch_exporter.files.portions import cells, edge, is_sparse
+from stallwatch_rules.lines.leads import Lead
 from stallwatch_rules.lines.reader import MAX_LINE, LineReader
 from stallwatch_rules.matching.cells import CellCutter
 from stallwatch_rules.reading import RunReading
@@ -33,6 +34,7 @@ class Range(NamedTuple):
     path: str
     first: int
     behind: int
+    lead: Lead | None = None  #: before its lines
 
 
 class Sifted(NamedTuple):
@@ -56,7 +58,7 @@ def ranges_of(file: LogFile, sizes: SieveSizes) -> list[Range]:
 
 def sift_range(wanted: Range, engine: SieveEngine, sizes: SieveSizes, within: Within) -> Sifted:
     """Sieve a range; ``within`` is told how many bytes of it were read."""
-    sieve = Sieve(engine, sizes)
+    sieve = Sieve(engine, sizes, wanted.lead)
     with Path(wanted.path).open("rb") as raw:
         start, torn = edge(raw.fileno(), wanted.first * sizes.cell)
         end, torn_behind = edge(raw.fileno(), wanted.behind * sizes.cell)
@@ -96,16 +98,18 @@ class RangeReading:
         self._sifted: dict[Range, Sifted] = {}
 
     def read(self, file: LogFile, reading: RunReading, sizes: SieveSizes | None = None) -> FileRead | None:
-        """Read a file into a reading; ``None`` where it has no ranges."""
+        """Read a file into a reading; ``None`` where it has no ranges, or is to be read whole."""
         sizes = sizes if sizes is not None else SieveSizes()
         engine, ranges = self._engines.sieve(), ranges_of(file, sizes)
         if not ranges or engine is None:
             return None
         read = FileRead(None)
         head = next(file.chunks(read.problems, read.binary), b"")
-        if not head or head[:2] in UTF16_MARKS:
+        lead = lead_of(head)
+        if not head or head[:2] in UTF16_MARKS or (lead is not None and lead.quoted):
             return None
-        lines = LineReader(file.name, file.rank, broken_at(head), lead=lead_of(head))
+        ranges = [one._replace(lead=lead) for one in ranges]
+        lines = LineReader(file.name, file.rank, broken_at(head), lead=lead)
         source = SourceReading(reading, lines, lambda: engine, sizes)
         self._waiting.extend(ranges)
         with Path(file.path).open("rb") as raw:

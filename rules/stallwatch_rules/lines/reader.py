@@ -70,7 +70,7 @@ class LineReader:
         self.contained = False  #: container records were among the lines
         self._joiner = Joiner(width, spaced) if width else None
         self._labels = TaskLabels()
-        self._lead = lead
+        self.lead = lead
 
     def alone(self, near: float | None, number: int = 1) -> LineReader:
         """Set to read single lines of a source without labels; ``near`` is a time by them.
@@ -86,7 +86,7 @@ class LineReader:
     def ordinary(self) -> bool:
         """Whether each line can be read by itself, once the first lines are read: nothing is before the lines
         that the lines around them explain."""
-        odd = self._utf16 or self._joiner or self._lead or self.contained
+        odd = self._utf16 or self._joiner or self.lead or self.contained
         return not (odd or self._labels.searching or self._labels.found)
 
     @property
@@ -209,7 +209,7 @@ class LineReader:
             for segment in redrawn:
                 self._segment(segment, False, time, out)
         labels = self._labels
-        labelled = labels.searching or labels.found or self._lead is not None
+        labelled = labels.searching or labels.found or self.lead is not None
         if raw and not (self._line_start and not labelled and self._plain(raw, time, out)):
             self._segment(raw, True, time, out)
         self._number += parts
@@ -312,8 +312,8 @@ class LineReader:
         if label is None and (self._labels.searching or self._labels.found):
             label, text = self._labels.take(text)
         lead = ""
-        if self._lead is not None:
-            lead, text = self._lead.take(text)
+        if self.lead is not None:
+            lead, text = self.lead.take(text)
         rank, bare = take_rank(text)
         if not bare or bare.isspace():
             return

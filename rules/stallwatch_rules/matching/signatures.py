@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from stallwatch_rules.lines.leads import Lead
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.matching.lineblocks import LineBlocks
 from stallwatch_rules.matching.rawview import is_plain, view_of
@@ -69,11 +70,13 @@ class _Waiting(NamedTuple):
 
 
 class SignatureScan:
-    """Scans one source; its lines are those of ``rank``, where none names another."""
+    """Scans one source; its lines are those of ``rank``, where none names another, behind a ``lead``."""
 
-    def __init__(self, rules: SignatureRules, source: str = "", rank: int | None = None) -> None:
+    def __init__(
+        self, rules: SignatureRules, source: str = "", rank: int | None = None, lead: Lead | None = None
+    ) -> None:
         self._rules = rules
-        self._reader = LineReader(source, rank)
+        self._reader = LineReader(source, rank, lead=lead)
         self._blocks = LineBlocks()
         self._before = b""  # the end of the blocks before this one
         # Segments are read many at a time: after a block was looked through, a processor's caches hold

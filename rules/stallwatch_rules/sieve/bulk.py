@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from stallwatch_rules.lines.leads import Lead
 from stallwatch_rules.lines.reader import MAX_LINE, LineReader
 from stallwatch_rules.matching.rawpatterns import anchored, certain
 from stallwatch_rules.matching.segments import Segments
@@ -54,12 +55,18 @@ class RawRules(NamedTuple):
 
 
 class Bulk:
-    """Groups the matches of one rule in one cell by what their lines name as their rank."""
+    """Groups the matches of one rule in one cell by what their lines name as their rank.
 
-    def __init__(self, rules: RawRules, target: int, segments: Segments, view: bytes) -> None:
+    Behind a ``lead`` each is read: only then is it clear where its line starts.
+    """
+
+    def __init__(
+        self, rules: RawRules, target: int, segments: Segments, view: bytes, lead: Lead | None = None
+    ) -> None:
         self._target = rules.targets[target]
         self._segments = segments
-        self._plain = not segments.recorded
+        self._lead = lead
+        self._plain = lead is None and not segments.recorded
         self._marked = _MARKED.search(view) is not None
         self._sure = rules.sure[target] and self._plain
         self._free = rules.free[target] and self._plain
@@ -88,7 +95,7 @@ class Bulk:
 
     def _read(self, unit: int) -> Iterable[int | None]:
         segments = self._segments
-        reader = LineReader("")
+        reader = LineReader("", lead=self._lead)
         raw = segments.record_head(unit) + segments.raw(unit, unit + 1)
         return {line.rank for line in [*reader.feed(raw), *reader.finish()] if self._fires(line)}
 

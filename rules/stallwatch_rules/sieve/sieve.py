@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from stallwatch_rules.lines.leads import Lead
 from stallwatch_rules.lines.longlines import TAIL
 from stallwatch_rules.matching.blockscan import BlockScanner
 from stallwatch_rules.matching.cells import Cell
@@ -63,10 +64,14 @@ class SieveEngine(NamedTuple):
 
 
 class Sieve:
-    """Looks through the cells of one source in their order. Starts anew at each stretch."""
+    """Looks through the cells of one source in their order. Starts anew at each stretch.
 
-    def __init__(self, engine: SieveEngine, sizes: SieveSizes) -> None:
+    ``lead`` is what stands before the source's lines (``lines.leads``).
+    """
+
+    def __init__(self, engine: SieveEngine, sizes: SieveSizes, lead: Lead | None = None) -> None:
         self._engine = engine
+        self._lead = lead
         self._sizes = sizes
         self._state = SieveState()
         self._stretch = -1
@@ -94,7 +99,7 @@ class Sieve:
         stretch = looked.place // self._sizes.stretch_cells
         if stretch != self._stretch:
             self._stretch, self._state = stretch, SieveState()
-        return _Sifting(self._engine, self._sizes, self._state, looked).run()
+        return _Sifting(self._engine, self._sizes, self._state, looked, self._lead).run()
 
 
 class Looked(NamedTuple):
@@ -110,9 +115,17 @@ class Looked(NamedTuple):
 class _Sifting:
     """One cell."""
 
-    def __init__(self, engine: SieveEngine, sizes: SieveSizes, state: SieveState, looked: Looked) -> None:
+    def __init__(
+        self,
+        engine: SieveEngine,
+        sizes: SieveSizes,
+        state: SieveState,
+        looked: Looked,
+        lead: Lead | None,
+    ) -> None:
         import numpy as np
 
+        self._lead = lead
         self._engine = engine
         self._sizes = sizes
         self._state = state
@@ -220,7 +233,7 @@ class _Sifting:
         for unit, lead in self._nearby.ends(target, units):
             self._mask[self._nearby.steps(unit, lead, ahead=self._engine.rules.by_progress[target])] = True
         if room < len(units):
-            bulk = Bulk(self._engine.rules, target, self._segments, self._view)
+            bulk = Bulk(self._engine.rules, target, self._segments, self._view, self._lead)
             groups = bulk.groups(units[room:][~self._told[units[room:]]])
             self._bulk.append((self._engine.rules.targets[target].rule, groups))
         return units

@@ -151,7 +151,7 @@ class SourceReading:
                 self._sieving = False
                 self._read(cell)
                 return
-            self._sieve = Sieve(engine, self._sizes)
+            self._sieve = Sieve(engine, self._sizes, self._lines.lead)
         looked = self._sieve.look_through(cell)
         if looked is not None:
             self._looked.append(looked)
