@@ -6,30 +6,23 @@ stream and of ``text/plain`` is a list of lines, an error holds its traceback wi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from typing import Any
 
-_LARGEST = 256 * 1024**2
+from stallwatch_exporter.files.wholefiles import lines_of_whole
 
 
 def notebook_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
     """The outputs of the cells in their order; what is not such a file is given as it is."""
-    held = bytearray()
-    for chunk in chunks:
-        held += chunk
-        if len(held) > _LARGEST:
-            yield bytes(held)
-            yield from chunks
-            return
-    try:
-        outputs = [output for cell in json.loads(held)["cells"] for output in cell.get("outputs", ())]
-        texts = [_text(output) for output in outputs]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        yield bytes(held)
-        return
-    for text in texts:
-        if text:
-            yield text.encode("utf-8", "replace") + (b"" if text.endswith("\n") else b"\n")
+    return lines_of_whole(chunks, _outputs)
+
+
+def _outputs(notebook: Any) -> Iterator[bytes]:
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", ()):
+            text = _text(output)
+            if text:
+                yield text.encode("utf-8", "replace") + (b"" if text.endswith("\n") else b"\n")
 
 
 def _text(output: dict[str, object]) -> str:

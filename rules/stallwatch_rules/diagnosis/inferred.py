@@ -94,9 +94,7 @@ def _found(page: RulePage, same: list[Unknown], note: str, fact: str, call: Fram
     return Found(
         page,
         {},
-        tuple(
-            sorted(places, key=lambda place: (place.stream[0], place.stream[1] is None, place.stream[1] or 0))
-        ),
+        tuple(places),
         0,
         "fatal",
         page.role,

@@ -17,7 +17,8 @@ from stallwatch_rules.hints import may_hold
 from stallwatch_rules.lines.datatext import is_data
 from stallwatch_rules.lines.stamps import own_time
 
-_TEXTS = ("message", "msg", "log", "line", "textPayload", "MESSAGE", "@message", "body")
+#: keys under which the text may stand
+TEXTS = ("message", "msg", "log", "line", "textPayload", "MESSAGE", "@message", "body")
 _TIMES = (
     "time",
     "ts",
@@ -32,7 +33,7 @@ _BESIDE = frozenset(
     (*_TIMES, "level", "levelname", "severity", "lvl", "stream", "kubernetes", "container_name", "hostname")
 )
 _TRACEBACKS = ("exc_info", "exception", "exc_text", "traceback", "stack_trace", "stack_info")
-_QUOTED = tuple(f'"{key}"' for key in (*_TEXTS, *_TRACEBACKS))
+_QUOTED = tuple(f'"{key}"' for key in (*TEXTS, *_TRACEBACKS))
 _RANKS = ("rank", "global_rank")
 _MOST_RANKS = 1_000_000
 _NUMBERS = frozenset(("loss", "train_loss", "eval_loss", "step", "global_step", "epoch", "iteration"))
@@ -62,7 +63,7 @@ def collected(text: str) -> Collected | None:
     more = [value for key in _TRACEBACKS if isinstance(value := record.get(key), str) and value]
     if not more and not _NUMBERS.isdisjoint(record):
         return None
-    told = next((value for key in _TEXTS if isinstance(value := record.get(key), str)), None)
+    told = next((value for key in TEXTS if isinstance(value := record.get(key), str)), None)
     if told is None and not more:
         return None
     lines = "\n".join(more if told is None else (told, *more)).rstrip().split("\n")

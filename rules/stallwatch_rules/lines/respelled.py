@@ -13,7 +13,8 @@ import re
 from stallwatch_rules.lines.datatext import is_data
 
 COLON = "："
-_TYPESET = str.maketrans("‘’“”\u00a0\u3000", "''\"\"  ", "\u200b\ufeff")
+TYPESET = {"‘": "'", "’": "'", "“": '"', "”": '"', "\u00a0": " ", "\u3000": " "}  #: a page's → as printed
+_TYPESET = str.maketrans({**TYPESET, "\u200b": None, "\ufeff": None})
 _IS_TYPESET = re.compile("[‘’“”\u00a0\u3000\u200b\ufeff]")
 _ENTITY = re.compile(r"&(lt|gt|quot|apos|nbsp|#0?39|#x27|#34|amp);")
 _ENTITIES = {"lt": "<", "gt": ">", "quot": '"', "#34": '"', "nbsp": " ", "amp": "&"}

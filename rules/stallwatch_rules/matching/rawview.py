@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 
+from stallwatch_rules.lines.collected import TEXTS
+from stallwatch_rules.lines.respelled import TYPESET
 from stallwatch_rules.text import ansi
 from stallwatch_rules.text.encodings import decode_foreign
 
 # What docker's json-file driver writes, and collectors whose first record has its text in sight.
-_JSON_LINES = re.compile(
-    rb'\s*\{"(?:log":"|[^\n]{0,400}?"(?:message|msg|log|line|textPayload|MESSAGE|@message|body)": ?")'
-)
+_JSON_LINES = re.compile(rb'\s*\{"(?:log":"|[^\n]{0,400}?"(?:%s)": ?")' % "|".join(TEXTS).encode())
 _JSON_ESCAPES = (
     (b'\\"', b'"'),
     (b"\\u003c", b"<"),
@@ -26,10 +26,7 @@ _JSON_ESCAPES = (
 )
 
 # What a page sets for quotes and blanks, as the reader of lines spells it (``lines.respelled``).
-_TYPESET = tuple(
-    (character.encode(), plain.encode())
-    for character, plain in {"‘": "'", "’": "'", "“": '"', "”": '"', "\u00a0": " ", "\u3000": " "}.items()
-)
+_TYPESET = tuple((character.encode(), plain.encode()) for character, plain in TYPESET.items())
 _TYPESET_BEGINS = (b"\xe2\x80", b"\xc2\xa0", b"\xe3\x80\x80")
 
 
