@@ -83,3 +83,16 @@ def test_steps_below_a_line_whose_clock_is_behind_are_counted_by_the_order(
     text = "".join([*rows[:20], WATCHDOG.format(clock="01:41:11.551"), *rows[20:]])
     timeout = finding(diagnosed(catalogue, matcher, text), "nccl-collective-timeout")
     assert timeout.harm == "harmless" and "39 steps followed" in timeout.note
+
+
+@pytest.mark.parametrize("above", [1, 30, 59])
+def test_between_named_ranks_clocks_tell_what_followed_wherever_lines_stand(
+    catalogue: Catalogue, matcher: Matcher, above: int
+) -> None:
+    rows = [
+        f"[rank0]: [2026-05-11 09:{16 + at // 6}:{at % 6 * 10:02d},519] [INFO] [log] step={at}, lr=[1e-5]\n"
+        for at in range(1, 60)
+    ]
+    text = "".join([*rows[:above], WATCHDOG.format(clock="09:20:05.551"), *rows[above:]])
+    timeout = finding(diagnosed(catalogue, matcher, text), "nccl-collective-timeout")
+    assert timeout.harm == "harmless" and "35 steps followed" in timeout.note

@@ -49,6 +49,7 @@ class Timeline:
 
     def __init__(self) -> None:
         self.source = ""  #: of the last sample
+        self.rank: int | None = None  #: that its line names
         self.advances = 0  #: steps seen to follow one another; without step numbers, logged losses
         self.total: int | None = None
         self.intervals: list[Interval] = []
@@ -93,7 +94,7 @@ class Timeline:
         self.last_time = sample.time
         number = 0
         if line is not None:
-            self.source, number = line.source, line.number
+            self.source, self.rank, number = line.source, line.rank, line.number
         self._append(Interval(steps, sample.step, sample.time, seconds, self.open_hits, number))
         self.open_hits = {}
 
@@ -215,6 +216,7 @@ class StepClock:
         self._restarts = restarts
         intervals = timeline.intervals if timeline is not None else []
         self._source = timeline.source if timeline is not None else ""
+        self._rank = timeline.rank if timeline is not None else None
         self._told = intervals
         times = [i.time for i in intervals if i.time is not None]
         if any(later < earlier - CLOCK_STEP for earlier, later in pairwise(times)):
@@ -235,9 +237,12 @@ class StepClock:
     def below(self, line: Line, time: float) -> int | None:
         """How many steps stand below a line in their own source, where its clock is not the steps' clock.
 
-        That is known where a step above it claims to have come later; else the answer is ``None``.
+        That is known where a step above it claims to have come later; else the answer is ``None``, as it is
+        between two ranks that are named: they write into one file in any order, and their clocks are alike.
         """
         if not self._source or line.source != self._source:
+            return None
+        if self._rank is not None and line.rank is not None and line.rank != self._rank:
             return None
         above = [i.time for i in self._told if i.time is not None and i.number < line.number]
         if not above or time >= above[-1] - CLOCK_STEP:
