@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from stallwatch_exporter.probe.api import Probe
+from stallwatch_exporter.probe.draft import Draft
 from stallwatch_exporter.probe.layout import CAPACITY, FIELDS, Header, pack_header, record_struct
-from stallwatch_exporter.probe.ring import Draft, RingWriter
+from stallwatch_exporter.probe.ring import RingWriter
 from stallwatch_exporter.rings.probing import BOOTSTRAP, Probing, make_folder, with_probe
 
 

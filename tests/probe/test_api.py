@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import sys
 import threading
+from inspect import signature
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ from stallwatch_exporter.probe import api
 from stallwatch_exporter.probe.api import Probe
 from stallwatch_exporter.probe.devices import Reading
 from stallwatch_exporter.probe.events import MOST_BYTES, EventFile
+from stallwatch_exporter.probe.layout import FIELDS, LASTING
 from stallwatch_exporter.probe.ring import RingWriter
 from stallwatch_exporter.rings.reader import Record, RingReader
 
@@ -145,12 +149,12 @@ def test_without_a_folder_nothing_happens(clock: Clock) -> None:
 
 def test_a_second_thread_is_counted_and_never_waits(tmp_path: Path, probe: Probe) -> None:
     probe.step()
-    assert probe._turn.pop(0)
+    assert probe._turn.pop()
     other = threading.Thread(target=probe.step)
     other.start()
     other.join(timeout=120)
     assert not other.is_alive()
-    probe._turn[0] = True
+    probe._turn.append(True)
     reader = RingReader(rings(tmp_path)[0])
     assert len(reader.read().records) == 1
     assert reader.dropped_records == 1
@@ -269,6 +273,33 @@ class OnDevice:
         raise AssertionError("this waits for the device")
 
 
+NAMED = {name: 1.5 + place for place, name in enumerate(FIELDS) if name in signature(Probe.step).parameters}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_step_that_tells_all_is_taken_as_one_that_tells_less(
+    tmp_path: Path, probe: Probe, clock: Clock, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """All floats are packed at once; where one is none, each is taken by itself, and no device waited for."""
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    probe.value("beats", 3.0)
+    probe.step(7, **NAMED)
+    clock.now += 2.0
+    probe.step(8, **{**NAMED, name: int(NAMED[name])})
+    probe.step(9, **{**NAMED, name: None})
+    probe.step(10, **{**NAMED, name: float("nan")})
+    probe.step(11, **{**NAMED, name: OnDevice()})
+    all_told, with_int, without, with_nan, on_device = (each.values for each in records(tmp_path))
+    expected = {**NAMED, "step": 7.0, "phase": 1.0, "beats": 3.0}
+    assert all_told == expected
+    assert with_int == {**expected, "step": 8.0, "step_seconds": 2.0, name: float(int(NAMED[name]))}
+    del expected[name]
+    lasting = {name: with_int[name]} if name in LASTING else {}
+    assert without == {**expected, **lasting, "step": 9.0, "step_seconds": 0.0}
+    assert with_nan.pop(name, 0.0) != 1.5 and {**with_nan, "step": 7.0} == {**expected, "step_seconds": 0.0}
+    assert on_device["step"] == 11.0 and probe._faults == 0
+
+
 @pytest.mark.repro
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_a_number_that_is_spread_over_ranks_is_not_read(tmp_path: Path, probe: Probe) -> None:
@@ -294,7 +325,7 @@ def test_a_number_on_a_device_is_never_waited_for(
     monkeypatch.setattr(Reading, "offer", lambda self, value: setattr(self, "_event", Event()))
     probe.step(loss=OnDevice())
     assert "loss" not in records(tmp_path)[0].values
-    reading = probe._waiting["loss"]
+    reading = probe._draft.waiting["loss"]
     probe.step()
     reading._host = 0.75
     reading._event.passed = True

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from stallwatch_exporter.probe.draft import Draft
 from stallwatch_exporter.probe.layout import (
     COUNTERS_AT,
     FIELDS,
-    FIRST,
     HEADER_SIZE,
     Header,
     LayoutProblem,
@@ -21,7 +21,7 @@ from stallwatch_exporter.probe.layout import (
     record_struct,
     unpack_header,
 )
-from stallwatch_exporter.probe.ring import Draft, RingWriter
+from stallwatch_exporter.probe.ring import RingWriter
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.rings.reader import RingReader
 
@@ -34,7 +34,7 @@ def writer(tmp_path: Path, capacity: int = 8, rank: int = 3) -> RingWriter:
 
 def drafted(values: list[float]) -> Draft:
     draft = Draft(len(values))
-    for place, value in enumerate(values, FIRST):
+    for place, value in enumerate(values):
         draft.cells[place] = value
     return draft
 
@@ -151,9 +151,10 @@ def test_a_ring_cut_short_under_the_reader_ends_nobody(tmp_path: Path) -> None:
 def test_what_a_killed_rank_wrote_is_there(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys; from pathlib import Path\n"
-        "from stallwatch_exporter.probe.ring import Draft, RingWriter\n"
+        "from stallwatch_exporter.probe.draft import Draft\n"
+        "from stallwatch_exporter.probe.ring import RingWriter\n"
         "ring, draft = RingWriter(Path(sys.argv[1]), 0, fields=('step',), capacity=8), Draft(1)\n"
-        "for step in range(1, 4): draft.cells[2] = step; ring.write(float(step), draft)\n"
+        "for step in range(1, 4): draft.cells[0] = step; ring.write(float(step), draft)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     path = tmp_path / "0-9-9.ring"

@@ -39,7 +39,7 @@ def same(programs: Programs, code: str, **more: str) -> Ran:
 SPOILED = {
     "the ring": "from stallwatch_probe import ring; ring.RingWriter.write = spoiled",
     "a phase": "from stallwatch_probe import api; api.Probe._write = spoiled; api.current().phase('eval')",
-    "a value": "from stallwatch_probe import api; api.Probe._take_one = spoiled; api.Probe._take = spoiled",
+    "a value": "from stallwatch_probe import api; api.Probe._take_one = spoiled; api.Draft.take = spoiled",
     "an event": "from stallwatch_probe import events; events.EventFile.write = spoiled",
     "a sampler": (
         "from stallwatch_probe import api; p = api.current(); p.samplers = [spoiled]; p._sampled_at = 0"

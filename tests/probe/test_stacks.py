@@ -14,7 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stallwatch_exporter.probe.ring import Draft, RingWriter
+from stallwatch_exporter.probe.draft import Draft
+from stallwatch_exporter.probe.ring import RingWriter
 from stallwatch_exporter.probe.stacks import ANSWER, ASK, FAULT, SIGNAL, free_signal
 from stallwatch_exporter.stacks import asking, gathering, processes
 from stallwatch_exporter.stacks.localranks import LocalRank, local_ranks

@@ -7,31 +7,33 @@ something to tell, nothing is made: most Python processes of a command are no ra
 from __future__ import annotations
 
 import os
+import struct
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .devices import Reading
+from .draft import INDEX, NAN, Clock, Draft
 from .events import EventFile
 from .launched import ranks
-from .layout import DROPPED_EVENTS, DROPPED_RECORDS, FAULTS, FIELDS, FIRST, PASSING, PHASES
-from .ring import Draft, RingWriter
+from .layout import DROPPED_EVENTS, DROPPED_RECORDS, FAULTS, PASSING, PHASES
+from .ring import RingWriter
 
 FOLDER_VARIABLE = "STALLWATCH_PROBE_DIR"  #: where the rings are made; set by ``stallwatch run``
 SWITCH_VARIABLE = "STALLWATCH_PROBE"  #: "0" switches the probe off
 SAMPLE_SECONDS = 1.0  #: costly readings are taken at most this often
 
-Clock = Callable[[], float]  # Unix seconds
-_INDEX = {name: place for place, name in enumerate(FIELDS, FIRST)}
-_STEP, _SECONDS, _PHASE = _INDEX["step"], _INDEX["step_seconds"], _INDEX["phase"]
-_LOSS, _GRAD_NORM, _TOLD_NAN = _INDEX["loss"], _INDEX["grad_norm"], _INDEX["told_nan"]
-_LEARNING_RATE, _LOSS_SCALE = _INDEX["learning_rate"], _INDEX["loss_scale"]
-_TARGET, _SKIPPED, _BEATS = _INDEX["target_steps"], _INDEX["skipped_steps"], _INDEX["beats"]
-_ALLOCATED, _RESERVED = _INDEX["memory_allocated_bytes"], _INDEX["memory_reserved_bytes"]
-_PEAK, _RESIDENT = _INDEX["memory_peak_bytes"], _INDEX["resident_bytes"]
-_FLEETING = FIRST + len(PASSING)
-_NOTHING = Draft(len(PASSING)).cells[FIRST:]
+_STEP, _SECONDS = INDEX["step"], INDEX["step_seconds"]
+_LOSS, _GRAD_NORM = INDEX["loss"], INDEX["grad_norm"]
+_LEARNING_RATE, _LOSS_SCALE = INDEX["learning_rate"], INDEX["loss_scale"]
+_PHASE, _BEATS = INDEX["phase"], INDEX["beats"]
+_TARGET, _SKIPPED = INDEX["target_steps"], INDEX["skipped_steps"]
+_ALLOCATED, _RESERVED = INDEX["memory_allocated_bytes"], INDEX["memory_reserved_bytes"]
+_PEAK, _RESIDENT = INDEX["memory_peak_bytes"], INDEX["resident_bytes"]
+# All that ``step`` names lies side by side. Never for a tensor: struct would wait for its number.
+_pack_named, _NAMED_AT = struct.Struct(f"={_RESIDENT + 1 - _SECONDS}d").pack_into, _SECONDS * 8
+_FLEETING = len(PASSING)
+_NOTHING = Draft(_FLEETING).cells
 _INIT, _TRAIN = float(PHASES.index("init")), float(PHASES.index("train"))
 
 
@@ -52,13 +54,12 @@ class Probe:
         self._events: EventFile | None = None
         self._off = folder is None
         self.is_rank = "RANK" in self._environ or "LOCAL_RANK" in self._environ  #: a launcher says so
-        self._draft = Draft()
+        self._draft = Draft(clock=self._clock)
         self._row = self._draft.cells
-        self._waiting: dict[str, Reading] = {}
-        self._stepped_at: float | None = None
+        self._stepped_at = NAN
         self._written_at = self._sampled_at = 0.0
         self._missed = self._faults = 0
-        self._unlock()
+        self._turn = [True]  # only tried: who comes second is counted. As atomic as a lock, and cheaper
 
     # ---- numbers
 
@@ -82,79 +83,115 @@ class Probe:
         Without `number` the steps are counted. The usual fields are written out, as a dict and a loop over it
         take half as long again, and not keyword-only: Python looks up the defaults of such by their names.
         """
-        if self._off or not (self._take_turn(0, False) or self._too_late()):
+        if self._off:
+            return
+        turn = self._turn
+        try:
+            turn.pop()
+        except IndexError:
+            self._too_late()
             return
         try:
-            row = self._row
-            if type(loss) is float and loss == loss:
-                row[_LOSS] = loss
-            elif loss is not None:
-                self._take_one("loss", loss)
-            if type(grad_norm) is float and grad_norm == grad_norm:
-                row[_GRAD_NORM] = grad_norm
-            elif grad_norm is not None:
-                self._take_one("grad_norm", grad_norm)
-            if type(learning_rate) is float:
-                row[_LEARNING_RATE] = learning_rate
-            elif learning_rate is not None:
-                self._take_one("learning_rate", learning_rate)
-            if type(loss_scale) is float:
-                row[_LOSS_SCALE] = loss_scale
-            elif loss_scale is not None:
-                self._take_one("loss_scale", loss_scale)
-            if type(target_steps) is float:
-                row[_TARGET] = target_steps
-            elif target_steps is not None:
-                self._take_one("target_steps", target_steps)
-            if type(skipped_steps) is float:
-                row[_SKIPPED] = skipped_steps
-            elif skipped_steps is not None:
-                self._take_one("skipped_steps", skipped_steps)
-            if type(memory_allocated_bytes) is float:
-                row[_ALLOCATED] = memory_allocated_bytes
-            elif memory_allocated_bytes is not None:
-                self._take_one("memory_allocated_bytes", memory_allocated_bytes)
-            if type(memory_reserved_bytes) is float:
-                row[_RESERVED] = memory_reserved_bytes
-            elif memory_reserved_bytes is not None:
-                self._take_one("memory_reserved_bytes", memory_reserved_bytes)
-            if type(memory_peak_bytes) is float:
-                row[_PEAK] = memory_peak_bytes
-            elif memory_peak_bytes is not None:
-                self._take_one("memory_peak_bytes", memory_peak_bytes)
-            if type(resident_bytes) is float:
-                row[_RESIDENT] = resident_bytes
-            elif resident_bytes is not None:
-                self._take_one("resident_bytes", resident_bytes)
+            draft, row, now = self._draft, self._row, self._clock()
+            self.steps = row[_STEP] = self.steps + 1.0 if number is None else number
+            seconds = now - self._stepped_at  # NaN, so not told, where no step was before
+            self._stepped_at = now
+            if (
+                type(resident_bytes) is float  # hooks tell no such: they are soon through here
+                and type(memory_peak_bytes) is float
+                and type(memory_reserved_bytes) is float
+                and type(memory_allocated_bytes) is float
+                and type(skipped_steps) is float
+                and type(target_steps) is float
+                and type(loss_scale) is float
+                and type(learning_rate) is float
+                and type(grad_norm) is float
+                and type(loss) is float
+                and loss == loss
+                and grad_norm == grad_norm
+            ):
+                _pack_named(
+                    draft.bytes,
+                    _NAMED_AT,
+                    seconds,
+                    loss,
+                    grad_norm,
+                    learning_rate,
+                    loss_scale,
+                    _TRAIN,
+                    target_steps,
+                    skipped_steps,
+                    memory_allocated_bytes,
+                    memory_reserved_bytes,
+                    memory_peak_bytes,
+                    resident_bytes,
+                )
+            else:
+                row[_SECONDS] = seconds
+                row[_PHASE] = _TRAIN
+                if type(loss) is float and loss == loss:
+                    row[_LOSS] = loss
+                elif loss is not None:
+                    self._take_one("loss", loss)
+                if type(grad_norm) is float and grad_norm == grad_norm:
+                    row[_GRAD_NORM] = grad_norm
+                elif grad_norm is not None:
+                    self._take_one("grad_norm", grad_norm)
+                if type(learning_rate) is float:
+                    row[_LEARNING_RATE] = learning_rate
+                elif learning_rate is not None:
+                    self._take_one("learning_rate", learning_rate)
+                if type(loss_scale) is float:
+                    row[_LOSS_SCALE] = loss_scale
+                elif loss_scale is not None:
+                    self._take_one("loss_scale", loss_scale)
+                if type(target_steps) is float:
+                    row[_TARGET] = target_steps
+                elif target_steps is not None:
+                    self._take_one("target_steps", target_steps)
+                if type(skipped_steps) is float:
+                    row[_SKIPPED] = skipped_steps
+                elif skipped_steps is not None:
+                    self._take_one("skipped_steps", skipped_steps)
+                if type(memory_allocated_bytes) is float:
+                    row[_ALLOCATED] = memory_allocated_bytes
+                elif memory_allocated_bytes is not None:
+                    self._take_one("memory_allocated_bytes", memory_allocated_bytes)
+                if type(memory_reserved_bytes) is float:
+                    row[_RESERVED] = memory_reserved_bytes
+                elif memory_reserved_bytes is not None:
+                    self._take_one("memory_reserved_bytes", memory_reserved_bytes)
+                if type(memory_peak_bytes) is float:
+                    row[_PEAK] = memory_peak_bytes
+                elif memory_peak_bytes is not None:
+                    self._take_one("memory_peak_bytes", memory_peak_bytes)
+                if type(resident_bytes) is float:
+                    row[_RESIDENT] = resident_bytes
+                elif resident_bytes is not None:
+                    self._take_one("resident_bytes", resident_bytes)
             if others:
                 for name, value in others.items():
                     self._take_one(name, value)
-            now = self._clock()
-            self.steps = row[_STEP] = self.steps + 1.0 if number is None else number
-            if self._stepped_at is not None:
-                row[_SECONDS] = now - self._stepped_at
-            self._stepped_at = now
-            row[_PHASE] = _TRAIN
-            if self._waiting or self._ring is None or not 0.0 <= now - self._sampled_at < SAMPLE_SECONDS:
+            if draft.waiting or self._ring is None or not 0.0 <= now - self._sampled_at < SAMPLE_SECONDS:
                 self._prepare(now)
-            self._ring.write(now, self._draft)  # type: ignore[union-attr]  # prepared
+            self._ring.write(now, draft)  # type: ignore[union-attr]  # prepared
             self._written_at = now
-            row[FIRST:_FLEETING] = _NOTHING
+            row[:_FLEETING] = _NOTHING
         except Exception:
             self.failed()
         finally:
-            self._give_turn(0, True)
+            turn.append(True)
 
     def value(self, name: str, value: Any) -> None:
         """A field of the next record. A tensor on a device is read when it is ready, in a later one."""
         if self._off or not self._enter():
             return
         try:
-            self._take(name, value)
+            self._draft.take(name, value)
         except Exception:
             self.failed()
         finally:
-            self._give_turn(0, True)
+            self._turn.append(True)
 
     def add(self, name: str, by: float = 1.0) -> None:
         """Count something. A record is written for it alone only when the last one is a second old.
@@ -164,14 +201,14 @@ class Probe:
         if self._off or not self._enter():
             return
         try:
-            place = _INDEX[name]
+            place = INDEX[name]
             before = self._row[place]
             self._row[place] = (before if before == before else 0.0) + by
             self._write_if_due()
         except Exception:
             self.failed()
         finally:
-            self._give_turn(0, True)
+            self._turn.append(True)
 
     def phase(self, name: str) -> None:
         """What the rank does now: one of ``layout.PHASES``. The next step ends any other phase.
@@ -185,7 +222,7 @@ class Probe:
             lasts = row[_PHASE] == phase
             row[_PHASE] = phase
             row[_BEATS] = (row[_BEATS] if row[_BEATS] == row[_BEATS] else 0.0) + 1.0
-            self._stepped_at = None  # the time until the next step is not that step's alone
+            self._stepped_at = NAN  # the time until the next step is not that step's alone
             if lasts:
                 self._write_if_due()
             else:
@@ -193,7 +230,7 @@ class Probe:
         except Exception:
             self.failed()
         finally:
-            self._give_turn(0, True)
+            self._turn.append(True)
 
     @property
     def doing(self) -> str:
@@ -217,7 +254,7 @@ class Probe:
         except Exception:
             self.failed()
         finally:
-            self._give_turn(0, True)
+            self._turn.append(True)
 
     # ---- text
 
@@ -233,7 +270,7 @@ class Probe:
                 try:
                     ring, events = self._open(), self._events
                 finally:
-                    self._give_turn(0, True)
+                    self._turn.append(True)
                 assert events is not None
             dropped = events.dropped
             events.write(kind, key, **about)
@@ -259,53 +296,30 @@ class Probe:
 
     def forked(self) -> None:
         """In a child after a fork: the ring is the parent's. The child gets one of its own when it steps."""
-        self._unlock()
+        self._turn = [True]
         self._ring = self._events = None
-        self._waiting.clear()
-        self._draft = Draft()
+        self._draft = Draft(clock=self._clock)
         self._row = self._draft.cells
-        self._stepped_at, self.steps = None, 0.0
-
-    def _unlock(self) -> None:
-        # Only tried: whoever comes second is counted, and goes on. As atomic as a lock, and cheaper.
-        self._turn = {0: True}
-        self._take_turn, self._give_turn = self._turn.pop, self._turn.setdefault
+        self._stepped_at, self.steps = NAN, 0.0
 
     def _enter(self) -> bool:
-        return self._take_turn(0, False) or self._too_late()
+        try:
+            return self._turn.pop()
+        except IndexError:
+            self._too_late()
+            return False
 
-    def _too_late(self) -> bool:
+    def _too_late(self) -> None:
         self._missed += 1
         if self._ring is not None:
             self._ring.count(DROPPED_RECORDS, self._missed)
-        return False
-
-    def _take(self, name: str, value: Any) -> None:
-        if value is None:
-            return
-        place = _INDEX[name]  # an unknown name is counted as a fault
-        if isinstance(value, (int, float)):
-            self._put(place, float(value))
-            return
-        reading = self._waiting.get(name)
-        if reading is None:
-            reading = self._waiting[name] = Reading(self._clock)
-        number = reading.offer(value)
-        if number is not None:
-            self._put(place, number)
 
     def _take_one(self, name: str, value: Any) -> None:
         """What cannot be taken is counted; the other values are not lost with it."""
         try:
-            self._take(name, value)
+            self._draft.take(name, value)
         except Exception:
             self.failed()
-
-    def _put(self, place: int, number: float) -> None:
-        self._row[place] = number
-        if number != number:  # which alone would say that it was not told
-            marked = self._row[_TOLD_NAN]
-            self._row[_TOLD_NAN] = float(int(marked if marked == marked else 0.0) | 1 << place - FIRST)
 
     def _write_if_due(self) -> None:
         now = self._clock()
@@ -318,29 +332,23 @@ class Probe:
         ring = self._prepare(now)
         ring.write(now, self._draft)
         self._written_at = now
-        self._row[FIRST:_FLEETING] = _NOTHING
+        self._row[:_FLEETING] = _NOTHING
 
     def _prepare(self, now: float) -> RingWriter:
         """What is not done for each record: the ring itself, numbers that have arrived, costly readings."""
         ring = self._ring or self._open()
-        if self._waiting:
-            self._collect()
+        if self._draft.waiting:
+            self._draft.collect()
         if not 0.0 <= now - self._sampled_at < SAMPLE_SECONDS:
             self._sampled_at = now
             self._sample()
         return ring
 
-    def _collect(self) -> None:
-        for name, reading in self._waiting.items():
-            number = reading.ready()
-            if number is not None:
-                self._put(_INDEX[name], number)
-
     def _sample(self) -> None:
         for sampler in self.samplers:
             try:
                 for name, value in sampler().items():
-                    self._row[_INDEX[name]] = float(value)
+                    self._row[INDEX[name]] = float(value)
             except Exception:
                 self.failed()
 

@@ -26,7 +26,7 @@ _NAMES_AT = 256
 PENDING = struct.Struct("=q")  #: the number of a record that is not written yet, negative
 
 #: Told anew with each step: absent from the next record unless told again.
-PASSING = ("step", "step_seconds", "loss", "grad_norm", "learning_rate", "loss_scale", "told_nan")
+PASSING = ("told_nan", "step", "step_seconds", "loss", "grad_norm", "learning_rate", "loss_scale")
 #: True until told otherwise: repeated in every record.
 LASTING = (
     "phase",
@@ -35,17 +35,16 @@ LASTING = (
     "memory_allocated_bytes",
     "memory_reserved_bytes",
     "memory_peak_bytes",
+    "resident_bytes",
     "allocation_retries",
     "out_of_memory",
-    "resident_bytes",
     "invalidations_mismatch",
     "invalidations_short",
     "invalidations_external",
     "warnings",
     "beats",
 )
-FIELDS = PASSING + LASTING
-FIRST = 2  #: the place of the first field in a record, after its number and its time
+FIELDS = PASSING + LASTING  #: from ``step_seconds`` to ``resident_bytes`` as ``Probe.step`` packs them
 PHASES = ("init", "train", "eval", "save", "rollout", "weight-sync", "idle")  #: by number in ``phase``
 
 

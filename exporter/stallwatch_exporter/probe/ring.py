@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from .draft import Draft
 from .layout import (
     CAPACITY,
     COUNTERS,
     COUNTERS_AT,
     FIELDS,
-    FIRST,
     HEADER_SIZE,
     PENDING,
     WRITTEN,
@@ -25,20 +26,6 @@ from .layout import (
     pack_header,
     record_struct,
 )
-
-
-class Draft:
-    """A record of so many fields before it is written: its numbers lie where one copy takes them all.
-
-    Packing them for each record would fetch every one of them from elsewhere, on every step.
-    """
-
-    def __init__(self, fields: int = len(FIELDS)) -> None:
-        self.bytes = bytearray((FIRST + fields) * 8)
-        self.cells = memoryview(self.bytes).cast("d")  #: the time at 1, the fields from `FIRST` on
-        self.number = memoryview(self.bytes).cast("q")  #: that of the record, at 0
-        for place in range(FIRST, len(self.cells)):
-            self.cells[place] = float("nan")
 
 
 class RingWriter:
@@ -58,6 +45,9 @@ class RingWriter:
         self.path = path
         self._map = _create(path, header)
         self._capacity = capacity
+        self._pack = struct.Struct(
+            f"=qd{8 * len(fields)}s"
+        ).pack_into  # ``record_struct``, the fields in one go
         # Stored by one machine instruction each, so that a reader never sees half a number.
         self._counters = memoryview(self._map)[COUNTERS_AT : COUNTERS_AT + COUNTERS.size].cast("Q")
         self.written = 0
@@ -66,18 +56,14 @@ class RingWriter:
         """Add a record, over the oldest one where the ring is full."""
         written = self.written
         place = HEADER_SIZE + written % self._capacity * self._size
-        draft.number[0] = written = written + 1
-        draft.cells[1] = now
-        self._map[place : place + self._size] = draft.bytes
+        written += 1
+        self._pack(self._map, place, written, now, draft.bytes)
         self._counters[WRITTEN] = self.written = written
 
     def pend(self, now: float, draft: Draft) -> None:
         """Show what the next record will hold by now: it is seen though the process may never write that."""
         place = HEADER_SIZE + self.written % self._capacity * self._size
-        draft.number[0] = 0
-        draft.cells[1] = now
-        PENDING.pack_into(self._map, place, 0)  # first and last: half of it has no number
-        self._map[place : place + self._size] = draft.bytes
+        self._pack(self._map, place, 0, now, draft.bytes)  # first and last: half of it has no number
         PENDING.pack_into(self._map, place, -(self.written + 1))
 
     def count(self, counter: int, total: int) -> None:

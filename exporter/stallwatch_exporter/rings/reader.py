@@ -133,7 +133,8 @@ class RingReader:
         if len(data) < self._record.size or PENDING.unpack_from(data)[0] != -number or data == self._shown:
             return
         record = self._unpacked(data, 0, -number)
-        if record is not None:
+        # Read twice: while the next record is written over it, its number goes first.
+        if record is not None and self._slots(number, number) == data:
             self._shown = data
             batch.records.append(replace(record, number=number))
 
