@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tracemalloc
 
 import pytest
@@ -90,6 +91,18 @@ def test_a_catalogue_is_indexed_once(matcher: Matcher) -> None:
     assert matchable(scanned_patterns(catalogue.pages.values()), catalogue.store)
     SignatureRules(Matcher(catalogue))
     assert rules_index.cache_info().misses - made <= 1  # at most once, if others came between
+
+
+def test_what_a_rule_only_requires_is_not_read(matcher: Matcher) -> None:
+    """Such a text may stand on every seventh line of a log."""
+    rule = next(page for page in matcher.catalogue.pages.values() if page.id == "gpu-p2p-hang")
+    required = "gpu7:8120:8231 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC"
+    assert any(re.search(pattern, required) for pattern in rule.requires)
+    scan = SignatureScan(SignatureRules(matcher))
+    assert not list(scan.feed(f"{required}\n".encode() * 1000))
+    assert not scan.waiting
+    assert not list(scan.feed(f"{OOM}\n".encode()))
+    assert scan.waiting == 1
 
 
 def test_a_container_record_counts_for_all_its_segments(matcher: Matcher) -> None:

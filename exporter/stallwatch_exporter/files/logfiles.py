@@ -19,7 +19,7 @@ from stallwatch_exporter.files.heads import head_first
 from stallwatch_exporter.files.inputs import InputError, InputProblem, Limits, Meter
 from stallwatch_exporter.files.lognames import archive_named, enters_folder, may_be_log, takes_name
 from stallwatch_exporter.files.notebooks import notebook_lines
-from stallwatch_exporter.files.portions import cells
+from stallwatch_exporter.files.portions import Room, cells, poured
 from stallwatch_exporter.files.trainer_state import trainer_state_lines
 from stallwatch_exporter.notices import printable
 from stallwatch_rules.lines.rankpaths import rank_of_path, ranks_of_tasks
@@ -70,6 +70,15 @@ class LogFile:
         try:
             with Path(self.path).open("rb") as raw:
                 yield from cells(raw.fileno(), start, None, size)
+        except OSError as error:
+            problems.append(_unreadable(self.name, error))
+
+    def poured(self, start: int, room: Room, problems: list[InputProblem]) -> Iterator[int]:
+        """How many bytes of a plain file, from an offset on, were put into each ``room``."""
+        try:
+            with Path(self.path).open("rb", buffering=0) as raw:
+                raw.seek(start)
+                yield from poured(raw, room)
         except OSError as error:
             problems.append(_unreadable(self.name, error))
 

@@ -11,6 +11,7 @@ from stallwatch_exporter.files.folds import fold_of, lead_of
 from stallwatch_exporter.files.heads import HEAD
 from stallwatch_exporter.files.inputs import Limits
 from stallwatch_exporter.files.logfiles import expand
+from stallwatch_exporter.files.portions import is_sparse
 from stallwatch_exporter.files.telling import ProgressTold, Telling
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.matching.matcher import Matcher
@@ -52,8 +53,13 @@ class Matching:
                 yield from self._line_by_line(reader, portions)
                 continue
             scan = SignatureScan(self._rules, file.name, file.rank, lead)
-            for portion in portions:
-                yield from scan.feed(portion)
+            if file.plain and not is_sparse(file.path):
+                yield from scan.feed(head)
+                for read in self._telling.poured(file, len(head), scan.room, self.problems):
+                    yield from scan.filled(read)
+            else:
+                for portion in portions:
+                    yield from scan.feed(portion)
             yield from scan.finish()
 
     def _line_by_line(self, reader: LineReader, portions: Iterator[bytes]) -> Iterator[Signature]:

@@ -6,10 +6,13 @@ A cell that comes as one portion need not be put together: the copy would take a
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from io import RawIOBase
 
 from stallwatch_rules.lines.reader import MAX_LINE
 from stallwatch_rules.matching.cells import cell_end
+
+Room = Callable[[], memoryview]  #: gives memory for the next bytes
 
 
 def edge(file: int, boundary: int) -> tuple[int, bool]:
@@ -28,6 +31,15 @@ def cells(file: int, start: int, end: int | None, size: int) -> Iterator[bytes]:
             return
         yield portion
         start += len(portion)
+
+
+def poured(raw: RawIOBase, room: Room) -> Iterator[int]:
+    """Read a file on into whatever memory ``room`` gives, and how many bytes each time.
+
+    Memory that was used before is filled in half the time that new memory takes.
+    """
+    while count := raw.readinto(room()):
+        yield count
 
 
 def is_sparse(path: str) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from stallwatch_exporter.files.inputs import InputProblem
 from stallwatch_exporter.files.logfiles import LogFile
+from stallwatch_exporter.files.portions import Room
 
 ProgressTold = Callable[[int, int], None]
 """Told how many bytes of how many (on disk) were read."""
@@ -25,6 +26,18 @@ class Telling:
         for chunk in file.chunks(problems):
             yield chunk
             read += len(chunk)
-            if self._progress is not None:
-                self._progress(self._done + min(read, file.size), self._total)
+            self._tell(file, read)
         self._done += file.size
+
+    def poured(self, file: LogFile, start: int, room: Room, problems: list[InputProblem]) -> Iterator[int]:
+        """How many bytes of a plain file, from an offset on, were put into each ``room``."""
+        read = start
+        for count in file.poured(start, room, problems):
+            yield count
+            read += count
+            self._tell(file, read)
+        self._done += file.size
+
+    def _tell(self, file: LogFile, read: int) -> None:
+        if self._progress is not None:
+            self._progress(self._done + min(read, file.size), self._total)

@@ -30,14 +30,14 @@ _TYPESET = tuple((character.encode(), plain.encode()) for character, plain in TY
 _TYPESET_BEGINS = (b"\xe2\x80", b"\xc2\xa0", b"\xe3\x80\x80")
 
 
-def is_plain(data: bytes, end: int) -> bool:
+def is_plain(data: bytes | bytearray, end: int) -> bool:
     """Whether the first bytes are their own view and hold no NULs; ``False`` may be wrong."""
     return (
         _is_solid_ascii(data, end) and data.find(b"\x1b", 0, end) < 0 and not _JSON_LINES.match(data, 0, end)
     )
 
 
-def _is_solid_ascii(data: bytes, end: int) -> bool:
+def _is_solid_ascii(data: bytes | bytearray, end: int) -> bool:
     """Whether the first bytes are ASCII's, and no NULs: signed, all others are below 1."""
     import numpy as np
 

@@ -179,7 +179,7 @@ class Segments:
         return record_head(self._data, self._data_ends.at(segment - 1) + 1)
 
 
-def record_head(data: bytes, start: int, line: int = 0) -> bytes:
+def record_head(data: bytes | bytearray, start: int, line: int = 0) -> bytes:
     """What the record says in which a segment begins at ``start``, when it is not the first of its line.
 
     No line's beginning is looked for before ``line``.
@@ -188,7 +188,7 @@ def record_head(data: bytes, start: int, line: int = 0) -> bytes:
         return b""
     line = max(line, data.rfind(b"\n", line, start) + 1)
     found = _RECORD.match(data, line)
-    return found.group() if found and data[start : start + 1] != b"\n" else b""
+    return bytes(found.group()) if found and data[start : start + 1] != b"\n" else b""
 
 
 def segment_ends(data: bytes, redrawn: bool) -> Numbers:

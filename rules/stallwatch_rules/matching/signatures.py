@@ -14,15 +14,19 @@ import msgspec
 
 from stallwatch_rules.lines.leads import Lead
 from stallwatch_rules.lines.reader import LineReader
-from stallwatch_rules.matching.lineblocks import LineBlocks
+from stallwatch_rules.matching.lineblocks import PORTION, LineBlocks
 from stallwatch_rules.matching.rawview import is_plain, view_of
 from stallwatch_rules.matching.segments import Segments, record_head
 from stallwatch_rules.matching.textindex import rules_index
-from stallwatch_rules.pages.catalogue import scanned_patterns
+from stallwatch_rules.pages.catalogue import scanned_patterns, scanned_rules
 from stallwatch_rules.records import Line
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from stallwatch_rules.matching.matcher import Matcher
+    from stallwatch_rules.pages.page import RulePage
 
 _BACK = 8  #: segments before a line that are asked for the time, where the line has none
 _BEFORE = 2048  #: bytes of them
@@ -47,9 +51,18 @@ class SignatureRules:
     """A matcher's patterns, compiled for any number of scans. Needs hyperscan (``blockscan.available``)."""
 
     def __init__(self, matcher: Matcher) -> None:
-        patterns = scanned_patterns(matcher.catalogue.pages.values())
+        pages = matcher.catalogue.pages.values()
         self.matcher = matcher
-        self.index = rules_index(patterns, matcher.catalogue.store)
+        self.index = rules_index(scanned_patterns(pages), matcher.catalogue.store)
+        fires = [fires for page in scanned_rules(pages) for fires in _fires(page)]
+        #: what each number that the index finds stands for, without what a rule only requires of other lines,
+        #: which may stand on every tenth line
+        self.owners = tuple(frozenset(one for one in found if fires[one]) for found in self.index.owners)
+
+
+def _fires(page: RulePage) -> list[bool]:
+    """Of a page's scanned patterns, whether a match of it is the rule's."""
+    return [True] * len(page.patterns) + [False] * len(page.requires)
 
 
 class _Span(NamedTuple):
@@ -83,11 +96,28 @@ class SignatureScan:
         # nothing that reading needs, and a single line would take it four times as long.
         self._waiting: list[_Waiting] = []
         self._time: float | None = None
+        self._is_feed: NDArray[np.bool_] | None = None  # what tells line feeds, kept for the next block
         self.lines = 0  #: line ends so far
+
+    @property
+    def waiting(self) -> int:
+        """Segments that were found and are still to be read."""
+        return len(self._waiting)
 
     def feed(self, data: bytes) -> Iterator[Signature]:
         """The next signatures; those in ``data`` may come with a later portion."""
-        self._look_through(*self._blocks.feed(data))
+        for at in range(0, len(data), PORTION):
+            portion = data[at : at + PORTION] if len(data) > PORTION else data
+            self.room()[: len(portion)] = portion
+            yield from self.filled(len(portion))
+
+    def room(self) -> memoryview:
+        """Where the source's next bytes may be put, so that they need not be copied; then call ``filled``."""
+        return self._blocks.room()
+
+    def filled(self, count: int) -> Iterator[Signature]:
+        """As ``feed``, for so many bytes that were put into the ``room``."""
+        self._look_through(*self._blocks.filled(count))
         if len(self._waiting) >= _AT_ONCE:
             yield from self._read_waiting()
 
@@ -96,34 +126,48 @@ class SignatureScan:
         self._look_through(*self._blocks.finish())
         yield from self._read_waiting()
 
-    def _look_through(self, data: bytes, end: int) -> None:
+    def _look_through(self, data: bytes | bytearray, end: int) -> None:
         """Find the segments to read in the first bytes of ``data``."""
         if is_plain(data, end):
             numbers, ends = self._rules.index.hits(memoryview(data)[:end])
             spans = self._spans(data, end, zip(numbers, ends, strict=True)) if numbers else []
         else:
-            data = data[:end].replace(b"\0", b"")
+            data = bytes(memoryview(data)[:end]).replace(b"\0", b"")
             end = len(data)
             spans = self._spans_in_view(data)
         counted = 0
         for start, stop, patterns in spans:
-            self.lines += _feeds(data, counted, start)
+            self.lines += self._feeds(data, counted, start)
             counted = start
-            raw = record_head(data, start) + data[start:stop]
+            raw = record_head(data, start) + bytes(data[start:stop])
             self._waiting.append(_Waiting(raw, self.lines + 1, self._bytes_before(data, start), patterns))
-        self.lines += _feeds(data, counted, end)
+        self.lines += self._feeds(data, counted, end)
         self._before = self._bytes_before(data, end)
 
-    def _bytes_before(self, data: bytes, start: int) -> bytes:
+    def _feeds(self, data: bytes | bytearray, start: int, end: int) -> int:
+        """How many line feeds stand between two offsets."""
+        if end - start < _FEW:
+            return data.count(b"\n", start, end)
+        import numpy as np
+
+        if self._is_feed is None or len(self._is_feed) < end - start:
+            self._is_feed = np.empty(end - start, bool)
+        found = self._is_feed[: end - start]
+        np.equal(np.frombuffer(data, np.uint8, end - start, start), 10, out=found)
+        return int(np.count_nonzero(found))
+
+    def _bytes_before(self, data: bytes | bytearray, start: int) -> bytes:
         if start >= _BEFORE:
-            return data[start - _BEFORE : start]
+            return bytes(data[start - _BEFORE : start])
         return (self._before + data[:start])[-_BEFORE:]
 
-    def _spans(self, data: bytes, limit: int, hits: Iterable[tuple[int, int]]) -> list[_Span]:
+    def _spans(self, data: bytes | bytearray, limit: int, hits: Iterable[tuple[int, int]]) -> list[_Span]:
         """The segments in which those hits end."""
         spans: list[_Span] = []
-        owners, stop = self._rules.index.owners, -1
+        owners, stop = self._rules.owners, -1
         for number, end in hits:
+            if not owners[number]:
+                continue
             last = end - 1
             if last > stop:
                 feed = data.rfind(b"\n", 0, last) + 1
@@ -146,7 +190,8 @@ class SignatureScan:
             return self._spans(data, len(data), zip(numbers, ends, strict=True))
         segments, found = Segments(data, view), dict[int, set[int]]()
         for unit, number in zip(segments.at(ends).tolist(), numbers, strict=True):
-            found.setdefault(unit, set()).update(self._rules.index.owners[number])
+            if self._rules.owners[number]:
+                found.setdefault(unit, set()).update(self._rules.owners[number])
         return [_Span(*segments.place(unit), patterns) for unit, patterns in found.items()]
 
     def _read_waiting(self) -> Iterator[Signature]:
@@ -177,12 +222,3 @@ class SignatureScan:
                     return times[-1]
             stop = start
         return None
-
-
-def _feeds(data: bytes, start: int, end: int) -> int:
-    """How many line feeds stand between two offsets."""
-    if end - start < _FEW:
-        return data.count(b"\n", start, end)
-    import numpy as np
-
-    return int(np.count_nonzero(np.frombuffer(data, np.uint8, end - start, start) == 10))
