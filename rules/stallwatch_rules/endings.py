@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+GONE_ON = 5  #: steps after which the others do not only end, one after the other: they go on without it
 NEAR, FAR = 0.9, 0.7  #: shares of the limit above which memory was nearly used up, and below which it was not
 
 Speaks = Literal["for", "against", "far", ""]
@@ -50,3 +51,4 @@ class Left(msgspec.Struct, frozen=True):
 
     rank: int | None
     step: int | None = None  #: the last one that was seen before
+    behind: int = 0  #: steps that the others were seen to make after it had left

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 from agentcases import HANG, OOM
 
+from stallwatch_exporter.files.recorded import recorded
+from stallwatch_exporter.incident import Ending
+from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.watching.goneranks import GONE_SECONDS
+from stallwatch_rules.endings import GONE_ON, Left
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.text.retelling import retold
 
 GONE, EARLY = "finding/rank-gone", "finding/rank-left-early"
 
@@ -58,6 +64,11 @@ class Ranks:
 
     def close(self) -> None:
         pass
+
+
+def tell_steps(run: Any, steps: dict[int, int], at: float | None = None) -> None:
+    for rank, step in steps.items():
+        run.agent._hearing.record(Record(rank, 1, at or run.now, {"step": float(step)}), None)
 
 
 @pytest.fixture
@@ -147,10 +158,7 @@ def test_a_last_rank_may_save_for_long(run: Any, ranks: Ranks, way: str) -> None
 def test_a_rank_that_leaves_well_is_told_where_steps_are_left(
     run: Any, ranks: Ranks, total: int | None, told: list[tuple[str, str, str]]
 ) -> None:
-    from stallwatch_exporter.rings.reader import Record
-
-    for rank in range(3):
-        run.agent._hearing.record(Record(rank, 1, run.now, {"step": 5.0}), None)
+    tell_steps(run, dict.fromkeys(range(3), 5))
     if total is None:
         for step in range(1, 6):
             run.wait(2)
@@ -163,6 +171,47 @@ def test_a_rank_that_leaves_well_is_told_where_steps_are_left(
     if told:
         assert (run.told[0].severity, run.told[0].rank, run.told[0].step) == ("warning", 1, 5)
         assert run.told[0].note.startswith("Rank 1 ended without an error at step 5 of 1000;")
+
+
+def test_a_rank_that_the_others_go_on_without_is_told_live_and_in_the_end(run: Any, ranks: Ranks) -> None:
+    """Nobody knows how many steps there are to be: that the others make more of them says enough."""
+    tell_steps(run, {0: 20, 1: 5, 2: 5})  # each may count in its own way
+    ranks.leave(1)
+    for more in range(1, GONE_ON):
+        run.wait(20)
+        tell_steps(run, {0: 20 + more, 2: 5 + more})
+    run.wait(20)
+    assert run.changes == []
+    tell_steps(run, {0: 20 + GONE_ON, 2: 5 + GONE_ON})
+    run.wait(2)
+    assert run.changes == [(EARLY + "/1", "open", "")]
+    note = "Rank 1 ended without an error at step 5; the others go on without it."
+    assert (run.told[0].severity, run.told[0].rank, run.told[0].note) == ("warning", 1, note)
+    assert retold(note, "zh") == "rank 1 在第 5 步退出，没有报错；其余 rank 仍在运行。"
+    ranks.leave(0, 2)
+    ending = run.agent.judged(Ending("finished", 0))
+    assert ending.left == [Left(1, 5, GONE_ON)]
+    found = run.agent.end(ending, run.now)
+    assert (found.verdict, found.primary.rule, found.primary.rank) == ("degraded", "rank-left-early", 1)
+    assert found.findings[0].note.startswith("Rank 1 left without an error at step 5; the others made 5 more")
+    assert run.changes[1:] == [(EARLY + "/1", "resolved", "run-finished")]
+    kept = recorded([run.folder.path], "en")
+    again = RunReading(run.catalogue).diagnose(ending=kept.ending, failed=kept.failed, left=kept.left)
+    assert again.primary is not None and again.primary.rule == "rank-left-early"
+
+
+def test_ranks_that_count_otherwise_end_as_one_run(run: Any, ranks: Ranks) -> None:
+    """One rank tells epochs, the others steps; what was done before it left is not done without it."""
+    tell_steps(run, {0: 10, 1: 900, 2: 900})
+    ranks.leave(0)
+    left_at = run.now
+    run.wait(1)
+    tell_steps(run, {1: 1000, 2: 1000}, at=left_at)  # heard later than its word that it leaves
+    run.wait(20)
+    ranks.leave(1, 2)
+    ending = run.agent.judged(Ending("finished", 0))
+    assert ending.left == [] and run.agent.end(ending, run.now).findings == []
+    assert run.changes == []
 
 
 def test_a_rank_that_ends_while_the_run_stands_is_no_second_incident(run: Any, ranks: Ranks) -> None:

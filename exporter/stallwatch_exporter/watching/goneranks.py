@@ -20,6 +20,7 @@ class Gone:
     step: int | None = None  #: the last one that it told of
     well: bool = False  #: it said that it leaves without an error
     badly: bool = False  #: it said that it leaves with one
+    behind: int = 0  #: steps that others made since it said so
 
 
 class GoneRanks:

@@ -17,7 +17,7 @@ from stallwatch_exporter.watching.leavers import Leavers
 from stallwatch_exporter.watching.toldexceptions import ToldExceptions
 from stallwatch_exporter.watching.unfitting import after_a_failure, before_it_fails, versions_in
 from stallwatch_exporter.watching.unprobed import Unprobed
-from stallwatch_rules.endings import Left
+from stallwatch_rules.endings import GONE_ON, Left
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Line, Match, Sample
 from stallwatch_rules.selftold import SOURCE
@@ -85,15 +85,23 @@ class Hearing:
         """Ranks that are gone for so long, while others go on, that it is no end of the run."""
         leavers, missed = self._leavers, self._gone.missed
         return [
-            Gone(rank, since, leavers.last_step(rank), rank in leavers.well, rank in leavers.badly)
+            Gone(
+                rank,
+                since,
+                leavers.last_step(rank),
+                well=rank in leavers.well,
+                badly=rank in leavers.badly,
+                behind=leavers.behind(rank),
+            )
             for rank, since in missed.items()
         ]
 
     def judged(self, ending: Ending) -> Ending:
         """How the command ended, with the ranks that had left it before."""
-        if ending.kind == "finished" or not self._leavers.left:
-            return ending
-        return msgspec.structs.replace(ending, left=self._leavers.left)
+        left = self._leavers.left
+        if ending.kind == "finished":  # ranks end one after the other
+            left = [one for one in left if one.behind >= GONE_ON]
+        return msgspec.structs.replace(ending, left=left) if left else ending
 
     def look(self, now: float, *, ended: bool = False) -> None:
         """Look after what takes its time: checkpoints that were written."""

@@ -22,6 +22,7 @@ class Leavers:
         self._well: dict[int, float] = {}  # ranks that said that they leave without an error, and when
         self._badly: dict[int, float] = {}  # … with an error
         self._gone: set[int] = set()  # … while others were up that had not said so
+        self._since: dict[int, dict[int, int]] = {}  # by rank that left: where the others were then
 
     def heard(self, event: Mapping[str, Any]) -> None:
         """A ``left`` event: the interpreter of a rank ends."""
@@ -29,15 +30,21 @@ class Leavers:
         if isinstance(rank, int) and rank >= 0:
             of_its_kind = self._well if event.get("error") is False else self._badly
             of_its_kind[rank] = float(event.get("time", 0.0))
+            self._since[rank] = {other: step for other, step in self._steps.items() if other != rank}
 
     def record(self, record: Record) -> None:
         """A rank is at some step."""
         for ended in (self._well, self._badly):
             if record.time > ended.get(record.rank, record.time):  # a launcher started it anew
                 del ended[record.rank]
+                self._since.pop(record.rank, None)
         step = record.values.get("step", float("nan"))
         if step == step:
             self._steps[record.rank] = int(step)
+            for left, at in self._well.items():
+                others = self._since[left]
+                if left != record.rank and (record.time <= at or record.rank not in others):
+                    others[record.rank] = int(step)
 
     @property
     def stepped(self) -> Collection[int]:
@@ -58,10 +65,15 @@ class Leavers:
         """The last step that this rank told of."""
         return self._steps.get(rank)
 
+    def behind(self, rank: int) -> int:
+        """How many steps another rank has made since this one left: each counts in a way of its own."""
+        others = self._since.get(rank, {})
+        return max((self._steps[other] - step for other, step in others.items()), default=0)
+
     def look(self, up: Mapping[int, object]) -> None:
         """Which ranks are up now: each that is known, with something true while it is."""
         self._gone &= self._well.keys()
         # Its process may take a while to go, after its program has ended.
         if any(is_up and rank not in self._well for rank, is_up in up.items()):
             self._gone |= self._well.keys()
-        self.left = [Left(rank, self._steps.get(rank)) for rank in sorted(self._gone)]
+        self.left = [Left(rank, self._steps.get(rank), self.behind(rank)) for rank in sorted(self._gone)]

@@ -1,9 +1,10 @@
 """What deserves an incident of ranks that are gone while others go on: told before the stall that follows.
 
 One that said that it ends well may be right to: a run's last ranks save, merge or upload. It is told where
-the run is known to have steps left, and as a warning. Of any other, such as a rank that the kernel killed,
-only the end of the whole run is an excuse. What is told already is not told twice: while the run stands, the
-stall's evidence names who is gone, and an error that a rank printed is an incident of its own.
+the run is known to have steps left, or the others go on making some, and as a warning. Of any other, such as
+a rank that the kernel killed, only the end of the whole run is an excuse. What is told already is not told
+twice: while the run stands, the stall's evidence names who is gone, and an error that a rank printed is an
+incident of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Sequence
 from stallwatch_exporter.incident import RANK_GONE, Severity
 from stallwatch_exporter.watching.goneranks import Gone
 from stallwatch_exporter.watching.incidents import IncidentBook
-from stallwatch_rules.endings import MemoryKnown
+from stallwatch_rules.endings import GONE_ON, MemoryKnown
 from stallwatch_rules.judgements.conclusions import LEFT_EARLY
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.text.digest import fold_ranks
@@ -53,8 +54,10 @@ class RankAlarms:
         self._tell(RANK_GONE, "critical", lost, note, tracker, now, news=news)
         early = [one for one in gone if one.well and one.step is not None]
         first = min((one.step for one in early if one.step is not None), default=0)
-        note = say(_of(early, "gone-early"), ranks=_named(early), step=first, total=total)
-        news = not (stalled or over or total is None or tracker.phase in _LAST_PHASES)
+        how = "gone-behind" if total is None else "gone-early"
+        note = say(_of(early, how), ranks=_named(early), step=first, total=total)
+        left_over = total is not None and tracker.phase not in _LAST_PHASES
+        news = not (stalled or over) and (left_over or any(one.behind >= GONE_ON for one in early))
         self._tell(LEFT_EARLY, "warning", early, note, tracker, now, news=news)
 
     def _is_news(self, one: Gone, now: float) -> bool:

@@ -107,6 +107,7 @@ def conclude(
         silence=_silence(clock, question),
         threshold=clock.threshold,
         stalled=(question.stalled or clock.silent) and question.failed is not False,
+        ended_well=question.failed is False,
         died=died,
         phase=tracker.phase,
         ended=clock.ended,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stallwatch_rules.endings import Left
+import msgspec
+
+from stallwatch_rules.endings import GONE_ON, Left
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.records import Line
 from stallwatch_rules.text.digest import fold_ranks
@@ -12,7 +14,10 @@ from stallwatch_rules.text.sentences import say
 
 
 def judge_left(left: Sequence[Left], facts: RunFacts) -> Judgement | None:
-    """Ranks that left, where the others stand or ended for want of them."""
+    """Ranks that left, where the others stand, ended for want of them, or came to the end without them."""
+    missed = [one for one in left if one.behind >= GONE_ON]
+    if missed and facts.ended_well:
+        return Judgement("degrading", _told_of_missed(missed, facts.language))
     if not left or facts.complete or facts.failed_otherwise:
         return None
     if not (facts.stalled or facts.timed_out or facts.lost):
@@ -23,7 +28,9 @@ def judge_left(left: Sequence[Left], facts: RunFacts) -> Judgement | None:
 def with_steps(left: Sequence[Left], steps: Mapping[int | None, int]) -> list[Left]:
     """The same, with the last steps of ``steps`` (by rank, as a log tells them) where no other is known."""
     return [
-        one if one.step is not None or one.rank is None else Left(one.rank, steps.get(one.rank))
+        one
+        if one.step is not None or one.rank is None
+        else msgspec.structs.replace(one, step=steps.get(one.rank))
         for one in left
     ]
 
@@ -35,6 +42,14 @@ def told_of(left: Sequence[Left], language: str, *, stepped: bool) -> str:
     who = f"rank {fold_ranks(ranks)}" if ranks else say("left-somebody", language)
     key = "left-early" if steps else "left-early-somewhere" if stepped else "left-early-no-step"
     text = say(key, language, who=who, step=min(steps, default=0))
+    return text[0].upper() + text[1:]
+
+
+def _told_of_missed(missed: Sequence[Left], language: str) -> str:
+    """``Rank 2 left without an error at step 40; …``, of a run that ended well."""
+    who = f"rank {fold_ranks(sorted({one.rank for one in missed if one.rank is not None}))}"
+    step = min((one.step for one in missed if one.step is not None), default=0)
+    text = say("left-behind", language, who=who, step=step, more=max(one.behind for one in missed))
     return text[0].upper() + text[1:]
 
 

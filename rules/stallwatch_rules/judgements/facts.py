@@ -21,6 +21,7 @@ class RunFacts:
     timed_out: bool = False  #: its log ends in a timeout of a collective, or an abort, before the last step
     failed_otherwise: bool = False  #: something else is known to have ended it
     lost: bool = False  #: ranks of it waited for others until a timeout, or lost them
+    ended_well: bool = False  #: whoever watched it says so
     died: bool = False  #: its launcher or its exit code says that it failed
     phase: Phase = "train"  #: what it was doing last
     ended: bool = False  #: it stood by its log until somebody ended it

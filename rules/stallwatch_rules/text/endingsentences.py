@@ -34,6 +34,12 @@ OF_ENDINGS: dict[str, tuple[str, str]] = {
         "{who} left without an error before any step was seen; the others waited for it.",
         "{who} 在看到任何 step 之前就退出，没有报错，其余 rank 一直在等它。",
     ),
+    "left-behind": (
+        "{who} left without an error at step {step}; the others made {more} more steps without it. What it"
+        " would have learnt from its share of the data is missing.",
+        "{who} 在第 {step} 步退出，没有报错；其余 rank 在没有它的情况下又走了 {more} 步，"
+        "它那部分数据没有参与训练。",
+    ),
     "rank-gone": (
         "The process of rank {ranks} is gone; the others go on without it.",
         "rank {ranks} 的进程已不在，其余 rank 仍在运行。",
@@ -53,6 +59,14 @@ OF_ENDINGS: dict[str, tuple[str, str]] = {
     "ranks-gone-early": (
         "Ranks {ranks} ended without an error at step {step} of {total}; the others go on without them.",
         "rank {ranks} 都在第 {step} 步（共 {total} 步）退出，没有报错；其余 rank 仍在运行。",
+    ),
+    "rank-gone-behind": (
+        "Rank {ranks} ended without an error at step {step}; the others go on without it.",
+        "rank {ranks} 在第 {step} 步退出，没有报错；其余 rank 仍在运行。",
+    ),
+    "ranks-gone-behind": (
+        "Ranks {ranks} ended without an error at step {step}; the others go on without them.",
+        "rank {ranks} 都在第 {step} 步退出，没有报错；其余 rank 仍在运行。",
     ),
     "stall-was-open": (
         "A stall was raised at {time} while the run was watched, and it was not over at the end: no step for"
