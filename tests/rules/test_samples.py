@@ -130,6 +130,8 @@ METRICS = [
     ("步数：3，损失：nan", 3, None, {"loss": NAN}),
     ("Epoch: [3]  [  10/700]  eta: 5:00:00  lr: 0.0002  loss: 40.5 (45.2)  time: 2.4", 2110, None,
      {"loss": 40.5, "learning_rate": 0.0002, "epoch": 3.0}),
+    ("Train: data epoch: [1]  [  50/700]  eta: 0:10:00  lr: 0.0002  loss: 3.5000  time: 0.4", 750, None,
+     {"loss": 3.5, "learning_rate": 0.0002, "epoch": 1.0}),
 ]  # fmt: skip
 
 

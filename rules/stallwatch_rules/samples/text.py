@@ -25,8 +25,8 @@ _STEP = re.compile(
 )  # in lower case, and no part of a longer name
 _DEEPSPEED_TIMER = re.compile(r"epoch=\d+/micro_step=\d+/global_step=(\d{1,15})")
 _ITEM_OF_EPOCH = re.compile(
-    r"(Epoch(?:\(train\))?:? {1,2}\[(\d{1,9})\]\s{0,4})\[\s*(\d{1,15})/(\d{1,15})\]"
-)  # mmengine, DETR
+    r"((?:Epoch(?:\(train\))?|Train: data epoch):? {1,2}\[(\d{1,9})\]\s{0,4})\[\s*(\d{1,15})/(\d{1,15})\]"
+)  # mmengine, DETR, LAVIS
 # Counters within an epoch: of batches with their total, and PyTorch's MNIST example's of items.
 _BATCH = re.compile(
     r"\bbatch(?:es)?\s{0,4}[:=#]?\s{0,4}\[?\s{0,4}("
@@ -73,7 +73,7 @@ def from_text(text: str) -> Found | None:
         return _from_megatron_eval(lower)
     found = _find_step(lower)
     if found is None or not leads(text[: _metrics_start(lower, found.start())]):
-        item = _from_epoch_item(text) if "Epoch" in text else None
+        item = _from_epoch_item(text) if "poch" in text else None
         return item or _from_epoch_part(text, lower) or _from_loss_first(text, lower)
     step = int(found[1].replace(",", ""))
     total = int(found[2].replace(",", "")) if found[2] else None
