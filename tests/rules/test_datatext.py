@@ -21,6 +21,9 @@ DATA = [
     f"{{'instruction': 'Explain this', 'output': '{OOM}'}}",
     f'{{"problem": "{OOM}", "level": "Level 5", "type": "Algebra", "solution": "more"}}',  # of MATH
     f'{{"text": "{OOM}", "meta": {{"source": "github"}}}}',
+    f"INFO 03-13 11:21:25 logger.py:39] Received request chatcmpl-1: prompt: 'I get {OOM}', params: None",
+    f"(APIServer pid=7) INFO 11-30 04:00:02 [logger.py:81] Generated response cmpl-1: output: '{OOM}'",
+    f"[2026-03-14 02:00:07] Receive: obj=GenerateReqInput(text='I get {OOM}', input_ids=None)",
     f"<|im_start|>user {OOM}<|im_end|>",
     f"<think>The log says {OOM}",
 ]

@@ -32,6 +32,7 @@ from stallwatch_rules.failures.tracebacklines import (
     RAISE,
     REMOTE,
     THREAD,
+    WARNED,
     frame_in,
     is_error,
     notebook_frame,
@@ -190,9 +191,10 @@ class TracebackReader:
         if self._open is not None and QUOTES_INNER.search(prefix):
             inner, previous = True, self._open.chain
         corner = prefix.find("╭")
+        warned = WARNED.search(prefix) is not None
         if QUOTES_INNER.search(prefix) or corner >= 0 or (prefix.strip() and not prefix.strip(BOX + " ")):
             prefix = ""
-        aside = self._aside > 0 or (inner and previous is not None and previous.kind == "ignored")
+        aside = warned or self._aside > 0 or (inner and previous is not None and previous.kind == "ignored")
         self._open = _Open(line, prefix, aside, previous if inner else None, header=True, adjoining=True)
         self._open.group, self._open.named = GROUP_HEADER in line.text, named
         self._open.column = max(0, corner)

@@ -37,6 +37,14 @@ _FIELD = re.compile(
 _MARKS = re.compile(
     r"<\|(?:im_start|im_end|user|assistant|eot_id|start_header_id|endoftext)\|>|</?think>|\[/?INST\]"
 )
+#: Requests and answers as inference servers log them: vLLM (``entrypoints/logger.py``) and SGLang
+#: (``managers/tokenizer_manager.py``).
+_SERVED = re.compile(
+    r"\b(?:Received request|Request) \S{1,80}(?: details)?: prompt: "
+    r"|\bGenerated response \S{1,80}(?: \([^)]{1,40}\))?: output: "
+    r"|\b(?:Receive|Finish): obj=GenerateReqInput\("
+)
+_HEAD = 200  # characters in which a server says what its line is about
 #: An exception may name such a mark.
 _RAISED = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)\b")
 
@@ -45,6 +53,8 @@ def is_data(text: str) -> bool:
     """Whether the line shows text of the data, so that a failure in it is none of this run."""
     begins = _NAMED.match(text) or _RECORD.match(text)
     if begins and not ("{" in begins[0] and _is_logged(text)):
+        return True
+    if _SERVED.search(text, 0, _HEAD):
         return True
     return _MARKS.search(text) is not None and _RAISED.match(text) is None
 
