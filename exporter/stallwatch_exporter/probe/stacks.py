@@ -61,7 +61,10 @@ class Answerer:
 
     def listen(self) -> None:
         """Let a thread wait for questions; raises where no pipe or no thread is to be had."""
-        import json  # noqa: F401  # now: at a stall nothing may wait for a disk or a lock of imports
+        # Now: at a stall nothing may wait for a disk or a lock of imports.
+        import json  # noqa: F401
+
+        from . import coroutines  # noqa: F401
 
         pipe = _beside(self._base, ASK)
         os.mkfifo(pipe, 0o600)
@@ -128,6 +131,8 @@ class Answerer:
 
 def stacks() -> dict[str, Any]:
     """The stacks of all threads but this one, outermost frame first; the main thread comes first."""
+    from .coroutines import tasks
+
     threading = sys.modules.get("threading")
     # Not `enumerate`: its lock may be held by a thread that hangs.
     known = dict(getattr(threading, "_active", {})) if threading is not None else {}
@@ -137,7 +142,12 @@ def stacks() -> dict[str, Any]:
     for ident, frame in sys._current_frames().items():
         if ident != own:
             name = str(getattr(known.get(ident), "name", "") or "")
-            found.append({"name": name, "main": ident == main, "frames": frames(frame)})
+            told = {"name": name, "main": ident == main, "frames": frames(frame)}
+            try:
+                told["tasks"] = tasks(frame)
+            except Exception:  # the names that are read there are those of the versions so far
+                pass
+            found.append(told)
     found.sort(key=lambda thread: not thread["main"])
     return {
         "time": time.time(),

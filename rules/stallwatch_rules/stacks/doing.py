@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -11,6 +12,7 @@ from stallwatch_rules.stacks.reading import main_thread
 from stallwatch_rules.stacks.records import Asked, Frame, Kind, ThreadStack
 
 _BACKWARD = ("run_backward", "_engine_run_backward", "backward")
+_LOOP = re.compile(r"/(?:selectors|asyncio/\w+)\.py$")
 _WAITS: tuple[Kind, ...] = ("collective", "joining")
 
 
@@ -30,11 +32,19 @@ class Doing:
 
 
 def doing_of(rank: Asked) -> Doing:
-    """By the main thread; where that waits for autograd, by the thread of autograd that waits for ranks."""
+    """By the main thread; where that waits for autograd, by the thread of autograd that waits for ranks.
+
+    Where it waits in an event loop, by the tasks that it waits for.
+    """
     main = main_thread(rank.threads)
     if main is None or not main.frames:
         return _recorded(rank, Doing("unknown"))
     found = _by_frames(main)
+    awaited = _awaited(rank.threads, main)
+    if awaited and _in_loop(main.frames[-1]):
+        found = _by_frames(ThreadStack(awaited))
+        frames = (*main.frames, *awaited)
+        return _recorded(rank, Doing(found.kind, found.what, place_of(frames), frames))
     if not found.waits and _in_backward(main.frames):
         for thread in rank.threads:
             other = _by_frames(thread)
@@ -73,6 +83,21 @@ def _recorded(rank: Asked, found: Doing) -> Doing:
     if waiting and found.kind == "collective" and found.what == "wait":
         return Doing("collective", waiting[0].operation, found.place, found.frames)
     return found
+
+
+def _awaited(threads: Sequence[ThreadStack], main: ThreadStack) -> tuple[Frame, ...]:
+    """The frames of the tasks that the main thread waits for, each of which awaits the next."""
+    found: list[Frame] = []
+    for thread in threads[threads.index(main) + 1 :]:
+        if thread.task != "awaited":
+            break
+        found += thread.frames
+    return tuple(found)
+
+
+def _in_loop(innermost: Frame) -> bool:
+    """Whether a thread waits for events of a loop; uvloop's own calls show no frames."""
+    return _LOOP.search(innermost.file.replace("\\", "/")) is not None
 
 
 def _in_library(frames: Sequence[Frame]) -> bool:

@@ -80,7 +80,10 @@ def _about(rank: Asked) -> Iterator[str]:
 
 
 def _thread(thread: ThreadStack) -> Iterator[str]:
-    name = thread.name or ("MainThread" if thread.main else "")
-    yield f"  thread {name or 'without a name'}{' (main)' if thread.main else ''}, innermost call last:"
+    name = thread.name or ("MainThread" if thread.main else "") or "without a name"
+    if thread.task:
+        yield f"  task {name}{' (awaited)' if thread.task == 'awaited' else ''}, innermost call last:"
+    else:
+        yield f"  thread {name}{' (main)' if thread.main else ''}, innermost call last:"
     for frame in thread.frames:
         yield f"    {line(frame)}"

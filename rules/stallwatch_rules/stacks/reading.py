@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from stallwatch_rules.stacks.records import Frame, ThreadStack
 
@@ -24,10 +24,18 @@ def from_probe(answer: Any) -> tuple[ThreadStack, ...]:
     found = []
     for thread in threads if isinstance(threads, list) else ():
         if isinstance(thread, dict):
-            frames = (_frame(frame) for frame in _list(thread.get("frames")))
-            stack = tuple(frame for frame in frames if frame is not None)
-            found.append(ThreadStack(stack, str(thread.get("name") or ""), bool(thread.get("main"))))
+            name = str(thread.get("name") or "")
+            found.append(ThreadStack(_frames(thread), name, bool(thread.get("main"))))
+            for task in _list(thread.get("tasks")):
+                if isinstance(task, dict):
+                    waited_for: Literal["awaited", "other"] = "awaited" if task.get("awaited") else "other"
+                    found.append(ThreadStack(_frames(task), str(task.get("name") or ""), task=waited_for))
     return tuple(found)
+
+
+def _frames(told: dict[str, Any]) -> tuple[Frame, ...]:
+    frames = (_frame(frame) for frame in _list(told.get("frames")))
+    return tuple(frame for frame in frames if frame is not None)
 
 
 def _frame(told: Any) -> Frame | None:
@@ -84,7 +92,7 @@ def without_ours(threads: Iterable[ThreadStack]) -> tuple[ThreadStack, ...]:
 
 def main_thread(threads: Iterable[ThreadStack]) -> ThreadStack | None:
     """The main thread; where none is marked, the only one."""
-    known = list(threads)
+    known = [thread for thread in threads if not thread.task]
     marked = [thread for thread in known if thread.main]
     return marked[0] if marked else known[0] if len(known) == 1 else None
 

@@ -47,11 +47,12 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class ThreadStack(msgspec.Struct, frozen=True):
-    """One thread; its outermost frame first."""
+    """One thread, or a task of the event loop that the thread before it runs; its outermost frame first."""
 
     frames: tuple[Frame, ...]
     name: str = ""
     main: bool = False
+    task: Literal["", "awaited", "other"] = ""  #: of an event loop; whether its thread waits for it
 
 
 class Waiting(msgspec.Struct, frozen=True):

@@ -1,0 +1,94 @@
+"""At a stall of an event loop its tasks are told: the thread's own stack shows only that it waits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import PurePath
+from typing import Any
+
+from stallwatch_exporter.probe.stacks import stacks
+from stallwatch_rules.stacks.doing import doing_of
+from stallwatch_rules.stacks.folding import fold
+from stallwatch_rules.stacks.listing import listing
+from stallwatch_rules.stacks.reading import from_probe
+from stallwatch_rules.stacks.records import Asked, ThreadStack
+
+
+async def reward(number: int, answers: dict[int, asyncio.Future[None]]) -> None:
+    await answers[number]
+
+
+async def rollouts(answers: dict[int, asyncio.Future[None]]) -> None:
+    await asyncio.gather(*[reward(number, answers) for number in answers])
+
+
+async def training(told: list[Any]) -> None:
+    loop = asyncio.get_running_loop()
+    answers = {number: loop.create_future() for number in range(3)}
+    answers[0].set_result(None)
+    beat = loop.create_task(asyncio.sleep(600), name="heartbeat")
+
+    def watch() -> None:
+        """Ask until the tasks stand where they will stay, then let them go on."""
+        until = time.monotonic() + 120
+        while not told and time.monotonic() < until:
+            answer = stacks()
+            if len(tasks_of(answer)) == 5 and doing_of(asked(answer)).place.endswith(" in reward"):
+                told.append(answer)
+            time.sleep(0.01)
+        for each in (answers[1], answers[2]):
+            loop.call_soon_threadsafe(each.set_result, None)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    await loop.create_task(rollouts(answers))
+    watching.join()
+    beat.cancel()
+
+
+def tasks_of(answer: Any) -> list[ThreadStack]:
+    return [thread for thread in from_probe(answer) if thread.task]
+
+
+def asked(answer: Any) -> Asked:
+    return Asked(0, 1, "probe", threads=from_probe(answer))
+
+
+def test_the_tasks_that_a_loop_waits_for_are_where_the_rank_is() -> None:
+    told: list[Any] = []
+    asyncio.run(training(told))
+    assert told, "the tasks were never seen to wait"
+    awaited = [thread for thread in tasks_of(told[0]) if thread.task == "awaited"]
+    assert [frame.function for thread in awaited for frame in thread.frames] == [
+        "training",
+        "rollouts",
+        "reward",
+    ]
+    doing = doing_of(asked(told[0]))
+    assert doing.kind == "code" and doing.place.endswith(" in reward")
+    assert doing.place.startswith(f"{PurePath(__file__).name}:")
+    told_of = listing(fold([asked(told[0])], time=0.0), [asked(told[0])])
+    assert "  task heartbeat, innermost call last:" in told_of
+    assert told_of.count("task without a name (awaited), ") == 3
+    assert told_of.count("task without a name, ") == 1  # the other one that `gather` waits for
+    assert fold([asked(told[0])], time=0.0).groups[0].frames[-1].endswith("in reward")
+
+
+def test_a_loop_that_runs_is_where_its_thread_is() -> None:
+    """The stack of the thread tells all: what other tasks wait for is none of its business."""
+
+    async def training() -> Asked:
+        task = asyncio.get_running_loop().create_task(asyncio.sleep(600))
+        told: list[Any] = []
+        other = threading.Thread(target=lambda: told.append(stacks()))
+        other.start()
+        while other.is_alive():
+            time.sleep(0.001)
+        task.cancel()
+        return asked(told[0])
+
+    doing = doing_of(asyncio.run(training()))
+    assert doing.place.endswith("training")
+    assert "sleep" not in [frame.function for frame in doing.frames]
