@@ -16,6 +16,7 @@ from stallwatch_rules.judgements.loss import (
     judge_frozen,
     judge_spike,
     judge_zero_gradients,
+    last_run,
 )
 from stallwatch_rules.judgements.loss_scale import judge_falling_scale
 from stallwatch_rules.progress.curve import Point
@@ -54,6 +55,14 @@ def test_a_loss_that_rose_and_stayed_has_diverged() -> None:
     assert diverged(curve(falling(60) + high)) == "degrading"
     assert diverged(curve(falling(60) + high), nan=True) == "fatal"
     assert diverged(curve(falling(60) + high[:8])) is None, "not yet for long enough"
+
+
+def test_runs_that_follow_one_another_in_a_file_are_told_apart() -> None:
+    high = [7.0 + wobble for wobble in WOBBLE] * 3
+    runs = curve(falling(60)) + curve(high)
+    assert diverged(runs) == "degrading" and diverged(last_run(runs)) is None
+    epochs = curve(falling(60)) + curve([0.9] * 30 + high)
+    assert last_run(epochs) == epochs and diverged(last_run(epochs)) == "degrading"
 
 
 def test_a_slow_rise_counts_as_well() -> None:

@@ -101,6 +101,11 @@ METRICS = [
     ("step：5，loss：0.5", 5, None, {"loss": 0.5}),
     ("step 7/100", 7, 100, {}),
     ("step 7 val loss 3.5 train loss 2.5", 7, None, {"loss": 2.5, "eval_loss": 3.5}),
+    # an evaluation's own loss, which is none of the training's
+    ("[eval] step: 3 loss 2.2", 3, None, {"eval_loss": 2.2}),
+    ("2026-11-20 10:00:00 | INFO | eval | step 500 | loss 2.31", 500, None, {"eval_loss": 2.31}),
+    (" acc: 0.68 - recall: 0.39 - f1: 0.50 - loss: 12.7 ", None, None, {"eval_loss": 12.7}),
+    ("train_eval.py:33 step 3 loss 2.2", 3, None, {"loss": 2.2}),
     # loggers' leads that no bracket or dash ends: Python's default, and the source's file and line
     ("INFO:root:step 1 loss=2.0", 1, None, {"loss": 2.0}),
     ("INFO:__main__:Step 1: loss = 2.0", 1, None, {"loss": 2.0}),
@@ -241,6 +246,8 @@ def test_training_bars(text: str, step: int, total: int | None, values: dict[str
         "INFO:root:max_steps=100 lr=0.001",
         "INFO:root:steps=100 loss=mse lr=0.001",
         "INFO:root:steps: 100, batch: 3, lr: 0.001",
+        "eval: step:1/90 loss: 2.3",
+        "[rank0] validation: iter 4/50 loss 1.2",
         "see train.py:12 step 1 loss 2.0",
         "2026-11-20 10:00:00 INFO trainer.py:412 resuming before step 1 loss=2.0",
     ],

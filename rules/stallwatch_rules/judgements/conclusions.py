@@ -22,6 +22,7 @@ from stallwatch_rules.judgements.loss import (
     judge_frozen,
     judge_spike,
     judge_zero_gradients,
+    last_run,
 )
 from stallwatch_rules.judgements.loss_scale import judge_falling_scale
 from stallwatch_rules.judgements.silence import judge_silence
@@ -216,13 +217,14 @@ def _losses(run: Run) -> Iterator[Conclusion]:
     falling = judge_falling_scale(scales, run.facts, excerpt=not run.live and is_excerpt(points))
     if falling is not None:
         yield OVERFLOW, falling, None
-    divergence = judge_divergence(points, run.facts, nan_follows=nan, rewarded=curve.rewarded)
+    latest = last_run(points)
+    divergence = judge_divergence(latest, run.facts, nan_follows=nan, rewarded=curve.rewarded)
     if divergence is not None:
         yield DIVERGENCE, divergence, None
         return
     if nan:
         return
-    spike = judge_spike(points, run.facts)
+    spike = judge_spike(latest, run.facts)
     if spike is not None:
         yield SPIKE, spike, None
     frozen = judge_frozen(

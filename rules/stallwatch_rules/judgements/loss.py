@@ -23,6 +23,7 @@ BEYOND = 100.0  #: a loss so many times its baseline needs no further witness
 NOISE = 6.0  #: a jump must be so many times the usual noise, as noisy losses jump all the time
 ABOVE_ALL = 1.3  #: and it must lie so far above all that was printed shortly before
 MID_RUN = 10  #: a first step beyond this many was not the run's first
+FEW = 3  #: points on each side of where steps begin anew, to tell a run from an epoch
 SHORT = 30  #: a curve with fewer points is an excerpt
 NEAR_THE_END = 10  #: points; a jump that lies further back and went away is history
 STAYED = 10  #: points for which a loss must stay high to have run away; 3 in an excerpt
@@ -43,6 +44,24 @@ def is_excerpt(points: Sequence[Point]) -> bool:
     """Whether the points were cut out of the middle of a run, by the number of their first step."""
     steps = [point.step for point in points[:2] if point.step is not None]
     return len(steps) == 2 and steps[1] > steps[0] and steps[0] > MID_RUN * (steps[1] - steps[0])
+
+
+def last_run(points: Sequence[Point]) -> Sequence[Point]:
+    """The points of the last run, where one file holds several.
+
+    Steps begin anew in each epoch, too; but losses that are higher at once, just there, are another run's.
+    """
+    for at in range(len(points) - 1, 0, -1):
+        step, before = points[at].step, points[at - 1].step
+        if step is None or before is None or step >= before / 2:
+            continue
+        first = [point.loss for point in finite_losses(points[at : at + FEW]) if point.loss is not None]
+        last = [
+            point.loss for point in finite_losses(points[max(0, at - FEW) : at]) if point.loss is not None
+        ]
+        if first and last and median(first) > ABOVE_ALL * median(last):
+            return points[at:]
+    return points
 
 
 def _far_apart(points: Sequence[Point]) -> bool:

@@ -24,6 +24,13 @@ _LOGGER = re.compile(
 )  # fmt: skip
 _CODE = re.compile(r"""["'`{};#\\]|\((?!\d|train\))|\b(?:return|def|for|if|self)\b""")
 
+# What says that the numbers behind it are an evaluation's: its name as a word of its own, or its measures.
+_EVALUATION = re.compile(
+    r"(?:^|[\s\[(|<])(?:eval(?:uat(?:e|ion|ing))?|val(?:id(?:at(?:e|ion|ing))?)?)(?=[\s\]):|>,-]|$)"
+    r"|(?:^|\s)(?:recall|precision|f1|bleu|rouge)\w{0,12}\s?[:=]\s?\d",
+    re.IGNORECASE,
+)
+
 _ZEROED = bytes.maketrans(b"123456789", b"0" * 9)
 
 
@@ -35,6 +42,16 @@ def zeroed(text: str) -> str:
 def leads(before: str) -> bool:
     """Whether this may stand before a metric. Which digits it holds does not matter."""
     return not before or (len(before) <= 200 and _leads_zeroed(zeroed(before)))
+
+
+def evaluates(before: str) -> bool:
+    """Whether this, before a metric, says that an evaluation printed it; whatever digits it holds."""
+    return bool(before) and _evaluates_zeroed(zeroed(before[-200:]))
+
+
+@lru_cache(maxsize=1024)
+def _evaluates_zeroed(before: str) -> bool:
+    return _EVALUATION.search(before) is not None
 
 
 @lru_cache(maxsize=1024)  # loggers' leads differ in their digits only

@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 
 from stallwatch_rules.samples.found import Found
-from stallwatch_rules.samples.leads import leads, zeroed
+from stallwatch_rules.samples.leads import evaluates, leads, zeroed
 from stallwatch_rules.samples.pairs import keyed, memory
 from stallwatch_rules.samples.rates import rates
 from stallwatch_rules.text.numbers import NUMBER, lowered, number
@@ -83,6 +83,10 @@ def from_text(text: str) -> Found | None:
         values = {**keyed(text[: found.start()]), **values}
     if "steps" in found[0] and total is None and values.keys() == {"learning_rate"}:
         return None  # an argument list: how many steps there shall be
+    if evaluates(text[: found.start()]):
+        rates(lower[found.end() :], values)
+        # Batches of an evaluation with their number are no progress of the run.
+        return _evaluated(step, values) if total is None else None
     if not values:
         bare = not rest.strip(" ]:.,|") and total is not None
         if not bare and not (total is not None and _FIGURE.search(rest)):
@@ -96,6 +100,12 @@ def from_text(text: str) -> Found | None:
         values.setdefault("epoch", float(epoch[1]))
         total = None
     return Found(step, total or None, values, _series(zeroed(text[: found.start(1)])))
+
+
+def _evaluated(step: int | None, values: dict[str, float]) -> Found | None:
+    """What an evaluation says of its loss, which is none of the training's whatever it is called."""
+    loss = values.get("eval_loss", values.get("loss"))
+    return Found(step, None, {"eval_loss": loss}, "") if loss is not None else None
 
 
 def _metrics_start(lower: str, step: int) -> int:
@@ -136,7 +146,7 @@ def from_short(text: str) -> Found | None:
 def _from_epoch_item(text: str) -> Found | None:
     """Loops that count the batches of an epoch: the steps of the epochs before are added."""
     found = _ITEM_OF_EPOCH.search(text)
-    if found is None or not leads(text[: found.start()]):
+    if found is None or not leads(text[: found.start()]) or evaluates(text[: found.start()]):
         return None
     rest = text[found.end() :]
     values = keyed(rest)
@@ -153,7 +163,7 @@ def _from_epoch_part(text: str, lower: str) -> Found | None:
     found = _BATCH.search(lower) if "batch" in lower else None
     if found is None and "%)]" in lower:
         found = _SHARE_OF_EPOCH.search(lower)
-    if found is None or not leads(text[: found.start()]):
+    if found is None or not leads(text[: found.start()]) or evaluates(text[: found.start()]):
         return None
     values = keyed(text[found.end() :])
     if "loss" not in values:
@@ -174,6 +184,8 @@ def _from_loss_first(text: str, lower: str) -> Found | None:
     if "loss" not in values:
         return None
     rates(lower[found.start() :], values)
+    if evaluates(text[: found.start()]):
+        return _evaluated(None, values)
     return Found(None, None, values, "loss")
 
 
