@@ -18,7 +18,7 @@ from stallwatch_rules.judgements.loss import (
     judge_zero_gradients,
     last_run,
 )
-from stallwatch_rules.judgements.loss_scale import judge_falling_scale
+from stallwatch_rules.judgements.loss_scale import judge_falling_scale, judge_skipped
 from stallwatch_rules.progress.curve import Point
 
 GOES_ON = RunFacts(advances=100)
@@ -228,6 +228,14 @@ def test_a_loss_scale_in_free_fall() -> None:
     assert judge_falling_scale([65536.0, *falls], GOES_ON) is None, "how the scale is found"
     assert judge_falling_scale([65536.0, *falls], GOES_ON, excerpt=True) is not None
     assert judge_falling_scale([None] * 9, GOES_ON) is None
+
+
+def test_a_trainers_own_count_of_skipped_steps() -> None:
+    """DeepSpeed's ``step=70, skipped=70``, where no line says that a step overflowed."""
+    judgement = judge_skipped((70.0, 70), GOES_ON)
+    assert judgement is not None and judgement.harm == "fatal"
+    assert judge_skipped((12.0, 12), GOES_ON) is None, "how the scale is found"
+    assert judge_skipped((12.0, 200), GOES_ON) is None and judge_skipped(None, GOES_ON) is None
 
 
 def test_noisy_losses_raise_no_alarm() -> None:

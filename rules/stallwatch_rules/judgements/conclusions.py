@@ -24,7 +24,7 @@ from stallwatch_rules.judgements.loss import (
     judge_zero_gradients,
     last_run,
 )
-from stallwatch_rules.judgements.loss_scale import judge_falling_scale
+from stallwatch_rules.judgements.loss_scale import judge_falling_scale, judge_skipped
 from stallwatch_rules.judgements.silence import judge_silence
 from stallwatch_rules.judgements.standstill import judge_evaluation, judge_moe, judge_peer_to_peer
 from stallwatch_rules.judgements.step_time import judge_step_time, judge_straggler, slowdown, slowed_from
@@ -215,6 +215,8 @@ def _losses(run: Run) -> Iterator[Conclusion]:
         return
     scales = [point.loss_scale for point in points]
     falling = judge_falling_scale(scales, run.facts, excerpt=not run.live and is_excerpt(points))
+    counts = [each.skipped for each in run.streams.values() if each.skipped is not None]
+    falling = falling or judge_skipped(max(counts, key=lambda count: count[1], default=None), run.facts)
     if falling is not None:
         yield OVERFLOW, falling, None
     latest = last_run(points)

@@ -11,6 +11,7 @@ from stallwatch_rules.text.sentences import say, say_counted
 
 CALIBRATION = 20  #: steps at the start in which dynamic loss scaling finds its scale
 OVERFLOWS_IN_A_ROW = 4
+NEARLY_ALL = 0.9  #: of the steps skipped: no training
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,17 @@ def _begun_at(trace: Trace) -> int:
     numbered = [interval.step for interval, _ in trace.intervals if interval.step is not None]
     last = numbered[-1] if numbered else trace.steps
     return last - _row_at_end(trace)
+
+
+def judge_skipped(skipped: tuple[float, int] | None, facts: RunFacts) -> Judgement | None:
+    """Nearly no step that counted, by the trainer's own count of what it skipped and the step it stood at.
+
+    For logs that print this count and no word of an overflow.
+    """
+    if skipped is None or skipped[1] <= 2 * CALIBRATION or skipped[0] < NEARLY_ALL * skipped[1]:
+        return None
+    note = say("overflow-mostly", facts.language, share=f"{min(1.0, skipped[0] / skipped[1]):.0%}")
+    return Judgement("degrading" if facts.complete else "fatal", note)
 
 
 def judge_falling_scale(
