@@ -53,20 +53,26 @@ def _row(info: AgentInfo) -> tuple[str, ...]:
 
     alive = agent_alive(info)
     end = info.ended_at or (time.time() if alive else info.updated_at)
-    started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(info.started_at))
     return (
         info.run,
         _state(info) if alive or info.ended_at is not None else "agent gone",
-        started,
+        _clock(info.started_at),
         duration(end - info.started_at),
-        _ending(info),
+        _ending(info)
+        if alive or info.ended_at is not None
+        else f"not heard of since {_clock(info.updated_at)}",
         (info.endpoint or "-") if alive else "-",
     )
 
 
 def _state(info: AgentInfo) -> str:
-    """Whoever pressed Ctrl-C did not see the run fail."""
-    return "interrupted" if info.ending is not None and info.ending.kind == "interrupted" else info.state
+    """Whoever pressed Ctrl-C did not see the run fail, and who stopped watching did not see it end."""
+    kind = info.ending.kind if info.ending is not None else ""
+    return {"interrupted": "interrupted", "unknown": "not watched"}.get(kind, info.state)
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 def _ending(info: AgentInfo) -> str:

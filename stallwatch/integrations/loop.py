@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,6 @@ def api() -> Any:
     if loaded is not None:
         return loaded
     if "stallwatch_probe" in sys.modules:
-        from importlib import import_module
-
         return import_module("stallwatch_probe.api")
     from stallwatch_exporter.probe import api as packaged
 
@@ -78,7 +77,7 @@ class TrainingRun:
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
-        layout = api()
+        layout = import_module(f"{api().__package__}.layout")
         self._fields, self._phases = frozenset(layout.FIELDS), frozenset(layout.PHASES)
         self._told: set[str] = set()
 

@@ -36,6 +36,8 @@ def test_runs_with_their_states(stallwatch: Stallwatch, home: Path) -> None:
     rows = [line.split("\t") for line in result.stdout.splitlines()]
     assert [row[:2] for row in rows] == [["new", "training"], ["old", "failed"], ["gone", "agent gone"]]
     assert rows[0][5] == "http://127.0.0.1:19400/metrics"
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now - 9000))
+    assert rows[2][4:] == [f"not heard of since {since}", "-"]
     assert rows[1][3:] == ["1 h 5 min", "killed (SIGKILL, exit code 137)", "-"]
 
 
@@ -44,6 +46,9 @@ def test_a_run_that_was_interrupted_did_not_fail(stallwatch: Stallwatch, home: P
     folder.write_info(state="failed", ended_at=1060.0, ending=Ending("interrupted", 130, "SIGINT"))
     row = stallwatch("runs").stdout.splitlines()[0].split("\t")
     assert (row[1], row[4]) == ("interrupted", "interrupted (SIGINT, exit code 130)")
+    folder.write_info(state="finished", ending=Ending("unknown", None))  # the watching was stopped
+    row = stallwatch("runs").stdout.splitlines()[0].split("\t")
+    assert (row[1], row[4]) == ("not watched", "unknown")
 
 
 def test_no_runs(stallwatch: Stallwatch, home: Path) -> None:

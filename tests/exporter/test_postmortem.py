@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import sys
+import time
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
@@ -312,7 +313,11 @@ def test_a_finished_run_folder_is_healthy(recorded: Record, catalogue: Catalogue
 
 def test_a_run_folder_without_an_ending_is_read_as_logs(recorded: Record, catalogue: Catalogue) -> None:
     path = recorded(None)
-    assert diagnose_paths([path], catalogue=catalogue)[0].ending == ""
+    info = msgspec.json.decode((path / "agent.json").read_bytes())
+    for started, what in ((1.0, "last heard of at 1970-01-01T00:00:01.000Z"), (time.time(), "still watched")):
+        (path / "agent.json").write_bytes(msgspec.json.encode({**info, "started_at": started}))
+        found, _ = diagnose_paths([path], catalogue=catalogue)
+        assert found.ending == "" and what in found.notes[-1]
     (path / "agent.json").write_text("{broken")
     diagnosis, problems = diagnose_paths([path], catalogue=catalogue)
     assert (diagnosis.ending, diagnosis.progress.last_step, problems) == ("", 29, [])

@@ -34,6 +34,8 @@ class Recorded(NamedTuple):
     ended_at: float | None = None  #: Unix seconds
     stall: Incident | None = None  #: that was open when the run, or the watching, ended
     findings: Sequence[Incident] = ()  #: fatal ones that were
+    watched: bool = False  #: the agent is at it
+    unheard: float | None = None  #: when it was last heard of, where it is gone and saw no end; Unix seconds
 
 
 def recorded(paths: Sequence[str | os.PathLike[str]], language: str) -> Recorded:
@@ -42,7 +44,7 @@ def recorded(paths: Sequence[str | os.PathLike[str]], language: str) -> Recorded
     if folder is None:
         return Recorded()
     from stallwatch_exporter.running.ending_words import detail_in
-    from stallwatch_exporter.runs.runfolder import read_info
+    from stallwatch_exporter.runs.runfolder import agent_alive, read_info
     from stallwatch_exporter.watching.incidents import read_incidents
 
     info = read_info(folder)
@@ -52,7 +54,9 @@ def recorded(paths: Sequence[str | os.PathLike[str]], language: str) -> Recorded
     stall = max((one for one in left if one.kind == "stall"), key=lambda one: one.opened_at, default=None)
     findings = [one for one in left if one.began_as[0] == "finding" and one.harm == "fatal"]
     if info.ending is None:  # the agent was killed, or still watches
-        return Recorded(stall=stall, findings=findings)
+        watched = agent_alive(info)
+        unheard = None if watched else info.updated_at
+        return Recorded(stall=stall, findings=findings, watched=watched, unheard=unheard)
     ending = f"{info.ending.kind}: {detail_in(info.ending, language)}"
     if info.ending.failed is False:
         stall, findings = None, []
@@ -91,7 +95,12 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded, language: str) -> Diagn
         notes.append(say("finding-was-open", language, time=at, what=what))
         if diagnosis.verdict not in _BAD and not _went_on(diagnosis, incident):
             diagnosis = msgspec.structs.replace(diagnosis, verdict="failed", primary=incident.primary)
-    return msgspec.structs.replace(diagnosis, notes=[*notes, *diagnosis.notes]) if notes else diagnosis
+    notes += diagnosis.notes
+    if known.watched:
+        notes.append(say("still-watched", language))
+    elif known.unheard is not None:
+        notes.append(say("agent-gone", language, time=iso(known.unheard)))
+    return msgspec.structs.replace(diagnosis, notes=notes)
 
 
 def _with_stall(diagnosis: Diagnosis, stall: Incident, language: str) -> Diagnosis:

@@ -77,6 +77,17 @@ OF_ENDINGS: dict[str, tuple[str, str]] = {
         "Raised at {time} while the run was watched, and not over at the end: {what}",
         "监视期间于 {time} 报出，直到最后也没有解除：{what}",
     ),
+    "still-watched": (
+        "The run is still watched: this is what its output says so far.",
+        "该任务仍在监视中：以上只是到目前为止的输出。",
+    ),
+    "agent-gone": (
+        "The agent that watched the run was last heard of at {time}, and saw no end of it: it was killed, or"
+        " its host is down. These copies end there; the run may have gone on (`stallwatch tail` on its own log"
+        " file watches it again).",
+        "监视该任务的 agent 最后一次有消息是在 {time}，没有看到任务结束：它被杀掉了，或者主机已停机。"
+        "输出副本到那时为止；任务本身可能仍在继续（对它自己的日志文件运行 `stallwatch tail` 可重新监视）。",
+    ),
     "kept-diagnosis": (
         "The copies of its output hold {left} of the {seen} lines that were seen, and no cause: this is the"
         " diagnosis that was kept when it ended.",
