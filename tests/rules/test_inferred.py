@@ -128,6 +128,11 @@ def test_words_of_one_page_alone_name_it_with_less_confidence(read: Read) -> Non
         "IndexError: list index out of range",
         "RuntimeError: the model weights cannot be saved at this step",
         "AssertionError",
+        # of the program's own requests, to a server that no page knows
+        "requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='scores', port=443): Read timed out.",
+        "httpx.ReadTimeout: timed out",
+        "aiohttp.client_exceptions.ClientConnectorError: Cannot connect to host scores:8000 ssl:default",
+        "openai.APITimeoutError: Request timed out.",
     ],
 )
 def test_a_programs_own_mistakes_stay_unknown(exception: str, read: Read) -> None:

@@ -7,6 +7,7 @@ unknown.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from stallwatch_rules.diagnosis.causes import Occurrence
@@ -22,6 +23,11 @@ from stallwatch_rules.text.reported import earliest
 from stallwatch_rules.text.sentences import say
 
 PLACE, WORDS = "inferred-place", "inferred-words"  #: facts of ``confidence``, and keys of sentences
+# A client of the network says that nobody answered, and not whose server that was: the program's own as well.
+_OF_NETWORK = re.compile(
+    r"^(?:requests|urllib3?|httpx2?|httpcore|aiohttp|http|socket|grpc|openai|anthropic)\."
+    r"|^(?:\w+\.)*(?:\w*Timeout|ConnectionError|ConnectError|URLError)$"
+)
 _WHERE_PARTS = 4  # of a path: a library's file with its package
 
 
@@ -46,7 +52,8 @@ def infer(
     if placed is not None:
         where = _where(placed[1]) if placed[1] is not None else raised.exception
         return _found(placed[0], same, say(PLACE, language, where=where), PLACE, placed[1])
-    page = _by_words(raised, catalogue) if raised.message else None
+    worded = bool(raised.message) and _OF_NETWORK.search(raised.exception) is None
+    page = _by_words(raised, catalogue) if worded else None
     if page is None or page not in pages:
         return None
     return _found(page, same, say(WORDS, language), WORDS, None)

@@ -8,6 +8,7 @@ A progress bar shows nothing of the kind, as a bar's own name stands before each
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Iterator, Sequence
@@ -88,8 +89,8 @@ def time_in(lead: str) -> float | None:
 
 def sure_lead(head: bytes) -> Lead | None:
     """The lead of nearly all of a text's lines, where what follows it shows that it is none of a logger's."""
-    lines = _lines(head)
-    for lead in _common(lines):
+    lines, leads = _looked_at(head)
+    for lead in leads:
         if not _needed(lead, lines):
             return None  # the prefixes that are known do it
         if _shown(lead, lines):
@@ -102,9 +103,15 @@ def likely_leads(head: bytes) -> list[Lead]:
 
     Of a single line none is likely: what somebody noted looks the same.
     """
-    lines = _lines(head)
-    leads = [lead for lead in _common(lines) if _needed(lead, lines)][:3]
+    lines, common = _looked_at(head)
+    leads = list(itertools.islice((lead for lead in common if _needed(lead, lines)), 3))
     return [lead._replace(counts=_counts(lead, lines)) for lead in leads]
+
+
+@functools.lru_cache(maxsize=2)  # of a short text it is asked up to three times in a row
+def _looked_at(head: bytes) -> tuple[tuple[str, ...], tuple[Lead, ...]]:
+    lines = _lines(head)
+    return tuple(lines), tuple(_common(lines))
 
 
 def _lines(head: bytes) -> list[str]:
