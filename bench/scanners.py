@@ -102,7 +102,7 @@ def contenders(catalogue: Catalogue, folder: Path, workers: int) -> list[Contend
         Contender("stallwatch diagnose", lambda files: diagnose(files), counts=False, same_as=fired),
         Contender(
             f"stallwatch diagnose, {workers} processes",
-            lambda files: diagnose(files, Parallel(workers=workers, worth=0)),
+            lambda files: diagnose(files, Parallel(workers=workers, worth=0, may_fork=True)),
             counts=False,
         ),
         Contender("Python re", python, share=0.02),

@@ -99,7 +99,7 @@ def diagnose(
         raise click.UsageError("--each and --html exclude each other: make a page of each log by itself")
     config = app.config(ui__language=language, rules__dirs=rule_dirs)
     catalogue = catalogue_of(config)
-    parallel = Parallel(workers=workers or default_workers())
+    parallel = Parallel(workers=workers or default_workers(), may_fork=True)
     baseline, problems = _baseline(healthy, catalogue, parallel)
     language = str(config["ui.language"])
     with progress_bar() as progress:

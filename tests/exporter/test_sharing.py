@@ -8,6 +8,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -230,15 +231,38 @@ def killing(job):
 if __name__ == "__main__":
     sharing.read_away = killing
     catalogue = load_catalogue(cache=Path(sys.argv[1]))
-    parallel = Parallel(workers=2, worth=0)
-    diagnosis, problems = diagnose_paths(sys.argv[2:], catalogue=catalogue, parallel=parallel)
+    parallel = Parallel(workers=2, worth=0, may_fork=sys.argv[2] == "fork")
+    assert parallel.forks == parallel.may_fork
+    diagnosis, problems = diagnose_paths(sys.argv[3:], catalogue=catalogue, parallel=parallel)
     print(diagnosis.verdict, diagnosis.primary.rank, diagnosis.stats.files, len(problems))
+"""
+
+FORKED = """
+import sys
+from pathlib import Path
+from stallwatch_exporter.files import allfiles
+from stallwatch_exporter.files.postmortem import diagnose_paths
+from stallwatch_rules.pages.catalogue import load_catalogue
+
+begin = allfiles.begin_forked
+
+def told(*all):
+    begin(*all)
+    Path(sys.argv[2]).touch()
+
+allfiles.begin_forked = told
+catalogue = load_catalogue(cache=Path(sys.argv[1]))
+parallel = allfiles.Parallel(workers=2, worth=0, may_fork=True)
+diagnosis, problems = diagnose_paths(sys.argv[3:], catalogue=catalogue, parallel=parallel)
+print(diagnosis.verdict, diagnosis.primary.rank, diagnosis.stats.files, len(problems))
 """
 
 PARENT = """
 import os, sys, threading
 from stallwatch_exporter.files import allfiles
 from stallwatch_exporter.files import workers
+from stallwatch_exporter.files.filereading import Engines
+from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 
 if sys.argv[1] == "thread":  # here and in the process that is started
@@ -249,26 +273,56 @@ def hang():
     threading.Event().wait()
 
 if __name__ == "__main__":
-    with allfiles._processes(1, workers.Pages.of(Catalogue.of([])), workers.Board(1)) as pool:
+    rules = Catalogue.of([])
+    engines = Engines.of(Matcher(rules)) if sys.argv[1] == "forked" else None
+    with allfiles._processes(1, workers.Pages.of(rules), workers.Board(1), engines) as pool:
         pool.submit(hang).result()
 """
 
 
+forking = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
+
+
+@forking
+def test_forked_processes_read_as_this_one(tmp_path: Path, catalogue: Catalogue, logs: list[str]) -> None:
+    """In a process of its own: in this one threads may run."""
+    script, begun = tmp_path / "forked.py", tmp_path / "begun"
+    script.write_text(FORKED)
+    cache = str(catalogue.store.folder)
+    done = subprocess.run(
+        [sys.executable, script, cache, begun, *logs], capture_output=True, text=True, timeout=300, check=True
+    )
+    assert done.stdout.split() == ["failed", "7", "12", "0"]
+    assert begun.exists()
+
+
+def test_nothing_is_forked_where_threads_run() -> None:
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    try:
+        assert not Parallel(workers=2, may_fork=True).forks
+    finally:
+        end.set()
+        thread.join()
+
+
 @pytest.mark.skipif(os.name != "posix", reason="kills processes by signals")
+@pytest.mark.parametrize("way", ["spawn", pytest.param("fork", marks=forking)])
 def test_the_diagnosis_survives_processes_that_are_killed(
-    tmp_path: Path, catalogue: Catalogue, logs: list[str]
+    tmp_path: Path, catalogue: Catalogue, logs: list[str], way: str
 ) -> None:
     script = tmp_path / "killed.py"
     script.write_text(KILLED)
     cache = str(catalogue.store.folder)
     done = subprocess.run(
-        [sys.executable, script, cache, *logs], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, script, cache, way, *logs], capture_output=True, text=True, timeout=300, check=True
     )
     assert done.stdout.split() == ["failed", "7", "12", "0"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="kills processes by signals")
-@pytest.mark.parametrize("way", ["signal", "thread"])
+@pytest.mark.parametrize("way", ["signal", "thread", pytest.param("forked", marks=forking)])
 def test_processes_do_not_outlive_a_killed_parent(tmp_path: Path, way: str) -> None:
     script = tmp_path / "parent.py"
     script.write_text(PARENT)

@@ -10,6 +10,8 @@ import contextlib
 import functools
 import multiprocessing
 import os
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass
@@ -19,11 +21,12 @@ from stallwatch_exporter.files.inputs import Limits
 from stallwatch_exporter.files.logfiles import LogFile
 from stallwatch_exporter.files.ranges import RangeReading, ranges_of
 from stallwatch_exporter.files.sharing import Sharing
-from stallwatch_exporter.files.workers import Board, Pages, begin, sift_away
+from stallwatch_exporter.files.workers import Board, Pages, begin, begin_forked, sift_away
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.sieve.state import SieveSizes
 
 WORTH_A_POOL = 160 * 1024 * 1024  #: bytes on disk; below it a process costs more to start than it saves
+WORTH_A_FORK = 32 * 1024 * 1024  #: the same of one that need not load anything
 MAX_WORKERS = 8
 
 Told = Callable[[int], None]  #: how many bytes on disk were read so far
@@ -33,14 +36,29 @@ Told = Callable[[int], None]  #: how many bytes on disk were read so far
 class Parallel:
     """How files may be read at once: by processes of our own, or by whatever executor there is.
 
-    Processes are started as ``multiprocessing`` does it, so a script that asks for them needs a
-    ``if __name__ == "__main__":``.
+    Processes are spawned as ``multiprocessing`` does it, so a script that asks for them needs a
+    ``if __name__ == "__main__":``. On Linux, who says that this process ``may_fork``, as nothing else runs in
+    it, saves what a process takes to load everything anew.
     """
 
     workers: int = 1  #: this process included
     executor: Executor | None = None
     limits: Limits | None = None
-    worth: int = WORTH_A_POOL  #: bytes on disk from which on processes are started
+    #: bytes on disk from which on processes are started, where that is not the usual
+    worth: int | None = None
+    may_fork: bool = False
+
+    @property
+    def forks(self) -> bool:
+        """Whether processes are forked: what a thread holds at that moment would stay held in them."""
+        return self.may_fork and sys.platform == "linux" and threading.active_count() == 1
+
+    @property
+    def least(self) -> int:
+        """Bytes on disk from which on processes are started."""
+        if self.worth is not None:
+            return self.worth
+        return WORTH_A_FORK if self.forks else WORTH_A_POOL
 
 
 def default_workers() -> int:
@@ -72,7 +90,7 @@ def read_all(
         yield from _in_ranges(files, reading, engines, parallel, told)
         return
     workers = min(parallel.workers, len(away))
-    apart = parallel.executor is None and workers > 1 and sum(file.size for file in away) >= parallel.worth
+    apart = parallel.executor is None and workers > 1 and sum(file.size for file in away) >= parallel.least
     # A daemonic process may start none.
     if parallel.executor is None and (not apart or multiprocessing.current_process().daemon):
         yield from _one_by_one(files, reading, engines, told)
@@ -94,7 +112,7 @@ def read_all(
     engines.sieve()  # compiled here and kept, so that the others only load it
     # This process reads, too: it is ready while the others still start. Between two portions it hands out the
     # next batch, so none need lie with a process that is busy while another one has nothing left to do.
-    with _processes(workers - 1, pages, board) as pool:
+    with _processes(workers - 1, pages, board, engines if parallel.forks else None) as pool:
         yield from share(pool, workers - 1, here=True).read(reading)
 
 
@@ -103,7 +121,7 @@ def _few_are_large(files: Sequence[LogFile], parallel: Parallel) -> bool:
     if parallel.executor is not None or parallel.workers < 2 or multiprocessing.current_process().daemon:
         return False
     total, largest = sum(file.size for file in files), max(files, key=lambda file: file.size, default=None)
-    if largest is None or total < parallel.worth or not ranges_of(largest, SieveSizes()):
+    if largest is None or total < parallel.least or not ranges_of(largest, SieveSizes()):
         return False
     return len(files) < parallel.workers or largest.size > total / 2
 
@@ -115,7 +133,7 @@ def _in_ranges(
     pages, board = Pages.of(reading.catalogue), Board(0)
     engines.sieve()  # compiled here and kept, so that the others only load it
     helpers = parallel.workers - 1
-    with _processes(helpers, pages, board) as pool:
+    with _processes(helpers, pages, board, engines if parallel.forks else None) as pool:
         before = 0
         for file in files:
             within = functools.partial(_tell, told, before, file.size)
@@ -143,14 +161,26 @@ def _tell(told: Told, before: int, size: int, read: int) -> None:
 
 
 @contextlib.contextmanager
-def _processes(count: int, pages: Pages, board: Board) -> Iterator[Executor]:
-    """Processes of our own, which give up at once when this one does, and without a word."""
-    pool = ProcessPoolExecutor(
-        count,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=begin,
-        initargs=(pages.shared(), board),
-    )
+def _processes(count: int, pages: Pages, board: Board, engines: Engines | None = None) -> Iterator[Executor]:
+    """Processes of our own, which give up at once when this one does, and without a word.
+
+    With ``engines`` they are forked.
+    """
+    if engines is None:
+        pool = ProcessPoolExecutor(
+            count,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=begin,
+            initargs=(pages.shared(), board),
+        )
+    else:
+        pool = ProcessPoolExecutor(
+            count,
+            mp_context=multiprocessing.get_context("fork"),
+            initializer=begin_forked,
+            initargs=(pages.digest, engines, board),
+        )
+        pool.submit(os.getpid)  # it forks with the first job: before who is told of progress starts a thread
     try:
         yield pool
     except BaseException:

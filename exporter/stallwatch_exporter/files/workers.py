@@ -120,6 +120,16 @@ def begin(pages: Pages, board: Board) -> None:
     _board = board
 
 
+def begin_forked(digest: str, engines: Engines, board: Board) -> None:
+    """The same of a process that was forked, and has the compiled patterns already."""
+    global _board  # what a pool prepares at its start can lie nowhere else
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
+    _engines.clear()
+    _engines[digest] = engines
+    _board = board
+
+
 def read_away(job: Job) -> list[FileRead]:
     """Read files in this process, for another one."""
     engines = _prepared(job.digest, job.pages)
