@@ -15,6 +15,7 @@ Traceback (most recent call last):
   File "/w/rewards.py", line 12, in parse
     answer = json.loads(text)
 json.decoder.JSONDecodeError: Expecting ',' delimiter: line 1 column 30 (char 29)"""
+THREAD = "Exception in thread Thread-2 (_readerthread):\n"
 OTHER = BROKEN.rpartition("\n")[0] + "\nZeroDivisionError: division by zero"
 MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 RULE = "text-undecodable"
@@ -41,6 +42,9 @@ def harm_of(diagnosis: Diagnosis) -> str:
         ([*STEPS[:20], BROKEN, *STEPS[20:24]], {}, "healthy", "harmless"),
         ([line for step in STEPS[:20] for line in (step, BROKEN)] + STEPS[20:24], {}, "healthy", "harmless"),
         ([*STEPS, BROKEN], {}, "healthy", "harmless"),
+        # in a thread beside the main one, one further step is enough: no exception there ends the process
+        ([*STEPS[:20], THREAD + BROKEN, *STEPS[20:21]], {}, "healthy", "harmless"),
+        ([*STEPS[:20], THREAD + BROKEN], {}, "failed", "fatal"),
         ([*STEPS, BROKEN], DIED, "failed", "fatal"),
         ([*STEPS[:20], BROKEN], {"ending": "finished: It ended.", "failed": False}, "healthy", "by-progress"),
     ],

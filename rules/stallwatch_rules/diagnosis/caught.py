@@ -36,7 +36,7 @@ def judge_caught(
     for one in found:
         if one.rule not in CAUGHT or not one.hits:
             continue
-        if one.followed >= RECOVERED:
+        if one.followed >= (1 if one.rule in exceptions.beside else RECOVERED):
             one.harm, one.note = "harmless", say("recovered", facts.language, steps=one.followed)
         elif facts.complete and not facts.died:
             one.harm, one.note = "harmless", say("caught-at-end", facts.language)

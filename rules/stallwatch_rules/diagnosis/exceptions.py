@@ -58,6 +58,7 @@ class Exceptions:
     any: bool = False  #: whether there was any exception at all, known or not
     interrupted: bool = False  #: whether somebody stopped the run with Ctrl-C
     are_the_cause: bool = False
+    beside: set[str] = field(default_factory=set)  #: rules that matched in threads beside the main one only
 
     @property
     def fatal(self) -> list[Unknown]:
@@ -117,6 +118,7 @@ def read_exceptions(
     enough = SURVIVED_BUT_DIED if died else SURVIVED
     found = Exceptions()
     interrupted_at = _interrupted_at(streams, clock)
+    main = set[str]()
     for key, stream in streams.items():
         table = stream.exceptions_now()
         found.any = found.any or bool(table.seen)
@@ -125,10 +127,15 @@ def read_exceptions(
         told = stream.hits.get(INTERRUPTED)  # a launcher says it before its ranks' tracebacks
         if told is not None:
             interrupts.append(told.first_index)
+        for seen in table.seen.values():
+            (found.beside if seen.raised.thread else main).update(seen.raised.rules)
         rules = {rule for rule, where in known.items() if key in where}
         for seen in unknown_in(table, rules):
             followed = steps_after(stream, seen.last.line, seen.last.mark.advances, clock)
-            fatal = followed < enough and stream.plain - seen.last.mark.plain < SURVIVED_LINES
+            fatal = (
+                followed < (1 if seen.last.thread and not died else enough)
+                and stream.plain - seen.last.mark.plain < SURVIVED_LINES
+            )
             answered = answers_after(key, seen.last.mark.answers, streams)
             fatal = fatal and not served_on(answered, died=died)
             fatal = fatal and not (complete and (seen.last.thread or seen.last.native))
@@ -146,6 +153,7 @@ def read_exceptions(
             late = bool(interrupts) and min(interrupts) < first.mark.index
             late = late or (time is not None and interrupted_at is not None and interrupted_at < time)
             found.unknown.append(Unknown(seen, key, first.mark.index, time, fatal, late))
+    found.beside -= main
     return found
 
 
