@@ -8,7 +8,13 @@ from stallwatch_rules.judgements.facts import RunFacts, Trace
 from stallwatch_rules.judgements.loss_scale import ScaleFacts, judge_overflow
 from stallwatch_rules.judgements.recovery import judge_recovery
 from stallwatch_rules.judgements.silence import judge_silence
-from stallwatch_rules.judgements.step_time import judge_step_time, slowdown, slowed_from, steady_shift
+from stallwatch_rules.judgements.step_time import (
+    as_quick,
+    judge_step_time,
+    slowdown,
+    slowed_from,
+    steady_shift,
+)
 from stallwatch_rules.judgements.trace_cache import cost_per_step, judge_trace_cache
 from stallwatch_rules.progress.timeline import Interval, StreamTimelines, between
 from stallwatch_rules.records import Line, Sample
@@ -78,6 +84,11 @@ def test_something_else_that_ended_the_run_or_a_run_that_ended_well_takes_the_bl
     other = RunFacts(advances=20, timed_out=True, failed_otherwise=True)
     assert judge_trace_cache(messages, other).harm == "harmless"
     assert judge_trace_cache(messages, RunFacts(stalled=True, complete=True)).harm == "harmless"
+
+
+def test_steps_that_hold_more_tokens_are_no_slower() -> None:
+    assert as_quick([900.0] * 20 + [880.0] * 5)
+    assert not as_quick([900.0] * 20 + [600.0] * 5) and not as_quick([900.0] * 9)
 
 
 def test_a_slowdown_must_be_large_and_last() -> None:

@@ -27,7 +27,13 @@ from stallwatch_rules.judgements.loss import (
 from stallwatch_rules.judgements.loss_scale import judge_falling_scale, judge_skipped
 from stallwatch_rules.judgements.silence import judge_silence
 from stallwatch_rules.judgements.standstill import judge_evaluation, judge_moe, judge_peer_to_peer
-from stallwatch_rules.judgements.step_time import judge_step_time, judge_straggler, slowdown, slowed_from
+from stallwatch_rules.judgements.step_time import (
+    as_quick,
+    judge_step_time,
+    judge_straggler,
+    slowdown,
+    slowed_from,
+)
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.progress.curve import leading_curve
@@ -190,7 +196,10 @@ def _slow_steps(run: Run) -> Iterator[Conclusion]:
     paces = run.tracker.step_seconds()
     slow = judge_step_time(paces, run.facts)
     if slow is not None:
-        yield STEP_TIME, slow, None
+        lead = leading({key: stream.timelines for key, stream in run.streams.items()})
+        rates = [each.rate for each in lead.intervals if each.rate is not None] if lead is not None else []
+        if not as_quick(rates):
+            yield STEP_TIME, slow, None
         return
     excerpt = not run.live and begins_in_mid_run(run.tracker)
     straggler = judge_straggler(paces, run.facts, excerpt=excerpt)

@@ -11,6 +11,7 @@ from stallwatch_rules.text.sentences import say
 
 SLOWER = 1.5  #: a step time above this multiple of the run's own baseline is slow
 STILL_SLOWER = 1.3  #: and above this one it still is, if it was slow shortly before
+AS_QUICK = 0.9  #: of the tokens a second that the first third of the run had
 RECENT = 5  #: the least number of steps that a recent pace is taken from
 BASELINE = 10  #: and a baseline
 SHIFT = 1.04  #: a rise that a straggler explains …
@@ -36,6 +37,13 @@ def slowdown(paces: Sequence[float]) -> tuple[float, float, int] | None:
     stride = max(1, window // RECENT)
     lately = range(stride, 2 * window + 1, stride)
     return still if any(_slower(paces[:-back], SLOWER) for back in lately) else None
+
+
+def as_quick(rates: Sequence[float]) -> bool:
+    """Whether as many tokens a second are worked off as in the first third of the run: then steps that take
+    longer hold more of them, as a reinforcement learner's answers grow."""
+    recent, baseline = rates[-max(RECENT, len(rates) // 10) :], rates[: max(BASELINE, len(rates) // 3)]
+    return len(rates) >= BASELINE + RECENT and median(recent) >= AS_QUICK * median(baseline)
 
 
 def slowed_from(paces: Sequence[float], usual: float, now: float) -> int:

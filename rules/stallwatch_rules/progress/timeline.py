@@ -29,6 +29,7 @@ class Interval:
     seconds: float | None  #: how long they took together; ``None`` where the log does not tell
     hits: dict[str, int] = field(default_factory=dict)  #: rule → matches before the last of them
     number: int = 0  #: the line of the last of them in its source
+    rate: float | None = None  #: tokens a second, as the trainer told it with the last of them
 
     @property
     def pace(self) -> float | None:
@@ -41,7 +42,8 @@ class Interval:
         hits = later.hits
         if self.hits:
             hits = {rule: self.hits.get(rule, 0) + hits.get(rule, 0) for rule in {*self.hits, *hits}}
-        return Interval(self.span + later.span, later.step, later.time, seconds, hits, later.number)
+        span, rate = self.span + later.span, later.rate if later.rate is not None else self.rate
+        return Interval(span, later.step, later.time, seconds, hits, later.number, rate)
 
 
 class Timeline:
@@ -95,7 +97,8 @@ class Timeline:
         number = 0
         if line is not None:
             self.source, self.rank, number = line.source, line.rank, line.number
-        self._append(Interval(steps, sample.step, sample.time, seconds, self.open_hits, number))
+        rate = sample.values.get("tokens_per_second")
+        self._append(Interval(steps, sample.step, sample.time, seconds, self.open_hits, number, rate))
         self.open_hits = {}
 
     def _went_back(self, number: int) -> None:
