@@ -59,7 +59,7 @@ def last_run(points: Sequence[Point]) -> Sequence[Point]:
         last = [
             point.loss for point in finite_losses(points[max(0, at - FEW) : at]) if point.loss is not None
         ]
-        if first and last and median(first) > ABOVE_ALL * median(last):
+        if first and last and min(first) > ABOVE_ALL * median(last):
             return points[at:]
     return points
 
