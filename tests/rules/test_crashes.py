@@ -115,6 +115,13 @@ def test_torchs_error_file() -> None:
     assert diagnosed(text[:80]).unknown == [], "a cut file is no exception"
 
 
+def test_a_signal_that_asks_to_end_is_no_crash() -> None:
+    """Ray's processes tell of it with a stack, as of those that end them."""
+    text = "*** {} received at time=1748300290 on cpu 8 ***\nPC: @     0x7a30bba98d71  (unknown)  (unknown)\n"
+    assert diagnosed(text.format("SIGTERM")).verdict == "healthy"
+    assert only(text.format("SIGSEGV")).exception == "SIGSEGV"
+
+
 def test_a_crash_after_the_training_was_complete_is_no_failure() -> None:
     steps = "".join(f"{{'loss': 0.5, 'epoch': {i / 4}}}\n" for i in range(1, 9))
     end = "{'train_runtime': 12.5, 'train_samples_per_second': 4.0, 'train_loss': 0.5, 'epoch': 2.0}\n"

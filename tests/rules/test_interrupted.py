@@ -50,6 +50,22 @@ def diagnosed(known: Catalogue, text: str, *, stalled: bool, ending: str = ENDIN
     return reading.diagnose(ending=ending, stalled=stalled)
 
 
+def test_ctrl_c_is_told_by_helpers_before_the_program_says_so(known: Catalogue) -> None:
+    """W&B's threads lose its process, which the same key ended."""
+    lost = 'Traceback (most recent call last):\n  File "/env/wandb/queue.py", line 8, in get\nEOFError\n'
+    stop = (
+        'Traceback (most recent call last):\n  File "/srv/train.py", line 7, in <module>\nKeyboardInterrupt\n'
+    )
+    reading = RunReading(known)
+    reading.feed(lines_of("step 1/60 loss 2.0\nThread HandlerThread:\n" + lost + lost + stop))
+    found = reading.diagnose()
+    assert (found.verdict, found.primary) == ("healthy", None)
+    assert all(one.message == "" for one in found.unknown)
+    alone = RunReading(known)
+    alone.feed(lines_of("step 1/60 loss 2.0\n" + lost))
+    assert alone.diagnose().verdict == "unknown-failure"
+
+
 @pytest.mark.parametrize("wreckage", [LOST_PEER, UNKNOWN, OOM])
 def test_what_ranks_print_after_ctrl_c_is_not_why_the_run_stood(known: Catalogue, wreckage: str) -> None:
     for second, verdict, rule in ((600, "stalled", "silent-hang-no-error"), (27, "healthy", None)):

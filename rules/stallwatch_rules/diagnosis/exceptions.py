@@ -19,6 +19,7 @@ SURVIVED = 2  #: so many further steps show that an exception did not end the ru
 SURVIVED_LINES = 1000  #: the same, for logs whose steps are not understood
 SURVIVED_BUT_DIED = 10  #: the same where the run is known to have failed: its output may be out of order
 
+AT_ONCE = 60  #: lines within which a stop by hand is told by all that it ends
 SNIPPET_LINES = 5  #: lines after which the exception of code without a file was not the program's own
 
 # Or that a collective ended because the communicator did: the words for why stand behind it, or were cut off.
@@ -151,6 +152,9 @@ def read_exceptions(
             if first.step is None and fatal:
                 first.step = last_step
             late = bool(interrupts) and min(interrupts) < first.mark.index
+            # Ctrl-C reaches helpers and the threads that wait for them before the program says so itself.
+            beside = first.thread or first.exception in _PEER_GONE
+            late = late or (beside and any(0 < at - first.mark.index <= AT_ONCE for at in interrupts))
             late = late or (time is not None and interrupted_at is not None and interrupted_at < time)
             found.unknown.append(Unknown(seen, key, first.mark.index, time, fatal, late))
     found.beside -= main

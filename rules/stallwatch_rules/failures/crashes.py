@@ -17,6 +17,8 @@ MAX_MESSAGE = 1000
 BLOCK_LINES = 80  #: how far the stack under a crash may go on
 STRAY_LINES = 3  #: lines in a row that belong to no stack, after which the block has ended
 
+ASKED = ("SIGTERM", "SIGINT")  #: signals by which a process is asked to end: Ray's tell of each
+
 #: One of these stands in every line with which a crash begins; for a quick look at many lines.
 WORDS = (
     "terminate called",
@@ -149,5 +151,7 @@ def _begun(line: Line, mark: Mark, in_message: bool) -> Raised | None:
             name = parts.get("name") or ("terminate called" if beginning is _PLAIN else "signal")
             raised = Raised(name, (parts.get("m") or "").strip()[:MAX_MESSAGE], line, mark)
             raised.native = True
+            if name in ASKED:
+                raised.kind = "interrupt"
             return raised
     return None
