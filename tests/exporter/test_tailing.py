@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,18 @@ def test_a_small_difference_of_clocks_is_left_alone(run: Any, log: Path) -> None
     append(log, stamped(run.now - 80, 1, 20, 4.0))
     os.utime(log, (run.now + 20, run.now + 20))
     assert clock_shift(FileTailer(log)) == 0.0
+
+
+def test_a_clock_behind_a_lead_is_set_right(run: Any, log: Path) -> None:
+    """Which no list of prefixes knows: the lead is learnt, and so is the time in it."""
+    lines = [f"step {step}/500 loss 0.5" for step in range(1, 20)]
+    told = "2026-11-20 10:00:{at:02} {line}".format
+    text = [*(told(at=at, line=line) for at, line in enumerate(lines)), "Traceback (most recent call last):"]
+    text[-1] = told(at=30, line=text[-1])
+    append(log, "".join(f"worker<7> at {line}\n" for line in text))
+    written = datetime(2026, 11, 20, 18, 0, 30, tzinfo=timezone.utc).timestamp()
+    os.utime(log, (written, written))
+    assert clock_shift(FileTailer(log)) == pytest.approx(8 * 3600, abs=1)
 
 
 def test_what_comes_now_is_news(run: Any, log: Path) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from stallwatch_exporter.files.folds import lead_of
 from stallwatch_exporter.tailing.tail import FileTailer
 from stallwatch_exporter.tailing.tailset import TailSet
 from stallwatch_exporter.watching.agent import Agent
+from stallwatch_rules.lines.leads import Lead
 from stallwatch_rules.lines.rankpaths import rank_of_path
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.records import Diagnosis
@@ -15,6 +17,7 @@ from stallwatch_rules.text.plural import counted
 MOST_BYTES = 512 * 1024 * 1024  #: of all files together; the beginning of longer ones is left out
 _LEAST_BYTES = 4 * 1024 * 1024
 _END = 64 * 1024
+_BEGINNING = 64 * 1024
 _APART = 60.0  # timestamps without a time zone are hours off, slow writers a few seconds
 
 
@@ -44,16 +47,23 @@ def clock_shift(tailer: FileTailer) -> float:
     modified = tailer.modified
     try:
         with tailer.path.open("rb") as file:
+            head = file.read(_BEGINNING)
             file.seek(max(0, file.seek(0, 2) - _END))
             data = file.read(_END)
     except OSError:
         return 0.0
-    reader = LineReader(str(tailer.path))
-    lines = reader.feed(data) + reader.finish()
-    last = next((line.time for line in reversed(lines) if line.time is not None), None)
+    last = _last_time(data, None)
+    if last is None and (lead := lead_of(head)) is not None:
+        last = _last_time(data, lead)
     if modified is None or last is None or abs(modified - last) < _APART:
         return 0.0
     return modified - last
+
+
+def _last_time(data: bytes, lead: Lead | None) -> float | None:
+    reader = LineReader("", lead=lead)
+    lines = reader.feed(data) + reader.finish()
+    return next((line.time for line in reversed(lines) if line.time is not None), None)
 
 
 def summary(agent: Agent, diagnosis: Diagnosis, files: int, left_out: int) -> str:

@@ -1,0 +1,82 @@
+"""What stands before all lines of a run is learnt while they come: live, it is read as its log is later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stallwatch_exporter.files.postmortem import diagnose_paths
+from stallwatch_exporter.watching.readers import LeadLearning, Readers
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.records import Diagnosis
+
+LEADS = (
+    "train-pod-7f9c | ",
+    "sft-7b-worker-0 > ",
+    "[job 4711/train] ",
+    "2026-05-11T08:00:00.123Z stdout: ",
+    "k8s/ns-a/trainer-0: ",
+    "(node03) ",
+    "gpu07: ",
+    "│ ",
+    "job sft pod 3 | ",
+    "[node-2/rank-3] ",
+)
+DEATH = [
+    "Traceback (most recent call last):",
+    '  File "/w/train.py", line 12, in <module>',
+    "    optimizer.load_state_dict(state)",
+    "KeyError: 'param_groups'",
+]
+
+
+def of_a_run(steps: int) -> list[str]:
+    return ["loading the model", *(f"{{'loss': 2.5, 'step': {at}}}" for at in range(1, steps)), *DEATH]
+
+
+def told(found: Diagnosis) -> tuple[Any, ...]:
+    primary = found.primary
+    return (
+        found.verdict,
+        (primary.rule, primary.rank, primary.step, primary.evidence) if primary else None,
+        [(one.exception, one.message, one.count) for one in found.unknown],
+        found.progress.last_step,
+        found.progress.last_loss,
+    )
+
+
+@pytest.mark.parametrize("steps", [12, 400])
+@pytest.mark.parametrize("lead", LEADS)
+def test_a_run_is_diagnosed_live_as_its_log_is_later(
+    run: Any, catalogue: Catalogue, tmp_path: Path, lead: str, steps: int
+) -> None:
+    lines = [lead + line for line in of_a_run(steps)]
+    for at, line in enumerate(lines):
+        run.say(line)
+        if at % 20 == 0:
+            run.wait(1)
+    live = run.end("failed", 1)
+    path = tmp_path / "train.log"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    dead, _ = diagnose_paths([path], catalogue=catalogue)
+    assert told(live) == told(dead)
+    assert live.primary is not None and live.primary.rule == "resume-checkpoint-failed"
+
+
+def test_it_is_decided_once_and_what_a_source_begins_with_is_not_kept_for_ever() -> None:
+    learning = LeadLearning()
+    asked = [learning.take(b"starting\nstep 1 loss 2.5\n" * 8) for _ in range(40)]
+    assert asked == [None] * 40 and not learning._head and not learning._tries
+    assert learning.take(b"pod-1 | Traceback (most recent call last):\n" * 500) is None
+    endless = LeadLearning()
+    assert endless.take(b"x" * 1_000_000) is None and not endless._head and not endless._tries
+
+
+def test_a_log_that_is_begun_anew_keeps_its_lead() -> None:
+    readers = Readers()
+    text = "".join(f"gpu07: {line}\n" for line in of_a_run(20)).encode()
+    assert readers.lines("a.log", text, 1.0, None)[-1].text == DEATH[-1]
+    again = readers.lines("a.log", b"gpu07: step 1 loss 2.5\nplain\n", 2.0, None, fresh=True)
+    assert [line.text for line in again] == ["step 1 loss 2.5", "plain"]
