@@ -32,6 +32,7 @@ class Ending(msgspec.Struct, frozen=True):
     seconds: float = 0.0  #: how long the command ran
     left: list[Left] = []  #: ranks that had ended by themselves, without an error, before the others
     memory: MemoryKnown | None = None  #: what was seen of its memory, where something was killed
+    quiet: float | None = None  #: seconds without a step when somebody asked it to end, where that is known
 
     @property
     def failed(self) -> bool | None:

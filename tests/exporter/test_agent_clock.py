@@ -38,3 +38,14 @@ def test_a_clock_that_is_set_back_does_not_blind_the_agent(run: Any) -> None:
     assert ("finding/cuda-oom/1", "open", "") in run.changes
     assert any(change[0].startswith("stall/") for change in run.changes)
     assert run.kept("agent.json")["updated_at"] == pytest.approx(run.now, abs=1.5)
+
+
+def test_no_incident_is_over_before_it_began(run: Any) -> None:
+    """Of a rank that is gone the present tells, of lines their own time: the one may be far ahead."""
+    run.steps(1, 10)
+    run.say(*OOM)
+    run.wait(5)
+    run.now -= 3600.0
+    run.end("finished", 0)
+    (over,) = [each for each in run.told if each.status == "resolved"]
+    assert over.resolved_at == over.opened_at

@@ -7,6 +7,10 @@ from typing import Any
 import pytest
 from agentcases import OOM
 
+from stallwatch_exporter.files.postmortem import diagnose_paths
+from stallwatch_exporter.incident import Ending
+from stallwatch_rules.pages.catalogue import Catalogue
+
 
 def test_a_healthy_run_says_nothing(run: Any) -> None:
     run.steps(1, 50)
@@ -94,6 +98,27 @@ def test_ctrl_c_among_the_steps_is_told_as_no_more(run: Any) -> None:
     run.steps(1, 30, seconds=8.0)
     run.wait(20)
     assert run.end("interrupted", 130).notes == ["The run was stopped by hand."]
+
+
+@pytest.mark.parametrize(
+    ("before", "note"), [(4.0, "The run was stopped by hand."), (25.0, "25 s after its")]
+)
+def test_what_a_run_does_after_ctrl_c_is_no_wait_before_it(
+    run: Any, catalogue: Catalogue, before: float, note: str
+) -> None:
+    """It saves in silence, and prints nothing of it; its folder tells the same later."""
+    run.steps(1, 30, seconds=1.0)
+    run.wait(before)
+    run.agent.advance.told_to_end(run.now)
+    run.wait(75)
+    ending = run.agent.judged(Ending("interrupted", 130))
+    (told,) = run.agent.end(ending, run.now).notes
+    (kept,) = diagnose_paths([run.folder.path], catalogue=catalogue)[0].notes
+    assert note in told and note in kept
+    run.steps(31, 32)  # it trained on: the next Ctrl-C is another one
+    assert run.agent.judged(ending).quiet is not None
+    run.steps(33, 34)
+    assert run.agent.advance.judged(Ending("interrupted", 130)).quiet is None
 
 
 def test_a_watch_that_is_taken_away_leaves_incidents_open(run: Any) -> None:

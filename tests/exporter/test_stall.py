@@ -204,6 +204,17 @@ def test_where_a_log_tells_of_evaluations_by_their_results_the_next_may_take_lon
     assert max(evaluated(steps, result_only=False) for steps in (9, 10, 11)) < 300.0
 
 
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_threshold_is_the_same_whenever_it_was_asked_for_before(asked: bool) -> None:
+    """A log tells of every tenth step: known when the second line of that comes, whatever came between."""
+    watch = StallWatch(SETTINGS, started=1000.0)
+    for now, phase, step in ((1060.0, "train", 10), (1120.0, "eval", None), (1160.0, "train", 20)):
+        watch.observe(now, phase, step)  # type: ignore[arg-type]
+        if asked:
+            watch.check(now)
+    assert watch.check(1161.0).threshold == 4 * 1800.0
+
+
 def test_a_watch_that_stood_still_blames_nobody() -> None:
     watch, now = training(1.0)
     watch.pause(3600.0)

@@ -157,7 +157,7 @@ def _diagnose(
         failed=known.failed,
         threshold=known.stall.threshold_seconds if known.stall is not None else None,
         stalled=known.stall is not None,
-        waited=known.stall.stalled_seconds if known.stall is not None else None,
+        waited=known.waited,
         ended_at=known.ended_at,
         language=language,
         memory=known.memory,

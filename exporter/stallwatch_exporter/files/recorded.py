@@ -32,6 +32,9 @@ class Recorded(NamedTuple):
     memory: MemoryKnown | None = None
     left: Sequence[Left] = ()
     ended_at: float | None = None  #: Unix seconds
+    waited: float | None = (
+        None  #: seconds without a step, when a stall was seen last or somebody stopped it
+    )
     stall: Incident | None = None  #: that was open when the run, or the watching, ended
     findings: Sequence[Incident] = ()  #: fatal ones that were
     watched: bool = False  #: the agent is at it
@@ -56,12 +59,20 @@ def recorded(paths: Sequence[str | os.PathLike[str]], language: str) -> Recorded
     if info.ending is None:  # the agent was killed, or still watches
         watched = agent_alive(info)
         unheard = None if watched else info.updated_at
-        return Recorded(stall=stall, findings=findings, watched=watched, unheard=unheard)
+        waited = stall.stalled_seconds if stall is not None else None
+        return Recorded(waited=waited, stall=stall, findings=findings, watched=watched, unheard=unheard)
     ending = f"{info.ending.kind}: {detail_in(info.ending, language)}"
     if info.ending.failed is False:
         stall, findings = None, []
     return Recorded(
-        ending, info.ending.failed, info.ending.memory, info.ending.left, info.ended_at, stall, findings
+        ending,
+        info.ending.failed,
+        info.ending.memory,
+        info.ending.left,
+        info.ended_at,
+        stall.stalled_seconds if stall is not None else info.ending.quiet,
+        stall,
+        findings,
     )
 
 

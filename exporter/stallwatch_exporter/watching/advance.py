@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import msgspec
+
+from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_exporter.watching.hookedprogress import HookedProgress
 from stallwatch_exporter.watching.stall import StallWatch
@@ -25,6 +28,7 @@ class Advance:
         self._ranks: dict[int | None, int] = {}
         self._phase: Phase = "init"
         self._told_to_end: tuple[int, int] | None = None  # the attempt and its step, when it was told so
+        self._quiet = 0.0  # seconds without progress then
 
     @property
     def phase(self) -> Phase:
@@ -62,9 +66,17 @@ class Advance:
         That is no stall, as after its last step, unless it stood before. Once it trains on, it is watched as
         before.
         """
-        if self._told_to_end is None and not self._watch.check(now).stalled:
+        state = self._watch.check(now)
+        if self._told_to_end is None and not state.stalled:
             self._told_to_end = self._tracker.attempt, self._tracker.last_step or 0
+            self._quiet = state.seconds
             self.seen(now)
+
+    def judged(self, ending: Ending) -> Ending:
+        """How the command ended: what it did after somebody had asked it to end is no wait of the run's."""
+        if ending.kind == "interrupted" and self._leaving:
+            return msgspec.structs.replace(ending, quiet=self._quiet)
+        return ending
 
     @property
     def _leaving(self) -> bool:

@@ -327,8 +327,8 @@ class Agent:
     # ---- the end
 
     def judged(self, ending: Ending) -> Ending:
-        """How the command ended, with what only we know: who ended it, who had left, who held the memory."""
-        ending = self._hearing.judged(self.response.judged(ending))
+        """How the command ended, with what only we know: who ended it, who had left, who held memory."""
+        ending = self.advance.judged(self._hearing.judged(self.response.judged(ending)))
         with self._guarded("how it ended"):
             return self.memory.told(ending, list(self.last_lines), os.environ)
         return ending

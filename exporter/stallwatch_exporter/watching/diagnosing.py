@@ -71,14 +71,16 @@ class Diagnoser:
         return bare, False
 
     def _diagnosis(self, now: float, state: StallState | None, ending: Ending | None) -> Diagnosis:
-        by_hand = ending is not None and ending.kind == "interrupted"
+        waited = None
+        if ending is not None and ending.kind == "interrupted":
+            waited = ending.quiet if ending.quiet is not None or state is None else state.seconds
         found = self._reading.diagnose(
             ending=f"{ending.kind}: {detail_in(ending, self._language)}" if ending else "",
             failed=ending.failed if ending else None,
             now=now,
             threshold=state.threshold if state is not None else None,
             stalled=state is not None and state.stalled,
-            waited=state.seconds if state is not None and by_hand else None,
+            waited=waited,
             language=self._language,
             memory=ending.memory if ending else self.memory.now(),
             left=self.left,

@@ -114,7 +114,8 @@ class IncidentBook:
             setattr(incident, name, value)
         incident.status = "resolved"
         incident.resolution = resolution
-        incident.resolved_at = incident.updated_at = now
+        # Who opened it may have looked at another clock: that of lines that were not read yet.
+        incident.resolved_at = incident.updated_at = max(now, incident.opened_at)
         self._tell(msgspec.structs.replace(incident))
 
     def fail(self, incident: Incident, now: float, rule: str, **facts: Any) -> None:

@@ -78,8 +78,10 @@ class StallWatch:
         self._stalled = False
         self._phase = phase
         if step is not None:
-            self._stride = max(1, step - self._step) if self._step is not None else 1
-            self._step = step
+            stride = max(1, step - self._step) if self._step is not None else 1
+            if stride != self._stride:
+                self._to_learn.add("train")
+            self._step, self._stride = step, stride
         if phase not in self._thresholds:
             self._to_learn.add(phase)
 
