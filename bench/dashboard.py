@@ -10,6 +10,7 @@ At last the diagnosis of an upload beside ``stallwatch diagnose``.
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import tempfile
 import time
@@ -41,7 +42,7 @@ NAME = f"run-{RUN:03}"
 
 def runs_page(source: Embedded) -> None:
     """The Runs page's work."""
-    table(source.rows(), source.clock(), timezone.utc, SAY)._compute()
+    json.dumps(table(source.rows(), source.clock(), timezone.utc, SAY))
 
 
 def run_page(source: Embedded, begin: float) -> None:

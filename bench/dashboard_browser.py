@@ -32,10 +32,9 @@ _PATIENCE_MS = 120_000
 _AGAIN = 9  #: visits whose median is told
 _LEAVE_MS = 500  #: after a page is there, so that it ends what it still does, and Chromium keeps its scripts
 
-#: The table is drawn on a canvas; what a screen reader finds in that tells that its rows are there.
-_TABLE = """() => [...document.querySelectorAll('[data-testid="stDataFrame"] [role="gridcell"]')]
+_TABLE = """() => [...document.querySelectorAll('.stMain tbody :is(td, th)')]
     .some(cell => cell.textContent.includes('run-'))
-    && !!document.querySelector('[data-testid="stTextInput"] input:enabled')"""
+    && !!document.querySelector('.stMain input:enabled')"""
 _CONTROLS = """() => !!document.querySelector('[data-testid="stSelectbox"] input:enabled')"""
 
 

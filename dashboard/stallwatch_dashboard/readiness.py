@@ -16,7 +16,6 @@ import threading
 
 #: What the first visits of Runs and Run would import, and so wait for.
 WANTED = (
-    "pandas.io.formats.style",
     "PIL.Image",
     "pyarrow.pandas_compat",
     "streamlit.emojis",

@@ -226,8 +226,8 @@ _WORDS: dict[str, tuple[str, str]] = {
     "no_runs_dead": ("A run is already dead? Upload its logs:", "任务已经退出？上传它的日志："),
     "looked_in": ("Looked in {0}", "查找目录：{0}"),
     "open_run": (
-        "Choose a row to open the run: a click, or Shift+Space on it.",
-        "点击一行打开任务；键盘：在该行按 Shift+空格。",
+        "Choose a row to open the run: a click, or Enter on its name.",
+        "点击一行打开任务；键盘：在任务名上按 Enter。",
     ),
     "choose_run": ("Choose a run", "选择任务"),
     "not_yet": (

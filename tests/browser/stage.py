@@ -137,6 +137,17 @@ def choose_row(page: Page, address: str, row: int = 0, *, search: str = "") -> N
     raise AssertionError(f"no click on the table led to {address}; this is {page.url}")
 
 
+def choose_run(page: Page, run: str, *, search: str = "") -> None:
+    """Click on the row of this run in the table of runs."""
+    if search:
+        field = page.get_by_role("searchbox")
+        field.fill(search)
+        field.press("Enter")
+        page.wait_for_url(f"**q={search.replace(' ', '+')}*")
+    page.locator(".runs tbody tr", has=page.get_by_role("link", name=run, exact=True)).click()
+    page.wait_for_url(f"**/run?run={run}")
+
+
 def open_mark(page: Page, text: str) -> None:
     """Click on the name above an incident's band in the charts until its page opens.
 

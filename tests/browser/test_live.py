@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("playwright", reason="playwright is not installed")
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 from scene import HANGING, HANGS, SOURCES, STEADY
-from stage import board, choose_row, open_mark, replayed
+from stage import board, choose_run, open_mark, replayed
 
 
 def step_shown(page, at_least: int = 1) -> int:  # type: ignore[no-untyped-def]
@@ -191,7 +191,7 @@ def test_a_first_run_comes_up_by_itself(stage, watched) -> None:  # type: ignore
     page.goto(stage.url)
     page.get_by_role("heading", name="No runs yet").wait_for()
     stage.run("first", STEADY, floor=600.0)
-    choose_row(page, "**/run?run=first")
+    choose_run(page, "first")
     page.get_by_role("heading", name="Training").wait_for()
 
 
@@ -202,11 +202,11 @@ def test_the_runs_page_leads_to_the_run(scene, watched, source: str, scheme: str
     page.emulate_media(color_scheme=scheme)
     page.goto(scene.urls[source])
     page.get_by_text("Choose a row").wait_for()
-    search = page.get_by_placeholder("Search runs")
-    search.fill("steady")
-    search.press("Enter")
-    page.wait_for_url("**?q=steady")
-    choose_row(page, "**/run?run=steady")
+    choose_run(page, "steady", search="steady")
+    page.get_by_role("heading", name="Training").wait_for()
+    page.go_back()  # one press is one page, as it was left
+    page.wait_for_url("**/?q=steady")
+    page.locator(".runs").get_by_role("link", name="steady").press("Enter")
     page.get_by_role("heading", name="Training").wait_for()
     for _ in range(5):  # a click in the moment in which the page is drawn anew goes nowhere
         page.get_by_text("中文", exact=True).click()
@@ -215,7 +215,7 @@ def test_the_runs_page_leads_to_the_run(scene, watched, source: str, scheme: str
             break
     page.get_by_role("link", name="训练任务").click()
     page.get_by_text("点击一行").wait_for()
-    page.get_by_text("停滞", exact=False).first.wait_for()
-    choose_row(page, f"**/run?run={run}", search=run)
+    page.locator(".runs td", has_text="停滞").first.wait_for()
+    choose_run(page, run, search=run)
     page.get_by_role("heading", name="停滞").wait_for()
     assert watched.outside(scene.urls[source]) == set() and watched.failures == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from streamlit.testing.v1 import AppTest
 
 HOSTILE = "<script>alert(1)</script> **bold** [x](javascript:alert(1)) $x$ :red[y]"
@@ -20,3 +22,13 @@ def page(name: str, **query: str) -> AppTest:
 def texts(app: AppTest, *kinds: str) -> str:
     """What elements of these kinds show."""
     return "\n".join(str(element.value) for kind in kinds for element in app.get(kind))
+
+
+def runs_shown(app: AppTest) -> list[dict[str, str]]:
+    """The rows of the table of runs: each cell by the head of its column."""
+    tables = [json.loads(one.proto.mixed.json or one.proto.json) for one in app.get("bidi_component")]
+    return [
+        {column["title"]: cell for column, cell in zip(told["columns"], row["cells"], strict=True)}
+        for told in tables
+        for row in told["rows"]
+    ]

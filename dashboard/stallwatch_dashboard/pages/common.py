@@ -21,7 +21,7 @@ from stallwatch_exporter.settings import cache_home
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 
 _CHOSEN, _TOLD, _DRAWN = "chosen_language", "told_language", "drawn_page"
-CLICKED = ("open_run", "open_incident")  #: what a click in a fragment leaves for the page to go to
+CLICKED = ("open_incident",)  #: what a click in a fragment leaves for the page to go to
 
 #: Pages in the order of the navigation, with their icons.
 PAGES = {

@@ -1,19 +1,21 @@
-"""The table of runs: numbers below, so that a click on a column sorts by size; words and units on top."""
+"""The table of runs: what its cells show, what they sort by, and where it can be searched."""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import tzinfo
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
-import pandas as pd
 import streamlit as st
 
 from stallwatch_dashboard import formats
 from stallwatch_dashboard.charts.phases import COLOURS
-from stallwatch_dashboard.overview import RunRow
-from stallwatch_dashboard.safetext import cell
+from stallwatch_dashboard.overview import RunRow, State
+from stallwatch_dashboard.safetext import cell, plain
 from stallwatch_dashboard.verdict import rule_name
 from stallwatch_dashboard.words import Say
 
@@ -28,48 +30,161 @@ ICONS = {
     "finished": "✔",
     "stale": "?",
 }
+#: Orders that are offered, by their names in the address. A click on the head of a column gives the others.
+ORDERS = (
+    "urgency",
+    "run",
+    "started",
+    "step_time",
+    "left",
+    "loss",
+    "headroom",
+    "invalidations",
+    "goodput",
+    "lost",
+)
+_FRONTEND = Path(__file__).with_name("runs_frontend")
+_MOST_FOUND = 2000  #: characters of a run that can be searched
 
 
-def table(rows: Sequence[RunRow], now: float, zone: tzinfo | None, say: Say) -> Any:
-    """A pandas ``Styler``: its values sort, its texts are shown."""
-    values = {
-        say("state"): [f"{ICONS[row.state]} {say(row.state)}" for row in rows],
-        say("run"): [cell(row.run) for row in rows],
-        say("open_incidents"): [_incidents(row, say) for row in rows],
-        say("phase"): [_phase(row.phase, say) for row in rows],
-        say("step"): _floats(rows, lambda row: row.step),
-        say("total"): _floats(rows, lambda row: row.total_steps),
-        say("time_left"): _floats(rows, RunRow.seconds_left),
-        say("step_time"): _floats(rows, lambda row: row.step_seconds),
-        say("against_baseline"): _floats(rows, RunRow.pace),
-        say("loss"): _floats(rows, lambda row: row.loss),
-        say("loss_course"): [list(row.losses) for row in rows],
-        say("memory"): _floats(rows, lambda row: row.memory_bytes),
-        say("headroom"): _floats(rows, RunRow.headroom),
-        say("invalidations_a_step"): _floats(rows, RunRow.invalidations_per_step),
-        say("goodput"): _floats(rows, lambda row: row.goodput(now)),
-        say("lost_to_stalls"): _floats(rows, lambda row: row.stalled_seconds),
-        say("started"): _floats(rows, lambda row: row.started_at),
-        say("duration"): _floats(rows, lambda row: row.seconds(now)),
-        say("host"): [cell(row.host) for row in rows],
+@dataclass(frozen=True)
+class Column:
+    """A column of numbers, or of words where no `number` is told. Of numbers the highest comes first."""
+
+    name: str  #: of the word in its head
+    width: int  #: pixels; those up to the invalidations fit into a window of 1,440
+    order: str = ""  #: in the address; nothing can be sorted by a column without
+    number: Callable[[RunRow, float], float | None] | None = None
+    shown: Callable[[float], str] = formats.number
+    rising: bool = False  #: the lowest comes first
+    help: str = ""
+    long: bool = False  #: may be wider than its column
+
+
+COLUMNS = (
+    Column("state", 96, "urgency", rising=True),
+    Column("run", 160, "run", rising=True, long=True),
+    Column("open_incidents", 150, "incident", rising=True, long=True),
+    Column("phase", 84, "phase", rising=True, long=True),
+    Column("step", 72, "step", lambda row, _now: row.step, formats.integer),
+    Column("total", 76, "total", lambda row, _now: row.total_steps, formats.integer),
+    Column("time_left", 96, "left", lambda row, _now: row.seconds_left(), formats.seconds),
+    Column("step_time", 84, "seconds", lambda row, _now: row.step_seconds, formats.seconds),
+    Column(
+        "against_baseline",
+        88,
+        "step_time",
+        lambda row, _now: row.pace(),
+        lambda pace: f"× {pace:.2f}",
+        help="help_baseline",
+    ),
+    Column("loss", 72, "loss", lambda row, _now: row.loss),
+    Column("loss_course", 94),
+    Column("memory", 84, "memory", lambda row, _now: row.memory_bytes, formats.byte_size),
+    Column(
+        "headroom",
+        88,
+        "headroom",
+        lambda row, _now: row.headroom(),
+        formats.byte_size,
+        rising=True,
+        help="help_headroom",
+    ),
+    Column("invalidations_a_step", 100, "invalidations", lambda row, _now: row.invalidations_per_step()),
+    Column(
+        "goodput",
+        80,
+        "goodput",
+        lambda row, now: row.goodput(now),
+        lambda share: f"{share * 100:.0f} %",
+        rising=True,
+        help="help_goodput",
+    ),
+    Column(
+        "lost_to_stalls",
+        104,
+        "lost",
+        lambda row, _now: row.stalled_seconds,
+        lambda seconds: formats.seconds(seconds or None),
+        help="help_lost",
+    ),
+    Column("started", 144, "started", lambda row, _now: row.started_at),
+    Column("duration", 96, "duration", lambda row, now: row.seconds(now), formats.seconds),
+    Column("host", 140, "host", rising=True, long=True),
+)
+
+
+def draw_table(told: dict[str, Any], *, key: str) -> None:
+    """Draw what `table` told; the same `key` keeps the table, and what its reader chose."""
+    html, css, js = _sources()
+    # Named anew each time: Streamlit's tests have another registry of components for each page (1.58).
+    draw = st.components.v2.component("stallwatch_runs", html=html, css=css, js=js, isolate_styles=False)
+    draw(data=told, key=key)
+
+
+def table(
+    rows: Sequence[RunRow], now: float, zone: tzinfo | None, say: Say, language: str = "en"
+) -> dict[str, Any]:
+    """For the browser, which searches and sorts: `rows` come with those first that need someone.
+
+    Everything in it is shown as text, except `key`, which leads to the run.
+    """
+    return {
+        "language": language,
+        "words": {
+            "runs": say("runs"),
+            "search": say("find_run"),
+            "order": say("order"),
+            "state": say("state"),
+            "shown": say("runs_shown", "{0}", "{1}"),
+            "none": say("no_run_fits"),
+            "hint": say("open_run"),
+        },
+        "states": [{"name": name, "icon": ICONS[name], "word": say(name)} for name in get_args(State)],
+        "orders": [(name, say("ordered_by", say(f"order_{name}"))) for name in ORDERS],
+        "columns": [_column(column, say) for column in COLUMNS],
+        "rows": [_row(row, now, zone, say) for row in rows],
     }
-    frame = pd.DataFrame(values)
-    shown: Mapping[str, Callable[[float], str]] = {
-        say("step"): formats.integer,
-        say("total"): formats.integer,
-        say("time_left"): formats.seconds,
-        say("step_time"): formats.seconds,
-        say("against_baseline"): _times,
-        say("loss"): formats.number,
-        say("memory"): formats.byte_size,
-        say("headroom"): formats.byte_size,
-        say("invalidations_a_step"): formats.number,
-        say("goodput"): _percent,
-        say("lost_to_stalls"): _lost,
-        say("started"): lambda time: formats.clock(time, zone, now),
-        say("duration"): formats.seconds,
+
+
+def _column(column: Column, say: Say) -> dict[str, Any]:
+    return {
+        "title": say(column.name),
+        "width": column.width,
+        "order": column.order,
+        "number": column.number is not None,
+        "rising": column.rising,
+        "help": say(column.help) if column.help else "",
+        "long": column.long,
+        "course": column.name == "loss_course",
     }
-    return frame.style.format({name: _or_nothing(how) for name, how in shown.items()})
+
+
+def _row(row: RunRow, now: float, zone: tzinfo | None, say: Say) -> dict[str, Any]:
+    numbers = [None if column.number is None else column.number(row, now) for column in COLUMNS]
+    words = {
+        "state": f"{ICONS[row.state]} {say(row.state)}",
+        "run": cell(row.run),
+        "open_incidents": _incidents(row, say),
+        "phase": _phase(row.phase, say),
+        "loss_course": _course(row.losses),
+        "started": formats.clock(row.started_at, zone, now),
+        "host": cell(row.host),
+    }
+    return {
+        "key": row.run,
+        "state": row.state,
+        "cells": [
+            words[column.name] if column.name in words else _shown(column, value)
+            for column, value in zip(COLUMNS, numbers, strict=True)
+        ],
+        "values": [None if value is None or not math.isfinite(value) else value for value in numbers],
+        "found": plain(" ".join(_searched(row)), _MOST_FOUND),
+    }
+
+
+def _shown(column: Column, value: float | None) -> str:
+    return formats.NOTHING if value is None else column.shown(value)
 
 
 def _incidents(row: RunRow, say: Say) -> str:
@@ -83,66 +198,24 @@ def _phase(phase: str, say: Say) -> str:
     return say(f"phase_{phase}") if phase in COLOURS else cell(phase) or formats.NOTHING
 
 
-#: Pixels of each column, in the table's order: those up to the invalidations fit into a window of
-#: 1,440 (whose table is 1,344 wide, 33 of it for the boxes that choose a row); the others are a scroll away.
-_WIDTHS = {
-    "state": 100,
-    "run": 160,
-    "open_incidents": 150,
-    "phase": 84,
-    "step": 72,
-    "total": 76,
-    "time_left": 88,
-    "step_time": 80,
-    "against_baseline": 84,
-    "loss": 68,
-    "loss_course": 90,
-    "memory": 80,
-    "headroom": 80,
-    "invalidations_a_step": 96,
-    "goodput": 72,
-    "lost_to_stalls": 96,
-    "started": 140,
-    "duration": 96,
-    "host": 140,
-}
-_HELP = {
-    "against_baseline": "help_baseline",
-    "headroom": "help_headroom",
-    "goodput": "help_goodput",
-    "lost_to_stalls": "help_lost",
-}
+def _course(values: Sequence[float]) -> str:
+    """Heights in percent between the lowest of the `values` and the highest."""
+    if not values:
+        return ""
+    low, high = min(values), max(values)
+    return " ".join(str(round(100 * (value - low) / (high - low)) if high > low else 50) for value in values)
 
 
-def columns(say: Say) -> dict[str, Any]:
-    """What Streamlit must know of the columns."""
-    config = st.column_config
-    found = {}
-    for name, width in _WIDTHS.items():
-        if name == "loss_course":
-            found[say(name)] = config.LineChartColumn(width=width)
-        elif name in _HELP:
-            found[say(name)] = config.NumberColumn(width=width, help=say(_HELP[name]))
-        else:
-            found[say(name)] = config.Column(width=width, pinned=name in ("state", "run") or None)
-    return found
+def _searched(row: RunRow) -> tuple[str, ...]:
+    """Names, where it runs, what was typed, what is wrong."""
+    rules = (incident.rule for incident in row.open_incidents)
+    return (row.run, row.host, row.phase, row.cause, *rules, *row.command)
 
 
-def _floats(rows: Sequence[RunRow], number: Callable[[RunRow], float | None]) -> list[float]:
-    return [float("nan") if (value := number(row)) is None else float(value) for row in rows]
-
-
-def _or_nothing(how: Callable[[float], str]) -> Callable[[Any], str]:
-    return lambda value: formats.NOTHING if math.isnan(value) else how(value)
-
-
-def _times(factor: float) -> str:
-    return f"× {factor:.2f}"
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.0f} %"
-
-
-def _lost(seconds: float) -> str:
-    return formats.NOTHING if seconds == 0 else formats.seconds(seconds)
+@functools.cache
+def _sources() -> tuple[str, str, str]:
+    """HTML, CSS and JavaScript of the table: constant text, no data ever enters it."""
+    html, css, js = (
+        (_FRONTEND / name).read_text(encoding="utf-8") for name in ("runs.html", "runs.css", "runs.js")
+    )
+    return html, css, js

@@ -1,0 +1,304 @@
+// The table of runs: search, states and order are answered here, at once, and kept in the address. All that is
+// not ours is set as text. The server gives new rows every two seconds; rows are known by their runs, so what
+// the reader looks at, scrolled to or has the focus on stays.
+
+const SVG = "http://www.w3.org/2000/svg";
+const MOST_SEARCH = 200;
+const tables = new WeakMap(); // by the element that Streamlit gives us
+
+export default function ({ data, parentElement }) {
+  let table = tables.get(parentElement);
+  if (!table || !table.root.isConnected) {
+    table = new Table(parentElement.querySelector(".runs"));
+    tables.set(parentElement, table);
+  }
+  table.show(data);
+}
+
+class Table {
+  constructor(root) {
+    const find = (selector) => root.querySelector(selector);
+    Object.assign(this, { root, search: find("input"), order: find("select"), states: find(".runs-states") });
+    Object.assign(this, { summary: find(".runs-summary"), told: find(".runs-told"), none: find(".runs-none") });
+    Object.assign(this, { scroll: find(".runs-scroll"), widths: find("colgroup"), hint: find(".runs-hint") });
+    Object.assign(this, { head: find("thead tr"), body: find("tbody") });
+    this.rows = new Map(); // [row, its cells, what they show] by run
+    this.language = null;
+    this.search.maxLength = MOST_SEARCH;
+    this.search.addEventListener("input", () => this.choose({ q: this.search.value }, false));
+    this.search.addEventListener("change", () => this.toAddress());
+    this.order.addEventListener("change", () => this.choose({ sort: this.order.value }));
+    this.body.addEventListener("click", (event) => this.click(event));
+    this.body.addEventListener("keydown", (event) => this.key(event));
+    const { pathname } = location;
+    const back = () => {
+      if (!root.isConnected) window.removeEventListener("popstate", back); // another page is shown by now
+      else if (this.data && location.pathname === pathname) this.fromAddress();
+    };
+    window.addEventListener("popstate", back);
+  }
+
+  show(data) {
+    this.data = data;
+    if (this.language !== data.language) this.label();
+    if (this.chosen) this.draw();
+    else this.fromAddress();
+  }
+
+  // What is fixed, in the reader's language.
+  label() {
+    const { words, columns, states } = this.data;
+    this.language = this.data.language;
+    this.search.placeholder = words.search;
+    this.search.setAttribute("aria-label", words.search);
+    this.order.setAttribute("aria-label", words.order);
+    this.states.setAttribute("aria-label", words.state);
+    this.scroll.setAttribute("aria-label", words.runs);
+    this.none.textContent = words.none;
+    this.hint.textContent = words.hint;
+    this.states.replaceChildren(
+      ...states.map(({ name, icon, word }) => {
+        const button = made("button", `${icon} ${word}`);
+        button.type = "button";
+        button.addEventListener("click", () => {
+          const on = new Set(this.chosen.state);
+          if (!on.delete(name)) on.add(name);
+          this.choose({ state: states.map((one) => one.name).filter((one) => on.has(one)) });
+        });
+        return button;
+      }),
+    );
+    this.widths.replaceChildren(
+      ...columns.map(({ width }) => {
+        const column = made("col");
+        column.style.width = `${width}px`;
+        return column;
+      }),
+    );
+    const table = this.body.parentElement;
+    table.style.minWidth = `${columns.reduce((sum, { width }) => sum + width, 0)}px`;
+    table.style.setProperty("--runs-first", `${columns[0].width}px`);
+    this.head.replaceChildren(
+      ...columns.map((column) => {
+        const cell = made("th", column.order ? "" : column.title);
+        cell.scope = "col";
+        cell.classList.toggle("runs-number", column.number);
+        if (!column.order) return cell;
+        const button = made("button", column.title);
+        button.type = "button";
+        if (column.help) button.title = column.help;
+        button.addEventListener("click", () => {
+          const { order } = column;
+          this.choose({ sort: this.chosen.sort === order ? `-${order}` : order });
+        });
+        cell.append(button);
+        return cell;
+      }),
+    );
+    this.rows.clear();
+    this.body.replaceChildren();
+  }
+
+  // What the address says. What it says amiss is passed over: no link breaks the page.
+  fromAddress() {
+    const asked = new URLSearchParams(location.search);
+    const named = (asked.get("state") || "").split(",");
+    const sort = asked.get("sort") || "";
+    this.chosen = {
+      state: this.data.states.map(({ name }) => name).filter((name) => named.includes(name)),
+      q: (asked.get("q") || "").slice(0, MOST_SEARCH),
+      sort: this.column(sort) ? sort : this.data.columns[0].order,
+    };
+    this.search.value = this.chosen.q;
+    this.draw();
+  }
+
+  choose(changed, kept = true) {
+    Object.assign(this.chosen, changed);
+    if (kept) this.toAddress();
+    this.draw();
+    if (this.told.textContent !== this.summary.textContent) this.told.textContent = this.summary.textContent;
+  }
+
+  // Each choice is a step back; of a search, the words that the reader stayed with.
+  toAddress() {
+    const asked = new URLSearchParams(location.search);
+    const { state, q, sort } = this.chosen;
+    const told = { state: state.join(","), q: q.trim(), sort: sort === this.data.columns[0].order ? "" : sort };
+    for (const [name, text] of Object.entries(told)) {
+      if (text) asked.set(name, text);
+      else asked.delete(name);
+    }
+    const query = asked.toString();
+    if (query !== new URLSearchParams(location.search).toString())
+      history.pushState({}, "", location.pathname + (query && `?${query}`) + location.hash);
+  }
+
+  column(sort) {
+    return this.data.columns.find(({ order }) => order && order === sort.replace(/^-/, ""));
+  }
+
+  // The rows that fit, in the order asked for. They come with those first that need someone.
+  fitting() {
+    const { state, q } = this.chosen;
+    const words = q.toLowerCase().split(/\s+/).filter(Boolean);
+    return this.data.rows.filter((row) => {
+      if (state.length && !state.includes(row.state)) return false;
+      const found = row.found.toLowerCase();
+      return words.every((word) => found.includes(word));
+    });
+  }
+
+  sorted(rows) {
+    const column = this.column(this.chosen.sort);
+    const place = this.data.columns.indexOf(column);
+    const back = this.chosen.sort.startsWith("-");
+    if (place === 0) return back ? rows.reverse() : rows;
+    const value = (row) => (column.number ? row.values[place] : row.cells[place] || null);
+    const words = new Intl.Collator(this.language, { numeric: true });
+    const sign = column.rising === back ? -1 : 1;
+    return rows.sort((one, other) => {
+      const [a, b] = [value(one), value(other)];
+      if (a === null || b === null) return (a === null) - (b === null); // without it: last, both ways
+      return sign * (column.number ? a - b : words.compare(a, b));
+    });
+  }
+
+  draw() {
+    const { data, chosen } = this;
+    this.states.childNodes.forEach((button, index) => {
+      button.setAttribute("aria-pressed", chosen.state.includes(data.states[index].name));
+    });
+    this.drawOrder();
+    const rows = this.sorted(this.fitting());
+    this.count(rows.length);
+    this.none.hidden = rows.length > 0;
+    this.scroll.hidden = this.hint.hidden = !rows.length;
+    this.drawRows(rows);
+  }
+
+  drawOrder() {
+    const { data, chosen } = this;
+    const column = this.column(chosen.sort);
+    const named = data.orders.some(([name]) => name === chosen.sort);
+    const up = column.rising !== chosen.sort.startsWith("-");
+    const orders = named ? data.orders : [...data.orders, [chosen.sort, `${column.title} ${up ? "↑" : "↓"}`]];
+    const told = JSON.stringify(orders);
+    if (this.orders !== told) {
+      this.orders = told;
+      this.order.replaceChildren(
+        ...orders.map(([name, title]) => {
+          const option = made("option", title);
+          option.value = name;
+          return option;
+        }),
+      );
+    }
+    this.order.value = chosen.sort;
+    this.head.childNodes.forEach((cell, index) => {
+      if (data.columns[index] !== column) cell.removeAttribute("aria-sort");
+      else cell.setAttribute("aria-sort", up ? "ascending" : "descending");
+    });
+  }
+
+  // How many runs are in which state, and how many of them are shown.
+  count(shown) {
+    const { states, rows, words } = this.data;
+    const told = states
+      .map(({ name, icon, word }) => [icon, rows.filter((row) => row.state === name).length, word])
+      .filter(([, count]) => count)
+      .map((parts) => parts.join(" "));
+    if (shown !== rows.length) told.unshift(words.shown.replace("{0}", shown).replace("{1}", rows.length));
+    const text = told.join(" · ");
+    if (this.summary.textContent !== text) this.summary.textContent = text;
+  }
+
+  drawRows(rows) {
+    const focused = this.body.contains(document.activeElement) ? document.activeElement : null;
+    const { scrollTop } = this.scroll;
+    const keep = new Set(rows.map(({ key }) => key));
+    for (const [key, { line }] of this.rows) {
+      if (keep.has(key)) continue;
+      line.remove();
+      this.rows.delete(key);
+    }
+    rows.forEach((row, index) => {
+      let known = this.rows.get(row.key);
+      if (!known) this.rows.set(row.key, (known = this.add(row.key)));
+      this.fill(known, row);
+      const there = this.body.children[index];
+      if (there !== known.line) this.body.insertBefore(known.line, there || null);
+    });
+    if (focused && focused.isConnected && document.activeElement !== focused)
+      focused.focus({ preventScroll: true }); // its row was moved
+    this.scroll.scrollTop = scrollTop;
+  }
+
+  add(key) {
+    const line = made("tr");
+    const cells = this.data.columns.map(({ number }, place) => {
+      const cell = made(place === 1 ? "th" : "td");
+      cell.classList.toggle("runs-number", number);
+      line.append(cell);
+      return cell;
+    });
+    cells[1].scope = "row";
+    const link = made("a");
+    link.href = `run?${new URLSearchParams({ run: key })}`;
+    cells[1].append(link);
+    cells[1] = link;
+    return { line, cells, shown: [] };
+  }
+
+  fill({ cells, shown }, row) {
+    cells.forEach((cell, place) => {
+      const text = row.cells[place];
+      if (shown[place] === text) return;
+      shown[place] = text;
+      if (this.data.columns[place].course) drawCourse(cell, text);
+      else cell.textContent = text;
+      if (this.data.columns[place].long) cell.title = text;
+    });
+  }
+
+  // A row opens its run. Streamlit goes to the page of an address as if the reader had come back to it.
+  click(event) {
+    const row = event.target.closest("tr");
+    const link = row && row.querySelector("a");
+    if (!link || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+    event.preventDefault();
+    if (String(getSelection()) && !event.target.closest("a")) return; // text was marked, to be copied
+    this.toAddress();
+    history.pushState({}, "", link.href);
+    dispatchEvent(new PopStateEvent("popstate", { state: {} }));
+  }
+
+  key(event) {
+    const to = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" }[event.key];
+    const row = to && event.target.closest("tr")[to];
+    if (!row) return;
+    event.preventDefault();
+    row.querySelector("a").focus();
+  }
+}
+
+// Heights in percent, from the first value to the last one.
+function drawCourse(cell, text) {
+  const heights = text.split(" ");
+  if (heights.length < 2) return cell.replaceChildren();
+  const line = document.createElementNS(SVG, "polyline");
+  line.setAttribute("points", heights.map((height, index) => `${index},${100 - height}`).join(" "));
+  line.setAttribute("vector-effect", "non-scaling-stroke");
+  const drawing = document.createElementNS(SVG, "svg");
+  drawing.setAttribute("viewBox", `0 -4 ${heights.length - 1} 108`);
+  drawing.setAttribute("preserveAspectRatio", "none");
+  drawing.setAttribute("aria-hidden", "true");
+  drawing.append(line);
+  return cell.replaceChildren(drawing);
+}
+
+function made(tag, text = "") {
+  const element = document.createElement(tag);
+  element.textContent = text;
+  return element;
+}

@@ -1,0 +1,183 @@
+"""The table of runs alone in Chromium, with no page around it: search, states, orders, and updates."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("playwright", reason="playwright is not installed")
+from playwright.sync_api import expect
+
+import stallwatch_dashboard.pages.runs_table as runs_table
+from stallwatch_dashboard.overview import RunRow
+from stallwatch_dashboard.words import speaker
+
+NOW = 1000.0
+HOST = "http://runs.test"
+HOSTILE = "<img src=x onerror=alert(1)> **a** \u202e&run=b#?"
+ROWS = [
+    RunRow("slow", "degraded", "node2", ("torchrun", "sft.py"), 50, 100, 2.0, 4.0, 1.0, started_at=10.0),
+    RunRow("Fast", "training", "node1", ("torchrun", "dpo.py"), 50, 1000, 0.5, 1.0, 1.0, started_at=20.0),
+    RunRow("new", "starting", "node1", started_at=30.0),
+]
+
+_PAGE = """<!doctype html><meta charset=utf-8><style>CSS</style><main>HTML</main><script type=module>
+import draw from "./runs.js";
+window.show = data => draw({ data, parentElement: document.querySelector("main") });
+</script>"""
+
+
+@pytest.fixture
+def page(watched):  # type: ignore[no-untyped-def]
+    """A page that draws the table of what it is told by `show`."""
+    html, css, js = runs_table._sources()
+    whole = _PAGE.replace("CSS", css).replace("HTML", html)
+
+    def serve(route) -> None:  # type: ignore[no-untyped-def]
+        if route.request.url.endswith("runs.js"):
+            route.fulfill(body=js, content_type="text/javascript")
+        else:
+            route.fulfill(body=whole, content_type="text/html")
+
+    watched.page.route(f"{HOST}/**", serve)
+    yield watched.page
+    assert watched.failures == [] and watched.dialogs == []
+
+
+def show(page, rows: list[RunRow], language: str = "en") -> None:  # type: ignore[no-untyped-def]
+    told: dict[str, Any] = runs_table.table(rows, NOW, None, speaker(language), language)
+    page.wait_for_function("() => window.show")
+    page.evaluate("text => window.show(JSON.parse(text))", json.dumps(told))
+
+
+def opened(page, query: str = "", rows: list[RunRow] = ROWS) -> None:  # type: ignore[no-untyped-def]
+    page.goto(f"{HOST}/{query}")
+    show(page, rows)
+
+
+def names(page) -> list[str]:  # type: ignore[no-untyped-def]
+    return page.locator("tbody a").all_text_contents()  # type: ignore[no-any-return]
+
+
+def test_a_search_finds_all_its_words_anywhere_and_at_once(page) -> None:  # type: ignore[no-untyped-def]
+    opened(page)
+    search = page.get_by_role("searchbox", name="Search runs, hosts, commands, incidents")
+    assert names(page) == ["slow", "Fast", "new"]
+    search.fill("NODE1 dpo")
+    assert names(page) == ["Fast"] and page.url == f"{HOST}/"
+    expect(page.get_by_role("status")).to_have_text(
+        "1 of 3 runs · ◌ 1 starting · ▶ 1 training · ▼ 1 degraded"
+    )
+    show(page, ROWS)  # what comes in meanwhile changes nothing of it
+    assert names(page) == ["Fast"] and search.input_value() == "NODE1 dpo"
+    search.press("Enter")
+    assert page.url == f"{HOST}/?q=NODE1+dpo"
+    search.fill("node1 sft")
+    assert names(page) == [] and not page.get_by_role("table").is_visible()
+    expect(page.get_by_text("No run fits")).to_be_visible()
+
+
+def test_states_are_alternatives_and_each_choice_is_a_step_back(page) -> None:  # type: ignore[no-untyped-def]
+    opened(page, "?lang=en")
+    page.get_by_role("button", name="starting").click()
+    page.get_by_role("button", name="degraded").click()
+    assert names(page) == ["slow", "new"]
+    assert page.url == f"{HOST}/?lang=en&state=starting%2Cdegraded"
+    expect(page.get_by_role("button", name="degraded")).to_have_attribute("aria-pressed", "true")
+    page.get_by_role("button", name="starting").click()
+    assert names(page) == ["slow"]
+    for before in (["slow", "new"], ["new"], ["slow", "Fast", "new"]):
+        page.go_back()
+        expect(page.locator("tbody a")).to_have_text(before)
+    assert page.url == f"{HOST}/?lang=en"
+
+
+def test_orders_and_the_heads_of_columns(page) -> None:  # type: ignore[no-untyped-def]
+    opened(page)
+    orders = {
+        "run": ["Fast", "new", "slow"],
+        "started": ["new", "Fast", "slow"],
+        "step_time": ["slow", "Fast", "new"],
+        "left": ["Fast", "slow", "new"],
+        "loss": ["slow", "Fast", "new"],
+    }
+    for order, expected in orders.items():
+        page.get_by_role("combobox").select_option(order)
+        assert (order, names(page), page.url) == (order, expected, f"{HOST}/?sort={order}")
+    head = page.get_by_role("columnheader", name="Step time", exact=True)
+    head.get_by_role("button").click()
+    assert names(page) == ["slow", "Fast", "new"] and page.url == f"{HOST}/?sort=seconds"
+    expect(head).to_have_attribute("aria-sort", "descending")
+    head.get_by_role("button").click()
+    assert names(page) == ["Fast", "slow", "new"] and page.url == f"{HOST}/?sort=-seconds"  # without it: last
+    expect(head).to_have_attribute("aria-sort", "ascending")
+    expect(page.get_by_role("combobox").locator("option:checked")).to_have_text("Step time ↑")
+    page.get_by_role("combobox").select_option("urgency")
+    assert names(page) == ["slow", "Fast", "new"] and page.url == f"{HOST}/"
+
+
+def test_every_order_that_an_address_can_say_draws_all_runs(page) -> None:  # type: ignore[no-untyped-def]
+    opened(page)
+    for column in runs_table.COLUMNS:
+        if column.order:
+            page.evaluate(
+                """query => {
+                    history.replaceState({}, '', query);
+                    dispatchEvent(new PopStateEvent('popstate'));
+                }""",
+                f"?sort=-{column.order}&state=degraded,training,starting",
+            )
+            assert sorted(names(page)) == ["Fast", "new", "slow"], column.order
+            expect(page.locator("[aria-sort]")).to_have_count(1)
+
+
+def test_an_address_that_says_nonsense_shows_everything(page) -> None:  # type: ignore[no-untyped-def]
+    opened(page, "?state=on-fire,&sort=<script>&q=")
+    assert names(page) == ["slow", "Fast", "new"]
+    opened(page, f"?q={'x' * 5000}")
+    assert names(page) == [] and len(page.get_by_role("searchbox").input_value()) == 200
+
+
+def test_a_row_leads_to_its_run_whatever_its_name_is(page) -> None:  # type: ignore[no-untyped-def]
+    opened(page, "?q=img", [replace(ROWS[0], run=HOSTILE, phase=HOSTILE, host=HOSTILE), *ROWS])
+    page.evaluate("addEventListener('popstate', () => { window.gone = location.href; })")
+    page.locator("tbody td").nth(1).click()
+    assert page.evaluate("new URLSearchParams(location.search).get('run')") == HOSTILE
+    assert page.evaluate("window.gone") == page.url and "/run?run=" in page.url
+    assert page.locator("img").count() == 0 and "\u202e" not in page.locator("main").inner_text()
+    page.go_back()
+    expect(page.locator("tbody a")).to_have_count(1)
+
+
+def test_updates_keep_the_nodes_the_focus_and_the_place(page) -> None:  # type: ignore[no-untyped-def]
+    many = [RunRow(f"r{n:03}", "training", step=n, loss=n / 7, losses=(1.0, n / 7)) for n in range(300)]
+    opened(page, "", many)
+    page.evaluate(
+        """() => {
+            window.lines = new Map([...document.querySelectorAll('tbody tr')]
+                .map(line => [line.querySelector('a').textContent, line]));
+            document.querySelector('.runs-scroll').scrollTop = 3000;
+            window.lines.get('r090').querySelector('a').focus({ preventScroll: true });
+        }"""
+    )
+    later = [replace(row, step=(row.step or 0) + 1) for row in many if row.run != "r001"]
+    later.insert(40, later.pop(89))  # more urgent by now
+    show(page, later)
+    kept = page.evaluate(
+        """() => ({
+            same: [...document.querySelectorAll('tbody tr')]
+                .every(line => window.lines.get(line.querySelector('a').textContent) === line),
+            focus: document.activeElement.textContent,
+            top: document.querySelector('.runs-scroll').scrollTop,
+            place: [...document.querySelectorAll('tbody a')].findIndex(link => link.textContent === 'r090'),
+        })"""
+    )
+    assert kept == {"same": True, "focus": "r090", "top": 3000, "place": 40}
+    assert page.locator("tbody tr").nth(0).locator("td").nth(3).text_content() == "1"
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.textContent") == later[41].run
+    show(page, later, "zh")  # the other language: new heads, the same runs
+    assert page.locator("tbody td").first.text_content() == "▶ 训练中" and len(names(page)) == 299

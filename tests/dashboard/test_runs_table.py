@@ -1,0 +1,65 @@
+"""What the table of runs is told: words, what they sort by, where they can be searched."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+from stallwatch_dashboard import formats
+from stallwatch_dashboard.overview import RunRow
+from stallwatch_dashboard.pages.runs_table import COLUMNS, ORDERS, table
+from stallwatch_dashboard.words import speaker
+from stallwatch_exporter.incident import Incident
+
+NOW = 1000.0
+
+
+def told(row: RunRow) -> dict[str, tuple[str, float | None]]:
+    """By the name of its column, what a cell of this run shows and what it sorts by."""
+    whole = table([row], NOW, None, speaker("en"))
+    json.dumps(whole, allow_nan=False)  # a browser reads no NaN
+    (shown,) = whole["rows"]
+    return {
+        column.name: both
+        for column, both in zip(COLUMNS, zip(shown["cells"], shown["values"], strict=True), strict=True)
+    }
+
+
+def found(row: RunRow) -> Any:
+    return table([row], NOW, None, speaker("en"))["rows"][0]["found"]
+
+
+def test_each_order_is_that_of_one_column() -> None:
+    orders = [column.order for column in COLUMNS if column.order]
+    assert len(set(orders)) == len(orders) and set(ORDERS) <= set(orders)
+
+
+def test_a_run_that_told_nothing_yet_has_a_dash_in_each_column_of_numbers() -> None:
+    cells = told(RunRow("new", "starting"))
+    numbers = {column.name for column in COLUMNS if column.number}
+    assert {cells[name] for name in numbers} == {(formats.NOTHING, None)}
+    assert cells["state"] == ("◌ starting", None) and cells["loss_course"] == ("", None)
+
+
+def test_numbers_are_told_in_words_and_sort_by_their_size() -> None:
+    row = RunRow("r", "training", step=50, total_steps=1000, step_seconds=2.0, baseline_seconds=1.0)
+    cells = told(row)
+    assert cells["total"] == ("1,000", 1000) and cells["against_baseline"] == ("× 2.00", 2.0)
+    assert cells["time_left"] == ("31 min 40 s", 1900.0)
+    assert told(RunRow("r", "training", loss=math.nan))["loss"] == ("NaN", None)
+    assert told(RunRow("r", "training", stalled_seconds=0.0))["lost_to_stalls"] == (formats.NOTHING, 0.0)
+
+
+def test_the_course_of_the_loss_is_told_in_percent_of_its_height() -> None:
+    assert told(RunRow("r", "training", losses=(3.0, 1.0, 1.5)))["loss_course"][0] == "100 0 25"
+    assert told(RunRow("r", "training", losses=(2.0, 2.0)))["loss_course"][0] == "50 50"
+
+
+def test_names_hosts_commands_and_open_incidents_can_be_searched(
+    make_incident: Callable[..., Incident],
+) -> None:
+    row = RunRow("r7", "stalled", "node2", ("torchrun", "sft.py"), open_incidents=(make_incident(),))
+    assert found(row).split() == ["r7", "node2", "silent-hang-no-error", "torchrun", "sft.py"]
+    assert len(found(RunRow("r", "training", command=("long ",) * 5000))) == 2000
