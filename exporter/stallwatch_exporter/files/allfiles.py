@@ -180,7 +180,10 @@ def _processes(count: int, pages: Pages, board: Board, engines: Engines | None =
             initializer=begin_forked,
             initargs=(pages.digest, engines, board),
         )
-        pool.submit(os.getpid)  # it forks with the first job: before who is told of progress starts a thread
+        with contextlib.suppress(OSError):  # no process can be started: then all is read here
+            pool.submit(
+                os.getpid
+            )  # it forks with the first job: before somebody starts a thread to tell of progress
     try:
         yield pool
     except BaseException:

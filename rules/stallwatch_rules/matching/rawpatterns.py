@@ -7,6 +7,7 @@ elsewhere too. Whoever reads the line decides.
 
 from __future__ import annotations
 
+import functools
 import re
 
 from stallwatch_rules.pages.patterns import widened
@@ -21,6 +22,7 @@ _TOKEN = re.compile(
 _CROSSING = re.compile(r"\[\^|\\[sWDPp]|\[[^\]]*\\[sWD]|(?<!\\)\.|\(\?i\)")
 
 
+@functools.lru_cache(maxsize=8192)  # a start asks for each of them several times
 def raw_form(pattern: str) -> str:
     """The pattern to look for in raw bytes."""
     return _TOKEN.sub(_freed, widened(pattern))

@@ -119,6 +119,9 @@ _TAIL = re.compile(r"(?P<atom>\\[dwSD]|\[(?:\\.|[^\]\\])+\]|(?<!\\)\.)(?P<repeat
 COUNTED = 16  #: the longest counted repeat that hyperscan is asked to count
 
 
+@functools.lru_cache(
+    maxsize=8192
+)  # asked several times of each pattern when a catalogue is compiled or loaded
 def widened(pattern: str) -> str:
     """What hyperscan looks for: a pattern that is found wherever this one is, perhaps elsewhere too.
 
