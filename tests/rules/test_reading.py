@@ -39,6 +39,10 @@ def test_a_text_without_training_is_not_guessed_at(diagnose: Diagnose) -> None:
             "E0000 00:00:1.5 9 cuda_blas.cc:1418] Unable to register cuBLAS factory: one is there\n",
             "no-training-log",
         ),
+        (
+            "E1221 02:07:21.09 9 torch/_inductor/select_algorithm.py:2100] [7/0] Ignoring this choice.\n",
+            "no-training-log",
+        ),
     ],
 )
 def test_a_text_that_ends_in_a_loggers_error_tells_of_a_failure(

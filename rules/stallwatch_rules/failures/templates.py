@@ -37,9 +37,11 @@ _ERROR = re.compile(
     r"|unhealthy|out of memory|mismatch|\bhung\b|\bhang|\blost\b|错误|失败|异常|超时|无法",
     re.IGNORECASE,
 )
-# TensorFlow and XLA print these with severity E at an import beside another of their plug-ins.
-_AT_IMPORT = re.compile(
+# TensorFlow and XLA print the first with severity E at an import beside another of their plug-ins, torch the
+# last of each kernel that it tries and leaves (``_inductor/select_algorithm.py``, ``autotune_process.py``).
+_WITHOUT_EFFECT = re.compile(
     r"Unable to register cu(?:DNN|BLAS|FFT) factory|computation placer already registered"
+    r"|_inductor/(?:select_algorithm|autotune_process)\.py:\d+\] "
 )
 _WARNING = re.compile(r"warn|deprecat|retry|retries|slow|skipp|\bmissing|unexpected|警告|重试", re.IGNORECASE)
 
@@ -138,7 +140,7 @@ def level_of(text: str) -> Level:
 def states_error(text: str) -> bool:
     """Whether a logger says of the line that it is an error: words alone may be advice."""
     stated = _STATED.search(text[:120])
-    return stated is not None and bool(stated["error"] or stated["e"]) and not _AT_IMPORT.search(text)
+    return stated is not None and bool(stated["error"] or stated["e"]) and not _WITHOUT_EFFECT.search(text)
 
 
 def _cut(line: Line) -> Line:
