@@ -50,6 +50,11 @@ _BY_KIND: Mapping[Kind, tuple[str, str]] = {
         "Limit what it generates (max_new_tokens, the engine's own time limit); look at its last prompts.",
         "限制生成长度（max_new_tokens、引擎的时间上限），并检查最后的 prompt。",
     ),
+    "reward": (
+        "Give what the reward function waits for a time-out (a service, a program that it runs, a lock), and"
+        " score what does not answer as zero.",
+        "给奖励函数所等待的东西（服务、子程序、锁）加超时，无响应的样本记零分。",
+    ),
     "debugger": ("Remove the breakpoint.", "去掉断点。"),
     "code": (
         "That call waits for something, or is in a loop that does not end: a second look at its stack tells"

@@ -56,13 +56,22 @@ def doing_of(rank: Asked) -> Doing:
 def _by_frames(thread: ThreadStack) -> Doing:
     frames, place = thread.frames, place_of(thread.frames)
     for tier in range(TIERS):
-        for frame in reversed(frames):
-            known = kind_of(frame, tier)
+        for at in range(len(frames) - 1, -1, -1):
+            known = kind_of(frames[at], tier)
             if known is not None:
-                return Doing(*known, place, frames)
+                kind, what = known
+                return Doing(
+                    kind, _called(frames[at + 1 :]) or what if kind == "reward" else what, place, frames
+                )
         if _imports(frames):
             return Doing("import", "", place, frames)
     return Doing("code", "", place, frames)
+
+
+def _called(inner: Sequence[Frame]) -> str:
+    """The user's own function that a library called back; empty where it called none."""
+    own = next((frame for frame in inner if not is_library(frame)), None)
+    return own.function.rpartition(".")[2] if own is not None else ""
 
 
 def _imports(frames: Sequence[Frame]) -> bool:

@@ -35,7 +35,16 @@ _JOINS = (
     r"init_process_group|new_(?:sub)?groups?.*|_new_group_with_tag|_store_based_barrier|_?\w*rendezvous.*"
 )
 _TRAINERS = r"/(?:transformers|accelerate|peft|trl|diffusers|lightning)/.*\.py$"
-_GENERATORS = r"/(?:trl|deepspeed|transformers|peft)/.*\.py$"
+_GENERATORS = r"/(?:trl|deepspeed|transformers|peft|verl|openrlhf|swift)/.*\.py$"
+# Not what only calls it: TRL's and ms-swift's _generate_and_score_completions calls the reward functions too.
+_GENERATES = r"generate(?:_sequences|_samples)?|_generate(?!_and_|_loop$|_model_card).*"
+# TRL 1.16 (trainer/grpo_trainer.py), ms-swift 3 (grpo_trainer.py), verl (trainer/ppo/reward.py), OpenRLHF
+# (utils/remote_rm_utils.py).
+_REWARDED = r"/(?:trl|verl|openrlhf|swift)/.*\.py$"
+_REWARDS = (
+    r"_?calculate_rewards.*|_?compute_(?:rewards?|scores?)(?:_.*)?|_?get_rewards?(?:_.*)?|_?score_completions"
+    r"|default_compute_score|remote_rm_fn.*|request_api_wrapper|_score_(?:loop|group)"
+)
 _CLIENTS = r"/(?:urllib3|requests|httpx|httpcore|aiohttp|botocore|grpc|huggingface_hub)/"
 _THREADS = r"/python3[^/]*/(?:threading|queue|concurrent/futures/_base|selectors)\.py$|/multiprocessing/"
 _LOADERS = r"torch/utils/data/|torchdata/|/webdataset/|/streaming/base/|nvidia/dali/"
@@ -62,12 +71,16 @@ ROWS: tuple[Row, ...] = (
     Row("load", r"torch/serialization\.py$", r"_?(?:legacy_)?load", "torch.load"),
     Row("load", r"/(?:transformers|diffusers|peft)/.*\.py$", r"from_pretrained|load_state_dict|_load_.*"),
     Row("load", r"deepspeed/runtime/.*\.py$", r"_?load_.*checkpoint.*"),
+    Row("reward", _REWARDED, _REWARDS),
+    Row("reward", r"/verl/.*/(?:reward_manager|reward_score|reward_loop)/"),
+    Row("code", r"/trl/.*\.py$", r"_tool_(?:call_)?loop"),
     Row("rollout", r"/transformers/generation/|/vllm/|/sglang/", label="generate"),
-    Row("rollout", _GENERATORS, r"generate|_generate.*", "generate"),
+    Row("rollout", _GENERATORS, _GENERATES, "generate"),
     Row(
         "compile",
+        # compile_wrapper (torch 2.13, _dynamo/eval_frame.py) is on each stack of compiled code.
         r"torch/_inductor/|torch/_dynamo/|/triton/(?:compiler|runtime)/",
-        r".*compil.*",
+        r"(?!compile_wrapper$|is_compiling$).*compil.*",
         "compilation",
     ),
     Row("compile", r"torch/utils/cpp_extension\.py$|deepspeed/ops/op_builder/", label="compilation"),

@@ -16,6 +16,7 @@ Kind = Literal[
     "joining",
     "data",
     "rollout",
+    "reward",
     "save",
     "load",
     "import",

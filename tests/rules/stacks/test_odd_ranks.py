@@ -67,6 +67,39 @@ def test_the_rank_that_is_elsewhere_while_the_others_wait() -> None:
     )
 
 
+def test_a_reward_function_is_told_as_such_under_the_frame_that_also_generates() -> None:
+    """TRL 1.16's own order of frames; the others wait for that rank."""
+    trl = f"{SITE}/trl/trainer/grpo_trainer.py"
+    scored = (
+        Frame(trl, 2451, "GRPOTrainer._generate_and_score_completions"),
+        Frame(trl, 1623, "GRPOTrainer._calculate_rewards"),
+        Frame("/w/grpo.py", 15, "judge"),
+        Frame("/usr/lib/python3.11/socket.py", 295, "socket.accept"),
+    )
+    found = folded_of(rank(0, TRAIN, *scored[:2], REDUCE), rank(1, TRAIN, *scored))
+    assert sentence(found).endswith("rank 1 is in judge (reward function, grpo.py:15 in judge).")
+    assert sentence(found, "zh").endswith("rank 1 停在 judge（奖励函数，grpo.py:15 的 judge）。")
+
+
+@pytest.mark.parametrize(
+    ("frames", "kind"),
+    [
+        ([("trl/trainer/grpo_trainer.py", "_generate_and_score_completions")], "code"),
+        ([("trl/trainer/grpo_trainer.py", "_generate_single_turn")], "rollout"),
+        ([("swift/trainers/rlhf_trainer/grpo_trainer.py", "_generate_and_score_completions")], "code"),
+        ([("swift/trainers/rlhf_trainer/grpo_trainer.py", "_compute_rewards_per_func")], "reward"),
+        ([("verl/workers/reward_manager/naive.py", "__call__")], "reward"),
+        ([("verl/workers/fsdp_workers.py", "generate_sequences")], "rollout"),
+        ([("openrlhf/utils/remote_rm_utils.py", "remote_rm_fn")], "reward"),
+        ([("torch/_dynamo/eval_frame.py", "compile_wrapper")], "code"),
+        ([("torch/_dynamo/convert_frame.py", "_compile")], "compile"),
+    ],
+)
+def test_a_frame_that_only_calls_names_no_phase(frames: list[tuple[str, str]], kind: str) -> None:
+    stack = [Frame(f"{SITE}/{file}", 7, function) for file, function in frames]
+    assert folded_of(rank(0, *WAIT), rank(1, *stack, Frame("/w/own.py", 3, "slow"))).groups[-1].kind == kind
+
+
 def test_of_several_that_are_elsewhere_the_recorder_names_the_one_that_is_missed() -> None:
     """Rank 2 has joined the collective already, asynchronously."""
     found = folded_of(
