@@ -5,27 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from stallwatch.config import Config, ConfigError, place_in_route
+from stallwatch.config import NOBODY, Config, ConfigError, place_in_route
 
 if TYPE_CHECKING:
+    from stallwatch_alerts.channels.errors import ChannelError
     from stallwatch_alerts.delivery.channel import Channel
+
+_NOBODY = f"no chat is left that can be used: {NOBODY} of stalls and failures"
 
 
 def unusable(config: Config) -> list[ConfigError]:
-    """Every URL, also of routes, of which Apprise makes no channel. Nothing is sent."""
-    from stallwatch_alerts.channels.apprise_channel import AppriseChannel
-    from stallwatch_alerts.channels.errors import ChannelError
+    """Every URL, also of routes, of which Apprise makes no channel. Nothing is sent.
+
+    Where no other is there, the last one tells that nobody hears of anything.
+    """
     from stallwatch_alerts.channels.remedies import remedy
     from stallwatch_alerts.masking import mask_url
 
     found = []
-    for file, line, key, url in _placed(config):
-        try:
-            AppriseChannel(url)
-        except ChannelError as error:
+    placed = list(_placed(config))
+    for file, line, key, url in placed:
+        if (error := _refused(url)) is not None:
             said = f"{key}: {mask_url(url)} cannot be used: {error}"
             advice = remedy(error.chat, error.code, config["ui.language"])
             found.append(ConfigError(file, line, said, advice or "docs/chats.md lists the forms of URLs"))
+    if found and len(found) == len(placed):
+        file, line, *_ = placed[-1]
+        found.append(ConfigError(file, line, _NOBODY, "mend it, then try stallwatch alerts test"))
     return found
 
 
@@ -39,8 +45,22 @@ def connecting(config: Config, url: str) -> Channel:
         return apprise_channel(url)
     except ChannelError as error:
         advice = remedy(error.chat, error.code, config["ui.language"])
-        said = "; ".join(filter(None, (str(error), advice, ", ".join(places(config, url)))))
+        alone = all(one == url or _refused(one) is not None for *_, one in _placed(config))
+        parts = (str(error), advice, ", ".join(places(config, url)), _NOBODY if alone else "")
+        said = "; ".join(filter(None, parts))
         raise ChannelError(said, chat=error.chat, code=error.code) from None
+
+
+def _refused(url: str) -> ChannelError | None:
+    """Why Apprise makes no channel of it."""
+    from stallwatch_alerts.channels.apprise_channel import AppriseChannel
+    from stallwatch_alerts.channels.errors import ChannelError
+
+    try:
+        AppriseChannel(url)
+    except ChannelError as error:
+        return error
+    return None
 
 
 def places(config: Config, url: str) -> list[str]:

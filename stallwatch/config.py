@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stallwatch.config_keys import BY_NAME, KEYS, SECTIONS, Key
+from stallwatch.config_misplaced import elsewhere, misplaced
 from stallwatch.config_routes import BadRoute, line_in_route, routes_from
 from stallwatch.config_values import BadValue, from_text, from_toml, sound_entries
 
@@ -39,6 +40,7 @@ _OTHER_VARIABLES = {
 }
 _LIKENESS = 0.85
 _IN_FILE = "_FILE"
+NOBODY = "NOBODY WILL BE TOLD"
 UNREAD = "a file that may name chats"  #: as the key of a problem
 _CHATS = re.compile(r"^[\s\[\"']*alerts\b", re.MULTILINE)
 _NEARLY_ROUTES = ("route", "rout", "router", "routs", "routing")
@@ -47,7 +49,9 @@ _NEARLY_ROUTES = ("route", "rout", "router", "routs", "routing")
 class ConfigError(ValueError):
     """What is wrong with the configuration, where, and what to do about it."""
 
-    def __init__(self, file: str, line: int | None, message: str, remedy: str, *, key: str = "") -> None:
+    def __init__(
+        self, file: str, line: int | None, message: str, remedy: str, *, key: str = "", chats: bool = False
+    ) -> None:
         place = file if line is None else f"{file}:{line}"
         super().__init__(f"{place}: {message}; {remedy}")
         self.file = file
@@ -55,6 +59,7 @@ class ConfigError(ValueError):
         self.message = message
         self.remedy = remedy
         self.key = key  #: such as "alerts.routes", where it matters to whom
+        self.loses_chats = chats or key in ("alerts.urls", UNREAD)  #: that may have been written there
 
 
 @dataclass(frozen=True)
@@ -168,13 +173,8 @@ def _read_file(config: Config, path: Path) -> None:
     config.lines = tuple(lines)
     for section, table in tables.items():
         if section not in SECTIONS:
-            near = _near(section, SECTIONS)
-            problem(
-                _line_of(lines, section),
-                f"unknown section [{section}]",
-                f"{near}known are {', '.join(SECTIONS)}",
-                (_nearest(section, SECTIONS) or [""])[0],
-            )
+            found = misplaced(section, table)
+            config.problems.append(ConfigError(str(path), _line_of(lines, section), **found._asdict()))
         elif not isinstance(table, dict):
             remedy = f"write [{section}] on a line"
             problem(_line_of(lines, section), f"{section} must be a section", remedy, section)
@@ -196,6 +196,9 @@ def _take_from_file(
         names = [known.name for known in KEYS if known.section == section]
         remedy = f"{_near(name, names)}known are {', '.join(names)}"
         meant = f"{section}.{(_nearest(name, names) or [name])[0]}"
+        if others := elsewhere(name):
+            remedy = f"it belongs under [{'] or ['.join(others)}]"
+            meant = f"{others[0]}.{name}" if len(others) == 1 else meant
         config.problems.append(
             ConfigError(str(path), line, f"unknown key {name} in [{section}]", remedy, key=meant)
         )
@@ -344,12 +347,12 @@ def _remedy(key: Key) -> str:
 
 def _tell_if_nobody_hears(config: Config) -> None:
     """Whoever wrote a chat down counts on it: that it is not told must not look like one small mistake."""
-    wrong = next((one for one in config.problems if one.key in ("alerts.urls", UNREAD)), None)
+    wrong = next((one for one in config.problems if one.loses_chats), None)
     if wrong is None:
         return
     routed = any(route.urls or route.escalate_urls for route in config["alerts.routes"])
     if not config["alerts.urls"] and not routed:
-        who = "NOBODY WILL BE TOLD"
+        who = NOBODY
     elif wrong.key == UNREAD:
         who = "CHATS THAT ONLY IT NAMES WILL NOT BE TOLD"
     else:

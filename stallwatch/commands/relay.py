@@ -14,7 +14,6 @@ from stallwatch.alert_names import checked_settings
 from stallwatch.alert_urls import connecting
 from stallwatch.commands.alerts_words import language_of, say
 from stallwatch.commands.context import App, catalogue_of, language_option, rules_option, tell
-from stallwatch.config import UNREAD
 from stallwatch.handover import alert_settings, relay_settings
 from stallwatch_exporter.serving.reach import is_own_address
 
@@ -57,7 +56,7 @@ def relay(
         from stallwatch_alerts.relay.relay import Relay
     except ModuleNotFoundError as error:
         raise click.UsageError(f"{error.name} is missing; pip install 'stallwatch[alerts]'") from error
-    if any(problem.key in ("alerts.urls", UNREAD) for problem in config.problems):
+    if any(problem.loses_chats for problem in config.problems):
         told = ", ".join(map(mask_url, alert_settings(config).all_urls))
         tell(say("relay-without", language_of(config), told=told))
     catalogue = catalogue_of(config)

@@ -82,3 +82,12 @@ def test_a_run_tells_where_a_url_stands_that_cannot_be_used(file: Path) -> None:
     with pytest.raises(Exception, match="did you mean 'slack'") as raised:
         watching.connecting(load(file, environ={}), "slakc://s3cr3t/b/c")
     assert f"{file}:10" in str(raised.value) and "s3cr3t" not in str(raised.value)
+    assert "NOBODY" not in str(raised.value)
+
+
+def test_that_no_chat_can_be_used_is_told_loudly(stallwatch: Stallwatch, file: Path) -> None:
+    file.write_text("[alerts]\nurls = ['foo://bar', 'slakc://s3cr3t/b/c']\n")
+    with pytest.raises(Exception, match="NOBODY WILL BE TOLD"):
+        watching.connecting(load(file, environ={}), "foo://bar")
+    *wrong, loud = stallwatch("config", "show").stderr.splitlines()
+    assert len(wrong) == 2 and "NOBODY WILL BE TOLD" in loud and f"{file}:2" in loud

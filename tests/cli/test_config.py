@@ -117,6 +117,13 @@ def test_lists_in_variables_and_commas_inside_urls(tmp_path: Path) -> None:
         ("\n[alert]\n", 2, ("unknown section [alert]", "did you mean alerts?")),
         ("exporter = 5\n", 1, ("must be a section", "[exporter]")),
         (
+            "url = ['x']\n",
+            1,
+            ("unknown key url outside of any section", "urls (not url) below a line [alerts]"),
+        ),
+        ("port = 1\n", 1, ("below a line [exporter] or [relay] or [dashboard]",)),
+        ("[[routes]]\nruns = ['a']\n", 1, ("unknown key routes", "write [[alerts.routes]]")),
+        (
             "[ui]\nlanguage = 'en'\n[stall]\nflor_seconds = 3\n",
             4,
             ("unknown key flor_seconds", "floor_seconds?"),
@@ -165,6 +172,27 @@ def test_that_no_chat_is_left_is_told_loudly(tmp_path: Path, urls: str) -> None:
     assert len(config.problems) == 2 and "NOBODY WILL BE TOLD" in str(config.problems[1])
     routed = load_text(tmp_path, f"[alerts]\nurls = {urls}\n[[alerts.routes]]\nurls = ['json://two']\n")
     assert "NOBODY" not in " ".join(map(str, routed.problems))
+
+
+@pytest.mark.parametrize(
+    ("toml", "told"),
+    [
+        (
+            "urls = ['json://s3cr3t']\n",
+            "unknown key urls outside of any section; write urls below a line [alerts]",
+        ),
+        ("[alert]\nurls = ['json://s3cr3t']\n", "unknown section [alert]; did you mean alerts?"),
+        ("[[routes]]\nurls = ['json://s3cr3t']\n", "write [[alerts.routes]]"),
+        ("[stall]\nurls = ['json://s3cr3t']\n", "unknown key urls in [stall]; it belongs under [alerts]"),
+        ("[chat]\nurl = 'json://s3cr3t'\n", "unknown section [chat]"),
+    ],
+)
+def test_that_chats_stand_at_a_wrong_place_is_told_loudly(tmp_path: Path, toml: str, told: str) -> None:
+    problem, loud = load_text(tmp_path, toml).problems
+    assert told in str(problem) and "NOBODY WILL BE TOLD" in str(loud) and loud.line in (1, 2)
+    assert "s3cr3t" not in f"{problem}{loud}"
+    assert len(load_text(tmp_path, f"{toml}[alerts]\nurls = ['json://one']\n").problems) == 1
+    assert len(load_text(tmp_path, "[alert]\nlanguage = 'en'\n").problems) == 1
 
 
 @pytest.mark.parametrize(
