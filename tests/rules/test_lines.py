@@ -104,6 +104,16 @@ def test_what_two_ranks_wrote_into_one_line_is_parted(read_lines: ReadLines) -> 
     ]
 
 
+def test_a_message_behind_a_bar_with_a_postfix_is_a_line_of_its_own(line_texts: LineTexts) -> None:
+    bar = "Epoch 1: 100%|██████████| 150/150 [00:04<00:00, 30.55it/s, train_loss=2.22e-6]"
+    message = "`Trainer.fit` stopped: `max_epochs=2` reached."
+    assert line_texts(f"{bar}{message}\r{bar}".encode()) == [bar, message, bar]
+    beside = (
+        "100/150 [00:04<00:00, 30.55it/s, loss=2]Epoch 1:  67%|█ | 101/150 [00:04<00:00, 30.55it/s, loss=2]"
+    )
+    assert line_texts(beside.encode()) == [beside]
+
+
 def test_a_bar_with_a_postfix_stays_whole(line_texts: LineTexts) -> None:
     bar = "Epoch 0:  12%|█▏        | 12/100 [00:10<01:00,  1.20it/s, loss=0.5, v_num=0]"
     assert line_texts(bar.encode()) == [bar]

@@ -41,8 +41,10 @@ LINES = [
     # Lightning's bars, NeMo
     ("Epoch 0:  12%|█▏        | 12/100 [00:10<01:00,  2.00it/s, v_num=0, train_loss_step=0.5, val_loss=0.7]", 12,
      {"loss": 0.5, "eval_loss": 0.7, "step_seconds": 0.5, "elapsed_seconds": 10.0, "epoch": 0.0}),
-    ("Epoch 2/9  ━━━━━━━━━━━━━━━━ 12/100 0:00:10 • 0:01:00 2.00it/s v_num: 0.000 train_loss: 0.500", 12,
+    ("Epoch 2/9  ━━━━━━━━━━━━━━━━ 12/100 0:00:10 • 0:01:00 2.00it/s v_num: 0.000 train_loss: 0.500", 212,
      {"loss": 0.5, "step_seconds": 0.5, "elapsed_seconds": 10.0, "epoch": 2.0}),
+    ("Epoch 1/1  ━━━━━━━━━━━━━━━━ 100/100 0:00:01 •        50.00it/s train_loss: 0.003", 200,
+     {"loss": 0.003, "step_seconds": 0.02, "elapsed_seconds": 1.0, "epoch": 1.0}),
     ("Epoch 0: :   2%|▏         | 100/5000 [02:30<2:02:30, v_num=ab, reduced_train_loss=9.5, global_step=99.0, "
      "train_step_timing in s=1.5]", 100,
      {"loss": 9.5, "step_seconds": 1.5, "elapsed_seconds": 150.0, "epoch": 0.0}),

@@ -10,12 +10,21 @@ _GLUED = re.compile(
     r"|(?<=[^\s\"'])(?=Traceback \(most recent call last\):)"
 )
 _BAR_ENDS = ("it]", "/s]")
+# A message behind a bar that ends with numbers of its own, as Lightning's do; other metrics stay where they are.
+_BEHIND_POSTFIX = re.compile(
+    r"(\d/\d{1,15} \[[\d:]+<[^\[\]]{1,400}=[^\[\]]{1,80}\])(?=[`A-Z*])(?!.*(?:\||loss|step|iter))",
+    re.IGNORECASE,
+)
 
 
 def pieces(text: str) -> list[str]:
     """What each writer wrote; mostly the text itself."""
     if ("]" in text and _may_be_glued(text)) or "Traceback" in text:
         return _GLUED.split(text)
+    if "<" in text and "]" in text[:-1]:
+        found = _BEHIND_POSTFIX.search(text)
+        if found is not None:
+            return [text[: found.end()], text[found.end() :]]
     return [text]
 
 

@@ -69,6 +69,8 @@ class Counter:
         epoch = sample.values.get("epoch")
         if sample.total_steps:
             self.total = sample.total_steps
+        if sample.from_bar and not sample.step and self.last is not None and epoch == self._epoch is not None:
+            return False  # the bar of an epoch that is done, cleared for the next
         step = self.rises + 1 if sample.step is None else sample.step + self._offset
         if self.last is not None and step < self.last:
             if epoch is not None and self._epoch is not None and epoch >= self._epoch + 1:

@@ -33,6 +33,14 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
         ),
         "finished",
     ),
+    # Lightning (lightning 2.6.6, pytorch/loops/fit_loop.py); with no batches it trained nothing.
+    (
+        "rainer.fit",
+        re.compile(
+            r"`Trainer\.fit` stopped: `(?:max_(?:steps|epochs|time)=.{1,60}` reached|trainer\.should_stop`)"
+        ),
+        "finished",
+    ),
     # The result of an evaluation that nothing announced: what follows (a better model kept, samples drawn)
     # is no step either.
     (

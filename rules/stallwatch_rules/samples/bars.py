@@ -11,8 +11,8 @@ from stallwatch_rules.samples.tqdm import read_bar
 from stallwatch_rules.text.numbers import NUMBER, duration, lowered, number
 
 _RICH = re.compile(
-    r"Epoch (?P<epoch>\d{1,9})/(?:\d{1,9}|-\d) [━╸╺ ]+ (?P<done>\d{1,15})/(?P<total>\d{1,15}) "
-    r"(?P<elapsed>[\d:]+) • [\d:-]+ (?P<rate>" + NUMBER + r")it/s (?P<more>.*)"
+    r"Epoch (?P<epoch>\d{1,9})/(?P<last>\d{1,9}|-\d) +[━╸╺ ]+ +(?P<done>\d{1,15})/(?P<total>\d{1,15}) +"
+    r"(?P<elapsed>[\d:]+) •(?: +[\d:-]+)? +(?P<rate>" + NUMBER + r")it/s(?: (?P<more>.*))?$"
 )
 
 
@@ -35,16 +35,24 @@ def from_bar(text: str) -> Found | None:
 
 
 def from_rich_bar(text: str) -> Found | None:
-    """One drawing of Lightning's RichProgressBar."""
+    """One drawing of Lightning's RichProgressBar.
+
+    Into a file it draws the last state only, 80 columns wide: the time that is left then stands in the next
+    line. The epochs count from 0 and their last is told (lightning 2.6.6,
+    ``pytorch/callbacks/progress/rich_progress.py``), so that the steps of the epochs before can be added.
+    """
     found = _RICH.match(text)
     if found is None:
         return None
-    values = keyed(found["more"])
-    rates(lowered(found["more"]), values)
+    more = found["more"] or ""
+    values = keyed(more)
+    rates(lowered(more), values)
     rate, elapsed = number(found["rate"]), duration(found["elapsed"])
     if rate > 0:
         values.setdefault("step_seconds", 1 / rate)
     if elapsed is not None:
         values["elapsed_seconds"] = elapsed
-    values["epoch"] = float(found["epoch"])
-    return Found(int(found["done"]), None, values, "bar epoch")
+    epoch, last, length = int(found["epoch"]), int(found["last"]), int(found["total"])
+    values["epoch"] = float(epoch)
+    total = (last + 1) * length if epoch <= last else None
+    return Found(epoch * length + int(found["done"]), total, values, "bar epoch")

@@ -67,6 +67,7 @@ WATCHES: tuple[Watch, ...] = (
             r"[Tt]raining (?:has |is )?(?:finished|complete)",
             r"[Ff]inal (?:eval|val|test|train)",
             r"Process \d+ exits successfully",
+            r"`Trainer\.fit` stopped: `",
             r"(?:will restart|[Rr]estarting) (?:the )?worker",
             r"train_runtime",
         ),
