@@ -30,6 +30,7 @@ class Ranks:
         self._up: dict[int, frozenset[Path]] = {}
         self._events: list[dict[str, Any]] = []
         self._count = 0
+        self.codes: dict[int, int] = {}
         run.agent._probing = self
 
     def start(self, *ranks: int) -> None:
@@ -58,6 +59,9 @@ class Ranks:
 
     def ranks_up(self) -> dict[int, frozenset[Path]]:
         return dict(self._up)
+
+    def exit_codes(self) -> dict[int, int]:
+        return {rank: code for rank, code in self.codes.items() if not self._up[rank]}
 
     def just_left(self) -> bool:
         return False
@@ -105,6 +109,36 @@ def test_a_kill_that_the_kernel_counted_is_told_with_the_rank(run: Any, ranks: R
     ranks.kill(1)
     run.wait(GONE_SECONDS + 2)
     assert run.told[0].note.endswith("count of out-of-memory kills has risen since the command started.")
+
+
+@pytest.mark.parametrize(
+    ("code", "told", "chinese"),
+    [(7, "Exit code 7.", "退出码为 7。"), (-9, "Ended by SIGKILL.", "被 SIGKILL 终止。"), (0, "", "")],
+)
+def test_how_a_rank_ended_is_told_where_it_was_seen(
+    run: Any, ranks: Ranks, code: int, told: str, chinese: str
+) -> None:
+    ranks.codes[1] = code
+    run.steps(1, 10)
+    ranks.kill(1)
+    run.wait(GONE_SECONDS + 2)
+    said = "The process of rank 1 is gone; the others go on without it."
+    assert run.told[0].note == f"{said} {told}".rstrip()
+    assert (retold(run.told[0].note, "zh") or "").endswith(chinese or "仍在运行。")
+
+
+def test_a_rank_that_did_not_know_its_exit_code_did_not_leave_well(run: Any, ranks: Ranks) -> None:
+    """``raise SystemExit(7)``: its interpreter ends as after a good end."""
+    tell_steps(run, dict.fromkeys(range(3), 5))
+    run.steps(1, 5)
+    ranks.codes[1] = 7
+    ranks.leave(1)
+    run.wait(30)
+    assert run.changes == []  # an error that it printed would be told first
+    run.wait(20)
+    assert run.changes[0] == (GONE + "/1", "open", "")
+    assert run.told[0].note.endswith("go on without it. Exit code 7.")
+    assert run.agent.judged(Ending("failed", 7)).left == []
 
 
 def test_a_rank_that_is_back_is_told_and_its_next_end_is_another_episode(run: Any, ranks: Ranks) -> None:

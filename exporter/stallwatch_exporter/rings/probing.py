@@ -17,6 +17,7 @@ import psutil
 
 from stallwatch_exporter.probe.api import FOLDER_VARIABLE, SWITCH_VARIABLE
 from stallwatch_exporter.probe.layout import LayoutProblem
+from stallwatch_exporter.rings.exits import Exits
 from stallwatch_exporter.rings.presence import is_there, process_namespace
 from stallwatch_exporter.rings.ranks import RankRings
 from stallwatch_exporter.rings.reader import Record, RingReader
@@ -94,6 +95,7 @@ class Probing:
         self._alive: set[int] = set()  # processes; those of another namespace of numbers are never seen
         self._offsets: dict[str, int] = {}
         self._ranks = RankRings()
+        self._exits = Exits()
 
     def read(self) -> list[Record]:
         """What all ranks told since the last look, in the order of time."""
@@ -101,6 +103,8 @@ class Probing:
         for reader in self._readers():
             # Asked first: of whoever is gone by now, the last words are there to read.
             over = not is_there(reader.header.pid, reader.header.started)
+            if not over:
+                self._exits.watch(reader.path, reader.header.pid, reader.header.started)
             batch = reader.read(_MOST_RECORDS)
             self._lost_records += batch.lost
             found += batch.records
@@ -147,8 +151,14 @@ class Probing:
         """For each rank that has told anything the rings whose process is up: none when it is gone."""
         return self._ranks.up(self._known())
 
+    def exit_codes(self) -> dict[int, int]:
+        """By rank that is gone the exit code of its last process, ``-n`` for signal n, where it was seen."""
+        last = self._ranks.gone(self._known())
+        return {rank: self._exits.codes[path] for rank, path in last.items() if path in self._exits.codes}
+
     def close(self) -> None:
         """The run is over: the folder goes. What is worth keeping was read."""
+        self._exits.close()
         for reader in self._known():
             reader.close()
         self._rings.clear()

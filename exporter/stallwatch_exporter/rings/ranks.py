@@ -36,13 +36,18 @@ class RankRings:
 
     def up(self, readers: Iterable[RingReader]) -> dict[int, frozenset[Path]]:
         """For each rank the rings whose process is up: none when it is gone. Unknown ranks are left out."""
-        by_rank: dict[int, list[RingReader]] = {}
-        for reader in readers:
-            if reader.header.rank >= 0:
-                by_rank.setdefault(reader.header.rank, []).append(reader)
         return {
             rank: frozenset(one.path for one in self._own(rings) if one.is_up)
-            for rank, rings in by_rank.items()
+            for rank, rings in _by_rank(readers).items()
+        }
+
+    def gone(self, readers: Iterable[RingReader]) -> dict[int, Path]:
+        """For each rank of which no process is up the ring of its newest one."""
+        own = {rank: self._own(rings) for rank, rings in _by_rank(readers).items()}
+        return {
+            rank: max(seen, key=lambda one: one.header.started).path
+            for rank, seen in own.items()
+            if seen and not any(one.is_up for one in seen)
         }
 
     def leaves(self, one: RingReader, readers: Iterable[RingReader]) -> bool:
@@ -70,6 +75,15 @@ class RankRings:
             self._beside.update(one.path for one in later)
         # A launcher that restarts its ranks gives each a new process, and so a new ring.
         return [*stepping, *(one for one in later if one.path not in self._beside)]
+
+
+def _by_rank(readers: Iterable[RingReader]) -> dict[int, list[RingReader]]:
+    """Without those whose rank is not known."""
+    found: dict[int, list[RingReader]] = {}
+    for reader in readers:
+        if reader.header.rank >= 0:
+            found.setdefault(reader.header.rank, []).append(reader)
+    return found
 
 
 def _seen(reader: RingReader) -> _Seen:

@@ -201,7 +201,7 @@ class Agent:
             self._news = self.advance.seen(record.time) or self._news
         up = self._probing.ranks_up()
         self.metrics.milestones.ranks(up)
-        self._diagnoser.left = self._hearing.there(up, now)
+        self._diagnoser.left = self._hearing.there(up, now, self._probing.exit_codes())
         if self._probing.just_left() and self._stall is None:  # a hang that kills its ranks is not over
             self._progress.ended(now)
             self.advance.seen(now)

@@ -21,6 +21,7 @@ class Gone:
     well: bool = False  #: it said that it leaves without an error
     badly: bool = False  #: it said that it leaves with one
     behind: int = 0  #: steps that others made since it said so
+    code: int | None = None  #: its exit code, -n for signal n, where that was seen
 
 
 class GoneRanks:

@@ -13,7 +13,7 @@ from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.watching.checkpoints import CheckpointWatch
 from stallwatch_exporter.watching.concerns import Invalidations, concern_match
 from stallwatch_exporter.watching.goneranks import Gone, GoneRanks
-from stallwatch_exporter.watching.leavers import Leavers
+from stallwatch_exporter.watching.leavers import NO_CODES, Leavers
 from stallwatch_exporter.watching.toldexceptions import ToldExceptions
 from stallwatch_exporter.watching.unfitting import after_a_failure, before_it_fails, versions_in
 from stallwatch_exporter.watching.unprobed import Unprobed
@@ -73,10 +73,12 @@ class Hearing:
             self._reading.step(sample, SOURCE)
         return told is not None
 
-    def there(self, up: Mapping[int, frozenset[Path]], now: float) -> list[Left]:
-        """Which ranks are up now: those that ended by themselves before the others."""
+    def there(
+        self, up: Mapping[int, frozenset[Path]], now: float, codes: Mapping[int, int] = NO_CODES
+    ) -> list[Left]:
+        """Which ranks are up now, and how others ended: those that ended by themselves before the others."""
         self._unprobed.look(now, probed=bool(up), steps=self._reading.tracker.last_step is not None)
-        self._leavers.look(up)
+        self._leavers.look(up, codes)
         self._gone.look(up, self._leavers.stepped, self._leavers.well, now)
         return self._leavers.left
 
@@ -92,6 +94,7 @@ class Hearing:
                 well=rank in leavers.well,
                 badly=rank in leavers.badly,
                 behind=leavers.behind(rank),
+                code=leavers.codes.get(rank),
             )
             for rank, since in missed.items()
         ]

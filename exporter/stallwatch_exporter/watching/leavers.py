@@ -12,12 +12,15 @@ from typing import Any
 from stallwatch_exporter.rings.reader import Record
 from stallwatch_rules.endings import Left
 
+NO_CODES: Mapping[int, int] = {}
+
 
 class Leavers:
     """Hand it every event and record, then which ranks are there."""
 
     def __init__(self) -> None:
         self.left: list[Left] = []  #: those that left, with the last step that each told of
+        self.codes: Mapping[int, int] = {}  #: of ranks that are gone
         self._steps: dict[int, int] = {}
         self._well: dict[int, float] = {}  # ranks that said that they leave without an error, and when
         self._badly: dict[int, float] = {}  # … with an error
@@ -70,8 +73,14 @@ class Leavers:
         others = self._since.get(rank, {})
         return max((self._steps[other] - step for other, step in others.items()), default=0)
 
-    def look(self, up: Mapping[int, object]) -> None:
-        """Which ranks are up now: each that is known, with something true while it is."""
+    def look(self, up: Mapping[int, object], codes: Mapping[int, int] = NO_CODES) -> None:
+        """Which ranks are up now: each that is known, with something true while it is; codes of the others.
+
+        A bare ``raise SystemExit(1)`` is no error that the rank itself could know of.
+        """
+        for rank in [one for one in self._well if codes.get(one)]:
+            self._badly[rank] = self._well.pop(rank)
+        self.codes = codes
         self._gone &= self._well.keys()
         # Its process may take a while to go, after its program has ended.
         if any(is_up and rank not in self._well for rank, is_up in up.items()):

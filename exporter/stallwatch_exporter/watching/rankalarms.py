@@ -9,6 +9,8 @@ incident of its own.
 
 from __future__ import annotations
 
+import contextlib
+import signal
 from collections.abc import Callable, Sequence
 
 from stallwatch_exporter.incident import RANK_GONE, Severity
@@ -48,6 +50,7 @@ class RankAlarms:
         over = tracker.told_finished or (step is not None and total is not None and step >= total)
         lost = [one for one in gone if not one.well]
         note = say(_of(lost, "gone"), ranks=_named(lost))
+        note += _how_they_ended(lost)
         known = memory() if any(not one.badly for one in lost) else None
         note += f" {say('gone-counted')}" if known is not None and known.counted else ""
         news = not (stalled or over) and any(self._is_news(one, now) for one in lost)
@@ -106,6 +109,19 @@ class RankAlarms:
 def _of(ranks: Sequence[Gone], how: str) -> str:
     """The key of the sentence for one, or for several."""
     return f"ranks-{how}" if len(ranks) > 1 else f"rank-{how}"
+
+
+def _how_they_ended(ranks: Sequence[Gone]) -> str:
+    """With which exit code, or by which signal, where that is the same for all."""
+    codes = {one.code for one in ranks}
+    code = codes.pop() if len(codes) == 1 else None
+    if not code:
+        return ""
+    if code > 0:
+        return f" {say('gone-with-code', code=code)}"
+    with contextlib.suppress(ValueError):  # a real-time signal has no name
+        return f" {say('gone-by-signal', signal=signal.Signals(-code).name)}"
+    return f" {say('gone-by-signal', signal=-code)}"
 
 
 def _named(ranks: Sequence[Gone]) -> str:

@@ -48,6 +48,8 @@ OF_ENDINGS: dict[str, tuple[str, str]] = {
         "The processes of ranks {ranks} are gone; the others go on without them.",
         "rank {ranks} 的进程都已不在，其余 rank 仍在运行。",
     ),
+    "gone-with-code": ("Exit code {code}.", "退出码为 {code}。"),
+    "gone-by-signal": ("Ended by {signal}.", "被 {signal} 终止。"),
     "gone-counted": (
         "The kernel's count of out-of-memory kills has risen since the command started.",
         "命令开始运行后，内核的 OOM kill 计数增加了。",
@@ -83,8 +85,8 @@ OF_ENDINGS: dict[str, tuple[str, str]] = {
     ),
     "agent-gone": (
         "The agent that watched the run was last heard of at {time}, and saw no end of it: it was killed, or"
-        " its host is down. These copies end there; the run may have gone on (`stallwatch tail` on its own log"
-        " file watches it again).",
+        " its host is down. These copies end there; the run may have gone on (`stallwatch tail` on its own"
+        " log file watches it again).",
         "监视该任务的 agent 最后一次有消息是在 {time}，没有看到任务结束：它被杀掉了，或者主机已停机。"
         "输出副本到那时为止；任务本身可能仍在继续（对它自己的日志文件运行 `stallwatch tail` 可重新监视）。",
     ),

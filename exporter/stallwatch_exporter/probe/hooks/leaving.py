@@ -4,7 +4,7 @@ A program may put its own ``sys.excepthook`` in the place of ours (rich, loguru,
 up). Python keeps an exception that ended the program in ``sys.last_value`` before it asks any hook
 (``_PyErr_PrintEx`` in CPython's ``pythonrun.c``), so what no hook of ours saw is found there at the exit.
 A ``SystemExit`` is not kept (``handle_system_exit`` there), so ``sys.exit`` itself is asked which code it was
-called with. Of a bare ``raise SystemExit(1)`` only the launcher knows.
+called with. Of a bare ``raise SystemExit(1)`` only those beside the process know (``rings/exits.py``).
 
 A rank that ``multiprocessing`` forked (``torch.multiprocessing.start_processes(start_method="fork")``,
 Lightning's ``ddp_fork``, accelerate's ``notebook_launcher``) ends by ``os._exit``, which asks no ``atexit``.

@@ -1,0 +1,110 @@
+"""With which status processes end that are no children of ours, such as the ranks that a launcher started.
+
+Their parent is told the status, and whoever looks before it asks: until then the process is a zombie, whose
+line in ``/proc`` holds it (proc_pid_stat(5), ``exit_code``; for processes of the same user). A descriptor of
+the process wakes us at its end (pidfd_open(2), Linux 5.3), and from Linux 6.15 on it tells the status later,
+too (``PIDFD_GET_INFO``, ``PIDFD_INFO_EXIT``: ``include/uapi/linux/pidfd.h``). Nothing in a rank is changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import struct
+import threading
+from pathlib import Path
+
+from stallwatch_exporter.rings.presence import is_there
+
+MOST_WATCHED = 256  #: each takes a descriptor
+_LOOK_SECONDS = 5.0  # until a thread notices that nobody asks any more
+_GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, 64 bytes)
+_INFO = struct.Struct("=QQ11Ii")  # mask, control group, numbers, exit code
+_INFO_EXIT = 1 << 3
+_EXIT_CODE = 49  # of the fields behind the name, from 0
+
+
+class Exits:
+    """Hand it processes while they are up; their codes come when they have ended, where anybody can tell."""
+
+    def __init__(self) -> None:
+        self.codes: dict[Path, int] = {}  #: by what `watch` was given; ``-n`` for signal n
+        self._seen: set[Path] = set()
+        self._watched: dict[int, tuple[int, Path]] = {}  # process and key by descriptor
+        self._epoll: select.epoll | None = None
+        self._lock = threading.Lock()
+
+    def watch(self, key: Path, pid: int, started: float) -> None:
+        """Look after the process that was there at `started`, once for each key."""
+        if key in self._seen or not hasattr(os, "pidfd_open"):
+            return
+        self._seen.add(key)
+        if len(self._watched) >= MOST_WATCHED:
+            return
+        try:
+            fd = os.pidfd_open(pid)
+        except OSError:
+            return
+        if not is_there(pid, started):  # or the number is another's by now
+            os.close(fd)
+            return
+        with self._lock:
+            if self._epoll is None:
+                self._epoll = select.epoll()
+                threading.Thread(target=self._wait, args=(self._epoll,), daemon=True).start()
+            self._watched[fd] = pid, key
+            self._epoll.register(fd, select.EPOLLIN | select.EPOLLONESHOT)
+
+    def close(self) -> None:
+        """Nobody asks any more."""
+        with self._lock:
+            epoll, self._epoll = self._epoll, None
+            for fd in self._watched:
+                os.close(fd)
+            self._watched.clear()
+        if epoll is not None:
+            epoll.close()
+
+    def _wait(self, epoll: select.epoll) -> None:
+        while True:
+            try:
+                ended = epoll.poll(_LOOK_SECONDS)
+            except (OSError, ValueError):  # closed
+                return
+            with self._lock:
+                if self._epoll is not epoll:
+                    return
+                for fd, _ in ended:
+                    pid, key = self._watched.pop(fd)
+                    code = exit_code(pid, fd)
+                    if code is not None:
+                        self.codes[key] = code
+                    os.close(fd)
+
+
+def exit_code(pid: int, fd: int) -> int | None:
+    """The exit code of a process that has ended, ``-n`` for signal n; ``None`` where nobody tells."""
+    status = _of_zombie(pid)
+    if status is None:
+        status = _of_descriptor(fd)
+    return os.waitstatus_to_exitcode(status) if status is not None else None
+
+
+def _of_zombie(pid: int) -> int | None:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        folder = Path(f"/proc/{pid}")
+        fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        if fields[0] in "ZX" and folder.stat().st_uid == os.geteuid():  # to others it tells 0
+            return int(fields[_EXIT_CODE])
+    return None
+
+
+def _of_descriptor(fd: int) -> int | None:
+    with contextlib.suppress(OSError):  # a kernel that does not know the question, or may not tell
+        told = bytearray(_INFO.pack(_INFO_EXIT, *[0] * 13))
+        fcntl.ioctl(fd, _GET_INFO, told)
+        mask, *_, code = _INFO.unpack(told)
+        return int(code) if mask & _INFO_EXIT else None
+    return None
