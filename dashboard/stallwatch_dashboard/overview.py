@@ -15,7 +15,9 @@ from stallwatch_exporter.incident import RANKS, Ending, Incident
 from stallwatch_exporter.runs.runfolder import AgentInfo
 from stallwatch_rules.records import Progress
 
-State = Literal["starting", "training", "stalled", "degraded", "failed", "interrupted", "finished", "stale"]
+State = Literal[
+    "starting", "training", "waiting", "stalled", "degraded", "failed", "interrupted", "finished", "stale"
+]
 STALE_SECONDS = 10.0
 #: Most urgent first: the order of the table.
 STATES: tuple[State, ...] = (
@@ -23,6 +25,7 @@ STATES: tuple[State, ...] = (
     "failed",
     "stale",
     "degraded",
+    "waiting",
     "starting",
     "training",
     "interrupted",
@@ -31,6 +34,8 @@ STATES: tuple[State, ...] = (
 
 _BASELINE_STEPS = 20
 _RECENT_STEPS = 5
+_WAITED_SECONDS = 60.0  # a shorter silence is told by nobody
+_WAITED_STEPS = 20
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,7 @@ class RunRow:
     ended_at: float | None = None
     seen: float | None = None  #: when the agent was last heard of
     ending: Ending | None = None  #: how it ended
+    alarm_at: float | None = None  #: when its present silence becomes a stall, where nothing comes before
 
     def seconds(self, now: float) -> float | None:
         """How long the run has been going, or went."""
@@ -154,6 +160,8 @@ class Numbers:
     ended_at: float | None = None
     ending: str = ""  #: finished, failed, …: how it ended, where the numbers tell
     overdue: bool = False  #: whether the last step is longer ago than the learnt threshold
+    progressed_at: float | None = None  #: its last sign of progress, Unix seconds
+    alarm_at: float | None = None  #: when the silence since then becomes a stall
 
 
 def numbers_from_progress(told: Progress) -> Numbers:
@@ -201,6 +209,8 @@ def make_row(
     state = state_of(info, alive=alive, seen=seen, now=now, incidents=open_ones, step=numbers.step)
     if info is None:
         state = _told_by_numbers(state, numbers)
+    if state == "training" and _waits(numbers, now):
+        state = "waiting"
     told = max((i.total_steps for i in incidents if i.total_steps), default=None)
     values = {name: value for name, value in vars(numbers).items() if name not in _NOT_SHOWN}
     values["total_steps"] = numbers.total_steps or told
@@ -221,7 +231,19 @@ def make_row(
 
 
 _NO_MORE = {"phase": "", "memory_bytes": None, "host_memory_bytes": None, "host_memory_limit_bytes": None}
-_NOT_SHOWN = ("started_at", "ended_at", "ending", "overdue")
+_NOT_SHOWN = ("started_at", "ended_at", "ending", "overdue", "progressed_at")
+
+
+def _waits(numbers: Numbers, now: float) -> bool:
+    """Whether a run in which no stall is told yet is silent for longer than all its steps until now took.
+
+    So few steps tell no rhythm, and a hang among them is told half an hour later. A log whose lines are rare
+    is not silent for longer than that between two of them.
+    """
+    if numbers.progressed_at is None or numbers.step_seconds is None or numbers.phase not in ("", "train"):
+        return False
+    usual = max(_WAITED_SECONDS, _WAITED_STEPS * numbers.step_seconds, numbers.stepping_seconds or 0.0)
+    return now - numbers.progressed_at > usual
 
 
 _ENDINGS: dict[str, State] = {"finished": "finished", "interrupted": "interrupted"}

@@ -63,7 +63,7 @@ def of_run(
     incident = newest(incidents) if row.ended_at is None else _last_word(incidents)
     headline, level = _headline(row, incident, now, last_step_at, say)
     if incident is None:
-        return Verdict(level, headline, _exit(row, language))
+        return Verdict(level, headline, _exit(row, language) + _alarm(row, zone, now, say))
     since = last_step_at if last_step_at is not None and last_step_at <= incident.opened_at else None
     return _with_incident(
         level, headline, row, incident, pages, now, since, zone, language, say, _asked(incidents)
@@ -159,6 +159,8 @@ def _headline(
     if row.state == "starting":
         return say("is_starting"), "quiet"
     ago = max(0.0, now - last_step_at) if last_step_at else None
+    if row.state == "waiting":
+        return say("is_waiting", formats.seconds(ago), step), "warning"
     return say("all_well", step, formats.seconds(ago)), "good"
 
 
@@ -254,6 +256,13 @@ def _note(incident: Incident, since: float | None, now: float, language: str) ->
 def _exit(row: RunRow, language: str) -> tuple[str, ...]:
     detail = detail_in(row.ending, language) if row.ending is not None else ""
     return (detail,) if detail else ()
+
+
+def _alarm(row: RunRow, zone: tzinfo | None, now: float, say: Say) -> tuple[str, ...]:
+    """When a silence that nobody was told of becomes an alarm."""
+    if row.state != "waiting" or row.alarm_at is None:
+        return ()
+    return (say("is_waiting_why", formats.clock(row.alarm_at, zone, now)),)
 
 
 def _located(stacks: StallStacks) -> bool:

@@ -22,6 +22,7 @@ _WORDS: dict[str, tuple[str, str]] = {
     # states
     "starting": ("starting", "启动中"),
     "training": ("training", "训练中"),
+    "waiting": ("waiting", "等待中"),
     "stalled": ("stalled", "停滞"),
     "degraded": ("degraded", "变慢"),
     "failed": ("failed", "失败"),
@@ -119,6 +120,11 @@ _WORDS: dict[str, tuple[str, str]] = {
     "fixes": ("What to change", "如何处理"),
     "why_and_more": ("Why this happens, and all fixes in full", "原因与全部处理办法"),
     "all_well": ("Training: step {0} was {1} ago", "训练中：第 {0} 步完成于 {1} 前"),
+    "is_waiting": ("Waiting: no step for {0} after step {1}", "等待中：第 {1} 步之后已有 {0} 没有新的一步"),
+    "is_waiting_why": (
+        "So few steps tell no rhythm yet: an alarm comes at {0} if none follows before.",
+        "步数太少，尚不足以得知节奏：若到 {0} 仍无新的一步，就会告警。",
+    ),
     "is_starting": ("Starting: no step yet", "启动中：还没有完成任何一步"),
     "is_finished": ("Finished at step {0}", "已完成，到第 {0} 步"),
     "is_failed": ("Failed at step {0}", "失败，停在第 {0} 步"),

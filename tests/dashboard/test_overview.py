@@ -107,6 +107,33 @@ def test_a_row_takes_the_total_from_the_incident_where_numbers_do_not_tell(
     assert len(row.open_incidents) == 1
 
 
+@pytest.mark.parametrize(
+    ("silent", "changes", "state"),
+    [
+        (882.0, {}, "waiting"),
+        (59.0, {}, "training"),
+        (882.0, {"phase": "eval"}, "training"),
+        (882.0, {"stepping_seconds": 900.0}, "training"),  # as long as a log's line from the one before
+        (882.0, {"step_seconds": 60.0}, "training"),
+        (882.0, {"step": None, "step_seconds": None}, "starting"),
+    ],
+)
+def test_a_silence_that_no_rhythm_is_known_for_is_no_training(
+    silent: float, changes: dict[str, Any], state: str
+) -> None:
+    few: dict[str, Any] = {
+        "step": 3.0,
+        "total_steps": 2000.0,
+        "step_seconds": 0.25,
+        "phase": "train",
+        **changes,
+    }
+    numbers = Numbers(progressed_at=NOW - silent, alarm_at=NOW - silent + 1800, **few)
+    row = make_row("r", info(), numbers, [], alive=True, seen=NOW, now=NOW)
+    assert row.state == state
+    assert (row.seconds_left() is not None) == (state == "training")
+
+
 def test_how_it_ended_and_how_long_it_took() -> None:
     ending = Ending(kind="oom-killed", exit_code=137, signal="SIGKILL", detail="the kernel killed it")
     told = info(state="failed", ended_at=NOW - 40, ending=ending)

@@ -112,6 +112,13 @@ def test_a_silent_stall_says_where_the_ranks_are_instead_of_how_to_find_out(
     assert told(row("stalled"), asked, language=language).fixes == before.fixes
 
 
+def test_a_silence_without_an_alarm_yet_says_when_one_comes() -> None:
+    found = told(row("waiting", alarm_at=NOW + 60), last=NOW - 882)
+    assert found.level == "warning"
+    assert found.headline == "Waiting: no step for 14 min 42 s after step 57 / 900"
+    assert "alarm comes at" in found.facts[0]
+
+
 def test_where_the_ranks_are_is_no_advice_of_its_own(make_incident: Callable[..., Incident]) -> None:
     groups = [StackGroup([0], "code", place="replay.py:27 in replay")]
     here, more = "Rank 0 is at replay.py:27 in replay.", say("all-stacks", "en", file="a.txt")

@@ -23,6 +23,7 @@ from stallwatch_dashboard.words import Say
 ICONS = {
     "starting": "◌",
     "training": "▶",
+    "waiting": "…",
     "stalled": "■",
     "degraded": "▼",
     "failed": "✖",

@@ -48,6 +48,7 @@ def glance(latest: Latest, pulse: Pulse, *, now: float) -> Numbers:
     mean = stepping / steps if stepping is not None and steps else None
     phase = _phase(latest.get("phase", {}))
     ending, ended_at = _ending(latest.get("end_timestamp_seconds", {}))
+    progressed_at, alarm_at = _silence(latest, phase)
     return Numbers(
         step=highest("step"),
         total_steps=highest("target_steps"),
@@ -65,7 +66,9 @@ def glance(latest: Latest, pulse: Pulse, *, now: float) -> Numbers:
         started_at=pulse.started_at,
         ended_at=ended_at,
         ending=ending,
-        overdue=_overdue(latest, phase, now),
+        overdue=alarm_at is not None and now > alarm_at,
+        progressed_at=progressed_at,
+        alarm_at=alarm_at,
     )
 
 
@@ -80,14 +83,17 @@ def _ending(moments: Mapping[Which, float]) -> tuple[str, float | None]:
     return _label(which, "ending"), moments[which]
 
 
-def _overdue(latest: Latest, phase: str, now: float) -> bool:
+def _silence(latest: Latest, phase: str) -> tuple[float | None, float | None]:
+    """The last sign of progress, and when the silence since then becomes a stall; Unix seconds."""
     progressed = max(latest.get("last_progress_timestamp_seconds", {}).values(), default=0.0)
     limits = {
         _label(which, "phase"): seconds
         for which, seconds in latest.get("stall_threshold_seconds", {}).items()
     }
     limit = limits.get(phase or "train")
-    return bool(progressed and limit is not None and now - progressed > limit)
+    if not progressed:
+        return None, None
+    return progressed, None if limit is None else progressed + limit
 
 
 def _label(which: Which, name: str) -> str:
