@@ -9,6 +9,7 @@ from pathlib import Path
 from stallwatch_rules.checks.accelerate_yaml import parse_accelerate
 from stallwatch_rules.checks.batch import ranks_wanted
 from stallwatch_rules.checks.dsconfig import DsConfig
+from stallwatch_rules.checks.newer_python import NewerPython
 from stallwatch_rules.checks.parse import Parsed, parse_json, strict
 from stallwatch_rules.checks.remark import Remark
 from stallwatch_rules.checks.script import Script, parse_script
@@ -37,7 +38,11 @@ def read_inputs(files: Iterable[Path]) -> Inputs:
         if text is None:
             continue
         if file.suffix == ".py":
-            script = parse_script(text, str(file))
+            try:
+                script = parse_script(text, str(file))
+            except NewerPython as error:
+                inputs.problems.append(str(error))
+                continue
             if isinstance(script, Script):
                 inputs.scripts.append(script)
             else:

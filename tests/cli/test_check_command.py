@@ -78,6 +78,18 @@ def test_what_cannot_be_read_does_not_hide_the_rest(stallwatch, tmp_path: Path, 
     assert "deepspeed.initialize gets no model" in result.stdout
 
 
+def test_a_script_that_cannot_be_read_fails_unless_a_newer_python_may_read_it(
+    stallwatch, tmp_path: Path, freeze: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bad.py").write_text("import torch\ndef f(:\n")
+    failed: Result = stallwatch("check", "bad.py", "--versions", freeze)
+    assert failed.exit_code == 1 and " FAILS " in failed.stdout and "bad.py:2" in failed.stdout
+    monkeypatch.setattr("stallwatch_rules.checks.script.newer_syntax", lambda *_: ("type X = …", "3.99"))
+    newer: Result = stallwatch("check", "bad.py", "--versions", freeze)
+    assert newer.exit_code == 2 and "bad.py:2: type X = … is read by Python 3.99 and newer" in newer.stderr
+    assert "No verdict" in newer.stdout
+
+
 def test_no_all_clear_where_an_input_failed(stallwatch, tmp_path: Path, freeze: str) -> None:
     (tmp_path / "ds.json").write_text(SOUND)
     for arguments in (("none.json",), ("ds.json", "none.json"), ("--checkpoint", "none")):

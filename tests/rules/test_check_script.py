@@ -9,6 +9,7 @@ import pytest
 
 from stallwatch_rules.checks.dsconfig import DsConfig
 from stallwatch_rules.checks.everything import check_run
+from stallwatch_rules.checks.newer_python import newer_syntax
 from stallwatch_rules.checks.remark import Remark
 from stallwatch_rules.checks.script import Script, parse_script
 
@@ -299,9 +300,29 @@ def test_auto_needs_somebody_to_fill_it_in() -> None:
     assert checked("import deepspeed, accelerate\ndeepspeed.initialize(model=m)") == []
 
 
-def test_a_script_that_python_cannot_read() -> None:
-    remark = parse_script("x = (\n", "train.py")
-    assert isinstance(remark, Remark) and remark.line == 1
+@pytest.mark.parametrize(("text", "line"), [("x = (\n", 1), ("x = 1\nreturn x\n", 2), ("print 'x'", 1)])
+def test_a_script_that_python_cannot_read(text: str, line: int) -> None:
+    remark = parse_script(text, "train.py")
+    assert isinstance(remark, Remark) and (remark.severity, remark.line) == ("fails", line)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "since"),
+    [
+        ("type X = int", "invalid syntax", "3.12"),
+        ("async def f[T](x): pass", "expected '('", "3.12"),
+        ("x = f'{d['a']}'", "f-string: unmatched '['", "3.12"),
+        ("x = f'{d['a'}", "'[' was never closed", None),
+        ("send(t'{x}')", "invalid syntax", "3.14"),
+        ("except OSError, ValueError:", "multiple exception types must be parenthesized", "3.14"),
+        ("except OSError, e:", "multiple exception types must be parenthesized", None),
+        ("first['a' = 1", "invalid syntax", None),
+    ],
+)
+def test_what_a_newer_python_reads(text: str, reason: str, since: str | None) -> None:
+    found = newer_syntax(f"\n{text}", 2, reason, (3, 10))
+    assert (found[1] if found else None) == since
+    assert newer_syntax(f"\n{text}", 2, reason, (3, 14)) is None
 
 
 ARGUMENTS = "from transformers import TrainingArguments\na = TrainingArguments('out', {})"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from stallwatch_rules.checks.newer_python import NewerPython, newer_syntax
 from stallwatch_rules.checks.remark import Remark, Words
 
 Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -122,22 +124,32 @@ class Script:
 
 
 def parse_script(text: str, file: str) -> Script | Remark:
-    """The script, or what keeps Python from reading it."""
+    """The script, or what keeps Python from reading it. It is compiled and never run.
+
+    Compiling finds what the syntax tree alone allows (``return`` outside of a function).
+
+    Raises:
+        NewerPython: where the line is written for a newer Python than this one.
+    """
+    text = text.removeprefix("\ufeff")
     try:
-        tree = ast.parse(text.removeprefix("\ufeff"), filename=file)
+        with warnings.catch_warnings():  # of escapes in strings: they are the script's own affair
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text, filename=file)
+            compile(tree, file, "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = getattr(error, "msg", None) or str(error) or type(error).__name__
+        line: int | None = getattr(error, "lineno", None)
+        if newer := newer_syntax(text, line, reason):
+            raise NewerPython(file, line, *newer) from None
         return Remark(
             "script-unreadable",
-            "likely",
+            "fails" if isinstance(error, (SyntaxError, ValueError)) else "likely",
             Words(f"Python cannot read this script: {reason}", f"Python 无法解析这个脚本：{reason}"),
-            Words(
-                "It was parsed with the Python that runs this check; a newer Python may know more syntax.",
-                "解析用的是运行本检查的 Python；更新的 Python 可能支持更多语法。",
-            ),
+            Words("It ends there before its first line runs.", "它在运行第一行之前就会停止。"),
             Words("Mend the line.", "改正这一行。"),
             file=file,
-            line=getattr(error, "lineno", None),
+            line=line,
         )
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}

@@ -1,0 +1,52 @@
+"""Syntax that a newer Python than this one reads: what fails here may run there.
+
+From "What's New in Python" 3.11 (PEP 654), 3.12 (PEP 695, PEP 701) and 3.14 (PEP 750, PEP 758).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+
+_F_STRING = r"""\b(?:[fF][rR]?|[rR][fF])(?P<quote>["']).*\{"""
+#: the release that brought it, how its line looks, and its name. Python 2's ``except E, e:`` names a
+#: variable, by custom in small letters.
+_NEWER: tuple[tuple[tuple[int, int], re.Pattern[str], str], ...] = (
+    ((3, 11), re.compile(r"^\s*except\s*\*"), "except*"),
+    ((3, 12), re.compile(r"^\s*type\s+\w+\s*(?:\[.*\])?\s*="), "type X = …"),
+    ((3, 12), re.compile(r"^\s*(?:async\s+)?(?:def|class)\s+\w+\s*\["), "def f[T] / class C[T]"),
+    ((3, 12), re.compile(_F_STRING), 'f"{d["key"]}"'),
+    ((3, 14), re.compile(r"""(?<!\w)(?:[tT][rR]?|[rR][tT])["']"""), 't"…"'),
+    ((3, 14), re.compile(r"^\s*except\s+[\w.]+\s*,\s*[\w.]*[A-Z]"), "except A, B:"),
+)
+_IN_STRINGS = ("f-string", "unterminated", "unexpected character after line")  # as 3.10 and 3.11 say it
+
+
+class NewerPython(Exception):
+    """A script that this Python is too old to read; the message says which is not."""
+
+    def __init__(self, file: str, line: int | None, form: str, since: str) -> None:
+        own = ".".join(map(str, sys.version_info[:2]))
+        super().__init__(
+            f"{file}:{line}: {form} is read by Python {since} and newer, and this is Python {own}:"
+            f" install Stallwatch there to have this script checked"
+        )
+
+
+def newer_syntax(
+    text: str, line: int | None, reason: str, version: tuple[int, int] = sys.version_info[:2]
+) -> tuple[str, str] | None:
+    """What a line that `version` cannot read looks like, and the Python that brought it; else ``None``.
+
+    `reason` is what the parser says of it.
+    """
+    lines = text.splitlines()
+    if line is None or not 0 < line <= len(lines):
+        return None
+    for since, form, name in _NEWER:
+        if version >= since or not form.search(lines[line - 1]):
+            continue
+        if form.pattern == _F_STRING and not reason.startswith(_IN_STRINGS):
+            continue
+        return name, f"{since[0]}.{since[1]}"
+    return None
