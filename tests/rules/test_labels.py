@@ -125,3 +125,29 @@ def test_a_task_that_starts_a_nodes_ranks_is_no_rank(shows: str, rank: int | Non
     assert found[-2:] == [(rank, "hello"), (3, "there")]
     late = read(STEPS_OF_TASK_0 + shows + "1: hello\n") if shows[0] == "1" else [(rank, "hello")]
     assert late[-1] == (rank, "hello")
+
+
+def ahead(text: str) -> list[tuple[int | None, str]]:
+    reader = LineReader("x").look_ahead(text.encode())
+    return [(line.rank, line.text) for line in reader.feed(text.encode()) + reader.finish()]
+
+
+@pytest.mark.parametrize("tasks", [1, 4])
+@pytest.mark.parametrize("messages", [0, 1, 3, 12])
+def test_the_labels_of_a_file_are_known_from_its_first_line_on(tasks: int, messages: int) -> None:
+    steps = (f"{task}: step {n}0/5000 | loss 2.5\n" for n in range(1, 14) for task in range(tasks))
+    text = "0: INFO loading\n" * messages + "".join(steps) + "srun: error: Node failure on gpu-b17\n"
+    found = ahead(text)
+    assert {rank for rank, _ in found[:-1]} == set(range(tasks))
+    assert found[messages] == (0, "step 10/5000 | loss 2.5")
+    assert found[-1] == (None, "srun: error: Node failure on gpu-b17")
+
+
+def test_a_message_before_the_steps_makes_labels_sure_as_they_come() -> None:
+    found = read("0: INFO a\n1: INFO b\n0: step 10/5000 | loss 3.0\n1: step 10/5000 | loss 3.1\n")
+    assert found[2:] == [(0, "step 10/5000 | loss 3.0"), (1, "step 10/5000 | loss 3.1")]
+
+
+def test_an_epochs_number_before_a_few_steps_is_no_label() -> None:
+    text = "".join(f"{epoch}: step {n} loss 2.5\n" for epoch in range(2) for n in range(4))
+    assert {rank for rank, _ in ahead(text)} == {None}

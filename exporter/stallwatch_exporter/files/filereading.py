@@ -58,7 +58,7 @@ def read_file(file: LogFile, reading: RunReading, engines: Engines, within: With
     chunks = file.chunks(read.problems, read.binary)
     head = next(chunks, b"")
     fold = fold_of(head, engines.matcher)
-    lines = LineReader(file.name, file.rank, *fold)
+    lines = LineReader(file.name, file.rank, *fold).look_ahead(head)
     whole = fold.lead is not None and fold.lead.quoted  # a sieve does not undo the quoting
     source = SourceReading(reading, lines, engines.sieve if not whole else lambda: None)
     if file.plain and len(head) == HEAD and head[:2] not in UTF16_MARKS and not is_sparse(file.path):

@@ -109,7 +109,7 @@ class RangeReading:
         if not head or head[:2] in UTF16_MARKS or (lead is not None and lead.quoted):
             return None
         ranges = [one._replace(lead=lead) for one in ranges]
-        lines = LineReader(file.name, file.rank, broken_at(head), lead=lead)
+        lines = LineReader(file.name, file.rank, broken_at(head), lead=lead).look_ahead(head)
         source = SourceReading(reading, lines, lambda: engine, sizes)
         self._waiting.extend(ranges)
         with Path(file.path).open("rb") as raw:

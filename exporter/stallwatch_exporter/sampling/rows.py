@@ -82,7 +82,7 @@ def _continued(
 
 
 def _reader(file: LogFile, head: bytes) -> LineReader:
-    return LineReader(file.name, file.rank, broken_at(head), lead=lead_of(head))
+    return LineReader(file.name, file.rank, broken_at(head), lead=lead_of(head)).look_ahead(head)
 
 
 def _head(chunks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:

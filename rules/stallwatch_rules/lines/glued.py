@@ -10,7 +10,7 @@ _GLUED = re.compile(
     r"|(?<=[^\s\"'])(?=Traceback \(most recent call last\):)"
 )
 _BAR_ENDS = ("it]", "/s]")
-# A message behind a bar that ends with numbers of its own, as Lightning's do; other metrics stay where they are.
+# A message behind a bar that ends with numbers of its own, as Lightning's do; no other metrics are parted.
 _BEHIND_POSTFIX = re.compile(
     r"(\d/\d{1,15} \[[\d:]+<[^\[\]]{1,400}=[^\[\]]{1,80}\])(?=[`A-Z*])(?!.*(?:\||loss|step|iter))",
     re.IGNORECASE,

@@ -2,7 +2,8 @@
 
 ``srun --label`` writes the bare task number, Intel MPI's ``-prepend-rank`` a number in brackets, pdsh (and so
 DeepSpeed's launcher over several nodes) the host's name. Much else looks like each of them, so they are
-learnt from the first lines of a source, and the few lines before that keep theirs.
+learnt from the first lines of a source: of a file from its beginning, before any of it is read; else the few
+lines before that keep theirs.
 
 A task is a rank, unless each task is a launcher that starts a node's ranks: then its number is the node's.
 """
@@ -10,6 +11,7 @@ A task is a rank, unless each task is a launcher that starts a node's ranks: the
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from itertools import pairwise
 
 _NUMBER = re.compile(r" {0,5}(\d{1,5}): ?|\[(\d{1,5})\] (?!NCCL|include/|/)")
@@ -17,6 +19,8 @@ _SURE_NUMBERS = 12  # so many labelled lines in a row, by far fewer tasks, are n
 _SURE_TASKS = 4  # so many are enough where the tasks are counted from 0 and take turns
 _LABEL = re.compile(r" {0,5}(\d{1,5}): ")  # as srun writes it; what ``grep -n`` writes has no blank
 _OF_TRACEBACK = re.compile(r'Traceback \(most recent call last\):|  File "[^"]+", line \d')
+# A metrics line, and nothing that an epoch's number stands before: other lines have the label, too.
+_METRIC = re.compile(r"[^:]{0,40}\b(?:step|iter(?:ation)?)s?\W{0,4}\d", re.IGNORECASE)
 _HOST = re.compile(r"([A-Za-z0-9](?=[\w.-]{0,62}\d|[\w-]{1,62}\.)[\w.-]{1,62}):(?: |$)")
 _NO_HOST = re.compile(
     r".*\.(?:py|c|cc|cpp|cu|h|sh|json|yaml|log)|(?:step|iter|epoch|rank|layer|loss)\w*|[\d.]+"
@@ -55,8 +59,19 @@ class TaskLabels:
         self._of_nodes = False  # the numbers are those of tasks that are no ranks
         self._processes: dict[int, str] = {}  # task → the process that NCCL named first
         self._numbers: list[int] = []
+        self._message = False  # a line of the row is no metrics line
         self._hosts: set[str] = set()
         self._hosts_row: list[str] = []
+
+    def learn(self, texts: Iterable[str]) -> None:
+        """Look at a source's first lines before any of them is read."""
+        ahead = TaskLabels()
+        for text in texts:
+            ahead.take(text)
+        self.found, self._hosts = ahead.found, ahead._hosts
+        if ahead._numbered:
+            self._numbered, self._of_nodes, self._processes = True, ahead._of_nodes, ahead._processes
+            self.searching = False
 
     def take(self, text: str) -> tuple[int | None, str]:
         """The rank that a label names, and the line without it; no rank where the labels are of nodes."""
@@ -92,6 +107,7 @@ class TaskLabels:
         number = _NUMBER.match(text)
         if number is None:
             self._numbers.clear()
+            self._message = False
         else:
             task = int(number[1] or number[2])
             self._numbers.append(task)
@@ -110,6 +126,10 @@ class TaskLabels:
         label = _LABEL.match(text)
         if label is None:
             return False
+        if not _METRIC.match(text, label.end()):
+            self._message = True
+        elif self._message and len(tasks) < len(row) and tasks == set(range(len(tasks))):
+            return True
         if _OF_TRACEBACK.match(text, label.end()):
             return len(row) < 3 or len(tasks) < len(row)  # each number once: a listing of some file's lines
         take_turns = any(later < earlier for earlier, later in pairwise(row))

@@ -87,6 +87,11 @@ def time_in(lead: str) -> float | None:
     return own_time(lead[at.start() :]) if at is not None else None
 
 
+def first_lines(head: bytes) -> tuple[str, ...]:
+    """The first lines of a text that say something."""
+    return _looked_at(head)[0]
+
+
 def sure_lead(head: bytes) -> Lead | None:
     """The lead of nearly all of a text's lines, where what follows it shows that it is none of a logger's."""
     lines, leads = _looked_at(head)

@@ -13,7 +13,7 @@ from stallwatch_rules.hints import may_hold
 from stallwatch_rules.lines.containers import Record, may_be_json, record_of
 from stallwatch_rules.lines.glued import pieces
 from stallwatch_rules.lines.labels import TaskLabels
-from stallwatch_rules.lines.leads import Lead, rank_in, time_in
+from stallwatch_rules.lines.leads import Lead, first_lines, rank_in, time_in
 from stallwatch_rules.lines.longlines import CUT, GOES_ON, MAX_LINE, decoded, hold, joined
 from stallwatch_rules.lines.prefixes import take_rank
 from stallwatch_rules.lines.respelled import COLON, ESCAPED_END, as_printed, unfolded, with_ascii_colon
@@ -80,6 +80,11 @@ class LineReader:
         self._head, self._near, self._number = None, near, number
         self._times, self._zoned = {}, False
         self._labels.searching = False
+        return self
+
+    def look_ahead(self, head: bytes) -> LineReader:
+        """Set to read a file that begins so: labels before its lines are known from the first line on."""
+        self._labels.learn(first_lines(head))
         return self
 
     @property

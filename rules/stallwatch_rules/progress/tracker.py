@@ -61,6 +61,12 @@ class _Stream:
             (c.last for c in self.counters.values() if _counts(c) and c.last is not None), default=None
         )
 
+    @property
+    def furthest(self) -> tuple[int, int]:
+        """Attempt and step, by the counters of steps."""
+        reached = ((c.attempt, c.last) for c in self.counters.values() if _counts(c) and c.last is not None)
+        return max(reached, default=(0, -1))
+
     def enter(self, phase: Phase, time: float | None) -> None:
         self.phase, self.phase_time = phase, time
 
@@ -222,11 +228,16 @@ class ProgressTracker:
 
     @property
     def last_loss(self) -> float | None:
-        """The latest loss, which may be NaN; of several ranks' the lowest rank's."""
+        """The latest loss, which may be NaN; of several ranks' the lowest rank's.
+
+        Where no times tell, it is that of the rank which is furthest.
+        """
         streams = [s for s in self._streams.values() if s.last_loss is not None]
         if not streams:
             return None
-        return max(streams, key=lambda s: (s.loss_time or 0.0, -(s.rank or 0), s.source)).last_loss
+        return max(
+            streams, key=lambda s: (s.loss_time or 0.0, *s.furthest, -(s.rank or 0), s.source)
+        ).last_loss
 
     # ---- durations
 
