@@ -180,6 +180,21 @@ def test_a_message_on_the_next_line() -> None:
     assert summary(text) == [("failure", "BuildError", "no compiler found")]
 
 
+def test_a_message_goes_on_in_the_lines_that_stand_deeper() -> None:
+    text = """\
+Traceback (most recent call last):
+  File "/home/ada/train.py", line 90, in <module>
+    model.load_state_dict(state)
+RuntimeError: Error(s) in loading state_dict for Net:
+\tsize mismatch for head.weight: copying a param with shape torch.Size([8, 4]) from checkpoint
+  3%|▎         | 1/30 [00:21<10:19, 21.38s/it]
+\tnothing of it
+"""
+    first = "Error(s) in loading state_dict for Net:"
+    second = "size mismatch for head.weight: copying a param with shape torch.Size([8, 4]) from checkpoint"
+    assert summary(text) == [("failure", "RuntimeError", f"{first} {second}")]
+
+
 def test_asides_and_interrupts_are_no_failures() -> None:
     text = """\
 Exception ignored in: <function Op.__del__ at 0x7f12>

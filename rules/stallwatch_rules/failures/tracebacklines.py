@@ -65,6 +65,8 @@ OTHER_MESSAGE = re.compile(
     r"|srun: |slurmstepd[\w.-]*: "
     r"|(?:INFO|DEBUG) +\d\d-\d\d \d\d:|(?:INFO|DEBUG): +\S"  # vLLM's, uvicorn's
 )
+# Under an exception, what stands deeper is its message: no frame, no marks under source, and no bar.
+MORE = re.compile(r"\s+(?!File \"|[~^|+]|\d{1,3}%)(?=.*[A-Za-z]{3})(?!.*%\|)")
 # The same where an exception has no message yet: what follows a logger's lead is none.
 OTHER_LOGGER = re.compile(
     r"(?:\[?\d\d/\d\d/\d\d|\[?\d\d:\d\d:\d\d\b"

@@ -25,6 +25,7 @@ from stallwatch_rules.failures.tracebacklines import (
     INDENT,
     LEVEL_FINAL,
     MARGIN,
+    MORE,
     NOTEBOOK_SOURCE,
     OTHER_LOGGER,
     OTHER_MESSAGE,
@@ -43,6 +44,7 @@ from stallwatch_rules.records import Line
 MAX_FRAMES = 60
 MAX_MESSAGE = 1000
 FOREIGN_LINES = 30  #: lines of other writers that may stand inside a traceback before it is given up
+MORE_LINES = 3  #: of a message, right under its first, that are kept
 MESSAGE_LINES = 14  #: how far a message may go on after the exception's first line
 BARE_LINES_AFTER = 6  #: a bare "XError: …" counts while no more than this follows it
 
@@ -90,6 +92,7 @@ class TracebackReader:
         self._open: _Open | None = None
         self._raised: Raised | None = None  # its message may go on
         self._after = 0  # lines since its first line
+        self._more = 0  # of them, those right under it that are its message
         self._chained = False  # a chain marker came after it
         self._aside = 0  # lines for which a traceback that begins is an aside
         self._thread = 0  # the same for one of another thread
@@ -247,6 +250,7 @@ class TracebackReader:
         raised.kind = "ignored" if begun.aside else kind_of(raised)
         raised.thread, raised.group = begun.thread, begun.group
         self._open, self._raised, self._after, self._chained = None, raised, 0, False
+        self._more = 0
 
     def _part(self, raised: Raised, text: str, rules: Collection[str]) -> None:
         """A line of one of a group's exceptions: the first that is no group itself is its root."""
@@ -279,6 +283,9 @@ class TracebackReader:
             if OTHER_LOGGER.match(text):  # the exception has no message, and this line is another's
                 return False
             raised.message = text.strip()[:MAX_MESSAGE]
+        elif self._after == self._more + 1 <= MORE_LINES and MORE.match(text):
+            self._more += 1
+            raised.message = f"{raised.message} {text.strip()}"[:MAX_MESSAGE]
         raised.rules.update(self._failures & set(rules))
         return True
 
