@@ -39,6 +39,18 @@ class Names:
         events[:] = [one for one in events if not first <= one[0] <= last]
         events.append((last, meaning, by))
 
+    def give_parameter(
+        self, function: ast.FunctionDef | ast.AsyncFunctionDef, name: str, meaning: str
+    ) -> None:
+        """A parameter of this function means this at its beginning."""
+        events = self._events[(id(function), name)]
+        events[:] = [one for one in events if one[2] is not function]
+        events.append((function.lineno, meaning, function))
+
+    def class_of(self, node: ast.expr) -> ast.ClassDef | None:
+        """The innermost class that it stands in."""
+        return self._class.get(id(node))
+
     def meaning(self, node: ast.expr) -> str:
         """What a name means where it is used; empty for nothing that was given."""
         if "?" in dotted(node):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
+from stallwatch_rules.checks.kinds import kinds_of
 from stallwatch_rules.checks.names import Names
 from stallwatch_rules.checks.script import Call, Script, dotted
 
@@ -27,6 +28,7 @@ class Models:
 
     def __init__(self, script: Script) -> None:
         self._names = Names(script.tree)
+        self._kinds = kinds_of(script)
         initializations = {id(call.node) for call in script.initializations()}
         nodes = [node for node in ast.walk(script.tree) if isinstance(node, ast.Assign)]
         for node in sorted(nodes, key=lambda one: one.lineno):
@@ -53,7 +55,7 @@ class Models:
         if call.last == "GatheredParameters":
             return call.argument("enabled", 3) is None
         if call.last == "get_state_dict":
-            return "accelerat" in call.owner.lower()
+            return self._kinds.of_owner(node) == "accelerator"
         if call.last == _CONSOLIDATED:
             return True
         if call.last in _GATHERING and isinstance(node.func, ast.Attribute):
@@ -74,7 +76,7 @@ class Models:
         if not isinstance(value.func, ast.Attribute):
             return False
         owner, called = value.func.value, value.func.attr
-        if called == "prepare" and "accelerat" in dotted(owner).lower():
+        if called == "prepare" and self._kinds.of(owner) == "accelerator":
             return True
         return called in _ITSELF and self._is(owner)
 

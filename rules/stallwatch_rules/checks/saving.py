@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from stallwatch_rules.checks.dsconfig import DsConfig
+from stallwatch_rules.checks.kinds import kinds_of
 from stallwatch_rules.checks.remark import Remark, Severity, Words
 from stallwatch_rules.checks.script import Call, Script, dotted, is_constant
 
@@ -89,12 +90,15 @@ def _engine_names(node: ast.AST) -> Iterator[str]:
 
 
 def _places(script: Script) -> Iterator[Remark]:
+    kinds = kinds_of(script)
     for call in script.calls:
         severity: Severity | None = None
-        if call.last == "get_state_dict" and "accelerat" in call.owner.lower():
+        if call.last == "get_state_dict" and kinds.of_owner(call.node) == "accelerator":
             severity = "fails"
         elif call.last in ("save_16bit_model", "save_fp16_model") or (
-            call.last == "save_model" and "trainer" in call.owner.lower() and _transformers(script, call)
+            call.last == "save_model"
+            and kinds.of_owner(call.node) == "trainer"
+            and _transformers(script, call)
         ):
             severity = "likely"
         if severity:

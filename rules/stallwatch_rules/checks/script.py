@@ -109,18 +109,27 @@ class Script:
         return bool(theirs) and not any(self.initializations())
 
     def initializations(self) -> Iterator[Call]:
-        """The calls of ``deepspeed.initialize``."""
-        bare = any(
-            isinstance(node, ast.ImportFrom)
-            and node.module == "deepspeed"
-            and any(alias.name == "initialize" and alias.asname is None for alias in node.names)
-            for node in ast.walk(self.tree)
-        )
-        return (
-            call
-            for call in self.calls
-            if call.name == "deepspeed.initialize" or (bare and call.name == "initialize")
-        )
+        """The calls of ``deepspeed.initialize``, under whatever name it was imported."""
+        return (call for call in self.calls if self.full(call.name) == "deepspeed.initialize")
+
+    @cached_property
+    def aliases(self) -> dict[str, str]:
+        """What imported names stand for: ``{"td": "torch.distributed", "T": "transformers.Trainer"}``."""
+        found: dict[str, str] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    top = alias.name.partition(".")[0]
+                    found[alias.asname or top] = alias.name if alias.asname else top
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                for alias in node.names:
+                    found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+        return found
+
+    def full(self, name: str) -> str:
+        """A dotted name as its package knows it."""
+        first, dot, rest = name.partition(".")
+        return self.aliases.get(first, first) + dot + rest
 
 
 def parse_script(text: str, file: str) -> Script | Remark:

@@ -11,6 +11,7 @@ import ast
 from collections.abc import Iterator
 
 from stallwatch_rules.checks.dsconfig import DsConfig
+from stallwatch_rules.checks.kinds import Kinds, kinds_of
 from stallwatch_rules.checks.remark import Remark, Words
 from stallwatch_rules.checks.script import Call, Script, dotted
 
@@ -21,11 +22,16 @@ def check_unwrapped(config: DsConfig, script: Script) -> Iterator[Remark]:
     """Calls that hand a bare module to accelerate, and trainers that swap their engine for one."""
     if config.stage != 3:
         return
-    engines = set(_names_of(script, "prepare"))
-    bare = set(_names_of(script, "unwrap_model")) - engines
+    kinds = kinds_of(script)
+    engines = set(_names_of(script, kinds, "prepare"))
+    bare = set(_names_of(script, kinds, "unwrap_model")) - engines
     for call in script.called("get_state_dict"):
         model = call.argument("model", 0)
-        if "accelerat" in call.owner.lower() and model is not None and _is_bare(model, engines, bare):
+        if (
+            kinds.of_owner(call.node) == "accelerator"
+            and model is not None
+            and _is_bare(model, engines, bare)
+        ):
             yield _remark(
                 script.file,
                 call.line,
@@ -42,13 +48,13 @@ def check_unwrapped(config: DsConfig, script: Script) -> Iterator[Remark]:
             )
 
 
-def _names_of(script: Script, last: str) -> Iterator[str]:
+def _names_of(script: Script, kinds: Kinds, last: str) -> Iterator[str]:
     """The names that a call of this method of an Accelerator is assigned to."""
     for node in ast.walk(script.tree):
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
             continue
         call = Call(dotted(node.value.func), node.value)
-        if call.last == last and "accelerat" in call.owner.lower():
+        if call.last == last and kinds.of_owner(call.node) == "accelerator":
             for target in node.targets:
                 parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
                 yield from (dotted(part) for part in parts)
