@@ -1,8 +1,9 @@
 """From the address to a page that can be used, in a real browser, for ``bench/dashboard.py``.
 
-A page is there when its table (Runs) or its first chart (Run) is drawn and its controls take input. By the
-clock; the processor time of server and browser, which a busy machine changes less, stands beside it. Bare
-pages of Streamlit's are visited in turns with ours: the floor that no page of ours can go below.
+A page is there when its table (Runs) or its first chart (Run) is drawn and its controls take input; of Run it
+is told, too, when its verdict and figures stand there, which come before the charts. By the clock; the
+processor time of server and browser, which a busy machine changes less, stands beside it. Bare pages of
+Streamlit's are visited in turns with ours: the floor that no page of ours can go below.
 
 The browser has a profile on disk, as its users have: Chromium keeps a script in compiled form from the second
 visit on, but not in the windows without a profile that Playwright opens unless told otherwise.
@@ -35,6 +36,8 @@ _LEAVE_MS = 500  #: after a page is there, so that it ends what it still does, a
 _TABLE = """() => [...document.querySelectorAll('.stMain tbody :is(td, th)')]
     .some(cell => cell.textContent.includes('run-'))
     && !!document.querySelector('.stMain input:enabled')"""
+_VERDICT = """() => !!document.querySelector('[class*="st-key-verdict-"] h3')
+    && !!document.querySelector('[data-testid="stMetricValue"]')"""
 _CONTROLS = """() => !!document.querySelector('[data-testid="stSelectbox"] input:enabled')"""
 
 
@@ -72,6 +75,7 @@ def visits(home: Path, name: str, **variables: str) -> None:
         server = psutil.Process(child.pid)
         pages = [
             Visited("Runs page", url, _runs_ready, server),
+            Visited("Run page's verdict", f"{url}/run?run={name}", _verdict_ready, server),
             Visited("Run page", f"{url}/run?run={name}", _run_ready, server),
         ]
         for (title, script), ready in zip(
@@ -134,6 +138,11 @@ def _runs_ready(page: Any) -> None:
 
 def _bare_chart_ready(page: Any) -> None:
     page.wait_for_function("() => !!document.querySelector('.js-plotly-plot .xtick')")
+    page.wait_for_function(_CONTROLS)
+
+
+def _verdict_ready(page: Any) -> None:
+    page.wait_for_function(_VERDICT)
     page.wait_for_function(_CONTROLS)
 
 
