@@ -37,7 +37,11 @@ def test_it_is_an_end_and_no_failure(diagnose: Ask, said: str) -> None:
     found = diagnose(stamped(STEPS + end))
     assert found.verdict == "healthy" and found.primary is None
     assert asked(found) == [RULE] and found.findings[0].harm == "harmless"
-    assert [note for note in found.notes if note.startswith("It says so at run.log:40: ") and said in note]
+    assert [
+        note
+        for note in found.notes
+        if note.startswith("The log tells of the signal at run.log:40: ") and said in note
+    ]
     assert "without a word" not in " ".join(found.notes)
     assert headline(found, "en").startswith("A signal asked the run to end")
     assert headline(found, "zh").startswith("训练应信号要求结束")
@@ -55,6 +59,12 @@ def test_it_is_an_end_and_no_failure(diagnose: Ask, said: str) -> None:
 def test_what_is_no_word_of_it_is_not_taken_for_one(diagnose: Ask, said: str) -> None:
     found = diagnose(stamped([*STEPS, (395.0, said)]))
     assert asked(found) == [] and "without a word of an end" in " ".join(found.notes)
+
+
+def test_a_run_that_went_on_was_not_ended_by_what_one_rank_said(diagnose: Ask) -> None:
+    again = [(10.0 * step, f"INFO step={step} loss={2 - step / 1000:.3f}") for step in range(40, 60)]
+    found = diagnose(stamped([*STEPS, (395.0, "[rank: 0] Received SIGTERM: 15"), *again]))
+    assert asked(found) == [] and found.verdict == "healthy"
 
 
 def test_a_run_that_went_on_was_not_ended(diagnose: Ask) -> None:

@@ -60,12 +60,20 @@ def tell_asked(
 
 
 def _told(streams: Streams) -> list[Line]:
-    """The lines after the last step, near the end, that say that a signal came."""
+    """The lines after the last step, near the end, that say that a signal came.
+
+    One rank may say it, and the steps stand in lines that name none: a source's lines are one text.
+    """
+    stepped: dict[str, int] = {}
+    for stream in streams.values():
+        if stream.last_advance is not None:
+            stepped[stream.source] = max(stream.last_advance.number, stepped.get(stream.source, 0))
     return [
         entry.last
         for stream in streams.values()
         for entry in stream.templates.entries.values()
         if entry.advances >= stream.timelines.advances
+        and entry.last.number > stepped.get(stream.source, 0)
         and stream.index - entry.last_index <= NEAR
         and _ASKED.search(entry.last.text)
         and not _NOT.search(entry.last.text)

@@ -14,7 +14,7 @@ OF_ENDINGS: dict[str, tuple[str, str]] = {
         "日志写明是信号要求训练结束：可能来自调度器的抢占或时间限制，也可能是人为。",
     ),
     "asked-to-end-line": (
-        "It says so at {at}: {line}",
+        "The log tells of the signal at {at}: {line}",
         "见 {at}：{line}",
     ),
     "aborted-at-exit": (
