@@ -115,6 +115,21 @@ def test_torchs_error_file() -> None:
     assert diagnosed(text[:80]).unknown == [], "a cut file is no exception"
 
 
+def test_what_a_logger_warns_of_is_the_end_only_where_nothing_follows() -> None:
+    """vLLM warns with a traceback that an optional module cannot be imported, and goes on without it."""
+    lead = "WARNING 06-25 16:32:09 [import_utils.py:408] "
+    told = (
+        "Traceback (most recent call last):",
+        '  File "/env/kernels.py", line 5, in load',
+        "OddError: none",
+    )
+    text = "".join(f"{lead}{one}\n" for one in told)
+    goes_on = "".join(f"INFO 06-25 16:32:{10 + n} serving\n" for n in range(8))
+    assert only(text).exception == "OddError"
+    assert diagnosed(text + goes_on).verdict == "healthy"
+    assert only((text + goes_on).replace("WARNING", "ERROR")).exception == "OddError"
+
+
 def test_a_signal_that_asks_to_end_is_no_crash() -> None:
     """Ray's processes tell of it with a stack, as of those that end them."""
     text = "*** {} received at time=1748300290 on cpu 8 ***\nPC: @     0x7a30bba98d71  (unknown)  (unknown)\n"

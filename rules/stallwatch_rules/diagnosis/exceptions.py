@@ -139,6 +139,9 @@ def read_exceptions(
             )
             answered = answers_after(key, seen.last.mark.answers, streams)
             fatal = fatal and not served_on(answered, died=died)
+            # What a logger warned of is the end where nothing follows: some collectors call all a warning.
+            warned = seen.last.warned and not died and stream.plain - seen.last.mark.plain > SNIPPET_LINES
+            fatal = fatal and not warned
             fatal = fatal and not (complete and (seen.last.thread or seen.last.native))
             if seen.raised.kind == "snippet":
                 after = stream.plain - seen.last.mark.plain

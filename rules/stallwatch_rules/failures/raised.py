@@ -75,6 +75,7 @@ class Raised:
     rules: set[str] = field(default_factory=set)  #: rules that matched in the chain
     group: bool = False  #: an exception group, whose parts follow behind a margin
     thread: bool = False  #: raised in a thread beside the main one, which goes on
+    warned: bool = False  #: told by a logger with the level of a warning
     native: bool = False  #: a crash of compiled code, which may come after the training's own end
     step: int | None = None  #: the run's step then, as far as the diagnosis could tell
 

@@ -44,7 +44,7 @@ ASIDE = re.compile(
     r"^(?:Exception ignored (?:in|on|while)\b|Error in atexit\.|Error in sys\.excepthook"
     r"|--- Logging error ---|Call stack:$)"  # under the error, logging shows who called it
 )
-# A logger's lead with this level, before a traceback's header: the program went on without what failed.
+# A logger's lead with this level, before a traceback's header: programs go on without what failed.
 WARNED = re.compile(r"(?<![A-Za-z_])WARN(?:ING)?(?![A-Za-z_])")
 REMOTE = re.compile(r"ray::\S+ \(pid=")  # Ray names the task, and the task's own frames follow
 THREAD = re.compile(r"^(?:Exception in thread |Thread [A-Z]\w*:$)")  # the second is W&B's

@@ -66,6 +66,7 @@ class _Open:
     named: str = ""  #: the exception, where its header names it
     thread: bool = False
     group: bool = False  #: of an exception group, behind a margin
+    warned: bool = False
     column: int = 0  #: how far all its lines are indented, or where rich's logging handler drew its box
 
     def unwrapped(self, text: str) -> str:
@@ -197,10 +198,10 @@ class TracebackReader:
         warned = WARNED.search(prefix) is not None
         if QUOTES_INNER.search(prefix) or corner >= 0 or (prefix.strip() and not prefix.strip(BOX + " ")):
             prefix = ""
-        aside = warned or self._aside > 0 or (inner and previous is not None and previous.kind == "ignored")
+        aside = self._aside > 0 or (inner and previous is not None and previous.kind == "ignored")
         self._open = _Open(line, prefix, aside, previous if inner else None, header=True, adjoining=True)
         self._open.group, self._open.named = GROUP_HEADER in line.text, named
-        self._open.column = max(0, corner)
+        self._open.column, self._open.warned = max(0, corner), warned
         self._open.rules.update(self._failures & set(rules))
         self._open.thread = self._thread > 0 or (inner and previous is not None and previous.thread)
         self._chained, self._aside, self._thread = False, 0, 0
@@ -248,7 +249,7 @@ class TracebackReader:
             raised.root = begun.chain.root or f"{begun.chain.exception}: {begun.chain.message}".rstrip(": ")
             raised.rules |= begun.chain.rules
         raised.kind = "ignored" if begun.aside else kind_of(raised)
-        raised.thread, raised.group = begun.thread, begun.group
+        raised.thread, raised.group, raised.warned = begun.thread, begun.group, begun.warned
         self._open, self._raised, self._after, self._chained = None, raised, 0, False
         self._more = 0
 
