@@ -32,9 +32,7 @@ class Recorded(NamedTuple):
     memory: MemoryKnown | None = None
     left: Sequence[Left] = ()
     ended_at: float | None = None  #: Unix seconds
-    waited: float | None = (
-        None  #: seconds without a step, when a stall was seen last or somebody stopped it
-    )
+    waited: float | None = None  #: seconds without a step, when a stall was seen last or somebody stopped it
     stall: Incident | None = None  #: that was open when the run, or the watching, ended
     findings: Sequence[Incident] = ()  #: fatal ones that were
     watched: bool = False  #: the agent is at it
