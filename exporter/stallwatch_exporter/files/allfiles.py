@@ -180,10 +180,10 @@ def _processes(count: int, pages: Pages, board: Board, engines: Engines | None =
             initializer=begin_forked,
             initargs=(pages.digest, engines, board),
         )
-        with contextlib.suppress(OSError):  # no process can be started: then all is read here
-            pool.submit(
-                os.getpid
-            )  # it forks with the first job: before somebody starts a thread to tell of progress
+        # It forks with its first job: now, before somebody starts a thread to tell of the progress. Where no
+        # process can be started all is read here.
+        with contextlib.suppress(OSError):
+            pool.submit(os.getpid)
     try:
         yield pool
     except BaseException:
