@@ -181,16 +181,28 @@ class RunReading:
         language: str = "en",
         memory: MemoryKnown | None = None,
         left: Sequence[Left] = (),
+        elsewhere: bool = False,
     ) -> Diagnosis:
         """The diagnosis of what was read so far.
 
         ``ending`` and ``failed`` say how the command ended, where that is known; ``now``, ``threshold`` and
         ``stalled`` come from who watches the run live, or did, and so does ``waited``, the seconds without a
         step; ``memory`` is what was seen of a run that ended, ``left`` the ranks that ended before others;
-        ``ended_at`` is when it did, by the clock that its lines were stamped by.
+        ``ended_at`` is when it did, by the clock that its lines were stamped by; ``elsewhere``: the stacks
+        showed the rank that the others wait for in none of the collectives.
         """
         question = Question(
-            ending, failed, now, threshold, stalled, language, tuple(left), memory, waited, ended_at
+            ending,
+            failed,
+            now,
+            threshold,
+            stalled,
+            language,
+            tuple(left),
+            memory,
+            waited,
+            elsewhere,
+            ended_at,
         )
         if failed is None and question.kind == "finished":
             question = replace(question, failed=False)

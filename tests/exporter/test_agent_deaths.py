@@ -14,6 +14,7 @@ from stallwatch_exporter.watching.alarms import Alarms
 from stallwatch_exporter.watching.incidents import IncidentBook, read_incidents
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis, Primary, Progress
+from stallwatch_rules.stacks.records import StackGroup, StallStacks
 
 CRASH = Ending("failed", 1, None, "It ended.")
 PRIMARY = Primary(
@@ -130,3 +131,15 @@ def test_the_run_s_folder_keeps_it_under_its_first_name(run: Any, tmp_path: Path
     run.end()
     (kept,) = read_incidents(run.agent.folder.path)
     assert (kept.kind, kept.began_as) == ("ended", ("finding", "cuda-oom"))
+
+
+def test_a_stall_that_the_stacks_explain_otherwise_keeps_its_name_and_changes_its_rule(dying: Book) -> None:
+    stall = dying.book.open("stall", "zero3-trace-cache-invalidated", "critical", 100.0, step=10, count=7)
+    groups = [StackGroup([0], "collective", what="all_reduce"), StackGroup([1], "code", place="t.py:5 in f")]
+    silent = msgspec.structs.replace(PRIMARY, rule="silent-hang-no-error")
+    found = Diagnosis("stalled", primary=silent, progress=Progress(last_step=10))
+    dying.alarms.located(StallStacks(0.0, 0.1, groups, [1], "elsewhere"), found, 101.0)
+    last = dying.told[-1]
+    assert (last.id, last.rule, last.count, last.rank) == (stall.id, "silent-hang-no-error", 1, 1)
+    dying.alarms.recovered(40.0, Progress(last_step=11), "train", 140.0)
+    assert dying.told[-1].status == "resolved" and dying.book.all_open == []

@@ -114,3 +114,22 @@ def test_a_recovery_from_a_long_start_names_where_the_run_is_now(watch: Make) ->
     opened, over = [run.told[0], run.told[-1]]
     assert (opened.phase, opened.step) == ("init", None)
     assert (over.resolution, over.phase, over.step) == ("recovered", "train", 1)
+
+
+ASSERTED = (
+    "Traceback (most recent call last):",
+    '  File "/w/train.py", line 12, in <module>',
+    "RuntimeError: CUDA error: device-side assert triggered",
+)
+
+
+@pytest.mark.parametrize(("silent", "verdict"), [(40, "failed"), (1, "stalled")])
+def test_what_a_run_died_of_after_it_had_stood_is_a_failure(run: Any, silent: int, verdict: str) -> None:
+    """Of a rank that died before it, the others may stand; who only follows a log is not told of an end."""
+    run.steps(1, 10)
+    run.wait(silent)
+    run.say(*ASSERTED)
+    run.wait(40)
+    found = run.end("unknown", None)
+    assert found.primary is not None and found.primary.rule == "cuda-device-side-assert"
+    assert found.verdict == verdict

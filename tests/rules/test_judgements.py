@@ -71,6 +71,24 @@ def test_messages_up_to_a_standstill_are_fatal(facts: RunFacts) -> None:
     assert judge_trace_cache(trace(*[(1.0, 1), (1.0, 0), (1.0, 0)] * 6), facts).harm == "fatal"
 
 
+def test_a_few_that_steps_followed_are_not() -> None:
+    seldom = [(1.0, 1), *[(1.0, 0)] * 11] * 3
+    assert judge_trace_cache(trace(*seldom, (1.0, 1)), STANDS).harm == "harmless"
+    assert judge_trace_cache(trace(*seldom, tail=1), STANDS).harm == "harmless"
+    assert judge_trace_cache(trace(*[(1.0, 0)] * 29, (1.0, 1)), STANDS).harm == "harmless"
+    rising = trace(*seldom, *[(1.0, 1)] * 5)
+    assert (
+        judge_trace_cache(rising, STANDS).harm == "fatal" and "more" in judge_trace_cache(rising, STANDS).note
+    )
+
+
+def test_as_many_as_ever_are_not_why_where_the_rank_that_is_missed_is_elsewhere() -> None:
+    elsewhere = RunFacts(advances=50, stalled=True, silence=300.0, threshold=40.0, elsewhere=True)
+    assert judge_trace_cache(trace(*[(1.0, 1)] * 20), elsewhere).harm == "harmless"
+    assert judge_trace_cache(trace(*[(1.0, 0)] * 20, tail=1), elsewhere).harm == "harmless"
+    assert judge_trace_cache(trace(*[(1.0, 0)] * 20, *[(1.0, 1)] * 10), elsewhere).harm == "fatal"
+
+
 def test_messages_that_had_stopped_before_are_not() -> None:
     stopped = trace(*[(1.0, 1)] * 10, *[(1.0, 0)] * 40)
     judgement = judge_trace_cache(stopped, STANDS)

@@ -21,11 +21,12 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.series import series_of
 from stallwatch_rules.reading import MAX_STREAMS, RunReading
 from stallwatch_rules.records import Diagnosis, Stats
-from stallwatch_rules.stacks.concluding import with_stacks
+from stallwatch_rules.stacks.concluding import stands_elsewhere, with_stacks
 from stallwatch_rules.text.plural import counted
 
 if TYPE_CHECKING:
     from stallwatch_rules.failures.novelty import Baseline
+    from stallwatch_rules.stacks.records import StallStacks
 
 __all__ = ["InputProblem", "Parallel", "diagnose_each", "diagnose_paths", "diagnose_streams"]
 
@@ -52,6 +53,7 @@ def diagnose_paths(
     started = time.monotonic()
     files, problems = expand(paths, limits=limits)
     known = recorded(paths, language)
+    stacks = kept_stacks(paths)
     if parallel is not None:
         parallel = replace(parallel, limits=limits)
     diagnosis = _diagnose(
@@ -64,10 +66,10 @@ def diagnose_paths(
         known,
         baseline,
         parallel,
+        stacks=stacks,
     )
     diagnosis = with_recorded(diagnosis, known, language)
     diagnosis = with_kept(diagnosis, problems, paths, language)
-    stacks = kept_stacks(paths)
     return diagnosis if stacks is None else with_stacks(diagnosis, stacks, language), problems
 
 
@@ -129,6 +131,7 @@ def _diagnose(
     baseline: Baseline | None = None,
     parallel: Parallel | None = None,
     matcher: Matcher | None = None,
+    stacks: StallStacks | None = None,
 ) -> Diagnosis:
     reading = RunReading(catalogue, matcher)
     reading.baseline = baseline
@@ -162,6 +165,7 @@ def _diagnose(
         language=language,
         memory=known.memory,
         left=known.left,
+        elsewhere=stands_elsewhere(stacks),
     )
     diagnosis.series = series_of(reading.streams)
     stats.seconds = round(time.monotonic() - started, 3)

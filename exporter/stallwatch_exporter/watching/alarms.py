@@ -185,7 +185,12 @@ class Alarms:
         """The ranks told where they stand: it belongs to the stall that is open."""
         for incident in self._book.of_kind("stall"):
             rank = stacks.odd[0] if stacks.odd and incident.rule in STANDSTILLS else incident.rank
-            self._book.update(incident, now, stacks=stacks, rank=rank, primary=diagnosis.primary)
+            primary, told = diagnosis.primary, dict[str, Any]()
+            if incident.rule == TRACE_CACHE and primary is not None and primary.rule == SILENT_HANG:
+                self._book.judge_anew(incident, SILENT_HANG)  # the stacks speak against it
+                finding = next((one for one in diagnosis.findings if one.rule == SILENT_HANG), None)
+                told = {"note": finding.note if finding else "", "count": 1, "evidence": primary.evidence}
+            self._book.update(incident, now, stacks=stacks, rank=rank, primary=primary, **told)
 
     def recovered(self, seconds: float, progress: Progress, phase: Phase, now: float) -> None:
         """The run goes on in `phase`, after so many seconds without progress."""

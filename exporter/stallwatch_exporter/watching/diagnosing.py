@@ -16,7 +16,7 @@ from stallwatch_rules.endings import Left
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
-from stallwatch_rules.stacks.concluding import of_no_rank, of_one_process, with_stacks
+from stallwatch_rules.stacks.concluding import of_no_rank, of_one_process, stands_elsewhere, with_stacks
 from stallwatch_rules.stacks.records import StallStacks
 
 DIAGNOSE_SECONDS = 5.0  #: how often a run in which something happens is diagnosed anew
@@ -84,6 +84,7 @@ class Diagnoser:
             language=self._language,
             memory=ending.memory if ending else self.memory.now(),
             left=self.left,
+            elsewhere=stands_elsewhere(self.stacks),
         )
         if ending is None:
             kill = any(one.rule in (SIGKILL, FROM_OUTSIDE) and one.harm == "fatal" for one in found.findings)

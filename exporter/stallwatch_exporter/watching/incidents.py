@@ -106,6 +106,12 @@ class IncidentBook:
             incident.updated_at = now
             self._tell(msgspec.structs.replace(incident))
 
+    def judge_anew(self, incident: Incident, rule: str) -> None:
+        """Another rule than the one that it was opened for is why: it is told with the next update."""
+        del self._open[incident.kind, incident.rule]
+        incident.rule = rule
+        self._open[incident.kind, rule] = incident
+
     def resolve(self, incident: Incident, now: float, resolution: Resolution, **facts: Any) -> None:
         """Close an episode; the next one of this rule is a new incident."""
         if self._open.pop((incident.kind, incident.rule), None) is None:

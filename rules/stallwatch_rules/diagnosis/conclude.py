@@ -111,6 +111,8 @@ def conclude(
         died=died,
         phase=tracker.phase,
         ended=clock.ended,
+        last_sign=clock.last_sign,
+        elsewhere=question.elsewhere,
         language=language,
     )
     judge_recoveries(found, streams, facts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stallwatch_rules.diagnosis.causes import Candidate
@@ -33,6 +34,7 @@ class Question:
     left: tuple[Left, ...] = ()  #: ranks that ended by themselves before the others, by who watched them
     memory: MemoryKnown | None = None  #: of a run that ended: what was seen of its memory
     waited: float | None = None  #: seconds without a step at the end, by who watched it
+    elsewhere: bool = False  #: as in ``RunFacts``
     ended_at: float | None = None  #: when the command ended, by the clock of lines that a watcher stamped
 
     @property
@@ -65,7 +67,9 @@ def verdict_of(
         return "unknown-failure"  # a launcher says that something failed, and not what
     if chosen is not None and chosen[0].harm == "fatal":
         standing = stands(chosen[0]) and not facts.timed_out
-        if (standing or question.stalled) and question.failed is None:
+        if question.failed is None and (
+            standing or (question.stalled and not _ended_stall(chosen[0], found, facts))
+        ):
             return "stalled"
         return "failed"
     if chosen is not None and AT_EXIT in chosen[0].facts:
@@ -89,6 +93,14 @@ def verdict_of(
     if not recognised and question.failed is None and question.now is None and _ends_in_error(streams):
         return "unknown-failure"
     return "healthy" if recognised else "no-training-log"
+
+
+def _ended_stall(chosen: Candidate, found: Sequence[Found], facts: RunFacts) -> bool:
+    """Whether the cause showed only after the run had been standing: then it died of it."""
+    first = next((one.first for one in found if one.rule == chosen.rule), None)
+    if first is None or first.line.time is None or facts.last_sign is None or chosen.role != "cause":
+        return False
+    return first.line.time - facts.last_sign > facts.threshold
 
 
 def parted(diagnosis: Diagnosis, question: Question, *, by_hand: bool) -> bool:

@@ -25,6 +25,8 @@ class RunFacts:
     died: bool = False  #: its launcher or its exit code says that it failed
     phase: Phase = "train"  #: what it was doing last
     ended: bool = False  #: it stood by its log until somebody ended it
+    last_sign: float | None = None  #: when the last step was done, by the log's clock
+    elsewhere: bool = False  #: stacks showed the rank that the others wait for in none of the collectives
     language: str = "en"
 
     @property

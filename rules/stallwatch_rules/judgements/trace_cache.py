@@ -10,6 +10,9 @@ from stallwatch_rules.judgements.step_time import slowdown
 from stallwatch_rules.text.digest import short_duration
 from stallwatch_rules.text.sentences import say
 
+_OFTEN = 0.2  # matches a step, from which a rise is one
+_FEW, _SELDOM = 8, 5.0  # matches in all, and steps from one to the next
+
 
 def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
     """Harm of ZeRO-3's trace-cache invalidations."""
@@ -17,6 +20,10 @@ def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
     stands = (facts.stalled or facts.timed_out) and not facts.complete and not facts.failed_otherwise
     if stands:
         if recurs_to_the_end(trace):
+            if facts.elsewhere and not rose(trace):
+                return Judgement("harmless", say("trace-cache-elsewhere", language))
+            if _rare(trace):
+                return Judgement("harmless", say("rare-before-stall", language))
             return Judgement("fatal", _standstill(trace, facts))
         if trace.after_first:
             return Judgement("harmless", say("long-before-stall", language, steps=trace.after_last - 1))
@@ -49,6 +56,29 @@ def recurs_to_the_end(trace: Trace) -> bool:
     return steps[-1] - marks[-1] <= max(2, 3 * usual)
 
 
+def rose(trace: Trace) -> bool:
+    """Whether the matches became clearly more until the steps ended."""
+    before, now = _first_and_last(trace)
+    return now > 1.5 * before and now >= _OFTEN
+
+
+def _rare(trace: Trace) -> bool:
+    """Whether a few came, many steps apart, and steps followed: such a run makes them all the time."""
+    if trace.count > _FEW or rose(trace):
+        return False
+    if trace.count - trace.tail < 1:
+        return False  # the one after the last step is all there is
+    first = trace.first or 0
+    steps = sum(interval.span for interval, _ in trace.intervals[first:])
+    return trace.count == 1 or (steps >= trace.count and steps / (trace.count - 1) >= _SELDOM)
+
+
+def _first_and_last(trace: Trace) -> tuple[float, float]:
+    """Matches a step in the first third of the steps, and in the last."""
+    third = len(trace.intervals) // 3
+    return trace.rate(0, third), trace.rate(len(trace.intervals) - third, len(trace.intervals))
+
+
 def slower_with(trace: Trace) -> tuple[float, float] | None:
     """The pace before and now, where steps became slower while the matches became more."""
     paced = [(i, interval.pace) for i, (interval, _) in enumerate(trace.intervals) if interval.pace]
@@ -65,9 +95,8 @@ def slower_with(trace: Trace) -> tuple[float, float] | None:
 def _standstill(trace: Trace, facts: RunFacts) -> str:
     steps = 0 if trace.tail else max(trace.after_last - 1, 0)
     last = say("last-came-before" if steps else "last-came-then", facts.language, steps=steps)
-    third = len(trace.intervals) // 3
-    before, now = trace.rate(0, third), trace.rate(len(trace.intervals) - third, len(trace.intervals))
-    if now > 1.5 * before:
+    if rose(trace):
+        before, now = _first_and_last(trace)
         last += say("came-more-often", facts.language, before=f"{10 * before:.2g}", now=f"{10 * now:.2g}")
     if facts.silence is not None and facts.stalled:
         silence, threshold = short_duration(facts.waited), short_duration(facts.threshold)

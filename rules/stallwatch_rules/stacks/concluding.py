@@ -134,6 +134,11 @@ def _all_join(stacks: StallStacks) -> bool:
     return all(group.kind == "joining" and group.condition == "alive" for group in stacks.groups)
 
 
+def stands_elsewhere(stacks: StallStacks | None) -> bool:
+    """Whether the rank that the others wait for is known to be in no collective."""
+    return stacks is not None and bool(_elsewhere(stacks))
+
+
 def _elsewhere(stacks: StallStacks) -> list[StackGroup]:
     """The odd ranks, if they are known to be in no collective: what they do keeps the others waiting."""
     odd = [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)]

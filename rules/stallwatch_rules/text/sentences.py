@@ -50,6 +50,14 @@ SENTENCES: dict[str, tuple[str, str]] = {
         " They became more: {before} in ten steps at first, {now} at the end.",
         "并且越来越多：起初每十步 {before} 条，最后每十步 {now} 条。",
     ),
+    "rare-before-stall": (
+        "The run stands, but these messages came rarely, and steps followed them: they are hardly why.",
+        "训练停住了，但这些消息很少出现，且之后都有新的 step：多半不是原因。",
+    ),
+    "trace-cache-elsewhere": (
+        "These messages had not become more, and the rank that is waited for is elsewhere: not why it hangs.",
+        "这些消息并未变多，且其他 rank 在等的那个 rank 停在别处：它们不是停住的原因。",
+    ),
     "long-before-stall": (
         "The run stands, but {steps} steps went well after the last of these messages.",
         "训练停住了，但最后一条消息之后还正常完成了 {steps} 步。",

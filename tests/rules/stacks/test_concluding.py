@@ -10,7 +10,7 @@ from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Primary
 from stallwatch_rules.report.brief import to_brief
 from stallwatch_rules.report.phrases import primary_note, titled
-from stallwatch_rules.stacks.concluding import advice_in, of_no_rank, with_stacks
+from stallwatch_rules.stacks.concluding import advice_in, of_no_rank, stands_elsewhere, with_stacks
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
 
 STEPS = "".join(f"step {step}/60 loss {2 / step:.4f}\n" for step in range(1, 21))
@@ -143,3 +143,15 @@ def test_a_cause_that_the_log_told_sends_nobody_for_stacks_that_were_taken(
     assert primary.confidence > 0.3 and "trace cache" not in primary.fixes[1]
     assert not primary.apart and titled(primary, language) == primary.title
     assert any("py-spy dump" in fix for fix in at(StallStacks(0.0, 0.1, [WAITS, SILENT], odd=[1])).fixes)
+
+
+def test_messages_that_did_not_become_more_give_way_to_the_rank_in_its_own_code(known: Catalogue) -> None:
+    stacks = StallStacks(0.0, 0.1, [WAITS, STUCK], odd=[1], why="elsewhere")
+    reading = RunReading(known)
+    reading.feed(lines_of("".join(f"step {n}/60 loss {2 / n:.4f}\n{INVALIDATED}" for n in range(1, 21))))
+    before = reading.diagnose(stalled=True)
+    assert before.primary is not None and before.primary.rule == "zero3-trace-cache-invalidated"
+    assert stands_elsewhere(stacks) and not stands_elsewhere(None)
+    found = with_stacks(reading.diagnose(stalled=True, elsewhere=True), stacks)
+    assert "ddp.py:5" in told(found)
+    assert [one.harm for one in found.findings if one.rule == before.primary.rule] == ["harmless"]
