@@ -4,6 +4,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 const MOST_SEARCH = 200;
+const ROWS = 60; // that are drawn at first, and then whenever the reader comes near the last one
 const tables = new WeakMap(); // by the element that Streamlit gives us
 
 export default function ({ data, parentElement }) {
@@ -23,6 +24,7 @@ class Table {
     Object.assign(this, { scroll: find(".runs-scroll"), widths: find("colgroup"), hint: find(".runs-hint") });
     Object.assign(this, { head: find("thead tr"), body: find("tbody") });
     this.rows = new Map(); // [row, its cells, what they show] by run
+    this.most = ROWS;
     this.language = null;
     this.search.maxLength = MOST_SEARCH;
     this.search.addEventListener("input", () => this.choose({ q: this.search.value }, false));
@@ -30,6 +32,12 @@ class Table {
     this.order.addEventListener("change", () => this.choose({ sort: this.order.value }));
     this.body.addEventListener("click", (event) => this.click(event));
     this.body.addEventListener("keydown", (event) => this.key(event));
+    this.scroll.addEventListener("scroll", () => {
+      const { scrollTop, clientHeight, scrollHeight } = this.scroll;
+      if (this.most >= this.fits || scrollTop + 2 * clientHeight < scrollHeight) return;
+      this.most += ROWS;
+      this.draw();
+    });
     const { pathname } = location;
     const back = () => {
       if (!root.isConnected) window.removeEventListener("popstate", back); // another page is shown by now
@@ -171,10 +179,12 @@ class Table {
     });
     this.drawOrder();
     const rows = this.sorted(this.fitting());
+    this.fits = rows.length;
     this.count(rows.length);
+    this.body.parentElement.setAttribute("aria-rowcount", rows.length + 1);
     this.none.hidden = rows.length > 0;
     this.scroll.hidden = this.hint.hidden = !rows.length;
-    this.drawRows(rows);
+    this.drawRows(rows.slice(0, this.most));
   }
 
   drawOrder() {
