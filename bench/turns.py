@@ -1,0 +1,111 @@
+"""Two checkouts of Stallwatch read the same logs in turns, with ripgrep beside them: which one is quicker?
+
+    python bench/turns.py matches|diagnose|two|samples ROUNDS CHECKOUT CHECKOUT LOG...
+
+On a machine that others use, too, only such runs can tell two versions apart. Each checkout has a process of
+its own, which reads the logs once before anything is measured. Printed are the least and the median seconds
+of the processors, of the clock, and how many times as fast as ripgrep that is. The logs: what ``scanlog``
+writes.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+PATTERNS = 200
+PARTS = ("rules", "exporter", "stallwatch", "alerts", "dashboard", "bench", "")
+READERS = {
+    "matches": "stallwatch matches",
+    "diagnose": "stallwatch diagnose",
+    "two": "stallwatch diagnose, 2 processes",
+}
+
+
+def read_when_asked(kind: str, checkout: str, folder: str, logs: Sequence[str]) -> None:
+    """Be a checkout's process: read the logs for each line that comes in, and tell the seconds."""
+    sys.path[:0] = [str(Path(checkout, part)) for part in PARTS]
+    from scanners import contenders, plain_rules
+
+    from stallwatch_exporter.sampling.rows import Sampling
+    from stallwatch_rules.matching.database import DatabaseStore
+    from stallwatch_rules.pages.catalogue import load_catalogue
+
+    cache, files = Path(folder), [Path(log) for log in logs]
+    rules, _ = plain_rules(load_catalogue(cache=cache), PATTERNS, DatabaseStore(cache))
+    readers = {reader.name: reader.run for reader in contenders(rules, cache, 2)}
+    readers["samples"] = lambda paths: sum(table.num_rows for table in Sampling(paths).tables())
+    run = readers[READERS.get(kind, kind)]
+    run(files)
+    for _ in sys.stdin:
+        print(json.dumps(taken(lambda: run(files))), flush=True)
+
+
+def taken(run: Callable[[], object]) -> tuple[float, float]:
+    """Seconds of the processors, also of processes that have ended meanwhile, and of the clock."""
+    used, start = _used(), time.perf_counter()
+    run()
+    return _used() - used, time.perf_counter() - start
+
+
+def _used() -> float:
+    found = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in found)
+
+
+def main(kind: str, rounds: str, first: str, second: str, *logs: str) -> None:
+    """Measure and print."""
+    with tempfile.TemporaryDirectory() as folder:
+        processes = {}
+        for order, checkout in enumerate((first, second)):
+            cache = Path(folder, str(order))
+            cache.mkdir(mode=0o700)
+            command = [sys.executable, __file__, "--", kind, str(Path(checkout).resolve()), str(cache), *logs]
+            pipe = subprocess.PIPE
+            processes[checkout] = subprocess.Popen([*command], stdin=pipe, stdout=pipe, text=True)
+
+        def ask(process: subprocess.Popen[str]) -> tuple[float, float]:
+            assert process.stdin is not None and process.stdout is not None
+            print(file=process.stdin, flush=True)
+            return tuple(json.loads(process.stdout.readline()))
+
+        for process in processes.values():
+            ask(process)
+        search = [
+            "rg",
+            "-a",
+            "-j1",
+            "--json",
+            "--no-unicode",
+            "-f",
+            str(Path(folder, "0", "patterns")),
+            *logs,
+        ]
+        seconds: dict[str, list[tuple[float, float]]] = {}
+        for _ in range(int(rounds)):
+            for checkout, process in processes.items():
+                seconds.setdefault(checkout, []).append(ask(process))
+            ripgrep = taken(lambda: subprocess.run(search, stdout=subprocess.DEVNULL, check=True))
+            seconds.setdefault("ripgrep", []).append(ripgrep)
+        for process in processes.values():
+            process.communicate()
+    for name, values in seconds.items():
+        print(name)
+        for at, what in enumerate(("processors", "clock")):
+            mine, base = ([one[at] for one in some] for some in (values, seconds["ripgrep"]))
+            told = [f"{of(mine):.3f} s ({of(base) / of(mine):.2f}×)" for of in (min, statistics.median)]
+            print(f"  {what:10}  least {told[0]}  median {told[1]}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--":
+        read_when_asked(*sys.argv[2:5], sys.argv[5:])
+    else:
+        main(*sys.argv[1:])
