@@ -112,6 +112,18 @@ def test_the_ranks_that_wait_in_another_collective_are_named(
     assert f"OpType={works[odd][1]}" in one.evidence[0]
 
 
+@pytest.mark.parametrize("most", [1, 3])
+def test_ranks_that_came_to_different_collectives_of_one_number_mismatch(
+    catalogue: Catalogue, matcher: Matcher, most: int
+) -> None:
+    works = {**dict.fromkeys(range(most), (50, "ALLREDUCE")), 3: (50, "ALLGATHER")}
+    found = diagnose(catalogue, matcher, waiting(works))
+    one = first(found)
+    assert one.rule == "nccl-collective-mismatch" and "rank 3" not in one.title
+    assert any("rank 3: ALLGATHER #50" in finding.note for finding in found.findings)
+    assert ["OpType=ALLREDUCE" in one.evidence[0], "OpType=ALLGATHER" in one.evidence[1]] == [True, True]
+
+
 def test_ranks_that_are_only_behind_in_one_operation_do_not_differ(
     catalogue: Catalogue, matcher: Matcher
 ) -> None:

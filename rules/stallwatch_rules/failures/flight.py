@@ -124,6 +124,16 @@ def apart(flights: Mapping[tuple[str, int], Flight]) -> Apart | None:
     return None
 
 
+def mismatched(flights: Mapping[tuple[str, int], Flight]) -> Apart | None:
+    """The ranks of a group that waited in collectives of one number and of different operations.
+
+    Each came, to another collective than the others: the number is the group's own count of its calls.
+    """
+    odd = apart(flights)
+    numbers = [number for number, _ in odd.works] if odd is not None else []
+    return odd if len(set(numbers)) < len(numbers) else None
+
+
 def _by_group(flights: Mapping[tuple[str, int], Flight]) -> list[dict[int, Flight]]:
     """Only ranks of one process group are compared: each group counts by itself. The largest first."""
     groups: dict[str, dict[int, Flight]] = {}

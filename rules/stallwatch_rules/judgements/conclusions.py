@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import NOT_A_NUMBER, OVERFLOW, TRACE_CACHE, Found, Streams
 from stallwatch_rules.endings import Left
-from stallwatch_rules.failures.flight import different_gathers, first_work
+from stallwatch_rules.failures.flight import Flight, different_gathers, first_work, mismatched
 from stallwatch_rules.judgements.early_exit import judge_left, shown_as, with_steps
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.judgements.loss import (
@@ -42,6 +42,7 @@ from stallwatch_rules.progress.timeline import leading
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Line
 from stallwatch_rules.selftold import SOURCE
+from stallwatch_rules.stream import TIMEOUTS
 from stallwatch_rules.text.sentences import say
 
 SILENT_HANG = "silent-hang-no-error"
@@ -49,6 +50,7 @@ EVALUATION_HANG = "evaluation-hang"
 MOE_HANG = "zero3-moe-hang"
 PEER_TO_PEER = "gpu-p2p-hang"
 LEFT_EARLY = "rank-left-early"
+MISMATCH = "nccl-collective-mismatch"
 STEP_TIME = "step-time-degraded"
 STRAGGLER = "straggler-slow-node"
 DIVERGENCE = "loss-divergence"
@@ -67,6 +69,7 @@ CONCLUDED = frozenset(
         MOE_HANG,
         PEER_TO_PEER,
         LEFT_EARLY,
+        MISMATCH,
         STEP_TIME,
         STRAGGLER,
         DIVERGENCE,
@@ -99,6 +102,13 @@ class Run:
         """The ranks that left, each with the last step that is known of it."""
         return with_steps(self.left, self.tracker.steps)
 
+    @property
+    def flights(self) -> dict[tuple[str, int], Flight]:
+        """NCCL's counters of all streams together."""
+        return {
+            key: flight for stream in self.streams.values() for key, flight in stream.flight.ranks.items()
+        }
+
     def has(self, rule: str) -> bool:
         """Whether the rule fired, or was concluded, and does harm."""
         return any(one.rule == rule and one.harm != "harmless" for one in self.found)
@@ -110,7 +120,7 @@ class Run:
 
 def conclude_rules(run: Run) -> None:
     """Add what the run's facts say."""
-    for conclusions in (_standstills, _slow_steps, _losses):
+    for conclusions in (_standstills, _mismatches, _slow_steps, _losses):
         for rule, judgement, where in conclusions(run):
             page = run.catalogue.pages.get(rule)
             if page is None or any(one.rule == rule for one in run.found):
@@ -119,6 +129,9 @@ def conclude_rules(run: Run) -> None:
             one.where, one.step = where or run.clock.last_advance, run.tracker.last_step
             if rule == STEP_TIME:
                 _place_slowdown(one, run)
+            if rule == MISMATCH:  # the log says it
+                one.judged = False
+                one.proof = [line.text for line in _of_ranks(run)][1:]
             if rule == LEFT_EARLY:  # it was seen
                 one.judged = False
                 one.facts.add("left-early")
@@ -172,8 +185,7 @@ def _standstills(run: Run) -> Iterator[Conclusion]:
         return
     if run.exceptions.fatal and not run.facts.timed_out:
         return
-    flights = {key: flight for s in run.streams.values() for key, flight in s.flight.ranks.items()}
-    named, differ = run.mentions(MOE_HANG), different_gathers(flights)
+    named, differ = run.mentions(MOE_HANG), different_gathers(run.flights)
     moe = judge_moe(
         run.facts,
         experts=named or differ,
@@ -182,7 +194,9 @@ def _standstills(run: Run) -> Iterator[Conclusion]:
     if moe is not None:
         yield MOE_HANG, moe, None
         return
-    direct = judge_peer_to_peer(run.facts, direct=run.mentions(PEER_TO_PEER), first_work=first_work(flights))
+    direct = judge_peer_to_peer(
+        run.facts, direct=run.mentions(PEER_TO_PEER), first_work=first_work(run.flights)
+    )
     if direct is not None:
         yield PEER_TO_PEER, direct, None
         return
@@ -190,6 +204,29 @@ def _standstills(run: Run) -> Iterator[Conclusion]:
         evaluation = judge_evaluation(run.facts)
         if evaluation is not None:
             yield EVALUATION_HANG, evaluation, None
+
+
+def _mismatches(run: Run) -> Iterator[Conclusion]:
+    """Ranks that waited in one collective by its number, and in different ones by what they called."""
+    if not run.facts.timed_out or run.facts.failed_otherwise or run.has(MOE_HANG) or run.has(LEFT_EARLY):
+        return
+    odd = mismatched(run.flights)
+    if odd is not None:
+        note = say("flight-differs", run.facts.language, shown=f"{odd.own()}; {odd.others()}")
+        yield MISMATCH, Judgement("fatal", note), next(iter(_of_ranks(run)), None)
+
+
+def _of_ranks(run: Run) -> list[Line]:
+    """The line by which each of the ranks that wait in different collectives says so."""
+    odd = mismatched(run.flights)
+    lines: dict[str, Line] = {}
+    for _, stream in sorted(run.streams.items(), key=lambda item: (item[0][1] or 0, item[0][0])):
+        for rule in sorted(TIMEOUTS):
+            hits = stream.hits.get(rule)
+            for works in odd.works if odd is not None and hits is not None else ():
+                if hits is not None and f"SeqNum={works[0]}, OpType={works[1]}," in hits.first.line.text:
+                    lines.setdefault(works[1], hits.first.line)
+    return list(lines.values())
 
 
 def _slow_steps(run: Run) -> Iterator[Conclusion]:
