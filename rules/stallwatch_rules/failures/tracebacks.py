@@ -67,6 +67,7 @@ class _Open:
     thread: bool = False
     group: bool = False  #: of an exception group, behind a margin
     warned: bool = False
+    quoted: bool = False  #: the exception before it only tells of this one, which was raised first
     column: int = 0  #: how far all its lines are indented, or where rich's logging handler drew its box
 
     def unwrapped(self, text: str) -> str:
@@ -192,8 +193,9 @@ class TracebackReader:
         inner = previous is not None and (
             self._chained or bool(QUOTES_INNER.search(prefix + previous.message))
         )
+        quoted = inner and not self._chained
         if self._open is not None and QUOTES_INNER.search(prefix):
-            inner, previous = True, self._open.chain
+            inner, previous, quoted = True, self._open.chain, False
         corner = prefix.find("╭")
         warned = WARNED.search(prefix) is not None
         if QUOTES_INNER.search(prefix) or corner >= 0 or (prefix.strip() and not prefix.strip(BOX + " ")):
@@ -201,7 +203,7 @@ class TracebackReader:
         aside = self._aside > 0 or (inner and previous is not None and previous.kind == "ignored")
         self._open = _Open(line, prefix, aside, previous if inner else None, header=True, adjoining=True)
         self._open.group, self._open.named = GROUP_HEADER in line.text, named
-        self._open.column, self._open.warned = max(0, corner), warned
+        self._open.column, self._open.warned, self._open.quoted = max(0, corner), warned, quoted
         self._open.rules.update(self._failures & set(rules))
         self._open.thread = self._thread > 0 or (inner and previous is not None and previous.thread)
         self._chained, self._aside, self._thread = False, 0, 0
@@ -246,7 +248,9 @@ class TracebackReader:
         raised = Raised(name, message, line, mark, begun.frames)
         raised.rules = begun.rules | set(rules)
         if begun.chain is not None:
-            raised.root = begun.chain.root or f"{begun.chain.exception}: {begun.chain.message}".rstrip(": ")
+            raised.root = begun.chain.root
+            if not raised.root and not begun.quoted:
+                raised.root = f"{begun.chain.exception}: {begun.chain.message}".rstrip(": ")
             raised.rules |= begun.chain.rules
         raised.kind = "ignored" if begun.aside else kind_of(raised)
         raised.thread, raised.group, raised.warned = begun.thread, begun.group, begun.warned
