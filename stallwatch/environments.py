@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
+import importlib.util
 import json
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
 from stallwatch_rules.checks.installed import parse_versions
+from stallwatch_rules.checks.signatures import Source
 
 #: those that the checks know something of; no others are looked at
 PACKAGES = (
@@ -30,6 +33,12 @@ _ASK = """
 import importlib.metadata, json
 print(json.dumps([[d.metadata["Name"], d.version] for d in importlib.metadata.distributions()]))
 """
+_FIND = """
+import importlib.util, json, sys
+found = {name: importlib.util.find_spec(name) for name in sys.argv[1:]}
+print(json.dumps({name: one.origin for name, one in found.items() if one and one.origin}))
+"""
+SOURCES = ("transformers", "trl")  #: whose classes are looked up in their source
 
 
 class EnvironmentUnknown(Exception):
@@ -64,6 +73,40 @@ def versions_of_python(python: str) -> dict[str, str]:
         raise EnvironmentUnknown(
             f"--python {python}: does not answer as a Python ({error}); name its executable"
         ) from error
+
+
+def sources_of(python: str | None) -> Callable[[str], Source | None]:
+    """What reads the modules of ``SOURCES`` as they are installed, here or in another Python."""
+    origins: dict[str, str] = {}
+    if python is None:
+        for name in SOURCES:
+            spec = importlib.util.find_spec(name)  # of a package at the top: nothing is imported
+            if spec is not None and spec.origin:
+                origins[name] = spec.origin
+    else:
+        with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError, IndexError):
+            command = [python, "-c", _FIND, *SOURCES]
+            answer = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                timeout=_SECONDS,
+                check=True,
+                stdin=subprocess.DEVNULL,
+            )
+            origins = json.loads(answer.stdout.strip().splitlines()[-1])
+
+    def read(module: str) -> Source | None:
+        top, *below = module.split(".")
+        if top not in origins:
+            return None
+        path = Path(origins[top]).parent.joinpath(*below)
+        for file, package in ((path / "__init__.py", True), (path.with_name(f"{path.name}.py"), False)):
+            with contextlib.suppress(OSError, UnicodeDecodeError):
+                return Source(file.read_text(encoding="utf-8"), package)
+        return None
+
+    return read
 
 
 def versions_in_file(path: Path) -> dict[str, str]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from stallwatch_rules.checks.dsconfig import DsConfig
     from stallwatch_rules.checks.remark import Remark
     from stallwatch_rules.checks.report import Covered
+    from stallwatch_rules.checks.signatures import Signatures
 
 _WILL_FAIL, _UNREADABLE = 1, 2
 
@@ -83,8 +84,16 @@ def check(
         versions = _versions(python, versions_file, inputs.problems, inputs.looked_at)
         source = str(versions_file) if versions_file else None
         configs: list[DsConfig | None] = [*inputs.configs]
+        signatures = _signatures(python) if inputs.scripts and versions_file is None else None
         for one in configs or [None]:
-            remarks += check_run(one, inputs.scripts, versions, world_size=world_size, versions_source=source)
+            remarks += check_run(
+                one,
+                inputs.scripts,
+                versions,
+                world_size=world_size,
+                versions_source=source,
+                signatures=signatures,
+            )
     for path in checkpoints:
         remarks += _of_checkpoint(path, inputs.problems, inputs.looked_at)
     tell_all(inputs.problems)
@@ -120,6 +129,13 @@ def _versions(
     if stack:
         looked_at.append(f"{', '.join(f'{name} {versions[name]}' for name in stack)} ({where})")
     return versions
+
+
+def _signatures(python: str | None) -> Signatures:
+    from stallwatch.environments import sources_of
+    from stallwatch_rules.checks.signatures import Signatures
+
+    return Signatures(sources_of(python))
 
 
 def _of_checkpoint(path: Path, problems: list[str], looked_at: list[str]) -> list[Remark]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from stallwatch_rules.checks.batch import check_batch
+from stallwatch_rules.checks.class_keywords import check_class_keywords, check_compute_loss
 from stallwatch_rules.checks.dsconfig import AUTO, DsConfig, number
 from stallwatch_rules.checks.dummy_loss import check_dummy_loss
 from stallwatch_rules.checks.eval_mode import check_eval_mode
@@ -18,6 +19,7 @@ from stallwatch_rules.checks.rank_guard import check_rank_guard
 from stallwatch_rules.checks.remark import Remark, ordered
 from stallwatch_rules.checks.saving import check_bare_saving, check_saving
 from stallwatch_rules.checks.script import Script
+from stallwatch_rules.checks.signatures import Signatures
 from stallwatch_rules.checks.strategies import check_strategies
 from stallwatch_rules.checks.top_keys import check_top_keys
 from stallwatch_rules.checks.trainer_keywords import check_trainer_keywords
@@ -36,6 +38,7 @@ def check_run(
     *,
     world_size: int | None = None,
     versions_source: str | None = None,
+    signatures: Signatures | None = None,
 ) -> list[Remark]:
     """What can be said of a run before it starts, the gravest first.
 
@@ -45,13 +48,14 @@ def check_run(
         versions: of what is installed, by canonical package name; empty where that is not known.
         world_size: the number of data-parallel ranks; by default what the configuration says.
         versions_source: the file that the versions come from.
+        signatures: of the classes of what is installed, where its source can be read.
     """
     versions = versions or {}
     remarks: list[Remark] = []
     if config is not None:
         remarks += _of_config(config, scripts, versions, world_size or config.world_size)
     for script in scripts:
-        remarks += _of_script(script, config.as_meant if config is not None else None, versions)
+        remarks += _of_script(script, config.as_meant if config is not None else None, versions, signatures)
     used = frozenset().union(*(script.names for script in scripts)) if scripts else None
     zero = config.section("zero_optimization") if config is not None else {}
     remarks += check_versions(
@@ -81,7 +85,9 @@ def _of_config(
     yield from check_experts(config, scripts, deepspeed)
 
 
-def _of_script(script: Script, config: DsConfig | None, versions: Mapping[str, str]) -> Iterator[Remark]:
+def _of_script(
+    script: Script, config: DsConfig | None, versions: Mapping[str, str], signatures: Signatures | None
+) -> Iterator[Remark]:
     stage = config.stage if config is not None else None
     yield from check_initialize(script, config)
     yield from check_eval_mode(script, stage, version_of(versions, "deepspeed"))
@@ -89,7 +95,9 @@ def _of_script(script: Script, config: DsConfig | None, versions: Mapping[str, s
     yield from check_best_model(script, config)
     yield from check_training_arguments(script, config)
     yield from check_strategies(script)
-    yield from check_trainer_keywords(script, versions)
+    yield from check_trainer_keywords(script, versions, signatures)
+    yield from check_class_keywords(script, signatures, versions)
+    yield from check_compute_loss(script, versions)
     yield from check_rank_guard(script, config)
     if config is None:
         return

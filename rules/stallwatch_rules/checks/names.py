@@ -29,7 +29,7 @@ class Names:
         for node in stored:
             self._events[self._place(node)].append((node.end_lineno or node.lineno, "", node))
 
-    def give(self, target: ast.expr, by: ast.stmt, meaning: str) -> None:
+    def give(self, target: ast.expr, by: ast.stmt | ast.expr, meaning: str) -> None:
         """From the end of this statement on, a name means this; a target that is no name is left alone."""
         name = dotted(target)
         if "?" in name:

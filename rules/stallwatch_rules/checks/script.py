@@ -126,6 +126,20 @@ class Script:
                     found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
         return found
 
+    @cached_property
+    def classes(self) -> list[ast.ClassDef]:
+        """All classes of the file."""
+        return [node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef)]
+
+    @cached_property
+    def stored(self) -> frozenset[str]:
+        """The plain names that get a value other than by an import."""
+        return frozenset(
+            node.id
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        )
+
     def full(self, name: str) -> str:
         """A dotted name as its package knows it."""
         first, dot, rest = name.partition(".")

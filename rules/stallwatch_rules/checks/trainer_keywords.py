@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping
 
 from packaging.version import Version
 
+from stallwatch_rules.checks.class_keywords import called_class
 from stallwatch_rules.checks.installed import version_of
 from stallwatch_rules.checks.remark import Remark, Severity, Words
 from stallwatch_rules.checks.script import Script
+from stallwatch_rules.checks.signatures import Signatures
 
 LAST_KNOWN = Version("5.23.0")  #: of newer releases it is not known what they take
 #: of ``Trainer.__init__`` (``trainer.py``) in 4.48.3 and 5.23.0; that of ``Seq2SeqTrainer`` takes no others
@@ -39,14 +41,19 @@ RENAMED = {
 }
 
 
-def check_trainer_keywords(script: Script, versions: Mapping[str, str]) -> Iterator[Remark]:
+def check_trainer_keywords(
+    script: Script, versions: Mapping[str, str], signatures: Signatures | None = None
+) -> Iterator[Remark]:
     """``Trainer(evaluation_strategy=…)``: settings belong into the training arguments, under today's names.
 
-    Only transformers' own classes; a subclass may take what it likes.
+    Only transformers' own classes, and where their source cannot be read (``class_keywords``).
     """
     version = version_of(versions, "transformers")
     own = _imported(script)
     for call in script.calls:
+        full = called_class(script, call) if signatures is not None else None
+        if full and signatures is not None and signatures.taken(full) is not None:
+            continue
         kind = own.get(call.name, "").removeprefix("Seq2Seq")
         for keyword in call.node.keywords if kind in RENAMED else ():
             if keyword.arg is None:
