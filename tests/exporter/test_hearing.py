@@ -11,6 +11,7 @@ from stallwatch_exporter.probe.hooks.warned import warn
 from stallwatch_exporter.rings.probing import Probing
 
 SAVES = "zero3-save-unwrapped-model"
+EVAL = "zero3-backward-in-eval-mode"
 CACHE = "zero3-trace-cache-invalidated"
 
 
@@ -53,6 +54,16 @@ def test_a_warning_is_an_incident_before_anything_fails(probed: Any) -> None:
     assert finding(diagnosis, SAVES).harm == "harmless"
     assert diagnosis.verdict == "healthy"
     assert run.changes[-1][1:] == ("resolved", "run-finished")
+
+
+def test_a_warning_is_told_at_its_rank_s_own_step_not_at_the_one_logged_before(probed: Any) -> None:
+    run, probes = probed
+    probes[0].announce()
+    run.say("step 31/60 loss 0.5", "step 41/60 loss 0.4")
+    probes[0].steps = 45.0
+    warn(probes[0], EVAL, "eval-silent", "m", module="m (Linear)", others=0, place="t.py:9 in main")
+    run.wait(3)
+    assert [(one.rule, one.step) for one in run.told] == [(EVAL, 45)]
 
 
 def test_what_was_warned_of_and_then_failed_is_told_by_the_logs_line(probed: Any) -> None:

@@ -27,6 +27,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.progress.timeline import StepClock, between, leading
 from stallwatch_rules.records import Finding, Harm, Line, Match, Place, Role
+from stallwatch_rules.selftold import SOURCE
 from stallwatch_rules.stream import RuleHits, StreamReading
 from stallwatch_rules.text.numbers import NUMBER, number
 from stallwatch_rules.text.reported import earliest, latest, place, shown
@@ -211,6 +212,9 @@ def _with_steps(hits: RuleHits, stream: StreamReading, clock: StepClock) -> Rule
     def placed(match: Match, own_step: int | None) -> Match:
         step = own_step if own_step is not None else clock.at(stream.when(match.line))
         step = step if step is not None else clock.at_restart(match.line)
+        # A rank knows its step better than a log that tells of every tenth; one that was resumed counts anew.
+        if match.line.source == SOURCE and match.step is not None:
+            step = max(match.step, step or 0)
         return msgspec.structs.replace(match, step=step)
 
     first, last = placed(hits.first, hits.own_step), placed(hits.last, hits.last_own_step)
