@@ -191,3 +191,23 @@ def test_an_incident_lasts_from_the_last_step_as_its_message_says(
 def test_the_newest_attempt_of_a_name_is_found(run: str, later: str | None) -> None:
     names = ["exp-3", "sft-5", "sft-05", "sft-x", "exp-2", "sft-3", "other", "sft-2", "sft"]  # newest first
     assert later_attempt(run, names) == later
+
+
+def test_goodput_headroom_and_time_left_of_a_row() -> None:
+    row = RunRow(
+        "r",
+        "training",
+        step=50,
+        total_steps=100,
+        step_seconds=2.0,
+        stepping_seconds=450.0,
+        host_memory_bytes=6.0,
+        host_memory_limit_bytes=10.0,
+        invalidations=25,
+        started_at=NOW - 900,
+    )
+    assert row.seconds_left() == 100.0
+    assert row.goodput(NOW) == 0.5
+    assert row.headroom() == 4.0
+    assert row.invalidations_per_step() == 0.5
+    assert RunRow("r", "finished").seconds_left() is None and RunRow("r", "starting").goodput(NOW) is None
