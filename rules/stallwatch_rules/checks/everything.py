@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from stallwatch_rules.checks.bare_saving import check_bare_saving
 from stallwatch_rules.checks.batch import check_batch
 from stallwatch_rules.checks.class_keywords import check_class_keywords, check_compute_loss
 from stallwatch_rules.checks.dsconfig import AUTO, DsConfig, number
@@ -17,7 +18,7 @@ from stallwatch_rules.checks.parameters import check_parameters
 from stallwatch_rules.checks.precision import check_precision
 from stallwatch_rules.checks.rank_guard import check_rank_guard
 from stallwatch_rules.checks.remark import Remark, ordered
-from stallwatch_rules.checks.saving import check_bare_saving, check_saving
+from stallwatch_rules.checks.saving import check_saving
 from stallwatch_rules.checks.script import Script
 from stallwatch_rules.checks.signatures import Signatures
 from stallwatch_rules.checks.strategies import check_strategies

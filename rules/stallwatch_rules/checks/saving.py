@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator, Sequence
 
 from stallwatch_rules.checks.dsconfig import DsConfig
 from stallwatch_rules.checks.kinds import kinds_of
 from stallwatch_rules.checks.remark import Remark, Severity, Words
-from stallwatch_rules.checks.script import Call, Script, dotted, is_constant
+from stallwatch_rules.checks.script import Call, Script, is_constant
 
 _GATHER = "stage3_gather_16bit_weights_on_model_save"
 _KEYS = (_GATHER, "gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save")
-_SAVERS = ("save", "save_file", "safe_save_file", "save_model", "save_checkpoint")
 
 
 def gathers(config: DsConfig) -> bool:
@@ -34,59 +32,6 @@ def check_saving(config: DsConfig, scripts: Sequence[Script]) -> Iterator[Remark
     yield from places
     if not places:
         yield _remark("advice", None).at(config.file, config.line("zero_optimization", _GATHER))
-
-
-def check_bare_saving(config: DsConfig, script: Script) -> Iterator[Remark]:
-    """``state_dict()`` or ``save_pretrained`` of a ZeRO-3 engine's own module: what it saves is empty.
-
-    Only in scripts that call ``deepspeed.initialize`` themselves: under the Trainer and accelerate the calls
-    go another way.
-    """
-    if config.stage != 3 or not script.deepspeed_itself or script.names & {"GatheredParameters"}:
-        return
-    models = {
-        dotted(one) for call in script.initializations() if (one := call.argument("model", 1)) is not None
-    }
-    engines = {name for node in ast.walk(script.tree) for name in _engine_names(node)}
-    whole = models | engines | {f"{engine}.module" for engine in engines}
-    saved = {id(inner) for save in script.called(*_SAVERS) for inner in ast.walk(save.node)}
-    for call in script.called("state_dict", "save_pretrained"):
-        if call.last == "state_dict" and id(call.node) not in saved:
-            continue  # copied or compared, not saved
-        if call.owner in whole - {"?"} and not call.open and call.argument("state_dict") is None:
-            yield Remark(
-                "saves-partitioned-weights",
-                "likely",
-                Words(
-                    f"{call.name}() takes weights that ZeRO-3 has partitioned",
-                    f"{call.name}() 取到的是 ZeRO-3 切分后的权重",
-                ),
-                Words(
-                    "Outside of a forward pass each parameter is an empty placeholder: the file"
-                    " holds tensors of shape [0].",
-                    "在 forward 之外每个参数都是空的占位：文件里是形状为 [0] 的张量。",
-                ),
-                Words(
-                    f'Call engine.save_16bit_model(dir) on all ranks, with "{_GATHER}": true; or'
-                    " engine.save_checkpoint(dir)"
-                    " and zero_to_fp32.py.",
-                    f'在所有 rank 上调用 engine.save_16bit_model(dir)，并设 "{_GATHER}": true；或'
-                    " engine.save_checkpoint(dir) 加 zero_to_fp32.py。",
-                ),
-                "zero3-empty-state-dict",
-                script.file,
-                call.line,
-            )
-
-
-def _engine_names(node: ast.AST) -> Iterator[str]:
-    if (
-        isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Call)
-        and dotted(node.value.func) == "deepspeed.initialize"
-    ):
-        target = node.targets[0]
-        yield dotted(target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target)
 
 
 def _places(script: Script) -> Iterator[Remark]:
