@@ -72,10 +72,13 @@ class RuleHits:
 
 @dataclass
 class Gaps:
-    """What was left out of a source so far, as much as falls on each of its streams."""
+    """What the streams of a source share: how far it is, and what was left out of it so far, as much as falls
+    on each of them."""
 
     lines: float = 0.0
     losses: float = 0.0  #: metrics lines with a loss and without a step
+    steps: int = 0  #: samples of the stream that told the first one
+    told_by: tuple[int | None] | None = None  #: the rank of that stream
 
     def add(self, lines: int, losses: int, streams: int) -> None:
         """Leave out further lines of a source that holds so many streams."""
@@ -111,6 +114,7 @@ class StreamReading:
         self.first_time: float | None = None
         self.last_time: float | None = None
         self._undated = self._undated_steps = 0  # lines, and samples, read since one told it
+        self._steps_then = 0  # samples of the source's first teller of steps until then
         self.last_advance: Line | None = None
         self.after_time: float | None = None  #: the first time that a line after the last step told
         self.activity: dict[int, int] = {}  #: lines since the last step, by time in ACTIVITY_SECONDS
@@ -125,6 +129,7 @@ class StreamReading:
         if line.time is not None and line.time != self.last_time:
             self.timed = self.timed or own_time(line.text, line.time) is None
             self.last_time, self._undated, self._undated_steps = line.time, 0, 0
+            self._steps_then = self._gaps.steps
             if self.first_time is None:
                 self.first_time = line.time
 
@@ -135,10 +140,14 @@ class StreamReading:
         return line.time if self.timed or own_time(line.text, line.time) is not None else None
 
     def dated(self, line: Line) -> Line:
-        """The line that was just read, without a time that only a line long before it told."""
+        """The line that was just read, without a time that only a line long before it told.
+
+        A rank that prints little is as far as the one of the same source that tells the steps.
+        """
         if line.time is None or self.timed:
             return line
-        if self._undated < AGED_LINES and self._undated_steps < AGED_STEPS:
+        steps = max(self._undated_steps, self._gaps.steps - self._steps_then)
+        if self._undated < AGED_LINES and steps < AGED_STEPS:
             return line
         if own_time(line.text, line.time) is not None:
             return line
@@ -152,6 +161,9 @@ class StreamReading:
         if sample is not None:
             self.sampled = True
             self._undated_steps += 1
+            if self._gaps.told_by is None:
+                self._gaps.told_by = (self.rank,)
+            self._gaps.steps += self._gaps.told_by[0] == self.rank
             self.timelines.see(sample, line)
             values = sample.values
             if "loss" in values or "grad_norm" in values:  # asked here: advances take a while to be told
@@ -215,6 +227,7 @@ class StreamReading:
         if not left_out:
             return
         self._undated = self._undated_steps = 0  # what was left out may have told another time
+        self._steps_then = self._gaps.steps
         for ended in (self.tracebacks.skip(left_out), self.crashes.skip(left_out)):
             if ended is not None:
                 self.exceptions.add(ended)

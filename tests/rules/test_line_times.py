@@ -53,6 +53,16 @@ def test_the_time_of_a_line_long_before_is_not_told_as_a_failures_own(
     assert unknown[0].first.time == time
 
 
+@pytest.mark.parametrize(("steps", "time"), [(2, "2026-05-11T09:16:03.519"), (20, None)])
+def test_a_rank_that_prints_little_is_as_far_as_the_one_that_tells_the_steps(
+    catalogue: Catalogue, matcher: Matcher, steps: int, time: str | None
+) -> None:
+    told = "".join(f"[rank0]: {line}\n" for line in losses(steps).splitlines())
+    failed = "".join(f"[rank5]: {line}\n" for line in OOM.splitlines())
+    diagnosis = diagnosed(catalogue, matcher, f"[rank5]: {STAMP}{told}{failed}")
+    assert diagnosis.primary is not None and (diagnosis.primary.rank, diagnosis.primary.time) == (5, time)
+
+
 @pytest.mark.parametrize("lead", ["(raylet) ", "(raylet, ip=10.0.0.3) ", "(autoscaler +4s) ", ""])
 def test_the_stamp_behind_rays_daemons_is_read(lead: str) -> None:
     line = f"{lead}[2026-05-11 21:38:02,118 E 31420 31420] (raylet) node_manager.cc:3193: 1 Workers"
