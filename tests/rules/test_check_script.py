@@ -37,6 +37,11 @@ def found(
         "extra = 0\nfor p in unused.parameters():\n    extra += 0.0 * p.sum()\nloss = loss + extra",
         "extra = 0\nfor p in unused.parameters():\n    extra = extra + p.sum()\nloss = loss + 0 * extra",
         "for p in model.parameters(): loss = loss + p.sum()*0",
+        "total = ce + 0.0 * sum(p.sum() for p in model.parameters())",
+        "engine.backward(out + torch.stack([p.sum() for p in unused.parameters()]).sum())",
+        "total = ce + 1e-9 * sum(p.sum() for p in unused.parameters())\ntotal.backward()",
+        "def f():\n    return out + sum(p.sum() for p in unused.parameters()) * 0",
+        "def touch(m):\n    return sum(p.sum() for p in m.parameters())\nloss = loss + 0 * touch(unused)",
         "for p in model.parameters():\n    if p.requires_grad:\n        loss += 0 * p.sum()",
         "for _, p in model.named_parameters(): out.loss = 0.0 * p.mean() + out.loss",
     ],
@@ -63,6 +68,8 @@ def test_a_dummy_loss(text: str) -> None:
         "for p in model.parameters(): count = count + p.numel()\nloss = loss / count",
         "for p in model.parameters(): norm = p.norm()",
         "for batch in data: loss = loss + batch.sum()",
+        "weight = 0 * sum(t.sum() for t in terms)",
+        "def touch(m):\n    return sum(p.sum() for p in m.parameters())\nprint(touch(model))",
     ],
 )
 def test_sums_that_are_no_dummy_loss(text: str) -> None:
@@ -168,6 +175,7 @@ def test_saving_past_the_engine() -> None:
     assert found(text.format("model.save_pretrained(out, state_dict=whole)")) == []
 
 
+STARTED = "import deepspeed\nengine, *_ = deepspeed.initialize(model=net)\n{}"
 PREPARED = "engine, opt = accelerator.prepare(model, opt)\n{}"
 
 
@@ -177,6 +185,10 @@ PREPARED = "engine, opt = accelerator.prepare(model, opt)\n{}"
         (PREPARED.format("state = accelerator.get_state_dict(engine.policy)"), 2),
         (PREPARED.format("self.accelerator.get_state_dict(accelerator.unwrap_model(engine))"), 2),
         (PREPARED.format("plain = accelerator.unwrap_model(engine)\naccelerator.get_state_dict(plain)"), 3),
+        (STARTED.format("engine.module.zero_gather_16bit_weights_on_model_save()"), 3),
+        (STARTED.format("if net.zero_gather_16bit_weights_on_model_save(): pass"), 3),
+        (STARTED.format("m = engine.module\nm._zero3_consolidated_16bit_state_dict()"), 4),
+        (STARTED.format("accelerator.get_state_dict(engine.module)"), 3),
         (
             "class Saver(Trainer):\n"
             "    def save_model(self, out=None, _internal_call=False):\n"
@@ -199,6 +211,11 @@ def test_saving_what_is_not_the_engine(text: str, line: int) -> None:
         PREPARED.format("state = accelerator.get_state_dict(engine)"),
         PREPARED.format("other.get_state_dict(engine.policy)"),
         "state = accelerator.get_state_dict(self.model)",
+        STARTED.format("engine.zero_gather_16bit_weights_on_model_save()"),
+        STARTED.format("net = engine\nengine._zero3_consolidated_16bit_state_dict()"),
+        STARTED.format(
+            "net, *_ = deepspeed.initialize(model=net)\nnet._zero3_consolidated_16bit_state_dict()"
+        ),
         "class Saver(Trainer):\n    def save_model(self, out=None):\n        super().save_model(out)",
         "class Saver(Trainer):\n    def save_model(self, out=None):\n        self.model = unwrap(self.model)",
     ],

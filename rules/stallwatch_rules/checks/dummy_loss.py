@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from stallwatch_rules.checks.partitioned import Models
 from stallwatch_rules.checks.remark import Remark, Severity, Words
 from stallwatch_rules.checks.script import Script, dotted, scopes
 
@@ -30,30 +31,81 @@ def check_dummy_loss(script: Script, persistent: float = 0) -> Iterator[Remark]:
 
     ``persistent``: parameters of no more elements than this are never partitioned (DeepSpeed 0.19.8,
     ``stage3_param_persistence_threshold``), so that a sum over a small part of a model may work. Reported
-    only where the term goes into a variable named for a loss: the same sum for a log line is as
+    only where the term goes into a variable named for a loss, or one that ``backward`` is called on, or is
+    multiplied by zero, which is good for nothing else: the same sum for a log line is as
     wrong under ZeRO-3, but stops nothing. In a ``forward`` the parameters may be those of the running module,
     which are there: only "likely". Recorded: DeepSpeed 0.15.3 and 0.19.8 fail in the first backward.
     """
+    makers = frozenset(_makers(script.tree))
+    models = Models(script)
     for scope, nodes in scopes(script.tree):
         if any(_gathers(node) for node in ast.walk(scope)):
             continue
+        losses = {name for node in nodes for name in _pulled(node)}
+        seen: set[int] = set()
         added = [one for node in nodes for one in _looped(node)]
-        looped = {id(statement) for name, statement in added if "loss" in name.lower()}
-        terms = {name for name, _ in added if "loss" not in name.lower()}
-        terms.update(name for node in nodes for name in _assigned_term(node))
+        looped = {id(statement) for name, statement in added if _is_loss(name, losses)}
+        terms = {name for name, _ in added if not _is_loss(name, losses)}
+        terms.update(name for node in nodes for name in _assigned_term(node, makers, losses))
         for node in nodes:
-            if id(node) in looped or _adds_to_loss(node, terms):
+            told = (
+                id(node) in looped
+                or _adds_to_loss(node, terms, makers, losses)
+                or _zeroed(node, terms, makers)
+                or any(_sums_parameters(one, makers) for one in _pulled_expressions(node))
+            )
+            line = getattr(node, "lineno", 1)
+            if told and line not in seen:
+                seen.add(line)
                 forward = isinstance(scope, ast.FunctionDef) and scope.name == "forward"
                 own = forward and any(_is_own_parameters(one) for one in nodes)
-                sure = not own and (not persistent or any(_is_whole_model(one) for one in nodes))
-                yield _remark(script.file, getattr(node, "lineno", 1), "fails" if sure else "likely")
+                sure = not own and (not persistent or any(_is_whole_model(one, models) for one in nodes))
+                yield _remark(script.file, line, "fails" if sure else "likely")
 
 
-def _assigned_term(node: ast.AST) -> Iterator[str]:
-    """Names that hold such a sum and are no loss by name themselves."""
-    if isinstance(node, ast.Assign) and _sums_parameters(node.value):
+def _is_loss(name: str, losses: set[str]) -> bool:
+    return "loss" in name.lower() or name in losses
+
+
+def _pulled_expressions(node: ast.AST) -> Iterator[ast.expr]:
+    """What ``backward`` is called on: ``engine.backward(loss)``, ``loss.backward()``."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
+        yield node.func.value
+        yield from node.args[:1]
+
+
+def _pulled(node: ast.AST) -> Iterator[str]:
+    return (one.id for one in _pulled_expressions(node) if isinstance(one, ast.Name))
+
+
+def _makers(tree: ast.Module) -> Iterator[str]:
+    """Functions of the file that return such a sum, and gather nothing."""
+    for node in ast.walk(tree):
+        inner = list(ast.walk(node)) if isinstance(node, ast.FunctionDef) else []
+        returned = [one.value for one in inner if isinstance(one, ast.Return) and one.value is not None]
+        if (
+            isinstance(node, ast.FunctionDef)
+            and any(map(_sums_parameters, returned))
+            and not any(map(_gathers, inner))
+        ):
+            yield node.name
+
+
+def _zeroed(node: ast.AST, terms: set[str], makers: frozenset[str]) -> bool:
+    """``0.0 * extra``: of no use but to touch each parameter."""
+    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
+        return False
+    for zero, other in ((node.left, node.right), (node.right, node.left)):
+        if isinstance(zero, ast.Constant) and type(zero.value) in (int, float) and zero.value == 0:
+            return _sums_parameters(other, makers) or (isinstance(other, ast.Name) and other.id in terms)
+    return False
+
+
+def _assigned_term(node: ast.AST, makers: frozenset[str], losses: set[str]) -> Iterator[str]:
+    """Names that hold such a sum and are no loss themselves."""
+    if isinstance(node, ast.Assign) and _sums_parameters(node.value, makers):
         for target in node.targets:
-            if isinstance(target, ast.Name) and "loss" not in target.id.lower():
+            if isinstance(target, ast.Name) and not _is_loss(target.id, losses):
                 yield target.id
 
 
@@ -73,16 +125,16 @@ def _looped(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
             yield target.rsplit(".", 1)[-1], inner
 
 
-def _adds_to_loss(node: ast.AST, terms: set[str]) -> bool:
+def _adds_to_loss(node: ast.AST, terms: set[str], makers: frozenset[str], losses: set[str]) -> bool:
     if isinstance(node, ast.Assign):
         targets = [dotted(target) for target in node.targets]
     elif isinstance(node, ast.AugAssign):
         targets = [dotted(node.target)]
     else:
         return False
-    if not any("loss" in target.rsplit(".", 1)[-1].lower() for target in targets):
+    if not any(_is_loss(target.rsplit(".", 1)[-1], losses) for target in targets):
         return False
-    if _sums_parameters(node.value):
+    if _sums_parameters(node.value, makers):
         return True
     # `loss = loss + 0 * extra`: arithmetic only, not `loss = model(extra).loss`
     return any(isinstance(one, ast.Name) and one.id in terms for one in _arithmetic(node.value))
@@ -96,12 +148,21 @@ def _arithmetic(node: ast.expr) -> Iterator[ast.expr]:
         yield node
 
 
-def _sums_parameters(expression: ast.expr) -> bool:
+def _sums_parameters(expression: ast.expr, makers: frozenset[str] = frozenset()) -> bool:
     """Whether it holds ``sum(p.sum() for p in x.parameters())``, outside of other calls but arithmetic's."""
     for part in _arithmetic(expression):
-        if not (
-            isinstance(part, ast.Call) and dotted(part.func).rsplit(".", 1)[-1] in ("sum", "stack", "cat")
+        while (  # torch.stack([…]).sum()
+            isinstance(part, ast.Call)
+            and isinstance(part.func, ast.Attribute)
+            and part.func.attr in _REDUCTIONS
+            and isinstance(part.func.value, ast.Call)
         ):
+            part = part.func.value
+        if not isinstance(part, ast.Call):
+            continue
+        if dotted(part.func).rsplit(".", 1)[-1] in makers:
+            return True
+        if dotted(part.func).rsplit(".", 1)[-1] not in ("sum", "stack", "cat"):
             continue
         for argument in part.args:
             if isinstance(argument, (ast.GeneratorExp, ast.ListComp)):
@@ -130,12 +191,14 @@ def _reduces(expression: ast.expr, variable: str) -> bool:
     return uses and bool(attributes & _REDUCTIONS) and not attributes & _HARMLESS
 
 
-def _is_whole_model(node: ast.AST) -> bool:
+def _is_whole_model(node: ast.AST, models: Models) -> bool:
     """``model.parameters()``: some of a whole model's parameters are large enough to be partitioned."""
     if not isinstance(node, ast.Call):
         return False
     owner, _, last = dotted(node.func).rpartition(".")
-    return last in ("parameters", "named_parameters") and owner.rpartition(".")[2] in ("model", "engine")
+    named = owner.rpartition(".")[2] in ("model", "engine")
+    followed = isinstance(node.func, ast.Attribute) and models.is_model(node.func.value)
+    return last in ("parameters", "named_parameters") and (named or followed)
 
 
 def _is_own_parameters(node: ast.AST) -> bool:

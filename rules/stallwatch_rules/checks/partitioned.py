@@ -35,7 +35,7 @@ class Models:
             value = node.value.value if isinstance(node.value, ast.Subscript) else node.value
             if isinstance(value, ast.Call) and id(value) in initializations:
                 self._of_initialization(node, Call(dotted(value.func), value))
-            elif self._is(value) or (isinstance(value, ast.Call) and self._prepared(value)):
+            elif self.is_model(value) or (isinstance(value, ast.Call) and self._prepared(value)):
                 self._add(node, node.targets, _MODEL)
         self._inside = {
             id(inner)
@@ -59,8 +59,8 @@ class Models:
         if call.last == _CONSOLIDATED:
             return True
         if call.last in _GATHERING and isinstance(node.func, ast.Attribute):
-            return self._is(node.func.value)
-        return self._is(node.func)
+            return self.is_model(node.func.value)
+        return self.is_model(node.func)
 
     def _of_initialization(self, node: ast.Assign, call: Call) -> None:
         first = [
@@ -78,7 +78,7 @@ class Models:
         owner, called = value.func.value, value.func.attr
         if called == "prepare" and self._kinds.of(owner) == "accelerator":
             return True
-        return called in _ITSELF and self._is(owner)
+        return called in _ITSELF and self.is_model(owner)
 
     def _add(self, node: ast.Assign, targets: Iterable[ast.expr], meaning: str) -> None:
         for target in targets:
@@ -86,11 +86,11 @@ class Models:
             for part in parts:
                 self._names.give(part, node, meaning)
 
-    def _is(self, node: ast.expr) -> bool:
+    def is_model(self, node: ast.expr) -> bool:
         """``engine``, ``engine.module``, ``accelerator.unwrap_model(model)``."""
         if isinstance(node, ast.Call):
-            return _last_of(node) == "unwrap_model" and bool(node.args) and self._is(node.args[0])
-        if isinstance(node, ast.Attribute) and node.attr == "module" and self._is(node.value):
+            return _last_of(node) == "unwrap_model" and bool(node.args) and self.is_model(node.args[0])
+        if isinstance(node, ast.Attribute) and node.attr == "module" and self.is_model(node.value):
             return True
         return bool(self._names.meaning(node))
 

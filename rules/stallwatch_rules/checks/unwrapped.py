@@ -15,6 +15,8 @@ from stallwatch_rules.checks.kinds import Kinds, kinds_of
 from stallwatch_rules.checks.remark import Remark, Words
 from stallwatch_rules.checks.script import Call, Script, dotted
 
+#: methods of DeepSpeed's engine alone (0.19.8, ``runtime/engine.py``)
+_OF_ENGINE = ("zero_gather_16bit_weights_on_model_save", "_zero3_consolidated_16bit_state_dict")
 _REPLACED = {"self.model", "self.deepspeed"}
 
 
@@ -23,8 +25,17 @@ def check_unwrapped(config: DsConfig, script: Script) -> Iterator[Remark]:
     if config.stage != 3:
         return
     kinds = kinds_of(script)
-    engines = set(_names_of(script, kinds, "prepare"))
+    engines = set(_names_of(script, kinds, "prepare")) | set(_initialized(script))
     bare = set(_names_of(script, kinds, "unwrap_model")) - engines
+    bare |= _modules(script, engines)
+    for call in script.called(*_OF_ENGINE):
+        if isinstance(call.node.func, ast.Attribute) and _is_bare(call.node.func.value, engines, bare):
+            yield _remark(
+                script.file,
+                call.line,
+                f"{call.name}() is asked of {call.owner}, which is not the engine",
+                f"{call.name}() 是 engine 的方法，而 {call.owner} 不是 engine",
+            )
     for call in script.called("get_state_dict"):
         model = call.argument("model", 0)
         if (
@@ -58,6 +69,34 @@ def _names_of(script: Script, kinds: Kinds, last: str) -> Iterator[str]:
             for target in node.targets:
                 parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
                 yield from (dotted(part) for part in parts)
+
+
+def _initialized(script: Script) -> Iterator[str]:
+    """The names that ``deepspeed.initialize`` gives its engine."""
+    calls = {id(call.node) for call in script.initializations()}
+    for node in ast.walk(script.tree):
+        if isinstance(node, ast.Assign):
+            value = node.value.value if isinstance(node.value, ast.Subscript) else node.value
+            if id(value) in calls:
+                target = node.targets[0]
+                first = (
+                    target.elts[0] if isinstance(target, (ast.Tuple, ast.List)) and target.elts else target
+                )
+                yield dotted(first)
+
+
+def _modules(script: Script, engines: set[str]) -> set[str]:
+    """The names of an engine's module: ``net = engine.module``, and what the engine was made of."""
+    found = {
+        dotted(target)
+        for node in ast.walk(script.tree)
+        if isinstance(node, ast.Assign) and dotted(node.value) in {f"{one}.module" for one in engines}
+        for target in node.targets
+    }
+    found |= {
+        dotted(model) for call in script.initializations() if (model := call.argument("model", 1)) is not None
+    }
+    return found - engines - {"?"}
 
 
 def _is_bare(model: ast.expr, engines: set[str], bare: set[str]) -> bool:
