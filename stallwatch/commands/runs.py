@@ -7,10 +7,13 @@ import time
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from stallwatch.commands.context import App, tell
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from stallwatch_exporter.runs.runfolder import AgentInfo
 
 _COLUMNS = ("run", "state", "started", "lasted", "ended", "metrics")
@@ -28,7 +31,7 @@ def runs(app: App) -> None:
 
     config = app.config()
     home = config["run.home"]
-    rows = [_row(info) for info in list_runs(home)]
+    rows = [_row(_with_end(info, home)) for info in list_runs(home)]
     if any(problem.key == "run.home" for problem in config.problems):
         pass  # told already: nothing can have run there
     elif not rows:
@@ -45,6 +48,20 @@ def runs(app: App) -> None:
         for row in rows:
             click.echo("\t".join(row))
     raise click.exceptions.Exit(2 if config.problems else 0)
+
+
+def _with_end(info: AgentInfo, home: Path) -> AgentInfo:
+    """With the end that an incident tells of, where a full disk kept the run's own record from telling it."""
+    from stallwatch_exporter.files.recorded import told_end
+    from stallwatch_exporter.runs.runfolder import agent_alive, runs_home
+    from stallwatch_exporter.watching.incidents import read_incidents
+
+    if info.ended_at is not None or agent_alive(info):
+        return info
+    end = told_end(read_incidents(runs_home(home) / info.run), info.started_at)
+    if end is None:
+        return info
+    return msgspec.structs.replace(info, ended_at=end.updated_at, ending=end.ending, state="failed")
 
 
 def _row(info: AgentInfo) -> tuple[str, ...]:

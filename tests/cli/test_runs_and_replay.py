@@ -7,11 +7,12 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
 
-from stallwatch_exporter.incident import Ending
+from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_exporter.runs.runfolder import RunFolder
 
 Stallwatch = Callable[..., Result]
@@ -21,6 +22,33 @@ Process = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def home() -> Path:
     return Path(os.environ["STALLWATCH_HOME"])
+
+
+def test_a_run_whose_end_only_its_incident_tells(stallwatch: Stallwatch, home: Path) -> None:
+    """The disk was full: the run's own record could not be written any more."""
+    now = time.time()
+    full = RunFolder.create("full", ["train.py"], home=home, now=now - 100)
+    full.write_info(state="training", pid=2**22 + 1)
+    ending = Ending("failed", 1, detail="The command exited with 1.")
+    told: dict[str, Any] = {
+        "run": "full",
+        "kind": "ended",
+        "rule": "unknown-failure",
+        "episode": 1,
+        "ending": ending,
+    }
+    full.append_incident(
+        Incident(
+            id="full/ended/unknown-failure/1",
+            severity="critical",
+            status="open",
+            opened_at=now - 40,
+            updated_at=now - 40,
+            **told,
+        )
+    )
+    (row,) = [line.split("\t") for line in stallwatch("runs").stdout.splitlines()]
+    assert (row[0], row[1], row[3], row[4]) == ("full", "failed", "1 min", "failed (exit code 1)")
 
 
 def test_runs_with_their_states(stallwatch: Stallwatch, home: Path) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stallwatch_exporter.files.postmortem import diagnose_paths
-from stallwatch_exporter.incident import Ending
+from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.report.phrases import badge, headline
 
 FAILED = Ending(kind="failed", exit_code=1, detail="The command exited with 1.")
 KILLED = Ending(kind="killed", exit_code=137, signal="SIGKILL", detail="The command was ended by SIGKILL.")
@@ -80,3 +82,49 @@ def test_one_that_cannot_be_read_is_none(tmp_path: Path, catalogue: Catalogue) -
     (path / "diagnosis.json").write_text("{broken")
     found, problems = diagnose_paths([path], catalogue=catalogue)
     assert found.verdict == "unknown-failure" and "holds no log files" in str(problems[0])
+
+
+def incident(**about: Any) -> Incident:
+    return Incident(
+        id="job/ended/unknown-failure/1",
+        run="job",
+        kind="ended",
+        rule="unknown-failure",
+        severity="critical",
+        status="open",
+        episode=1,
+        opened_at=2.0,
+        updated_at=2.0,
+        evidence=["/srv/train.py:8 main", "KeyError: 'labels'"],
+        ending=FAILED,
+        **about,
+    )
+
+
+@pytest.mark.parametrize("rule", ["", "cuda-oom"])
+def test_an_end_that_only_the_incidents_tell_is_the_runs(
+    tmp_path: Path, catalogue: Catalogue, rule: str
+) -> None:
+    """The disk was full: neither the copies nor the run's own record could be written any more."""
+    folder = RunFolder.create("job", ["python", "train.py"], home=tmp_path, now=1.0)
+    log(folder.path).write_text(STEPS)
+    known = diagnose_paths([ended(tmp_path / "other", catalogue, FAILED)], catalogue=catalogue)[0].primary
+    folder.append_incident(incident(primary=known if rule else None))
+    found, _ = diagnose_paths([folder.path], catalogue=catalogue)
+    assert found.verdict == ("failed" if rule else "unknown-failure")
+    assert (found.primary.rule if found.primary is not None else "") == rule
+    assert "KeyError: 'labels'" in found.notes[0] and "1970-01-01T00:00:02" in found.notes[0]
+    assert not any("last heard of" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_run_whose_agent_was_killed_is_not_called_healthy(
+    tmp_path: Path, catalogue: Catalogue, language: str
+) -> None:
+    folder = RunFolder.create("job", ["python", "train.py"], home=tmp_path, now=1.0)
+    log(folder.path).write_text(STEPS)
+    found, _ = diagnose_paths([folder.path], catalogue=catalogue, language=language)
+    assert badge(found, "en") == "RECORD ENDS" and "not known" in headline(found, "en")
+    log(folder.path).write_text(STEPS + OOM)
+    found, _ = diagnose_paths([folder.path], catalogue=catalogue, language=language)
+    assert badge(found, "en") == "FAILED"

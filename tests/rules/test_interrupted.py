@@ -8,6 +8,7 @@ from stallwatch_rules.matching.matcher import lines_of
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.report.phrases import badge
 
 ENDING = "interrupted: It was interrupted (Ctrl-C, SIGINT); the exit code was 1."
 LOST_PEER = (
@@ -88,3 +89,14 @@ def test_an_interrupt_that_the_training_survived_excuses_nothing(known: Catalogu
     text = steps(1, 26) + crash(26, 1, "KeyboardInterrupt") + steps(27, 50, begin=40) + crash(70, 0, cause)
     found = diagnosed(known, text, stalled=False, ending="")
     assert found.verdict in ("unknown-failure", "failed")
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_run_that_was_interrupted_is_told_so_where_no_line_says_it(known: Catalogue, language: str) -> None:
+    """A second signal within the first one's traceback takes that from the log: CPython loses sys.stderr."""
+    reading = RunReading(known)
+    lost = stamped(40, 0, "object type name: KeyboardInterrupt", "lost sys.stderr")
+    reading.feed(lines_of(steps(1, 30) + lost))
+    found = reading.diagnose(ending=ENDING, now=None, language=language)
+    assert (found.verdict, badge(found, "en")) == ("healthy", "STOPPED BY HAND")
+    assert badge(reading.diagnose(language=language), "en") == "HEALTHY"

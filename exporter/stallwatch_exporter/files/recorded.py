@@ -36,6 +36,7 @@ class Recorded(NamedTuple):
     stall: Incident | None = None  #: that was open when the run, or the watching, ended
     findings: Sequence[Incident] = ()  #: fatal ones that were
     watched: bool = False  #: the agent is at it
+    end: Incident | None = None  #: of the run, where it alone tells of that: its own record was cut short
     unheard: float | None = None  #: when it was last heard of, where it is gone and saw no end; Unix seconds
 
 
@@ -51,27 +52,37 @@ def recorded(paths: Sequence[str | os.PathLike[str]], language: str) -> Recorded
     info = read_info(folder)
     if info is None:
         return Recorded()
-    left = [one for one in read_incidents(folder) if _was_open(one, info.started_at)]
+    told = read_incidents(folder)
+    left = [one for one in told if _was_open(one, info.started_at)]
     stall = max((one for one in left if one.kind == "stall"), key=lambda one: one.opened_at, default=None)
     findings = [one for one in left if one.began_as[0] == "finding" and one.harm == "fatal"]
-    if info.ending is None:  # the agent was killed, or still watches
-        watched = agent_alive(info)
-        unheard = None if watched else info.updated_at
+    watching = info.ending is None and agent_alive(info)
+    end = None if info.ending is not None or watching else told_end(told, info.started_at)
+    known = info.ending or (end.ending if end is not None else None)
+    if known is None:  # the agent was killed, or still watches
+        unheard = None if watching else info.updated_at
         waited = stall.stalled_seconds if stall is not None else None
-        return Recorded(waited=waited, stall=stall, findings=findings, watched=watched, unheard=unheard)
-    ending = f"{info.ending.kind}: {detail_in(info.ending, language)}"
-    if info.ending.failed is False:
+        return Recorded(waited=waited, stall=stall, findings=findings, watched=watching, unheard=unheard)
+    ending = f"{known.kind}: {detail_in(known, language)}"
+    if known.failed is False:
         stall, findings = None, []
     return Recorded(
         ending,
-        info.ending.failed,
-        info.ending.memory,
-        info.ending.left,
+        known.failed,
+        known.memory,
+        known.left,
         info.ended_at,
-        stall.stalled_seconds if stall is not None else info.ending.quiet,
+        stall.stalled_seconds if stall is not None else known.quiet,
         stall,
         findings,
+        end=end,
     )
+
+
+def told_end(incidents: Sequence[Incident], started: float) -> Incident | None:
+    """What was told of a run's end since the last agent began to watch it (`started`)."""
+    ends = [one for one in incidents if one.kind == "ended" and one.ending and one.updated_at >= started]
+    return max(ends, key=lambda one: one.updated_at, default=None)
 
 
 def _was_open(incident: Incident, started: float) -> bool:
@@ -104,12 +115,24 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded, language: str) -> Diagn
         notes.append(say("finding-was-open", language, time=at, what=what))
         if diagnosis.verdict not in _BAD and not _went_on(diagnosis, incident):
             diagnosis = msgspec.structs.replace(diagnosis, verdict="failed", primary=incident.primary)
+    if known.end is not None:
+        diagnosis = _with_end(diagnosis, known.end)
+        what = " ".join(known.end.evidence[-1:]) or known.end.rule
+        notes.append(say("ending-told", language, time=iso(known.end.updated_at), what=what))
     notes += diagnosis.notes
     if known.watched:
         notes.append(say("still-watched", language))
     elif known.unheard is not None:
         notes.append(say("agent-gone", language, time=iso(known.unheard)))
     return msgspec.structs.replace(diagnosis, notes=notes)
+
+
+def _with_end(diagnosis: Diagnosis, end: Incident) -> Diagnosis:
+    """With the cause that was known when the run ended, where the copies show none."""
+    shown = diagnosis.primary is not None and diagnosis.primary.evidence
+    if end.primary is None or shown or diagnosis.unknown:
+        return diagnosis
+    return msgspec.structs.replace(diagnosis, verdict="failed", primary=end.primary)
 
 
 def _with_stall(diagnosis: Diagnosis, stall: Incident, language: str) -> Diagnosis:

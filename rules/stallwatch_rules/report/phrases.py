@@ -8,7 +8,7 @@ from stallwatch_rules.records import Diagnosis, Finding, NewLines, Primary, Unkn
 from stallwatch_rules.report.words import word
 from stallwatch_rules.stacks.words import behind, lead
 from stallwatch_rules.text.digest import fold_ranks, parse_iso, short_duration
-from stallwatch_rules.text.sentences import say
+from stallwatch_rules.text.sentences import SENTENCES, say
 
 INTERRUPTED = "keyboard-interrupt"  #: the rule of a run that somebody stopped
 MAX_HEADLINE = 160  #: characters of an exception's message
@@ -16,13 +16,30 @@ MAX_HEADLINE = 160  #: characters of an exception's message
 
 def badge(diagnosis: Diagnosis, language: str) -> str:
     """The verdict in a word or two."""
-    return word("interrupted" if by_hand(diagnosis) else diagnosis.verdict, language)
+    if by_hand(diagnosis):
+        return word("interrupted", language)
+    return word("record-ends" if record_ends(diagnosis) else diagnosis.verdict, language)
 
 
 def by_hand(diagnosis: Diagnosis) -> bool:
     """Whether nothing is wrong with the run but that somebody stopped it."""
+    if diagnosis.verdict != "healthy":
+        return False
     stopped = any(finding.rule == INTERRUPTED for finding in diagnosis.findings)
-    return diagnosis.verdict == "healthy" and stopped
+    return stopped or _noted(diagnosis, "interrupted", "stopped-late")
+
+
+def record_ends(diagnosis: Diagnosis) -> bool:
+    """Whether the agent that watched the run was gone before its end, and nothing was wrong until then."""
+    return (
+        diagnosis.verdict == "healthy" and not diagnosis.progress.finished and _noted(diagnosis, "agent-gone")
+    )
+
+
+def _noted(diagnosis: Diagnosis, *sentences: str) -> bool:
+    """Whether a note is such a sentence, in either language: begins as it does before its first value."""
+    known = tuple(text.partition("{")[0] for sentence in sentences for text in SENTENCES[sentence])
+    return any(note.startswith(known) for note in diagnosis.notes)
 
 
 def headline(diagnosis: Diagnosis, language: str) -> str:
@@ -31,6 +48,8 @@ def headline(diagnosis: Diagnosis, language: str) -> str:
         return titled(diagnosis.primary, language)
     if by_hand(diagnosis):
         return word("interrupted.text", language)
+    if record_ends(diagnosis):
+        return word("record-ends.text", language)
     if diagnosis.verdict == "unknown-failure" and diagnosis.unknown:
         return _unknown_headline(diagnosis.unknown[0], language)
     if diagnosis.verdict in ("healthy", "unknown-failure") and diagnosis.progress.behind:

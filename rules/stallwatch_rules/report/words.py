@@ -41,6 +41,11 @@ _WORDS: dict[str, tuple[str, str]] = {
         "Somebody stopped the run (Ctrl-C, SIGINT); nothing else is wrong in this log.",
         "训练被人为中断（Ctrl-C、SIGINT），日志中没有其他异常。",
     ),
+    "record-ends": ("RECORD ENDS", "记录中断"),
+    "record-ends.text": (
+        "The agent's record ends there; how the run ended is not known.",
+        "agent 的记录到此为止，不知道任务如何结束。",
+    ),
     "stalled.text": ("The run has stopped advancing.", "训练已停止推进。"),
     "failed.text": ("The run failed.", "训练失败。"),
     "degraded.text": ("The run goes on, but not as well as before.", "训练仍在继续，但状态变差。"),

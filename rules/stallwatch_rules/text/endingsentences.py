@@ -90,6 +90,11 @@ OF_ENDINGS: dict[str, tuple[str, str]] = {
         "监视该任务的 agent 最后一次有消息是在 {time}，没有看到任务结束：它被杀掉了，或者主机已停机。"
         "输出副本到那时为止；任务本身可能仍在继续（对它自己的日志文件运行 `stallwatch tail` 可重新监视）。",
     ),
+    "ending-told": (
+        "The copies of its output, and the record of its state, break off before its end, as where a disk is"
+        " full. How it ended stands in what was told of it at {time}: {what}",
+        "输出副本和状态记录在结束之前就中断了（例如磁盘已满）。任务如何结束，见 {time} 的通知：{what}",
+    ),
     "kept-diagnosis": (
         "The copies of its output hold {left} of the {seen} lines that were seen, and no cause: this is the"
         " diagnosis that was kept when it ended.",
