@@ -17,6 +17,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RaisedIn, RulePage
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Line
+from stallwatch_rules.report.reader import told_in
 
 Read = Callable[..., Diagnosis]
 
@@ -106,7 +107,7 @@ def test_what_a_place_calls_counts_only_where_its_page_says_so(read: Read) -> No
     assert read(traceback("ValueError: no such luck", *inner)).primary is None
 
 
-def test_words_of_one_page_alone_name_it_with_less_confidence(read: Read) -> None:
+def test_words_of_one_page_alone_name_it_with_less_confidence(read: Read, catalogue: Catalogue) -> None:
     text = "ValueError: Free memory on device cuda (8.0/64.0 GiB) at startup is below the desired utilization"
     diagnosis = read(traceback(text))
     primary = diagnosis.primary
@@ -117,6 +118,11 @@ def test_words_of_one_page_alone_name_it_with_less_confidence(read: Read) -> Non
         "words",
     )
     assert primary.confidence <= 0.4
+    assert primary.title.startswith("The cause is not known for certain; perhaps: ")
+    page = catalogue.page(primary.rule)
+    again = told_in(primary, page, "zh", None)
+    assert again.title == f"原因不能确定，可能是：{page.title_zh}"
+    assert told_in(again, page, "en", None).title == primary.title
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from stallwatch_rules.diagnosis.findings import (
     judge_recoveries,
 )
 from stallwatch_rules.diagnosis.firstend import rank_of_end, weigh_first_end
-from stallwatch_rules.diagnosis.inferred import infer, inferred_from
+from stallwatch_rules.diagnosis.inferred import infer, inferred_from, titled_as_guess
 from stallwatch_rules.diagnosis.kills import weigh_memory
 from stallwatch_rules.diagnosis.missing import all_flights, point_to_missing
 from stallwatch_rules.diagnosis.notes import notes_of
@@ -308,7 +308,7 @@ def _primary(
         )
     return Primary(
         rule=one.rule,
-        title=_title(one.page, language),
+        title=titled_as_guess(_title(one.page, language), one, confidence, language),
         role=one.role,
         harm=one.harm,
         confidence=confidence,

@@ -23,6 +23,7 @@ from stallwatch_rules.text.reported import earliest
 from stallwatch_rules.text.sentences import say
 
 PLACE, WORDS = "inferred-place", "inferred-words"  #: facts of ``confidence``, and keys of sentences
+GUESS = 0.4  #: a confidence up to which a page that was inferred is a guess, and its title says so
 # A client of the network says that nobody answered, and not whose server that was: the program's own as well.
 _OF_NETWORK = re.compile(
     r"^(?:requests|urllib3?|httpx2?|httpcore|aiohttp|http|socket|grpc|openai|anthropic)\."
@@ -64,6 +65,13 @@ def inferred_from(one: Found) -> Inferred:
     if PLACE in one.facts:
         return "place"
     return "words" if WORDS in one.facts else ""
+
+
+def titled_as_guess(title: str, one: Found, confidence: float, language: str) -> str:
+    """The page's title, with a word of doubt before it where the page is no more than a guess."""
+    if not inferred_from(one) or confidence > GUESS:
+        return title
+    return say("perhaps", language, title=title)
 
 
 def _may_be(page: RulePage) -> bool:

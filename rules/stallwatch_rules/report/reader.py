@@ -58,6 +58,11 @@ def speaks(primary: Primary, language: str) -> bool:
 
 def _title(primary: Primary, page: RulePage, language: str) -> str:
     """What the diagnosis itself was titled, else the page's title, with the ranks that it put behind it."""
+    for spoken in _LANGUAGES:
+        doubt = say("perhaps", spoken, title="")
+        if primary.title.startswith(doubt):
+            bare = msgspec.structs.replace(primary, title=primary.title.removeprefix(doubt))
+            return say("perhaps", language, title=_title(bare, page, language))
     own = retold(primary.title, language)
     if own != primary.title:
         return own

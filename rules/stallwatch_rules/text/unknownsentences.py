@@ -7,6 +7,10 @@ OF_UNKNOWN: dict[str, tuple[str, str]] = {
         "An exception that no rule knows may be the cause: {exception}.",
         "规则库未收录的异常可能才是原因：{exception}。",
     ),
+    "perhaps": (
+        "The cause is not known for certain; perhaps: {title}",
+        "原因不能确定，可能是：{title}",
+    ),
     "inferred-place": (
         "Concluded from where the exception was raised ({where}): no rule knows its wording, which stands"
         " below in full.",
