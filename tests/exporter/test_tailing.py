@@ -18,7 +18,7 @@ from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.tailing.follow import POSITIONS, Follower, tail_files
 from stallwatch_exporter.tailing.tail import FileTailer, Portion
 from stallwatch_exporter.tailing.tailset import TailSet, load_positions
-from stallwatch_exporter.watching.history import clock_shift, read_history, summary
+from stallwatch_exporter.watching.history import clock_shift, read_history, summary, told_shift
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
 
@@ -45,7 +45,7 @@ def begin(run: Any, log: Path) -> tuple[TailSet, Follower, Diagnosis]:
     """Take over the run that writes `log`, in the time of the test."""
     files = TailSet([str(log.parent / "*.log")])
     files.discover()
-    diagnosis, _ = read_history(run.agent, files)
+    diagnosis, *_ = read_history(run.agent, files)
     run.agent.tick(run.now)
     return files, Follower(run.agent, files, clock=lambda: run.now), diagnosis
 
@@ -108,6 +108,19 @@ def test_a_clock_of_another_time_zone_is_set_right(run: Any, log: Path) -> None:
     assert run.told == []
     run.wait(2)
     assert len(run.told) == 1
+
+
+@pytest.mark.parametrize("shift", [0.0, -8 * 3600.0, 5.75 * 3600 + 20, -3600.0 - 30])
+def test_of_a_time_zone_nothing_is_told(shift: float) -> None:
+    assert told_shift(shift) == ""
+
+
+@pytest.mark.parametrize(("shift", "by"), [(366 * 86400.0, "366 days later"), (-500.0, "500 s earlier")])
+def test_how_far_times_are_moved_is_told(run: Any, log: Path, shift: float, by: str) -> None:
+    append(log, stamped(run.now - 80 - shift, 1, 20, 4.0))
+    os.utime(log, (run.now, run.now))
+    _, _, diagnosis = begin(run, log)
+    assert by in summary(run.agent, diagnosis, 1, 0, clock_shift(FileTailer(log)))
 
 
 def test_a_small_difference_of_clocks_is_left_alone(run: Any, log: Path) -> None:
@@ -173,7 +186,7 @@ def test_a_restart_goes_on_where_it_stopped(watch: Callable[..., Any], log: Path
     second = watch()
     files = TailSet([str(log)], load_positions(first.folder.path / POSITIONS))
     files.discover()
-    diagnosis, _ = read_history(second.agent, files)
+    diagnosis, *_ = read_history(second.agent, files)
     assert second.metric("stallwatch_log_lines_total") == 2  # counted once, over both
     assert diagnosis.stats.lines == 12  # but all of it is known
     assert diagnosis.progress.first_step == 1 and diagnosis.progress.last_step == 12

@@ -75,8 +75,8 @@ def tail_files(
     )
     with _stoppable() as asked:
         if files.tailers:
-            diagnosis, left_out = read_history(agent, files)
-            notice(summary(agent, diagnosis, len(files.tailers), left_out))
+            diagnosis, left_out, shift = read_history(agent, files)
+            notice(summary(agent, diagnosis, len(files.tailers), left_out, shift))
             if once or until_idle is not None:  # whoever asks so may well ask about a run of long ago
                 agent.paused(max(0.0, time.time() - (files.modified or started)))
         agent.tick(time.time())

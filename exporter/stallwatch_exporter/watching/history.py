@@ -12,6 +12,7 @@ from stallwatch_rules.lines.leads import Lead
 from stallwatch_rules.lines.rankpaths import rank_of_path
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.text.digest import short_duration
 from stallwatch_rules.text.plural import counted
 
 MOST_BYTES = 512 * 1024 * 1024  #: of all files together; the beginning of longer ones is left out
@@ -19,17 +20,20 @@ _LEAST_BYTES = 4 * 1024 * 1024
 _END = 64 * 1024
 _BEGINNING = 64 * 1024
 _APART = 60.0  # timestamps without a time zone are hours off, slow writers a few seconds
+_ZONES, _ZONE_STEP = 15 * 3600.0, 900.0  # how far time zones lie apart, and in which steps
 
 
-def read_history(agent: Agent, files: TailSet) -> tuple[Diagnosis, int]:
-    """Feed the agent what the files hold; what is known by now, and how many bytes were left out.
+def read_history(agent: Agent, files: TailSet) -> tuple[Diagnosis, int, float]:
+    """Feed the agent what the files hold; what is known by now, how many bytes were left out, and by how many
+    seconds the lines' own times were moved at most.
 
     What an earlier agent of the same name has counted is read for the diagnosis, but not counted again.
     """
     limit = max(_LEAST_BYTES, MOST_BYTES // max(1, len(files.tailers)))
-    left_out = 0
+    left_out, moved = 0, 0.0
     for path, tailer in files.tailers.items():
         source, rank, shift = str(path), rank_of_path(str(path)), clock_shift(tailer)
+        moved = max(moved, shift, key=abs)
         for data in tailer.before(limit):
             agent.history(source, data, rank, counted=False, shift=shift)
         left_out += tailer.skip_to_last(limit)
@@ -39,7 +43,8 @@ def read_history(agent: Agent, files: TailSet) -> tuple[Diagnosis, int]:
             if not tailer.more:
                 break
     last_sign = files.modified
-    return agent.history_ends(agent.folder.info.started_at if last_sign is None else last_sign), left_out
+    ended = agent.folder.info.started_at if last_sign is None else last_sign
+    return agent.history_ends(ended), left_out, moved
 
 
 def clock_shift(tailer: FileTailer) -> float:
@@ -66,12 +71,27 @@ def _last_time(data: bytes, lead: Lead | None) -> float | None:
     return next((line.time for line in reversed(lines) if line.time is not None), None)
 
 
-def summary(agent: Agent, diagnosis: Diagnosis, files: int, left_out: int) -> str:
+def told_shift(shift: float) -> str:
+    """Says by how much the lines' times were moved, where that is no time zone's doing; else nothing."""
+    off = (shift + _ZONE_STEP / 2) % _ZONE_STEP - _ZONE_STEP / 2
+    if not shift or (abs(shift) <= _ZONES and abs(off) <= _APART):
+        return ""
+    where, days = "later" if shift > 0 else "earlier", round(abs(shift) / 86400)
+    by = counted(days, "day") if days >= 2 else short_duration(abs(shift))
+    return (
+        f"its times are taken as {by} {where}, so that the last one is that at which the"
+        " file was written (a copy's is that of the copying)"
+    )
+
+
+def summary(agent: Agent, diagnosis: Diagnosis, files: int, left_out: int, shift: float = 0.0) -> str:
     """One line on what was there before."""
     progress = diagnosis.progress
     parts = [f"read {counted(files, 'file')} as history ({counted(diagnosis.stats.lines, 'line')})"]
     if left_out:
         parts.append(f"left out the first {left_out / 1e6:,.0f} MB")
+    if moved := told_shift(shift):
+        parts.append(moved)
     if progress.last_step is not None:
         total = f" of {progress.total_steps}" if progress.total_steps else ""
         parts.append(f"at step {progress.last_step}{total}")
