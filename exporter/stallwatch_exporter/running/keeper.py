@@ -16,7 +16,10 @@ from collections.abc import Sequence
 
 _PORTION = 65536
 _GOODBYE_SECONDS = 2.0  # it only has to wake and leave
-_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
+_IGNORED = (
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE),
+    *(signal.SIGUSR1, signal.SIGUSR2),  # a scheduler sends them to all processes of a job
+)
 
 
 class Keeper:
