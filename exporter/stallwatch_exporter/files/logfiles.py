@@ -18,6 +18,7 @@ from stallwatch_exporter.files.decompress import Kind, expanded, kind_of
 from stallwatch_exporter.files.heads import head_first
 from stallwatch_exporter.files.inputs import InputError, InputProblem, Limits, Meter
 from stallwatch_exporter.files.lognames import archive_named, enters_folder, may_be_log, takes_name
+from stallwatch_exporter.files.namedranks import ranks_told
 from stallwatch_exporter.files.notebooks import notebook_lines
 from stallwatch_exporter.files.portions import Room, cells, poured
 from stallwatch_exporter.files.trainer_state import trainer_state_lines
@@ -93,6 +94,13 @@ def expand(
     if not found.files and not found.problems and found.empty:
         found.problems.extend(_empty(name) for name in found.empty)
     tasks = ranks_of_tasks(file.name for file in found.files)
+    tasks |= ranks_told(
+        {
+            file.name: file.path
+            for file in found.files
+            if file.plain and file.rank is None and file.name not in tasks
+        }
+    )
     return [replace(file, rank=tasks.get(file.name, file.rank)) for file in found.files], found.problems
 
 
