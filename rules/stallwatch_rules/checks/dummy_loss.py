@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from stallwatch_rules.checks.partitioned import Models
+from stallwatch_rules.checks.partitioned import Models, models_of
 from stallwatch_rules.checks.remark import Remark, Severity, Words
 from stallwatch_rules.checks.script import Script, dotted, scopes
 
@@ -37,7 +37,7 @@ def check_dummy_loss(script: Script, persistent: float = 0) -> Iterator[Remark]:
     which are there: only "likely". Recorded: DeepSpeed 0.15.3 and 0.19.8 fail in the first backward.
     """
     makers = frozenset(_makers(script.tree))
-    models = Models(script)
+    models = models_of(script)
     for scope, nodes in scopes(script.tree):
         if any(_gathers(node) for node in ast.walk(scope)):
             continue

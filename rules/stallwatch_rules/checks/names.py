@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from functools import lru_cache
+from typing import NamedTuple
 
 from stallwatch_rules.checks.script import dotted, scopes
 
@@ -19,13 +21,9 @@ class Names:
 
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree
-        self._scope: dict[int, ast.AST] = {}  # of each node
-        self._bound: dict[int, set[str]] = defaultdict(set)  # plain names, by scope
-        self._class: dict[int, ast.ClassDef] = {}
-        self._branches: dict[int, set[tuple[int, bool]]] = defaultdict(set)
+        self._scope, self._bound, self._class, self._branches, stored = _structure(tree)
         # By line, what names mean from it on, and the node that says so.
         self._events: dict[_Place, list[tuple[int, str, ast.AST]]] = defaultdict(list)
-        stored = self._read()
         for node in stored:
             self._events[self._place(node)].append((node.end_lineno or node.lineno, "", node))
 
@@ -65,40 +63,6 @@ class Names:
                 return ""
         return ""
 
-    def _read(self) -> list[ast.Name | ast.Attribute]:
-        """Whose each node is; what is assigned to, comprehensions' own names left out."""
-        outer: dict[int, set[str]] = defaultdict(set)
-        own_names = {
-            id(inner)
-            for node in ast.walk(self._tree)
-            if isinstance(node, ast.comprehension)
-            for inner in ast.walk(node.target)
-        }
-        stored: list[ast.Name | ast.Attribute] = []
-        for scope, nodes in scopes(self._tree):
-            for node in nodes:
-                self._scope[id(node)] = scope
-                if isinstance(node, ast.arg):
-                    self._bound[id(scope)].add(node.arg)
-                elif isinstance(node, (ast.Global, ast.Nonlocal)):
-                    outer[id(scope)] |= set(node.names)
-                elif isinstance(node, (ast.Name, ast.Attribute)) and not isinstance(node.ctx, ast.Load):
-                    if id(node) in own_names or "?" in dotted(node):
-                        continue
-                    stored.append(node)
-                    if isinstance(node, ast.Name):
-                        self._bound[id(scope)].add(node.id)
-        for scope_id, names in outer.items():
-            self._bound[scope_id] -= names
-        for node in ast.walk(self._tree):  # from outside to inside: the innermost class counts
-            if isinstance(node, ast.ClassDef):
-                self._class.update((id(inner), node) for inner in ast.walk(node))
-            elif isinstance(node, ast.If):
-                for is_else, body in enumerate((node.body, node.orelse)):
-                    for inner in ast.walk(ast.Module(body, [])):
-                        self._branches[id(inner)].add((id(node), bool(is_else)))
-        return stored
-
     def _place(self, node: ast.expr) -> _Place:
         name = dotted(node)
         base = name.partition(".")[0]
@@ -113,3 +77,49 @@ class Names:
         """Whether they stand in different branches of one ``if``."""
         theirs = self._branches[id(other)]
         return any((at, not is_else) in theirs for at, is_else in self._branches[id(one)])
+
+
+class _Structure(NamedTuple):
+    """What is where in a tree; nodes by their ids."""
+
+    scope: dict[int, ast.AST]
+    bound: dict[int, set[str]]  #: plain names, by scope
+    classes: dict[int, ast.ClassDef]  #: the innermost that each node stands in
+    branches: dict[int, set[tuple[int, bool]]]
+    stored: list[ast.Name | ast.Attribute]  #: what is assigned to, without comprehensions' own names
+
+
+@lru_cache(maxsize=4)
+def _structure(tree: ast.Module) -> _Structure:
+    """Read once for all checks of one script."""
+    found = _Structure({}, defaultdict(set), {}, defaultdict(set), [])
+    outer: dict[int, set[str]] = defaultdict(set)
+    own_names = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.comprehension)
+        for inner in ast.walk(node.target)
+    }
+    for scope, nodes in scopes(tree):
+        for node in nodes:
+            found.scope[id(node)] = scope
+            if isinstance(node, ast.arg):
+                found.bound[id(scope)].add(node.arg)
+            elif isinstance(node, (ast.Global, ast.Nonlocal)):
+                outer[id(scope)] |= set(node.names)
+            elif isinstance(node, (ast.Name, ast.Attribute)) and not isinstance(node.ctx, ast.Load):
+                if id(node) in own_names or "?" in dotted(node):
+                    continue
+                found.stored.append(node)
+                if isinstance(node, ast.Name):
+                    found.bound[id(scope)].add(node.id)
+    for scope_id, names in outer.items():
+        found.bound[scope_id] -= names
+    for node in ast.walk(tree):  # from outside to inside: the innermost class counts
+        if isinstance(node, ast.ClassDef):
+            found.classes.update((id(inner), node) for inner in ast.walk(node))
+        elif isinstance(node, ast.If):
+            for is_else, body in enumerate((node.body, node.orelse)):
+                for inner in ast.walk(ast.Module(body, [])):
+                    found.branches[id(inner)].add((id(node), bool(is_else)))
+    return found

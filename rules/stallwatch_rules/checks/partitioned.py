@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from functools import lru_cache
 
 from stallwatch_rules.checks.kinds import kinds_of
 from stallwatch_rules.checks.names import Names
@@ -93,6 +94,12 @@ class Models:
         if isinstance(node, ast.Attribute) and node.attr == "module" and self.is_model(node.value):
             return True
         return bool(self._names.meaning(node))
+
+
+@lru_cache(maxsize=4)
+def models_of(script: Script) -> Models:
+    """For the checks of one script, each of which asks."""
+    return Models(script)
 
 
 def _last_of(node: ast.expr) -> str:

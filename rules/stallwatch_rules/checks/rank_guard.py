@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from stallwatch_rules.checks.dsconfig import DsConfig
 from stallwatch_rules.checks.first_rank import FirstRank
 from stallwatch_rules.checks.kinds import Kinds, kinds_of
-from stallwatch_rules.checks.partitioned import Models
+from stallwatch_rules.checks.partitioned import Models, models_of
 from stallwatch_rules.checks.remark import Remark, Words
 from stallwatch_rules.checks.script import Call, Script, dotted
 
@@ -33,7 +33,7 @@ def check_rank_guard(script: Script, config: DsConfig | None) -> Iterator[Remark
     Nothing is said where the other branch, or any code for the other ranks, makes the same call: one rank
     first and then the others is a usual pattern. A collective of a group is the group's own affair.
     """
-    models, kinds, guards = Models(script), kinds_of(script), FirstRank(script)
+    models, kinds, guards = models_of(script), kinds_of(script), FirstRank(script)
     first: list[Call] = []
     others: set[str] = set()
     for node in ast.walk(script.tree):
