@@ -14,6 +14,7 @@ _WORDS: dict[str, tuple[str, str]] = {
     # pages and headings
     "runs": ("Runs", "训练任务"),
     "run": ("Run", "任务详情"),
+    "run_column": ("Run", "任务"),
     "postmortem": ("Post-mortem", "事后诊断"),
     "language": ("Language", "语言"),
     "logs": ("Log", "日志"),
@@ -150,7 +151,6 @@ _WORDS: dict[str, tuple[str, str]] = {
         "Read back from the run's log copies: no dashboard was open while it ran.",
         "由日志副本重建：运行期间没有打开看板。",
     ),
-    "no_log": ("No log copies of this run here.", "此处没有该任务的日志副本。"),
     "rank_unknown": ("other lines", "其他行"),
     "more_lines": ("More lines", "更多行"),
     "compare": ("Compared with another run, by step", "与另一任务按步对比"),

@@ -6,6 +6,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "no_such_page": ("There is no page {0}", "没有页面 {0}"),
     "no_such_page_next": ("These are the pages:", "可用的页面："),
     "incidents_unreadable": ("Incidents cannot be read: {0}", "无法读取事件：{0}"),
+    "no_log": ("No log copies of this run here.", "此处没有该任务的日志副本。"),
     "unknown_cause": ("something that no rule knows", "没有规则认识的原因"),
     "threshold_above": ("stall threshold {0}: above this picture", "停滞阈值 {0}：在图的上方"),
     "upload_button": ("Upload", "选择文件"),

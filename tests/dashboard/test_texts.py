@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from stallwatch_dashboard import formats, words
+from stallwatch_dashboard.pages.incidents_table import incident_table
 from stallwatch_dashboard.safetext import advice, first_sentence, label, markdown, plain, prose
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.pages.fixes import fixes_for
@@ -165,3 +166,8 @@ def test_an_unknown_language_is_english() -> None:
 )
 def test_the_first_sentence_of_a_fix(fix: str, first: str) -> None:
     assert first_sentence(fix) == first
+
+
+def test_the_column_of_runs_is_named_for_runs_and_not_for_the_page_of_one() -> None:
+    assert "Run" in incident_table([], 0.0, None, words.speaker("en"))
+    assert "任务" in incident_table([], 0.0, None, words.speaker("zh"))

@@ -28,7 +28,7 @@ def _sources() -> None:
             pd.DataFrame(
                 {
                     say("state"): [f"{_ICONS[one.state]} {say(one.state)}" for one in found],
-                    say("run"): [cell(one.run) or formats.NOTHING for one in found],
+                    say("run_column"): [cell(one.run) or formats.NOTHING for one in found],
                     say("address"): [cell(one.url) for one in found],
                     say("last_answer"): [formats.seconds(one.lag) for one in found],
                     say("scrapes"): [one.scrapes for one in found],
@@ -46,7 +46,7 @@ def _sources() -> None:
         st.dataframe(
             pd.DataFrame(
                 {
-                    say("run"): [cell(one.run) for one in lost],
+                    say("run_column"): [cell(one.run) for one in lost],
                     say("lost_records"): [one.records for one in lost],
                 }
             ),

@@ -24,7 +24,7 @@ def incident_table(
     columns = {
         say("state"): [_state(i, say) for i in incidents],
         say("severity"): [say(f"severity_{i.severity}") for i in incidents],
-        say("run"): [cell(i.run) for i in incidents],
+        say("run_column"): [cell(i.run) for i in incidents],
         say("rule"): [cell(rule_name(i.rule, say)) for i in incidents],
         say("started"): [formats.clock(began(i), zone, now) for i in incidents],
         say("duration"): [formats.seconds(lasted(i, now)) for i in incidents],
@@ -32,7 +32,7 @@ def incident_table(
         say("rank_column"): [formats.integer(i.rank) for i in incidents],
     }
     if not with_run:
-        del columns[say("run")]
+        del columns[say("run_column")]
     return pd.DataFrame(columns)
 
 
