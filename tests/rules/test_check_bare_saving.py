@@ -12,6 +12,7 @@ from stallwatch_rules.checks.script import Script, parse_script
 
 TRAINER = "from transformers import Trainer\nimport torch\nt = Trainer(model=net, args=a)\n"
 TRAINED = TRAINER + "t.train()\n"
+STARTED = "import deepspeed as ds\ne, *_ = ds.initialize(model=net)\n"
 PREPARED = "from accelerate import Accelerator\na = Accelerator()\nnet, opt = a.prepare(net, opt)\n"
 
 
@@ -35,7 +36,8 @@ def told(text: str, stage: int = 3) -> list[int | None]:
         TRAINER + "class Own(Trainer):\n    def _save(self, out):\n        self.model.save_pretrained(out)",
         PREPARED + "torch.save(net.state_dict(), 'f')",
         PREPARED + "a.unwrap_model(net).save_pretrained('f')",
-        "import deepspeed as ds\ne, *_ = ds.initialize(model=net)\ntorch.save(e.module.state_dict(), 'f')",
+        STARTED + "torch.save(e.module.state_dict(), 'f')",
+        STARTED + "def save(net):\n    torch.save(net.state_dict(), 'f')",
     ],
 )
 def test_what_saves_empty_weights(text: str) -> None:
@@ -58,6 +60,7 @@ def test_what_saves_empty_weights(text: str) -> None:
         PREPARED + "torch.save(opt.state_dict(), 'f')",
         PREPARED + "net.save_pretrained('f', state_dict=a.get_state_dict(net))",
         "def save(m):\n    m.save_pretrained('f')\n" + TRAINER,
+        STARTED + "def merge():\n    net = merged()\n    torch.save(net.state_dict(), 'f')",
     ],
 )
 def test_what_saves_whole_weights_or_is_not_known(text: str) -> None:

@@ -59,6 +59,7 @@ class _BareModels:
         self._names = Names(script.tree)
         self._by_name = _initialized(script) if script.deepspeed_itself else set()
         self._scope_of: dict[int, int] = {}
+        self._others: dict[int, set[str]] = {}  # by scope that starts no engine, what gets values there
         self._trained: dict[int, int] = {}  # by scope, the first line that trains
         self._asking: set[int] = set()  # scopes that ask whether DeepSpeed is there
         self._states: dict[int, ast.Call] = {}  # by line, what a name's state dict was taken from
@@ -66,9 +67,9 @@ class _BareModels:
 
     def by(self, node: ast.expr) -> str:
         """``deepspeed``, ``accelerate`` or ``trainer``; empty for what is no partitioned model."""
-        if dotted(node) in self._by_name - {"?"}:
+        scope, name = self._scope_of.get(id(node), 0), dotted(node)
+        if name in self._by_name - {"?"} and name.partition(".")[0] not in self._others.get(scope, ()):
             return "deepspeed"
-        scope = self._scope_of.get(id(node), 0)
         if scope in self._asking:
             return ""
         if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] == "unwrap_model":
@@ -95,7 +96,13 @@ class _BareModels:
 
     def _read(self) -> None:
         made: dict[str, ast.expr] = {}  # by a Trainer's name, the model that it was made of
+        starts = {id(call.node) for call in self._script.initializations()}
         for scope, nodes in scopes(self._script.tree):
+            if not any(id(node) in starts for node in nodes):
+                stored = (
+                    one for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+                )
+                self._others[id(scope)] = {one.id for one in stored}
             self._scope_of.update((id(node), id(scope)) for node in nodes)
             tests = [node.test for node in nodes if isinstance(node, (ast.If, ast.IfExp))]
             if any(_ASKS.search(ast.unparse(test)) for test in tests):

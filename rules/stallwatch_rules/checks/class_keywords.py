@@ -25,6 +25,8 @@ _CHANGED: tuple[tuple[str, str, str, str], ...] = (
     ("DPOTrainer", "beta", "DPOConfig(beta=…)", "trl 0.13"),
     ("DPOConfig", "max_prompt_length", "max_length", "trl 0.29"),
     ("Arguments", "evaluation_strategy", "eval_strategy", "transformers 4.57"),
+    ("Arguments", "warmup_ratio", "warmup_steps", "transformers 5"),
+    ("Config", "warmup_ratio", "warmup_steps", "transformers 5"),
     ("Config", "evaluation_strategy", "eval_strategy", "transformers 4.57"),
 )
 _GONE: tuple[tuple[str, str, str], ...] = (("GRPOConfig", "max_prompt_length", "trl 0.28"),)
