@@ -28,6 +28,7 @@ def told(text: str, stage: int = 3) -> list[int | None]:
     [
         TRAINED + "torch.save(net.state_dict(), 'f')",
         TRAINED + "net.save_pretrained('f')",
+        TRAINED + "if t.is_world_process_zero():\n    net.save_pretrained('f')",
         TRAINED + "torch.save(t.model.state_dict(), 'f')",
         TRAINED + "torch.save(t.accelerator.unwrap_model(t.model_wrapped).state_dict(), 'f')",
         TRAINED + "m = t.model\nm.save_pretrained('f')",
@@ -37,6 +38,7 @@ def told(text: str, stage: int = 3) -> list[int | None]:
         PREPARED + "torch.save(net.state_dict(), 'f')",
         PREPARED + "a.unwrap_model(net).save_pretrained('f')",
         STARTED + "torch.save(e.module.state_dict(), 'f')",
+        "import accelerate\n" + STARTED + "e.module.save_pretrained('f')",
         STARTED + "def save(net):\n    torch.save(net.state_dict(), 'f')",
     ],
 )
@@ -54,6 +56,7 @@ def test_what_saves_empty_weights(text: str) -> None:
         TRAINED + "net = AutoModel.from_pretrained('f')\nnet.save_pretrained('g')",
         TRAINED + "shapes = t.model.state_dict()\nprint(shapes)",
         TRAINED + "if not t.is_deepspeed_enabled:\n    t.model.save_pretrained('f')",
+        TRAINED + "if zero_stage != 3:\n    t.model.save_pretrained('f')",
         "import peft\n" + TRAINED + "t.model.save_pretrained('f')",
         TRAINED
         + "import deepspeed\nwith deepspeed.zero.GatheredParameters(ps):\n    net.save_pretrained('f')",

@@ -21,7 +21,7 @@ _GATHER = "stage3_gather_16bit_weights_on_model_save"
 _SAVERS = ("save", "save_file", "safe_save_file", "save_model", "save_checkpoint")
 _OF_TRAINER = ("model", "model_wrapped", "deepspeed")
 _NO_MODEL = re.compile(r"(?i)opt|sched|load|data")  # what prepare() is given beside the model
-_ASKS = re.compile(r"(?i)deepspeed|zero|stage")
+_ASKS = re.compile(r"(?i)deepspeed|zero_?[123]|zero_?stage|\bstage\b")
 _MODEL, _STATE = "model", "state"
 
 
@@ -57,7 +57,7 @@ class _BareModels:
         self._script = script
         self._kinds = kinds_of(script)
         self._names = Names(script.tree)
-        self._by_name = _initialized(script) if script.deepspeed_itself else set()
+        self._by_name = _initialized(script)
         self._scope_of: dict[int, int] = {}
         self._others: dict[int, set[str]] = {}  # by scope that starts no engine, what gets values there
         self._trained: dict[int, int] = {}  # by scope, the first line that trains
