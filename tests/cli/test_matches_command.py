@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from stallwatch.cli import cli
+from stallwatch_exporter.files.logfiles import LogFile
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 NOTICE = "Invalidate trace cache @ step 7: expected module 9, but got module 3"
@@ -45,6 +48,24 @@ def test_a_line_for_each_match(log: tuple[Path, list[str]]) -> None:
     assert [int(one.split(":")[1]) for one in result.stdout.splitlines()] == expected
     assert result.stdout.splitlines()[0].startswith(f"{path}:22: zero3-trace-cache-invalidated: Invalidate")
     assert "hf_abc" not in result.stdout
+
+
+def test_a_log_that_is_rotated_meanwhile_is_read_to_its_own_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(lines(9000)))
+    expected = run(str(path)).stdout
+    real = LogFile.poured
+
+    def rotated(self: LogFile, *rest: Any) -> Iterator[int]:
+        path.rename(tmp_path / "train.log.1")
+        path.write_text(f"{NOTICE}\n" * 9000)
+        return real(self, *rest)
+
+    monkeypatch.setattr(LogFile, "poured", rotated)
+    assert run(str(path)).stdout == expected
+    assert (tmp_path / "train.log.1").exists()
 
 
 def test_json_has_time_rank_and_captures(log: tuple[Path, list[str]]) -> None:

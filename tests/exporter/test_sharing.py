@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from stallwatch_exporter.files import workers
-from stallwatch_exporter.files.allfiles import Parallel
+from stallwatch_exporter.files.allfiles import FORKS_AT_ONCE, Parallel
 from stallwatch_exporter.files.logfiles import LogFile
 from stallwatch_exporter.files.postmortem import diagnose_paths
 from stallwatch_exporter.files.sharing import BATCH, batches
@@ -257,6 +257,32 @@ diagnosis, problems = diagnose_paths(sys.argv[3:], catalogue=catalogue, parallel
 print(diagnosis.verdict, diagnosis.primary.rank, diagnosis.stats.files, len(problems))
 """
 
+REFUSED = """
+import multiprocessing, os, sys, threading
+from pathlib import Path
+from stallwatch_exporter.files.allfiles import Parallel
+from stallwatch_exporter.files.postmortem import diagnose_paths
+from stallwatch_rules.pages.catalogue import load_catalogue
+
+catalogue = load_catalogue(cache=Path(sys.argv[1]))
+fork, start, forked = os.fork, threading.Thread.start, []
+
+def refusing():
+    if len(forked) == int(sys.argv[2]):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    forked.append(child := fork())
+    return child
+
+def refused(thread):
+    raise RuntimeError("can't start new thread")
+
+os.fork, threading.Thread.start = refusing, refused
+parallel = Parallel(workers=4, worth=0, may_fork=True)
+diagnosis, problems = diagnose_paths(sys.argv[3:], catalogue=catalogue, parallel=parallel)
+print(diagnosis.verdict, diagnosis.primary.rank, diagnosis.stats.files, len(problems), end=" ")
+print(len(forked), multiprocessing.active_children())
+"""
+
 PARENT = """
 import os, sys, threading
 from stallwatch_exporter.files import allfiles
@@ -280,7 +306,9 @@ if __name__ == "__main__":
 """
 
 
-forking = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
+forking = pytest.mark.skipif(
+    sys.platform != "linux" or sys.version_info < FORKS_AT_ONCE, reason="processes are not forked here"
+)
 
 
 @forking
@@ -294,6 +322,23 @@ def test_forked_processes_read_as_this_one(tmp_path: Path, catalogue: Catalogue,
     )
     assert done.stdout.split() == ["failed", "7", "12", "0"]
     assert begun.exists()
+
+
+@forking
+@pytest.mark.parametrize("allowed", [1, 3], ids=["a process", "the thread"])
+def test_where_forking_is_refused_all_is_read_here_and_none_is_left(
+    tmp_path: Path, catalogue: Catalogue, logs: list[str], allowed: int
+) -> None:
+    script = tmp_path / "refused.py"
+    script.write_text(REFUSED)
+    command = [sys.executable, script, str(catalogue.store.folder), str(allowed), *logs]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.split() == ["failed", "7", "12", "0", str(allowed), "[]"]
+
+
+def test_nothing_is_forked_by_a_python_that_forks_with_each_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 10, 4))
+    assert not Parallel(workers=2, may_fork=True).forks
 
 
 def test_nothing_is_forked_where_threads_run() -> None:

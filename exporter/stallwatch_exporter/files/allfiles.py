@@ -13,8 +13,9 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
 from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from stallwatch_exporter.files.filereading import Engines, FileRead, read_file
 from stallwatch_exporter.files.inputs import Limits
@@ -28,6 +29,9 @@ from stallwatch_rules.sieve.state import SieveSizes
 WORTH_A_POOL = 160 * 1024 * 1024  #: bytes on disk; below it a process costs more to start than it saves
 WORTH_A_FORK = 32 * 1024 * 1024  #: the same of one that need not load anything
 MAX_WORKERS = 8
+#: From this Python on a pool forks all its processes with its first job, and not one by one while threads run
+#: (python/cpython#90622).
+FORKS_AT_ONCE = (3, 10, 5)
 
 Told = Callable[[int], None]  #: how many bytes on disk were read so far
 
@@ -51,7 +55,9 @@ class Parallel:
     @property
     def forks(self) -> bool:
         """Whether processes are forked: what a thread holds at that moment would stay held in them."""
-        return self.may_fork and sys.platform == "linux" and threading.active_count() == 1
+        if not self.may_fork or sys.platform != "linux" or sys.version_info < FORKS_AT_ONCE:
+            return False
+        return threading.active_count() == 1
 
     @property
     def least(self) -> int:
@@ -160,12 +166,45 @@ def _tell(told: Told, before: int, size: int, read: int) -> None:
     told(before + min(read, size))
 
 
+class _Nobody(Executor):
+    """Processes that could not be started."""
+
+    def submit(self, *_job: Any, **_with: Any) -> NoReturn:
+        """No job is taken."""
+        raise BrokenExecutor
+
+
+def _forked(count: int, pages: Pages, board: Board, engines: Engines) -> Executor:
+    """Forked processes: all of them or, where the system refuses one or its thread, none."""
+    before = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(
+        count,
+        mp_context=multiprocessing.get_context("fork"),
+        initializer=begin_forked,
+        initargs=(pages.digest, engines, board),
+    )
+    try:
+        # It forks with its first job: now, before somebody starts a thread to tell of the progress.
+        pool.submit(os.getpid)
+    except BaseException as error:
+        # Those that were started wait for jobs that nobody hands them, and this process for their end.
+        for child in set(multiprocessing.active_children()) - before:
+            child.kill()
+            child.join()
+        pool.shutdown(wait=False)
+        if isinstance(error, (OSError, RuntimeError)):
+            return _Nobody()
+        raise
+    return pool
+
+
 @contextlib.contextmanager
 def _processes(count: int, pages: Pages, board: Board, engines: Engines | None = None) -> Iterator[Executor]:
     """Processes of our own, which give up at once when this one does, and without a word.
 
     With ``engines`` they are forked.
     """
+    pool: Executor
     if engines is None:
         pool = ProcessPoolExecutor(
             count,
@@ -174,16 +213,7 @@ def _processes(count: int, pages: Pages, board: Board, engines: Engines | None =
             initargs=(pages.shared(), board),
         )
     else:
-        pool = ProcessPoolExecutor(
-            count,
-            mp_context=multiprocessing.get_context("fork"),
-            initializer=begin_forked,
-            initargs=(pages.digest, engines, board),
-        )
-        # It forks with its first job: now, before somebody starts a thread to tell of the progress. Where no
-        # process can be started all is read here.
-        with contextlib.suppress(OSError):
-            pool.submit(os.getpid)
+        pool = _forked(count, pages, board, engines)
     try:
         yield pool
     except BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import io
 import os
@@ -16,11 +17,11 @@ from typing import BinaryIO, cast
 from stallwatch_exporter.files.archives import TarFile, zip_members
 from stallwatch_exporter.files.decompress import Kind, expanded, kind_of
 from stallwatch_exporter.files.heads import head_first
-from stallwatch_exporter.files.inputs import InputError, InputProblem, Limits, Meter
+from stallwatch_exporter.files.inputs import CHUNK, InputError, InputProblem, Limits, Meter
 from stallwatch_exporter.files.lognames import archive_named, enters_folder, may_be_log, takes_name
 from stallwatch_exporter.files.namedranks import ranks_told
 from stallwatch_exporter.files.notebooks import notebook_lines
-from stallwatch_exporter.files.portions import Room, cells, poured
+from stallwatch_exporter.files.portions import Room, cells, is_sparse, poured
 from stallwatch_exporter.files.trainer_state import trainer_state_lines
 from stallwatch_exporter.notices import printable
 from stallwatch_rules.lines.rankpaths import rank_of_path, ranks_of_tasks
@@ -74,12 +75,30 @@ class LogFile:
         except OSError as error:
             problems.append(_unreadable(self.name, error))
 
-    def poured(self, start: int, room: Room, problems: list[InputProblem]) -> Iterator[int]:
-        """How many bytes of a plain file, from an offset on, were put into each ``room``."""
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[tuple[LogFile, io.FileIO | None]]:
+        """This file and, if it is plain and has no holes, the one opening by which all of it is read.
+
+        Where a log is rotated, a second one by its path would find another file.
+        """
         try:
-            with Path(self.path).open("rb", buffering=0) as raw:
-                raw.seek(start)
-                yield from poured(raw, room)
+            raw = Path(self.path).open("rb", buffering=0) if self.plain else None  # noqa: SIM115
+        except OSError:  # reading it will say so
+            raw = None
+        if raw is None:
+            yield self, None
+            return
+        with raw:
+            if is_sparse(raw.fileno()):
+                yield self, None
+            else:
+                yield replace(self, open_chunks=lambda: iter(lambda: raw.read(CHUNK), b"")), raw
+
+    def poured(self, raw: io.FileIO, start: int, room: Room, problems: list[InputProblem]) -> Iterator[int]:
+        """How many bytes of this file, which is ``opened``, from an offset on were put into each ``room``."""
+        try:
+            raw.seek(start)
+            yield from poured(raw, room)
         except OSError as error:
             problems.append(_unreadable(self.name, error))
 

@@ -6,12 +6,12 @@ import codecs
 import itertools
 import os
 from collections.abc import Iterator, Sequence
+from io import FileIO
 
 from stallwatch_exporter.files.folds import fold_of, lead_of
 from stallwatch_exporter.files.heads import HEAD
 from stallwatch_exporter.files.inputs import Limits
-from stallwatch_exporter.files.logfiles import expand
-from stallwatch_exporter.files.portions import is_sparse
+from stallwatch_exporter.files.logfiles import LogFile, expand
 from stallwatch_exporter.files.telling import ProgressTold, Telling
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.matching.matcher import Matcher
@@ -43,24 +43,28 @@ class Matching:
     def matches(self) -> Iterator[Signature]:
         """All of them: the files in their order, each file's lines in theirs."""
         for file in self.files:
-            chunks = self._telling.chunks(file, self.problems)
-            head = next(chunks, b"")
-            portions = itertools.chain([head], chunks)
-            short = len(head) < HEAD or head[:2] in _UTF16
-            lead = None if short else lead_of(head)
-            if self._rules is None or short or (lead is not None and lead.quoted):
-                reader = LineReader(file.name, file.rank, *fold_of(head, self._matcher))
-                yield from self._line_by_line(reader, portions)
-                continue
-            scan = SignatureScan(self._rules, file.name, file.rank, lead)
-            if file.plain and not is_sparse(file.path):
-                yield from scan.feed(head)
-                for read in self._telling.poured(file, len(head), scan.room, self.problems):
-                    yield from scan.filled(read)
-            else:
-                for portion in portions:
-                    yield from scan.feed(portion)
-            yield from scan.finish()
+            with file.opened() as (source, raw):
+                yield from self._matches_in(source, raw)
+
+    def _matches_in(self, file: LogFile, raw: FileIO | None) -> Iterator[Signature]:
+        chunks = self._telling.chunks(file, self.problems)
+        head = next(chunks, b"")
+        portions = itertools.chain([head], chunks)
+        short = len(head) < HEAD or head[:2] in _UTF16
+        lead = None if short else lead_of(head)
+        if self._rules is None or short or (lead is not None and lead.quoted):
+            reader = LineReader(file.name, file.rank, *fold_of(head, self._matcher))
+            yield from self._line_by_line(reader, portions)
+            return
+        scan = SignatureScan(self._rules, file.name, file.rank, lead)
+        if raw is not None:
+            yield from scan.feed(head)
+            for read in self._telling.poured(file, raw, len(head), scan.room, self.problems):
+                yield from scan.filled(read)
+        else:
+            for portion in portions:
+                yield from scan.feed(portion)
+        yield from scan.finish()
 
     def _line_by_line(self, reader: LineReader, portions: Iterator[bytes]) -> Iterator[Signature]:
         """Short files, in which the lines around a line may explain it, and whatever cannot be scanned."""

@@ -42,8 +42,8 @@ def poured(raw: RawIOBase, room: Room) -> Iterator[int]:
         yield count
 
 
-def is_sparse(path: str) -> bool:
-    """Whether a file has holes, or is gone: whoever reads it has to look."""
+def is_sparse(path: str | int) -> bool:
+    """Whether a file, by its path or its descriptor, has holes, or is gone: whoever reads it has to look."""
     try:
         status = os.stat(path)  # noqa: PTH116
     except OSError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from io import FileIO
 
 from stallwatch_exporter.files.inputs import InputProblem
 from stallwatch_exporter.files.logfiles import LogFile
@@ -29,10 +30,12 @@ class Telling:
             self._tell(file, read)
         self._done += file.size
 
-    def poured(self, file: LogFile, start: int, room: Room, problems: list[InputProblem]) -> Iterator[int]:
-        """How many bytes of a plain file, from an offset on, were put into each ``room``."""
+    def poured(
+        self, file: LogFile, raw: FileIO, start: int, room: Room, problems: list[InputProblem]
+    ) -> Iterator[int]:
+        """How many bytes of an opened file, from an offset on, were put into each ``room``."""
         read = start
-        for count in file.poured(start, room, problems):
+        for count in file.poured(raw, start, room, problems):
             yield count
             read += count
             self._tell(file, read)
