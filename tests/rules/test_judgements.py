@@ -74,7 +74,6 @@ def test_messages_up_to_a_standstill_are_fatal(facts: RunFacts) -> None:
 def test_a_few_that_steps_followed_are_not() -> None:
     seldom = [(1.0, 1), *[(1.0, 0)] * 11] * 3
     assert judge_trace_cache(trace(*seldom, (1.0, 1)), STANDS).harm == "harmless"
-    assert judge_trace_cache(trace(*seldom, tail=1), STANDS).harm == "harmless"
     assert judge_trace_cache(trace(*[(1.0, 0)] * 29, (1.0, 1)), STANDS).harm == "harmless"
     rising = trace(*seldom, *[(1.0, 1)] * 5)
     assert (
@@ -87,6 +86,14 @@ def test_as_many_as_ever_are_not_why_where_the_rank_that_is_missed_is_elsewhere(
     assert judge_trace_cache(trace(*[(1.0, 1)] * 20), elsewhere).harm == "harmless"
     assert judge_trace_cache(trace(*[(1.0, 0)] * 20, tail=1), elsewhere).harm == "harmless"
     assert judge_trace_cache(trace(*[(1.0, 0)] * 20, *[(1.0, 1)] * 10), elsewhere).harm == "fatal"
+
+
+@pytest.mark.parametrize("before", [[1], [1, 20, 40], [10, 59], [30]])
+@pytest.mark.parametrize("tail", [1, 2])
+def test_however_few_came_before_one_that_no_step_followed_is_fatal(before: list[int], tail: int) -> None:
+    steps = [(1.0, int(step in before)) for step in range(1, 61)]
+    for facts in (STANDS, TIMED_OUT):
+        assert judge_trace_cache(trace(*steps, tail=tail), facts).harm == "fatal"
 
 
 def test_messages_that_had_stopped_before_are_not() -> None:

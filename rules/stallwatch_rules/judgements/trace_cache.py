@@ -63,11 +63,9 @@ def rose(trace: Trace) -> bool:
 
 
 def _rare(trace: Trace) -> bool:
-    """Whether a few came, many steps apart, and steps followed: such a run makes them all the time."""
-    if trace.count > _FEW or rose(trace):
-        return False
-    if trace.count - trace.tail < 1:
-        return False  # the one after the last step is all there is
+    """Whether a few came, many steps apart, and steps followed each: such a run makes them all the time."""
+    if trace.tail or trace.count > _FEW or rose(trace):
+        return False  # after one that came since the last step nothing did
     first = trace.first or 0
     steps = sum(interval.span for interval, _ in trace.intervals[first:])
     return trace.count == 1 or (steps >= trace.count and steps / (trace.count - 1) >= _SELDOM)

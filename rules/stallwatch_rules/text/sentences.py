@@ -51,7 +51,7 @@ SENTENCES: dict[str, tuple[str, str]] = {
         "并且越来越多：起初每十步 {before} 条，最后每十步 {now} 条。",
     ),
     "rare-before-stall": (
-        "The run stands, but these messages came rarely, and steps followed them: they are hardly why.",
+        "The run stands, but these messages came rarely, and steps followed each: they are hardly why.",
         "训练停住了，但这些消息很少出现，且之后都有新的 step：多半不是原因。",
     ),
     "trace-cache-elsewhere": (
