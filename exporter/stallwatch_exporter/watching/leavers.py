@@ -25,6 +25,7 @@ class Leavers:
         self._well: dict[int, float] = {}  # ranks that said that they leave without an error, and when
         self._badly: dict[int, float] = {}  # … with an error
         self._gone: set[int] = set()  # … while others were up that had not said so
+        self._ends: dict[int, list[float]] = {}  # when each rank said so, while no other program steps
         self._since: dict[int, dict[int, int]] = {}  # by rank that left: where the others were then
 
     def heard(self, event: Mapping[str, Any]) -> None:
@@ -33,6 +34,7 @@ class Leavers:
         if isinstance(rank, int) and rank >= 0:
             of_its_kind = self._well if event.get("error") is False else self._badly
             of_its_kind[rank] = float(event.get("time", 0.0))
+            self._ends.setdefault(rank, []).append(of_its_kind[rank])
             self._since[rank] = {other: step for other, step in self._steps.items() if other != rank}
 
     def record(self, record: Record) -> None:
@@ -40,14 +42,23 @@ class Leavers:
         for ended in (self._well, self._badly):
             if record.time > ended.get(record.rank, record.time):  # a launcher started it anew
                 del ended[record.rank]
-                self._since.pop(record.rank, None)
         step = record.values.get("step", float("nan"))
         if step == step:
+            ended_before = any(at < record.time for at in self._ends.get(record.rank, ()))
+            if ended_before and int(step) != self._steps.get(record.rank):  # not what its end still counted
+                self._forget(record.time)
             self._steps[record.rank] = int(step)
             for left, at in self._well.items():
-                others = self._since[left]
+                others = self._since.setdefault(left, {})
                 if left != record.rank and (record.time <= at or record.rank not in others):
                     others[record.rank] = int(step)
+
+    def _forget(self, now: float) -> None:
+        """Another program trains, maybe with fewer ranks: nobody misses those that the one before had."""
+        for ended in (self._well, self._badly):
+            for rank in [rank for rank, at in ended.items() if at < now]:
+                del ended[rank]
+        self._ends = {rank: [at for at in ends if at >= now] for rank, ends in self._ends.items()}
 
     @property
     def stepped(self) -> Collection[int]:
