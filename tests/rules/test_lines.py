@@ -117,6 +117,8 @@ def test_a_message_behind_a_bar_with_a_postfix_is_a_line_of_its_own(line_texts: 
 def test_a_bar_with_a_postfix_stays_whole(line_texts: LineTexts) -> None:
     bar = "Epoch 0:  12%|█▏        | 12/100 [00:10<01:00,  1.20it/s, loss=0.5, v_num=0]"
     assert line_texts(bar.encode()) == [bar]
+    behind = f"{bar}examples are packed"
+    assert line_texts(behind.encode()) == [behind]
 
 
 def test_a_bar_that_stands_is_read_once_with_the_time_it_came() -> None:

@@ -12,8 +12,7 @@ _GLUED = re.compile(
 _BAR_ENDS = ("it]", "/s]")
 # A message behind a bar that ends with numbers of its own, as Lightning's do; no other metrics are parted.
 _BEHIND_POSTFIX = re.compile(
-    r"(\d/\d{1,15} \[[\d:]+<[^\[\]]{1,400}=[^\[\]]{1,80}\])(?=[`A-Z*])(?!.*(?:\||loss|step|iter))",
-    re.IGNORECASE,
+    r"(\d/\d{1,15} \[[\d:]+<[^\[\]]{1,400}=[^\[\]]{1,80}\])(?=[`A-Z*])(?!.*(?i:\||loss|step|iter))"
 )
 
 
