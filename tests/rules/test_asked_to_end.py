@@ -67,6 +67,22 @@ def test_a_run_that_went_on_was_not_ended_by_what_one_rank_said(diagnose: Ask) -
     assert asked(found) == [] and found.verdict == "healthy"
 
 
+def test_steps_that_were_under_way_take_back_no_word_of_a_signal(diagnose: Ask) -> None:
+    said = (395.0, "[rank3]: Received SIGTERM, saving checkpoint and exiting")
+    more = [(10.0 * step, f"INFO step={step} loss={2 - step / 1000:.3f}") for step in (40, 41)]
+    found = diagnose(stamped([*STEPS, said, *more]))
+    assert asked(found) == [RULE] and found.verdict == "healthy"
+
+
+def test_what_ray_tells_of_the_signal_counts_as_well(diagnose: Ask) -> None:
+    stack = "PC: @     0x7a30bba98d71  (unknown)  (unknown)"
+    end = [(395.0, "*** SIGTERM received at time=1748300290 on cpu 8 ***"), (395.0, stack)]
+    found = diagnose(stamped([*STEPS, *end]))
+    assert asked(found) == [RULE] and found.verdict == "healthy"
+    assert "without a word" not in " ".join(found.notes)
+    assert asked(diagnose(stamped([*STEPS[:20], *end, *STEPS[20:]]))) == []
+
+
 def test_a_run_that_went_on_was_not_ended(diagnose: Ask) -> None:
     found = diagnose(stamped([*STEPS[:20], (205.0, SAID), *STEPS[20:]]))
     assert asked(found) == [] and "without a word of an end" in " ".join(found.notes)

@@ -15,7 +15,15 @@ Traceback (most recent call last):
   File "/w/rewards.py", line 12, in parse
     answer = json.loads(text)
 json.decoder.JSONDecodeError: Expecting ',' delimiter: line 1 column 30 (char 29)"""
-THREAD = "Exception in thread Thread-2 (_readerthread):\n"
+OUTPUT = """\
+Exception in thread Thread-2 (_readerthread):
+Traceback (most recent call last):
+  File "C:\\Python311\\Lib\\threading.py", line 982, in run
+    self._target(*self._args, **self._kwargs)
+  File "C:\\Python311\\Lib\\subprocess.py", line 1599, in _readerthread
+    buffer.append(fh.read())
+  File "<frozen codecs>", line 322, in decode
+UnicodeDecodeError: 'utf-8' codec can't decode byte 0xad in position 7: invalid start byte"""
 OTHER = BROKEN.rpartition("\n")[0] + "\nZeroDivisionError: division by zero"
 MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 RULE = "text-undecodable"
@@ -42,9 +50,11 @@ def harm_of(diagnosis: Diagnosis) -> str:
         ([*STEPS[:20], BROKEN, *STEPS[20:24]], {}, "healthy", "harmless"),
         ([line for step in STEPS[:20] for line in (step, BROKEN)] + STEPS[20:24], {}, "healthy", "harmless"),
         ([*STEPS, BROKEN], {}, "healthy", "harmless"),
-        # in a thread beside the main one, one further step is enough: no exception there ends the process
-        ([*STEPS[:20], THREAD + BROKEN, *STEPS[20:21]], {}, "healthy", "harmless"),
-        ([*STEPS[:20], THREAD + BROKEN], {}, "failed", "fatal"),
+        # in a thread that reads a child's output, one further step is enough: no training waits for it
+        ([*STEPS[:20], OUTPUT, *STEPS[20:21]], {}, "healthy", "harmless"),
+        ([*STEPS[:20], OUTPUT], {}, "failed", "fatal"),
+        # others may fetch batches, of which one was ready
+        ([*STEPS[:20], "Exception in thread Thread-2:\n" + BROKEN, *STEPS[20:21]], {}, "failed", "fatal"),
         ([*STEPS, BROKEN], DIED, "failed", "fatal"),
         ([*STEPS[:20], BROKEN], {"ending": "finished: It ended.", "failed": False}, "healthy", "by-progress"),
     ],
@@ -78,3 +88,13 @@ def test_what_ended_the_run_after_it_is_the_cause(catalogue: Catalogue, matcher:
     assert unknown.primary is None and unknown.unknown[0].exception == "ZeroDivisionError"
     killed = told(catalogue, matcher, [*STEPS[:20], BROKEN], ending="killed: SIGKILL ended it.", failed=True)
     assert harm_of(killed) == "by-progress"
+
+
+def test_a_thread_that_may_fetch_batches_is_survived_after_two_steps(
+    catalogue: Catalogue, matcher: Matcher
+) -> None:
+    dies = f"Exception in thread Thread-3 (prefetch):\n{OTHER}"
+    verdicts = [
+        told(catalogue, matcher, [*STEPS[:20], dies, *STEPS[20 : 20 + after]]).verdict for after in (0, 1, 2)
+    ]
+    assert verdicts == ["unknown-failure", "unknown-failure", "healthy"]

@@ -124,9 +124,22 @@ def test_what_a_logger_warns_of_is_the_end_only_where_nothing_follows() -> None:
         "OddError: none",
     )
     text = "".join(f"{lead}{one}\n" for one in told)
-    goes_on = "".join(f"INFO 06-25 16:32:{10 + n} serving\n" for n in range(8))
+    said = (
+        "loading weights",
+        "engine is up",
+        "starting worker",
+        "using torch",
+        "capturing graphs",
+        "routes: /",
+    )
+    goes_on = "".join(f"INFO 06-25 16:32:10 [core.py:7] {one}\n" for one in said)
     assert only(text).exception == "OddError"
     assert diagnosed(text + goes_on).verdict == "healthy"
+    # Some collectors call all that goes to stderr a warning: what is said of an end is no life.
+    assert only(text + "".join(f"{lead}{one}\n" for one in said)).exception == "OddError"
+    steps = "".join(f"step {n}/60 loss {2 / n:.3f}\n" for n in range(1, 24))
+    assert only(steps + text + goes_on).exception == "OddError", "a training goes on with steps"
+    assert diagnosed(text + goes_on + steps).verdict == "healthy"
     assert only((text + goes_on).replace("WARNING", "ERROR")).exception == "OddError"
 
 

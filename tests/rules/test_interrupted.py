@@ -51,20 +51,48 @@ def diagnosed(known: Catalogue, text: str, *, stalled: bool, ending: str = ENDIN
     return reading.diagnose(ending=ending, stalled=stalled)
 
 
-def test_ctrl_c_is_told_by_helpers_before_the_program_says_so(known: Catalogue) -> None:
+WANDB = "/env/lib/python3.7/site-packages/wandb/sdk/interface/interface.py"
+QUEUES = "/env/lib/python3.7/multiprocessing/queues.py"
+PINNED = "/env/lib/python3.7/site-packages/torch/utils/data/_utils/pin_memory.py"
+
+
+def lost(path: str, last: str) -> str:
+    calls = "".join(f'  File "{one}", line 8, in get\n' for one in (path, QUEUES))
+    return f"Exception in thread Thread-3:\nTraceback (most recent call last):\n{calls}{last}\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "verdict"),
+    [
+        (lost(WANDB, "EOFError"), "healthy"),
+        (lost(WANDB, "Exception: The wandb backend process has shutdown"), "healthy"),
+        (lost(WANDB, "KeyError: 'loss'"), "unknown-failure"),
+        # These the run needs: it hung without them, and somebody stopped it in the end.
+        (lost(PINNED, "ConnectionResetError: [Errno 104] Connection reset by peer"), "unknown-failure"),
+        (lost("/srv/data.py", "ValueError: shard 17 has a broken record"), "unknown-failure"),
+        (lost("/srv/data.py", "EOFError"), "unknown-failure"),
+    ],
+)
+def test_ctrl_c_is_told_by_trackers_before_the_program_says_so(
+    known: Catalogue, before: str, verdict: str
+) -> None:
     """W&B's threads lose its process, which the same key ended."""
-    lost = 'Traceback (most recent call last):\n  File "/env/wandb/queue.py", line 8, in get\nEOFError\n'
-    stop = (
-        'Traceback (most recent call last):\n  File "/srv/train.py", line 7, in <module>\nKeyboardInterrupt\n'
-    )
+    text = "step 1/60 loss 2.0\n" + before
+    stop = '  File "/srv/train.py", line 7, in <module>\nKeyboardInterrupt\n'
+    reading, alone = RunReading(known), RunReading(known)
+    reading.feed(lines_of(f"{text}Traceback (most recent call last):\n{stop}"))
+    alone.feed(lines_of(text))
+    assert (reading.diagnose().verdict, alone.diagnose().verdict) == (verdict, "unknown-failure")
+
+
+@pytest.mark.parametrize(("wait", "verdict"), [(1, "healthy"), (600, "unknown-failure")])
+def test_what_a_tracker_lost_long_before_ctrl_c_is_not_excused(
+    known: Catalogue, wait: float, verdict: str
+) -> None:
+    text = steps(1, 26) + "".join(stamped(27, 0, one) for one in lost(WANDB, "EOFError").splitlines())
     reading = RunReading(known)
-    reading.feed(lines_of("step 1/60 loss 2.0\nThread HandlerThread:\n" + lost + lost + stop))
-    found = reading.diagnose()
-    assert (found.verdict, found.primary) == ("healthy", None)
-    assert all(one.message == "" for one in found.unknown)
-    alone = RunReading(known)
-    alone.feed(lines_of("step 1/60 loss 2.0\n" + lost))
-    assert alone.diagnose().verdict == "unknown-failure"
+    reading.feed(lines_of(text + crash(27 + wait, 0, "KeyboardInterrupt")))
+    assert reading.diagnose().verdict == verdict
 
 
 @pytest.mark.parametrize("wreckage", [LOST_PEER, UNKNOWN, OOM])

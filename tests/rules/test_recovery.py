@@ -32,6 +32,34 @@ def test_how_many_steps_must_follow(
     assert reading.diagnose().verdict == verdict
 
 
+@pytest.mark.parametrize(
+    "last",
+    [
+        "FloatingPointError: gradients are Nan/Inf",
+        "RuntimeError: Function 'LogSoftmaxBackward0' returned nan values in its 0th output.",
+    ],
+)
+def test_what_does_harm_elsewhere_ended_the_run_where_it_was_raised(
+    last: str, catalogue: Catalogue, matcher: Matcher
+) -> None:
+    raised = f'Traceback (most recent call last):\n  File "/srv/train.py", line 7, in <module>\n{last}'
+    norm = "step 20/30 loss 0.200 grad_norm nan"
+    for lines, verdict in (
+        ([*STEPS[:20], raised], "failed"),
+        ([*STEPS[:19], norm, raised], "failed"),
+        ([*STEPS[:20], raised, *STEPS[20:24]], "healthy"),
+        ([*STEPS[:19], norm], "degraded"),
+    ):
+        reading = RunReading(catalogue, matcher)
+        reading.feed(LineReader("train.log").feed("\n".join(lines).encode() + b"\n"))
+        found = reading.diagnose()
+        assert found.verdict == verdict
+        assert [one.rule for one in found.findings] == ["grad-norm-nan"]
+    reading = RunReading(catalogue, matcher)
+    reading.feed(LineReader("train.log").feed("\n".join([*STEPS[:20], raised]).encode() + b"\n"))
+    assert reading.diagnose(failed=False).verdict == "degraded"
+
+
 def test_a_line_that_claims_to_be_older_than_the_steps_above_it_came_after_them(
     catalogue: Catalogue, matcher: Matcher
 ) -> None:

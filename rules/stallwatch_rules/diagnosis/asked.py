@@ -7,21 +7,26 @@ trainers save and leave at it, each in words of its own.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import pairwise
 
 from stallwatch_rules.diagnosis.endings import SIGTERM
 from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams
 from stallwatch_rules.diagnosis.verdict import Question
+from stallwatch_rules.failures.crashes import ASKED as SIGNALS
 from stallwatch_rules.judgements.conclusions import concluded
 from stallwatch_rules.judgements.facts import Judgement
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Line
+from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.reported import earliest
 from stallwatch_rules.text.sentences import say
 
 ASKED = "asked-to-end"  #: the fact of such an end, and the sentence about it
 NEAR = 500  #: lines before the end of a stream within which it must stand
+GRACE = 5  #: steps that other ranks' lines may still tell below it
 
 _SIGNAL = r"(?:SIG(?:TERM|HUP|USR[12])\b|(?:termination )?signal:? ?\(?(?:1|10|12|15)\b)"
 _ASKED = re.compile(
@@ -62,19 +67,31 @@ def tell_asked(
 def _told(streams: Streams) -> list[Line]:
     """The lines after the last step, near the end, that say that a signal came.
 
-    One rank may say it, and the steps stand in lines that name none: a source's lines are one text.
+    One rank may say it, and the steps stand in lines that name none: a source's lines are one text. A step
+    that was begun, and some more, are done before such a rank leaves.
     """
-    stepped: dict[str, int] = {}
-    for stream in streams.values():
-        if stream.last_advance is not None:
-            stepped[stream.source] = max(stream.last_advance.number, stepped.get(stream.source, 0))
     return [
-        entry.last
+        line
         for stream in streams.values()
-        for entry in stream.templates.entries.values()
-        if entry.advances >= stream.timelines.advances
-        and entry.last.number > stepped.get(stream.source, 0)
-        and stream.index - entry.last_index <= NEAR
-        and _ASKED.search(entry.last.text)
-        and not _NOT.search(entry.last.text)
+        for line, advances, index in _signs(stream)
+        if advances >= stream.timelines.advances
+        and stream.index - index <= NEAR
+        and all(_steps_below(other, line) <= GRACE for other in streams.values())
     ]
+
+
+def _signs(stream: StreamReading) -> Iterator[tuple[Line, int, int]]:
+    """The lines of one stream that tell of a signal, with its steps and its lines until then."""
+    for entry in stream.templates.entries.values():
+        if _ASKED.search(entry.last.text) and not _NOT.search(entry.last.text):
+            yield entry.last, entry.advances, entry.last_index
+    for seen in stream.exceptions_now().seen.values():
+        if seen.last.native and seen.last.exception in SIGNALS:
+            yield seen.last.line, seen.last.mark.advances, seen.last.mark.index
+
+
+def _steps_below(stream: StreamReading, line: Line) -> int:
+    """Steps of a stream that were begun below a line of its source, as far as its lines tell them."""
+    main = stream.timelines.main if stream.source == line.source else None
+    told = main.intervals if main is not None else []
+    return sum(later.span for before, later in pairwise(told) if before.number > line.number)

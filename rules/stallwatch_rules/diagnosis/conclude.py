@@ -116,6 +116,7 @@ def conclude(
         language=language,
     )
     judge_recoveries(found, streams, facts)
+    _weigh_raised(found, exceptions, question)
     _excuse(found, exceptions, question, by_hand)
     judge_concerns(found, ended_well=question.failed is False, language=language)
     ended_as_told(found, catalogue, question)
@@ -233,6 +234,15 @@ def _excuse(found: list[Found], exceptions: Exceptions, question: Question, by_h
         exceptions.excuse_all()
     elif by_hand:
         exceptions.excuse_interrupted()
+
+
+def _weigh_raised(found: list[Found], exceptions: Exceptions, question: Question) -> None:
+    """What elsewhere only does harm ended the run where it was raised and nothing survived it."""
+    if question.failed is False:
+        return
+    for one in found:
+        if one.harm == one.page.harm == "degrading" and one.rule in exceptions.ended_in:
+            one.harm = "fatal"
 
 
 def _weigh_distance(found: list[Found], streams: Streams, *, died: bool) -> None:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stallwatch_rules.diagnosis.afterwards import answers_after, steps_after
 from stallwatch_rules.diagnosis.causes import Candidate, Stream
+from stallwatch_rules.failures.helperthreads import of_helper
 from stallwatch_rules.failures.raised import Raised
+from stallwatch_rules.failures.templates import states_info
 from stallwatch_rules.failures.unknown import Seen, fold, unknown_in
 from stallwatch_rules.judgements.recovery import served_on
 from stallwatch_rules.progress.timeline import StepClock
 from stallwatch_rules.records import UnknownException
-from stallwatch_rules.stream import StreamReading
+from stallwatch_rules.stream import RuleHits, StreamReading
 
 SURVIVED = 2  #: so many further steps show that an exception did not end the run
 SURVIVED_LINES = 1000  #: the same, for logs whose steps are not understood
 SURVIVED_BUT_DIED = 10  #: the same where the run is known to have failed: its output may be out of order
 
-AT_ONCE = 60  #: lines within which a stop by hand is told by all that it ends
+AT_ONCE = 60  #: lines within which a stop by hand is told by the helpers that it ends,
+AT_ONCE_SECONDS = 2.0  #: and the time, where the lines tell theirs
 SNIPPET_LINES = 5  #: lines after which the exception of code without a file was not the program's own
 
 # Or that a collective ended because the communicator did: the words for why stand behind it, or were cut off.
@@ -27,6 +30,7 @@ _TIMED_OUT = re.compile(r"Timed out waiting|timed out after \d|before timing out
 
 #: What a process raises when the one it talks to is gone: never why that one went.
 _PEER_GONE = frozenset(("BrokenPipeError", "ConnectionAbortedError", "ConnectionResetError", "EOFError"))
+_BACKEND_GONE = re.compile(r"process has (?:been )?shut ?down")  # the same in words, of W&B
 
 
 @dataclass
@@ -59,7 +63,8 @@ class Exceptions:
     any: bool = False  #: whether there was any exception at all, known or not
     interrupted: bool = False  #: whether somebody stopped the run with Ctrl-C
     are_the_cause: bool = False
-    beside: set[str] = field(default_factory=set)  #: rules that matched in threads beside the main one only
+    beside: set[str] = field(default_factory=set)  #: rules that matched in threads of helpers only
+    ended_in: set[str] = field(default_factory=set)  #: rules that matched an exception that nothing survived
 
     @property
     def fatal(self) -> list[Unknown]:
@@ -116,35 +121,35 @@ def read_exceptions(
 
     ``died`` and ``complete``: the run is known to have failed, or to have reached its end.
     """
-    enough = SURVIVED_BUT_DIED if died else SURVIVED
     found = Exceptions()
     interrupted_at = _interrupted_at(streams, clock)
+    with_steps = {source for (source, _), stream in streams.items() if stream.last_advance is not None}
     main = set[str]()
     for key, stream in streams.items():
         table = stream.exceptions_now()
         found.any = found.any or bool(table.seen)
-        interrupts = [s.raised.mark.index for s in table.seen.values() if s.raised.exception == _INTERRUPT]
+        interrupts = [
+            (s.raised.mark.index, stream.when(s.raised.line))
+            for s in table.seen.values()
+            if s.raised.exception == _INTERRUPT
+        ]
         found.interrupted = found.interrupted or bool(interrupts)
         told = stream.hits.get(INTERRUPTED)  # a launcher says it before its ranks' tracebacks
         if told is not None:
-            interrupts.append(told.first_index)
-        for seen in table.seen.values():
-            (found.beside if seen.raised.thread else main).update(seen.raised.rules)
+            interrupts.append((told.first_index, stream.when(told.first.line)))
         rules = {rule for rule, where in known.items() if key in where}
+        for seen in table.seen.values():
+            helper = seen.raised.thread and of_helper(seen.raised) and of_helper(seen.last)
+            (found.beside if helper else main).update(seen.raised.rules)
+            named = seen.last.rules & rules
+            if seen.last.kind == "failure" and named:
+                ended = _ended(seen, key, streams, clock, with_steps, died=died, complete=complete)
+                found.ended_in |= {r for r in named if ended and _tells(stream.hits[r], seen.last)}
         for seen in unknown_in(table, rules):
-            followed = steps_after(stream, seen.last.line, seen.last.mark.advances, clock)
-            fatal = (
-                followed < (1 if seen.last.thread and not died else enough)
-                and stream.plain - seen.last.mark.plain < SURVIVED_LINES
-            )
-            answered = answers_after(key, seen.last.mark.answers, streams)
-            fatal = fatal and not served_on(answered, died=died)
-            # What a logger warned of is the end where nothing follows: some collectors call all a warning.
-            warned = seen.last.warned and not died and stream.plain - seen.last.mark.plain > SNIPPET_LINES
-            fatal = fatal and not warned
-            fatal = fatal and not (complete and (seen.last.thread or seen.last.native))
+            fatal = _ended(seen, key, streams, clock, with_steps, died=died, complete=complete)
             if seen.raised.kind == "snippet":
                 after = stream.plain - seen.last.mark.plain
+                followed = steps_after(stream, seen.last.line, seen.last.mark.advances, clock)
                 fatal = fatal and seen.count == 1 and not followed and after <= SNIPPET_LINES
                 if not fatal:
                     continue
@@ -154,14 +159,63 @@ def read_exceptions(
                 first.step = clock.at_restart(first.line)
             if first.step is None and fatal:
                 first.step = last_step
-            late = bool(interrupts) and min(interrupts) < first.mark.index
-            # Ctrl-C reaches helpers and the threads that wait for them before the program says so itself.
-            beside = first.thread or first.exception in _PEER_GONE
-            late = late or (beside and any(0 < at - first.mark.index <= AT_ONCE for at in interrupts))
+            late = any(at < first.mark.index for at, _ in interrupts)
+            late = late or any(_at_once(seen, time, at, then) for at, then in interrupts)
             late = late or (time is not None and interrupted_at is not None and interrupted_at < time)
             found.unknown.append(Unknown(seen, key, first.mark.index, time, fatal, late))
     found.beside -= main
     return found
+
+
+def _ended(
+    seen: Seen,
+    key: Stream,
+    streams: Mapping[Stream, StreamReading],
+    clock: StepClock,
+    with_steps: Collection[str],
+    *,
+    died: bool,
+    complete: bool,
+) -> bool:
+    """Whether nothing survived an exception; ``with_steps`` are the sources that show a training's steps."""
+    stream, last = streams[key], seen.last
+    enough = SURVIVED_BUT_DIED if died else 1 if last.thread and of_helper(last) else SURVIVED
+    if steps_after(stream, last.line, last.mark.advances, clock) >= enough:
+        return False
+    if stream.plain - last.mark.plain >= SURVIVED_LINES:
+        return False
+    if served_on(answers_after(key, last.mark.answers, streams), died=died):
+        return False
+    # Of a warning it is no proof that lines follow: some collectors call all that goes to stderr one.
+    if last.warned and not died and key[0] not in with_steps and _went_on(stream, last.mark.index):
+        return False
+    return not (complete and (last.thread or last.native))
+
+
+def _went_on(stream: StreamReading, index: int) -> bool:
+    """Whether messages that a logger calls no warning followed a line, more than are said at an end."""
+    entries = stream.templates.entries.values()
+    told = (entry for entry in entries if entry.last_index > index)
+    return sum(states_info(entry.last.text) for entry in told) > SNIPPET_LINES
+
+
+def _tells(hits: RuleHits, raised: Raised) -> bool:
+    """Whether a rule's last match is the exception itself, not a line that came between its calls."""
+    line = hits.last.line
+    return line.number == raised.line.number or bool(raised.root and raised.root in line.text)
+
+
+def _at_once(seen: Seen, time: float | None, at: int, then: float | None) -> bool:
+    """Whether Ctrl-C, told at that line and time, ended a helper of the program before the program itself.
+
+    A thread that fetches batches may die long before somebody stops the run that waits for it: no other
+    lines, and often no times, tell that from one that the same key ended.
+    """
+    first = seen.raised
+    gone = first.exception in _PEER_GONE or _BACKEND_GONE.search(first.message) is not None
+    if not (gone and 0 < at - first.mark.index <= AT_ONCE and of_helper(first) and of_helper(seen.last)):
+        return False
+    return time is None or then is None or then - time <= AT_ONCE_SECONDS
 
 
 _INTERRUPT = "KeyboardInterrupt"

@@ -137,6 +137,12 @@ def level_of(text: str) -> Level:
     return "warning" if _WARNING.search(text) else "info"
 
 
+def states_info(text: str) -> bool:
+    """Whether a logger says of the line that it is neither a warning nor an error."""
+    stated = _STATED.search(text[:120])
+    return stated is not None and bool(stated["info"] or stated["i"])
+
+
 def states_error(text: str) -> bool:
     """Whether a logger says of the line that it is an error: words alone may be advice."""
     stated = _STATED.search(text[:120])
