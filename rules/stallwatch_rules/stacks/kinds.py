@@ -35,14 +35,23 @@ _JOINS = (
     r"init_process_group|new_(?:sub)?groups?.*|_new_group_with_tag|_store_based_barrier|_?\w*rendezvous.*"
 )
 _TRAINERS = r"/(?:transformers|accelerate|peft|trl|diffusers|lightning)/.*\.py$"
-_GENERATORS = r"/(?:trl|deepspeed|transformers|peft|verl|openrlhf|swift)/.*\.py$"
+_GENERATORS = r"/(?:trl|deepspeed|transformers|peft)/.*\.py$"
+# A folder of such a name may be anybody's own, so of a checkout what is in the packages' own folders counts.
+_PLAINLY_NAMED = (
+    r"-packages/(?:verl|openrlhf|swift)/|/verl/(?:trainer|workers|experimental)/|/openrlhf/(?:trainer|models)/"
+    r"|/swift/(?:llm|trainers|rlhf_trainers|plugin|pipelines|infer_engine)/"
+)
 # Not what only calls it: TRL's and ms-swift's _generate_and_score_completions calls the reward functions too.
 _GENERATES = r"generate(?:_sequences|_samples)?|_generate(?!_and_|_loop$|_model_card).*"
 # TRL 1.16 (trainer/grpo_trainer.py), ms-swift 3 (grpo_trainer.py), verl (trainer/ppo/reward.py), OpenRLHF
 # (utils/remote_rm_utils.py).
-_REWARDED = r"/(?:trl|verl|openrlhf|swift)/.*\.py$"
+_REWARDED = (
+    r"/(?:trl/(?:trainer|experimental)|verl/(?:trainer|workers|experimental)|openrlhf/(?:trainer|utils/remote_rm)"
+    r"|swift/(?:llm|trainers|rlhf_trainers))[\w./-]*\.py$"
+)
 _REWARDS = (
-    r"_?calculate_rewards.*|_?compute_(?:rewards?|scores?)(?:_.*)?|_?get_rewards?(?:_.*)?|_?score_completions"
+    r"_?calculate_rewards.*|_?compute_(?:rewards?|scores?)(?:_.*)?|_?get_rewards?(?!_model)(?:_.*)?"
+    r"|_?score_completions"
     r"|default_compute_score|remote_rm_fn.*|request_api_wrapper|_score_(?:loop|group)"
 )
 _CLIENTS = r"/(?:urllib3|requests|httpx|httpcore|aiohttp|botocore|grpc|huggingface_hub)/"
@@ -76,6 +85,7 @@ ROWS: tuple[Row, ...] = (
     Row("code", r"/trl/.*\.py$", r"_tool_(?:call_)?loop"),
     Row("rollout", r"/transformers/generation/|/vllm/|/sglang/", label="generate"),
     Row("rollout", _GENERATORS, _GENERATES, "generate"),
+    Row("rollout", _PLAINLY_NAMED, _GENERATES, "generate"),
     Row(
         "compile",
         # compile_wrapper (torch 2.13, _dynamo/eval_frame.py) is on each stack of compiled code.

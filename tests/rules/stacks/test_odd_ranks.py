@@ -100,6 +100,22 @@ def test_a_frame_that_only_calls_names_no_phase(frames: list[tuple[str, str]], k
     assert folded_of(rank(0, *WAIT), rank(1, *stack, Frame("/w/own.py", 3, "slow"))).groups[-1].kind == kind
 
 
+@pytest.mark.parametrize(
+    ("file", "function"),
+    [
+        ("/work/swift/app/train.py", "generate"),
+        ("/w/verl/train.py", "_generate_data"),
+        ("/home/x/trl/my.py", "get_reward"),
+        ("/home/x/trl/trainer/my.py", "get_reward_model"),
+        ("/w/verl/utils/dataset/rl_dataset.py", "compute_score"),
+    ],
+)
+def test_ones_own_code_in_a_folder_of_a_packages_name_is_ones_own(file: str, function: str) -> None:
+    accept = Frame("/usr/lib/python3.11/socket.py", 295, "socket.accept")
+    found = folded_of(rank(0, *WAIT), rank(1, Frame(file, 7, function), accept))
+    assert found.groups[-1].kind == "network" and "rank 1 waits for the network" in sentence(found)
+
+
 def test_of_several_that_are_elsewhere_the_recorder_names_the_one_that_is_missed() -> None:
     """Rank 2 has joined the collective already, asynchronously."""
     found = folded_of(
