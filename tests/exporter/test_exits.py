@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import select
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +16,23 @@ import pytest
 
 from stallwatch_exporter.rings.exits import Exits
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="only Linux tells")
+
+@functools.cache
+def tells() -> bool:
+    """Whether this system does: old kernels and sandboxes refuse the call, or tell 0 whatever it was."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+        with subprocess.Popen(["sh", "-c", "exit 7"]) as process:
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            return Path(f"/proc/{process.pid}/stat").read_text().split()[-1] == str(7 << 8)
+    except (AttributeError, OSError):
+        return False
 
 
 @pytest.fixture
 def exits() -> Iterator[Exits]:
+    if not tells():
+        pytest.skip("nobody tells here")
     made = Exits()
     yield made
     made.close()
@@ -81,3 +96,29 @@ def test_one_that_is_up_at_the_end_keeps_nothing_open(exits: Exits) -> None:
         assert exits._watched == {} and exits._epoll is None
         let_end(process)
     assert fd >= 0 and exits.codes == {}
+
+
+def refuse(*_: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def no_descriptor() -> None:
+    raise OSError(24, "Too many open files")
+
+
+@pytest.mark.parametrize(
+    ("where", "what", "how"), [(threading.Thread, "start", refuse), (select, "epoll", no_descriptor)]
+)
+def test_without_a_thread_or_a_descriptor_to_spare_a_code_stays_unknown_and_the_next_is_seen(
+    exits: Exits, monkeypatch: pytest.MonkeyPatch, where: object, what: str, how: object
+) -> None:
+    with child("") as first, child("raise SystemExit(4)") as second:
+        with monkeypatch.context() as scarce:
+            scarce.setattr(where, what, how)
+            exits.watch(Path("0.ring"), first.pid, time.time())
+        assert exits._watched == {} and exits._epoll is None
+        exits.watch(Path("1.ring"), second.pid, time.time())
+        let_end(first)
+        let_end(second)
+        assert wait_for(exits, Path("1.ring")) == 4
+    assert list(exits.codes) == [Path("1.ring")]

@@ -50,12 +50,12 @@ class Exits:
         if not is_there(pid, started):  # or the number is another's by now
             os.close(fd)
             return
-        with self._lock:
-            if self._epoll is None:
-                self._epoll = select.epoll()
-                threading.Thread(target=self._wait, args=(self._epoll,), daemon=True).start()
-            self._watched[fd] = pid, key
-            self._epoll.register(fd, select.EPOLLIN | select.EPOLLONESHOT)
+        try:
+            with self._lock:
+                self._waiting().register(fd, select.EPOLLIN | select.EPOLLONESHOT)
+                self._watched[fd] = pid, key
+        except (OSError, RuntimeError):  # no descriptor is free, or no thread: the code stays unknown
+            os.close(fd)
 
     def close(self) -> None:
         """Nobody asks any more."""
@@ -66,6 +66,18 @@ class Exits:
             self._watched.clear()
         if epoll is not None:
             epoll.close()
+
+    def _waiting(self) -> select.epoll:
+        """What a thread of ours waits at; whoever asks holds the lock."""
+        if self._epoll is None:
+            epoll = select.epoll()
+            try:
+                threading.Thread(target=self._wait, args=(epoll,), daemon=True).start()
+            except RuntimeError:
+                epoll.close()
+                raise
+            self._epoll = epoll
+        return self._epoll
 
     def _wait(self, epoll: select.epoll) -> None:
         while True:
