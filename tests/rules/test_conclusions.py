@@ -254,6 +254,21 @@ def test_a_known_ending_names_what_the_log_does_not(
     assert primary(diagnose(engine, steps(20), failed=True, ending=ending)) == rule
 
 
+@pytest.mark.parametrize(
+    ("end", "failed", "verdict"),
+    [
+        ("Training completed\nfree(): invalid pointer\n", None, "healthy"),
+        ("Training completed\nfree(): invalid pointer\n", True, "degraded"),
+        ("Training completed\nfree(): invalid pointer\nAborted (core dumped)\n", None, "degraded"),
+        ("free(): invalid pointer\n", None, "failed"),
+    ],
+)
+def test_the_c_librarys_words_alone_spoil_no_run_that_is_complete(
+    engine: tuple[Catalogue, Matcher], end: str, failed: bool | None, verdict: str
+) -> None:
+    assert diagnose(engine, steps(20) + end, failed=failed).verdict == verdict
+
+
 def test_what_was_printed_long_before_the_end_is_less_sure(engine: tuple[Catalogue, Matcher]) -> None:
     fatal = "RuntimeError: CUDA error: device-side assert triggered\n"
     near, far = (diagnose(engine, fatal + "text\n" * count).primary for count in (10, 900))

@@ -139,7 +139,7 @@ def conclude(
     weigh_memory(found, catalogue, question, named, [stream.summary for stream in streams.values()])
     weigh_aftermath(found, exceptions, streams)
     weigh_first_end(found, catalogue, exceptions, streams, tracker, question)
-    forgive_abort(found, exceptions, complete=facts.complete, language=language)
+    forgive_abort(found, exceptions, facts)
     tell_asked(found, catalogue, exceptions, streams, tracker, question)
     _weigh_distance(found, streams, died=died)
     candidates = _candidates(found, streams, ends)

@@ -10,8 +10,9 @@ from stallwatch_rules.diagnosis.kills import SIGKILL, tells_of_memory
 from stallwatch_rules.diagnosis.peers import ended_with, wreckage
 from stallwatch_rules.diagnosis.verdict import AT_EXIT, Question
 from stallwatch_rules.judgements.conclusions import concluded
-from stallwatch_rules.judgements.facts import Judgement
+from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.records import Harm
 from stallwatch_rules.text.digest import MAX_TITLE, fold_ranks
 from stallwatch_rules.text.redact import redact
 from stallwatch_rules.text.reported import shown
@@ -44,6 +45,8 @@ _SCHEDULERS_OWN = frozenset(("slurm-time-limit", "slurm-preempted", "scheduler-n
 _TOLD_TO_END = re.compile(r"death signal|got signal|Main process received|closing signal SIGHUP")
 #: What is a cause only where nothing failed before it.
 AFTERMATH = frozenset(("slurm-cancelled", "rendezvous-connection-failed", "process-segfault"))
+#: glibc's words before it aborts (malloc/malloc.c), which alone do not say whose process it was.
+_HEAP = re.compile(r"^(?:double free|free\(\): |malloc(?:_consolidate)?\(\): |munmap_chunk\(\): |corrupted )")
 BY_SEGFAULT = (-11, 139)  #: of a process, and of a shell that ran it
 
 
@@ -170,19 +173,23 @@ def weigh_aftermath(found: list[Found], exceptions: Exceptions, streams: Streams
             late.role = "symptom"
 
 
-def forgive_abort(found: list[Found], exceptions: Exceptions, *, complete: bool, language: str) -> None:
+def forgive_abort(found: list[Found], exceptions: Exceptions, facts: RunFacts) -> None:
     """An abort after the last step is untidy, no more: threads and communicators that are left are torn down.
 
     Some releases of DeepSpeed and of libraries with threads of their own do so after every successful run.
+    The C library's words before an abort are not even that, where nothing says that the run aborted.
     """
     fatal = [one for one in found if one.harm == "fatal"]
     abort = next((one for one in fatal if one.rule == SIGNALS["SIGABRT"]), None)
-    if abort is None or not complete or exceptions.fatal:
+    if abort is None or not facts.complete or exceptions.fatal:
         return
     if any(one is not abort and one.role != "wrapper" and one.rule != SIGTERM for one in fatal):
         return
+    told = [text for hits in abort.hits.values() for text in (*hits.exemplars, hits.last.line.text)]
+    only_words = bool(told) and not facts.died and all(map(_HEAP.match, told))
     for one in fatal:
-        one.set(Judgement("degrading" if one is abort else "harmless", say("aborted-at-exit", language)))
+        harm: Harm = "degrading" if one is abort and not only_words else "harmless"
+        one.set(Judgement(harm, say("aborted-at-exit", facts.language)))
         one.judged = False
     abort.facts.add(AT_EXIT)
 
