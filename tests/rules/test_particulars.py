@@ -83,9 +83,12 @@ def first(found: Diagnosis) -> Primary:
     return found.primary
 
 
-def waiting(works: dict[int, tuple[int, str]]) -> dict[str, str]:
+def waiting(works: dict[int, tuple[int, str]], group: str = "") -> dict[str, str]:
+    told = TIMED_OUT.replace(
+        "[Rank {rank}]", "[PG ID 1 PG GUID " + group + "(x) Rank {rank}]" if group else "[Rank {rank}]"
+    )
     return {
-        f"rank{rank}.log": steps(1, 20) + TIMED_OUT.format(rank=rank, work=work, operation=operation)
+        f"rank{rank}.log": steps(1, 20) + told.format(rank=rank, work=work, operation=operation)
         for rank, (work, operation) in works.items()
     }
 
@@ -117,11 +120,24 @@ def test_ranks_that_came_to_different_collectives_of_one_number_mismatch(
     catalogue: Catalogue, matcher: Matcher, most: int
 ) -> None:
     works = {**dict.fromkeys(range(most), (50, "ALLREDUCE")), 3: (50, "ALLGATHER")}
-    found = diagnose(catalogue, matcher, waiting(works))
+    found = diagnose(catalogue, matcher, waiting(works, "7"))
     one = first(found)
     assert one.rule == "nccl-collective-mismatch" and "rank 3" not in one.title
     assert any("rank 3: ALLGATHER #50" in finding.note for finding in found.findings)
     assert ["OpType=ALLREDUCE" in one.evidence[0], "OpType=ALLGATHER" in one.evidence[1]] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("other", "group"),
+    [("RECV", "7"), ("COALESCED", "7"), ("ALLGATHER", "")],
+    ids=["pair", "pairs", "unnamed"],
+)
+def test_both_ends_of_a_transfer_and_collectives_of_unnamed_groups_do_not_mismatch(
+    catalogue: Catalogue, matcher: Matcher, other: str, group: str
+) -> None:
+    works = {0: (12, "ALLREDUCE" if not group else "SEND"), 1: (12, other)}
+    found = diagnose(catalogue, matcher, waiting(works, group))
+    assert [one.rule for one in found.findings] == ["nccl-collective-timeout"]
 
 
 def test_ranks_that_are_only_behind_in_one_operation_do_not_differ(

@@ -16,9 +16,12 @@ from stallwatch_rules.text.sentences import say
 START_UP = 5  #: collectives that hardly more than the start-up of a communicator makes
 MAX_RANKS = 4096
 MAX_SHOWN = 4  #: different collectives that a sentence names
+#: Of two ranks only, and both ends of one transfer have the same number (torch, ProcessGroupNCCL.cpp).
+_OF_A_PAIR = frozenset(("SEND", "RECV", "COALESCED"))
 
 _RANK = re.compile(r"\bRank (\d{1,6})\]")
 _GROUP = re.compile(r"\bPG (?:ID|GUID) (\d{1,6})\b")
+_GUID = re.compile(r"\bPG GUID (\w{1,64})")
 _SIZE = re.compile(r"\bNumelIn=(\d{1,18})")
 _WORK = re.compile(r"\bSeqNum=(\d{1,12}), ?OpType=(\w{1,40})")
 _COUNTERS = re.compile(
@@ -33,6 +36,7 @@ class Flight:
     work: int | None = None  #: the number of the collective that timed out
     operation: str = ""
     size: int | None = None  #: numbers that this rank put in
+    group: str = ""  #: the process group's name in all ranks: each rank numbers its own groups
     enqueued: int | None = None
     completed: int | None = None
 
@@ -60,6 +64,8 @@ class FlightData:
             size = _SIZE.search(text)
             flight.work, flight.operation = int(work[1]), work[2]
             flight.size = int(size[1]) if size else None
+            guid = _GUID.search(text)
+            flight.group = guid[1] if guid else ""
         if counters is not None and flight.enqueued is None:
             flight.enqueued, flight.completed = int(counters[1]), int(counters[2])
 
@@ -127,9 +133,15 @@ def apart(flights: Mapping[tuple[str, int], Flight]) -> Apart | None:
 def mismatched(flights: Mapping[tuple[str, int], Flight]) -> Apart | None:
     """The ranks of a group that waited in collectives of one number and of different operations.
 
-    Each came, to another collective than the others: the number is the group's own count of its calls.
+    Each came, to another collective than the others: the number is the group's own count of its calls. Where
+    no group is named, several may have come to that number.
     """
-    odd = apart(flights)
+    together = {
+        (flight.group, rank): flight
+        for (_, rank), flight in flights.items()
+        if flight.group and flight.operation not in _OF_A_PAIR
+    }
+    odd = apart(together)
     numbers = [number for number, _ in odd.works] if odd is not None else []
     return odd if len(set(numbers)) < len(numbers) else None
 
