@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -28,6 +29,8 @@ MAX_ACTIVITY = 4096
 AGED_STEPS, AGED_LINES = 3, 100  #: after which the last line's time is no longer told as that of others
 ACTIVITY_SECONDS = 15.0  #: lines closer together than this are one sign of life
 TIMEOUTS = frozenset(("nccl-collective-timeout", "hccl-collective-timeout"))  #: rules with flight data
+#: DeepSpeed's engine (deepspeed 0.19.8, runtime/engine.py, ``_report_progress``); others skip samples, too.
+_ENGINES_COUNT = re.compile(r"\bstep=\d{1,15}, skipped=\d{1,15}, lr=\[")
 VERSION_LINES = 20_000  #: programs say their versions when they start
 
 
@@ -123,6 +126,8 @@ class StreamReading:
         self.sampled = False  #: whether any line held numbers of a training
         self.lowest_scale: float | None = None  #: lowest loss scale that a step overflowed at
         self.skipped: tuple[float, int] | None = None  #: the trainer's count of skipped steps, and the step
+        self.skipped_first: tuple[float, int] | None = None  #: the first of DeepSpeed's own such counts
+        self.skipped_last: tuple[float, int] | None = None  #: and the last since the steps began
 
     def clock(self, line: Line) -> None:
         """Notice the line's time: one that changes without a timestamp in the text came from outside."""
@@ -173,6 +178,11 @@ class StreamReading:
                 self.lowest_scale = scale if self.lowest_scale is None else min(scale, self.lowest_scale)
             if "skipped_steps" in values and sample.step is not None:
                 self.skipped = (values["skipped_steps"], sample.step)
+                if _ENGINES_COUNT.search(line.text):
+                    begun, last = self.skipped_first, self.skipped_last
+                    if begun is None or (last is not None and sample.step < last[1]):
+                        self.skipped_first = self.skipped
+                    self.skipped_last = self.skipped
         if progressed:
             self.last_advance, self.after_time = line, None
             self.activity.clear()

@@ -58,11 +58,21 @@ def test_a_loss_that_rose_and_stayed_has_diverged() -> None:
 
 
 def test_runs_that_follow_one_another_in_a_file_are_told_apart() -> None:
-    high = [7.0 + wobble for wobble in WOBBLE] * 3
-    runs = curve(falling(60)) + curve(high)
+    begun, high = falling(60, start=7.0), [7.0 + wobble for wobble in WOBBLE] * 3
+    runs = curve(begun) + curve(high)
     assert diverged(runs) == "degrading" and diverged(last_run(runs)) is None
-    epochs = curve(falling(60)) + curve([0.9] * 30 + high)
-    assert last_run(epochs) == epochs and diverged(last_run(epochs)) == "degrading"
+    epochs = [
+        point._replace(epoch=float(epoch))
+        for epoch in (1, 2)
+        for point in runs[60 * (epoch - 1) : 60 * epoch]
+    ]
+    for one_run in (
+        epochs,
+        curve(begun) + curve(high, first=25),  # resumed at an earlier checkpoint
+        curve(begun) + curve([9.9 + wobble for wobble in WOBBLE] * 3),  # no such loss at the beginning
+        curve(begun) + curve([0.9] * 30 + high),
+    ):
+        assert last_run(one_run) == one_run and diverged(one_run) == "degrading"
 
 
 def test_a_slow_rise_counts_as_well() -> None:
@@ -230,12 +240,24 @@ def test_a_loss_scale_in_free_fall() -> None:
     assert judge_falling_scale([None] * 9, GOES_ON) is None
 
 
-def test_a_trainers_own_count_of_skipped_steps() -> None:
-    """DeepSpeed's ``step=70, skipped=70``, where no line says that a step overflowed."""
-    judgement = judge_skipped((70.0, 70), GOES_ON)
-    assert judgement is not None and judgement.harm == "fatal"
-    assert judge_skipped((12.0, 12), GOES_ON) is None, "how the scale is found"
-    assert judge_skipped((12.0, 200), GOES_ON) is None and judge_skipped(None, GOES_ON) is None
+@pytest.mark.parametrize(
+    ("first", "last", "harm"),
+    [
+        ((10.0, 10), (70.0, 70), "fatal"),
+        ((0.0, 0), (12.0, 12), None),  # how the scale is found
+        ((10.0, 10), (12.0, 200), None),
+        ((900.0, 910), (900.0, 970), None),  # of the attempt before
+        ((20.0, 10), (900.0, 70), None),  # of something else
+        (None, None, None),
+    ],
+)
+def test_the_engines_own_count_of_skipped_steps(
+    first: tuple[float, int] | None, last: tuple[float, int] | None, harm: str | None
+) -> None:
+    """DeepSpeed's ``step=70, skipped=70, lr=[1e-05]``, where no line says that a step overflowed."""
+    judgement = judge_skipped(first, last, [2.4, 2.5, 2.3, 2.4], GOES_ON)
+    assert (judgement and judgement.harm) == harm
+    assert judge_skipped(first, last, falling(60), GOES_ON) is None
 
 
 def test_noisy_losses_raise_no_alarm() -> None:

@@ -14,9 +14,10 @@ from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import NOT_A_NUMBER, OVERFLOW, TRACE_CACHE, Found, Streams
 from stallwatch_rules.endings import Left
 from stallwatch_rules.failures.flight import Flight, different_gathers, first_work, mismatched
-from stallwatch_rules.judgements.early_exit import judge_left, shown_as, with_steps
+from stallwatch_rules.judgements.early_exit import judge_left, shown_as, went_on_without, with_steps
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.judgements.loss import (
+    finite_losses,
     is_excerpt,
     judge_divergence,
     judge_frozen,
@@ -36,7 +37,7 @@ from stallwatch_rules.judgements.step_time import (
 )
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage
-from stallwatch_rules.progress.curve import leading_curve
+from stallwatch_rules.progress.curve import Point, leading_curve
 from stallwatch_rules.progress.rhythm import RunClock, begins_in_mid_run
 from stallwatch_rules.progress.timeline import leading
 from stallwatch_rules.progress.tracker import ProgressTracker
@@ -99,8 +100,8 @@ class Run:
 
     @property
     def leavers(self) -> list[Left]:
-        """The ranks that left, each with the last step that is known of it."""
-        return with_steps(self.left, self.tracker.steps)
+        """The ranks that left and are missed, each with the last step that is known of it."""
+        return with_steps(went_on_without(self.left, self.facts) or self.left, self.tracker.steps)
 
     @property
     def flights(self) -> dict[tuple[str, int], Flight]:
@@ -181,7 +182,7 @@ def _standstills(run: Run) -> Iterator[Conclusion]:
     leavers = run.leavers
     left = judge_left(leavers, run.facts)
     if left is not None:
-        yield LEFT_EARLY, left, shown_as(leavers, run.left_line, SOURCE, stepped=run.facts.advances > 0)
+        yield LEFT_EARLY, left, shown_as(leavers, run.left_line, SOURCE, run.facts)
         return
     if run.exceptions.fatal and not run.facts.timed_out:
         return
@@ -244,6 +245,14 @@ def _slow_steps(run: Run) -> Iterator[Conclusion]:
         yield STRAGGLER, straggler, None
 
 
+def _skipped(run: Run, points: Sequence[Point]) -> Judgement | None:
+    """What the count of the stream that is furthest says."""
+    counts = [(one.skipped_first, one.skipped_last) for one in run.streams.values()]
+    first, last = max(counts, key=lambda count: count[1][1] if count[1] is not None else -1)
+    losses = [point.loss for point in finite_losses(points) if point.loss is not None]
+    return judge_skipped(first, last, losses, run.facts)
+
+
 def _losses(run: Run) -> Iterator[Conclusion]:
     lead = leading_curve((key, stream.curves) for key, stream in run.streams.items())
     if lead is None:
@@ -261,8 +270,7 @@ def _losses(run: Run) -> Iterator[Conclusion]:
         return
     scales = [point.loss_scale for point in points]
     falling = judge_falling_scale(scales, run.facts, excerpt=not run.live and is_excerpt(points))
-    counts = [each.skipped for each in run.streams.values() if each.skipped is not None]
-    falling = falling or judge_skipped(max(counts, key=lambda count: count[1], default=None), run.facts)
+    falling = falling or _skipped(run, points)
     if falling is not None:
         yield OVERFLOW, falling, None
     latest = last_run(points)

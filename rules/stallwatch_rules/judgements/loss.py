@@ -49,19 +49,35 @@ def is_excerpt(points: Sequence[Point]) -> bool:
 def last_run(points: Sequence[Point]) -> Sequence[Point]:
     """The points of the last run, where one file holds several.
 
-    Steps begin anew in each epoch, too; but losses that are higher at once, just there, are another run's.
+    Steps begin anew in each epoch, too, and a run that was resumed goes back: another run begins at its first
+    step, with losses well above the last ones and near those that the file's first run began with.
     """
-    for at in range(len(points) - 1, 0, -1):
+    for at in range(len(points) - FEW, 0, -1):
+        if not _first_step(points[at : at + 2]) or _next_epoch(points[at - 1], points[at]):
+            continue
         step, before = points[at].step, points[at - 1].step
         if step is None or before is None or step >= before / 2:
             continue
-        first = [point.loss for point in finite_losses(points[at : at + FEW]) if point.loss is not None]
-        last = [
-            point.loss for point in finite_losses(points[max(0, at - FEW) : at]) if point.loss is not None
-        ]
-        if first and last and min(first) > ABOVE_ALL * median(last):
+        first, last = _few(points[at : at + FEW]), _few(points[max(0, at - FEW) : at])
+        begun = median(_few(points[:FEW]) or [math.inf])
+        near = bool(first) and begun / ABOVE_ALL < median(first) < ABOVE_ALL * begun
+        if near and last and min(first) > ABOVE_ALL * median(last):
             return points[at:]
     return points
+
+
+def _first_step(points: Sequence[Point]) -> bool:
+    """Whether the first of two points is a run's first, by the distance of their steps."""
+    steps = [point.step for point in points if point.step is not None]
+    return len(steps) == 2 and 0 <= steps[0] <= steps[1] - steps[0]
+
+
+def _next_epoch(before: Point, point: Point) -> bool:
+    return before.epoch is not None and point.epoch is not None and point.epoch > before.epoch
+
+
+def _few(points: Sequence[Point]) -> list[float]:
+    return [point.loss for point in finite_losses(points) if point.loss is not None]
 
 
 def _far_apart(points: Sequence[Point]) -> bool:

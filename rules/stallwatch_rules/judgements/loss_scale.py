@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from stallwatch_rules.judgements.facts import Judgement, RunFacts, Trace
 from stallwatch_rules.judgements.recovery import RECOVERED
@@ -73,15 +74,26 @@ def _begun_at(trace: Trace) -> int:
     return last - _row_at_end(trace)
 
 
-def judge_skipped(skipped: tuple[float, int] | None, facts: RunFacts) -> Judgement | None:
-    """Nearly no step that counted, by the trainer's own count of what it skipped and the step it stood at.
+def judge_skipped(
+    first: tuple[float, int] | None, last: tuple[float, int] | None, losses: Sequence[float], facts: RunFacts
+) -> Judgement | None:
+    """Nearly no step that counted, by the engine's own first and last count of what it skipped, each with its
+    step.
 
-    For logs that print this count and no word of an overflow.
+    For logs that print this count and no word of an overflow. A loss that falls is that of steps that count.
     """
-    if skipped is None or skipped[1] <= 2 * CALIBRATION or skipped[0] < NEARLY_ALL * skipped[1]:
+    if first is None or last is None or last[0] > last[1] or first[0] > first[1]:
         return None
-    note = say("overflow-mostly", facts.language, share=f"{min(1.0, skipped[0] / skipped[1]):.0%}")
+    skipped, steps = last[0] - first[0], last[1] - first[1]
+    if steps <= 2 * CALIBRATION or skipped < NEARLY_ALL * steps or _fell(losses):
+        return None
+    note = say("overflow-mostly", facts.language, share=f"{min(1.0, skipped / steps):.0%}")
     return Judgement("degrading" if facts.complete else "fatal", note)
+
+
+def _fell(losses: Sequence[float]) -> bool:
+    third = len(losses) // 3
+    return third > 0 and median(losses[-third:]) < NEARLY_ALL * median(losses[:third])
 
 
 def judge_falling_scale(

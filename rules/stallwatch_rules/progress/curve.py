@@ -27,6 +27,7 @@ class Point(NamedTuple):
     learning_rate: float | None
     loss_scale: float | None
     mark: int  #: steps that the stream had shown by then
+    epoch: float | None = None
 
     @property
     def is_nan(self) -> bool:
@@ -70,6 +71,7 @@ class Curve:
                 values.get("learning_rate"),
                 values.get("loss_scale"),
                 mark,
+                values.get("epoch"),
             )
         )
         self.seen += 1
