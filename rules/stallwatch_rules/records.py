@@ -32,6 +32,9 @@ class Line(msgspec.Struct, frozen=True):
     zoned: bool = False  #: the time's zone is known; else it is taken as UTC, and no report calls it that
 
 
+EVALUATION = "text evaluation"  #: the series of what evaluations print of themselves: none of the run's steps
+
+
 class Sample(msgspec.Struct, frozen=True):
     """Numbers that one line tells; ``None`` where it does not."""
 

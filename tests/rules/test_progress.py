@@ -146,6 +146,15 @@ def test_an_advancing_evaluation_is_a_sign_of_life() -> None:
     assert tracker.last_progress_time == 3
 
 
+def test_an_evaluation_that_prints_its_batches_is_one_too() -> None:
+    lines = log(
+        "step 5/900 loss 0.5", "[eval] step 1/40 loss 0.6", "[eval] step 2/40 loss 0.6", times=[1, 2, 3]
+    )
+    tracker = track(lines)
+    assert (tracker.last_progress_time, tracker.phase, tracker.last_loss) == (3, "eval", 0.5)
+    assert (tracker.last_step, tracker.total_steps, tracker.finished) == (5, 900, False)
+
+
 def test_a_short_bar_before_training_is_left_behind() -> None:
     tracker = track(log(bar(0, 3), bar(3, 3), bar(0, 100), bar(7, 100)))
     assert (tracker.last_step, tracker.total_steps, tracker.finished) == (7, 100, False)

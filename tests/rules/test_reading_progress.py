@@ -154,14 +154,21 @@ def test_overflows_on_every_step_are_the_end(diagnose: Diagnose) -> None:
     assert primary(diagnose(steps(1, 60) + overflow(1, 1))) == "fp16-overflow-every-step"
 
 
-@pytest.mark.parametrize(("tokens", "verdict"), [(1.0, "degraded"), (1.6, "healthy")])
+@pytest.mark.parametrize(
+    ("name", "tokens", "verdict"),
+    [
+        ("perf/throughput", 1.0, "degraded"),
+        ("perf/throughput", 1.6, "healthy"),
+        ("tokens/s", 1.6, "degraded"),  # which may be a mean since the start, that hides it
+    ],
+)
 def test_longer_steps_that_hold_more_tokens_are_no_slower(
-    tokens: float, verdict: str, diagnose: Diagnose
+    name: str, tokens: float, verdict: str, diagnose: Diagnose
 ) -> None:
     """verl's rollouts grow while a model learns to reason: its steps take longer, and do as much a second."""
     lines = []
     for step in range(1, 61):
         slow, more = (1.6, tokens) if step > 45 else (1.0, 1.0)
-        metrics = f"perf/time_per_step:{200 * slow} - perf/throughput:{1000 * more / slow}"
+        metrics = f"perf/time_per_step:{200 * slow} - {name}:{1000 * more / slow}"
         lines.append(f"step:{step} - actor/pg_loss:0.01 - {metrics}")
     assert diagnose("\n".join(lines)).verdict == verdict

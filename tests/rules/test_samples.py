@@ -104,7 +104,18 @@ METRICS = [
     # an evaluation's own loss, which is none of the training's
     ("[eval] step: 3 loss 2.2", 3, None, {"eval_loss": 2.2}),
     ("2026-11-20 10:00:00 | INFO | eval | step 500 | loss 2.31", 500, None, {"eval_loss": 2.31}),
-    (" acc: 0.68 - recall: 0.39 - f1: 0.50 - loss: 12.7 ", None, None, {"eval_loss": 12.7}),
+    ("eval: step:1/90 loss: 2.3", 1, 90, {"eval_loss": 2.3}),
+    ("[rank0] validation: iter 4/50 loss 1.2", 4, 50, {"eval_loss": 1.2}),
+    # rows of a training that only speak of one
+    ("best val: 0.83 | step 5/90 | loss 2.2", 5, 90, {"loss": 2.2}),
+    ("next eval in 5 | step 5/90 | loss 2.2", 5, 90, {"loss": 2.2}),
+    ("next val @ 100 | step 5/90 | loss 2.2", 5, 90, {"loss": 2.2}),
+    ("valid: True, step: 5/90, loss: 2.2", 5, 90, {"loss": 2.2}),
+    ("[train, val] step 5/90 loss 2.2", 5, 90, {"loss": 2.2}),
+    ("[train|eval] step 5/90 loss 2.2", 5, 90, {"loss": 2.2}),
+    ("[train] | eval | step 5/90 loss 2.2", 5, 90, {"loss": 2.2}),
+    ("Epoch 1 [val acc 0.5] batch 5/90 loss 2.2", 5, None, {"loss": 2.2, "epoch": 1.0}),
+    ("acc 0.5 - precision: 0.4 - recall: 0.3 - loss: 2.2", None, None, {"loss": 2.2}),
     ("train_eval.py:33 step 3 loss 2.2", 3, None, {"loss": 2.2}),
     # loggers' leads that no bracket or dash ends: Python's default, and the source's file and line
     ("INFO:root:step 1 loss=2.0", 1, None, {"loss": 2.0}),
@@ -246,8 +257,6 @@ def test_training_bars(text: str, step: int, total: int | None, values: dict[str
         "INFO:root:max_steps=100 lr=0.001",
         "INFO:root:steps=100 loss=mse lr=0.001",
         "INFO:root:steps: 100, batch: 3, lr: 0.001",
-        "eval: step:1/90 loss: 2.3",
-        "[rank0] validation: iter 4/50 loss 1.2",
         "see train.py:12 step 1 loss 2.0",
         "2026-11-20 10:00:00 INFO trainer.py:412 resuming before step 1 loss=2.0",
     ],

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
 from stallwatch_rules.progress.restarts import Restart, next_restart
-from stallwatch_rules.records import Line, Sample
+from stallwatch_rules.records import EVALUATION, Line, Sample
 
 MAX_INTERVALS = 1000
 MAX_TIMES = 1000
@@ -29,7 +29,7 @@ class Interval:
     seconds: float | None  #: how long they took together; ``None`` where the log does not tell
     hits: dict[str, int] = field(default_factory=dict)  #: rule → matches before the last of them
     number: int = 0  #: the line of the last of them in its source
-    rate: float | None = None  #: tokens a second, as the trainer told it with the last of them
+    rate: float | None = None  #: tokens a second of the last of them, where that is no mean of many steps
 
     @property
     def pace(self) -> float | None:
@@ -97,7 +97,7 @@ class Timeline:
         number = 0
         if line is not None:
             self.source, self.rank, number = line.source, line.rank, line.number
-        rate = sample.values.get("tokens_per_second")
+        rate = sample.values.get("tokens_per_second") if _of_one_step(line) else None
         self._append(Interval(steps, sample.step, sample.time, seconds, self.open_hits, number, rate))
         self.open_hits = {}
 
@@ -130,6 +130,12 @@ class Timeline:
             odd = self.intervals[len(self.intervals) // 2 * 2 :]
             self.intervals = [one.joined(other) for one, other in pairs] + odd
             self._width *= 2
+
+
+def _of_one_step(line: Line | None) -> bool:
+    """Whether the line's tokens a second are the step's own: verl divides its tokens by its seconds
+    (``verl/trainer/ppo/metric_utils.py``); with others it may be a mean since the start."""
+    return line is not None and "perf/throughput" in line.text
 
 
 def _spread(
@@ -171,7 +177,7 @@ class StreamTimelines:
 
     def see(self, sample: Sample, line: Line | None = None) -> None:
         """Take a sample, and the line that told it, if one did."""
-        if not sample.series:
+        if sample.series in ("", EVALUATION):
             return
         timeline = self.by_series.get(sample.series)
         if timeline is None:

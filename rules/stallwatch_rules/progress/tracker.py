@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from stallwatch_rules.progress.counters import Counter
 from stallwatch_rules.progress.phases import sign_of
-from stallwatch_rules.records import Line, Phase, Progress, Sample
+from stallwatch_rules.records import EVALUATION, Line, Phase, Progress, Sample
 
 _MAX_COUNTERS = 65536
 _ATTEMPT_FOLDER = re.compile(r"(?:^|[/\\])attempt_(\d{1,4})[/\\]")  # torchrun's log folders
@@ -74,6 +74,7 @@ class _Stream:
         counter = self.counters.get(sample.series)
         if counter is None:
             counter = Counter(sample.step is not None, self.attempt)
+            counter.nested = sample.series == EVALUATION
             self.counters[sample.series] = counter
         if sample.from_bar and counter is not self.main_bar:
             main = self.main_bar

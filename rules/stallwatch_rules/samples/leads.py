@@ -24,12 +24,14 @@ _LOGGER = re.compile(
 )  # fmt: skip
 _CODE = re.compile(r"""["'`{};#\\]|\((?!\d|train\))|\b(?:return|def|for|if|self)\b""")
 
-# What says that the numbers behind it are an evaluation's: its name as a word of its own, or its measures.
+# What says that the numbers behind it are an evaluation's: its name alone in a bracket or between bars, or
+# before a colon at the line's beginning. With more words it may tell of the next evaluation, or of both.
+_NAME = r"(?:eval(?:uat(?:e|ion|ing))?|val(?:id(?:at(?:e|ion|ing))?)?)"
 _EVALUATION = re.compile(
-    r"(?:^|[\s\[(|<])(?:eval(?:uat(?:e|ion|ing))?|val(?:id(?:at(?:e|ion|ing))?)?)(?=[\s\]):|>,-]|$)"
-    r"|(?:^|\s)(?:recall|precision|f1|bleu|rouge)\w{0,12}\s?[:=]\s?\d",
+    rf"\[\s?{_NAME}\s?\]|(?:^|\|)\s{{0,3}}{_NAME}\s{{0,3}}\||(?:^|\]\s{{0,3}}){_NAME}:\s{{0,3}}$",
     re.IGNORECASE,
 )
+_TRAINING = re.compile(r"\btrain(?:ing)?\b", re.IGNORECASE)
 
 _ZEROED = bytes.maketrans(b"123456789", b"0" * 9)
 
@@ -51,7 +53,7 @@ def evaluates(before: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _evaluates_zeroed(before: str) -> bool:
-    return _EVALUATION.search(before) is not None
+    return _EVALUATION.search(before) is not None and _TRAINING.search(before) is None
 
 
 @lru_cache(maxsize=1024)  # loggers' leads differ in their digits only

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from stallwatch_rules.records import EVALUATION
 from stallwatch_rules.samples.found import Found
 from stallwatch_rules.samples.leads import evaluates, leads, zeroed
 from stallwatch_rules.samples.pairs import keyed, memory
@@ -83,10 +84,6 @@ def from_text(text: str) -> Found | None:
         values = {**keyed(text[: found.start()]), **values}
     if "steps" in found[0] and total is None and values.keys() == {"learning_rate"}:
         return None  # an argument list: how many steps there shall be
-    if evaluates(text[: found.start()]):
-        rates(lower[found.end() :], values)
-        # Batches of an evaluation with their number are no progress of the run.
-        return _evaluated(step, values) if total is None else None
     if not values:
         bare = not rest.strip(" ]:.,|") and total is not None
         if not bare and not (total is not None and _FIGURE.search(rest)):
@@ -99,13 +96,18 @@ def from_text(text: str) -> Found | None:
     if epoch:  # perhaps counted within the epoch: then its total is not the run's
         values.setdefault("epoch", float(epoch[1]))
         total = None
-    return Found(step, total or None, values, _series(zeroed(text[: found.start(1)])))
+    series = _series(zeroed(text[: found.start(1)]))
+    return _whose(Found(step, total or None, values, series), text[: found.start()])
 
 
-def _evaluated(step: int | None, values: dict[str, float]) -> Found | None:
-    """What an evaluation says of its loss, which is none of the training's whatever it is called."""
-    loss = values.get("eval_loss", values.get("loss"))
-    return Found(step, None, {"eval_loss": loss}, "") if loss is not None else None
+def _whose(found: Found, before: str) -> Found:
+    """What was found behind this. An evaluation's loss is none of the training's, whatever it is called; its
+    batches show that the run goes on, and are none of its steps."""
+    if not evaluates(before):
+        return found
+    loss = found.values.get("eval_loss", found.values.get("loss"))
+    values = {"eval_loss": loss} if loss is not None else {}
+    return found._replace(values=values, series=EVALUATION)
 
 
 def _metrics_start(lower: str, step: int) -> int:
@@ -146,7 +148,7 @@ def from_short(text: str) -> Found | None:
 def _from_epoch_item(text: str) -> Found | None:
     """Loops that count the batches of an epoch: the steps of the epochs before are added."""
     found = _ITEM_OF_EPOCH.search(text)
-    if found is None or not leads(text[: found.start()]) or evaluates(text[: found.start()]):
+    if found is None or not leads(text[: found.start()]):
         return None
     rest = text[found.end() :]
     values = keyed(rest)
@@ -155,7 +157,7 @@ def _from_epoch_item(text: str) -> Found | None:
     rates(lowered(rest), values)
     epoch, done, length = int(found[2]), int(found[3]), int(found[4])
     values["epoch"] = float(epoch)
-    return Found(epoch * length + done, None, values, "epoch items")
+    return _whose(Found(epoch * length + done, None, values, "epoch items"), text[: found.start()])
 
 
 def _from_epoch_part(text: str, lower: str) -> Found | None:
@@ -163,7 +165,7 @@ def _from_epoch_part(text: str, lower: str) -> Found | None:
     found = _BATCH.search(lower) if "batch" in lower else None
     if found is None and "%)]" in lower:
         found = _SHARE_OF_EPOCH.search(lower)
-    if found is None or not leads(text[: found.start()]) or evaluates(text[: found.start()]):
+    if found is None or not leads(text[: found.start()]):
         return None
     values = keyed(text[found.end() :])
     if "loss" not in values:
@@ -172,7 +174,8 @@ def _from_epoch_part(text: str, lower: str) -> Found | None:
     epoch = _EPOCH_BEFORE.search(text, 0, found.end())
     if epoch:
         values.setdefault("epoch", float(epoch[1]))
-    return Found(int(found[1].replace(",", "")), None, values, _series(zeroed(text[: found.start(1)])))
+    series = _series(zeroed(text[: found.start(1)]))
+    return _whose(Found(int(found[1].replace(",", "")), None, values, series), text[: found.start()])
 
 
 def _from_loss_first(text: str, lower: str) -> Found | None:
@@ -184,9 +187,7 @@ def _from_loss_first(text: str, lower: str) -> Found | None:
     if "loss" not in values:
         return None
     rates(lower[found.start() :], values)
-    if evaluates(text[: found.start()]):
-        return _evaluated(None, values)
-    return Found(None, None, values, "loss")
+    return _whose(Found(None, None, values, "loss"), text[: found.start()])
 
 
 def _from_megatron_eval(lower: str) -> Found | None:
