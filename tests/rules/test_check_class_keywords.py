@@ -96,10 +96,45 @@ def test_what_a_class_does_not_take(call: str, what: str, fix: str) -> None:
         "mine.SFTConfig(anything=1)",
         "SFTConfig = other\nSFTConfig(anything=1)",
         "class Own(S):\n    def __init__(self, **more): ...\nOwn(m, anything=1)",
+        "def f(SFTConfig):\n    SFTConfig(anything=1)",
+        "from mine import SFTConfig\nSFTConfig(anything=1)",  # the last import of two that are not the same
     ],
 )
 def test_what_is_taken_or_not_known(call: str) -> None:
     assert found(call) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if version.parse(trl.__version__) >= v:\n    SFTConfig(packing=1)\nelse:\n    SFTConfig(gone=1)",
+        "if 'gone' in inspect.signature(SFTConfig).parameters:\n    SFTConfig(gone=1)",
+        "OLD = trl.__version__ < '1'\nif OLD:\n    SFTConfig(gone=1)",
+        "try:\n    S(m, processing_class=t)\nexcept TypeError:\n    S(m, tokenizer=t)",
+        "try:\n    S(m, tokenizer=t)\nexcept (TypeError, OSError):\n    S(m)",
+        "with suppress(TypeError):\n    SFTConfig(gone=1)",
+        "def make():\n    if NEW:\n        return S(m, processing_class=t)\n    return S(m, tokenizer=t)",
+    ],
+)
+def test_what_is_called_only_where_another_release_is_installed(text: str) -> None:
+    assert found(text) == []
+
+
+@pytest.mark.parametrize(
+    ("around", "severity"),
+    [
+        ("if __name__ == '__main__':", "fails"),
+        ("def main():", "fails"),
+        ("with started():", "fails"),
+        ("if args.long:", "likely"),
+        ("for one in runs:\n    if one.done:\n        continue", "likely"),
+    ],
+)
+def test_what_only_some_runs_come_to_is_likely(around: str, severity: str) -> None:
+    script = parse_script(f"{IMPORTS}{around}\n    SFTConfig(gone=1)", "train.py")
+    assert isinstance(script, Script)
+    (remark,) = check_run(None, [script], {"trl": "1.16.0"}, signatures=Signatures(read))
+    assert remark.severity == severity
 
 
 LOSS = """
@@ -124,6 +159,28 @@ def test_a_loss_that_cannot_be_called(base: str, arguments: str, more: str, told
     text = LOSS.format(base, arguments, more)
     assert bool(found(text)) is told
     assert found(text, transformers="4.45.2") == []
+
+
+OLD_LOSS = "def compute_loss(self, model, inputs): ..."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"class B(Trainer):\n    def training_step(self, *a): ...\nclass C(B):\n    {OLD_LOSS}",
+        f"class C(Trainer):\n    @sized\n    {OLD_LOSS}",
+        f"@patched\nclass C(Trainer):\n    {OLD_LOSS}",
+        f"class C(mine.Steps, Trainer):\n    {OLD_LOSS}",
+        f"class C(Trainer):\n    {OLD_LOSS}\n    compute_loss = sized(compute_loss)",
+        f"class C(Trainer):\n    {OLD_LOSS}\nC.training_step = step",
+        f"class C(Trainer):\n    {OLD_LOSS}\nclass D(Trainer):\n"
+        "    def compute_loss(self, model, inputs, num_items_in_batch=None): ...",
+        f"if Version(transformers.__version__) < v:\n    class C(Trainer):\n        {OLD_LOSS}",
+    ],
+)
+def test_a_loss_that_something_else_may_call(text: str) -> None:
+    assert found(text) == []
+    assert len(found(f"class C(Trainer):\n    {OLD_LOSS}")) == 1
 
 
 @pytest.mark.skipif(find_spec("trl") is None, reason="trl is not installed")

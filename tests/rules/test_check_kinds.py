@@ -58,7 +58,12 @@ def test_a_trainer_of_any_name_saves_on_one_rank_alone(made: str) -> None:
             "        if rank == 0:\n            self.a.get_state_dict(m)",
             True,
         ),
+        ("accelerated = run()\nif rank == 0:\n    accelerated.gather(1, index)", False),
+        ("if rank == 0:\n    self.accelerator.gather(x)", True),
         ("import torch.distributed as td\nif td.get_rank() == 0:\n    td.barrier()", True),
+        ("from mine.comm import broadcast\nif rank == 0:\n    broadcast('it begins')", False),
+        ("import mine.comm as chat\nif rank == 0:\n    chat.broadcast('it begins')", False),
+        ("from deepspeed.comm import broadcast\nif rank == 0:\n    broadcast(x, 0)", True),
         ("from torch.distributed import barrier as wait\nif rank == 0:\n    wait()", True),
         ("from torch.distributed import barrier\nif rank == 0:\n    barrier()", True),
         ("import torch.distributed as td\nr = td.get_rank()\nif r == 0:\n    td.barrier()", True),
@@ -69,6 +74,41 @@ def test_a_trainer_of_any_name_saves_on_one_rank_alone(made: str) -> None:
 )
 def test_names_are_followed(text: str, found: bool) -> None:
     assert told(text) == (["called-by-one-rank"] if found else [])
+
+
+WRAPPED = """
+import deepspeed
+class Engine:
+    def __init__(self, net):
+        self.inner, *_ = deepspeed.initialize(model=net)
+    {}
+made = Engine(net)
+if rank == 0:
+    made.save_checkpoint("o")
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "found"),
+    [
+        ("def save_checkpoint(self, to): self.inner.save_checkpoint(to)", True),
+        ("def save_checkpoint(self, to): self.write(to)\n    def write(self, to):"
+         " self.inner.save_checkpoint(to)", True),
+        ("def __getattr__(self, name): return getattr(self.inner, name)", True),
+        ("def save_checkpoint(self, to): torch.save(self.step, to)", False),
+    ],
+)  # fmt: skip
+def test_a_class_around_the_engine_saves_as_it_does(method: str, found: bool) -> None:
+    assert told(WRAPPED.format(method)) == (["called-by-one-rank"] if found else [])
+
+
+@pytest.mark.parametrize(
+    "again", ["import main", "from mine import go as main", "def main(): ...", "main = 1"]
+)
+def test_a_name_that_stands_for_something_else_since(again: str) -> None:
+    guard = "import torch.distributed as td\nmain = rank == 0\n{}\nif main:\n    td.barrier()"
+    assert told(guard.format(again)) == []
+    assert told(guard.format("class C:\n    def main(self): ...")) == ["called-by-one-rank"]
 
 
 def test_deepspeed_under_another_name() -> None:

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 
 from packaging.version import Version
 
+from stallwatch_rules.checks.conditions import conditions_of
 from stallwatch_rules.checks.installed import version_of
-from stallwatch_rules.checks.remark import Remark, Words
+from stallwatch_rules.checks.remark import Remark, Severity, Words
 from stallwatch_rules.checks.script import Call, Script, dotted
 from stallwatch_rules.checks.signatures import Signatures
 
@@ -29,6 +30,8 @@ _CHANGED: tuple[tuple[str, str, str, str], ...] = (
     ("Config", "warmup_ratio", "warmup_steps", "transformers 5"),
     ("Config", "evaluation_strategy", "eval_strategy", "transformers 4.57"),
 )
+_SEVERITIES: dict[str, Severity] = {"always": "fails", "sometimes": "likely"}
+_STEPS = ("compute_loss", "training_step")
 _GONE: tuple[tuple[str, str, str], ...] = (("GRPOConfig", "max_prompt_length", "trl 0.28"),)
 
 
@@ -40,44 +43,87 @@ def called_class(script: Script, call: Call) -> str | None:
 def check_class_keywords(
     script: Script, signatures: Signatures | None, versions: Mapping[str, str]
 ) -> Iterator[Remark]:
-    """Keywords of calls, held against the source of the classes that are called."""
+    """Keywords of calls, held against the source of the classes that are called.
+
+    Nothing is said of a call that the script makes only where another release is installed: below a test or
+    an exception that tells, or beside a call of the same class that the installed release takes.
+    """
     if signatures is None:
         return
-    for call in script.calls:
-        full = called_class(script, call)
-        taken = signatures.taken(full) if full else None
-        if full is None or taken is None:
+    calls = [(call, full) for call in script.calls if (full := called_class(script, call))]
+    conditions = conditions_of(script.tree)
+    for call, full in calls:
+        taken = signatures.taken(full)
+        unknown = [one for one in call.node.keywords if taken is not None and one.arg not in {None, *taken}]
+        reached = conditions.of(call.node) if unknown else "asked"
+        if taken is None or reached == "asked":
             continue
-        for keyword in call.node.keywords:
-            if keyword.arg is not None and keyword.arg not in taken:
-                yield _unknown(full, keyword.arg, taken, signatures, versions).at(
-                    script.file, keyword.value.lineno
-                )
+        others = [set(_keywords(other)) for other, its in calls if its == full and other is not call]
+        for keyword in unknown:
+            name = keyword.arg or ""
+            if {new for _, old, new, _ in _CHANGED if old == name} & set().union(*others):
+                continue  # both names are written: one is for older releases
+            yield _unknown(full, name, taken, signatures, versions, _SEVERITIES[reached]).at(
+                script.file, keyword.value.lineno
+            )
 
 
 def check_compute_loss(script: Script, versions: Mapping[str, str]) -> Iterator[Remark]:
     """A Trainer's own ``compute_loss`` that does not take what each step calls it with."""
     transformers = version_of(versions, "transformers")
-    if transformers is None or transformers < Version("4.46.0"):
+    if transformers is None or transformers < Version("4.46.0") or _replaced(script):
         return
-    for node in ast.walk(script.tree):
-        if not isinstance(node, ast.ClassDef) or not any(
-            _origin(script, dotted(base), {node.name}, inherited=False) for base in node.bases
-        ):
+    losses = [
+        (one, loss) for one in script.classes if (loss := _methods(one).get("compute_loss")) is not None
+    ]
+    if any(_takes(loss) and loss.args.kwarg is None for _, loss in losses):
+        return  # both are written: one is for older releases
+    for node, loss in losses:
+        reached = conditions_of(script.tree).of(loss)
+        if reached == "asked" or _takes(loss) or loss.decorator_list or not _is_trainer(script, node):
             continue
-        methods = {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
-        loss = methods.get("compute_loss")
-        if loss is None or "training_step" in methods or loss.args.kwarg is not None:
-            continue
-        if "num_items_in_batch" not in {one.arg for one in [*loss.args.args, *loss.args.kwonlyargs]}:
-            yield _compute_loss(script, loss, str(transformers))
+        yield _compute_loss(script, loss, str(transformers), _SEVERITIES[reached])
+
+
+def _keywords(call: Call) -> list[str]:
+    return [one.arg for one in call.node.keywords if one.arg is not None]
+
+
+def _methods(node: ast.ClassDef) -> dict[str, ast.FunctionDef]:
+    return {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
+
+
+def _takes(loss: ast.FunctionDef) -> bool:
+    named = {one.arg for one in [*loss.args.args, *loss.args.kwonlyargs]}
+    return loss.args.kwarg is not None or "num_items_in_batch" in named
+
+
+def _replaced(script: Script) -> bool:
+    """Whether the file may call ``compute_loss`` in a way of its own, or put another function there."""
+    stored = (node for node in ast.walk(script.tree) if isinstance(node, (ast.Name, ast.Attribute)))
+    return any("training_step" in _methods(one) for one in script.classes) or any(
+        isinstance(node.ctx, ast.Store) and dotted(node).rpartition(".")[2] in _STEPS for node in stored
+    )
+
+
+def _is_trainer(script: Script, node: ast.ClassDef) -> bool:
+    """Whether a class of transformers or TRL makes the steps of this one, with none unknown before it."""
+    own = {one.name: one for one in script.classes}
+    for base in () if node.decorator_list else node.bases:
+        name = dotted(base)
+        if _origin(script, name, {node.name}, inherited=False):
+            return True
+        if name not in own or own[name].bases:
+            return False  # a mixin of elsewhere
+    return False
 
 
 def _origin(script: Script, name: str, seen: set[str], *, inherited: bool = True) -> str | None:
     """The class of transformers or TRL behind a name; with `inherited`, where its ``__init__`` counts."""
-    own = next((one for one in script.classes if one.name == name), None)
-    if own is not None:
-        if name in seen or (inherited and not _inherits(own)) or not own.bases:
+    named = [one for one in script.classes if one.name == name]
+    if named:
+        own = named[0]
+        if len(named) > 1 or name in seen or (inherited and not _inherits(own)) or not own.bases:
             return None
         return _origin(script, dotted(own.bases[0]), {*seen, name}, inherited=inherited)
     if name.partition(".")[0] in script.stored:
@@ -97,13 +143,18 @@ def _inherits(node: ast.ClassDef) -> bool:
 
 
 def _unknown(
-    full: str, keyword: str, taken: frozenset[str], signatures: Signatures, versions: Mapping[str, str]
+    full: str,
+    keyword: str,
+    taken: frozenset[str],
+    signatures: Signatures,
+    versions: Mapping[str, str],
+    severity: Severity,
 ) -> Remark:
     package, name = full.partition(".")[0], full.rpartition(".")[2]
     release = versions.get(package, "")
     return Remark(
         "trainer-argument-unknown",
-        "fails",
+        severity,
         Words(
             f"{name} of {package} {release} does not take {keyword}",
             f"{package} {release} 的 {name} 没有参数 {keyword}",
@@ -145,10 +196,10 @@ def _arguments_of(full: str, name: str) -> str:
     return f"{package}.{name.removesuffix('Trainer')}{'Config' if package == 'trl' else 'TrainingArguments'}"
 
 
-def _compute_loss(script: Script, loss: ast.FunctionDef, release: str) -> Remark:
+def _compute_loss(script: Script, loss: ast.FunctionDef, release: str, severity: Severity) -> Remark:
     return Remark(
         "compute-loss-signature",
-        "fails",
+        severity,
         Words(
             f"compute_loss does not take num_items_in_batch, which transformers {release} gives it",
             f"compute_loss 不接受 transformers {release} 传入的 num_items_in_batch",

@@ -79,7 +79,8 @@ def _pulled(node: ast.AST) -> Iterator[str]:
 
 
 def _makers(tree: ast.Module) -> Iterator[str]:
-    """Functions of the file that return such a sum, and gather nothing."""
+    """Functions of the file that return such a sum, and gather nothing; methods as ``self.name``."""
+    methods = {id(one) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for one in node.body}
     for node in ast.walk(tree):
         inner = list(ast.walk(node)) if isinstance(node, ast.FunctionDef) else []
         returned = [one.value for one in inner if isinstance(one, ast.Return) and one.value is not None]
@@ -88,7 +89,7 @@ def _makers(tree: ast.Module) -> Iterator[str]:
             and any(map(_sums_parameters, returned))
             and not any(map(_gathers, inner))
         ):
-            yield node.name
+            yield f"self.{node.name}" if id(node) in methods else node.name
 
 
 def _zeroed(node: ast.AST, terms: set[str], makers: frozenset[str]) -> bool:
@@ -160,7 +161,7 @@ def _sums_parameters(expression: ast.expr, makers: frozenset[str] = frozenset())
             part = part.func.value
         if not isinstance(part, ast.Call):
             continue
-        if dotted(part.func).rsplit(".", 1)[-1] in makers:
+        if dotted(part.func) in makers:
             return True
         if dotted(part.func).rsplit(".", 1)[-1] not in ("sum", "stack", "cat"):
             continue

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, get_args
 
 from stallwatch_rules.checks.names import Names
 from stallwatch_rules.checks.script import Script, dotted
 
-Kind = Literal["trainer", "accelerator", "other", ""]
-_OTHERS = ("lightning", "pytorch_lightning")  #: whose Trainer has no save_model
+Kind = Literal["trainer", "accelerator", "lightning", "other", ""]
+_LIGHTNING = ("lightning", "pytorch_lightning")  #: whose Trainer has no save_model
 _BARE = ("object", "ABC", "Protocol", "Module")  #: bases that make no trainer of a class
 _ROUNDS = 3  #: functions that give back what other functions made, and take it
 
@@ -51,6 +51,10 @@ class Kinds:
             return "trainer"
         return "accelerator" if "accelerat" in last else ""
 
+    def is_accelerator(self, node: ast.expr) -> bool:
+        """Whether it was made as one, or nothing is known of it but that its name is exactly that."""
+        return (self._known(node) or dotted(node).rpartition(".")[2].lower()) == "accelerator"
+
     def of_owner(self, call: ast.Call) -> Kind:
         """What the method is called on."""
         return self.of(call.func.value) if isinstance(call.func, ast.Attribute) else ""
@@ -66,7 +70,7 @@ class Kinds:
         if dotted(node) == "self" and (owner := self.names.class_of(node)) is not None:
             return self._of_defined(owner)
         meaning = self.names.meaning(node)
-        return meaning if meaning in ("trainer", "accelerator", "other") else ""  # type: ignore[return-value]
+        return meaning if meaning in get_args(Kind) else ""  # type: ignore[return-value]
 
     def _assign(self, node: ast.Assign | ast.AnnAssign | ast.NamedExpr) -> None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -104,7 +108,7 @@ class Kinds:
         full = self._script.full(name)
         last = full.rpartition(".")[2]
         if last.endswith("Trainer") and last[0].isupper():
-            return "other" if full.partition(".")[0] in _OTHERS else "trainer"
+            return "lightning" if full.partition(".")[0] in _LIGHTNING else "trainer"
         return "accelerator" if last == "Accelerator" else ""
 
     def _of_defined(self, node: ast.ClassDef, depth: int = 0) -> Kind:
@@ -118,7 +122,7 @@ class Kinds:
                 kinds.append("other")
             elif inner is None:
                 kinds.append(self._of_class(base))
-        known = next((one for one in kinds if one in ("trainer", "accelerator")), None)
+        known = next((one for one in kinds if one not in ("other", "")), None)
         return known or ("other" if all(kinds) else "")
 
 

@@ -7,9 +7,11 @@ from collections import defaultdict
 from functools import lru_cache
 from typing import NamedTuple
 
-from stallwatch_rules.checks.script import dotted, scopes
+from stallwatch_rules.checks.script import bound_by, dotted, scopes
 
 _Place = tuple[int, str]  # whose name, and the name
+_BINDING = (ast.alias, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)  # beside assignments
+_Binding = ast.expr | ast.alias | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class Names:
@@ -24,15 +26,16 @@ class Names:
         self._scope, self._bound, self._class, self._branches, stored = _structure(tree)
         # By line, what names mean from it on, and the node that says so.
         self._events: dict[_Place, list[tuple[int, str, ast.AST]]] = defaultdict(list)
-        for node in stored:
-            self._events[self._place(node)].append((node.end_lineno or node.lineno, "", node))
+        for name, node in stored:
+            end = node.lineno if isinstance(node, _BINDING) else node.end_lineno
+            self._events[self._place(node, name)].append((end or node.lineno, "", node))
 
     def give(self, target: ast.expr, by: ast.stmt | ast.expr, meaning: str) -> None:
         """From the end of this statement on, a name means this; a target that is no name is left alone."""
         name = dotted(target)
         if "?" in name:
             return
-        events = self._events[self._place(target)]
+        events = self._events[self._place(target, name)]
         first, last = by.lineno, by.end_lineno or by.lineno
         events[:] = [one for one in events if not first <= one[0] <= last]
         events.append((last, meaning, by))
@@ -51,9 +54,10 @@ class Names:
 
     def meaning(self, node: ast.expr) -> str:
         """What a name means where it is used; empty for nothing that was given."""
-        if "?" in dotted(node):
+        name = dotted(node)
+        if "?" in name:
             return ""
-        known = [one for one in self._events.get(self._place(node), ()) if one[0] < node.lineno]
+        known = [one for one in self._events.get(self._place(node, name), ()) if one[0] < node.lineno]
         for _, meaning, by in sorted(known, key=lambda one: one[0], reverse=True):
             if meaning and self._apart(by, node):
                 continue
@@ -63,8 +67,7 @@ class Names:
                 return ""
         return ""
 
-    def _place(self, node: ast.expr) -> _Place:
-        name = dotted(node)
+    def _place(self, node: ast.AST, name: str) -> _Place:
         base = name.partition(".")[0]
         if base in ("self", "cls") and "." in name and id(node) in self._class:
             return id(self._class[id(node)]), name
@@ -86,7 +89,7 @@ class _Structure(NamedTuple):
     bound: dict[int, set[str]]  #: plain names, by scope
     classes: dict[int, ast.ClassDef]  #: the innermost that each node stands in
     branches: dict[int, set[tuple[int, bool]]]
-    stored: list[ast.Name | ast.Attribute]  #: what is assigned to, without comprehensions' own names
+    stored: list[tuple[str, _Binding]]  #: what is assigned to or imported, by names
 
 
 @lru_cache(maxsize=4)
@@ -94,6 +97,7 @@ def _structure(tree: ast.Module) -> _Structure:
     """Read once for all checks of one script."""
     found = _Structure({}, defaultdict(set), {}, defaultdict(set), [])
     outer: dict[int, set[str]] = defaultdict(set)
+    methods = {id(one) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for one in node.body}
     own_names = {
         id(inner)
         for node in ast.walk(tree)
@@ -110,9 +114,14 @@ def _structure(tree: ast.Module) -> _Structure:
             elif isinstance(node, (ast.Name, ast.Attribute)) and not isinstance(node.ctx, ast.Load):
                 if id(node) in own_names or "?" in dotted(node):
                     continue
-                found.stored.append(node)
+                found.stored.append((dotted(node), node))
                 if isinstance(node, ast.Name):
                     found.bound[id(scope)].add(node.id)
+            elif isinstance(node, _BINDING) and id(node) not in methods:
+                for name in bound_by(node):
+                    if name and name != "*":
+                        found.stored.append((name, node))
+                        found.bound[id(scope)].add(name)
     for scope_id, names in outer.items():
         found.bound[scope_id] -= names
     for node in ast.walk(tree):  # from outside to inside: the innermost class counts

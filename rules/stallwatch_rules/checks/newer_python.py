@@ -1,6 +1,7 @@
 """Syntax that a newer Python than this one reads: what fails here may run there.
 
-From "What's New in Python" 3.11 (PEP 654), 3.12 (PEP 695, PEP 701) and 3.14 (PEP 750, PEP 758).
+From "What's New in Python" 3.11 (PEP 646, PEP 654, asynchronous comprehensions inside of others), 3.12
+(PEP 695, PEP 701), 3.13 (PEP 696) and 3.14 (PEP 750, PEP 758).
 """
 
 from __future__ import annotations
@@ -9,17 +10,27 @@ import re
 import sys
 
 _F_STRING = r"""\b(?:[fF][rR]?|[rR][fF])(?P<quote>["']).*\{"""
+_ASYNCHRONOUS = ""  # any line: the parser names the one that the comprehension begins on
+_INSIDE = r"(?:[^\[\]]|\[[^\[\]]*\])*"  # of brackets, and of those in them
 #: the release that brought it, how its line looks, and its name. Python 2's ``except E, e:`` names a
 #: variable, by custom in small letters.
 _NEWER: tuple[tuple[tuple[int, int], re.Pattern[str], str], ...] = (
     ((3, 11), re.compile(r"^\s*except\s*\*"), "except*"),
+    ((3, 11), re.compile(rf"(?<=[\w\])])\[(?:{_INSIDE},)?\s*\*\s*[\w(]"), "x[*a]"),
+    ((3, 11), re.compile(r"\*\s*\w+\s*:\s*\*\s*[\w(]"), "*args: *Ts"),
+    ((3, 11), re.compile(_ASYNCHRONOUS), "[[… async for …] for …]"),
+    ((3, 13), re.compile(rf"^\s*(?:async\s+)?(?:def|class|type)\s+\w+\s*\[{_INSIDE}="), "class C[T = int]"),
     ((3, 12), re.compile(r"^\s*type\s+\w+\s*(?:\[.*\])?\s*="), "type X = …"),
     ((3, 12), re.compile(r"^\s*(?:async\s+)?(?:def|class)\s+\w+\s*\["), "def f[T] / class C[T]"),
     ((3, 12), re.compile(_F_STRING), 'f"{d["key"]}"'),
     ((3, 14), re.compile(r"""(?<!\w)(?:[tT][rR]?|[rR][tT])["']"""), 't"…"'),
     ((3, 14), re.compile(r"^\s*except\s+[\w.]+\s*,\s*[\w.]*[A-Z]"), "except A, B:"),
 )
-_IN_STRINGS = ("f-string", "unterminated", "unexpected character after line")  # as 3.10 and 3.11 say it
+#: by the form, how the parsers that are too old for it begin what they say (3.10, 3.11)
+_SAID = {
+    _F_STRING: ("f-string", "unterminated", "unexpected character after line"),
+    _ASYNCHRONOUS: ("asynchronous comprehension outside of an asynchronous function",),
+}
 
 
 class NewerPython(Exception):
@@ -46,7 +57,7 @@ def newer_syntax(
     for since, form, name in _NEWER:
         if version >= since or not form.search(lines[line - 1]):
             continue
-        if form.pattern == _F_STRING and not reason.startswith(_IN_STRINGS):
+        if not reason.startswith(_SAID.get(form.pattern, ("",))):
             continue
         return name, f"{since[0]}.{since[1]}"
     return None

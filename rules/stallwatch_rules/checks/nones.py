@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from stallwatch_rules.checks.script import Script, is_constant
+from stallwatch_rules.checks.script import Script, bound_by, is_constant
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 # What may keep a line from being reached, or go on where it fails.
@@ -29,7 +29,7 @@ def is_nothing(script: Script, use: ast.expr) -> bool:
     reachable = {id(one) for one in around if isinstance(one, (ast.Module, *_FUNCTIONS))}
     found = False
     for node in ast.walk(script.tree):
-        if use.id in _bound(node) or "*" in _bound(node) or _tests(node, use.id):
+        if use.id in bound_by(node) or "*" in bound_by(node) or _tests(node, use.id):
             return False
         if isinstance(node, ast.Name) and node.id == use.id and not isinstance(node.ctx, ast.Load):
             if not _is_none(node, above[node]):
@@ -60,24 +60,6 @@ def _is_none(target: ast.Name, statement: ast.AST) -> bool:
         and statement.target is target
         and is_constant(statement.value, None)
     )
-
-
-def _bound(node: ast.AST) -> tuple[str | None, ...]:
-    """The names that a node binds by other means than storing a name; ``*`` for any."""
-    match node:
-        case ast.Global() | ast.Nonlocal():
-            return tuple(node.names)
-        case ast.alias():
-            return (node.asname or node.name.partition(".")[0],)
-        case ast.arg():
-            return (node.arg,)
-        case ast.MatchMapping():
-            return (node.rest,)
-        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.ExceptHandler():
-            return (node.name,)
-        case ast.MatchAs() | ast.MatchStar():
-            return (node.name,)
-    return ()
 
 
 def _tests(node: ast.AST, name: str) -> bool:

@@ -9,6 +9,7 @@ the weights. So does the Trainer's ``save_model``, by accelerate's ``get_state_d
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 
 from stallwatch_rules.checks.dsconfig import DsConfig
@@ -23,7 +24,9 @@ _COLLECTIVES = {
     *("all_gather", "all_gather_object", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all"),
 }
 _WAITS_OF_ACCELERATE = {"wait_for_everyone", "save_state", "gather", "gather_for_metrics"}
-_TORCH = ("dist", "distributed", "comm", "deepspeed")  #: modules that these are functions of
+#: modules that these are functions of, as they are named and as they are imported
+_NAMED, _TORCH = ("dist", "distributed", "comm", "deepspeed"), ("torch.distributed", "deepspeed")
+_OF_ENGINE = ("save_checkpoint", "save_16bit_model")
 _GROUP_FIRST = {"barrier", "monitored_barrier"}  #: the others take the group third or after
 
 
@@ -69,19 +72,50 @@ def _calls(body: list[ast.stmt]) -> Iterator[Call]:
 
 def _needs_all(call: Call, script: Script, config: DsConfig | None, models: Models, kinds: Kinds) -> bool:
     owner, _, last = script.full(call.name).rpartition(".")
-    if last in _COLLECTIVES and owner.rpartition(".")[2].lower() in _TORCH:
+    if last in _COLLECTIVES and _is_module(owner, call):
         group = call.argument("group", 0 if last in _GROUP_FIRST else 2)
         return not call.open and group is None
-    kind = kinds.of_owner(call.node)
     if call.last in _WAITS_OF_ACCELERATE:
-        return kind == "accelerator" and (call.last != "save_state" or config is not None)
+        waits = isinstance(call.node.func, ast.Attribute) and kinds.is_accelerator(call.node.func.value)
+        return waits and (call.last != "save_state" or config is not None)
     zero3 = config is not None and config.stage == 3
+    kind = kinds.of_owner(call.node)
     if call.last == "save_model":
         return zero3 and kind == "trainer" and bool(script.imports & {"transformers", "trl"})
-    if call.last in ("save_checkpoint", "save_16bit_model"):
-        engine = any(script.initializations()) and kind not in ("trainer", "other") and bool(call.owner)
-        return engine and (zero3 or call.last == "save_checkpoint")
+    if call.last in _OF_ENGINE:
+        if not any(script.initializations()) or not call.owner or kind in ("trainer", "lightning"):
+            return False
+        named = "trainer" in call.owner.rpartition(".")[2].lower()
+        if kind == "other" and (named or not _asks_engine(script, call.last)):
+            return False
+        return zero3 or call.last == "save_checkpoint"
     return models.needs_all(call, zero3=zero3)
+
+
+def _is_module(owner: str, call: Call) -> bool:
+    """Whether a function of this name, as its package knows it, is torch's or DeepSpeed's."""
+    if any(owner == one or owner.startswith(f"{one}.") for one in _TORCH):
+        return True
+    return all(one.rpartition(".")[2].lower() in _NAMED for one in (owner, call.owner))
+
+
+def _asks_engine(script: Script, name: str) -> bool:
+    """Whether the file's own method of this name may come to the engine's; where it has none, yes."""
+    functions: dict[str, list[ast.AST]] = defaultdict(list)
+    for node in ast.walk(script.tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            functions[node.name].append(node)
+    waiting, seen = [name], {name}
+    while waiting:
+        for node in (inner for one in functions.get(waiting.pop(), ()) for inner in ast.walk(one)):
+            called = dotted(node.func) if isinstance(node, ast.Call) else ""
+            owner, _, last = called.rpartition(".")
+            if last in _OF_ENGINE and owner not in ("", "self"):
+                return True
+            if last in functions and last not in seen:
+                seen.add(last)
+                waiting.append(last)
+    return name not in functions
 
 
 def _remark(script: Script, call: Call) -> Remark:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import warnings
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -133,12 +134,22 @@ class Script:
 
     @cached_property
     def stored(self) -> frozenset[str]:
-        """The plain names that get a value other than by an import."""
-        return frozenset(
+        """The plain names that get a value other than by one import; classes of the file left out."""
+        found = {
             node.id
             for node in ast.walk(self.tree)
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        )
+        }
+        imported: dict[str, set[str]] = defaultdict(set)
+        for node in ast.walk(self.tree):
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                module = "." * getattr(node, "level", 0) + (getattr(node, "module", None) or "")
+                for alias in node.names:  # of which module of a package does not count
+                    source = f"{module.partition('.')[0]}.{alias.name}" if module or alias.asname else ""
+                    imported[bound_by(alias)[0] or ""].add(source)
+            elif not isinstance(node, (ast.alias, ast.ClassDef)):
+                found.update(name for name in bound_by(node) if name)
+        return frozenset(found | {name for name, sources in imported.items() if len(sources) > 1})
 
     def full(self, name: str) -> str:
         """A dotted name as its package knows it."""
@@ -189,6 +200,24 @@ def dotted(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
         return f"{dotted(node.value)}.{node.attr}"
     return "?"
+
+
+def bound_by(node: ast.AST) -> tuple[str | None, ...]:
+    """The names that a node binds by other means than storing a name; ``*`` for any."""
+    match node:
+        case ast.Global() | ast.Nonlocal():
+            return tuple(node.names)
+        case ast.alias():
+            return (node.asname or node.name.partition(".")[0],)
+        case ast.arg():
+            return (node.arg,)
+        case ast.MatchMapping():
+            return (node.rest,)
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.ExceptHandler():
+            return (node.name,)
+        case ast.MatchAs() | ast.MatchStar():
+            return (node.name,)
+    return ()
 
 
 def is_constant(node: ast.expr | None, value: object) -> bool:

@@ -12,11 +12,13 @@ from collections.abc import Iterator
 
 from stallwatch_rules.checks.dsconfig import DsConfig
 from stallwatch_rules.checks.kinds import Kinds, kinds_of
+from stallwatch_rules.checks.names import Names
 from stallwatch_rules.checks.remark import Remark, Words
 from stallwatch_rules.checks.script import Call, Script, dotted
 
 #: methods of DeepSpeed's engine alone (0.19.8, ``runtime/engine.py``)
 _OF_ENGINE = ("zero_gather_16bit_weights_on_model_save", "_zero3_consolidated_16bit_state_dict")
+_ENGINE, _MODULE = "engine", "module"
 _REPLACED = {"self.model", "self.deepspeed"}
 
 
@@ -25,23 +27,23 @@ def check_unwrapped(config: DsConfig, script: Script) -> Iterator[Remark]:
     if config.stage != 3:
         return
     kinds = kinds_of(script)
-    engines = set(_names_of(script, kinds, "prepare")) | set(_initialized(script))
-    bare = set(_names_of(script, kinds, "unwrap_model")) - engines
-    bare |= _modules(script, engines)
+    names = _followed(script, kinds)
     for call in script.called(*_OF_ENGINE):
-        if isinstance(call.node.func, ast.Attribute) and _is_bare(call.node.func.value, engines, bare):
+        if isinstance(call.node.func, ast.Attribute) and _is_module(call.node.func.value, names):
             yield _remark(
                 script.file,
                 call.line,
                 f"{call.name}() is asked of {call.owner}, which is not the engine",
                 f"{call.name}() 是 engine 的方法，而 {call.owner} 不是 engine",
             )
+    engines = set(_names_of(script, kinds, "prepare"))
+    bare = set(_names_of(script, kinds, "unwrap_model")) - engines
     for call in script.called("get_state_dict"):
         model = call.argument("model", 0)
         if (
             kinds.of_owner(call.node) == "accelerator"
             and model is not None
-            and _is_bare(model, engines, bare)
+            and (_is_bare(model, engines, bare) or _is_module(model, names))
         ):
             yield _remark(
                 script.file,
@@ -71,32 +73,42 @@ def _names_of(script: Script, kinds: Kinds, last: str) -> Iterator[str]:
                 yield from (dotted(part) for part in parts)
 
 
-def _initialized(script: Script) -> Iterator[str]:
-    """The names that ``deepspeed.initialize`` gives its engine."""
-    calls = {id(call.node) for call in script.initializations()}
-    for node in ast.walk(script.tree):
-        if isinstance(node, ast.Assign):
-            value = node.value.value if isinstance(node.value, ast.Subscript) else node.value
-            if id(value) in calls:
-                target = node.targets[0]
-                first = (
-                    target.elts[0] if isinstance(target, (ast.Tuple, ast.List)) and target.elts else target
-                )
-                yield dotted(first)
+def _followed(script: Script, kinds: Kinds) -> Names:
+    """Engines, and modules that are none: ``net = engine.module``, and what an engine was made of."""
+    names = Names(script.tree)
+    starts = {id(call.node): call for call in script.initializations()}
+    nodes = [node for node in ast.walk(script.tree) if isinstance(node, ast.Assign)]
+    for node in sorted(nodes, key=lambda one: one.lineno):
+        value = node.value.value if isinstance(node.value, ast.Subscript) else node.value
+        meaning, targets = "", node.targets
+        if (start := starts.get(id(value))) is not None:
+            model = start.argument("model", 1)
+            if model is not None:
+                names.give(model, node, _MODULE)
+            meaning, targets = _ENGINE, [_parts(target)[0] for target in targets if _parts(target)]
+        elif isinstance(value, ast.Call) and kinds.of_owner(value) == "accelerator":
+            meaning = {"prepare": _ENGINE, "unwrap_model": _MODULE}.get(
+                Call(dotted(value.func), value).last, ""
+            )
+            targets = [part for target in targets for part in _parts(target)]
+        elif isinstance(value, ast.Attribute) and _is_module(value, names):
+            meaning = _MODULE
+        for target in targets if meaning else ():
+            names.give(target, node, meaning)
+    return names
 
 
-def _modules(script: Script, engines: set[str]) -> set[str]:
-    """The names of an engine's module: ``net = engine.module``, and what the engine was made of."""
-    found = {
-        dotted(target)
-        for node in ast.walk(script.tree)
-        if isinstance(node, ast.Assign) and dotted(node.value) in {f"{one}.module" for one in engines}
-        for target in node.targets
-    }
-    found |= {
-        dotted(model) for call in script.initializations() if (model := call.argument("model", 1)) is not None
-    }
-    return found - engines - {"?"}
+def _parts(target: ast.expr) -> list[ast.expr]:
+    return target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+
+
+def _is_module(model: ast.expr, names: Names) -> bool:
+    """Whether it is known for a module that is no engine, where it stands: ``engine.module``."""
+    if isinstance(model, ast.Call):
+        return dotted(model.func).rpartition(".")[2] == "unwrap_model"
+    if isinstance(model, ast.Attribute) and model.attr == "module" and names.meaning(model.value) == _ENGINE:
+        return True
+    return names.meaning(model) == _MODULE
 
 
 def _is_bare(model: ast.expr, engines: set[str], bare: set[str]) -> bool:
