@@ -80,6 +80,23 @@ def test_a_search_finds_all_its_words_anywhere_and_at_once(page) -> None:  # typ
     expect(page.get_by_text("No run fits")).to_be_visible()
 
 
+def test_a_search_that_is_cleared_leaves_the_address_at_once(page) -> None:  # type: ignore[no-untyped-def]
+    opened(page, "?q=dpo")
+    assert names(page) == ["Fast"]
+    page.get_by_role("searchbox").press("Escape")  # as its cross does
+    expect(page.locator("tbody a")).to_have_text(["slow", "Fast", "new"])
+    page.wait_for_url(f"{HOST}/")
+    expect(page.get_by_role("searchbox")).to_be_focused()
+
+
+def test_words_that_are_not_known_come_last_both_ways(page) -> None:  # type: ignore[no-untyped-def]
+    phases = {"slow": "forward", "Fast": "", "new": "optimizer"}
+    opened(page, "?sort=phase", [replace(row, phase=phases[row.run]) for row in ROWS])
+    assert names(page) == ["slow", "new", "Fast"]
+    page.get_by_role("columnheader", name="Phase", exact=True).get_by_role("button").click()
+    assert names(page) == ["new", "slow", "Fast"] and page.url == f"{HOST}/?sort=-phase"
+
+
 def test_states_are_alternatives_and_each_choice_is_a_step_back(page) -> None:  # type: ignore[no-untyped-def]
     opened(page, "?lang=en")
     page.get_by_role("button", name="starting").click()

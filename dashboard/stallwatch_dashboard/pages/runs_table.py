@@ -140,6 +140,7 @@ def table(
             "shown": say("runs_shown", "{0}", "{1}"),
             "none": say("no_run_fits"),
             "hint": say("open_run"),
+            "nothing": formats.NOTHING,
         },
         "states": [{"name": name, "icon": ICONS[name], "word": say(name)} for name in get_args(State)],
         "orders": [(name, say("ordered_by", say(f"order_{name}"))) for name in ORDERS],

@@ -28,7 +28,8 @@ class Table {
     this.language = null;
     this.search.maxLength = MOST_SEARCH;
     this.search.addEventListener("input", () => this.choose({ q: this.search.value }, false));
-    this.search.addEventListener("change", () => this.toAddress());
+    // "search" comes where the field is emptied by its cross, which is no "change" before it is left.
+    for (const settled of ["change", "search"]) this.search.addEventListener(settled, () => this.toAddress());
     this.order.addEventListener("change", () => this.choose({ sort: this.order.value }));
     this.body.addEventListener("click", (event) => this.click(event));
     this.body.addEventListener("keydown", (event) => this.key(event));
@@ -162,7 +163,8 @@ class Table {
     const place = this.data.columns.indexOf(column);
     const back = this.chosen.sort.startsWith("-");
     if (place === 0) return back ? rows.reverse() : rows;
-    const value = (row) => (column.number ? row.values[place] : row.cells[place] || null);
+    const told = (text) => (text && text !== this.data.words.nothing ? text : null);
+    const value = (row) => (column.number ? row.values[place] : told(row.cells[place]));
     const words = new Intl.Collator(this.language, { numeric: true });
     const sign = column.rising === back ? -1 : 1;
     return rows.sort((one, other) => {
