@@ -141,3 +141,22 @@ def test_of_a_rank_whose_probe_saw_no_step_the_log_tells_how_far_it_came(
     assert found.findings[0].note.startswith(told)
     before_any = RunReading(catalogue).diagnose(stalled=True, left=[Left(1)])
     assert before_any.findings[0].note.startswith("Rank 1 left without an error before any step was seen")
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_of_a_run_that_ended_well_those_are_told_alone_that_it_went_on_without(
+    catalogue: Catalogue, language: str
+) -> None:
+    """The others only ended before its last rank."""
+    left = [Left(0, 40, 0), Left(1, 40, 1), Left(2, 10, 30)]
+    found = RunReading(catalogue).diagnose(
+        ending="finished: It exited with 0.", failed=False, left=left, language=language
+    )
+    assert found.primary is not None and (found.verdict, found.primary.rule) == (
+        "degraded",
+        "rank-left-early",
+    )
+    assert (found.primary.rank, found.primary.step) == (2, 10)
+    (evidence,) = found.primary.evidence
+    assert evidence.startswith("Rank 2 left without an error at step 10; the others made 30 more steps")
+    assert ("rank 2" in found.findings[0].note.lower()) and "0, 1" not in found.findings[0].note

@@ -14,15 +14,22 @@ from stallwatch_rules.text.sentences import say
 
 
 def judge_left(left: Sequence[Left], facts: RunFacts) -> Judgement | None:
-    """Ranks that left, where the others stand, ended for want of them, or came to the end without them."""
-    missed = [one for one in left if one.behind >= GONE_ON]
-    if missed and facts.ended_well:
-        return Judgement("degrading", _told_of_missed(missed, facts.language))
+    """Ranks that left, where the others stand, ended for want of them, or came to the end without them.
+
+    Of a run that ended well, hand it those alone that it went on without.
+    """
+    if went_on_without(left, facts):
+        return Judgement("degrading", _told_of_missed(left, facts.language))
     if not left or facts.complete or facts.failed_otherwise:
         return None
     if not (facts.stalled or facts.timed_out or facts.lost):
         return None
     return Judgement("fatal", told_of(left, facts.language, stepped=facts.advances > 0))
+
+
+def went_on_without(left: Sequence[Left], facts: RunFacts) -> list[Left]:
+    """Those without whom a run went on that ended well; the others of it only ended before its last rank."""
+    return [one for one in left if one.behind >= GONE_ON] if facts.ended_well else []
 
 
 def with_steps(left: Sequence[Left], steps: Mapping[int | None, int]) -> list[Left]:
@@ -53,8 +60,10 @@ def _told_of_missed(missed: Sequence[Left], language: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def shown_as(left: Sequence[Left], line: Line | None, source: str, *, stepped: bool) -> Line:
+def shown_as(left: Sequence[Left], line: Line | None, source: str, facts: RunFacts) -> Line:
     """The line to point to: the launcher's where there is one, else what the rank told of itself."""
     if line is not None:
         return line
-    return Line(told_of(left, "en", stepped=stepped), source, 0, left[0].rank)
+    if went_on_without(left, facts):
+        return Line(_told_of_missed(left, "en"), source, 0, left[0].rank)
+    return Line(told_of(left, "en", stepped=facts.advances > 0), source, 0, left[0].rank)
