@@ -65,6 +65,43 @@ def test_a_run_is_diagnosed_live_as_its_log_is_later(
     assert live.primary is not None and live.primary.rule == "resume-checkpoint-failed"
 
 
+RAYLET = "(raylet) [2026-05-11 08:00:{:02},219 E 2097714 2097744] file_system_monitor.cc:116: /tmp is full"
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ([RAYLET.format(at) for at in range(10)], [f"{{'loss': 2.5, 'step': {at}}}" for at in range(1, 60)]),
+        (
+            [f"(actor) step {at} loss 2.5" for at in range(1, 12)],
+            [f"(critic) step {at} loss 9.5" for at in range(12, 60)],
+        ),
+    ],
+)
+def test_what_only_the_first_lines_have_is_no_lead(
+    run: Any, catalogue: Catalogue, tmp_path: Path, first: list[str], then: list[str]
+) -> None:
+    for line in (*first, *then):
+        run.say(line)
+    (reader,) = run.agent._readers._readers.values()
+    live = run.end("finished", 0)
+    path = tmp_path / "train.log"
+    path.write_text("".join(f"{line}\n" for line in (*first, *then)))
+    dead, _ = diagnose_paths([path], catalogue=catalogue)
+    assert reader.lead is None and told(live)[1:] == told(dead)[1:]
+
+
+def test_nothing_is_kept_of_what_is_decided_and_not_much_of_many_that_have_just_begun() -> None:
+    readers = Readers()
+    readers.lines("a.log", b"step 1 loss 2.5\n" * 300, 1.0, None)
+    readers.lines("b.log", b"x" * 100_000, 1.0, None)
+    assert not readers._learning and readers._held == 0
+    for number in range(100):
+        readers.lines(f"{number}.log", b"x" * 50_000, 1.0, None)
+    assert 0 < readers._held == sum(one.held for one in readers._learning.values()) <= 4 * 1024 * 1024
+    assert "99.log" in readers._learning and "0.log" not in readers._learning
+
+
 def test_it_is_decided_once_and_what_a_source_begins_with_is_not_kept_for_ever() -> None:
     learning = LeadLearning()
     asked = [learning.take(b"starting\nstep 1 loss 2.5\n" * 8) for _ in range(40)]

@@ -5,45 +5,58 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stallwatch_exporter.files.folds import lead_of
-from stallwatch_rules.lines.leads import Lead
+from stallwatch_rules.lines.leads import Lead, sure_lead
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.records import Line
 
 _TRIED_AT = (8, 16, 32, 64, 128, 300)  # lines of a source; of a file, the first 300 are looked at
+_LIKELY_FROM = 64  # lines that show what is not sure: a few at a start may all be of one of several writers
 _SHOWN = b"Traceback (most recent call last):"  # follows no logger's lead, and is what has to be read right
 _MOST_SHOWN = 16  # tracebacks that are a reason to look
 _LONGEST = 64 * 1024  # bytes
+_MOST_HELD = 4 * 1024 * 1024  # bytes, of all sources
 
 
 class LeadLearning:
     """Learns what stands before all lines of a source, while they come: each is read once, as it comes.
 
     Of a file, the first lines are looked at before any is read. Here a portion is, with what came before it,
-    a few times; what came before has been read with its lead.
+    a few times; what came before has been read with its lead. What is learnt of a few lines holds until more
+    of them say otherwise: after 300 it is what is known of the file.
     """
 
     def __init__(self) -> None:
+        self.lead: Lead | None = None  #: as far as it is known
         self._head = bytearray()
         self._tries = list(_TRIED_AT)
         self._shown = 0
 
+    @property
+    def held(self) -> int:
+        """Bytes that are kept for it."""
+        return len(self._head)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing that comes will change it."""
+        return not self._tries
+
     def take(self, data: bytes) -> Lead | None:
-        """What comes next, before it is read; the lead, once it is known."""
-        if not self._tries:
-            return None
+        """What comes next, before it is read; the lead by then."""
+        if self.is_over:
+            return self.lead
         self._head += data[: _LONGEST - len(self._head)]
         lines = self._head.count(b"\n")
         shows = _SHOWN in data and self._shown < _MOST_SHOWN
         self._shown += shows
         full = len(self._head) >= _LONGEST
-        if not (shows or full or lines >= self._tries[0]):
-            return None
-        whole = len(self._head) if shows else self._head.rfind(b"\n") + 1
-        found = lead_of(bytes(self._head[:whole]))
-        self._tries = [] if found or full else [one for one in self._tries if one > lines]
-        if not self._tries:
-            self._head.clear()
-        return found
+        if shows or full or lines >= self._tries[0]:
+            head = bytes(self._head[: None if shows else self._head.rfind(b"\n") + 1])
+            self.lead = lead_of(head) if full or lines >= _LIKELY_FROM else sure_lead(head)
+            self._tries = [] if full else [one for one in self._tries if one > lines]
+            if self.is_over:
+                self._head.clear()
+        return self.lead
 
 
 class Readers:
@@ -51,7 +64,8 @@ class Readers:
 
     def __init__(self) -> None:
         self._readers: dict[str, LineReader] = {}
-        self._learning: dict[str, LeadLearning] = {}
+        self._learning: dict[str, LeadLearning] = {}  # of sources that have just begun
+        self._held = 0  # bytes, of these
 
     def __len__(self) -> int:
         return len(self._readers)
@@ -62,14 +76,27 @@ class Readers:
         """The lines that ``data`` completes. With ``fresh`` it does not continue what came before."""
         reader = self._readers.get(source)
         lines: list[Line] = []
-        if reader is None or fresh:
-            if reader is not None:
-                lines = reader.finish(now)
-            lead = reader.lead if reader is not None else None
-            reader = self._readers[source] = LineReader(source, rank, lead=lead)
-        if reader.lead is None:
-            reader.lead = self._learning.setdefault(source, LeadLearning()).take(data)
+        if reader is None:
+            self._learning[source] = LeadLearning()
+            reader = self._readers[source] = LineReader(source, rank)
+        elif fresh:
+            lines = reader.finish(now)
+            reader = self._readers[source] = LineReader(source, rank, lead=reader.lead)
+        learning = self._learning.get(source)
+        if learning is not None:
+            reader.lead = self._learnt(source, learning, data)
         return lines + reader.feed(data, now)
+
+    def _learnt(self, source: str, learning: LeadLearning, data: bytes) -> Lead | None:
+        """The lead by now; nothing more is kept of a source than it takes, and of all no more than a bit."""
+        before = learning.held
+        lead = learning.take(data)
+        self._held += learning.held - before
+        if learning.is_over:
+            del self._learning[source]
+        while self._held > _MOST_HELD:  # so many begin at once: those that began first have shown the most
+            self._held -= self._learning.pop(next(iter(self._learning))).held
+        return lead
 
     def past(self, source: str, data: bytes, rank: int | None, shift: float) -> list[Line]:
         """Lines that were there before us, with their own times moved by ``shift`` seconds."""
