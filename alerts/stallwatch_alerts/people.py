@@ -10,6 +10,7 @@ from sqlalchemy import Engine, and_, delete, insert, or_, select, update
 from stallwatch_alerts.storage.engine import writing
 from stallwatch_alerts.storage.migrate import migrate
 from stallwatch_alerts.storage.tables import ACKNOWLEDGEMENTS, HISTORY, INCIDENTS, MESSAGES, SILENCES
+from stallwatch_exporter.incident import Incident
 
 _KEPT_SECONDS = 30 * 86400.0
 
@@ -35,6 +36,14 @@ class Silence:
             and fnmatchcase(rule, self.rule or "*")
             and self.severity in ("", severity)
         )
+
+    def quiets(self, incident: Incident, now: float) -> bool:
+        """Whether it keeps this one quiet now; a stall by the rule that it was told as at first, too.
+
+        What somebody silenced is the stall, whatever is known of it since. An end is another thing.
+        """
+        rules = {incident.rule, incident.began_as[1]} if incident.kind == "stall" else {incident.rule}
+        return any(self.fits(incident.run, rule, incident.severity, now) for rule in rules)
 
 
 class People:

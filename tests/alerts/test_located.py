@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 
+import msgspec
 import pytest
 
 from stallwatch.terminal_sink import TerminalSink
 from stallwatch_alerts.channels.notice import Notice, incident_notice
+from stallwatch_alerts.people import Silence
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_alerts.sink import ChatSink
 from stallwatch_exporter.incident import Incident
@@ -128,3 +130,13 @@ def test_the_terminal_shows_both() -> None:
     assert sink.close(120)
     assert stream.getvalue().count("rank 1 holds up the run") == 1
     assert stream.getvalue().count("stalled:") == 1
+
+
+def test_a_stall_that_was_silenced_stays_so_whatever_rule_explains_it_now() -> None:
+    cause, hang = "zero3-trace-cache-invalidated", "silent-hang-no-error"
+    told = msgspec.structs.replace(located([1]), id=f"r/stall/{cause}/1", rule=hang)
+    died = msgspec.structs.replace(told, kind="ended")
+    silences = [Silence(0.0, 100.0, rule=rule) for rule in ("zero3-*", hang, "cuda-*")]
+    assert [one.quiets(told, 50.0) for one in silences] == [True, True, False]
+    assert [one.quiets(died, 50.0) for one in silences] == [False, True, False]
+    assert not silences[0].quiets(told, 100.0)

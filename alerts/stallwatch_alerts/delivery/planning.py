@@ -156,7 +156,7 @@ class Planner:
                 self._silences = [] if people is None else people.silences(now)
             except Exception:
                 pass  # a database that is away: what was known last holds, and in doubt it is told
-        return any(one.fits(incident.run, incident.rule, incident.severity, now) for one in self._silences)
+        return any(one.quiets(incident, now) for one in self._silences)
 
     def _get_people(self) -> People | None:
         if self._people is None and self._open_people is not None:

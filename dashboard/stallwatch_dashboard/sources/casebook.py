@@ -79,7 +79,7 @@ class Casebook:
     def silences(self, incident: Incident, now: float) -> list[Silence]:
         """Those that keep it quiet now."""
         found: list[Silence] = self._read(lambda store: People(store.engine).silences(now), [])
-        return [one for one in found if one.fits(incident.run, incident.rule, incident.severity, now)]
+        return [one for one in found if one.quiets(incident, now)]
 
     def acknowledge(self, key: str, who: str, now: float) -> None:
         """Somebody cares. Raises `NotKept`."""
