@@ -255,7 +255,7 @@ def test_the_engines_own_count_of_skipped_steps(
     first: tuple[float, int] | None, last: tuple[float, int] | None, harm: str | None
 ) -> None:
     """DeepSpeed's ``step=70, skipped=70, lr=[1e-05]``, where no line says that a step overflowed."""
-    judgement = judge_skipped(first, last, [2.4, 2.5, 2.3, 2.4], GOES_ON)
+    judgement = judge_skipped(first, last, [*WOBBLE, *WOBBLE, *WOBBLE[5:]], GOES_ON)
     assert (judgement and judgement.harm) == harm
     assert judge_skipped(first, last, falling(60), GOES_ON) is None
 

@@ -172,3 +172,17 @@ def test_longer_steps_that_hold_more_tokens_are_no_slower(
         metrics = f"perf/time_per_step:{200 * slow} - {name}:{1000 * more / slow}"
         lines.append(f"step:{step} - actor/pg_loss:0.01 - {metrics}")
     assert diagnose("\n".join(lines)).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("row", "verdict"),
+    [
+        ("step={0}, skipped={0}, lr=[1e-05], mom=[0.9]\nloss: 2.5", "failed"),
+        ("step={0}, skipped={1}, lr=[1e-05], mom=[0.9]\nloss: 2.5", "healthy"),
+        ("step {0} loss 2.5 skipped {0} lr 1e-4", "healthy"),  # of samples, for all that is known
+        ("step={0}, skipped={0}, loss=2.5", "healthy"),
+    ],
+)
+def test_only_the_engines_count_is_one_of_steps(row: str, verdict: str, diagnose: Diagnose) -> None:
+    text = "\n".join(row.format(step, 900) for step in range(1, 60))
+    assert diagnose(text).verdict == verdict

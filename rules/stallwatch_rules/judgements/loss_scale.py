@@ -92,8 +92,13 @@ def judge_skipped(
 
 
 def _fell(losses: Sequence[float]) -> bool:
+    """Whether the last third lies below the first, by more than the losses vary from step to step."""
     third = len(losses) // 3
-    return third > 0 and median(losses[-third:]) < NEARLY_ALL * median(losses[:third])
+    if not third:
+        return False
+    before, now = median(losses[:third]), median(losses[-third:])
+    usual = median(abs(loss - before) for loss in losses[:third])
+    return now < min(NEARLY_ALL * before, before - usual)
 
 
 def judge_falling_scale(
