@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
+
+import pytest
 
 from stallwatch_exporter.probe.stacks import stacks
 from stallwatch_rules.stacks.doing import doing_of
@@ -14,6 +17,15 @@ from stallwatch_rules.stacks.folding import fold
 from stallwatch_rules.stacks.listing import listing
 from stallwatch_rules.stacks.reading import from_probe
 from stallwatch_rules.stacks.records import Asked, ThreadStack
+
+
+@pytest.fixture(autouse=True)
+def no_other_loop() -> Iterator[None]:
+    """Playwright's loop counts as running in this thread as long as the browser of other tests is up."""
+    running = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
+    yield
+    asyncio._set_running_loop(running)
 
 
 async def reward(number: int, answers: dict[int, asyncio.Future[None]]) -> None:
