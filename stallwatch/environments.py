@@ -9,6 +9,7 @@ import json
 import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from packaging.utils import canonicalize_name
 
@@ -59,20 +60,24 @@ def versions_here() -> dict[str, str]:
 def versions_of_python(python: str) -> dict[str, str]:
     """Of another Python: it is started and asked for its metadata; nothing of the stack is imported."""
     try:
-        answer = subprocess.run(
-            [python, "-c", _ASK],
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=True,
-            stdin=subprocess.DEVNULL,
-        )
-        pairs = json.loads(answer.stdout.strip().splitlines()[-1])
-        return _known((str(name), str(version)) for name, version in pairs)
+        return _known((str(name), str(version)) for name, version in _answer(python, _ASK))
     except (OSError, subprocess.SubprocessError, ValueError, IndexError, TypeError) as error:
         raise EnvironmentUnknown(
             f"--python {python}: does not answer as a Python ({error}); name its executable"
         ) from error
+
+
+def _answer(python: str, program: str, *arguments: str) -> Any:
+    """What a short program prints as JSON in its last line, run by that Python."""
+    answer = subprocess.run(
+        [python, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        check=True,
+        stdin=subprocess.DEVNULL,
+    )
+    return json.loads(answer.stdout.strip().splitlines()[-1])
 
 
 def sources_of(python: str | None) -> Callable[[str], Source | None]:
@@ -85,16 +90,7 @@ def sources_of(python: str | None) -> Callable[[str], Source | None]:
                 origins[name] = spec.origin
     else:
         with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError, IndexError):
-            command = [python, "-c", _FIND, *SOURCES]
-            answer = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                timeout=_SECONDS,
-                check=True,
-                stdin=subprocess.DEVNULL,
-            )
-            origins = json.loads(answer.stdout.strip().splitlines()[-1])
+            origins = _answer(python, _FIND, *SOURCES)
 
     def read(module: str) -> Source | None:
         top, *below = module.split(".")

@@ -103,7 +103,7 @@ def test_a_frame_that_only_calls_names_no_phase(frames: list[tuple[str, str]], k
 @pytest.mark.parametrize(
     ("file", "function"),
     [
-        ("/work/swift/app/train.py", "generate"),
+        ("/w/swift/app/train.py", "generate"),
         ("/w/verl/train.py", "_generate_data"),
         ("/home/x/trl/my.py", "get_reward"),
         ("/home/x/trl/trainer/my.py", "get_reward_model"),

@@ -1,0 +1,26 @@
+"""Progress by Lightning's bars, and its own word of the end."""
+
+from __future__ import annotations
+
+import pytest
+from test_progress import bar, log, track
+
+
+def test_a_bar_that_is_cleared_between_epochs_starts_nothing_again() -> None:
+    drawn = [(0, 99), (0, 100), (0, 0), (1, 0), (1, 1), (1, 100)]
+    tracker = track(log(*(f"Epoch {epoch}: {bar(done, 100)}" for epoch, done in drawn)))
+    assert (tracker.attempt, tracker.last_step, tracker.finished) == (1, 200, False)
+
+
+@pytest.mark.parametrize("why", ["`max_epochs=2` reached.", "`max_steps=60` reached."])
+def test_lightning_says_that_it_is_done(why: str) -> None:
+    ended = log("Epoch 1: " + bar(100, 100), f"`Trainer.fit` stopped: {why}", "Epoch 1: " + bar(100, 100))
+    assert track(ended).finished
+    assert not track(log("Epoch 1: " + bar(9, 100), "`Trainer.fit` stopped: No training batches.")).finished
+
+
+def test_richs_bar_counts_the_epochs_before_and_tells_the_end() -> None:
+    tracker = track(log("Epoch 1/1  ━━━━━━━━━━━━━━━━ 100/100 0:00:01 •        50.29it/s train_loss: 0.003"))
+    assert (tracker.last_step, tracker.total_steps, tracker.finished) == (200, 200, True)
+    tracker = track(log("Epoch 3/-2 ━━━━━━━━━━━━━━━━ 5/100 0:00:01 • -:--:-- 50.29it/s train_loss: 0.003"))
+    assert (tracker.last_step, tracker.total_steps, tracker.finished) == (305, None, False)
