@@ -16,7 +16,16 @@ from stallwatch_exporter.runs.runfolder import AgentInfo
 from stallwatch_rules.records import Progress
 
 State = Literal[
-    "starting", "training", "waiting", "stalled", "degraded", "failed", "interrupted", "finished", "stale"
+    "starting",
+    "training",
+    "waiting",
+    "stalled",
+    "degraded",
+    "failed",
+    "interrupted",
+    "finished",
+    "unwatched",
+    "stale",
 ]
 STALE_SECONDS = 10.0
 #: Most urgent first: the order of the table.
@@ -29,8 +38,15 @@ STATES: tuple[State, ...] = (
     "starting",
     "training",
     "interrupted",
+    "unwatched",
     "finished",
 )
+#: How the record of an end tells it; any other end is a failure.
+_ENDINGS: dict[str, State] = {
+    "finished": "finished",
+    "interrupted": "interrupted",  # somebody's wish, not a failure, whatever the exit code is
+    "unknown": "unwatched",  # the watching ended, of the run nothing is known
+}
 
 _BASELINE_STEPS = 20
 _RECENT_STEPS = 5
@@ -116,9 +132,8 @@ def state_of(
 ) -> State:
     """The one word for a run. An agent that is not heard of makes everything else it said old news."""
     if info is not None and info.ended_at is not None:
-        if info.ending is not None and info.ending.kind == "interrupted":
-            return "interrupted"  # somebody's wish, not a failure, whatever the exit code is
-        return "failed" if info.state == "failed" else "finished"
+        kind = info.ending.kind if info.ending is not None else ""
+        return _ENDINGS.get(kind, "failed" if info.state == "failed" else "finished")
     if not alive or seen is None or now - seen > STALE_SECONDS:
         return "stale"
     open_ones = [incident for incident in incidents if incident.status == "open"]
@@ -209,7 +224,8 @@ def make_row(
     state = state_of(info, alive=alive, seen=seen, now=now, incidents=open_ones, step=numbers.step)
     if info is None:
         state = _told_by_numbers(state, numbers)
-    if state == "training" and _waits(numbers, now):
+    started_at = info.started_at if info else numbers.started_at
+    if state == "training" and _waits(numbers, started_at, now):
         state = "waiting"
     told = max((i.total_steps for i in incidents if i.total_steps), default=None)
     values = {name: value for name, value in vars(numbers).items() if name not in _NOT_SHOWN}
@@ -223,7 +239,7 @@ def make_row(
         command=tuple(info.command) if info else (),
         **values,
         open_incidents=open_ones,
-        started_at=info.started_at if info else numbers.started_at,
+        started_at=started_at,
         ended_at=info.ended_at if info else numbers.ended_at,
         seen=seen,
         ending=info.ending if info else None,
@@ -234,19 +250,27 @@ _NO_MORE = {"phase": "", "memory_bytes": None, "host_memory_bytes": None, "host_
 _NOT_SHOWN = ("started_at", "ended_at", "ending", "overdue", "progressed_at")
 
 
-def _waits(numbers: Numbers, now: float) -> bool:
+def _waits(numbers: Numbers, started_at: float | None, now: float) -> bool:
     """Whether a run in which no stall is told yet is silent for longer than all its steps until now took.
 
     So few steps tell no rhythm, and a hang among them is told half an hour later. A log whose lines are rare
-    is not silent for longer than that between two of them.
+    is not silent for longer than that between two of them. Where no step was seen to take any time, the time
+    until the last one counts for all: a log that is only now read, and that nobody writes any more, has none.
     """
-    if numbers.progressed_at is None or numbers.step_seconds is None or numbers.phase not in ("", "train"):
+    if numbers.progressed_at is None or numbers.phase not in ("", "train"):
         return False
-    usual = max(_WAITED_SECONDS, _WAITED_STEPS * numbers.step_seconds, numbers.stepping_seconds or 0.0)
+    taken = numbers.stepping_seconds
+    if numbers.step_seconds is None and started_at is not None:
+        taken = numbers.progressed_at - started_at
+    usual = max(_WAITED_SECONDS, _WAITED_STEPS * (numbers.step_seconds or 0.0), taken or 0.0)
     return now - numbers.progressed_at > usual
 
 
-_ENDINGS: dict[str, State] = {"finished": "finished", "interrupted": "interrupted"}
+def told_by_log(verdict: str, progress: Progress) -> State:
+    """The state of a run that is watched no more, by the diagnosis of its log, which is all there is."""
+    if verdict in ("failed", "unknown-failure"):
+        return "failed"
+    return "finished" if progress.finished else "unwatched"
 
 
 def _told_by_numbers(state: State, numbers: Numbers) -> State:

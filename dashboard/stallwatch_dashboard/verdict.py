@@ -149,6 +149,8 @@ def _headline(
         return say("is_finished", step), "warning" if left else "good"
     if row.state == "interrupted":
         return say("is_interrupted", step), "quiet" if incident is None else "warning"
+    if row.state == "unwatched":
+        return say("is_unwatched", step), "quiet" if incident is None else "warning"
     if row.state == "failed":
         return say("is_failed", step), "critical"
     if row.state == "stalled":

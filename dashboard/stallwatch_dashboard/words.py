@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stallwatch_dashboard import words_access, words_limits
+from stallwatch_dashboard import words_access, words_limits, words_states
 
 LANGUAGES = {"en": "English", "zh": "中文"}
 
 _WORDS: dict[str, tuple[str, str]] = {
     **words_access.WORDS,
     **words_limits.WORDS,
+    **words_states.WORDS,
     # pages and headings
     "runs": ("Runs", "训练任务"),
     "run": ("Run", "任务详情"),
@@ -20,16 +21,6 @@ _WORDS: dict[str, tuple[str, str]] = {
     "logs": ("Log", "日志"),
     "incidents": ("Incidents", "事件"),
     "where_ranks_are": ("Where the ranks were, {0}", "各 rank 停在哪里，{0}"),
-    # states
-    "starting": ("starting", "启动中"),
-    "training": ("training", "训练中"),
-    "waiting": ("waiting", "等待中"),
-    "stalled": ("stalled", "停滞"),
-    "degraded": ("degraded", "变慢"),
-    "failed": ("failed", "失败"),
-    "interrupted": ("interrupted", "已中断"),
-    "finished": ("finished", "已完成"),
-    "stale": ("stale", "失联"),
     # columns and figures
     "state": ("State", "状态"),
     "step": ("Step", "步数"),
@@ -120,23 +111,6 @@ _WORDS: dict[str, tuple[str, str]] = {
     "harm_here": ("In this run", "对本任务的影响"),
     "fixes": ("What to change", "如何处理"),
     "why_and_more": ("Why this happens, and all fixes in full", "原因与全部处理办法"),
-    "all_well": ("Training: step {0} was {1} ago", "训练中：第 {0} 步完成于 {1} 前"),
-    "is_waiting": ("Waiting: no step for {0} after step {1}", "等待中：第 {1} 步之后已有 {0} 没有新的一步"),
-    "is_waiting_why": (
-        "So few steps tell no rhythm yet: an alarm comes at {0} if none follows before.",
-        "步数太少，尚不足以得知节奏：若到 {0} 仍无新的一步，就会告警。",
-    ),
-    "is_starting": ("Starting: no step yet", "启动中：还没有完成任何一步"),
-    "is_finished": ("Finished at step {0}", "已完成，到第 {0} 步"),
-    "is_failed": ("Failed at step {0}", "失败，停在第 {0} 步"),
-    "is_interrupted": ("Stopped by hand at step {0}", "被手动中断，停在第 {0} 步"),
-    "is_stale": ("No word from the agent for {0}", "agent 已失联 {0}"),
-    "is_stale_why": (
-        "What this page shows is as old as that. The agent, or its host, has ended or cannot be reached.",
-        "本页内容停留在那时。agent 或其主机已退出或不可达。",
-    ),
-    "is_degraded": ("Slower than it was", "比之前变慢"),
-    "is_stalled": ("Stalled: no step for {0}", "停滞：{0} 没有新的一步"),
     "ended_at": ("ended {0}", "结束于 {0}"),
     "open_for": ("open for {0}", "已持续 {0}"),
     "lasted": ("lasted {0}", "持续 {0}"),

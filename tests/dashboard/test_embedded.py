@@ -126,6 +126,20 @@ def test_a_run_that_ended_after_its_last_scrape_is_told_as_it_ended(
     assert source.rows() == [row]
 
 
+@pytest.mark.parametrize(
+    ("verdict", "state"), [("healthy", "unwatched"), ("unknown-failure", "failed")], ids=["well", "failed"]
+)
+def test_a_log_that_is_followed_no_more_is_not_taken_for_a_run_that_finished(
+    source: Embedded, make_run: MakeRun, verdict: str, state: str
+) -> None:
+    ending = Ending(kind="unknown", exit_code=None, detail="The watching was stopped.")
+    folder = make_run("tailed", state="finished", ended_at=NOW - 60, ending=ending)
+    folder.write_json("diagnosis.json", Diagnosis(verdict, progress=Progress(1, 50, 500, 1.4)))
+    assert [(row.state, row.step, row.cause) for row in source.rows()] == [
+        (state, 50, "unknown-failure" if state == "failed" else "")
+    ]
+
+
 def test_its_page_has_charts_from_the_log_copies(source: Embedded, make_run: MakeRun) -> None:
     make_run(
         "done", state="finished", ended_at=NOW - 60, lines={0: [f"step {n} loss 1.5" for n in range(1, 9)]}

@@ -18,9 +18,11 @@ from stallwatch_dashboard.overview import (
     newest,
     recent_and_baseline,
     state_of,
+    told_by_log,
 )
 from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_exporter.runs.runfolder import AgentInfo
+from stallwatch_rules.records import Progress
 
 NOW = 1_795_000_000.0
 
@@ -59,6 +61,29 @@ def test_a_run_that_was_stopped_by_hand_did_not_fail() -> None:
     assert state(info(state="failed", ended_at=NOW, ending=ending)) == "interrupted"
     numbers = Numbers(step=5.0, ended_at=NOW, ending="interrupted")
     assert make_row("far", None, numbers, [], alive=True, seen=NOW, now=NOW).state == "interrupted"
+
+
+def test_a_run_that_nobody_watches_any_more_neither_finished_nor_failed() -> None:
+    ending = Ending(kind="unknown", exit_code=None, detail="The watching was stopped.")
+    assert state(info(state="finished", ended_at=NOW, ending=ending)) == "unwatched"
+    numbers = Numbers(step=5.0, ended_at=NOW, ending="unknown")
+    assert make_row("far", None, numbers, [], alive=True, seen=NOW, now=NOW).state == "unwatched"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "finished", "expected"),
+    [
+        ("healthy", False, "unwatched"),
+        ("healthy", True, "finished"),
+        ("failed", False, "failed"),
+        ("unknown-failure", True, "failed"),
+        ("", False, "unwatched"),
+    ],
+)
+def test_of_what_is_watched_no_more_its_log_tells_the_end(
+    verdict: str, finished: bool, expected: str
+) -> None:
+    assert told_by_log(verdict, Progress(1, 50, 500, 1.4, finished=finished)) == expected
 
 
 def test_an_open_stall_is_a_stall_also_where_only_the_incident_tells(
@@ -116,6 +141,9 @@ def test_a_row_takes_the_total_from_the_incident_where_numbers_do_not_tell(
         (882.0, {"stepping_seconds": 900.0}, "training"),  # as long as a log's line from the one before
         (882.0, {"step_seconds": 60.0}, "training"),
         (882.0, {"step": None, "step_seconds": None}, "starting"),
+        (882.0, {"step_seconds": None}, "waiting"),  # what was written before anybody looked
+        (95.0, {"step_seconds": None}, "waiting"),
+        (40.0, {"step_seconds": None}, "training"),
     ],
 )
 def test_a_silence_that_no_rhythm_is_known_for_is_no_training(
@@ -131,7 +159,7 @@ def test_a_silence_that_no_rhythm_is_known_for_is_no_training(
     numbers = Numbers(progressed_at=NOW - silent, alarm_at=NOW - silent + 1800, **few)
     row = make_row("r", info(), numbers, [], alive=True, seen=NOW, now=NOW)
     assert row.state == state
-    assert (row.seconds_left() is not None) == (state == "training")
+    assert (row.seconds_left() is not None) == (state == "training" and row.step_seconds is not None)
 
 
 def test_how_it_ended_and_how_long_it_took() -> None:

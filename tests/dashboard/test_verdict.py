@@ -255,12 +255,13 @@ def test_silence_of_the_agent_comes_before_all_it_said(make_incident: Callable[.
     [
         ("finished", "good", "Finished at step 57 / 900"),
         ("failed", "critical", "Failed at step 57 / 900"),
+        ("unwatched", "quiet", "No longer watched: step 57 / 900 was the last seen"),
         ("starting", "quiet", "Starting: no step yet"),
         ("degraded", "warning", "Slower than it was"),
     ],
 )
 def test_other_states(state: str, level: str, headline: str) -> None:
-    ended = NOW if state in ("finished", "failed") else None
+    ended = NOW if state in ("finished", "failed", "unwatched") else None
     found = told(row(state, ended_at=ended))
     assert (found.level, found.headline) == (level, headline)
 

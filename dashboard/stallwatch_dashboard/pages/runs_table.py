@@ -29,6 +29,7 @@ ICONS = {
     "failed": "✖",
     "interrupted": "⊘",
     "finished": "✔",
+    "unwatched": "◇",
     "stale": "?",
 }
 #: Orders that are offered, by their names in the address. A click on the head of a column gives the others.

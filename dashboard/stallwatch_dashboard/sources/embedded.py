@@ -21,6 +21,7 @@ from stallwatch_dashboard.overview import (
     make_row,
     numbers_from_frames,
     numbers_from_progress,
+    told_by_log,
     with_the_end,
 )
 from stallwatch_dashboard.settings import DashboardSettings, from_environment
@@ -181,6 +182,8 @@ class Embedded:
         if ended:  # log copies, too, tell fewer steps than the probe
             numbers = with_the_end(numbers, said.progress)
         row = make_row(run, info, numbers, incidents, alive=alive, seen=heard, now=self.clock())
+        if row.state == "unwatched":
+            row = replace(row, state=told_by_log(said.verdict, said.progress))
         return replace(row, cause=said.cause) if row.state == "failed" else row
 
     def _open_by_run(self) -> dict[str, list[Incident]]:
