@@ -222,14 +222,27 @@ _WORDS: dict[str, tuple[str, str]] = {
     ),
     "upload_next": (
         "Drop the logs of a run that died: the verdict, its cause and what to change come up here."
-        " They are read in this process and not kept; a report is, if you ask for it.",
-        "把已退出任务的日志拖进来：这里会给出结论、原因和处理办法。日志只在本进程内读取，不会保存；报告可以按需保存。",
+        " They are read on the dashboard's machine and not kept; a report is, if you ask for it.",
+        "把已退出任务的日志拖进来：这里会给出结论、原因和处理办法。日志只在看板所在的机器上读取，不会保存；报告可以按需保存。",
     ),
     "upload_or": ("The same in a terminal:", "在终端里同样可以："),
     "reading": ("Reading {0} of {1}", "正在读取 {0} / {1}"),
     "read_all": ("Read {0} lines of {1} files in {2}", "已读 {1} 个文件共 {0} 行，用时 {2}"),
     "not_read": ("Could not be read", "无法读取"),
     "in_context": ("Where it was printed", "出现的位置"),
+    "compare_healthy": ("Compare with a healthy run", "与一次正常运行对比"),
+    "healthy_logs": (
+        "Logs of a run that went well: lines that it does not have are told as new",
+        "一次正常运行的日志：其中没有的行会列为新出现",
+    ),
+    "not_healthy": (
+        "The run to compare with is not healthy itself ({0}); its lines count as known all the same.",
+        "用来对比的运行本身并不正常（{0}）；其中的行仍视为已知。",
+    ),
+    "nothing_new": (
+        "Compared with the healthy run: no new line that says that something is wrong.",
+        "与正常运行相比：没有新出现的异常行。",
+    ),
     "findings": ("Findings", "全部发现"),
     "unknown": ("Exceptions that no rule knows", "没有规则认识的异常"),
     "progress": ("Progress", "进度"),
@@ -252,7 +265,7 @@ _WORDS: dict[str, tuple[str, str]] = {
     "verdict_failed": ("Failed", "失败"),
     "verdict_stalled": ("Stalled", "停滞"),
     "verdict_degraded": ("Degraded", "变慢"),
-    "verdict_healthy": ("Nothing wrong is known of", "未发现问题"),
+    "verdict_healthy": ("Nothing wrong found", "未发现问题"),
     "verdict_unknown-failure": ("Failed of something no rule knows", "因未知原因失败"),
     "verdict_no-training-log": ("No training output in this", "其中没有训练输出"),
     "role_cause": ("cause", "原因"),

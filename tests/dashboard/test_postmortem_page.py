@@ -16,6 +16,14 @@ from streamlit.testing.v1 import AppTest
 pytestmark = pytest.mark.usefixtures("page_settings")
 
 
+TRACEBACK = [
+    "Traceback (most recent call last):",
+    '  File "train.py", line 3, in <module>',
+    "    f()",
+    "OddError: odd",
+]
+
+
 def upload(app: AppTest, *files: tuple[str, bytes]) -> AppTest:
     return app.get("file_uploader")[0].set_value([(name, data, "text/plain") for name, data in files]).run()
 
@@ -90,3 +98,37 @@ def test_a_report_is_kept_opened_by_its_link_and_deleted(root: Path) -> None:
     app.button(key=f"delete-{wanted}").click().run()
     assert not app.exception
     assert "deleted" in texts(page("postmortem", report=wanted), "info")
+
+
+def test_what_a_healthy_run_does_not_say_is_told_as_new() -> None:
+    steps = [f"step {number}/100 loss 0.5" for number in range(1, 31)]
+    known, new = "WARNING: the cache of shard 3 is cold", "WARNING: the belt of conveyor 7 slips"
+    failed = "\n".join([*steps, known, new, *TRACEBACK])
+    app = upload(page("postmortem"), ("failed.log", failed.encode()))
+    assert not app.exception
+    codes = [element.value for element in app.code]
+    assert known in codes and new in codes
+    healthy = "\n".join([*steps, known, *steps])
+    app.get("file_uploader")[1].set_value([("healthy.log", healthy.encode(), "text/plain")]).run()
+    assert not app.exception
+    codes = [element.value for element in app.code]
+    assert known not in codes and new in codes
+
+
+def test_a_run_to_compare_with_that_failed_itself_is_told_as_such() -> None:
+    failed = "\n".join([f"step {number}/100 loss 0.5" for number in range(1, 31)] + TRACEBACK).encode()
+    app = upload(page("postmortem"), ("failed.log", failed))
+    app.get("file_uploader")[1].set_value([("other.log", failed, "text/plain")]).run()
+    assert not app.exception
+    assert "not healthy itself" in texts(app, "info") and "no new line" in texts(app, "caption")
+
+
+def test_ranks_that_ended_otherwise_are_told_apart() -> None:
+    steps = [f"step {number}/100 loss 0.5" for number in range(1, 21)]
+    ends = {0: "RuntimeError: CUDA error: device-side assert triggered", 1: "OddError: odd"}
+    logs = [
+        (f"rank{rank}.log", "\n".join([*steps, *TRACEBACK[:-1], end]).encode()) for rank, end in ends.items()
+    ]
+    app = upload(page("postmortem"), *logs)
+    assert not app.exception
+    assert "rank 0: " in texts(app, "text") and "rank 1: OddError" in texts(app, "text")

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
-import pandas as pd
 import streamlit as st
 
-from stallwatch_dashboard import formats, theme, verdict
-from stallwatch_dashboard.charts import series
-from stallwatch_dashboard.pages.board import draw_board
-from stallwatch_dashboard.pages.common import catalogue, head, language, look, say, zone
-from stallwatch_dashboard.pages.headline import draw_verdict
+from stallwatch_dashboard import formats, theme
+from stallwatch_dashboard.pages.common import head, language, say, zone
+from stallwatch_dashboard.pages.report import draw_problems, draw_report
 from stallwatch_dashboard.pages.signin import may_operate, offer_uploads
 from stallwatch_dashboard.reports import Kept, Reports
-from stallwatch_dashboard.safetext import cell, markdown, verbatim
+from stallwatch_dashboard.safetext import markdown
 from stallwatch_dashboard.sources.embedded import shared
+from stallwatch_dashboard.uploads.reader import Answer
 from stallwatch_dashboard.uploads.reading import ReadingFailed, read_uploads, too_much
-from stallwatch_exporter.files.inputs import InputProblem
-from stallwatch_rules.records import Diagnosis, Place
-from stallwatch_rules.report import to_json, to_markdown
-from stallwatch_rules.report.html import to_html
-from stallwatch_rules.report.phrases import environment_line, progress_line, stats_line
-from stallwatch_rules.text.digest import fold_ranks
+from stallwatch_rules.records import Diagnosis
 
 _SHOWN_REPORTS = 20
 
 
-def _diagnose(files: list[Any]) -> tuple[Diagnosis, list[InputProblem], str]:
+def _diagnose(files: Sequence[Any], healthy: Sequence[Any]) -> Answer:
     told = formats.byte_size(sum(file.size for file in files))
     bar = st.progress(0.0, say("reading", formats.byte_size(0), told))
     drawn = 0.0
@@ -41,116 +35,32 @@ def _diagnose(files: list[Any]) -> tuple[Diagnosis, list[InputProblem], str]:
             bar.progress(part, say("reading", formats.byte_size(done), formats.byte_size(whole)))
 
     try:
-        answer = read_uploads(
+        return read_uploads(
             [(file.name, file) for file in files],
             shared().settings,
             language(),
             progress,
             lambda: bar.progress(0.0, say("upload_waits")),
+            healthy=[(file.name, file) for file in healthy],
         )
     finally:
         bar.empty()
-    return answer.found, answer.problems, answer.context
 
 
-def _findings(found: Diagnosis) -> None:
-    st.dataframe(
-        pd.DataFrame(
-            {
-                say("rule"): [f.rule for f in found.findings],
-                say("role"): [say(f"role_{f.role}") for f in found.findings],
-                say("harm"): [say(f"harm_{f.harm}") for f in found.findings],
-                say("count"): [f.count for f in found.findings],
-                say("ranks"): [fold_ranks(f.ranks) for f in found.findings],
-                say("first"): [cell(_place(f.first)) for f in found.findings],
-                say("note"): [cell(f.note) for f in found.findings],
-            }
-        ),
-        hide_index=True,
-    )
+def _healthy_run() -> list[Any]:
+    """The logs of a run that went well, to compare with."""
+    with st.expander(say("compare_healthy"), icon=":material/compare_arrows:"):
+        return st.file_uploader(say("healthy_logs"), accept_multiple_files=True, key="healthy") or []
 
 
-def _place(place: Place) -> str:
-    return f"{place.file}:{place.line}"
-
-
-def _unknown(found: Diagnosis) -> None:
-    for one in found.unknown:
-        facts = [_place(one.first)]
-        if one.ranks:
-            facts.append(f"{say('ranks')} {fold_ranks(one.ranks)}")
-        if one.count > 1:
-            facts.append(f"× {one.count}")
-        st.caption(markdown(" · ".join(facts)))
-        st.code(
-            verbatim("\n".join([*one.frames, f"{one.exception}: {one.message}"])),
-            language=None,
-            wrap_lines=True,
-        )
-
-
-def _facts(found: Diagnosis, problems: list[InputProblem]) -> None:
-    left, right = st.columns(2, gap="medium")
-    with left:
-        st.markdown(f"#### {say('progress')}")
-        st.text(verbatim(progress_line(found, language())) or formats.NOTHING)
-    with right:
-        st.markdown(f"#### {say('environment')}")
-        st.text(verbatim(environment_line(found)) or formats.NOTHING)
-    if notes := [note for note in found.notes if note not in map(str, problems)]:
-        st.markdown(f"#### {say('notes')}")
-        st.text(verbatim("\n".join(notes)))
-    st.caption(markdown(stats_line(found, language())))
-
-
-def _problems(problems: list[InputProblem]) -> None:
-    if problems:
-        lines = [f"- {markdown(str(problem))}" for problem in problems]
-        st.warning("\n".join([f"**{say('not_read')}**", *lines]), icon=":material/warning:")
-
-
-def _report(found: Diagnosis, problems: list[InputProblem], lines: str) -> None:
-    pages = catalogue(shared().settings.rules).pages
-    draw_verdict(verdict.of_diagnosis(found, pages, language=language(), say=say))
-    _problems(problems)
-    if lines:
-        st.markdown(f"#### {say('in_context')}")
-        st.code(verbatim(lines), language=None)
-    if drawn := series.charts(found, look(), say):
-        st.markdown(f"#### {say('in_numbers')}")
-        draw_board(drawn, key="board-report", say=say)
-    if found.unknown:
-        st.markdown(f"#### {say('unknown')}")
-        _unknown(found)
-    if found.findings:
-        st.markdown(f"#### {say('findings')}")
-        _findings(found)
-    _facts(found, problems)
-    with st.container(horizontal=True):
-        st.download_button(
-            say("download_html"),
-            to_html(found, language(), context=lines),
-            "stallwatch-report.html",
-            "text/html",
-            on_click="ignore",
-            icon=":material/download:",
-        )
-        st.download_button(
-            say("download_markdown"),
-            to_markdown(found, language()),
-            "stallwatch-report.md",
-            "text/markdown",
-            on_click="ignore",
-            icon=":material/download:",
-        )
-        st.download_button(
-            say("download_json"),
-            to_json(found),
-            "stallwatch-report.json",
-            "application/json",
-            on_click="ignore",
-            icon=":material/download:",
-        )
+def _compared(answer: Answer) -> None:
+    """What the report does not tell: that nothing is new, or that the other run is not healthy either."""
+    if not answer.healthy:
+        return
+    if answer.healthy not in ("healthy", "degraded"):
+        st.info(say("not_healthy", say(f"verdict_{answer.healthy}")), icon=":material/info:")
+    if not answer.found.new_lines:
+        st.caption(say("nothing_new"))
 
 
 def _kept(reports: Reports) -> None:
@@ -197,7 +107,7 @@ def _opened(kept: Kept) -> None:
             st.rerun()
         names = ", ".join(kept.names)
         st.caption(markdown(say("kept_at", formats.clock(kept.at, zone()), names)))
-    _report(kept.diagnosis, [], kept.context)
+    draw_report(kept.diagnosis, [], kept.context)
 
 
 head(say("postmortem"))
@@ -227,18 +137,22 @@ if not _files:
     st.session_state.pop("report", None)
     _kept(_reports)
 else:
-    if _excess := too_much([(file.name, file.size) for file in _files], shared().settings.max_uploads_mb):
-        _problems([_excess])
+    _healthy = _healthy_run()
+    if _excess := too_much(
+        [(file.name, file.size) for file in (*_files, *_healthy)], shared().settings.max_uploads_mb
+    ):
+        draw_problems([_excess])
         st.stop()
     # Reruns for other reasons (a click on a table, the language of a heading) must not read the files again.
-    _asked = (language(), *((file.file_id, file.size) for file in _files))
+    _asked = (language(), len(_files), *((file.file_id, file.size) for file in (*_files, *_healthy)))
     if st.session_state.get("report", (None,))[0] != _asked:
         try:
-            st.session_state["report"] = (_asked, _diagnose(_files))
+            st.session_state["report"] = (_asked, _diagnose(_files, _healthy))
         except (ReadingFailed, OSError) as _error:
             st.session_state.pop("report", None)
             st.error(markdown(say("upload_failed", _error)), icon=":material/error:")
             st.stop()
-    _found, _unread, _lines = st.session_state["report"][1]
-    _keep(_reports, _found, [file.name for file in _files], _lines)
-    _report(_found, _unread, _lines)
+    _answer = st.session_state["report"][1]
+    _keep(_reports, _answer.found, [file.name for file in _files], _answer.context)
+    _compared(_answer)
+    draw_report(_answer.found, _answer.problems, _answer.context)

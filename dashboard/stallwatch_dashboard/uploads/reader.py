@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from stallwatch_dashboard import context
 from stallwatch_exporter.files.allfiles import Parallel
+from stallwatch_exporter.files.baseline import read_baseline
 from stallwatch_exporter.files.inputs import InputProblem, Limits
 from stallwatch_exporter.files.postmortem import diagnose_paths
 from stallwatch_exporter.settings import cache_home
@@ -36,6 +37,7 @@ class Task:
     limits: Limits
     workers: int
     answer: str  #: path of the file to write
+    healthy: list[str] = field(default_factory=list)  #: paths of a run to compare with
 
 
 class Answer(msgspec.Struct):
@@ -44,6 +46,7 @@ class Answer(msgspec.Struct):
     found: Diagnosis
     problems: list[InputProblem]
     context: str = ""  #: the lines around the evidence
+    healthy: str = ""  #: the verdict on the run that it was compared with
 
 
 def main() -> None:
@@ -55,20 +58,30 @@ def main() -> None:
 
 
 def _read(task: Task) -> Answer:
+    catalogue = load_catalogue([Path(folder) for folder in task.rules], cache=cache_home())
+    parallel = Parallel(workers=task.workers)
+    known = None
+    if task.healthy:
+        known = read_baseline(task.healthy, catalogue=catalogue, limits=task.limits, parallel=parallel)
     found, problems = diagnose_paths(
         task.names,
-        catalogue=load_catalogue([Path(folder) for folder in task.rules], cache=cache_home()),
+        catalogue=catalogue,
         language=task.language,
         progress=lambda read, of: _tell([read, of]),
         limits=task.limits,
-        parallel=Parallel(workers=task.workers),
+        baseline=known.baseline if known is not None and known.baseline.exemplars else None,
+        parallel=parallel,
     )
+    answer = Answer(found, problems)
+    if known is not None:
+        answer.problems = [*problems, *known.problems]
+        answer.healthy = known.verdict
     if found.primary is None:
-        return Answer(found, problems)
+        return answer
     with ExitStack() as opened:
         streams = [(name, opened.enter_context(Path(name).open("rb"))) for name in task.names]
-        lines = context.around(streams, found.primary.file, found.primary.line, limits=task.limits)
-        return Answer(found, problems, lines)
+        answer.context = context.around(streams, found.primary.file, found.primary.line, limits=task.limits)
+    return answer
 
 
 def _tell(what: object) -> None:

@@ -40,8 +40,12 @@ def read_uploads(
     language: str,
     progress: Callable[[int, int], None],
     waiting: Callable[[], object] = lambda: None,
+    *,
+    healthy: Sequence[tuple[str, BinaryIO]] = (),
 ) -> Answer:
-    """Diagnose the files. ``waiting`` is told when others must be read first.
+    """Diagnose the files, against those of a `healthy` run where there are any.
+
+    ``waiting`` is told when others must be read first.
 
     Whatever ``progress`` raises, as when the reader of the page is gone, ends the process at once. Raises
     `ReadingFailed` where that process died, and ``OSError`` where the disk takes no files.
@@ -50,10 +54,16 @@ def read_uploads(
         waiting()
         _turns.acquire()
     try:
-        with spooled(files, settings.home) as (folder, names):
+        with spooled([*files, *healthy], settings.home) as (folder, names):
             answer = folder.with_name(folder.name + ".answer")
             task = Task(
-                names, list(settings.rules), language, limits_of(settings), default_workers(), str(answer)
+                names[: len(files)],
+                list(settings.rules),
+                language,
+                limits_of(settings),
+                default_workers(),
+                str(answer),
+                names[len(files) :],
             )
             try:
                 _run(task, folder, progress)

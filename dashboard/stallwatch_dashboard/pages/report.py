@@ -1,0 +1,136 @@
+"""A diagnosis as the Post-mortem page tells it: the verdict, then everything else that was found."""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from stallwatch_dashboard import formats, verdict
+from stallwatch_dashboard.charts import series
+from stallwatch_dashboard.pages.board import draw_board
+from stallwatch_dashboard.pages.common import catalogue, language, look, say
+from stallwatch_dashboard.pages.headline import draw_verdict
+from stallwatch_dashboard.safetext import cell, markdown, verbatim
+from stallwatch_dashboard.sources.embedded import shared
+from stallwatch_exporter.files.inputs import InputProblem
+from stallwatch_rules.records import Diagnosis, Place
+from stallwatch_rules.report import to_json, to_markdown
+from stallwatch_rules.report.html import to_html
+from stallwatch_rules.report.phrases import environment_line, new_line_where, progress_line, stats_line
+from stallwatch_rules.report.words import word
+from stallwatch_rules.text.digest import fold_ranks
+
+
+def _findings(found: Diagnosis) -> None:
+    st.dataframe(
+        pd.DataFrame(
+            {
+                say("rule"): [f.rule for f in found.findings],
+                say("role"): [say(f"role_{f.role}") for f in found.findings],
+                say("harm"): [say(f"harm_{f.harm}") for f in found.findings],
+                say("count"): [f.count for f in found.findings],
+                say("ranks"): [fold_ranks(f.ranks) for f in found.findings],
+                say("first"): [cell(_place(f.first)) for f in found.findings],
+                say("note"): [cell(f.note) for f in found.findings],
+            }
+        ),
+        hide_index=True,
+    )
+
+
+def _place(place: Place) -> str:
+    return f"{place.file}:{place.line}"
+
+
+def _unknown(found: Diagnosis) -> None:
+    for one in found.unknown:
+        facts = [_place(one.first)]
+        if one.ranks:
+            facts.append(f"{say('ranks')} {fold_ranks(one.ranks)}")
+        if one.count > 1:
+            facts.append(f"× {one.count}")
+        st.caption(markdown(" · ".join(facts)))
+        st.code(
+            verbatim("\n".join([*one.frames, f"{one.exception}: {one.message}"])),
+            language=None,
+            wrap_lines=True,
+        )
+
+
+def _new_lines(found: Diagnosis) -> None:
+    """Lines that the run, or the healthy one it was compared with, had not said before."""
+    st.markdown(f"#### {word('new-lines', language())}")
+    for one in found.new_lines:
+        st.caption(markdown(new_line_where(one, language())))
+        st.code(verbatim(one.exemplar), language=None, wrap_lines=True)
+
+
+def _facts(found: Diagnosis, problems: list[InputProblem]) -> None:
+    left, right = st.columns(2, gap="medium")
+    with left:
+        st.markdown(f"#### {say('progress')}")
+        st.text(verbatim(progress_line(found, language())) or formats.NOTHING)
+    with right:
+        st.markdown(f"#### {say('environment')}")
+        st.text(verbatim(environment_line(found)) or formats.NOTHING)
+    if notes := [note for note in found.notes if note not in map(str, problems)]:
+        st.markdown(f"#### {say('notes')}")
+        st.text(verbatim("\n".join(notes)))
+    st.caption(markdown(stats_line(found, language())))
+
+
+def draw_problems(problems: list[InputProblem]) -> None:
+    """What could not be read."""
+    if problems:
+        lines = [f"- {markdown(str(problem))}" for problem in problems]
+        st.warning("\n".join([f"**{say('not_read')}**", *lines]), icon=":material/warning:")
+
+
+def draw_report(found: Diagnosis, problems: list[InputProblem], lines: str) -> None:
+    """All of it, the verdict first; `lines` stand around the evidence."""
+    pages = catalogue(shared().settings.rules).pages
+    draw_verdict(verdict.of_diagnosis(found, pages, language=language(), say=say))
+    draw_problems(problems)
+    if lines:
+        st.markdown(f"#### {say('in_context')}")
+        st.code(verbatim(lines), language=None)
+    if found.digest:
+        st.markdown(f"#### {word('digest', language())}")
+        st.text(verbatim("\n".join(found.digest)))
+    if drawn := series.charts(found, look(), say):
+        st.markdown(f"#### {say('in_numbers')}")
+        draw_board(drawn, key="board-report", say=say)
+    if found.unknown:
+        st.markdown(f"#### {say('unknown')}")
+        _unknown(found)
+    if found.new_lines:
+        _new_lines(found)
+    if found.findings:
+        st.markdown(f"#### {say('findings')}")
+        _findings(found)
+    _facts(found, problems)
+    with st.container(horizontal=True):
+        st.download_button(
+            say("download_html"),
+            to_html(found, language(), context=lines),
+            "stallwatch-report.html",
+            "text/html",
+            on_click="ignore",
+            icon=":material/download:",
+        )
+        st.download_button(
+            say("download_markdown"),
+            to_markdown(found, language()),
+            "stallwatch-report.md",
+            "text/markdown",
+            on_click="ignore",
+            icon=":material/download:",
+        )
+        st.download_button(
+            say("download_json"),
+            to_json(found),
+            "stallwatch-report.json",
+            "application/json",
+            on_click="ignore",
+            icon=":material/download:",
+        )
