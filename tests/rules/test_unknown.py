@@ -208,6 +208,31 @@ KeyboardInterrupt
     assert [one.kind for one in read(text)] == ["ignored", "interrupt"]
 
 
+def test_what_a_destructor_raises_ends_nothing_even_where_its_header_is_cut_off() -> None:
+    text = """\
+Traceback (most recent call last):
+  File "/usr/lib/python3.8/site-packages/torch/utils/data/dataloader.py", line 1466, in __del__
+    self._shutdown_workers()
+  File "/usr/lib/python3.8/multiprocessing/process.py", line 160, in is_alive
+    assert self._parent_pid == os.getpid(), 'can only test a child process'
+AssertionError: can only test a child process
+"""
+    assert [one.kind for one in read(text)] == ["ignored"]
+    assert [one.kind for one in read(text.replace("__del__", "fetch"))] == ["failure"]
+
+
+def test_a_feeding_thread_of_tensorflow_ends_with_its_session() -> None:
+    text = """\
+Exception in thread Thread-4:
+Traceback (most recent call last):
+  File "/home/ada/train.py", line 76, in load_and_enqueue
+    sess.run(enqueue_op, feed_dict=food)
+tensorflow.python.framework.errors_impl.CancelledError: Enqueue operation was cancelled
+"""
+    assert [one.kind for one in read(text)] == ["ignored"]
+    assert [one.kind for one in read(text.replace("Exception in thread Thread-4:\n", ""))] == ["failure"]
+
+
 def test_a_logger_may_only_warn_of_a_traceback() -> None:
     lead = "(EngineCore pid=7) {} 06-25 16:32:09 [import_utils.py:408] "
     warned = "".join(lead.format("WARNING") + one + "\n" for one in PLAIN.splitlines())

@@ -16,6 +16,7 @@ _LAUNCHER_FRAMES = re.compile(
     r"torch/distributed/(?:run|launch|launcher/)|accelerate/commands/|deepspeed/launcher/|bin/(?:torchrun|deepspeed|accelerate)$"
 )
 _SNIPPET = re.compile(r"^<(?:string|stdin|frozen [^>]*)>$")
+_QUEUE_CLOSED = "Enqueue operation was cancelled"
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,10 @@ def kind_of(raised: Raised) -> Kind:
     last = raised.exception.rpartition(".")[2]
     if last in ("KeyboardInterrupt", "SystemExit", "GeneratorExit"):
         return "interrupt"
+    if raised.frames and raised.frames[0].name == "__del__":
+        return "ignored"  # Python never lets one out of there, whatever was cut off above it
+    if raised.thread and last == "CancelledError" and raised.message.startswith(_QUEUE_CLOSED):
+        return "ignored"  # TensorFlow's feeding thread, when the session that it fed has ended
     if last in _LAUNCHER_NAMES:
         return "wrapper"
     launched = any(_LAUNCHER_FRAMES.search(frame.path.replace("\\", "/")) for frame in raised.frames)

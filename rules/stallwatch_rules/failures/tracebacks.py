@@ -252,8 +252,8 @@ class TracebackReader:
             if not raised.root and not begun.quoted:
                 raised.root = f"{begun.chain.exception}: {begun.chain.message}".rstrip(": ")
             raised.rules |= begun.chain.rules
-        raised.kind = "ignored" if begun.aside else kind_of(raised)
         raised.thread, raised.group, raised.warned = begun.thread, begun.group, begun.warned
+        raised.kind = "ignored" if begun.aside else kind_of(raised)
         self._open, self._raised, self._after, self._chained = None, raised, 0, False
         self._more = 0
 

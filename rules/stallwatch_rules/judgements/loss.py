@@ -31,6 +31,7 @@ GRADIENT = 5.0  #: a gradient norm this many times the usual confirms a jump tha
 BASELINE = 50  #: points before a jump that it is compared with
 ZEROS = 3  #: printed zeros that are no chance
 ZEROS_LATER = 10  #: the same where the gradients were not zero at first
+ZEROS_NEVER = 5  #: losses of zero from the first on, each with a gradient of zero
 ZEROS_AFTER_OVERFLOW = 50  #: skipped steps print zeros, too
 UNLOGGED = 20  #: a loss is missing when this many times its usual distance passed without one
 
@@ -188,7 +189,8 @@ def judge_frozen(
     enough = _enough_equal(last.loss or 0.0, known[-same:]) * (20 if bar else 1)
     if last.loss == 0:
         healthy = not zero_is_odd or any(point.grad_norm for point in known[-same:])
-        enough = len(known) + 1 if healthy else ZEROS_LATER
+        never = same == len(known) and all(point.grad_norm == 0 for point in known)
+        enough = len(known) + 1 if healthy else ZEROS_NEVER if never else ZEROS_LATER
     if last.loss is not None and math.isfinite(last.loss) and same >= enough:
         note = say("loss-same", facts.language, loss=f"{last.loss:g}", count=same)
         return Judgement("degrading", note)
