@@ -217,8 +217,8 @@ _WORDS: dict[str, tuple[str, str]] = {
     "targets_failing": ("Endpoints that do not answer", "无响应的端点"),
     # post-mortem page
     "upload": (
-        "Logs of one run: files of all ranks, or archives (.gz .xz .zst .zip .tar.*)",
-        "一次运行的日志：各 rank 的文件或压缩包（.gz .xz .zst .zip .tar.*）",
+        "Logs of one run: the files of all ranks, their folder, or archives (.gz .xz .zst .zip .tar.*)",
+        "一次运行的日志：各 rank 的文件、所在文件夹或压缩包（.gz .xz .zst .zip .tar.*）",
     ),
     "upload_next": (
         "Drop the logs of a run that died: the verdict, its cause and what to change come up here."

@@ -11,7 +11,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "failed": ("failed", "失败"),
     "interrupted": ("interrupted", "已中断"),
     "finished": ("finished", "已完成"),
-    "unwatched": ("unwatched", "已停止监视"),
+    "unwatched": ("not watched", "已停止监视"),
     "stale": ("stale", "失联"),
     "all_well": ("Training: step {0} was {1} ago", "训练中：第 {0} 步完成于 {1} 前"),
     "is_waiting": ("Waiting: no step for {0} after step {1}", "等待中：第 {1} 步之后已有 {0} 没有新的一步"),

@@ -13,6 +13,10 @@ pytest.importorskip("streamlit.testing.v1")
 from drivenpages import HOSTILE, page, texts
 from streamlit.testing.v1 import AppTest
 
+from stallwatch_dashboard.reports import Reports
+from stallwatch_dashboard.settings import DashboardSettings
+from stallwatch_rules.records import Diagnosis
+
 pytestmark = pytest.mark.usefixtures("page_settings")
 
 
@@ -132,3 +136,15 @@ def test_ranks_that_ended_otherwise_are_told_apart() -> None:
     app = upload(page("postmortem"), *logs)
     assert not app.exception
     assert "rank 0: " in texts(app, "text") and "rank 1: OddError" in texts(app, "text")
+
+
+def test_of_many_kept_reports_the_older_ones_are_a_click_away(page_settings: DashboardSettings) -> None:
+    reports = Reports(page_settings.home)
+    for _ in range(22):
+        reports.keep(Diagnosis("healthy"), ["a.log"], "en")
+    app = page("postmortem")
+    opened = [button.key for button in app.button if (button.key or "").startswith("open-")]
+    assert len(opened) == 20
+    app.toggle(key="more_reports").set_value(True).run()
+    assert not app.exception
+    assert len([button for button in app.button if (button.key or "").startswith("open-")]) == 22

@@ -20,6 +20,27 @@ def per_rank(chart: Drawing, frame: pd.DataFrame, look: Look, say: Say, hover: s
     for index, (title, rows) in enumerate(groups):
         only = name if len(groups) == 1 else title
         line(chart, rows, look, only, look.cycle[index % len(look.cycle)], hover)
+    if len(ranks) < (every := frame["rank"].nunique()):
+        remark(chart, look, say("few_of_ranks", len(ranks), every), top=False)
+
+
+def remark(chart: Drawing, look: Look, text: str, *, top: bool = True) -> None:
+    """A few words in the chart's right corner, of what the picture does not show."""
+    edge = "top" if top else "bottom"
+    chart.layout["annotations"] = [
+        *chart.layout["annotations"],
+        {
+            "xref": "paper",
+            "yref": "paper",
+            "x": 1,
+            "y": 1 if top else 0,
+            "xanchor": "right",
+            "yanchor": edge,
+            "text": text,
+            "showarrow": False,
+            "font": {"size": 12, "color": look.grey},
+        },
+    ]
 
 
 def line(

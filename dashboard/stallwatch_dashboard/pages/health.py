@@ -37,6 +37,7 @@ def _sources() -> None:
                 }
             ),
             hide_index=True,
+            column_config={say("error"): st.column_config.TextColumn(width="large")},
         )
     lost = health.losses(source.store, source.run_names())
     st.markdown(f"#### {say('lost_records')}")

@@ -69,7 +69,9 @@ def _kept(reports: Reports) -> None:
     if not found:
         return
     st.markdown(f"#### {say('kept_reports')}")
-    for kept in found[:_SHOWN_REPORTS]:
+    if len(found) > _SHOWN_REPORTS and not st.toggle(say("more_reports", len(found)), key="more_reports"):
+        found = found[:_SHOWN_REPORTS]
+    for kept in found:
         primary = kept.diagnosis.primary
         title = primary.title if primary is not None else say(f"verdict_{kept.diagnosis.verdict}")
         when = formats.clock(kept.at, zone())
