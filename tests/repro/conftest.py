@@ -7,16 +7,25 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from launching import Probed, Watched, probed
+from launching import Probed, Watched, forks, probed
 
 from stallwatch_rules.pages.catalogue import Catalogue
+
+
+@pytest.fixture(scope="package", autouse=True)
+def forks_end() -> Iterator[None]:
+    """What the launches of these tests are forked from is there until the last of them is done."""
+    yield
+    if forks.cache_info().currsize:
+        forks().close()
+        forks.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import importlib
 import os
 import runpy
@@ -21,6 +22,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -59,7 +61,7 @@ def become_rank(rank: int, ranks: int, logs: Path | None, told_port: int) -> Non
         runpy.run_path(str(bootstrap), run_name="sitecustomize")
 
 
-def launch(ranks: int, logs: Path | None) -> int:
+def launch(ranks: int, logs: Path | None, abandoned: Callable[[], bool]) -> int:
     """In a rank, return; in the launcher, end with the ranks."""
     assert threading.active_count() == 1, "a fork has no threads"
     pipes = [os.pipe() for _ in range(ranks)]
@@ -78,10 +80,10 @@ def launch(ranks: int, logs: Path | None) -> int:
         children[pid] = rank
     for read, _ in pipes:
         os.close(read)
-    sys.exit(watch(children, [write for _, write in pipes]))
+    sys.exit(watch(children, [write for _, write in pipes], abandoned))
 
 
-def watch(children: dict[int, int], tell_port: list[int]) -> int:
+def watch(children: dict[int, int], tell_port: list[int], abandoned: Callable[[], bool]) -> int:
     """Be the launcher of these ranks until all have ended: 0 where all ended well, else 1."""
     from torch.distributed import TCPStore
 
@@ -105,6 +107,9 @@ def watch(children: dict[int, int], tell_port: list[int]) -> int:
                 code, kill_at = 1, time.monotonic() + GRACE
                 end()
             continue
+        if code == 0 and abandoned():
+            code, kill_at = 1, time.monotonic() + GRACE
+            end()
         if time.monotonic() > kill_at:
             for each in children:
                 os.kill(each, signal.SIGKILL)
@@ -112,18 +117,28 @@ def watch(children: dict[int, int], tell_port: list[int]) -> int:
     return code
 
 
-def main() -> tuple[str, list[str]]:
-    """What the ranks run."""
+def import_all() -> None:
+    """What the ranks need. The second is imported by the first step of an optimizer."""
+    for module in ("tiny", "torch._dynamo"):
+        importlib.import_module(module)
+    # Asked for the first time, it starts a compiler for each operator (DeepSpeed 0.19, deepspeed/ops).
+    importlib.import_module("deepspeed.ops").__compatible_ops__  # noqa: B018
+    gc.collect()
+    gc.freeze()  # ranks need not look through a million objects that were there before them
+
+
+def main(
+    arguments: list[str] | None = None, abandoned: Callable[[], bool] = lambda: False
+) -> tuple[str, list[str]]:
+    """In ranks, what they run; the launcher ends in here, also once it is `abandoned`."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--log-dir", type=Path)
     parser.add_argument("program")
     parser.add_argument("options", nargs=argparse.REMAINDER)
-    chosen = parser.parse_args()
-    # The second is imported by the first step of an optimizer.
-    for module in ("tiny", "torch._dynamo"):
-        importlib.import_module(module)
-    launch(chosen.ranks, chosen.log_dir)
+    chosen = parser.parse_args(arguments)
+    import_all()
+    launch(chosen.ranks, chosen.log_dir, abandoned)
     return chosen.program, [chosen.program, *chosen.options]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forkserver import Forks
 from record import environment
 
 from stallwatch_exporter.incident import Incident
@@ -30,11 +32,22 @@ def torchrun(*options: str, ranks: int = 2) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), *options]
 
 
-def forked(*options: str, ranks: int = 2, logs: Path | None = None) -> list[str]:
-    """The same with ranks that import nothing anew (see forked.py), for what is asked of the ranks alone."""
+@functools.cache
+def forks() -> Forks:
+    """The one server for all tests; the folder's conftest ends it."""
+    return Forks(environment(None))
+
+
+def forked(*options: str, ranks: int = 2, logs: Path | None = None, own_family: bool = False) -> list[str]:
+    """The same with ranks that import nothing anew (see forked.py), for what is asked of the ranks alone.
+
+    With `own_family` they descend from the launch, for what is found of them by that.
+    """
     away = () if logs is None else ("--log-dir", str(logs))
-    program = [sys.executable, str(HERE / "forked.py"), "--ranks", str(ranks), *away, *options]
-    return ["env", "STALLWATCH_PROBE=0", *program]
+    options = ("--ranks", str(ranks), *away, *options)
+    if own_family:
+        return ["env", "STALLWATCH_PROBE=0", sys.executable, str(HERE / "forked.py"), *options]
+    return forks().command(*options)
 
 
 def launch(command: list[str], env: dict[str, str], seconds: float = 160) -> tuple[int, str]:
@@ -103,11 +116,17 @@ class Watched:
         home.mkdir()
 
     def run(
-        self, program: str, *options: str, ranks: int = 1, hidden: bool = False, **settings: float
+        self,
+        program: str,
+        *options: str,
+        ranks: int = 1,
+        hidden: bool = False,
+        own_family: bool = False,
+        **settings: float,
     ) -> int:
         """Run a program; with `hidden` its ranks print into files that the agent does not read."""
         logs = self.logs if hidden else None
-        command = forked(str(HERE / program), *options, ranks=ranks, logs=logs)
+        command = forked(str(HERE / program), *options, ranks=ranks, logs=logs, own_family=own_family)
         told = ExporterSettings(home=self.home, port=0, linger_seconds=0.0, **settings)  # type: ignore[arg-type]
         with pytest.MonkeyPatch.context() as patch:
             for name, value in environment(None).items():

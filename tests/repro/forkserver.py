@@ -1,0 +1,130 @@
+"""Start ranks as forked.py does, as forks of one process that many launches share.
+
+    python tests/repro/forkserver.py SOCKET                                       # the process that forks
+    python tests/repro/forkserver.py SOCKET [--ranks 2] [--log-dir DIR] PROGRAM [OPTION …]     # a launch
+
+Importing torch and DeepSpeed costs nine seconds of a processor, more than all else in most reproductions. The
+server does it once; a launch gives it its streams, folder and environment, passes signals on to the launcher
+that the server forks, and ends with its exit code. That launcher is no child of the launch: where the family
+of a command is the subject, forked.py itself or torchrun is used. A launch that is killed takes its ranks
+with it, and the server ends with whoever holds the other end of its stdin.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import FrameType
+
+STREAMS = (0, 1, 2)
+
+
+class Forks:
+    """The server, for the tests; started at once, of use as soon as it has imported all."""
+
+    def __init__(self, environ: dict[str, str]) -> None:
+        # Not a test's folder: the path of a socket has at most 107 characters (unix(7)).
+        self._folder = tempfile.TemporaryDirectory(prefix="forks-")
+        self._address = Path(self._folder.name, "socket")
+        # Of a socket that is bound already a launch may be queued, however long the imports take.
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(str(self._address))
+        listening.listen()
+        with listening:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(listening.fileno())],
+                env={**environ, "STALLWATCH_PROBE": "0", "PYTHONUNBUFFERED": "1"},
+                stdin=subprocess.PIPE,
+                pass_fds=[listening.fileno()],
+                start_new_session=True,
+            )
+
+    def command(self, *options: str) -> list[str]:
+        """A launch with these options of forked.py."""
+        return [sys.executable, "-S", __file__, str(self._address), *options]
+
+    def close(self) -> None:
+        """End it; launches go on."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._folder.cleanup()
+
+
+def ask(address: str, options: list[str]) -> int:
+    """Be a launch: what the launcher that is forked for it ended with."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.connect(address)
+        socket.send_fds(server, [b"\n"], STREAMS)
+        asked = {"options": options, "folder": str(Path.cwd()), "environ": dict(os.environ)}
+        server.sendall(json.dumps(asked).encode() + b"\n")
+        with server.makefile() as answers:
+            launcher = int(answers.readline())
+
+            def pass_on(number: int, _: FrameType | None) -> None:
+                os.kill(launcher, number)
+
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, pass_on)
+            return int(answers.readline() or 1)
+
+
+def serve(listening: socket.socket) -> tuple[str, list[str]]:
+    """Fork a launcher for each launch until stdin ends; returns in its ranks, with what they run."""
+    import forked
+
+    forked.import_all()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for launchers
+    while True:
+        ready, _, _ = select.select([sys.stdin, listening], [], [])
+        if sys.stdin in ready:
+            sys.exit()
+        launch, _ = listening.accept()
+        if os.fork() == 0:
+            listening.close()
+            return become_launcher(launch)
+        launch.close()
+
+
+def become_launcher(launch: socket.socket) -> tuple[str, list[str]]:
+    """In a fork: take the launch's place and end with its ranks; returns in those, with what they run."""
+    import forked
+
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _, streams, _, _ = socket.recv_fds(launch, 1, len(STREAMS))
+    for given, own in zip(streams, STREAMS, strict=True):
+        os.dup2(given, own)
+        os.close(given)
+    with launch.makefile() as told:
+        asked = json.loads(told.readline())
+    os.chdir(asked["folder"])
+    os.environ.clear()
+    os.environ |= asked["environ"]
+    sys.path[1:1] = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    launch.sendall(f"{os.getpid()}\n".encode())
+    code = 1
+    try:
+        chosen = forked.main(asked["options"], lambda: bool(select.select([launch], [], [], 0)[0]))
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 1
+        launch.sendall(f"{code}\n".encode())
+        raise
+    launch.close()
+    return chosen
+
+
+if __name__ == "__main__":
+    where, *chosen = sys.argv[1:]
+    if chosen:
+        sys.exit(ask(where, chosen))
+    program, sys.argv = serve(socket.socket(fileno=int(where)))
+    sys.path[0] = str(Path(program).resolve().parent)
+    runpy.run_path(program, run_name="__main__")
