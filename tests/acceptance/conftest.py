@@ -121,11 +121,11 @@ def play_of(item: pytest.Item) -> Play | None:
 
 
 class Beside:
-    """Plays that are almost only waiting, one after the other in a thread while other tests go on."""
+    """Plays that are almost only waiting, two at a time in threads while other tests go on."""
 
     def __init__(self, new_stack: Callable[[], AbstractContextManager[Any]], plays: Iterable[Play]) -> None:
         self._new_stack = new_stack
-        self._pool = ThreadPoolExecutor(1, "plays")
+        self._pool = ThreadPoolExecutor(2, "plays")
         self._begun: dict[Play, Future[Any]] = {}
         for play in dict.fromkeys(plays):
             self._begun[play] = self._pool.submit(self._played, play)

@@ -10,7 +10,8 @@ import pytest
 pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
 
-def test_a_killed_relay_loses_neither_what_it_kept_nor_what_came_meanwhile(stack: Any, script: Any) -> None:
+def play(stack: Any, script: Any) -> list[dict[str, Any]]:
+    """What the chat took: of one run while the relay lived, of another while it was dead."""
     stack.chat.refuse = 503
     stack.start("alertmanager", "relay", "prometheus")
     before, meanwhile = stack.train("before"), stack.train("meanwhile")
@@ -35,5 +36,11 @@ def test_a_killed_relay_loses_neither_what_it_kept_nor_what_came_meanwhile(stack
     script.between(0, 60 + 60, "told that was kept", lambda: stack.chat.about("before"))
     script.between(0, 60 + 90, "told that came meanwhile", lambda: stack.chat.about("meanwhile"))
     script.run(settle=3)
-    assert sorted(message["run"] for message in stack.chat.messages) == ["before", "meanwhile"]
-    assert {message["rule"] for message in stack.chat.messages} == {"cuda-oom"}
+    return list(stack.chat.messages)
+
+
+def test_a_killed_relay_loses_neither_what_it_kept_nor_what_came_meanwhile(
+    waited: list[dict[str, Any]],
+) -> None:
+    assert sorted(message["run"] for message in waited) == ["before", "meanwhile"]
+    assert {message["rule"] for message in waited} == {"cuda-oom"}
