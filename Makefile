@@ -16,6 +16,10 @@ LOGGERS   ?= tensorboardX==2.6.5 wandb==0.31.0 trackio==0.43.0 mlflow-skinny==3.
 DEBIAN_PACKAGES := prometheus prometheus-alertmanager chromium fonts-noto-cjk openssl postgresql
 DIRS := stallwatch exporter rules alerts dashboard tests bench
 
+# pip compiles with one processor, which takes longer than all else that it does here.
+PIP     := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+COMPILE := $(BIN)/python -m compileall -qq -j 0 $(abspath $(VENV))/lib || true
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo demo-live record lint format test test-pythons test-versions system-packages screenshots scoreboard bench-scan bench-stall bench-probe bench-dashboard bench-alerts clean
 
@@ -28,18 +32,21 @@ $(VENV)/.base: pyproject.toml
 	@echo "Installing Stallwatch with its dashboard into $(VENV) (a minute or two) …"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]'
+	@$(PIP) --editable '.[all]'
+	@$(COMPILE)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base
 	@echo "Installing the development tools into $(VENV) …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(PIP) --editable '.[dev]'
+	@$(COMPILE)
 	@touch $@
 
 $(VENV)/.repro: $(VENV)/.base
 	@echo "Installing $(TORCH), $(DEEPSPEED) and $(TRL) into $(VENV) (some minutes) …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(DEEPSPEED) accelerate transformers lightning $(TRL) peft datasets
+	@$(PIP) $(TORCH)
+	@$(PIP) $(DEEPSPEED) accelerate transformers lightning $(TRL) peft datasets
+	@$(COMPILE)
 	@touch $@
 
 $(VENVS)/loggers/.made: pyproject.toml
