@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,9 @@ from streamlit.testing.v1 import AppTest
 
 from stallwatch_dashboard.reports import Reports
 from stallwatch_dashboard.settings import DashboardSettings
-from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.records import Diagnosis, NewLines, Place
 
 pytestmark = pytest.mark.usefixtures("page_settings")
-
-
-TRACEBACK = [
-    "Traceback (most recent call last):",
-    '  File "train.py", line 3, in <module>',
-    "    f()",
-    "OddError: odd",
-]
 
 
 def upload(app: AppTest, *files: tuple[str, bytes]) -> AppTest:
@@ -104,38 +97,25 @@ def test_a_report_is_kept_opened_by_its_link_and_deleted(root: Path) -> None:
     assert "deleted" in texts(page("postmortem", report=wanted), "info")
 
 
-def test_what_a_healthy_run_does_not_say_is_told_as_new() -> None:
-    steps = [f"step {number}/100 loss 0.5" for number in range(1, 31)]
-    known, new = "WARNING: the cache of shard 3 is cold", "WARNING: the belt of conveyor 7 slips"
-    failed = "\n".join([*steps, known, new, *TRACEBACK])
-    app = upload(page("postmortem"), ("failed.log", failed.encode()))
-    assert not app.exception
-    codes = [element.value for element in app.code]
-    assert known in codes and new in codes
-    healthy = "\n".join([*steps, known, *steps])
-    app.get("file_uploader")[1].set_value([("healthy.log", healthy.encode(), "text/plain")]).run()
-    assert not app.exception
-    codes = [element.value for element in app.code]
-    assert known not in codes and new in codes
+def test_a_comparison_and_ranks_that_ended_otherwise_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from stallwatch_dashboard.uploads import reading
 
+    place = Place(0, "rank0.log", 31, None, 30, "")
+    line = "WARNING: the belt of conveyor 7 slips"
+    new = [NewLines(line, line, "warning", 1, [0], place, place)]
 
-def test_a_run_to_compare_with_that_failed_itself_is_told_as_such() -> None:
-    failed = "\n".join([f"step {number}/100 loss 0.5" for number in range(1, 31)] + TRACEBACK).encode()
-    app = upload(page("postmortem"), ("failed.log", failed))
-    app.get("file_uploader")[1].set_value([("other.log", failed, "text/plain")]).run()
-    assert not app.exception
+    def read(*_: Any, healthy: Sequence[object] = (), **__: Any) -> reading.Answer:
+        told = Diagnosis("failed", new_lines=[] if healthy else new, digest=["rank 0: a", "rank 1: b"])
+        return reading.Answer(told, [], "", "failed" if healthy else "")
+
+    monkeypatch.setattr(reading, "read_uploads", read)
+    app = upload(page("postmortem"), ("failed.log", b"x"))
+    assert not app.exception and "not healthy itself" not in texts(app, "info")
+    assert "rank 0: a\nrank 1: b" in texts(app, "text")
+    assert "conveyor 7" in texts(app, "code") and "warning · rank 0" in texts(app, "caption")
+    app.get("file_uploader")[1].set_value([("other.log", b"y", "text/plain")]).run()
+    assert not app.exception and "conveyor 7" not in texts(app, "code")
     assert "not healthy itself" in texts(app, "info") and "no new line" in texts(app, "caption")
-
-
-def test_ranks_that_ended_otherwise_are_told_apart() -> None:
-    steps = [f"step {number}/100 loss 0.5" for number in range(1, 21)]
-    ends = {0: "RuntimeError: CUDA error: device-side assert triggered", 1: "OddError: odd"}
-    logs = [
-        (f"rank{rank}.log", "\n".join([*steps, *TRACEBACK[:-1], end]).encode()) for rank, end in ends.items()
-    ]
-    app = upload(page("postmortem"), *logs)
-    assert not app.exception
-    assert "rank 0: " in texts(app, "text") and "rank 1: OddError" in texts(app, "text")
 
 
 def test_of_many_kept_reports_the_older_ones_are_a_click_away(page_settings: DashboardSettings) -> None:

@@ -60,6 +60,17 @@ def tarred(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
     return packed.getvalue()
 
 
+def test_what_a_healthy_run_does_not_say_is_told_as_new(settings: DashboardSettings) -> None:
+    steps = [f"step {number}/100 loss 0.5" for number in range(1, 31)]
+    known, new = "WARNING: the cache of shard 3 is cold", "WARNING: the belt of conveyor 7 slips"
+    ended = ["Traceback (most recent call last):", '  File "a.py", line 3, in <module>', "OddError: odd"]
+    failed = ("run.log", io.BytesIO("\n".join([*steps, known, new, *ended]).encode()))
+    healthy = ("run.log", io.BytesIO("\n".join([*steps, known, *steps]).encode()))
+    answer = read_uploads([failed], settings, "en", lambda _read, _of: None, healthy=[healthy])
+    assert answer.healthy == "healthy" and answer.found.stats.files == 1
+    assert [one.exemplar for one in answer.found.new_lines] == [new]
+
+
 def test_a_flat_zip_bomb_is_cut_off_and_named(settings: DashboardSettings) -> None:
     bomb = zipped(("rank0.log", bytes(150 * 1024 * 1024)))
     answer = read(settings, ("bomb.zip", bomb), ("good.log", LOG))
