@@ -139,7 +139,10 @@ if not _files:
     st.session_state.pop("report", None)
     _kept(_reports)
 else:
-    _healthy = _healthy_run()
+    # Beside each other: the verdict should stand as high as it can.
+    _left, _right = st.columns([1, 3], vertical_alignment="top")
+    with _right:
+        _healthy = _healthy_run()
     if _excess := too_much(
         [(file.name, file.size) for file in (*_files, *_healthy)], shared().settings.max_uploads_mb
     ):
@@ -155,6 +158,7 @@ else:
             st.error(markdown(say("upload_failed", _error)), icon=":material/error:")
             st.stop()
     _answer = st.session_state["report"][1]
-    _keep(_reports, _answer.found, [file.name for file in _files], _answer.context)
+    with _left:
+        _keep(_reports, _answer.found, [file.name for file in _files], _answer.context)
     _compared(_answer)
     draw_report(_answer.found, _answer.problems, _answer.context)
