@@ -12,6 +12,7 @@ with it, and the server ends with whoever holds the other end of its stdin.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import runpy
@@ -34,21 +35,28 @@ class Forks:
         # Not a test's folder: the path of a socket has at most 107 characters (unix(7)).
         self._folder = tempfile.TemporaryDirectory(prefix="forks-")
         self._address = Path(self._folder.name, "socket")
+        self._environ = {**environ, "STALLWATCH_PROBE": "0", "PYTHONUNBUFFERED": "1"}
+        self._process = self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        self._address.unlink(missing_ok=True)
         # Of a socket that is bound already a launch may be queued, however long the imports take.
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(str(self._address))
         listening.listen()
         with listening:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, __file__, str(listening.fileno())],
-                env={**environ, "STALLWATCH_PROBE": "0", "PYTHONUNBUFFERED": "1"},
+                env=self._environ,
                 stdin=subprocess.PIPE,
                 pass_fds=[listening.fileno()],
                 start_new_session=True,
             )
 
     def command(self, *options: str) -> list[str]:
-        """A launch with these options of forked.py."""
+        """A launch with these options of forked.py; a server that was killed is started anew for it."""
+        if self._process.poll() is not None:
+            self._process = self._started()
         return [sys.executable, "-S", __file__, str(self._address), *options]
 
     def close(self) -> None:
@@ -108,14 +116,15 @@ def become_launcher(launch: socket.socket) -> tuple[str, list[str]]:
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ |= asked["environ"]
-    sys.path[1:1] = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     launch.sendall(f"{os.getpid()}\n".encode())
     code = 1
     try:
         chosen = forked.main(asked["options"], lambda: bool(select.select([launch], [], [], 0)[0]))
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 1
-        launch.sendall(f"{code}\n".encode())
+        with contextlib.suppress(BrokenPipeError):  # a launch that was killed asks no more
+            launch.sendall(f"{code}\n".encode())
         raise
     launch.close()
     return chosen
