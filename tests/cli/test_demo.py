@@ -118,7 +118,7 @@ def test_the_stall_is_in_the_terminal_and_in_the_chat(watched: list[Watched], tm
 def test_ending_it_in_the_middle_leaves_no_process(
     watched: list[Watched], tmp_path: Path, sign: signal.Signals
 ) -> None:
-    demo = Watched("--speed", "4", tmp=tmp_path)
+    demo = Watched("--speed", "8", tmp=tmp_path)
     watched.append(demo)
     demo.wait_for("[default0]:rank 0 step 3/", 120)
     assert len(demo.family) >= 3  # the dashboard, `stallwatch run` and its command
