@@ -17,25 +17,25 @@ def per_rank(chart: Drawing, frame: pd.DataFrame, look: Look, say: Say, hover: s
     groups = [(say("rank", rank), shown[shown["rank"].eq(rank).fillna(False)]) for rank in ranks]
     if (rest := shown["rank"].isna()).any():
         groups.append((name, shown[rest]))
+    if len(ranks) < (every := frame["rank"].nunique()):  # said in the legend, which covers no line
+        title, rows = groups[len(ranks) - 1]
+        groups[len(ranks) - 1] = (say("few_of_ranks", title, len(ranks), every), rows)
     for index, (title, rows) in enumerate(groups):
         only = name if len(groups) == 1 else title
         line(chart, rows, look, only, look.cycle[index % len(look.cycle)], hover)
-    if len(ranks) < (every := frame["rank"].nunique()):
-        remark(chart, look, say("few_of_ranks", len(ranks), every), top=False)
 
 
-def remark(chart: Drawing, look: Look, text: str, *, top: bool = True) -> None:
+def remark(chart: Drawing, look: Look, text: str) -> None:
     """A few words in the chart's right corner, of what the picture does not show."""
-    edge = "top" if top else "bottom"
     chart.layout["annotations"] = [
         *chart.layout["annotations"],
         {
             "xref": "paper",
             "yref": "paper",
             "x": 1,
-            "y": 1 if top else 0,
+            "y": 1,
             "xanchor": "right",
-            "yanchor": edge,
+            "yanchor": "top",
             "text": text,
             "showarrow": False,
             "font": {"size": 12, "color": look.grey},
