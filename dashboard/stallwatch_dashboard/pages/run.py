@@ -104,9 +104,9 @@ def _figures(row: RunRow, found: RunFrames, now: float) -> None:
     base_line = say("baseline", formats.seconds(row.baseline_seconds)) if row.baseline_seconds else None
     cells[2].metric(say("step_time"), formats.seconds(row.step_seconds), base_line, delta_color="off")
     waiting = max(0.0, now - found.last_step_at) if found.last_step_at and row.ended_at is None else None
-    limit = (
-        None if found.threshold.empty else say("threshold_is", formats.seconds(found.threshold["v"].iloc[-1]))
-    )
+    limit = None
+    if row.ended_at is None and not found.threshold.empty:
+        limit = say("threshold_is", formats.seconds(found.threshold["v"].iloc[-1]))
     cells[3].metric(say("no_step_for"), formats.seconds(waiting), limit, delta_color="off")
     rate = say("per_step", f"{row.invalidations / row.step:.2g}") if row.step and row.invalidations else None
     cells[4].metric(say("invalidations"), formats.integer(row.invalidations), rate, delta_color="off")
