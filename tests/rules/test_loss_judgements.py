@@ -154,11 +154,22 @@ def frozen(points: Sequence[Point], advances: int = 0) -> bool:
     return judge_frozen(points, advances, GOES_ON) is not None
 
 
-@pytest.mark.parametrize(("loss", "enough"), [(1.31482, 5), (0.6931, 30), (0.69, 200)])
+@pytest.mark.parametrize(("loss", "enough"), [(1.31482, 5), (0.6731, 30), (0.69, 200)])
 def test_a_frozen_loss_needs_the_more_equal_values_the_fewer_its_digits(loss: float, enough: int) -> None:
     assert frozen(curve(falling(10) + [loss] * enough))
     assert not frozen(curve(falling(10) + [loss] * (enough - 1)))
     assert not frozen(curve(falling(10) + [loss] * enough, numbered=False)), "ranks may repeat each other"
+
+
+def test_a_loss_at_the_level_of_guessing_is_frozen_though_it_flickers() -> None:
+    guessing = [3.0447, 3.0446, 3.0447, 3.0445] * 3  # ln 21 = 3.04452
+    assert frozen(curve(guessing, first=490))
+    assert frozen(curve([2.9, *guessing], numbered=False))
+    assert not frozen(curve(guessing, first=1)), "a run's first losses are those of guessing"
+    assert not frozen(curve(guessing[1:], first=490)), "too few"
+    assert not frozen(curve([*guessing[1:], 3.05], first=490))
+    assert not frozen(curve([loss + 0.01 for loss in guessing], first=490)), "no number of classes"
+    assert not frozen(curve([0.693, 0.694] * 6, first=490)), "too few digits to tell"
 
 
 def test_zero_and_nan_are_not_frozen() -> None:

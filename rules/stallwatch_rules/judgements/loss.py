@@ -33,6 +33,9 @@ ZEROS = 3  #: printed zeros that are no chance
 ZEROS_LATER = 10  #: the same where the gradients were not zero at first
 ZEROS_NEVER = 5  #: losses of zero from the first on, each with a gradient of zero
 ZEROS_AFTER_OVERFLOW = 50  #: skipped steps print zeros, too
+GUESSED = 12  #: losses at the level of guessing that are no chance …
+GUESSED_WITHIN = 3e-4  #: … all so near to the logarithm of a number of classes …
+MOST_CLASSES = 32  #: … which lie too close to each other beyond this many
 UNLOGGED = 20  #: a loss is missing when this many times its usual distance passed without one
 
 
@@ -194,11 +197,33 @@ def judge_frozen(
     if last.loss is not None and math.isfinite(last.loss) and same >= enough:
         note = say("loss-same", facts.language, loss=f"{last.loss:g}", count=same)
         return Judgement("degrading", note)
+    classes = None if bar else _guessing(known)
+    if classes is not None:
+        told = {"loss": f"{math.log(classes):.4f}", "classes": classes, "count": GUESSED}
+        return Judgement("degrading", say("loss-chance", facts.language, **told))
     gaps = sorted(later.mark - earlier.mark for earlier, later in pairwise(known))
     missing = advances - last.mark
     if len(gaps) >= 5 and not facts.complete and missing > max(UNLOGGED * gaps[-1], 2 * UNLOGGED):
         return Judgement("degrading", say("loss-unlogged", facts.language, count=missing))
     return None
+
+
+def _guessing(known: Sequence[Point]) -> int | None:
+    """Among how many classes the last losses only guess: a cross-entropy of ln(classes), and no other value.
+
+    A run that begins there is at its start (a preference learner's first losses are ln 2): it must have been
+    elsewhere before, or be well under way.
+    """
+    before, run = known[:-GUESSED], [point.loss for point in known[-GUESSED:] if point.loss is not None]
+    if len(run) < GUESSED or not all(math.isfinite(loss) and loss > 0 for loss in run):
+        return None
+    classes = round(math.exp(min(run[-1], math.log(2 * MOST_CLASSES))))
+    level = math.log(max(classes, 1))
+    if not 2 <= classes <= MOST_CLASSES or any(abs(loss - level) > GUESSED_WITHIN for loss in run):
+        return None
+    printed = any(len(f"{loss:.12g}".replace(".", "").lstrip("0")) >= 4 for loss in run)
+    moved = any(abs(point.loss - level) > 0.01 * level for point in before if point.loss is not None)
+    return classes if printed and (moved or is_excerpt(known)) else None
 
 
 def _enough_equal(loss: float, run: Sequence[Point]) -> int:

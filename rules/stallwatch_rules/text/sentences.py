@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stallwatch_rules.text.endingsentences import OF_ENDINGS
+from stallwatch_rules.text.losssentences import OF_LOSSES
 from stallwatch_rules.text.unknownsentences import OF_UNKNOWN
 
 SENTENCES: dict[str, tuple[str, str]] = {
@@ -193,38 +194,6 @@ SENTENCES: dict[str, tuple[str, str]] = {
         " The run reached its end all the same.",
         "训练仍然跑到了终点。",
     ),
-    "loss-diverged": (
-        "The loss ran away: {low} at its best, {high} (median) in the last {count} values.",
-        "loss 已发散：最好时为 {low}，最近 {count} 个值的中位数为 {high}。",
-    ),
-    "spike": (
-        "The loss jumped from {usual} to {loss} at step {step}.",
-        "loss 在第 {step} 步从 {usual} 跳到 {loss}。",
-    ),
-    "spike-back": (
-        "The loss jumped from {usual} to {loss} at step {step} and is coming back.",
-        "loss 在第 {step} 步从 {usual} 跳到 {loss}，正在回落。",
-    ),
-    "loss-same": (
-        "The last {count} values of the loss are all exactly {loss}.",
-        "最近 {count} 个 loss 都恰好是 {loss}。",
-    ),
-    "loss-unlogged": (
-        "{count} steps passed since a loss was last printed, many times the usual distance.",
-        "距上次打印 loss 已有 {count} 步，远超平常的间隔。",
-    ),
-    "no-gradient-no-rate": (
-        "The last {count} gradient norms are exactly 0, and so is the learning rate: no parameter changes.",
-        "最近 {count} 个梯度范数恰好为 0，学习率也是 0：没有参数在更新。",
-    ),
-    "no-gradient-no-change": (
-        "The last {count} gradient norms are exactly 0, and the loss does not change.",
-        "最近 {count} 个梯度范数恰好为 0，loss 也没有变化。",
-    ),
-    "no-gradient-no-fall": (
-        "The last {count} gradient norms are exactly 0, and the loss does not fall.",
-        "最近 {count} 个梯度范数恰好为 0，loss 没有下降。",
-    ),
     "straggler": (
         "Steps that took an even {before} take {now} since the last {count}: {percent} more, all of them.",
         "原本稳定在 {before} 的每步耗时，最近 {count} 步变为 {now}：每步都慢了 {percent}。",
@@ -331,6 +300,7 @@ SENTENCES: dict[str, tuple[str, str]] = {
         "最后的动静是一次评估：如果训练还在运行却停在那里，请看 evaluation-hang。",
     ),
     **OF_ENDINGS,
+    **OF_LOSSES,
     **OF_UNKNOWN,
     "no-rule": (
         "The command failed, and nothing in its log says why.",
