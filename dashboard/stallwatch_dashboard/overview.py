@@ -51,6 +51,7 @@ _ENDINGS: dict[str, State] = {
 _BASELINE_STEPS = 20
 _RECENT_STEPS = 5
 _WAITED_SECONDS = 60.0  # a shorter silence is told by nobody
+_UNTIMED_SECONDS = 180.0  # the same where no step was timed: lines may be minutes apart
 _WAITED_STEPS = 20
 
 
@@ -259,11 +260,13 @@ def _waits(numbers: Numbers, started_at: float | None, now: float) -> bool:
     """
     if numbers.progressed_at is None or numbers.phase not in ("", "train"):
         return False
-    taken = numbers.stepping_seconds
-    if numbers.step_seconds is None and started_at is not None:
-        taken = numbers.progressed_at - started_at
-    usual = max(_WAITED_SECONDS, _WAITED_STEPS * (numbers.step_seconds or 0.0), taken or 0.0)
-    return now - numbers.progressed_at > usual
+    taken, least = numbers.stepping_seconds, _WAITED_SECONDS
+    if numbers.step_seconds is None:
+        taken = None if started_at is None else numbers.progressed_at - started_at
+        least = _UNTIMED_SECONDS
+    return now - numbers.progressed_at > max(
+        least, _WAITED_STEPS * (numbers.step_seconds or 0.0), taken or 0.0
+    )
 
 
 def told_by_log(verdict: str, progress: Progress) -> State:

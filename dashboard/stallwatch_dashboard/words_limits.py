@@ -9,7 +9,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "no_log": ("No log copies of this run here.", "此处没有该任务的日志副本。"),
     "unknown_cause": ("something that no rule knows", "没有规则认识的原因"),
     "threshold_above": ("stall threshold {0}: above this picture", "停滞阈值 {0}：在图的上方"),
-    "few_of_ranks": ("{0} ({1} of {2} ranks)", "{0}（{2} 个 rank 中的 {1} 个）"),
+    "few_of_ranks": ("{0} ({1} of {2} ranks drawn)", "{0}（共 {2} 个 rank，画出 {1} 个）"),
     "more_reports": ("All {0}", "全部 {0} 份"),
     "upload_button": ("Upload", "选择文件"),
     "upload_most": ("{0} per file", "每个文件最多 {0}"),

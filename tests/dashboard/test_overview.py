@@ -142,8 +142,8 @@ def test_a_row_takes_the_total_from_the_incident_where_numbers_do_not_tell(
         (882.0, {"step_seconds": 60.0}, "training"),
         (882.0, {"step": None, "step_seconds": None}, "starting"),
         (882.0, {"step_seconds": None}, "waiting"),  # what was written before anybody looked
-        (95.0, {"step_seconds": None}, "waiting"),
-        (40.0, {"step_seconds": None}, "training"),
+        (190.0, {"step_seconds": None}, "waiting"),
+        (95.0, {"step_seconds": None}, "training"),
     ],
 )
 def test_a_silence_that_no_rhythm_is_known_for_is_no_training(

@@ -66,8 +66,13 @@ def test_what_a_healthy_run_does_not_say_is_told_as_new(settings: DashboardSetti
     ended = ["Traceback (most recent call last):", '  File "a.py", line 3, in <module>', "OddError: odd"]
     failed = ("run.log", io.BytesIO("\n".join([*steps, known, new, *ended]).encode()))
     healthy = ("run.log", io.BytesIO("\n".join([*steps, known, *steps]).encode()))
-    answer = read_uploads([failed], settings, "en", lambda _read, _of: None, healthy=[healthy])
+    signs: list[tuple[int, int]] = []
+    both = len(failed[1].getvalue()) + len(healthy[1].getvalue())
+    answer = read_uploads([failed], settings, "en", lambda *sign: signs.append(sign), healthy=[healthy])
     assert answer.healthy == "healthy" and answer.found.stats.files == 1
+    assert {of for _, of in signs} == {both} and signs == sorted(signs) and signs[-1][0] == both
+    empty = read_uploads([failed], settings, "en", lambda *_: None, healthy=[("other.log", io.BytesIO())])
+    assert empty.healthy == "", "nothing was compared"
     assert [one.exemplar for one in answer.found.new_lines] == [new]
 
 

@@ -59,7 +59,8 @@ def _compared(answer: Answer) -> None:
         return
     if answer.healthy not in ("healthy", "degraded"):
         st.info(say("not_healthy", say(f"verdict_{answer.healthy}")), icon=":material/info:")
-    if not answer.found.new_lines:
+    # Of a run that is well no new lines are looked for.
+    if not answer.found.new_lines and answer.found.verdict in ("failed", "unknown-failure", "stalled"):
         st.caption(say("nothing_new"))
 
 

@@ -60,14 +60,27 @@ def main() -> None:
 def _read(task: Task) -> Answer:
     catalogue = load_catalogue([Path(folder) for folder in task.rules], cache=cache_home())
     parallel = Parallel(workers=task.workers)
-    known = None
+    known, before = None, 0
+    asked = sum(Path(name).stat().st_size for name in task.names)
+
+    def of_the_healthy(read: int, of: int) -> None:
+        nonlocal before
+        before = of
+        _tell([read, of + asked])
+
     if task.healthy:
-        known = read_baseline(task.healthy, catalogue=catalogue, limits=task.limits, parallel=parallel)
+        known = read_baseline(
+            task.healthy,
+            catalogue=catalogue,
+            limits=task.limits,
+            parallel=parallel,
+            progress=of_the_healthy,
+        )
     found, problems = diagnose_paths(
         task.names,
         catalogue=catalogue,
         language=task.language,
-        progress=lambda read, of: _tell([read, of]),
+        progress=lambda read, of: _tell([before + read, before + of]),
         limits=task.limits,
         baseline=known.baseline if known is not None and known.baseline.exemplars else None,
         parallel=parallel,
@@ -75,7 +88,8 @@ def _read(task: Task) -> Answer:
     answer = Answer(found, problems)
     if known is not None:
         answer.problems = [*problems, *known.problems]
-        answer.healthy = known.verdict
+        # Of a file that could not be read its problem is told; nothing was compared.
+        answer.healthy = known.verdict if known.baseline.exemplars else ""
     if found.primary is None:
         return answer
     with ExitStack() as opened:

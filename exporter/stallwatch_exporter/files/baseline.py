@@ -10,6 +10,7 @@ from typing import NamedTuple
 from stallwatch_exporter.files.allfiles import Parallel, read_all
 from stallwatch_exporter.files.inputs import InputProblem, Limits
 from stallwatch_exporter.files.logfiles import expand
+from stallwatch_exporter.files.telling import ProgressTold
 from stallwatch_rules.failures.novelty import Baseline
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -32,9 +33,12 @@ def read_baseline(
     catalogue: Catalogue,
     limits: Limits | None = None,
     parallel: Parallel | None = None,
+    progress: ProgressTold | None = None,
 ) -> Healthy:
     """Read a healthy run's files, folders, globs and archives."""
-    reading, problems = read_run(paths, catalogue=catalogue, limits=limits, parallel=parallel)
+    reading, problems = read_run(
+        paths, catalogue=catalogue, limits=limits, parallel=parallel, progress=progress
+    )
     baseline = Baseline.of(stream.templates for stream in reading.streams.values())
     return Healthy(baseline, reading.diagnose().verdict, problems)
 
@@ -45,6 +49,7 @@ def read_run(
     catalogue: Catalogue,
     limits: Limits | None = None,
     parallel: Parallel | None = None,
+    progress: ProgressTold | None = None,
 ) -> tuple[RunReading, list[InputProblem]]:
     """Read a run as for its diagnosis, for those who need more of it than that.
 
@@ -53,9 +58,14 @@ def read_run(
     """
     files, problems = expand(paths, limits=limits)
     reading = RunReading(catalogue)
-    whole = sum(file.size for file in files) <= READ_WHOLE
+    total = sum(file.size for file in files)
     if parallel is not None:
         parallel = replace(parallel, limits=limits)
-    for _, read in read_all(files, reading, parallel=parallel, whole=whole):
+
+    def told(done: int) -> None:
+        if progress is not None:
+            progress(done, total)
+
+    for _, read in read_all(files, reading, parallel=parallel, told=told, whole=total <= READ_WHOLE):
         problems += read.problems
     return reading, problems
