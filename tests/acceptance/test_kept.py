@@ -42,5 +42,5 @@ def play(stack: Any, script: Any) -> list[dict[str, Any]]:
 def test_a_killed_relay_loses_neither_what_it_kept_nor_what_came_meanwhile(
     waited: list[dict[str, Any]],
 ) -> None:
-    assert sorted(message["run"] for message in waited) == ["before", "meanwhile"]
-    assert {message["rule"] for message in waited} == {"cuda-oom"}
+    crashes = [message["run"] for message in waited if message["rule"] == "cuda-oom"]
+    assert sorted(crashes) == ["before", "meanwhile"]

@@ -92,7 +92,8 @@ def watch(children: dict[int, int], tell_port: list[int], abandoned: Callable[[]
             with contextlib.suppress(ProcessLookupError):  # the signal came just after it was waited for
                 os.kill(pid, signal.SIGTERM)
 
-    signal.signal(signal.SIGTERM, end)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=120))
     for pipe in tell_port:
         os.write(pipe, f"{store.port}\n".encode())

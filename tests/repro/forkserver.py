@@ -32,8 +32,9 @@ class Forks:
     """The server, for the tests; started at once, of use as soon as it has imported all."""
 
     def __init__(self, environ: dict[str, str]) -> None:
-        # Not a test's folder: the path of a socket has at most 107 characters (unix(7)).
-        self._folder = tempfile.TemporaryDirectory(prefix="forks-")
+        # Not a test's folder, nor a deep one: the path of a socket has at most 107 characters (unix(7)).
+        where = "/tmp" if len(tempfile.gettempdir()) > 60 else None
+        self._folder = tempfile.TemporaryDirectory(prefix="forks-", dir=where)
         self._address = Path(self._folder.name, "socket")
         self._environ = {**environ, "STALLWATCH_PROBE": "0", "PYTHONUNBUFFERED": "1"}
         self._process = self._started()
@@ -63,7 +64,11 @@ class Forks:
         """End it; launches go on."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait()
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         self._folder.cleanup()
 
 
