@@ -159,6 +159,9 @@ def test_the_mark_of_an_incident_opens_it(scene, watched, source: str) -> None: 
         page.get_by_role("heading", name="Stalled").wait_for()
         page.go_back()  # one press is one page
     page.get_by_role("heading", name="hangs-one: open").wait_for()
+    page.go_back()  # to the run that the mark was on, though it is not the newest one
+    page.wait_for_url("**/run?run=hangs-one")
+    page.get_by_role("heading", name="Stalled").wait_for()
     assert watched.failures == []
 
 

@@ -120,6 +120,12 @@ def _said(what: str, text: str) -> str:
     return say(f"resolution_{text}") if what != "note" and text in known else text
 
 
+def _sent(state: str) -> str:
+    """What became of a message (`stallwatch_alerts.delivery.outbox`)."""
+    known = ("waiting", "sent", "given-up", "withdrawn")
+    return say(f"delivery_{state}") if state in known else state
+
+
 def _deliveries(incident: Incident, now: float) -> None:
     found = shared().cases.deliveries(incident)
     if not found:
@@ -129,7 +135,7 @@ def _deliveries(incident: Incident, now: float) -> None:
         pd.DataFrame(
             {
                 say("chat"): [cell(one.name) for one in found],
-                say("state"): [one.state for one in found],
+                say("state"): [_sent(one.state) for one in found],
                 say("sent"): [formats.clock(one.sent_at, zone(), now) for one in found],
                 say("attempts"): [one.attempts for one in found],
                 say("rule_title"): [cell(one.title) for one in found],

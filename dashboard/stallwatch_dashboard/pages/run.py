@@ -41,7 +41,7 @@ _FEW_LINES, _MANY_LINES = 15, 1000
 def _choose() -> str | None:
     """The run that the reader chose, the address names or came last; None while there is no such run."""
     names = shared().run_names()
-    state, in_address = st.session_state, st.query_params.get("run")
+    state, in_address = st.session_state, _named()
     # Another one than before: a link, or the browser's back button.
     told = in_address if in_address != state.get("address_run") else None
     if told is not None or state.get("chosen_run") not in names:
@@ -60,6 +60,20 @@ def _choose() -> str | None:
         into_address("run", chosen)
     state["address_run"] = chosen or in_address
     return chosen
+
+
+def _named() -> str | None:
+    """The run that the address names, by itself or by one of its incidents.
+
+    On the way to an incident Streamlit puts the next page's query into this page's address before it leaves
+    it (1.67, `st.switch_page`): that is where the browser's back button leads.
+    """
+    query = st.query_params.to_dict()
+    if "run" not in query and (key := query.pop("incident", None)) is not None:
+        if (incident := shared().incident(key)) is not None:
+            query["run"] = incident.run
+        st.query_params.from_dict(query)  # at once: each setting is a step of the browser's history
+    return query.get("run")
 
 
 @st.fragment(run_every="2s")

@@ -1,0 +1,63 @@
+"""An incident's page, and the way back from it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stallwatch_alerts.channels import incident_notice
+from stallwatch_alerts.delivery.outbox import Outbox
+from stallwatch_alerts.delivery.records import Draft
+from stallwatch_alerts.store import IncidentStore
+from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.runs.runfolder import RunFolder
+
+pytest.importorskip("streamlit.testing.v1")
+from drivenpages import page
+
+pytestmark = pytest.mark.usefixtures("page_settings")
+
+
+@pytest.fixture
+def incident(home: Path, make_incident: Callable[..., Incident]) -> Incident:
+    """One that has just been opened, in the database."""
+    found = make_incident(opened_at=time.time() - 10)
+    store = IncidentStore.at_home(home)
+    store.upsert(found)
+    store.close()
+    return found
+
+
+def test_the_way_back_leads_to_its_run(incident: Incident, make_run: Callable[..., RunFolder]) -> None:
+    """The browser's back button leads to the run's page at an address that names the incident."""
+    now = time.time()
+    for name, began in (("stuck", now), ("newer", now + 60)):
+        make_run(name, now=began)
+    assert page("run").selectbox(key="chosen_run").value == "newer"
+    app = page("run", incident=incident.id, lang="en")
+    assert not app.exception and app.selectbox(key="chosen_run").value == "stuck"
+    assert app.query_params == {"run": "stuck", "lang": "en"}
+    assert page("run", incident="gone/1").query_params == {"run": "newer"}
+
+
+def test_what_became_of_each_message_is_told_in_the_readers_language(incident: Incident, home: Path) -> None:
+    notice = incident_notice(incident, "en", None)
+    store = IncidentStore.at_home(home)
+    outbox = Outbox(store.engine)
+    chats = ("first", "second", "third", "fourth")
+    outbox.put(lambda told: [Draft(one, one, incident.run, notice, (one,)) for one in chats], time.time())
+    first, second = (outbox.claim(chat, time.time()) for chat in chats[:2])
+    assert first is not None and second is not None
+    outbox.sent(first, "first", time.time())
+    outbox.give_up(second, "second", "why")
+    outbox.drop("third", "why", time.time())
+    store.close()
+    for language, words in (
+        ("en", "sent given up withdrawn waiting"),
+        ("zh", "已发送 已放弃 已撤回 等待发送"),
+    ):
+        table = page("incidents", incident=incident.id, lang=language).dataframe[1].value
+        assert " ".join(table.iloc[:, 1]) == words
