@@ -65,6 +65,11 @@ def read(catalogue: Catalogue, matcher: Matcher) -> Read:
         ),
         ("deepspeed.runtime.zero.utils.ZeRORuntimeException: odd", [], "checkpoint-world-size-mismatch"),
         (
+            "AssertionError",
+            [("deepspeed/utils/groups.py", "_create_model_parallel")],
+            "deepspeed-dist-not-initialized",
+        ),
+        (
             "safetensors_rust.SafetensorError: over quota",
             [("safetensors/torch.py", "save_file")],
             "disk-full-checkpoint",
@@ -257,3 +262,39 @@ def _found(place: RaisedIn) -> bool | None:
     return not place.functions or any(
         re.search(rf"def {re.escape(name)}\b", source) for name in place.functions
     )
+
+
+def test_what_refuses_arguments_is_not_asked_of_what_the_machine_lacks(read: Read) -> None:
+    """Megatron-LM and LLaMA-Factory look for packages, folders and launchers where they compare arguments."""
+
+    def megatron(words: str) -> str | None:
+        return _primary(
+            read(
+                traceback(f"AssertionError: {words}", ("/w/megatron/training/arguments.py", "validate_args"))
+            )
+        )
+
+    def factory(words: str) -> str | None:
+        return _primary(
+            read(
+                traceback(
+                    f"ValueError: {words}", (f"{SITE}/llamafactory/hparams/parser.py", "get_train_args")
+                )
+            )
+        )
+
+    conflict = "training-arguments-conflict"
+    assert megatron("sequence parallelism needs tensor parallelism") == conflict
+    assert megatron("transformer engine is not installed") == "package-versions-conflict"
+    assert megatron("--load /ckpt does not exist") == "resume-checkpoint-failed"
+    assert factory("Adapter is only valid for the LoRA method.") == conflict
+    assert factory("Please use `FORCE_TORCHRUN=1` to launch DeepSpeed training.") is None
+    assert factory("Output directory already exists and is not empty.") is None
+
+
+def test_modules_on_the_cpu_are_told_by_where_the_sentence_is_raised(read: Read) -> None:
+    words = "Some modules are dispatched on the CPU or the disk. Make sure you have enough GPU RAM to fit"
+    place = (f"{SITE}/transformers/quantizers/quantizer_bnb_4bit.py", "validate_environment")
+    primary = read(traceback(f"ValueError: \n    {words}", place)).primary
+    assert primary is not None
+    assert (primary.rule, primary.inferred) == ("cuda-oom", "place")
