@@ -36,6 +36,7 @@ class FakeGrafana:
         self.calls: list[tuple[str, str, Any]] = []
         self.things: dict[str, Any] = {}
         self.annotations: list[dict[str, Any]] = []
+        self.kind = "application/json"
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -50,7 +51,7 @@ class FakeGrafana:
                     status, answer = outer.answer(self.command, path[0], urllib.parse.parse_qs(path[2]), body)
                 content = json.dumps(answer).encode()
                 self.send_response(status)
-                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Type", outer.kind)
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
                 self.wfile.write(content)
@@ -132,6 +133,19 @@ def test_a_wrong_token_is_told_without_the_token(grafana: FakeGrafana) -> None:
 def test_a_grafana_that_is_not_there_is_told() -> None:
     with pytest.raises(PushError, match="does not answer"):
         list(push(Grafana("http://127.0.0.1:9", TOKEN), boards()))
+
+
+def test_an_address_without_its_scheme_is_told() -> None:
+    with pytest.raises(PushError, match="begins with http"):
+        list(push(Grafana("localhost:3000", TOKEN), boards()))
+
+
+def test_a_page_that_is_not_grafanas_is_told(grafana: FakeGrafana) -> None:
+    """Such as the sign-in page of a proxy, or another server at that port."""
+    grafana.things[f"/api/folders/{FOLDER}"] = "<html>"
+    grafana.kind = "text/html"
+    with pytest.raises(PushError, match="not as Grafana does"):
+        list(push(Grafana(grafana.url, TOKEN), boards()))
 
 
 def test_every_call_is_in_grafanas_description(

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from grafana_client.api import GrafanaApi
 from grafana_client.client import GrafanaClientError, GrafanaException
-from niquests.exceptions import RequestException
+from niquests.exceptions import InvalidSchema, InvalidURL, MissingSchema, RequestException
 
 from stallwatch_dashboard.grafana.boards import RUN, TAG
 from stallwatch_exporter.incident import Incident
@@ -100,15 +100,21 @@ class Grafana:
 
     def _told(self, ask: Any) -> Any:
         try:
-            return ask()
+            answer = ask()
         except GrafanaClientError as error:
             if error.status_code == 404:
                 raise _Missing from None
             raise PushError(f"{self._url}: {error.message}{_remedy(error.status_code)}") from None
         except GrafanaException as error:
             raise PushError(f"{self._url}: {error.message}") from None
+        except (InvalidSchema, InvalidURL, MissingSchema):
+            raise PushError(f"{self._url} is no address: it begins with http:// or https://") from None
         except (RequestException, OSError) as error:
             raise PushError(f"{self._url} does not answer: {type(error).__name__}") from None
+        # A page for browsers, such as a proxy's, is handed on as its text (grafana-client 5.1.4, client.py).
+        if not isinstance(answer, (dict, list)):
+            raise PushError(f"{self._url} answers, but not as Grafana does: something else is there")
+        return answer
 
 
 class _Missing(Exception):
