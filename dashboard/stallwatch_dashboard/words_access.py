@@ -26,6 +26,10 @@ WORDS: dict[str, tuple[str, str]] = {
         "These files could not be read ({0}); run stallwatch diagnose where they lie.",
         "无法读取这些文件（{0}）；请在文件所在处运行 stallwatch diagnose。",
     ),
+    "operators_act": (
+        "Only operators acknowledge and silence incidents and leave notes.",
+        "只有操作者可以确认或静默事件、添加备注。",
+    ),
     "operators_send": (
         "Only operators send test messages.",
         "只有操作者可以发送测试消息。",

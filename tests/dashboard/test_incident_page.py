@@ -16,7 +16,7 @@ from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.runs.runfolder import RunFolder
 
 pytest.importorskip("streamlit.testing.v1")
-from drivenpages import page
+from drivenpages import page, texts
 
 pytestmark = pytest.mark.usefixtures("page_settings")
 
@@ -41,6 +41,14 @@ def test_the_way_back_leads_to_its_run(incident: Incident, make_run: Callable[..
     assert not app.exception and app.selectbox(key="chosen_run").value == "stuck"
     assert app.query_params == {"run": "stuck", "lang": "en"}
     assert page("run", incident="gone/1").query_params == {"run": "newer"}
+
+
+def test_who_may_only_look_is_told_so(incident: Incident, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stallwatch_dashboard.pages.people.may_operate", lambda: False)
+    app = page("incidents", incident=incident.id)
+    assert "Only operators acknowledge" in texts(app, "caption")
+    assert [one.key for one in app.button] == ["all_incidents"] and not app.text_area
+    assert "Only operators" not in texts(page("incidents", incident="gone/1"), "caption")
 
 
 def test_what_became_of_each_message_is_told_in_the_readers_language(incident: Incident, home: Path) -> None:

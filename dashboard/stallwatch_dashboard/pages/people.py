@@ -18,9 +18,12 @@ _HOURS = (1, 4, 24, 168)
 
 
 def draw_actions(incident: Incident) -> None:
-    """The controls; nothing for those who may only look, and nothing where no database holds the incident."""
+    """The controls, or who has them; nothing where no database holds the incident."""
     cases = shared().cases
-    if not may_operate() or cases.incident(incident.id) is None:
+    if cases.incident(incident.id) is None:
+        return
+    if not may_operate():
+        st.caption(say("operators_act"))
         return
     now = shared().clock()
     with st.container(border=True):
