@@ -164,12 +164,33 @@ def test_a_frozen_loss_needs_the_more_equal_values_the_fewer_its_digits(loss: fl
 def test_a_loss_at_the_level_of_guessing_is_frozen_though_it_flickers() -> None:
     guessing = [3.0447, 3.0446, 3.0447, 3.0445] * 3  # ln 21 = 3.04452
     assert frozen(curve(guessing, first=490))
-    assert frozen(curve([2.9, *guessing], numbered=False))
+    assert frozen(curve([2.9, 2.8, 2.8, 2.9, *guessing], numbered=False))
+    assert not frozen(curve([2.9, *guessing], numbered=False)), "settling at its beginning"
     assert not frozen(curve(guessing, first=1)), "a run's first losses are those of guessing"
     assert not frozen(curve(guessing[1:], first=490)), "too few"
     assert not frozen(curve([*guessing[1:], 3.05], first=490))
     assert not frozen(curve([loss + 0.01 for loss in guessing], first=490)), "no number of classes"
     assert not frozen(curve([0.693, 0.694] * 6, first=490)), "too few digits to tell"
+
+
+def test_what_passes_the_level_of_guessing_is_not_frozen() -> None:
+    guessing, before = [1.0988, 1.0986, 1.0985] * 4, [1.5 - 0.05 * i for i in range(8)]  # ln 3 = 1.0986
+    assert frozen(curve(before + guessing))
+    assert not frozen(curve(before + [1.0986] * 16, numbered=False)), "ranks may repeat each other"
+    assert not frozen(curve([2.5 - 0.1 * i for i in range(10)] + [1.386] * 14)), "few digits round alike"
+    assert not frozen(curve(before + [1.0988 - 2e-5 * i for i in range(12)])), "smoothed, and falling"
+    assert judge_frozen(curve(before + guessing), 0, GOES_ON, rewarded=True) is None
+    rising, gone = (
+        [point._replace(learning_rate=rate(point.mark)) for point in curve(before + guessing)]
+        for rate in (lambda mark: 1e-9 * mark, lambda mark: 1e-5 * (20 - mark) / 200 if mark > 8 else 1e-5)
+    )
+    assert not frozen(rising) and not frozen(gone)
+
+
+def test_zeros_of_skipped_steps_are_not_frozen() -> None:
+    skipped = curve([0.0] * 9, lambda _: 0.0)
+    assert judge_frozen(skipped, 0, GOES_ON, zero_is_odd=True) is not None
+    assert judge_frozen(skipped, 0, GOES_ON, zero_is_odd=True, overflowed=True) is None
 
 
 def test_zero_and_nan_are_not_frozen() -> None:

@@ -288,7 +288,9 @@ def _losses(run: Run) -> Iterator[Conclusion]:
         stream.timelines.advances,
         run.facts,
         bar=curve.series.startswith("bar"),
+        rewarded=curve.rewarded,
         zero_is_odd=curve.exact and not curve.rewarded,
+        overflowed=overflowed,
     )
     if frozen is not None:
         yield FROZEN, frozen, None

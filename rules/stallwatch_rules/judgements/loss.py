@@ -36,6 +36,8 @@ ZEROS_AFTER_OVERFLOW = 50  #: skipped steps print zeros, too
 GUESSED = 12  #: losses at the level of guessing that are no chance …
 GUESSED_WITHIN = 3e-4  #: … all so near to the logarithm of a number of classes …
 MOST_CLASSES = 32  #: … which lie too close to each other beyond this many
+BEGUN = 3  #: values in which a loss may settle at a run's beginning
+RATE_GONE = 0.1  #: a learning rate below this part of its highest one has nearly ended its schedule
 UNLOGGED = 20  #: a loss is missing when this many times its usual distance passed without one
 
 
@@ -173,12 +175,21 @@ def _step(point: Point) -> str:
 
 
 def judge_frozen(
-    points: Sequence[Point], advances: int, facts: RunFacts, *, bar: bool = False, zero_is_odd: bool = False
+    points: Sequence[Point],
+    advances: int,
+    facts: RunFacts,
+    *,
+    bar: bool = False,
+    rewarded: bool = False,
+    zero_is_odd: bool = False,
+    overflowed: bool = False,
 ) -> Judgement | None:
     """A loss that is the same number again and again, or that is printed no more while steps go on.
 
     ``bar``: it stands behind a progress bar, which repeats the last value. ``zero_is_odd``: numbers are
     printed in full and nothing says that this is a reinforcement learner, whose loss is zero by nature.
+    ``rewarded``: it is one, or a preference learner, whose loss is ln 2 at first. ``overflowed``: steps were
+    skipped, of which some trainers print zeros.
     """
     known = [point for point in points if point.loss is not None]
     if not known:
@@ -193,11 +204,12 @@ def judge_frozen(
     if last.loss == 0:
         healthy = not zero_is_odd or any(point.grad_norm for point in known[-same:])
         never = same == len(known) and all(point.grad_norm == 0 for point in known)
-        enough = len(known) + 1 if healthy else ZEROS_NEVER if never else ZEROS_LATER
+        from_start = ZEROS_AFTER_OVERFLOW if overflowed else ZEROS_NEVER
+        enough = len(known) + 1 if healthy else from_start if never else ZEROS_LATER
     if last.loss is not None and math.isfinite(last.loss) and same >= enough:
         note = say("loss-same", facts.language, loss=f"{last.loss:g}", count=same)
         return Judgement("degrading", note)
-    classes = None if bar else _guessing(known)
+    classes = None if bar or rewarded else _guessing(known)
     if classes is not None:
         told = {"loss": f"{math.log(classes):.4f}", "classes": classes, "count": GUESSED}
         return Judgement("degrading", say("loss-chance", facts.language, **told))
@@ -211,8 +223,9 @@ def judge_frozen(
 def _guessing(known: Sequence[Point]) -> int | None:
     """Among how many classes the last losses only guess: a cross-entropy of ln(classes), and no other value.
 
-    A run that begins there is at its start (a preference learner's first losses are ln 2): it must have been
-    elsewhere before, or be well under way.
+    A run that begins there is at its start: it must have been elsewhere for longer than its first values, or
+    be well under way. Equal or steadily falling values are no flicker: ranks repeat each other, few digits
+    round alike, a smoothed loss passes by. Where the learning rate rises or is nearly gone, none moves.
     """
     before, run = known[:-GUESSED], [point.loss for point in known[-GUESSED:] if point.loss is not None]
     if len(run) < GUESSED or not all(math.isfinite(loss) and loss > 0 for loss in run):
@@ -221,8 +234,14 @@ def _guessing(known: Sequence[Point]) -> int | None:
     level = math.log(max(classes, 1))
     if not 2 <= classes <= MOST_CLASSES or any(abs(loss - level) > GUESSED_WITHIN for loss in run):
         return None
+    if len(set(run)) < 3 or run in (sorted(run), sorted(run, reverse=True)):
+        return None
+    rates = [point.learning_rate for point in known if point.learning_rate is not None]
+    if len(rates) >= GUESSED and (rates[-1] > rates[-GUESSED] or rates[-1] < RATE_GONE * max(rates)):
+        return None
     printed = any(len(f"{loss:.12g}".replace(".", "").lstrip("0")) >= 4 for loss in run)
-    moved = any(abs(point.loss - level) > 0.01 * level for point in before if point.loss is not None)
+    later = [point.loss for point in before[BEGUN:] if point.loss is not None]
+    moved = any(abs(loss - level) > 0.01 * level for loss in later)
     return classes if printed and (moved or is_excerpt(known)) else None
 
 
