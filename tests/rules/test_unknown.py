@@ -212,13 +212,15 @@ def test_what_a_destructor_raises_ends_nothing_even_where_its_header_is_cut_off(
     text = """\
 Traceback (most recent call last):
   File "/usr/lib/python3.8/site-packages/torch/utils/data/dataloader.py", line 1466, in __del__
-    self._shutdown_workers()
   File "/usr/lib/python3.8/multiprocessing/process.py", line 160, in is_alive
     assert self._parent_pid == os.getpid(), 'can only test a child process'
 AssertionError: can only test a child process
 """
     assert [one.kind for one in read(text)] == ["ignored"]
     assert [one.kind for one in read(text.replace("__del__", "fetch"))] == ["failure"]
+    chain = text + "\nDuring handling of the above exception, another exception occurred:\n\n"
+    kinds = [read(chain + text.replace("__del__", name))[-1].kind for name in ("__del__", "fetch")]
+    assert kinds == ["ignored", "failure"], "another process may write into the same file"
 
 
 def test_a_feeding_thread_of_tensorflow_ends_with_its_session() -> None:

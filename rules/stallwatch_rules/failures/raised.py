@@ -80,14 +80,19 @@ class Raised:
     native: bool = False  #: a crash of compiled code, which may come after the training's own end
     step: int | None = None  #: the run's step then, as far as the diagnosis could tell
 
+    @property
+    def of_destructor(self) -> bool:
+        """Whether it came out of a ``__del__``, from where Python lets none go on."""
+        return bool(self.frames) and self.frames[0].name == "__del__"
+
 
 def kind_of(raised: Raised) -> Kind:
     """Whether it is a failure, the launcher's summary of one, or a stop by hand."""
     last = raised.exception.rpartition(".")[2]
     if last in ("KeyboardInterrupt", "SystemExit", "GeneratorExit"):
         return "interrupt"
-    if raised.frames and raised.frames[0].name == "__del__":
-        return "ignored"  # Python never lets one out of there, whatever was cut off above it
+    if raised.of_destructor:
+        return "ignored"  # whatever was cut off above it
     if raised.thread and last == "CancelledError" and raised.message.startswith(_QUEUE_CLOSED):
         return "ignored"  # TensorFlow's feeding thread, when the session that it fed has ended
     if last in _LAUNCHER_NAMES:

@@ -200,12 +200,15 @@ class TracebackReader:
         warned = WARNED.search(prefix) is not None
         if QUOTES_INNER.search(prefix) or corner >= 0 or (prefix.strip() and not prefix.strip(BOX + " ")):
             prefix = ""
-        aside = self._aside > 0 or (inner and previous is not None and previous.kind == "ignored")
-        self._open = _Open(line, prefix, aside, previous if inner else None, header=True, adjoining=True)
+        chained = previous if inner else None
+        # A chain inside a destructor begins there itself: another one belongs to another process.
+        ignored = chained is not None and chained.kind == "ignored" and not chained.of_destructor
+        aside = self._aside > 0 or ignored
+        self._open = _Open(line, prefix, aside, chained, header=True, adjoining=True)
         self._open.group, self._open.named = GROUP_HEADER in line.text, named
         self._open.column, self._open.warned, self._open.quoted = max(0, corner), warned, quoted
         self._open.rules.update(self._failures & set(rules))
-        self._open.thread = self._thread > 0 or (inner and previous is not None and previous.thread)
+        self._open.thread = self._thread > 0 or (chained is not None and chained.thread)
         self._chained, self._aside, self._thread = False, 0, 0
         return None if inner else previous
 
