@@ -91,5 +91,15 @@ def disk(home: Path) -> Disk | None:
         free = shutil.disk_usage(home).free
     except OSError:
         return None
-    store = home / "metrics.duckdb"
-    return Disk(home, free, store.stat().st_size if store.exists() else 0)
+    files = (
+        home / "metrics.duckdb",
+        home / "metrics.duckdb.wal",
+    )  # DuckDB's log of what is not in the first yet
+    return Disk(home, free, sum(map(_size, files)))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # not there, or gone by now
+        return 0

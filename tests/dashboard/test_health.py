@@ -50,5 +50,7 @@ def test_the_disk_and_the_versions(tmp_path: Path) -> None:
     (tmp_path / "metrics.duckdb").write_bytes(b"x" * 100)
     found = health.disk(tmp_path)
     assert found is not None and found.store == 100 and found.free > 0
+    (tmp_path / "metrics.duckdb.wal").write_bytes(b"x" * 11)
+    assert (found := health.disk(tmp_path)) is not None and found.store == 111
     assert health.disk(tmp_path / "missing") is None
     assert {"python", "stallwatch", "streamlit"} <= health.versions().keys()
