@@ -74,7 +74,7 @@ def test_windows_line_ends_and_a_byte_order_mark_are_read(page_text: PageText) -
         ({"id": "other"}, "id:", "id 'other' is not the file's name without .md ('no-room')"),
         ({"family": "other"}, "family:", "family 'other' is not the folder's name ('memory')"),
         ({"title_zh": "  "}, "title_zh:", "title_zh is empty"),
-        ({"patterns": ["fine", "(open"]}, "patterns:", "patterns[1] '(open': not a linear-time expression"),
+        ({"patterns": ["fine", "(open"]}, "patterns:", "patterns[1] '(open': not an expression: missing )"),
         ({"patterns": [], "unless": ["x"]}, "patterns:", "unless needs patterns"),
         ({"raised_in": [{"functions": ["f"]}]}, "raised_in:", "a place needs a file"),
         ({"raised_in": [{"exceptions": ["x.Y", "Z"]}]}, "raised_in:", "a place needs a file"),

@@ -138,8 +138,8 @@ def _deliveries(incident: Incident, now: float) -> None:
                 say("state"): [_sent(one.state) for one in found],
                 say("sent"): [formats.clock(one.sent_at, zone(), now) for one in found],
                 say("attempts"): [one.attempts for one in found],
-                say("rule_title"): [cell(one.title) for one in found],
                 say("reason"): [cell(one.reason) for one in found],
+                say("rule_title"): [cell(one.title) for one in found],
             }
         ),
         hide_index=True,

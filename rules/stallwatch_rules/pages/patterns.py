@@ -66,10 +66,10 @@ def pattern_fault(pattern: str, *, quick: bool = False) -> Fault | None:
     except re2.error as error:
         reason = error.args[0] if error.args else error
         text = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
-        return Fault(
-            f"not a linear-time expression: {text}",
-            "use google-re2 syntax: no look-around, no back-references",
-        )
+        if text.startswith(("invalid perl operator", "invalid escape sequence")):
+            remedy = "use google-re2 syntax: no look-around, no back-references"
+            return Fault(f"not a linear-time expression: {text}", remedy)
+        return Fault(f"not an expression: {text}", "to find such a character itself, write \\ before it")
     if compiled.search(b"") is not None:
         return Fault("it matches the empty line", "make it name the words that must be there")
     return None if quick else hyperscan_fault((pattern,))
