@@ -79,7 +79,11 @@ def test_windows_line_ends_and_a_byte_order_mark_are_read(page_text: PageText) -
         ({"raised_in": [{"functions": ["f"]}]}, "raised_in:", "a place needs a file"),
         ({"raised_in": [{"exceptions": ["x.Y", "Z"]}]}, "raised_in:", "a place needs a file"),
         ({"raised_in": [{"file": "a/b.py"}]}, "raised_in:", "a whole file is no place"),
-        ({"raised_in": [{"file": "a/b.py", "message": "(x"}]}, "raised_in:", "message '(x': not an expression"),
+        (
+            {"raised_in": [{"file": "a/b.py", "message": "(x"}]},
+            "raised_in:",
+            "message '(x': not an expression",
+        ),
         ({"raised_in": [{"file": "a/b.py", "function": "f"}]}, "raised_in:", "unknown key 'function' in"),
     ],
 )  # fmt: skip
