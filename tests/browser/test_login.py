@@ -74,10 +74,10 @@ def test_nobody_sees_anything_before_signing_in(guarded: Stage, newcomer) -> Non
 
 def test_a_viewer_looks_and_does_not_act(guarded: Stage, newcomer) -> None:  # type: ignore[no-untyped-def]
     page = newcomer.page
-    page.goto(f"{guarded.url}/postmortem")
+    page.goto(f"{guarded.url}/postmortem?report=gone")  # as a link in a chat leads there
     sign_in(page, "viewer")
+    page.wait_for_url("**/postmortem?report=gone")
     page.get_by_text("· viewer").wait_for()
-    page.get_by_test_id("stTopNav").get_by_role("link", name="Post-mortem").click()
     page.get_by_text("Only operators upload logs").wait_for()
     assert page.locator("input[type=file]").count() == 0
     page.get_by_test_id("stTopNav").get_by_role("link", name="Health").click()

@@ -8,6 +8,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from stallwatch_dashboard import theme
 from stallwatch_dashboard.access import Role, role_of
 from stallwatch_dashboard.pages.common import say
+from stallwatch_dashboard.pages.wanted import go_to_address, keep_address
 from stallwatch_dashboard.safetext import markdown
 from stallwatch_dashboard.sources.embedded import shared
 from stallwatch_dashboard.uploads.gate import LEDGER
@@ -47,6 +48,7 @@ def admit() -> bool:
         st.caption(say("sign_in_next"))
         if st.button(say("sign_in"), icon=":material/login:", key="sign_in", type="primary"):
             st.login()
+        keep_address()
         return False
     st.markdown(f"## {say('not_allowed')}")
     email = st.user.get("email")
@@ -61,6 +63,7 @@ def draw_person() -> None:
     found = role()
     if not shared().settings.login.on or found is None:
         return
+    go_to_address()
     with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center"):
         name = st.user.get("email") or st.user.get("name") or ""
         st.caption(f"{markdown(str(name))} · {say(f'role_{found}')}", width="content")
