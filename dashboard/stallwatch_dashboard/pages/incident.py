@@ -96,6 +96,7 @@ def _timeline(incident: Incident, now: float) -> None:
             }
         ),
         hide_index=True,
+        column_config={say("note"): st.column_config.TextColumn(width="large")},
     )
 
 
