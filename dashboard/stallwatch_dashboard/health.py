@@ -91,10 +91,8 @@ def disk(home: Path) -> Disk | None:
         free = shutil.disk_usage(home).free
     except OSError:
         return None
-    files = (
-        home / "metrics.duckdb",
-        home / "metrics.duckdb.wal",
-    )  # DuckDB's log of what is not in the first yet
+    # The second is DuckDB's log of what is not in the first yet.
+    files = (home / "metrics.duckdb", home / "metrics.duckdb.wal")
     return Disk(home, free, sum(map(_size, files)))
 
 

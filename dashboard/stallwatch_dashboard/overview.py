@@ -260,13 +260,12 @@ def _waits(numbers: Numbers, started_at: float | None, now: float) -> bool:
     """
     if numbers.progressed_at is None or numbers.phase not in ("", "train"):
         return False
-    taken, least = numbers.stepping_seconds, _WAITED_SECONDS
     if numbers.step_seconds is None:
-        taken = None if started_at is None else numbers.progressed_at - started_at
-        least = _UNTIMED_SECONDS
-    return now - numbers.progressed_at > max(
-        least, _WAITED_STEPS * (numbers.step_seconds or 0.0), taken or 0.0
-    )
+        taken = 0.0 if started_at is None else numbers.progressed_at - started_at
+        usual = max(_UNTIMED_SECONDS, taken)
+    else:
+        usual = max(_WAITED_SECONDS, _WAITED_STEPS * numbers.step_seconds, numbers.stepping_seconds or 0.0)
+    return now - numbers.progressed_at > usual
 
 
 def told_by_log(verdict: str, progress: Progress) -> State:

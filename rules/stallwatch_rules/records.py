@@ -15,6 +15,8 @@ from stallwatch_rules.stacks.records import StackGroup
 Role = Literal["cause", "symptom", "wrapper", "notice"]
 Harm = Literal["fatal", "degrading", "harmless", "by-progress"]
 Verdict = Literal["failed", "stalled", "degraded", "healthy", "unknown-failure", "no-training-log"]
+#: The verdicts on a run that does not train on.
+IN_TROUBLE: tuple[Verdict, ...] = ("failed", "stalled", "unknown-failure")
 Inferred = Literal["", "place", "words"]
 Phase = Literal["init", "train", "eval", "save", "rollout", "weight-sync", "idle"]
 

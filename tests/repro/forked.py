@@ -138,12 +138,12 @@ def main(
     parser.add_argument("program")
     parser.add_argument("options", nargs=argparse.REMAINDER)
     chosen = parser.parse_args(arguments)
-    import_all()
     launch(chosen.ranks, chosen.log_dir, abandoned)
     return chosen.program, [chosen.program, *chosen.options]
 
 
 if __name__ == "__main__":
+    import_all()
     program, sys.argv = main()
     sys.path[0] = str(Path(program).resolve().parent)
     runpy.run_path(program, run_name="__main__")

@@ -1,6 +1,6 @@
 """Start ranks as forked.py does, as forks of one process that many launches share.
 
-    python tests/repro/forkserver.py SOCKET                                       # the process that forks
+    python tests/repro/forkserver.py DESCRIPTOR                                   # the process that forks
     python tests/repro/forkserver.py SOCKET [--ranks 2] [--log-dir DIR] PROGRAM [OPTION …]     # a launch
 
 Importing torch and DeepSpeed costs nine seconds of a processor, more than all else in most reproductions. The

@@ -9,7 +9,7 @@ import pandas as pd
 from stallwatch_dashboard import formats
 from stallwatch_dashboard.charts.base import Look, Span, figure
 from stallwatch_dashboard.charts.drawing import Drawing
-from stallwatch_dashboard.charts.traces import line, per_rank, remark
+from stallwatch_dashboard.charts.traces import line, per_rank
 from stallwatch_dashboard.frames import RunFrames
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
@@ -37,7 +37,20 @@ def draw(found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look
 
 def _tell_of(limit: float, chart: Drawing, look: Look, say: Say) -> None:
     """In words, of a threshold so far above the steps that its line would press them flat."""
-    remark(chart, look, say("threshold_above", formats.seconds(limit)))
+    chart.layout["annotations"] = [
+        *chart.layout["annotations"],
+        {
+            "xref": "paper",
+            "yref": "paper",
+            "x": 1,
+            "y": 1,
+            "xanchor": "right",
+            "yanchor": "top",
+            "text": say("threshold_above", formats.seconds(limit)),
+            "showarrow": False,
+            "font": {"size": 12, "color": look.grey},
+        },
+    ]
 
 
 def top(found: RunFrames, waited: float) -> float:

@@ -25,24 +25,6 @@ def per_rank(chart: Drawing, frame: pd.DataFrame, look: Look, say: Say, hover: s
         line(chart, rows, look, only, look.cycle[index % len(look.cycle)], hover)
 
 
-def remark(chart: Drawing, look: Look, text: str) -> None:
-    """A few words in the chart's right corner, of what the picture does not show."""
-    chart.layout["annotations"] = [
-        *chart.layout["annotations"],
-        {
-            "xref": "paper",
-            "yref": "paper",
-            "x": 1,
-            "y": 1,
-            "xanchor": "right",
-            "yanchor": "top",
-            "text": text,
-            "showarrow": False,
-            "font": {"size": 12, "color": look.grey},
-        },
-    ]
-
-
 def line(
     chart: Drawing,
     rows: pd.DataFrame,

@@ -17,7 +17,7 @@ from stallwatch_dashboard.safetext import markdown
 from stallwatch_dashboard.sources.embedded import shared
 from stallwatch_dashboard.uploads.reader import Answer
 from stallwatch_dashboard.uploads.reading import ReadingFailed, read_uploads, too_much
-from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.records import IN_TROUBLE, Diagnosis
 
 _SHOWN_REPORTS = 20
 
@@ -60,7 +60,7 @@ def _compared(answer: Answer) -> None:
     if answer.healthy not in ("healthy", "degraded"):
         st.info(say("not_healthy", say(f"verdict_{answer.healthy}")), icon=":material/info:")
     # Of a run that is well no new lines are looked for.
-    if not answer.found.new_lines and answer.found.verdict in ("failed", "unknown-failure", "stalled"):
+    if not answer.found.new_lines and answer.found.verdict in IN_TROUBLE:
         st.caption(say("nothing_new"))
 
 

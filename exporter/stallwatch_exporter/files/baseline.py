@@ -10,7 +10,7 @@ from typing import NamedTuple
 from stallwatch_exporter.files.allfiles import Parallel, read_all
 from stallwatch_exporter.files.inputs import InputProblem, Limits
 from stallwatch_exporter.files.logfiles import expand
-from stallwatch_exporter.files.telling import ProgressTold
+from stallwatch_exporter.files.telling import ProgressTold, told_of
 from stallwatch_rules.failures.novelty import Baseline
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -58,14 +58,9 @@ def read_run(
     """
     files, problems = expand(paths, limits=limits)
     reading = RunReading(catalogue)
-    total = sum(file.size for file in files)
+    whole = sum(file.size for file in files) <= READ_WHOLE
     if parallel is not None:
         parallel = replace(parallel, limits=limits)
-
-    def told(done: int) -> None:
-        if progress is not None:
-            progress(done, total)
-
-    for _, read in read_all(files, reading, parallel=parallel, told=told, whole=total <= READ_WHOLE):
+    for _, read in read_all(files, reading, parallel=parallel, told=told_of(progress, files), whole=whole):
         problems += read.problems
     return reading, problems

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -13,7 +13,7 @@ from stallwatch_exporter.files.inputs import InputProblem, Limits
 from stallwatch_exporter.files.keptdiagnosis import with_kept
 from stallwatch_exporter.files.logfiles import LogFile, expand, from_stream, natural
 from stallwatch_exporter.files.recorded import Recorded, recorded, with_recorded
-from stallwatch_exporter.files.telling import ProgressTold
+from stallwatch_exporter.files.telling import ProgressTold, told_of
 from stallwatch_exporter.stacks.kept import kept_stacks
 from stallwatch_rules.lines.reader import MAX_LINE
 from stallwatch_rules.matching.matcher import Matcher
@@ -138,7 +138,7 @@ def _diagnose(
     stats = Stats()
     notes: list[str] = []
     binary: list[str] = []
-    for file, read in read_all(files, reading, told=_told_of(progress, files), parallel=parallel):
+    for file, read in read_all(files, reading, told=told_of(progress, files), parallel=parallel):
         problems += read.problems
         binary += read.binary
         if read.bytes:
@@ -172,11 +172,6 @@ def _diagnose(
     diagnosis.stats = stats
     diagnosis.notes = [*diagnosis.notes, *notes, *map(str, problems)]
     return diagnosis
-
-
-def _told_of(progress: ProgressTold | None, files: Sequence[LogFile]) -> Callable[[int], None]:
-    total = sum(file.size for file in files)
-    return lambda read: None if progress is None else progress(read, total)
 
 
 def _passed_over(binary: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ import msgspec
 from stallwatch_exporter.runs.given import run_folder
 from stallwatch_rules.endings import Left, MemoryKnown
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
-from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.records import IN_TROUBLE, Diagnosis
 from stallwatch_rules.stacks.concluding import advice_in
 from stallwatch_rules.text.digest import short_duration
 from stallwatch_rules.text.reported import iso
@@ -20,8 +20,6 @@ from stallwatch_rules.text.sentences import say
 
 if TYPE_CHECKING:
     from stallwatch_exporter.incident import Incident
-
-_BAD = ("failed", "stalled", "unknown-failure")
 
 
 class Recorded(NamedTuple):
@@ -113,7 +111,7 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded, language: str) -> Diagn
         what = retold(incident.note, language) or next(iter(incident.evidence[-1:]), incident.rule)
         at = iso(incident.opened_at)
         notes.append(say("finding-was-open", language, time=at, what=what))
-        if diagnosis.verdict not in _BAD and not _went_on(diagnosis, incident):
+        if diagnosis.verdict not in IN_TROUBLE and not _went_on(diagnosis, incident):
             diagnosis = msgspec.structs.replace(diagnosis, verdict="failed", primary=incident.primary)
     if known.end is not None:
         diagnosis = _with_end(diagnosis, known.end)

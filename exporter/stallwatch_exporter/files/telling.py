@@ -13,6 +13,12 @@ ProgressTold = Callable[[int, int], None]
 """Told how many bytes of how many (on disk) were read."""
 
 
+def told_of(progress: ProgressTold | None, files: Sequence[LogFile]) -> Callable[[int], None]:
+    """What takes the bytes on disk that were read so far of all these files."""
+    total = sum(file.size for file in files)
+    return lambda read: None if progress is None else progress(read, total)
+
+
 class Telling:
     """Reads files one after the other and tells `progress` of it; sizes of packed files are those on disk."""
 

@@ -15,7 +15,7 @@ from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.judgements.silence import stopped_late
 from stallwatch_rules.progress.rhythm import RunClock
 from stallwatch_rules.progress.tracker import ProgressTracker
-from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.records import IN_TROUBLE, Diagnosis
 from stallwatch_rules.stream import TIMEOUTS
 from stallwatch_rules.text.digest import fold_ranks
 from stallwatch_rules.text.reported import shown
@@ -56,7 +56,7 @@ def notes_of(
         counters = flight_note(flights, language)
         notes += [counters] if counters else []
     uneven = None
-    if diagnosis.verdict in ("failed", "stalled", "unknown-failure") and not progress.finished:
+    if diagnosis.verdict in IN_TROUBLE and not progress.finished:
         uneven = uneven_end(tracker.steps)
     uneven = uneven or (None if other_runs else went_on_without(streams))
     if uneven is not None:

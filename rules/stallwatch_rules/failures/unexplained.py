@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from stallwatch_rules.pages.catalogue import Catalogue
-from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.records import IN_TROUBLE, Diagnosis
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.sentences import say
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from stallwatch_rules.failures.novelty import Baseline
 
 MAX_LOOKED_UP = 5  #: unknown exceptions for which pages are looked for
-_BAD = ("failed", "stalled", "unknown-failure")
 
 
 def complete(
@@ -31,7 +30,7 @@ def complete(
     A log that ends in mid-course with words of an error, or with what its baseline does not have, gets the
     new lines and a note; ``ended`` says that the run's end is known otherwise, or that it is still watched.
     """
-    if diagnosis.verdict not in _BAD:
+    if diagnosis.verdict not in IN_TROUBLE:
         if not ended and (baseline is not None or _last_words(diagnosis, streams)):
             from stallwatch_rules.failures.novelty import new_lines
 

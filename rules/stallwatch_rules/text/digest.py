@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timezone
 
-from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.records import IN_TROUBLE, Diagnosis
 
 MAX_DIGEST = 12  #: lines; what many kinds of ends tell is no digest
 MAX_TITLE = 160
@@ -61,7 +61,7 @@ def rank_digest(diagnosis: Diagnosis, language: str = "en") -> list[str]:
         for finding in diagnosis.findings
         if finding.ranks and finding.harm == "fatal" and finding.role in ("cause", "symptom")
     ]
-    if diagnosis.verdict in ("failed", "stalled", "unknown-failure"):
+    if diagnosis.verdict in IN_TROUBLE:
         ends += [
             (one.ranks, f"{one.exception}: {one.message}".removesuffix(": "), one.first.time, False)
             for one in diagnosis.unknown
