@@ -125,8 +125,16 @@ def test_fixed_texts_are_found_anew_by_another_version(
     another_version(monkeypatch)
     assert covers_cache.covers_of(PATTERNS, tmp_path) == first
     assert looked == [*PATTERNS] * 2
-    (tmp_path / "covers.msgpack").write_bytes(b"\x93\x01\x02\x03")  # msgpack, but no such table
+    for kept in tmp_path.glob("covers-*.msgpack"):
+        kept.write_bytes(b"\x93\x01\x02\x03")  # msgpack, but no such table
     assert covers_cache.covers_of(PATTERNS, tmp_path) == first
+    assert looked == [*PATTERNS] * 3
+
+
+def test_fixed_texts_are_kept_of_the_last_few_lists(tmp_path: Path) -> None:
+    for number in range(6):
+        covers_cache.covers_of((f"list number {number}",), tmp_path)
+    assert len(list(tmp_path.glob("covers-*.msgpack"))) == 4
 
 
 def test_pages_are_parsed_once(

@@ -11,24 +11,22 @@ import msgspec
 from stallwatch_rules.matching import cachefolder, covers, seldom
 from stallwatch_rules.matching.covers import Cover, Text, cover_of
 
-_Kept = dict[str, list[list[tuple[str, bool]] | None]]  # by what they were made of
-_KEPT = 4  #: lists of patterns that are kept
-_NAME = "covers.msgpack"
+_Kept = list[list[tuple[str, bool]] | None]
+_KEPT = 4  #: lists of patterns that are kept, each in a file of its own
 
 
 def covers_of(patterns: Sequence[str], folder: Path | None) -> list[Cover | None]:
     """``cover_of`` each; what an earlier start found for the same patterns is taken from the folder."""
     if folder is None:
         return [cover_of(pattern) for pattern in patterns]
-    key = _key(patterns)
-    kept = _read(folder / _NAME)
-    found = kept.pop(key, None)
+    path = folder / f"covers-{_key(patterns)}.msgpack"
+    found = _read(path)
     if found is not None and len(found) == len(patterns):
         return [None if one is None else frozenset(Text(*text) for text in one) for one in found]
     made = [cover_of(pattern) for pattern in patterns]
-    newest = list(kept.items())[-(_KEPT - 1) :]
     plain = [None if one is None else [(text.text, text.caseless) for text in sorted(one)] for one in made]
-    cachefolder.write(folder / _NAME, msgspec.msgpack.encode({**dict(newest), key: plain}))
+    cachefolder.write(path, msgspec.msgpack.encode(plain))
+    cachefolder.prune(folder, "covers-*.msgpack", _KEPT)
     return made
 
 
@@ -41,9 +39,9 @@ def _key(patterns: Sequence[str]) -> str:
     return seen.hexdigest()
 
 
-def _read(path: Path) -> _Kept:
+def _read(path: Path) -> _Kept | None:
     content = cachefolder.read(path)
     try:
-        return {} if content is None else msgspec.msgpack.decode(content, type=_Kept)
+        return None if content is None else msgspec.msgpack.decode(content, type=_Kept)
     except (msgspec.MsgspecError, ValueError):
-        return {}
+        return None

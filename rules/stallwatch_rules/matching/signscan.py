@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from stallwatch_rules.matching.blockscan import BlockScanner
+from stallwatch_rules.matching.covers_cache import covers_of
 from stallwatch_rules.matching.database import DatabaseStore
 from stallwatch_rules.matching.segments import Segments
 from stallwatch_rules.matching.textindex import TextIndex
@@ -40,8 +41,9 @@ class SignScanner:
     ) -> None:
         """``patterns`` in the form to look for in raw bytes; ``origins`` as they were written; ``words`` are
         looked for beside them. ``seldom`` are numbers of patterns that not every cell is searched for."""
-        self._all = TextIndex(origins, store, patterns, words)
-        self._most = TextIndex(origins, store, patterns, words, seldom) if seldom else self._all
+        covers = covers_of(origins, store.folder)
+        self._all = TextIndex(origins, store, patterns, words, covers=covers)
+        self._most = TextIndex(origins, store, patterns, words, seldom, covers) if seldom else self._all
         bare = set(self._all.rest)
         self._covered = [number for number in range(len(patterns)) if number not in bare]
         covered = tuple(patterns[number] for number in self._covered)

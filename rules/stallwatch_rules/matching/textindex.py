@@ -10,7 +10,7 @@ import functools
 from collections.abc import Container, Sequence
 
 from stallwatch_rules.matching.blockscan import BlockScanner, Hits
-from stallwatch_rules.matching.covers import Text
+from stallwatch_rules.matching.covers import Cover, Text
 from stallwatch_rules.matching.covers_cache import covers_of
 from stallwatch_rules.matching.database import DatabaseStore
 from stallwatch_rules.matching.rawpatterns import raw_form
@@ -27,15 +27,17 @@ class TextIndex:
         raw: Sequence[str] | None = None,
         words: Sequence[str] = (),
         without: Container[int] = (),
+        covers: Sequence[Cover | None] | None = None,
     ) -> None:
         """``raw`` are the forms in which patterns without a text are looked for, where that differs.
 
         ``words`` are looked for, too; their numbers follow those of ``owners``. ``without`` are patterns
-        that are not looked for.
+        that are not looked for; ``covers`` those of the patterns, where they are known.
         """
+        known = covers if covers is not None else covers_of(patterns, store.folder)
         texts: dict[Text, list[int]] = {}
         rest: list[int] = []
-        for number, cover in enumerate(covers_of(patterns, store.folder)):
+        for number, cover in enumerate(known):
             if number in without:
                 continue
             if cover is None:
