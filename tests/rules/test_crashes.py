@@ -195,6 +195,22 @@ ValueError: sequence 12 has no answer
     assert unknown.frames == ["train.py:5 in <module>", "worker.py:12 in step"]
 
 
+def test_an_actor_that_could_not_be_made_is_the_failure_in_its_making() -> None:
+    text = """\
+Traceback (most recent call last):
+  File "train.py", line 5, in <module>
+    ray.get(work)
+ray.exceptions.ActorDiedError: The actor died because of an error raised in its creation task, \
+ray::q7Worker_0:0:Worker.__init__() (pid=12, ip=10.0.0.1, actor_id=0ab1)
+  File "worker.py", line 12, in __init__
+    assert size > 0, f"size {size} is too small"
+AssertionError: size 0 is too small
+"""
+    unknown = only(text)
+    assert (unknown.exception, unknown.message) == ("AssertionError", "size 0 is too small")
+    assert unknown.frames == ["train.py:5 in <module>", "worker.py:12 in __init__"]
+
+
 def test_the_count_of_rays_folded_lines_is_no_part_of_the_message() -> None:
     end = "ValueError: odd [repeated 7x across cluster]"
     text = f'Traceback (most recent call last):\n  File "a.py", line 5, in f\n{end}\n'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -89,6 +90,23 @@ def test_text_glued_to_a_progress_bar_is_a_line_of_its_own(read_lines: ReadLines
         (bar, None),
         ("ValueError: no", 1),
     ]
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("KeyErrorKeyError: : 'text'", "KeyError: 'text'"),
+        ("torch.OutOfMemoryErrortorch.OutOfMemoryError: : no", "torch.OutOfMemoryError: no"),
+        ("ValueErrorValueErrorValueError: : : odd", "ValueError: odd"),
+        ("KeyErrorValueError: : odd", "KeyErrorValueError: : odd"),
+        ("ValueError: : odd", "ValueError: : odd"),
+        ("a ratio of 3: : 4", "a ratio of 3: : 4"),
+    ],
+)
+def test_one_exception_that_processes_wrote_at_once_is_one(
+    written: str, read: str, read_lines: ReadLines
+) -> None:
+    assert [line.text for line in read_lines(f"{written}\n".encode())] == [read]
 
 
 def test_what_two_ranks_wrote_into_one_line_is_parted(read_lines: ReadLines) -> None:

@@ -143,6 +143,23 @@ CONTESTS = {
             "RuntimeError: [/b/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:33211",
         ],
     ),
+    "a step that srun cancels because a task failed, whatever its log says": (
+        "slurm-task-failed",
+        [
+            "srun: error: gpu08: task 5: Exited with exit code 1",
+            "srun: launch/slurm: _step_signal: Terminating StepId=48213.0",
+            "slurmstepd: error: *** STEP 48213.0 ON gpu08 CANCELLED AT 2026-11-20T18:00:21 ***",
+            "srun: error: gpu09: tasks 8-15: Killed",
+        ],
+    ),
+    "tasks that were cancelled did not fail": (
+        "slurm-cancelled",
+        [
+            "srun: error: gpu08: task 5: Exited with exit code 143",
+            "slurmstepd: error: *** STEP 48213.0 ON gpu08 CANCELLED AT 2026-11-20T18:00:21 ***",
+            "srun: error: gpu09: task 8: Exited with exit code 1",
+        ],
+    ),
     "a step whose time is up is cancelled, too": (
         "slurm-time-limit",
         [

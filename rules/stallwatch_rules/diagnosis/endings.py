@@ -47,6 +47,8 @@ _TOLD_TO_END = re.compile(r"death signal|got signal|Main process received|closin
 AFTERMATH = frozenset(("slurm-cancelled", "rendezvous-connection-failed", "process-segfault"))
 #: glibc's words before it aborts (malloc/malloc.c), which alone do not say whose process it was.
 _HEAP = re.compile(r"^(?:double free|free\(\): |malloc(?:_consolidate)?\(\): |munmap_chunk\(\): |corrupted )")
+#: A task that failed by itself: cancelled ones end by these signals, too (SIGINT, SIGKILL, SIGTERM).
+_TASK_FAILED = re.compile(r"Exited with exit code (?!(?:130|137|143)\b)[1-9]")
 BY_SEGFAULT = (-11, 139)  #: of a process, and of a shell that ran it
 
 
@@ -171,6 +173,16 @@ def weigh_aftermath(found: list[Found], exceptions: Exceptions, streams: Streams
         earlier = any(one.rule not in others and came_before(one, late) for one in failures)
         if earlier or any(_raised_first(one, late) for one in raised):
             late.role = "symptom"
+        elif late.rule == "slurm-cancelled" and _task_failed_before(found, late):
+            late.role = "wrapper"
+
+
+def _task_failed_before(found: list[Found], late: Found) -> bool:
+    """Whether srun saw a task fail before the step was cancelled, and so cancelled it itself."""
+    task = next((one for one in found if one.rule == "slurm-task-failed" and one.harm == "fatal"), None)
+    if task is None or not came_before(task, late):
+        return False
+    return any(_TASK_FAILED.search(hits.first.line.text) for hits in task.hits.values())
 
 
 def forgive_abort(found: list[Found], exceptions: Exceptions, facts: RunFacts) -> None:

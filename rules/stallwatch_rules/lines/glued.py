@@ -14,10 +14,15 @@ _BAR_ENDS = ("it]", "/s]")
 _BEHIND_POSTFIX = re.compile(
     r"(\d/\d{1,15} \[[\d:]+<[^\[\]]{1,400}=[^\[\]]{1,80}\])(?=[`A-Z*])(?!.*(?i:\||loss|step|iter))"
 )
+# Python writes an exception's name, the colon and the message one after the other: of processes that fail at
+# once comes "KeyErrorKeyError: : 'text'".
+_AT_ONCE = re.compile(r"(?<![\w.])((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt))\1+(?:: ){2,}(?=\S)")
 
 
 def pieces(text: str) -> list[str]:
     """What each writer wrote; mostly the text itself."""
+    if ": : " in text:
+        text = _AT_ONCE.sub(r"\1: ", text, count=1)
     if ("]" in text and _may_be_glued(text)) or "Traceback" in text:
         return _GLUED.split(text)
     if "<" in text and "]" in text[:-1]:
