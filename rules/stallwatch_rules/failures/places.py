@@ -16,6 +16,7 @@ from stallwatch_rules.failures.raised import Frame, Raised
 from stallwatch_rules.pages.page import RaisedIn, RulePage
 from stallwatch_rules.pages.patterns import compile_re2
 
+DEEP = 3  #: so many parts make a folder's name its package's own
 MAX_DEPTH = 25  #: innermost calls that are looked at: what lies further out called many other things
 
 
@@ -77,8 +78,9 @@ def _where(place: RaisedIn, calls: list[Frame]) -> list[tuple[int, Frame | None]
 
 def _at(place: RaisedIn, call: Frame) -> bool:
     path = "/" + call.path.replace("\\", "/")
-    if place.file.endswith("/"):  # a name that folders of anybody's own have, too
-        inside = call.library and f"/{place.file}" in path
+    if place.file.endswith("/"):
+        # A short name is one that folders of anybody's own have, too; a long one may be a checkout's.
+        inside = (call.library or place.file.count("/") >= DEEP) and f"/{place.file}" in path
     else:
         inside = path.endswith(f"/{place.file}")
     return inside and (not place.functions or call.name.rpartition(".")[2] in place.functions)
