@@ -193,6 +193,40 @@ CONTESTS = {
             "Cuda failure 700 'an illegal memory access was encountered'",
         ],
     ),
+    "a batch that lies on the GPU, which the pin memory thread is given": (
+        "pin-memory-of-gpu-tensor",
+        [
+            "RuntimeError: Caught RuntimeError in pin memory thread for device 0.",
+            "Original Traceback (most recent call last):",
+            '  File "/opt/env/site-packages/torch/utils/data/_utils/pin_memory.py", line 57, in pin_memory',
+            "    return data.pin_memory(device)",
+            "RuntimeError: cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned",
+        ],
+    ),
+    "host memory that reads as if the GPU's were gone": (
+        "pinned-memory-alloc-failed",
+        [
+            "Traceback (most recent call last):",
+            '  File "/opt/env/lib/python3.11/site-packages/torch/storage.py", line 231, in pin_memory',
+            "    cast(Storage, self)).pin_memory(device)",
+            "RuntimeError: CUDA error: out of memory",
+        ],
+    ),
+    "a second gathering of a parameter in flight": (
+        "zero3-inflight-params",
+        [
+            "Invalidate trace cache @ step 812: expected module 0, but got module 9",
+            "RuntimeError: {'id': 52, 'status': 'INFLIGHT', 'numel': 0, 'ds_numel': 4096, 'shape': (0,),"
+            " 'ds_shape': (4096,), 'requires_grad': True} already in registry",
+        ],
+    ),
+    "an abort after the driver reset an AMD GPU": (
+        "rocm-gpu-hang",
+        [
+            "HW Exception by GPU node-3 (Agent handle: 0x1c2b3a40) reason :GPU Hang",
+            "Aborted (core dumped)",
+        ],
+    ),
 }
 
 
