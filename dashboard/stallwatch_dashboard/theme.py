@@ -73,7 +73,8 @@ STYLE = """
 .st-key-heard {
     position: absolute !important; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%);
 }
-[data-testid="stLayoutWrapper"]:has(> .st-key-heard) {position: absolute;}  /* else it takes a gap */
+/* Else it takes a gap, and a telephone can be pushed aside. */
+[data-testid="stLayoutWrapper"]:has(> .st-key-heard) {position: absolute; width: 1px;}
 [class*="st-key-verdict-"] {padding: 0.7rem 1rem !important;}
 [class*="st-key-verdict-"] p, [class*="st-key-verdict-"] li {font-size: 0.92rem; margin-bottom: 0.35rem;}
 </style>
