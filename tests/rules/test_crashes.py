@@ -179,13 +179,14 @@ def test_ranks_that_crash_alike_are_one() -> None:
     assert (only(text).ranks, only(text).count) == ([0, 1, 2], 3)
 
 
-def test_a_remote_task_of_ray_is_one_failure() -> None:
-    text = """\
+@pytest.mark.parametrize("colour", ["", "\ufffd[36m", "[36m"])
+def test_a_remote_task_of_ray_is_one_failure(colour: str) -> None:
+    text = f"""\
 Traceback (most recent call last):
   File "train.py", line 5, in <module>
     ray.get(work)
     ~~~~~~~^^^^^^
-ray.exceptions.RayTaskError(ValueError): ray::Worker.step() (pid=12, ip=10.0.0.1, actor_id=0ab1)
+ray.exceptions.RayTaskError(ValueError): {colour}ray::Worker.step() (pid=12, ip=10.0.0.1, actor_id=0ab1)
   File "worker.py", line 12, in step
     raise ValueError("bad")
 ValueError: sequence 12 has no answer

@@ -47,7 +47,11 @@ ASIDE = re.compile(
 # A logger's lead with this level, before a traceback's header: programs go on without what failed.
 WARNED = re.compile(r"(?<![A-Za-z_])WARN(?:ING)?(?![A-Za-z_])")
 # Ray names the task, and the task's own frames follow; so does an actor that could not be made.
-REMOTE = re.compile(r"(?:The actor died because of an error raised in its creation task, )?ray::\S+ \(pid=")
+# Its colour may have lost the escape when it was copied.
+REMOTE = re.compile(
+    r"(?:The actor died because of an error raised in its creation task, )?"
+    r"(?:[^\w\s]{0,2}\[[\d;]+m)?ray::\S+ \(pid="
+)
 THREAD = re.compile(r"^(?:Exception in thread |Thread [A-Z]\w*:$)")  # the second is W&B's
 # The statement that raises, as tracebacks, notebooks and dumped files show it: indented, or behind a mark.
 RAISE = re.compile(r"[\s\d│|❱>-]+raise [\w.]+\(")
