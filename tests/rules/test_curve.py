@@ -37,6 +37,16 @@ def test_a_step_that_is_printed_again_is_one_point() -> None:
     assert [point.step for point in curve.points[3:]] == [0.1, 0.2]
 
 
+def test_where_epochs_begin_anew_the_losses_of_the_training_before_are_let_go() -> None:
+    curve = Curve("epoch items")
+    for step, epoch in ((1, 0.0), (501, 1.0), (1001, 2.0), (1, 0.0), (501, 1.0)):
+        curve.see(sample(step, epoch=epoch), 0)
+    assert [(point.step, point.epoch) for point in curve.points] == [(1, 0.0), (501, 1.0)]
+    for step, epoch in ((1500, 3.0), (1400, 2.8)):  # resumed from a checkpoint
+        curve.see(sample(step, epoch=epoch), 0)
+    assert len(curve.points) == 4
+
+
 def test_each_series_has_its_own_curve_and_the_longest_leads() -> None:
     one, other = Curves(), Curves()
     for step in range(5):

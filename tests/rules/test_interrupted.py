@@ -53,6 +53,7 @@ def diagnosed(known: Catalogue, text: str, *, stalled: bool, ending: str = ENDIN
 
 WANDB = "/env/lib/python3.7/site-packages/wandb/sdk/interface/interface.py"
 QUEUES = "/env/lib/python3.7/multiprocessing/queues.py"
+CONNECTION = "/env/lib/python3.10/multiprocessing/connection.py"
 PINNED = "/env/lib/python3.7/site-packages/torch/utils/data/_utils/pin_memory.py"
 
 
@@ -83,6 +84,34 @@ def test_ctrl_c_is_told_by_trackers_before_the_program_says_so(
     reading.feed(lines_of(f"{text}Traceback (most recent call last):\n{stop}"))
     alone.feed(lines_of(text))
     assert (reading.diagnose().verdict, alone.diagnose().verdict) == (verdict, "unknown-failure")
+
+
+@pytest.mark.parametrize("error", ["FileNotFoundError: [Errno 2] No such file or directory", "EOFError"])
+@pytest.mark.parametrize(
+    ("thread", "verdict"), [("_pin_memory_loop", "healthy"), ("fetch_forever", "unknown-failure")]
+)
+def test_ctrl_c_takes_the_workers_from_the_thread_that_pins_batches(
+    known: Catalogue, thread: str, verdict: str, error: str
+) -> None:
+    """A training that waits for that thread would say that it is gone (torch, ``dataloader.py``)."""
+    calls = f'  File "{PINNED}", line 53, in {thread}\n  File "{CONNECTION}", line 752, in Client\n'
+    text = "step 1/60 loss 2.0\nException in thread Thread-3 (_pin_memory_loop):\n"
+    text += f"Traceback (most recent call last):\n{calls}{error}\nTraceback (most recent call last):\n"
+    reading = RunReading(known)
+    reading.feed(lines_of(text + '  File "/srv/train.py", line 7, in <module>\nKeyboardInterrupt\n'))
+    assert reading.diagnose().verdict == verdict
+
+
+def test_workers_that_end_after_ctrl_c_were_ended_by_it(known: Catalogue) -> None:
+    dead = "RuntimeError: DataLoader worker (pid 349) exited unexpectedly with exit code 1. Details are lost"
+    for first, second, verdict in (
+        ("KeyboardInterrupt", dead, "healthy"),
+        (dead, "KeyboardInterrupt", "failed"),
+    ):
+        text = steps(1, 26) + crash(27, 0, first) + crash(27.5, 0, second)
+        reading = RunReading(known)
+        reading.feed(lines_of(text))
+        assert reading.diagnose().verdict == verdict
 
 
 @pytest.mark.parametrize(("wait", "verdict"), [(1, "healthy"), (600, "unknown-failure")])

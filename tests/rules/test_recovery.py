@@ -121,3 +121,23 @@ def test_steps_of_nan_are_no_good_steps_after_overflows(
     reading.feed(LineReader("train.log").feed("\n".join(lines).encode() + b"\n"))
     (found,) = [one for one in reading.diagnose().findings if one.rule == "fp16-overflow-every-step"]
     assert found.harm == harm and ("good steps after them" in found.note) == (harm == "harmless")
+
+
+SRUN = "srun: error: node17: task 0: Exited with exit code 1"
+
+
+@pytest.mark.parametrize(
+    ("lines", "verdict"),
+    [
+        ([SRUN, *STEPS], "healthy"),  # a command of the batch script before the training
+        ([SRUN, *STEPS[:4]], "unknown-failure"),  # what a buffer held back
+        ([*STEPS[:2], SRUN, *STEPS[2:]], "unknown-failure"),  # another task of the same step, perhaps
+    ],
+)
+def test_what_a_launcher_says_ahead_of_all_steps_did_not_end_them(
+    lines: list[str], verdict: str, catalogue: Catalogue, matcher: Matcher
+) -> None:
+    labelled = "".join(f"{line if line is SRUN else f'[rank0]: {line}'}\n" for line in lines)
+    reading = RunReading(catalogue, matcher)
+    reading.feed(LineReader("slurm-17.out").feed(labelled.encode()))
+    assert reading.diagnose().verdict == verdict

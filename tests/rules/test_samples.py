@@ -146,6 +146,38 @@ METRICS = [
     ("步数：3，损失：nan", 3, None, {"loss": NAN}),
     ("Epoch: [3]  [  10/700]  eta: 5:00:00  lr: 0.0002  loss: 40.5 (45.2)  time: 2.4", 2110, None,
      {"loss": 40.5, "learning_rate": 0.0002, "epoch": 3.0}),
+    ("Epoch: [3/100]  [  10/700]  eta: 0:06:35  loss: 7.5 (7.25)  lr: 0.0001", 2110, None,
+     {"loss": 7.5, "learning_rate": 0.0001, "epoch": 3.0}),  # DINO
+    ("Epoch:[2/3](40/500), loss: 0.75, dpo_loss: 0.5, learning_rate: 0.00010000, epoch_time: 1.0", 540, 1500,
+     {"loss": 0.75, "learning_rate": 0.0001, "epoch": 2.0}),  # MiniMind
+    ("Epoch:[1/1](3/500), Reward: -1.5, KL_ref: 0.0, Actor Loss: 0.0625, Learning Rate: 0.00000030", 3, 500,
+     {"loss": 0.0625, "learning_rate": 3e-7, "reward": -1.5, "epoch": 1.0}),
+    ("Train: 4 [  50/1251 (  4%)]  Loss: 6.97 (6.95)  Time: 0.5s, 99.50/s  LR: 1.000e-06", 50, None,
+     {"loss": 6.97, "learning_rate": 1e-6}),  # timm
+    ("2026-06-07 09:14:02 - LOGS    - Epoch:  13 [   10387/  200000], loss: {'classification': 4.5, "
+     "'total_loss': 5.75}, LR: [0.001], Avg. batch load time: 0.300", 10387, None,
+     {"loss": 5.75, "learning_rate": 0.001, "epoch": 13.0}),  # CoreNet
+    ("epoch: 1 step: 1875, loss is 0.25", 1875, None, {"loss": 0.25, "epoch": 1.0}),  # MindSpore
+    ("    step   20/328  loss 0.5", 20, 328, {"loss": 0.5}),
+    ("    train/CrossEntropyLoss=9.5", None, None, {"loss": 9.5}),  # OLMo
+    ('{"epoch": 10, "train_loss": "3.5", "train_num_updates": "4791", "train_lr": "1e-05"}', 4791, None,
+     {"loss": 3.5, "learning_rate": 1e-5, "epoch": 10.0}),  # fairseq
+    ("2026-03-02 05:16:20,962 - INFO - Epoch 1 - Batch loss: 12.5", None, None, {"loss": 12.5}),
+    ("INFO:root:Epoch 3 - Average Loss: 4.75, Average Accuracy: 0.5", None, None, {"loss": 4.75}),
+    # means of an evaluation
+    ("INFO:root:Evaluation Epoch 3 - Average Loss: 4.75, Average Accuracy: 0.5", None, None,
+     {"eval_loss": 4.75}),
+    ("Test set: Average loss: 0.25, Accuracy: 9914/10000 (99%)", None, None, {"eval_loss": 0.25}),
+    # MLPerf
+    (':::MLLOG {"namespace": "", "time_ms": 1715, "event_type": "POINT_IN_TIME", "key": "train_loss", '
+     '"value": 3.75, "metadata": {"file": "log.py", "lineno": 17, "samples_count": 192}}', 192, None,
+     {"loss": 3.75}),
+    (':::MLLOG {"namespace": "", "time_ms": 1715, "event_type": "POINT_IN_TIME", "key": "tracked_stats", '
+     '"value": {"throughput": 0.97}, "metadata": {"file": "log.py", "lineno": 17, "step": 1536}}', 1536, None,
+     {}),
+    (':::MLLOG {"namespace": "", "time_ms": 1715, "event_type": "POINT_IN_TIME", "key": "eval_error", '
+     '"value": 2.75, "metadata": {"file": "log.py", "lineno": 17, "samples_count": 192}}', None, None,
+     {"eval_loss": 2.75}),
     ("Train: data epoch: [1]  [  50/700]  eta: 0:10:00  lr: 0.0002  loss: 3.5000  time: 0.4", 750, None,
      {"loss": 3.5, "learning_rate": 0.0002, "epoch": 1.0}),
 ]  # fmt: skip
@@ -258,6 +290,9 @@ def test_training_bars(text: str, step: int, total: int | None, values: dict[str
         "INFO:root:steps=100 loss=mse lr=0.001",
         "INFO:root:steps: 100, batch: 3, lr: 0.001",
         "see train.py:12 step 1 loss 2.0",
+        '    print("average loss: 0.5")',
+        "    loss = 0.5",
+        ':::MLLOG {"key": "opt_base_learning_rate", "value": 0.0004, "metadata": {"lineno": 1}}',
         "2026-11-20 10:00:00 INFO trainer.py:412 resuming before step 1 loss=2.0",
     ],
 )

@@ -17,7 +17,7 @@ def steps_after(stream: StreamReading, line: Line, advances: int, clock: StepClo
     time, UTC or no date. Where the line claims to be older than a step above it, its time says nothing, and
     the order of the lines in one file tells. After a restart of all workers the run's steps are every rank's.
     """
-    own = max(0, stream.timelines.advances - advances, clock.restarted(line))
+    own = max(0, stream.timelines.advances - advances, clock.restarted(line), clock.all_below(line))
     time = stream.when(line)
     done = _time_of_step(stream.timelines.main, advances)
     if time is not None and done is not None and time < done - CLOCK_STEP:

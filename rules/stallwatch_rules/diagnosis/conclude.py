@@ -71,6 +71,7 @@ from stallwatch_rules.text.sentences import say
 SCHEDULER = "scheduler-and-process"  #: the family of what follows when somebody ends a run
 FAR = 500  #: lines after which a failure is not what the log ended with
 NUMERICS = "numerics"  #: the family of failures that no exit code shows
+_CHILDREN = frozenset(("dataloader-worker-killed",))  # processes that Ctrl-C reaches together with their rank
 _OWN_WORK = frozenset(("data", "rlhf-and-rollout"))  # families of what a rank does by itself
 
 
@@ -224,7 +225,8 @@ def _excuse(found: list[Found], exceptions: Exceptions, question: Question, by_h
         if one.harm != "fatal":
             continue
         aftermath = one.role == "wrapper" or (one.role != "cause" and one.page.family == SCHEDULER)
-        if interrupt is not None and (one.role == "symptom" or question.kind == "interrupted"):
+        told = one.role == "symptom" or one.rule in _CHILDREN or question.kind == "interrupted"
+        if interrupt is not None and told:
             aftermath = aftermath or came_before(interrupt, one)
         if by_hand and aftermath:
             one.harm, one.note = "harmless", say("stopped-by-hand", question.language)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from stallwatch_rules.diagnosis.afterwards import answers_after, steps_after
 from stallwatch_rules.diagnosis.causes import Candidate, Stream
-from stallwatch_rules.failures.helperthreads import of_helper
+from stallwatch_rules.failures.helperthreads import of_helper, pins_batches
 from stallwatch_rules.failures.raised import Raised
 from stallwatch_rules.failures.templates import states_info
 from stallwatch_rules.failures.unknown import Seen, fold, unknown_in
@@ -209,9 +209,12 @@ def _at_once(seen: Seen, time: float | None, at: int, then: float | None) -> boo
     """Whether Ctrl-C, told at that line and time, ended a helper of the program before the program itself.
 
     A thread that fetches batches may die long before somebody stops the run that waits for it: no other
-    lines, and often no times, tell that from one that the same key ended.
+    lines, and often no times, tell that from one that the same key ended. The one that pins batches, whose
+    workers the key ended first, is not waited for.
     """
     first = seen.raised
+    if pins_batches(first) and pins_batches(seen.last):
+        return 0 < at - first.mark.index <= AT_ONCE
     gone = first.exception in _PEER_GONE or _BACKEND_GONE.search(first.message) is not None
     if not (gone and 0 < at - first.mark.index <= AT_ONCE and of_helper(first) and of_helper(seen.last)):
         return False

@@ -1,7 +1,8 @@
 """Threads without which a training goes on: of those who record it, and the one that reads a child's output.
 
 A thread that fetches batches dies as quietly, and the training stands as soon as what it had fetched is used
-up: so only calls that are known to be beside it count.
+up: so only calls that are known to be beside it count. torch's thread that pins batches is known apart: a
+training that finds it gone says so itself ("Pin memory thread exited unexpectedly").
 """
 
 from __future__ import annotations
@@ -28,6 +29,16 @@ def of_helper(raised: Raised) -> bool:
     if installed:
         return _TRACKERS.search(installed[0].path) is not None
     return raised.thread and any(_reads_output(frame) for frame in raised.frames)
+
+
+def pins_batches(raised: Raised) -> bool:
+    """Whether a data loader's thread that pins batches lost a worker (torch's ``_utils/pin_memory.py``).
+
+    What it takes over from a worker that is gone fails in the connection to it (``multiprocessing``).
+    """
+    names = {frame.name for frame in raised.frames}
+    asked = any(re.split(r"[/\\]", frame.path)[-1] == "connection.py" for frame in raised.frames)
+    return raised.thread and "_pin_memory_loop" in names and asked
 
 
 def _reads_output(frame: Frame) -> bool:

@@ -44,6 +44,7 @@ class Curve:
         self.rewarded = False  #: whether the lines hold rewards: losses of zero are normal there
         self._older: list[Point] = []
         self._latest: deque[Point] = deque()
+        self._epoch: float | None = None
         self._width = 1  # of the older points, each that its number is a multiple of this
 
     @property
@@ -57,8 +58,18 @@ class Curve:
         return self.series == "dict"
 
     def see(self, sample: Sample, mark: int) -> None:
-        """Take a sample of this series; a step that is printed again is no further point."""
+        """Take a sample of this series; a step that is printed again is no further point.
+
+        Where the epochs begin anew, another training does (a fold, a round, a second start in the same file):
+        its losses are compared with its own.
+        """
         values = sample.values
+        epoch = values.get("epoch")
+        if epoch is not None:
+            if self._epoch is not None and epoch < self._epoch / 2:
+                self._older.clear()
+                self._latest.clear()
+            self._epoch = epoch
         step = float(sample.step) if sample.step is not None else values.get("epoch")
         if step is not None and self._latest and self._latest[-1].step == step:
             return

@@ -41,6 +41,12 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
         ),
         "finished",
     ),
+    # MLPerf's last record (mlperf_logging), of a run that reached its target.
+    (
+        ":::MLLOG",
+        re.compile(r":::MLLOG \{.{1,200}\"key\": \"run_stop\".{1,300}\"status\": \"success\""),
+        "finished",
+    ),
     # The result of an evaluation that nothing announced: what follows (a better model kept, samples drawn)
     # is no step either.
     (

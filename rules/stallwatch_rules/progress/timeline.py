@@ -17,6 +17,7 @@ MAX_INTERVALS = 1000
 MAX_TIMES = 1000
 MAX_SERIES = 8
 CLOCK_STEP = 60.0  #: seconds that a clock may go back without having been set
+HELD_BACK = 10  #: so many steps are more than what a buffer holds back when a process dies
 
 
 @dataclass(slots=True)
@@ -257,6 +258,18 @@ class StepClock:
         if not above or time >= above[-1] - CLOCK_STEP:
             return None
         return sum(interval.span for interval in self._told if interval.number >= line.number)
+
+    def all_below(self, line: Line) -> int:
+        """How many steps were made, all of them further down, in the file of a line that names no rank.
+
+        What a launcher, or a command before the training, says ahead of all steps did not end them.
+        """
+        if line.rank is not None or self._rank is None or line.source != self._source or not self._told:
+            return 0
+        if any(interval.number < line.number for interval in self._told):
+            return 0
+        steps = sum(interval.span for interval in self._told)
+        return steps if steps >= HELD_BACK else 0
 
     def restarted(self, line: Line) -> int:
         """How many steps the run made after the restart of its workers that followed a line."""

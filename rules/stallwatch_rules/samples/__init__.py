@@ -11,6 +11,7 @@ from stallwatch_rules.samples.bars import from_bar, from_rich_bar
 from stallwatch_rules.samples.chinese import in_english
 from stallwatch_rules.samples.dicts import from_dict
 from stallwatch_rules.samples.found import Found
+from stallwatch_rules.samples.mlperf import MARK, from_mlperf
 from stallwatch_rules.samples.pairs import memory
 from stallwatch_rules.samples.rates import rates
 from stallwatch_rules.samples.scaler import from_loss_scaler
@@ -25,7 +26,7 @@ def extract(line: Line) -> Sample | None:
     if "<" in text and "[" in text and ("/s" in text or "s/" in text or "%|" in text):
         found = from_bar(text)
     elif "{" in text and "}" in text:
-        found = from_dict(text)
+        found = from_mlperf(text) if MARK in text else from_dict(text)
     elif text.startswith("s:"):
         found = from_short(text)
     elif "━" in text and "•" in text:

@@ -22,6 +22,8 @@ _STEP_KEYS = (
     "step",
     "steps",
     "iter",
+    "num_updates",  # fairseq
+    "train_num_updates",
 )
 _TOTAL_KEYS = ("total_steps", "max_steps", "train/total_steps")
 _COUNTS = frozenset((*_STEP_KEYS, *_TOTAL_KEYS))

@@ -10,8 +10,9 @@ _NAMES: dict[str, tuple[tuple[str, ...], float]] = {
     # field: (names, factor); a name in lower case, without a leading "train/"
     "loss": (("loss", "train_loss", "lm loss", "actor/pg_loss", "policy_loss", "loss/train/total"), 1),
     "eval_loss": (("eval_loss", "eval/loss", "val_loss", "val/loss", "valid_loss", "validation_loss"), 1),
-    "grad_norm": (("grad_norm", "gradient_norm", "grad norm", "actor/grad_norm", "global_grad_norm"), 1),
-    "learning_rate": (("learning_rate", "lr", "actor/lr", "actor_lr"), 1),
+    "grad_norm": (("grad_norm", "gradient_norm", "grad norm", "actor/grad_norm", "global_grad_norm",
+                   "gnorm", "train_gnorm"), 1),
+    "learning_rate": (("learning_rate", "lr", "train_lr", "actor/lr", "actor_lr"), 1),
     "loss_scale": (("loss_scale",), 1),
     "epoch": (("epoch",), 1),
     "reward": (

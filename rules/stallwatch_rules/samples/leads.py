@@ -32,6 +32,8 @@ _EVALUATION = re.compile(
     re.IGNORECASE,
 )
 _TRAINING = re.compile(r"\btrain(?:ing)?\b", re.IGNORECASE)
+# Of a mean it is enough that the words before it name an evaluation: "Test set: Average loss: 0.03".
+_EVALUATED = re.compile(rf"\b(?:test(?:ing)?|dev|{_NAME})\b", re.IGNORECASE)
 
 _ZEROED = bytes.maketrans(b"123456789", b"0" * 9)
 
@@ -49,6 +51,11 @@ def leads(before: str) -> bool:
 def evaluates(before: str) -> bool:
     """Whether this, before a metric, says that an evaluation printed it; whatever digits it holds."""
     return bool(before) and _evaluates_zeroed(zeroed(before[-200:]))
+
+
+def evaluates_mean(before: str) -> bool:
+    """The same before a mean over many batches, which has no steps beside it."""
+    return _EVALUATED.search(before) is not None and _TRAINING.search(before) is None
 
 
 @lru_cache(maxsize=1024)

@@ -16,7 +16,7 @@ _WORDS = ("loss", "norm", "lr", "learning", "skipped")  # each name holds one of
 # looked at where one is found.
 _KEYED = re.compile(
     r"(loss(?:_step)?|norm|lr|learning[ _]rate|skipped|loss[ _]scale)\b"
-    r"\s{0,4}(?:[:=：]\s{0,4})?\[?(?:np\.float\d\d\()?(" + NUMBER + r")(?![\w])"
+    r"['\"]?\s{0,4}(?:(?:[:=：]|is\b)\s{0,4})?\[?(?:np\.float\d\d\()?(" + NUMBER + r")(?![\w])"
 )
 _NAME_BEFORE = re.compile(r"(?<![\w/.])[\w/]{0,20}\Z")  # "train/policy_" of "train/policy_loss"
 _NORM_BEFORE = re.compile(r"g|global_|[\w/]{0,12}grad_?")

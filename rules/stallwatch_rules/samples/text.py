@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from stallwatch_rules.records import EVALUATION
 from stallwatch_rules.samples.found import Found
-from stallwatch_rules.samples.leads import evaluates, leads, zeroed
+from stallwatch_rules.samples.leads import evaluates, evaluates_mean, leads, zeroed
 from stallwatch_rules.samples.pairs import keyed, memory
 from stallwatch_rules.samples.rates import rates
 from stallwatch_rules.text.numbers import NUMBER, lowered, number
@@ -26,8 +26,12 @@ _STEP = re.compile(
 )  # in lower case, and no part of a longer name
 _DEEPSPEED_TIMER = re.compile(r"epoch=\d+/micro_step=\d+/global_step=(\d{1,15})")
 _ITEM_OF_EPOCH = re.compile(
-    r"((?:Epoch(?:\(train\))?|Train: data epoch):? {1,2}\[(\d{1,9})\]\s{0,4})\[\s*(\d{1,15})/(\d{1,15})\]"
-)  # mmengine, DETR, LAVIS
+    r"(?:Epoch(?:\(train\))?|Train: data epoch):? {1,2}\[(\d{1,9})(?:/\d{1,9})?\]\s{0,4}"
+    r"\[\s*(\d{1,15})/\s*(\d{1,15})\]"
+)  # mmengine, DETR, LAVIS, DINO
+_ITEM_OF_EPOCHS = re.compile(
+    r"Epoch:?\s?\[(\d{1,9})/(\d{1,9})\]\((\d{1,15})/(\d{1,15})\)"
+)  # MiniMind: epochs from 1 to the last one
 # Counters within an epoch: of batches with their total, and PyTorch's MNIST example's of items.
 _BATCH = re.compile(
     r"\bbatch(?:es)?\s{0,4}[:=#]?\s{0,4}\[?\s{0,4}("
@@ -37,19 +41,24 @@ _BATCH = re.compile(
     + r")(?![\w%]|[.:]\d)"
 )
 _SHARE_OF_EPOCH = re.compile(
-    r"epoch:? \d{1,9}(?:/\d{1,9})?,? {0,2}"
-    r"\[\s{0,9}(\d{1,15})\s{0,4}/\s{0,9}(\d{1,15}) \(\s{0,3}\d{1,3}(?:\.\d+)?%\)\]"
-)
+    r"(?:epoch:?|train:)\s{1,4}\d{1,9}(?:/\d{1,9})?,? {0,2}"
+    r"\[\s{0,9}(\d{1,15})\s{0,4}/\s{0,9}(\d{1,15})(?: \(\s{0,3}\d{1,3}(?:\.\d+)?%\))?\]"
+)  # PyTorch's MNIST example, timm (Train: 0 [ 50/1251 (  4%)]), CoreNet
 _SHORT = re.compile(r"s:(\d{1,15}) (?:trl:(" + NUMBER + r")|tel:(" + NUMBER + r"))")  # llm.c's log file
 _LOSS = re.compile(r"loss\s?[:=：]")
-_LOSS_FIRST = re.compile(r"(?:train(?:ing)?[ _])?(?:\w{1,12}_)?loss\s?[:=：]")
+_LOSS_FIRST = re.compile(
+    r"(?:(?:batch|average|avg|mean|total|running|current)[ _])?"
+    r"(?:train(?:ing)?[ _])?(?:\w{1,12}_)?loss\s?[:=：]"
+)
+_OLMO = re.compile(r"\s{4}train/(?:CrossEntropyLoss|CE loss)=(" + NUMBER + r")$")  # a line of its record
 # "loss 2.0 lr 1e-5 " before "step 3", with nothing but blanks and commas between the numbers.
 _LOSS_THEN_STEP = re.compile(
     r"(?:train(?:ing)?[ _])?\b(?:[a-z]{1,12}_)?loss\s?[:=]?\s?" + NUMBER
     + r"(?:[,;| ]{1,3}[a-z_]{2,20}\s?[:=]?\s?" + NUMBER + r"){0,6}[,;| ]{1,4}(?:at )?$"
 )  # fmt: skip
+_MEANS = ("average", "avg", "mean", "total")
 _LOSS_BEFORE = 200  # characters before the step in which such numbers may stand
-_LOSS_NAME = 22  # characters that this may begin before its last word
+_LOSS_NAME = 30  # characters that this may begin before its last word
 _FIGURE = re.compile(r"[A-Za-z_)]\s?[:=]\s?" + NUMBER)
 _EPOCH_BEFORE = re.compile(r"\bepochs?[\s:=\[]{0,4}(\d+(?:\.\d+)?)", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z]+")
@@ -73,7 +82,10 @@ def from_text(text: str) -> Found | None:
     if " loss at " in lower:
         return _from_megatron_eval(lower)
     found = _find_step(lower)
-    if found is None or not leads(text[: _metrics_start(lower, found.start())]):
+    before = text[: _metrics_start(lower, found.start())] if found is not None else ""
+    if found is not None and found[2]:
+        before = before.lstrip()  # "3/100" behind an indentation is no source code
+    if found is None or not leads(before):
         item = _from_epoch_item(text) if "poch" in text else None
         return item or _from_epoch_part(text, lower) or _from_loss_first(text, lower)
     step = int(found[1].replace(",", ""))
@@ -147,6 +159,8 @@ def from_short(text: str) -> Found | None:
 
 def _from_epoch_item(text: str) -> Found | None:
     """Loops that count the batches of an epoch: the steps of the epochs before are added."""
+    if "](" in text:
+        return _from_epochs_item(text)
     found = _ITEM_OF_EPOCH.search(text)
     if found is None or not leads(text[: found.start()]):
         return None
@@ -155,15 +169,30 @@ def _from_epoch_item(text: str) -> Found | None:
     if "loss" not in values:
         return None
     rates(lowered(rest), values)
-    epoch, done, length = int(found[2]), int(found[3]), int(found[4])
+    epoch, done, length = int(found[1]), int(found[2]), int(found[3])
     values["epoch"] = float(epoch)
     return _whose(Found(epoch * length + done, None, values, "epoch items"), text[: found.start()])
+
+
+def _from_epochs_item(text: str) -> Found | None:
+    """The same where the number of epochs is told, too, and with it the run's last step."""
+    found = _ITEM_OF_EPOCHS.search(text)
+    if found is None or not leads(text[: found.start()]):
+        return None
+    rest = text[found.end() :]
+    values = keyed(rest)
+    rates(lowered(rest), values)
+    epoch, last, done, length = (int(number) for number in found.groups())
+    if not values or not 0 < epoch <= last or done > length:
+        return None
+    values["epoch"] = float(epoch)
+    return Found((epoch - 1) * length + done, last * length, values, "epochs items")
 
 
 def _from_epoch_part(text: str, lower: str) -> Found | None:
     """Loops that tell how much of an epoch is done, and a loss: no total of theirs is the run's."""
     found = _BATCH.search(lower) if "batch" in lower else None
-    if found is None and "%)]" in lower:
+    if found is None and "[" in lower:
         found = _SHARE_OF_EPOCH.search(lower)
     if found is None or not leads(text[: found.start()]):
         return None
@@ -179,6 +208,9 @@ def _from_epoch_part(text: str, lower: str) -> Found | None:
 
 
 def _from_loss_first(text: str, lower: str) -> Found | None:
+    olmo = _OLMO.match(text) if text.startswith("    train/") else None
+    if olmo is not None:
+        return Found(None, None, {"loss": number(olmo[1])}, "loss")
     loss = _LOSS.search(lower)
     found = _LOSS_FIRST.search(lower, max(0, loss.start() - _LOSS_NAME)) if loss else None
     if found is None or not leads(text[: found.start()]):
@@ -187,6 +219,8 @@ def _from_loss_first(text: str, lower: str) -> Found | None:
     if "loss" not in values:
         return None
     rates(lower[found.start() :], values)
+    if found[0].startswith(_MEANS) and evaluates_mean(text[: found.start()]):
+        return Found(None, None, {"eval_loss": values["loss"]}, EVALUATION)
     return _whose(Found(None, None, values, "loss"), text[: found.start()])
 
 
