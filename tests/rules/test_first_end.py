@@ -24,6 +24,7 @@ SIGNALS = {
     "process-segfault": (11, "SIGSEGV"),
     "process-sigabrt": (6, "SIGABRT"),
     "process-sigbus": (7, "SIGBUS"),
+    "process-sigill": (4, "SIGILL"),
     "floating-point-exception-core-dump": (8, "SIGFPE"),
     "host-oom-sigkill": (9, "SIGKILL"),
 }

@@ -27,6 +27,7 @@ SIGNALS = {
     "SIGBUS": "process-sigbus",
     "SIGABRT": "process-sigabrt",
     "SIGFPE": "floating-point-exception-core-dump",
+    "SIGILL": "process-sigill",
 }
 #: Who ends a run from outside, and makes sure of it with a SIGKILL.
 ENDED_BY = frozenset(
