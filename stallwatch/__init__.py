@@ -43,6 +43,8 @@ def diagnose(
     baseline: str | PathLike[str] | Iterable[str | PathLike[str]] = (),
     workers: int = 1,
     executor: Executor | None = None,
+    job: str | None = None,
+    together: bool = False,
 ) -> Diagnosis:
     """What the logs say: the Python twin of ``stallwatch diagnose``.
 
@@ -50,13 +52,18 @@ def diagnose(
     the rest is diagnosed. `language` is that of the texts: ``en`` or ``zh``. `baseline` are the logs of a
     healthy run: lines that it does not have are told as new.
 
+    Where the files' names say for certain that they are of several jobs (``slurm-1001.out``,
+    ``slurm-1002.out``), it is the diagnosis of one of them, as the command's is: of the newest that is in
+    trouble, else of the newest. The first note says so. `job` names another one (``ValueError`` if none is
+    called so), and `together` reads all files as one run.
+
     With `workers` above 1, so many processes read the files of a large run, this one included; a script that
     asks for them needs an ``if __name__ == "__main__":``. `executor` reads them instead, wherever it runs, if
     it finds the files by their paths there. The diagnosis is the same.
     """
     from stallwatch_exporter.files.allfiles import Parallel
     from stallwatch_exporter.files.baseline import read_baseline
-    from stallwatch_exporter.files.postmortem import diagnose_paths
+    from stallwatch_exporter.files.postmortem import diagnose_jobs
     from stallwatch_exporter.settings import cache_home
     from stallwatch_rules.pages.catalogue import load_catalogue
 
@@ -64,10 +71,20 @@ def diagnose(
     catalogue = load_catalogue(cache=cache_home())
     parallel = Parallel(workers=workers, executor=executor)
     known = read_baseline(healthy, catalogue=catalogue, parallel=parallel).baseline if healthy else None
-    diagnosis, _ = diagnose_paths(
-        several, catalogue=catalogue, language=language, baseline=known, parallel=parallel
+    told = diagnose_jobs(
+        several,
+        catalogue=catalogue,
+        language=language,
+        baseline=known,
+        parallel=parallel,
+        job=job,
+        together=together,
     )
-    return diagnosis
+    if told.jobs:
+        from stallwatch_rules.report.jobtable import table
+
+        told.diagnosis.notes = [table(told.jobs, language).summary, *told.diagnosis.notes]
+    return told.diagnosis
 
 
 def samples(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -> pd.DataFrame:

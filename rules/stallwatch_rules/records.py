@@ -185,3 +185,20 @@ class Diagnosis(msgspec.Struct):
     new_lines: list[NewLines] = []  #: new before the end of a run that failed or stands, most telling first
     schema: int = SCHEMA
     series: list[Series] = []  #: for charts; not in the JSON report. Empty while a run is watched.
+
+
+class JobTold(msgspec.Struct):
+    """One of several jobs whose logs were given together, in short."""
+
+    name: str  #: the scheduler's number, the run's or the job's name; ``other`` for files of none that is known
+    verdict: Verdict
+    badge: str  #: the verdict in words
+    primary: str | None  #: the rule of its primary cause
+    confidence: float | None  #: of that
+    title: str  #: what the verdict is about
+    last_step: int | None
+    total_steps: int | None
+    finished: bool
+    last_time: str | None  #: ISO 8601: when it last wrote, by its log, else by its files
+    files: list[str]
+    reported: bool = False  #: whether it is the one whose report this is

@@ -116,6 +116,7 @@ class StreamReading:
         self.summary = LauncherSummary()
         self.first_time: float | None = None
         self.last_time: float | None = None
+        self.last_zoned = False  #: that time's zone is known
         self._undated = self._undated_steps = 0  # lines, and samples, read since one told it
         self._steps_then = 0  # samples of the source's first teller of steps until then
         self.last_advance: Line | None = None
@@ -134,6 +135,7 @@ class StreamReading:
         if line.time is not None and line.time != self.last_time:
             self.timed = self.timed or own_time(line.text, line.time) is None
             self.last_time, self._undated, self._undated_steps = line.time, 0, 0
+            self.last_zoned = line.zoned
             self._steps_then = self._gaps.steps
             if self.first_time is None:
                 self.first_time = line.time

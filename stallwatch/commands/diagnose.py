@@ -14,6 +14,7 @@ from stallwatch.commands.progressbar import progress_bar
 if TYPE_CHECKING:
     from stallwatch_exporter.files.allfiles import Parallel
     from stallwatch_exporter.files.inputs import InputProblem
+    from stallwatch_exporter.files.postmortem import JobsTold
     from stallwatch_rules.failures.novelty import Baseline
     from stallwatch_rules.pages.catalogue import Catalogue
     from stallwatch_rules.records import Diagnosis
@@ -45,6 +46,8 @@ _BAD = ("failed", "stalled", "unknown-failure")
     is_flag=True,
     help="Diagnose every file by itself, as logs of different runs: a table of verdicts.",
 )
+@click.option("--job", metavar="NAME", help="Of logs of several jobs, diagnose only this one.")
+@click.option("--together", is_flag=True, help="Read all files as one run, whatever their names say.")
 @click.option(
     "--baseline",
     "healthy",
@@ -70,6 +73,8 @@ def diagnose(
     output: Path | None,
     page: Path | None,
     each: bool,
+    job: str | None,
+    together: bool,
     healthy: tuple[str, ...],
     workers: int | None,
     language: str | None,
@@ -88,13 +93,18 @@ def diagnose(
     stallwatch diagnose logs/ --baseline logs-of-last-week/
     kubectl logs my-job-0 | stallwatch diagnose - --json
 
-    Exit code: 1 when the run failed, stalled or died of something unknown; 2 when something could not be
-    read (the rest is still diagnosed); else 0.
+    All files are taken for one run, except where their names say for certain that they are of several jobs
+    (slurm-1001.out, slurm-1002.out). Each of those is diagnosed by itself: a table tells of them, the newest
+    first, and the report is that of the newest that is in trouble, else of the newest.
+
+    Exit code: 1 when the run, or any of the jobs, failed, stalled or died of something unknown; 2 when
+    something could not be read (the rest is still diagnosed); else 0.
     """
     from stallwatch_exporter.files.allfiles import Parallel, default_workers
-    from stallwatch_exporter.files.postmortem import diagnose_each, diagnose_paths
+    from stallwatch_exporter.files.postmortem import NoSuchJob, diagnose_each, diagnose_jobs
 
     form = _form(json=as_json, brief=as_brief, markdown=as_markdown)
+    _form(each=each, job=job is not None, together=together)
     if each and page is not None:
         raise click.UsageError("--each and --html exclude each other: make a page of each log by itself")
     config = app.config(ui__language=language, rules__dirs=rule_dirs)
@@ -108,14 +118,21 @@ def diagnose(
                 list(paths), catalogue=catalogue, language=language, progress=progress, baseline=baseline
             )
         else:
-            diagnosis, unread = diagnose_paths(
-                list(paths),
-                catalogue=catalogue,
-                language=language,
-                progress=progress,
-                baseline=baseline,
-                parallel=parallel,
-            )
+            try:
+                told = diagnose_jobs(
+                    list(paths),
+                    catalogue=catalogue,
+                    language=language,
+                    progress=progress,
+                    baseline=baseline,
+                    parallel=parallel,
+                    job=job,
+                    together=together,
+                )
+            except NoSuchJob as error:
+                raise click.UsageError(f"--job: {error}") from error
+            diagnosis, unread = told.diagnosis, told.problems
+            # The one that is reported is in trouble where any job is.
             found = [("", diagnosis)]
     problems += unread
     tell_all(problems)
@@ -126,11 +143,11 @@ def diagnose(
     elif form is None and output is None and problems and _is_of_nothing(diagnosis):
         unwritten = False  # a verdict on nothing would only stand in front of why nothing was read
     else:
-        unwritten = not _deliver(_report(diagnosis, form, language, output), output)
+        unwritten = not _deliver(_report(told, paths, form, language, output), output)
     if page is not None:
         from stallwatch_rules.report.html import to_html
 
-        unwritten = not _deliver(to_html(diagnosis, language), page) or unwritten
+        unwritten = not _deliver(to_html(diagnosis, language, jobs=told.jobs), page) or unwritten
     if problems or config.problems or catalogue.problems or unwritten:
         raise click.exceptions.Exit(2)
     raise click.exceptions.Exit(1 if any(one.verdict in _BAD for _, one in found) else 0)
@@ -168,30 +185,38 @@ def _baseline(
     return baseline, problems
 
 
-def _report(diagnosis: Diagnosis, form: str | None, language: str, output: Path | None) -> str:
+def _report(
+    told: JobsTold, paths: tuple[str, ...], form: str | None, language: str, output: Path | None
+) -> str:
+    diagnosis, jobs = told.diagnosis, told.jobs
     if form == "json":
         from stallwatch_rules.report.json import to_json
 
-        return to_json(diagnosis).decode()
+        return to_json(diagnosis, jobs=jobs).decode()
     if form == "markdown":
         from stallwatch_rules.report.markdown import to_markdown
 
-        return to_markdown(diagnosis, language).rstrip("\n") + "\n"
+        return to_markdown(diagnosis, language, jobs).rstrip("\n") + "\n"
     if form == "brief":
         from stallwatch_rules.report.brief import to_brief
 
-        return to_brief(diagnosis, language)
+        return to_brief(diagnosis, language, jobs)
     import io
 
     from rich.console import Console
 
-    from stallwatch_rules.report.terminal import print_report
+    from stallwatch_rules.report.terminal import print_jobs, print_report
 
     # Rendered first and printed in one go, coloured only where a terminal reads it.
     coloured = output is None and sys.stdout.isatty()
     text = io.StringIO()
     width = None if coloured else 100
-    print_report(diagnosis, Console(file=text, force_terminal=coloured or None, width=width), language)
+    console = Console(file=text, force_terminal=coloured or None, width=width)
+    if jobs:
+        from stallwatch.commands.diagnose_jobs import another
+
+        print_jobs(jobs, console, language, another(told, paths))
+    print_report(diagnosis, console, language)
     if coloured:
         return text.getvalue()
     return "".join(line.rstrip() + "\n" for line in text.getvalue().splitlines())

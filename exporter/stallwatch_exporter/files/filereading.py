@@ -49,7 +49,12 @@ class Engines(NamedTuple):
     @classmethod
     def of(cls, matcher: Matcher) -> Engines:
         """Those of a matcher's catalogue, the sieve's compiled when it is first needed."""
-        return cls(matcher, functools.cache(lambda: sieve_engine(matcher)))
+        return cls(matcher, functools.partial(_sieve_of, matcher))
+
+
+@functools.lru_cache(maxsize=1)  # runs that are read one after the other have one matcher
+def _sieve_of(matcher: Matcher) -> SieveEngine | None:
+    return sieve_engine(matcher)
 
 
 def read_file(file: LogFile, reading: RunReading, engines: Engines, within: Within) -> FileRead:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, BinaryIO
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from stallwatch_exporter.files.allfiles import Parallel, read_all
 from stallwatch_exporter.files.inputs import InputProblem, Limits
@@ -20,16 +21,30 @@ from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.series import series_of
 from stallwatch_rules.reading import MAX_STREAMS, RunReading
-from stallwatch_rules.records import Diagnosis, Stats
+from stallwatch_rules.records import Diagnosis, JobTold, Stats
 from stallwatch_rules.stacks.concluding import stands_elsewhere, with_stacks
 from stallwatch_rules.text.plural import counted
+from stallwatch_rules.text.reported import iso
 
 if TYPE_CHECKING:
+    from stallwatch_exporter.files.jobs import Job
     from stallwatch_rules.failures.novelty import Baseline
     from stallwatch_rules.stacks.records import StallStacks
 
-__all__ = ["InputProblem", "Parallel", "diagnose_each", "diagnose_paths", "diagnose_streams"]
+__all__ = [
+    "InputProblem",
+    "JobsTold",
+    "NoSuchJob",
+    "Parallel",
+    "RunTold",
+    "diagnose_each",
+    "diagnose_jobs",
+    "diagnose_paths",
+    "diagnose_run",
+    "diagnose_streams",
+]
 
+_NAMED_JOBS = 20
 _NAMED = 3  # files of those that were passed over
 
 
@@ -52,11 +67,48 @@ def diagnose_paths(
     """
     started = time.monotonic()
     files, problems = expand(paths, limits=limits)
-    known = recorded(paths, language)
-    stacks = kept_stacks(paths)
     if parallel is not None:
         parallel = replace(parallel, limits=limits)
-    diagnosis = _diagnose(
+    return diagnose_run(
+        files,
+        problems,
+        paths,
+        catalogue=catalogue,
+        language=language,
+        progress=progress,
+        baseline=baseline,
+        parallel=parallel,
+        started=started,
+    ).diagnosis, problems
+
+
+class RunTold(NamedTuple):
+    """The diagnosis of one run."""
+
+    diagnosis: Diagnosis
+    last_time: str | None  #: ISO 8601: the last that its log tells
+
+
+def diagnose_run(
+    files: Sequence[LogFile],
+    problems: list[InputProblem],
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    catalogue: Catalogue,
+    language: str,
+    progress: ProgressTold | None,
+    baseline: Baseline | None,
+    parallel: Parallel | None,
+    matcher: Matcher | None = None,
+    started: float,
+) -> RunTold:
+    """Diagnose files as one run. If `paths` is the folder that Stallwatch kept of it, that tells more.
+
+    What cannot be read is added to `problems`; all of those are told in the diagnosis.
+    """
+    known = recorded(paths, language)
+    stacks = kept_stacks(paths)
+    diagnosis, last_time = _diagnose(
         files,
         problems,
         catalogue,
@@ -66,11 +118,81 @@ def diagnose_paths(
         known,
         baseline,
         parallel,
-        stacks=stacks,
+        matcher,
+        stacks,
     )
     diagnosis = with_recorded(diagnosis, known, language)
     diagnosis = with_kept(diagnosis, problems, paths, language)
-    return diagnosis if stacks is None else with_stacks(diagnosis, stacks, language), problems
+    return RunTold(diagnosis if stacks is None else with_stacks(diagnosis, stacks, language), last_time)
+
+
+@dataclass
+class JobsTold:
+    """What is told of the jobs."""
+
+    diagnosis: Diagnosis  #: of the only one, or of the one that is `reported`
+    problems: list[InputProblem] = field(default_factory=list)
+    jobs: list[JobTold] = field(default_factory=list)  #: the newest first; empty where there is one
+    ways: dict[str, list[str]] = field(default_factory=dict)  #: job → paths that mean it alone
+
+
+class NoSuchJob(ValueError):
+    """The files are of no job of this name."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        shown = ", ".join([*known[:_NAMED_JOBS], *(["…"] if len(known) > _NAMED_JOBS else [])])
+        there = f"there are {shown}" if known else "the files are taken for those of one run"
+        super().__init__(f"no job is called {name}: {there}")
+
+
+def diagnose_jobs(
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    catalogue: Catalogue,
+    language: str = "en",
+    progress: ProgressTold | None = None,
+    limits: Limits | None = None,
+    baseline: Baseline | None = None,
+    parallel: Parallel | None = None,
+    job: str | None = None,
+    together: bool = False,
+) -> JobsTold:
+    """Read files, folders, globs, archives and ``-``, and diagnose each job that they are of.
+
+    With ``job`` only that one is read, with ``together`` all as one run. Each job is compared with the
+    ``baseline``. Raises `NoSuchJob`.
+    """
+    started = time.monotonic()
+    files, problems = expand(paths, limits=limits)
+    if parallel is not None:
+        parallel = replace(parallel, limits=limits)
+    diagnose = functools.partial(
+        diagnose_run,
+        catalogue=catalogue,
+        language=language,
+        baseline=baseline,
+        parallel=parallel,
+        matcher=Matcher(catalogue),
+    )
+    jobs = [] if together or len(files) < 2 else _jobs_among(files)
+    if job is not None and files:
+        chosen = [one for one in jobs if one.name == job]
+        if not chosen:
+            raise NoSuchJob(job, [one.name for one in jobs])
+        (only,) = chosen
+        files, paths, jobs = only.files, only.folders, []
+    if not jobs:
+        told = diagnose(files, problems, paths, progress=progress, started=started)
+        return JobsTold(told.diagnosis, problems)
+    from stallwatch_exporter.files.severaljobs import diagnose_several
+
+    return diagnose_several(jobs, problems, diagnose, progress, language)
+
+
+def _jobs_among(files: Sequence[LogFile]) -> list[Job]:
+    from stallwatch_exporter.files.jobs import jobs_among  # most calls are of one file
+
+    return jobs_among(files)
 
 
 def diagnose_each(
@@ -90,7 +212,7 @@ def diagnose_each(
     for file in files:
         wrong: list[InputProblem] = []
         started = time.monotonic()
-        diagnosis = _diagnose(
+        diagnosis, _ = _diagnose(
             [file], wrong, catalogue, language, None, started, baseline=baseline, matcher=matcher
         )
         problems += wrong
@@ -117,7 +239,7 @@ def diagnose_streams(
         found, wrong = from_stream(name, stream, limits=limits)
         files += found
         problems += wrong
-    return _diagnose(files, problems, catalogue, language, progress, started), problems
+    return _diagnose(files, problems, catalogue, language, progress, started).diagnosis, problems
 
 
 def _diagnose(
@@ -132,7 +254,7 @@ def _diagnose(
     parallel: Parallel | None = None,
     matcher: Matcher | None = None,
     stacks: StallStacks | None = None,
-) -> Diagnosis:
+) -> RunTold:
     reading = RunReading(catalogue, matcher)
     reading.baseline = baseline
     stats = Stats()
@@ -171,7 +293,15 @@ def _diagnose(
     stats.seconds = round(time.monotonic() - started, 3)
     diagnosis.stats = stats
     diagnosis.notes = [*diagnosis.notes, *notes, *map(str, problems)]
-    return diagnosis
+    return RunTold(diagnosis, _last_time(reading))
+
+
+def _last_time(reading: RunReading) -> str | None:
+    told = [(one.last_time, one.last_zoned) for one in reading.streams.values() if one.last_time is not None]
+    if not told:
+        return None
+    last, zoned = max(told)
+    return iso(last, zoned=zoned)
 
 
 def _passed_over(binary: Sequence[str]) -> str:

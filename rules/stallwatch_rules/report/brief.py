@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stallwatch_rules.failures.raised import own_frame
-from stallwatch_rules.records import Diagnosis, UnknownException
+from stallwatch_rules.records import Diagnosis, JobTold, UnknownException
 from stallwatch_rules.report import phrases
 from stallwatch_rules.report.clean import clean_diagnosis
 from stallwatch_rules.report.words import word
 
 
-def to_brief(diagnosis: Diagnosis, language: str = "en") -> str:
-    """At most five lines."""
-    return "".join(f"{line}\n" for line in _lines(clean_diagnosis(diagnosis), language))
+def to_brief(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobTold] = ()) -> str:
+    """At most five lines; below them one for each of several `jobs`."""
+    lines = [*_lines(clean_diagnosis(diagnosis), language)]
+    if jobs:
+        from stallwatch_rules.report import jobtable  # seldom wanted
+
+        told = jobtable.table(jobs, language)
+        rows = [" · ".join(filter(None, row.cells[:5])) for row in told.rows]
+        lines += filter(None, [told.summary, *rows, told.more])
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _lines(diagnosis: Diagnosis, language: str) -> Iterator[str]:

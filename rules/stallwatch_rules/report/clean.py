@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.records import Diagnosis, JobTold
 from stallwatch_rules.text.controls import without_controls
 from stallwatch_rules.text.redact import redact
 
@@ -21,6 +21,12 @@ def cleaned(diagnosis: Diagnosis) -> dict[str, Any]:
 def clean_diagnosis(diagnosis: Diagnosis) -> Diagnosis:
     """The same as a diagnosis."""
     return msgspec.convert(cleaned(diagnosis), Diagnosis)
+
+
+def cleaned_job(job: JobTold) -> dict[str, Any]:
+    """A job's line as plain data that may be shown anywhere."""
+    clean: dict[str, Any] = _clean(msgspec.to_builtins(job))
+    return clean | {"files": [_path(file) for file in job.files]}
 
 
 def _path(value: Any) -> Any:

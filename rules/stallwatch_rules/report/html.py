@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from stallwatch_rules.records import Diagnosis, Series
+from stallwatch_rules.records import Diagnosis, JobTold, Series
 from stallwatch_rules.report import phrases
 from stallwatch_rules.report.clean import clean_diagnosis
 from stallwatch_rules.report.svg import line_chart
 from stallwatch_rules.report.words import word
 
+if TYPE_CHECKING:
+    from stallwatch_rules.report.jobtable import Table
+
 _CHARTS = ("loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds")
 
 
-def to_html(diagnosis: Diagnosis, language: str = "en", *, context: str = "") -> str:
-    """The diagnosis as a whole page; `context` are the lines around the evidence, where they are at hand."""
+def to_html(
+    diagnosis: Diagnosis, language: str = "en", *, context: str = "", jobs: Sequence[JobTold] = ()
+) -> str:
+    """The diagnosis as a whole page; `context` are the lines around the evidence, where they are at hand.
+
+    Where it is that of one of several `jobs`, a table of them stands on top.
+    """
     diagnosis = clean_diagnosis(diagnosis)
     primary = diagnosis.primary
     say = functools.partial(word, language=language)
@@ -38,6 +47,7 @@ def to_html(diagnosis: Diagnosis, language: str = "en", *, context: str = "") ->
             about=[part for part in about if part],
             note=phrases.primary_note(diagnosis),
             context=context,
+            jobs=_jobs(jobs, language),
             charts=list(_charts(diagnosis, language)),
             findings=[
                 (one, phrases.finding_line(one, primary, language))
@@ -58,6 +68,14 @@ def to_html(diagnosis: Diagnosis, language: str = "en", *, context: str = "") ->
             prose=_prose,
         )
     )
+
+
+def _jobs(jobs: Sequence[JobTold], language: str) -> Table | None:
+    if not jobs:
+        return None
+    from stallwatch_rules.report import jobtable  # seldom wanted
+
+    return jobtable.table(jobs, language, len(jobs))
 
 
 def _charts(diagnosis: Diagnosis, language: str) -> Iterator[tuple[str, Markup]]:

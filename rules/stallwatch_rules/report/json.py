@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
-from stallwatch_rules.records import Diagnosis
-from stallwatch_rules.report.clean import cleaned
+from stallwatch_rules.records import Diagnosis, JobTold
+from stallwatch_rules.report.clean import cleaned, cleaned_job
 
 
-def to_json(diagnosis: Diagnosis, *, indent: int = 2) -> bytes:
-    """The diagnosis as JSON, with a line end: no NaN or infinity, no secret in any text."""
+def to_json(diagnosis: Diagnosis, *, indent: int = 2, jobs: Sequence[JobTold] = ()) -> bytes:
+    """The diagnosis as JSON, with a line end: no NaN or infinity, no secret in any text.
+
+    Where it is that of one of several `jobs`, a line of each is in it.
+    """
     told = cleaned(diagnosis)
     del told["series"]  # thousands of numbers: ``stallwatch samples`` has them all
+    if jobs:
+        told["jobs"] = [cleaned_job(job) for job in jobs]
+        for job in told["jobs"]:
+            del job["badge"]  # the verdict for people
     encoded = msgspec.json.encode(told)
     return (msgspec.json.format(encoded, indent=indent) if indent else encoded) + b"\n"

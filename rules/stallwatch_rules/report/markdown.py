@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from stallwatch_rules.records import Diagnosis, NewLines, Primary, UnknownException
+from stallwatch_rules.records import Diagnosis, JobTold, NewLines, Primary, UnknownException
 from stallwatch_rules.report import phrases
 from stallwatch_rules.report.clean import clean_diagnosis
 from stallwatch_rules.report.words import word
@@ -14,10 +14,11 @@ _BACKTICKS = re.compile(r"`+")
 _MARKUP = re.compile(r"([\\`*_\[\]<>|#~@])")
 
 
-def to_markdown(diagnosis: Diagnosis, language: str = "en") -> str:
-    """The diagnosis as Markdown."""
+def to_markdown(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobTold] = ()) -> str:
+    """The diagnosis as Markdown; with a table on top where it is that of one of several `jobs`."""
     diagnosis = clean_diagnosis(diagnosis)
-    blocks = [f"## {phrases.badge(diagnosis, language)}: {plain(phrases.headline(diagnosis, language))}"]
+    blocks = _jobs(jobs, language) if jobs else []
+    blocks += [f"## {phrases.badge(diagnosis, language)}: {plain(phrases.headline(diagnosis, language))}"]
     if diagnosis.primary is not None:
         blocks += _primary(diagnosis, diagnosis.primary, language)
     if diagnosis.digest:
@@ -39,6 +40,22 @@ def to_markdown(diagnosis: Diagnosis, language: str = "en") -> str:
         blocks.append(fence(line for one in diagnosis.new_lines for line in _new(one, language)))
     blocks += _facts(diagnosis, language)
     return "\n\n".join(blocks) + "\n"
+
+
+def _jobs(jobs: Sequence[JobTold], language: str) -> list[str]:
+    from stallwatch_rules.report import jobtable  # seldom wanted
+
+    told = jobtable.table(jobs, language)
+    rows = [
+        told.heads,
+        ["---"] * len(told.heads),
+        *(
+            [f"**{plain(cell)}**" if one.reported and cell else plain(cell) for cell in one.cells]
+            for one in told.rows
+        ),
+    ]
+    blocks = [f"## {word('jobs', language)}", "\n".join(f"| {' | '.join(row)} |" for row in rows)]
+    return [*blocks, *(plain(line) for line in (told.more, told.summary) if line)]
 
 
 def _primary(diagnosis: Diagnosis, primary: Primary, language: str) -> Iterable[str]:

@@ -61,6 +61,13 @@ def headline(diagnosis: Diagnosis, language: str) -> str:
     return word(f"{diagnosis.verdict}.text", language)
 
 
+def job_title(diagnosis: Diagnosis, language: str) -> str:
+    """The same for a job's line in a table, where no note tells that its log just ends."""
+    told = headline(diagnosis, language)
+    just_ends = _noted(diagnosis, "just-ends", "just-ends-somewhere")
+    return word("mid-run.text", language) if just_ends and told == word("healthy.text", language) else told
+
+
 def titled(primary: Primary, language: str) -> str:
     """The primary's title, behind where the odd ranks are, if they are what to look at first."""
     return behind(lead(primary.apart, language), primary.title, language)

@@ -5,12 +5,14 @@ Log text is shown as literal text: it is never read as rich's markup.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from stallwatch_rules.records import Diagnosis, Finding, NewLines, Primary, UnknownException, Verdict
+from stallwatch_rules.records import Diagnosis, Finding, JobTold, NewLines, Primary, UnknownException, Verdict
 from stallwatch_rules.report import phrases
 from stallwatch_rules.report.clean import clean_diagnosis
 from stallwatch_rules.report.words import word
@@ -23,6 +25,13 @@ _STYLES: dict[Verdict, str] = {
     "healthy": "bold black on green",
     "no-training-log": "bold",
 }
+_JOB_STYLES = {
+    "failed": "red",
+    "unknown-failure": "red",
+    "stalled": "red",
+    "degraded": "yellow",
+    "healthy": "green",
+}
 _HARM_STYLES = {"fatal": "red", "degrading": "yellow", "harmless": "green", "by-progress": "cyan"}
 MAX_FINDINGS = 12
 MAX_UNKNOWN = 5
@@ -31,11 +40,20 @@ MAX_NEW_LINES = 5
 
 def print_report(diagnosis: Diagnosis, console: Console, language: str = "en") -> None:
     """Print the report; without blanks at the lines' ends where it goes into a file or a pipe."""
+    _print(render(diagnosis, language), console)
+
+
+def print_jobs(jobs: Sequence[JobTold], console: Console, language: str = "en", another: str = "") -> None:
+    """Print the table of several jobs, above the report of one of them."""
+    _print(render_jobs(jobs, language, another), console)
+
+
+def _print(told: RenderableType, console: Console) -> None:
     if console.is_terminal:
-        console.print(render(diagnosis, language), highlight=False, emoji=False)
+        console.print(told, highlight=False, emoji=False)
         return
     with console.capture() as captured:
-        console.print(render(diagnosis, language), highlight=False, emoji=False)
+        console.print(told, highlight=False, emoji=False)
     console.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
@@ -62,6 +80,31 @@ def render(diagnosis: Diagnosis, language: str = "en") -> RenderableType:
     parts += _section("notes", [Text(f"- {note}") for note in diagnosis.notes], language)
     parts.append(Text(phrases.stats_line(diagnosis, language), style="dim"))
     return Group(*parts)
+
+
+def render_jobs(jobs: Sequence[JobTold], language: str = "en", another: str = "") -> RenderableType:
+    """A table of several jobs, for above the report of one; `another` is how to see the next one's."""
+    from stallwatch_rules.report import jobtable  # seldom wanted
+
+    told = jobtable.table(jobs, language)
+    lines = Table(box=None, pad_edge=False, show_edge=False, header_style="dim")
+    lines.add_column("")
+    for head in told.heads:
+        lines.add_column(Text(head), overflow="fold")
+    for row in told.rows:
+        name, verdict, *others = (Text(cell) for cell in row.cells)
+        verdict.stylize(_JOB_STYLES.get(row.verdict, ""))
+        mark = Text("▶" if row.reported else "")
+        lines.add_row(mark, name, verdict, *others, style="bold" if row.reported else "")
+    parts: list[RenderableType] = [lines]
+    if told.more:
+        parts.append(Text(told.more, style="dim"))
+    parts += [Text(), Text(told.summary)]
+    if another:
+        parts.append(
+            Text(word("jobs-another", language).format(command=another), no_wrap=True, overflow="ignore")
+        )
+    return Group(*parts, Text())
 
 
 def _verdict(diagnosis: Diagnosis, language: str) -> RenderableType:

@@ -12,6 +12,7 @@ _WORDS: dict[str, tuple[str, str]] = {
     "no-training-log": ("NO TRAINING LOG", "不是训练日志"),
     # what a verdict without a primary cause means
     "healthy.text": ("Nothing in this log says that the run is in trouble.", "日志中没有发现训练异常。"),
+    "mid-run.text": ("The log ends in mid-run.", "日志停在训练途中。"),
     "behind-finished.text": (
         "The run finished, but {ranks} ended long before the others.",
         "训练已结束，但 {ranks} 远早于其他 rank 停止。",
@@ -60,6 +61,24 @@ _WORDS: dict[str, tuple[str, str]] = {
     "by-progress": ("depends on progress", "取决于是否推进"),
     # headings
     "primary": ("Cause", "原因"),
+    "jobs": ("Jobs", "任务"),
+    "job": ("Job", "任务"),
+    "last-step": ("Last step", "最后一步"),
+    "last-written": ("Last written", "最后写入"),
+    "files-head": ("Files", "文件数"),
+    "job-other": ("other files", "其他文件"),
+    "jobs-told": (
+        "{count} jobs by the names of their files, the newest first. This report is of {job}, {why}.",
+        "按文件名分为 {count} 个任务，最新的在前。以下是 {job} 的报告：{why}。",
+    ),
+    "jobs-one-in-trouble": ("the only one that is in trouble", "唯一出问题的任务"),
+    "jobs-newest-in-trouble": (
+        "the newest of {count} that are in trouble",
+        "{count} 个出问题的任务中最新的一个",
+    ),
+    "jobs-newest": ("the newest; none is in trouble", "最新的任务；没有任务出问题"),
+    "jobs-more": ("… and {count} older: {told}", "… 另有 {count} 个更早的任务：{told}"),
+    "jobs-another": ("Another one: {command}", "查看其他任务：{command}"),
     "evidence": ("Evidence", "证据"),
     "why": ("Why", "为什么"),
     "fixes": ("What to change", "如何处理"),

@@ -1,0 +1,46 @@
+"""The jobs that log files are of: told by their names, and by folders that Stallwatch kept of runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stallwatch_exporter.files.jobnames import by_job
+from stallwatch_exporter.files.logfiles import LogFile, natural
+from stallwatch_exporter.files.ownruns import own_runs
+
+
+@dataclass(frozen=True)
+class Job:
+    """One of several jobs."""
+
+    name: str
+    files: list[LogFile]
+    folders: list[str]  #: that Stallwatch kept of its run, if there is nothing beside them
+
+    def written(self) -> float | None:
+        """When its files were written last, by the disk."""
+        times: list[float] = []
+        for file in self.files:
+            try:
+                times.append(os.stat(file.path).st_mtime)  # noqa: PTH116
+            except (OSError, ValueError):
+                continue  # a member of an archive, standard input
+        return max(times, default=None)
+
+
+def jobs_among(files: Sequence[LogFile]) -> list[Job]:
+    """The jobs, by their names; empty where all files may be of one run."""
+    own = own_runs(file.path for file in files if file.path)
+    owned = {file.name: own.jobs[file.path] for file in files if file.path in own.jobs}
+    found = by_job([file.name for file in files], owned)
+    by_name: dict[str, list[LogFile]] = {}
+    for file in files:
+        by_name.setdefault(file.name, []).append(file)
+    jobs = []
+    for name in sorted(found, key=natural):
+        names = found[name]
+        folders = own.folders.get(name, []) if all(owned.get(one) == name for one in names) else []
+        jobs.append(Job(name, [file for one in dict.fromkeys(names) for file in by_name[one]], folders))
+    return jobs

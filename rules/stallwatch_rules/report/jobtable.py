@@ -1,0 +1,95 @@
+"""Several jobs in a short table, the newest first: what every form of the report shows of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from stallwatch_rules.records import IN_TROUBLE, JobTold, Verdict
+from stallwatch_rules.report.clean import cleaned_job
+from stallwatch_rules.report.phrases import clock
+from stallwatch_rules.report.words import word
+
+MAX_JOBS = 20  #: lines; the job that is reported is told in any case
+_MAX_CAUSE = 90  # characters
+OTHER = "other"  #: the name of files that are of no job that is known
+
+
+@dataclass(frozen=True)
+class Row:
+    """A job's line."""
+
+    cells: list[str]  #: job, verdict, cause, last step, when it last wrote, files
+    verdict: Verdict
+    reported: bool
+
+
+@dataclass(frozen=True)
+class Table:
+    """The lines, and what stands above and below."""
+
+    heads: list[str]
+    rows: list[Row]
+    more: str  #: how many older ones are left out, if any
+    summary: str  #: how many there are, and which one's report this is
+
+
+def table(jobs: Sequence[JobTold], language: str = "en", most: int = MAX_JOBS) -> Table:
+    """The table of jobs, in the order given."""
+    heads = [
+        word(key, language)
+        for key in ("job", "verdict", "primary", "last-step", "last-written", "files-head")
+    ]
+    shown = [job for number, job in enumerate(jobs) if number < most or job.reported]
+    more = ""
+    if len(jobs) > len(shown):
+        left = [job.badge for number, job in enumerate(jobs) if number >= most and not job.reported]
+        counts = ", ".join(f"{count} {badge}" for badge, count in Counter(left).most_common())
+        more = word("jobs-more", language).format(count=len(left), told=counts)
+    return Table(heads, [_row(job, language) for job in shown], more, _summary(jobs, language))
+
+
+def _summary(jobs: Sequence[JobTold], language: str) -> str:
+    troubled = sum(job.verdict in IN_TROUBLE for job in jobs)
+    key = ("jobs-newest", "jobs-one-in-trouble", "jobs-newest-in-trouble")[min(troubled, 2)]
+    why = word(key, language).format(count=troubled)
+    reported = next((shown_name(job, language) for job in jobs if job.reported), "")
+    return word("jobs-told", language).format(count=len(jobs), job=reported, why=why)
+
+
+def shown_name(job: JobTold, language: str) -> str:
+    """What a job is called."""
+    return word("job-other", language) if job.name == OTHER else job.name
+
+
+def cause(job: JobTold, language: str) -> str:
+    """The rule of its cause, else what the verdict is about; nothing of a run that is well."""
+    if job.primary is not None:
+        return job.primary
+    if job.title == word("healthy.text", language):
+        return ""
+    return job.title if len(job.title) <= _MAX_CAUSE else job.title[: _MAX_CAUSE - 1] + "…"
+
+
+def steps(job: JobTold, language: str) -> str:
+    """``60 of 100``."""
+    if job.last_step is None:
+        return ""
+    return str(job.last_step) + (f" {word('of', language)} {job.total_steps}" if job.total_steps else "")
+
+
+def _row(job: JobTold, language: str) -> Row:
+    clean = msgspec.convert(cleaned_job(job), JobTold)
+    when = clock(clean.last_time) if clean.last_time is not None else ""
+    cells = [
+        shown_name(clean, language),
+        clean.badge,
+        cause(clean, language),
+        steps(clean, language),
+        when,
+        str(len(job.files)),
+    ]
+    return Row(cells, job.verdict, job.reported)

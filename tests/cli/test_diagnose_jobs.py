@@ -1,0 +1,279 @@
+"""``stallwatch diagnose`` of a folder that holds the logs of several jobs."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shlex
+import subprocess
+import zipfile
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import Result
+
+import stallwatch as package
+from stallwatch_exporter.files import severaljobs
+from stallwatch_exporter.runs.runfolder import AgentInfo
+
+Stallwatch = Callable[..., Result]
+Process = Callable[..., subprocess.CompletedProcess[str]]
+
+OOM = """\
+Traceback (most recent call last):
+  File "/home/u/train.py", line 88, in <module>
+    loss = model(batch)
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
+"""
+UNKNOWN = """\
+Traceback (most recent call last):
+  File "train.py", line 9, in check
+    raise ValueError("the moon is full")
+ValueError: the moon is full
+"""
+
+
+def steps(day: int, last: int, total: int = 100) -> str:
+    began = datetime(2026, 11, day, 10, tzinfo=timezone.utc)
+    return "".join(
+        f"{began + timedelta(seconds=10 * step):%Y-%m-%d %H:%M:%S} INFO step {step}/{total}"
+        f" loss {2.5 - step / total:.3f}\n"
+        for step in range(1, last + 1)
+    )
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """One job that finished, one that ran out of memory a week ago, and one whose log just ends."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "slurm-1001.out").write_text(steps(10, 100))
+    (folder / "slurm-1002.out").write_text(steps(14, 40))
+    (folder / "slurm-1002.err").write_text(OOM)
+    (folder / "slurm-1003.out").write_text(steps(20, 60))
+    return folder
+
+
+def rows(report: str) -> list[str]:
+    """The table's lines, without the blanks between its columns."""
+    table = report.partition("\n\n")[0].splitlines()
+    return [" ".join(line.split()) for line in table]
+
+
+def test_a_table_then_the_newest_that_is_in_trouble(process: Process, logs: Path) -> None:
+    result = process("diagnose", "logs/")
+    assert (result.returncode, result.stderr) == (1, "")
+    assert rows(result.stdout) == [
+        "Job Verdict Cause Last step Last written Files",
+        "1003 HEALTHY The log ends in mid-run. 60 of 100 2026-11-20 10:10:00 1",
+        "▶ 1002 FAILED cuda-oom 40 of 100 2026-11-14 10:06:40 2",
+        "1001 HEALTHY 100 of 100 2026-11-10 10:16:40 1",
+    ]
+    assert "3 jobs by the names of their files, the newest first." in result.stdout
+    assert "of 1002, the only one that is in trouble" in " ".join(result.stdout.split())
+    assert "slurm-1002.err:4" in result.stdout and "FAILED   The GPU ran out of memory" in result.stdout
+    # the command for another one works as it stands, and that job's report is as if it were alone
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("Another one: ")]
+    command = shlex.split(line.removeprefix("Another one: "))
+    assert command == ["stallwatch", "diagnose", "logs/slurm-1003.out"]
+    other = process(*command[1:])
+    assert other.returncode == 0 and "HEALTHY" in other.stdout and "Jobs" not in other.stdout
+
+
+def test_where_none_is_in_trouble_the_newest_is_reported(process: Process, logs: Path) -> None:
+    (logs / "slurm-1002.err").unlink()
+    result = process("diagnose", "logs/")
+    assert result.returncode == 0
+    assert "of 1003, the newest; none is in trouble." in " ".join(result.stdout.split())
+
+
+def test_of_several_in_trouble_the_newest_is_reported(stallwatch: Stallwatch, logs: Path) -> None:
+    (logs / "slurm-1000.out").write_text(steps(21, 30) + UNKNOWN)  # was started again
+    result = stallwatch("diagnose", "logs/slurm-*.out", "logs/slurm-1002.err")
+    assert result.exit_code == 1
+    assert rows(result.stdout)[1].startswith("▶ 1000 FAILED, CAUSE UNKNOWN ValueError: the moon is full")
+    assert "newest of 2 that are in trouble" in " ".join(result.stdout.split())
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("Another one: ")]
+    assert line.endswith("stallwatch diagnose logs/slurm-1002.out logs/slurm-1002.err")
+
+
+def test_the_document_for_programs(stallwatch: Stallwatch, logs: Path) -> None:
+    result = stallwatch("diagnose", "logs", "--json")
+    told = json.loads(result.stdout)
+    assert (result.exit_code, told["verdict"], told["primary"]["rule"]) == (1, "failed", "cuda-oom")
+    assert told["stats"]["files"] == 2
+    assert [(job["name"], job["verdict"], job["primary"], job["reported"]) for job in told["jobs"]] == [
+        ("1003", "healthy", None, False),
+        ("1002", "failed", "cuda-oom", True),
+        ("1001", "healthy", None, False),
+    ]
+    assert told["jobs"][1] == {
+        "name": "1002",
+        "verdict": "failed",
+        "primary": "cuda-oom",
+        "confidence": told["primary"]["confidence"],
+        "title": told["primary"]["title"],
+        "last_step": 40,
+        "total_steps": 100,
+        "finished": False,
+        "last_time": "2026-11-14T10:06:40.000",
+        "files": ["logs/slurm-1002.err", "logs/slurm-1002.out"],
+        "reported": True,
+    }
+    alone = json.loads(stallwatch("diagnose", "logs", "--json", "--job", "1002").stdout)
+    del told["jobs"], told["stats"]["seconds"], alone["stats"]["seconds"]
+    assert alone == told
+
+
+def test_the_other_forms_have_the_table_on_top(stallwatch: Stallwatch, logs: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    lines = stallwatch("diagnose", "logs", "--markdown", "--html", str(page)).stdout.splitlines()
+    assert lines[:3] == ["## Jobs", "", "| Job | Verdict | Cause | Last step | Last written | Files |"]
+    assert lines[5].startswith("| **1002** | **FAILED** | **cuda-oom** |")
+    html = page.read_text()
+    assert html.index("<td>1003</td>") < html.index('<header class="failed">')
+    assert '<tr class="shown"><td>1002</td>' in html
+    brief = stallwatch("diagnose", "logs", "--brief").stdout.splitlines()
+    assert brief[0].startswith("FAILED: ") and brief[-2].startswith("1002 · FAILED · cuda-oom")
+    chinese = stallwatch("diagnose", "logs", "--language", "zh").stdout
+    assert "按文件名分为 3 个任务" in chinese and "日志停在训练途中" in chinese
+
+
+def test_all_as_one_run(stallwatch: Stallwatch, logs: Path) -> None:
+    result = stallwatch("diagnose", "logs", "--together", "--json")
+    told = json.loads(result.stdout)
+    assert "jobs" not in told and told["stats"]["files"] == 4
+    assert any("--each" in note for note in told["notes"])
+    assert len(json.loads(stallwatch("diagnose", "logs", "--each", "--json").stdout)) == 4
+
+
+def test_one_job_is_told_as_ever(stallwatch: Stallwatch, logs: Path) -> None:
+    for one in ("slurm-1001.out", "slurm-1003.out"):
+        (logs / one).unlink()
+    result = stallwatch("diagnose", "logs", "--json")
+    assert "jobs" not in json.loads(result.stdout) and result.exit_code == 1
+    assert stallwatch("diagnose", "logs").stdout.startswith(" FAILED ")
+
+
+def test_options_that_do_not_fit(stallwatch: Stallwatch, logs: Path) -> None:
+    for options in (["--each", "--together"], ["--job", "1001", "--together"], ["--job", "1001", "--each"]):
+        result = stallwatch("diagnose", "logs", *options)
+        assert (result.exit_code, result.stdout) == (2, "") and "exclude each other" in result.stderr
+    result = stallwatch("diagnose", "logs", "--job", "99")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "no job is called 99: there are 1001, 1002, 1003" in result.stderr
+    result = stallwatch("diagnose", "logs/slurm-1001.out", "--job", "1001")
+    assert result.exit_code == 2 and "one run" in result.stderr
+    result = stallwatch("diagnose", "gone.log", "--job", "1001")
+    assert result.exit_code == 2 and "gone.log: no such file" in result.stderr
+
+
+def test_what_cannot_be_read_of_any_is_told(stallwatch: Stallwatch, logs: Path) -> None:
+    (logs / "slurm-1001.out.gz").write_bytes(b"\x1f\x8b\x08\x00 cut off")
+    result = stallwatch("diagnose", "logs", "gone.log", "--json")
+    assert result.exit_code == 2
+    told = json.loads(result.stdout)
+    assert told["primary"]["rule"] == "cuda-oom"
+    for name in ("gone.log", "slurm-1001.out.gz"):
+        assert name in result.stderr and any(name in note for note in told["notes"])
+
+
+def test_an_archive_of_several_jobs(stallwatch: Stallwatch, logs: Path, tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for path in sorted(logs.iterdir()):
+            archive.write(path, f"logs/{path.name}")
+    (tmp_path / "all.zip").write_bytes(packed.getvalue())
+    result = stallwatch("diagnose", "all.zip")
+    assert rows(result.stdout)[2].startswith("▶ 1002 FAILED cuda-oom")
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("Another one: ")]
+    assert shlex.split(line)[-5:] == ["stallwatch", "diagnose", "--job", "1003", "all.zip"]
+    other = stallwatch("diagnose", "--job", "1003", "all.zip", "--json")
+    assert json.loads(other.stdout)["progress"]["last_step"] == 60
+
+
+def test_standard_input_beside_jobs_is_of_none_of_them(stallwatch: Stallwatch, logs: Path) -> None:
+    result = stallwatch("diagnose", "-", "logs", stdin=UNKNOWN)
+    assert any(line.startswith("▶ 1002") for line in rows(result.stdout))
+    assert any(line.startswith("other files FAILED, CAUSE UNKNOWN") for line in rows(result.stdout))
+    assert "Another one: stallwatch diagnose logs/slurm-1003.out" in result.stdout
+    assert "jobs" not in json.loads(stallwatch("diagnose", "-", "--json", stdin=UNKNOWN).stdout)
+
+
+def test_each_job_is_compared_with_the_baseline(stallwatch: Stallwatch, logs: Path, tmp_path: Path) -> None:
+    (tmp_path / "good.log").write_text(steps(1, 100))
+    (logs / "slurm-1002.err").write_text("the pump of shard 3 stopped\n" + UNKNOWN)
+    told = json.loads(stallwatch("diagnose", "logs", "--json", "--baseline", "good.log").stdout)
+    assert [one["template"] for one in told["new_lines"]] == ["the pump of shard <n> stopped"]
+
+
+def test_without_times_the_disk_tells_which_is_the_newest_and_else_the_number(
+    stallwatch: Stallwatch, tmp_path: Path
+) -> None:
+    for number, age in ((1001, 10.0), (1002, 1000.0)):
+        log = tmp_path / f"slurm-{number}.out"
+        log.write_text(OOM)
+        os.utime(log, (1.8e9 - age, 1.8e9 - age))
+    told = json.loads(stallwatch("diagnose", "slurm-1001.out", "slurm-1002.out", "--json").stdout)["jobs"]
+    assert [(job["name"], job["reported"]) for job in told] == [("1001", True), ("1002", False)]
+    assert told[0]["last_time"] == "2027-01-15T07:59:50.000Z"
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        for number in (1001, 1002):
+            archive.writestr(f"slurm-{number}.out", OOM)
+    told = json.loads(stallwatch("diagnose", "x.zip", "--json").stdout)["jobs"]
+    assert [(job["name"], job["last_time"]) for job in told] == [("1002", None), ("1001", None)]
+
+
+def test_folders_that_stallwatch_kept(stallwatch: Stallwatch, tmp_path: Path) -> None:
+    for day, name in ((10, "sft"), (12, "dpo")):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        started = datetime(2026, 11, day, tzinfo=timezone.utc).timestamp()
+        info = AgentInfo(
+            run=name, pid=1, host="a", command=["train"], cwd="/", started_at=started, updated_at=started + 9
+        )
+        (folder / "agent.json").write_bytes(msgspec.json.encode(info))
+        (folder / "output.log").write_text(steps(day, 40))
+    result = stallwatch("diagnose", "runs/")
+    assert rows(result.stdout)[1].startswith("▶ dpo RECORD ENDS")  # what the folder knows is told
+    assert "Another one: stallwatch diagnose runs/sft" in result.stdout
+    assert "RECORD ENDS" in stallwatch("diagnose", "runs/sft").stdout
+
+
+def test_the_python_twin_gives_one_diagnosis(logs: Path) -> None:
+    told = package.diagnose(logs)
+    assert told.primary is not None and told.primary.rule == "cuda-oom" and told.stats.files == 2
+    assert told.notes[0].startswith("3 jobs by the names of their files")
+    assert package.diagnose(logs, job="1003").progress.last_step == 60
+    assert package.diagnose(logs, together=True).stats.files == 4
+    with pytest.raises(ValueError, match="no job is called 7: there are 1001, 1002, 1003"):
+        package.diagnose(logs, job="7")
+
+
+def test_of_many_jobs_few_lines_are_shown_and_few_diagnoses_kept(
+    stallwatch: Stallwatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(60):
+        text = steps(1 + number // 3, 3) + (OOM if number % 3 == 0 else "")
+        (folder / f"slurm-{2001 + number}.out").write_text(text)
+    most = 0
+    real = severaljobs._Kept.take
+
+    def take(self: Any, *told: Any) -> None:
+        nonlocal most
+        real(self, *told)
+        most = max(most, len(self._best))
+
+    monkeypatch.setattr(severaljobs._Kept, "take", take)
+    result = stallwatch("diagnose", "many")
+    assert result.exit_code == 1 and most == 4
+    table = rows(result.stdout)
+    assert table[-1] == "… and 40 older: 26 HEALTHY, 14 FAILED" and len(table) == 22
+    assert len(json.loads(stallwatch("diagnose", "many", "--json").stdout)["jobs"]) == 60
