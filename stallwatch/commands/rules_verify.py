@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -15,8 +15,8 @@ import click
 from stallwatch.commands.context import App, catalogue_of, rules_option
 
 if TYPE_CHECKING:
-    from stallwatch.source_files import Sources
-    from stallwatch_rules.authoring.wordings import Verified
+    from stallwatch.source_files import SourceFile, Sources
+    from stallwatch_rules.authoring.wordings import Search, Verified
     from stallwatch_rules.pages.page import RulePage
 
 
@@ -86,24 +86,28 @@ def verify(
 def look(pages: Sequence[RulePage], package: str, sources: Sources) -> list[Verified]:
     """What is known of each rule that names the package."""
     from stallwatch.source_strings import held, strings_in
-    from stallwatch_rules.authoring.wordings import COMPILED, Search
+    from stallwatch_rules.authoring.wordings import Search
 
     search = Search(pages, package, sources.version)
-    # The files that rules name first; source before compiled files, which are large and tell no line.
-    files = sorted(
-        sources.files,
-        key=lambda file: (
-            not search.named(file.place or file.name),
-            not file.name.endswith((".py", *COMPILED)),
-            file.name,
-        ),
-    )
+    named: list[SourceFile] = []
+    source: list[SourceFile] = []
+    binary: list[SourceFile] = []
+    files = sorted(sources.files, key=lambda file: file.name)
+    for file in files:
+        first = search.named(file.place or file.name)
+        (named if first else binary if file.binary else source).append(file)
     with _progress(len(files)) as advance:
-        for file in files:
-            if search.done:
-                break
-            search.see(file.name, strings_in(file, search.phrases, search.may_be_in))
-            advance()
+
+        def see(some: Iterable[SourceFile]) -> None:
+            for file in some:
+                if search.done:
+                    break
+                search.see(file.name, strings_in(file, search.phrases, search.may_be_in))
+                advance()
+
+        see(named)
+        see(_promising(source, search, advance))
+        see(binary)  # they are large and tell no line
     absent = search.compiled - {file.base for file in files}
     for file in files:
         if absent and file.binary:
@@ -112,6 +116,21 @@ def look(pages: Sequence[RulePage], package: str, sources: Sources) -> list[Veri
         search.absent(compiled)
     search.settle()
     return list(search.results.values())
+
+
+def _promising(
+    files: Iterable[SourceFile], search: Search, advance: Callable[[], None]
+) -> Iterator[SourceFile]:
+    """The files that may hold something: what is found in the first saves the others from being parsed."""
+    by_promise: dict[int, list[SourceFile]] = {2: [], 1: []}
+    for file in files:
+        if search.done:
+            return
+        if promise := search.promise(file.text()):
+            by_promise[promise].append(file)
+        else:
+            advance()
+    yield from (file for some in by_promise.values() for file in some)
 
 
 def _print(results: Sequence[Verified], package: str, version: str) -> None:

@@ -153,6 +153,24 @@ def test_found_and_missing(stallwatch: Stallwatch, cargo: Path) -> None:
     assert "cargo (version unknown): 2 found, 0 missing, 0 skipped" in told.stdout
 
 
+def test_a_file_that_holds_the_whole_text_is_read_first(
+    stallwatch: Stallwatch, cargo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing is missing any more, files that hold less need no parsing."""
+    (cargo / "crane.py").write_text('raise OSError(f"the crane {what} in two, and sank into the sea")\n')
+    (cargo / "quay.py").write_text('print("the crane broke in two")\nprint("the crane sank into the sea")\n')
+    parsed: list[str] = []
+    monkeypatch.setattr(
+        "stallwatch.source_strings.python_strings", lambda text: parsed.append(text) or python_strings(text)
+    )
+    result = stallwatch(
+        "rules", "verify", "--package", "cargo", "--path", "cargo", "--rules", "mine", "--json"
+    )
+    found = [(one["rule"], one["file"], one["line"]) for one in json.loads(result.stdout)["rules"]]
+    assert sorted(found) == [("crane-broke", "quay.py", 1), ("crane-sank", "quay.py", 2)]
+    assert parsed == [(cargo / "quay.py").read_text()]
+
+
 def test_an_installed_package_is_found_without_importing_it(stallwatch: Stallwatch) -> None:
     assert installed("click").version
     assert any(file.base == "core.py" for file in installed("click").files)

@@ -113,6 +113,17 @@ def test_the_pieces_of_a_message_stand_near_each_other(page_text: PageText) -> N
     assert looked.results["no-room"].state == "missing", "each in a file of its own"
 
 
+def test_a_file_that_holds_all_text_promises_the_most(page_text: PageText) -> None:
+    looked = Search(
+        [parse_page(page_text(emitted_by=[{"package": "cargo"}], **RUM), "memory/no-room.md")], "cargo"
+    )
+    whole = "say('The hold holds', 3, 'of crates of rum')"
+    split = "say('the hold holds', 3, 'of crates {}'.format('of rum'))"
+    assert [looked.promise(text) for text in (whole, split, "say('crates')")] == [2, 1, 0]
+    looked.see("hold.py", [Template("the hold holds", 1), Template("of crates of rum", 1)])
+    assert looked.promise(whole) == 0, "nothing is looked for any more"
+
+
 def test_a_name_is_no_text(page_text: PageText) -> None:
     missing = {"patterns": ["has no attribute 'crane_of_hold"], "fires": ["has no attribute 'crane_of_hold'"]}
     assert search(page_text, Template("crane_of_hold", 7, name=True), **missing).state == "found"

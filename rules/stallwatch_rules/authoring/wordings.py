@@ -137,7 +137,14 @@ class Search:
 
     def may_be_in(self, text: str) -> bool:
         """Whether a source file may hold an alternative: most hold none and need no parsing."""
-        return bool(self._hinted(text.lower()))
+        return self.promise(text) > 0
+
+    def promise(self, text: str) -> int:
+        """What a source file may hold: 0 nothing looked for, 1 some of an alternative, 2 all text of one."""
+        lowered = text.lower()
+        hinted = self._hinted(lowered)
+        whole = any(all(piece.lowered in lowered for piece in one.pieces) for one in hinted)
+        return 2 if whole else int(bool(hinted))
 
     def see(self, file: str, templates: Iterable[Template]) -> None:
         """Look through a file's strings."""
