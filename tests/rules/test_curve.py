@@ -39,11 +39,11 @@ def test_a_step_that_is_printed_again_is_one_point() -> None:
 
 def test_where_epochs_begin_anew_the_losses_of_the_training_before_are_let_go() -> None:
     curve = Curve("epoch items")
-    for step, epoch in ((1, 0.0), (501, 1.0), (1001, 2.0), (1, 0.0), (501, 1.0)):
-        curve.see(sample(step, epoch=epoch), 0)
-    assert [(point.step, point.epoch) for point in curve.points] == [(1, 0.0), (501, 1.0)]
-    for step, epoch in ((1500, 3.0), (1400, 2.8)):  # resumed from a checkpoint
-        curve.see(sample(step, epoch=epoch), 0)
+    for step, epoch, loss in ((1, 0.0, 9.0), (501, 1.0, 1.0), (1, 0.0, 9.0), (501, 1.0, 1.0)):
+        curve.see(sample(step, loss, epoch=epoch), 0)
+    assert [(point.step, point.loss) for point in curve.points] == [(1, 9.0), (501, 1.0)]
+    curve.see(sample(400, 5.0, epoch=0.8), 0)  # resumed from a checkpoint
+    curve.see(sample(1, 5.0, epoch=0.0), 0)  # the same weights are trained once more
     assert len(curve.points) == 4
 
 

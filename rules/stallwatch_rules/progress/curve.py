@@ -16,6 +16,7 @@ from stallwatch_rules.records import Sample
 LATEST = 256  #: points kept whole
 OLDER = 1000  #: points kept of what came before
 MAX_SERIES = 8
+ANEW = 2.0  #: a first loss that is so many times the last one is another training's
 
 
 class Point(NamedTuple):
@@ -60,13 +61,13 @@ class Curve:
     def see(self, sample: Sample, mark: int) -> None:
         """Take a sample of this series; a step that is printed again is no further point.
 
-        Where the epochs begin anew, another training does (a fold, a round, a second start in the same file):
-        its losses are compared with its own.
+        Where the epochs and the loss begin anew, another training does (a fold, a round, a second start in
+        the same file): its losses are compared with its own. A loss that goes on is of the same weights.
         """
         values = sample.values
         epoch = values.get("epoch")
         if epoch is not None:
-            if self._epoch is not None and epoch < self._epoch / 2:
+            if self._epoch is not None and epoch < self._epoch / 2 and self._begins_anew(values.get("loss")):
                 self._older.clear()
                 self._latest.clear()
             self._epoch = epoch
@@ -88,6 +89,11 @@ class Curve:
         self.seen += 1
         if len(self._latest) > LATEST:
             self._retire(self._latest.popleft())
+
+    def _begins_anew(self, loss: float | None) -> bool:
+        """Whether this loss is far above the last one."""
+        last = self._latest[-1].loss if self._latest else None
+        return loss is not None and last is not None and loss > ANEW * max(last, 0.0)
 
     def _retire(self, point: Point) -> None:
         if (self.seen - 1 - LATEST) % self._width:

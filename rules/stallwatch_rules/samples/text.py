@@ -192,7 +192,7 @@ def _from_epochs_item(text: str) -> Found | None:
 def _from_epoch_part(text: str, lower: str) -> Found | None:
     """Loops that tell how much of an epoch is done, and a loss: no total of theirs is the run's."""
     found = _BATCH.search(lower) if "batch" in lower else None
-    if found is None and "[" in lower:
+    if found is None and "[" in lower and ("epoch" in lower or "train:" in lower):
         found = _SHARE_OF_EPOCH.search(lower)
     if found is None or not leads(text[: found.start()]):
         return None
