@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stallwatch_dashboard import words_access, words_limits, words_states
+from stallwatch_dashboard import words_access, words_jobs, words_limits, words_states
 
 LANGUAGES = {"en": "English", "zh": "中文"}
 
 _WORDS: dict[str, tuple[str, str]] = {
     **words_access.WORDS,
+    **words_jobs.WORDS,
     **words_limits.WORDS,
     **words_states.WORDS,
     # pages and headings
@@ -221,8 +222,9 @@ _WORDS: dict[str, tuple[str, str]] = {
     "targets_failing": ("Endpoints that do not answer", "无响应的端点"),
     # post-mortem page
     "upload": (
-        "Logs of one run: the files of all ranks, their folder, or archives (.gz .xz .zst .zip .tar.*)",
-        "一次运行的日志：各 rank 的文件、所在文件夹或压缩包（.gz .xz .zst .zip .tar.*）",
+        "Logs of one run or of several jobs: the files of all ranks, their folder, or archives"
+        " (.gz .xz .zst .zip .tar.*)",
+        "一次运行或多个作业的日志：各 rank 的文件、所在文件夹或压缩包（.gz .xz .zst .zip .tar.*）",
     ),
     "upload_next": (
         "Drop the logs of a run that died: the verdict, its cause and what to change come up here."

@@ -141,7 +141,7 @@ def test_the_other_forms_have_the_table_on_top(stallwatch: Stallwatch, logs: Pat
     brief = stallwatch("diagnose", "logs", "--brief").stdout.splitlines()
     assert brief[0].startswith("FAILED: ") and brief[-2].startswith("1002 · FAILED · cuda-oom")
     chinese = stallwatch("diagnose", "logs", "--language", "zh").stdout
-    assert "按文件名分为 3 个任务" in chinese and "日志停在训练途中" in chinese
+    assert "按文件名分为 3 个作业" in chinese and "日志停在训练途中" in chinese
 
 
 def test_all_as_one_run(stallwatch: Stallwatch, logs: Path) -> None:

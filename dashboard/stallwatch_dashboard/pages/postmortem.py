@@ -10,6 +10,7 @@ import streamlit as st
 
 from stallwatch_dashboard import formats, theme
 from stallwatch_dashboard.pages.common import head, language, say, zone
+from stallwatch_dashboard.pages.jobs import CHOICE, TOGETHER, choose_job, draw_jobs
 from stallwatch_dashboard.pages.report import draw_problems, draw_report
 from stallwatch_dashboard.pages.signin import may_operate, offer_uploads
 from stallwatch_dashboard.reports import Kept, Reports
@@ -20,9 +21,10 @@ from stallwatch_dashboard.uploads.reading import ReadingFailed, read_uploads, to
 from stallwatch_rules.records import IN_TROUBLE, Diagnosis
 
 _SHOWN_REPORTS = 20
+_KNOWN_REPORTS = 8  #: of the jobs of one upload, that are not read anew when somebody comes back to them
 
 
-def _diagnose(files: Sequence[Any], healthy: Sequence[Any]) -> Answer:
+def _diagnose(files: Sequence[Any], healthy: Sequence[Any], job: str = "", together: bool = False) -> Answer:
     told = formats.byte_size(sum(file.size for file in files))
     bar = st.progress(0.0, say("reading", formats.byte_size(0), told))
     drawn = 0.0
@@ -42,9 +44,28 @@ def _diagnose(files: Sequence[Any], healthy: Sequence[Any]) -> Answer:
             progress,
             lambda: bar.progress(0.0, say("upload_waits")),
             healthy=[(file.name, file) for file in healthy],
+            job=job,
+            together=together,
         )
     finally:
         bar.empty()
+
+
+def _report_of(
+    job: str, asked: tuple[Any, ...], files: Sequence[Any], healthy: Sequence[Any]
+) -> Answer | None:
+    """The report of one of several jobs, read where it was not looked at lately; none where that fails."""
+    known: dict[Any, Answer] = st.session_state.setdefault("job_reports", {})
+    if (asked, job) not in known:
+        try:
+            answer = _diagnose(files, healthy, job=job, together=job == TOGETHER)
+        except (ReadingFailed, OSError) as error:
+            st.error(markdown(say("upload_failed", error)), icon=":material/error:")
+            return None
+        while len(known) >= _KNOWN_REPORTS:
+            del known[next(iter(known))]
+        known[asked, job] = answer
+    return known[asked, job]
 
 
 def _healthy_run() -> list[Any]:
@@ -138,6 +159,7 @@ if not _files:
     st.caption(say("upload_or"))
     st.code("stallwatch diagnose logs/", language=None)
     st.session_state.pop("report", None)
+    st.session_state.pop("job_reports", None)
     _kept(_reports)
 else:
     # Beside each other: the verdict should stand as high as it can.
@@ -152,14 +174,26 @@ else:
     # Reruns for other reasons (a click on a table, the language of a heading) must not read the files again.
     _asked = (language(), len(_files), *((file.file_id, file.size) for file in (*_files, *_healthy)))
     if st.session_state.get("report", (None,))[0] != _asked:
+        for _old in ("report", "job_reports", CHOICE):
+            st.session_state.pop(_old, None)
         try:
             st.session_state["report"] = (_asked, _diagnose(_files, _healthy))
         except (ReadingFailed, OSError) as _error:
-            st.session_state.pop("report", None)
             st.error(markdown(say("upload_failed", _error)), icon=":material/error:")
             st.stop()
     _answer = st.session_state["report"][1]
+    _names = [file.name for file in _files]
+    if _jobs := _answer.jobs:
+        with _right:
+            draw_jobs(_jobs)
+        with _left:
+            _job = choose_job(_jobs)
+        _names = next((job.files for job in _jobs if job.name == _job), _names)
+        if not any(job.reported and job.name == _job for job in _jobs):
+            _answer = _report_of(_job, _asked, _files, _healthy)
+            if _answer is None:
+                st.stop()
     with _left:
-        _keep(_reports, _answer.found, [file.name for file in _files], _answer.context)
+        _keep(_reports, _answer.found, _names, _answer.context)
     _compared(_answer)
     draw_report(_answer.found, _answer.problems, _answer.context)

@@ -19,10 +19,10 @@ from stallwatch_dashboard import context
 from stallwatch_exporter.files.allfiles import Parallel
 from stallwatch_exporter.files.baseline import read_baseline
 from stallwatch_exporter.files.inputs import InputProblem, Limits
-from stallwatch_exporter.files.postmortem import diagnose_paths
+from stallwatch_exporter.files.postmortem import diagnose_jobs
 from stallwatch_exporter.settings import cache_home
 from stallwatch_rules.pages.catalogue import load_catalogue
-from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.records import Diagnosis, JobTold
 
 _NICER = 5  # than the pages, which people wait for
 
@@ -38,6 +38,10 @@ class Task:
     workers: int
     answer: str  #: path of the file to write
     healthy: list[str] = field(default_factory=list)  #: paths of a run to compare with
+    job: str = (
+        ""  #: of several jobs, the one to read; the one that the command would report, where none is named
+    )
+    together: bool = False  #: all are read as one run
 
 
 class Answer(msgspec.Struct):
@@ -47,6 +51,7 @@ class Answer(msgspec.Struct):
     problems: list[InputProblem]
     context: str = ""  #: the lines around the evidence
     healthy: str = ""  #: the verdict on the run that it was compared with
+    jobs: list[JobTold] = []  #: a line of each, where several were read
 
 
 def main() -> None:
@@ -76,7 +81,7 @@ def _read(task: Task) -> Answer:
             parallel=parallel,
             progress=of_the_healthy,
         )
-    found, problems = diagnose_paths(
+    told = diagnose_jobs(
         task.names,
         catalogue=catalogue,
         language=task.language,
@@ -84,16 +89,20 @@ def _read(task: Task) -> Answer:
         limits=task.limits,
         baseline=known.baseline if known is not None and known.baseline.exemplars else None,
         parallel=parallel,
+        job=task.job or None,
+        together=task.together,
     )
-    answer = Answer(found, problems)
+    found = told.diagnosis
+    answer = Answer(found, told.problems, jobs=told.jobs)
     if known is not None:
-        answer.problems = [*problems, *known.problems]
+        answer.problems = [*told.problems, *known.problems]
         # Of a file that could not be read its problem is told; nothing was compared.
         answer.healthy = known.verdict if known.baseline.exemplars else ""
     if found.primary is None:
         return answer
     with ExitStack() as opened:
-        streams = [(name, opened.enter_context(Path(name).open("rb"))) for name in task.names]
+        holding = [name for name in task.names if found.primary.file.startswith(name)]  # or is a member of
+        streams = [(name, opened.enter_context(Path(name).open("rb"))) for name in holding]
         answer.context = context.around(streams, found.primary.file, found.primary.line, limits=task.limits)
     return answer
 

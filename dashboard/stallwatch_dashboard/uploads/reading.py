@@ -42,8 +42,12 @@ def read_uploads(
     waiting: Callable[[], object] = lambda: None,
     *,
     healthy: Sequence[tuple[str, BinaryIO]] = (),
+    job: str = "",
+    together: bool = False,
 ) -> Answer:
     """Diagnose the files, against those of a `healthy` run where there are any.
+
+    Of files of several jobs, `job` is read alone, and all as one run if they are to be read `together`.
 
     ``waiting`` is told when others must be read first.
 
@@ -64,6 +68,8 @@ def read_uploads(
                 default_workers(),
                 str(answer),
                 names[len(files) :],
+                job,
+                together,
             )
             try:
                 _run(task, folder, progress)
