@@ -164,7 +164,10 @@ METRICS = [
      {"loss": 3.5, "learning_rate": 1e-5, "epoch": 10.0}),  # fairseq
     ("2026-03-02 05:16:20,962 - INFO - Epoch 1 - Batch loss: 12.5", None, None, {"loss": 12.5}),
     ("INFO:root:Epoch 3 - Average Loss: 4.75, Average Accuracy: 0.5", None, None, {"loss": 4.75}),
-    # means of an evaluation
+    # an evaluation's loss alone, and means of one
+    ("2026-03-02 05:16:20,962 - INFO - Epoch 3 validation loss: 4.75", None, None, {"eval_loss": 4.75}),
+    ("[rank0] Val loss: 4.75, ppl 115.6", None, None, {"eval_loss": 4.75}),
+    ("eval_loss = 0.75", None, None, {"eval_loss": 0.75}),
     ("INFO:root:Evaluation Epoch 3 - Average Loss: 4.75, Average Accuracy: 0.5", None, None,
      {"eval_loss": 4.75}),
     ("Test set: Average loss: 0.25, Accuracy: 9914/10000 (99%)", None, None, {"eval_loss": 0.25}),
@@ -292,6 +295,8 @@ def test_training_bars(text: str, step: int, total: int | None, values: dict[str
         "see train.py:12 step 1 loss 2.0",
         '    print("average loss: 0.5")',
         "    loss = 0.5",
+        "    val_loss = 0.5",
+        "the best validation loss: 0.5",
         ':::MLLOG {"key": "opt_base_learning_rate", "value": 0.0004, "metadata": {"lineno": 1}}',
         "2026-11-20 10:00:00 INFO trainer.py:412 resuming before step 1 loss=2.0",
     ],

@@ -47,7 +47,7 @@ _SHARE_OF_EPOCH = re.compile(
 _SHORT = re.compile(r"s:(\d{1,15}) (?:trl:(" + NUMBER + r")|tel:(" + NUMBER + r"))")  # llm.c's log file
 _LOSS = re.compile(r"loss\s?[:=：]")
 _LOSS_FIRST = re.compile(
-    r"(?:(?:batch|average|avg|mean|total|running|current)[ _])?"
+    r"(?:(?:batch|average|avg|mean|total|running|current|eval(?:uation)?|val(?:id(?:ation)?)?|test|dev)[ _])?"
     r"(?:train(?:ing)?[ _])?(?:\w{1,12}_)?loss\s?[:=：]"
 )
 _OLMO = re.compile(r"\s{4}train/(?:CrossEntropyLoss|CE loss)=(" + NUMBER + r")$")  # a line of its record
@@ -216,9 +216,10 @@ def _from_loss_first(text: str, lower: str) -> Found | None:
     if found is None or not leads(text[: found.start()]):
         return None
     values = keyed(text[found.start() :])
-    if "loss" not in values:
-        return None
     rates(lower[found.start() :], values)
+    if "loss" not in values:
+        told = {"eval_loss": values["eval_loss"]} if "eval_loss" in values else None
+        return Found(None, None, told, EVALUATION) if told else None
     if found[0].startswith(_MEANS) and evaluates_mean(text[: found.start()]):
         return Found(None, None, {"eval_loss": values["loss"]}, EVALUATION)
     return _whose(Found(None, None, values, "loss"), text[: found.start()])
