@@ -14,7 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from launching import Probed, Watched, forks, probed
+from launching import SERVERS, Probed, Watched, forks, probed
 
 from stallwatch_rules.pages.catalogue import Catalogue
 
@@ -23,9 +23,9 @@ from stallwatch_rules.pages.catalogue import Catalogue
 def forks_end() -> Iterator[None]:
     """What the launches of these tests are forked from is there until the last of them is done."""
     yield
-    if forks.cache_info().currsize:
-        forks().close()
-        forks.cache_clear()
+    forks.cache_clear()
+    while SERVERS:
+        SERVERS.pop().close()
 
 
 @pytest.fixture(scope="session")

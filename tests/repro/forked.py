@@ -17,6 +17,7 @@ import contextlib
 import gc
 import importlib
 import os
+import pkgutil
 import runpy
 import signal
 import sys
@@ -118,10 +119,10 @@ def watch(children: dict[int, int], tell_port: list[int], abandoned: Callable[[]
     return code
 
 
-def import_all() -> None:
-    """What the ranks need. The second is imported by the first step of an optimizer."""
-    for module in ("tiny", "torch._dynamo"):
-        importlib.import_module(module)
+def import_all(*names: str) -> None:
+    """What the ranks need, and these names. The second is imported by the first step of an optimizer."""
+    for name in ("tiny", "torch._dynamo", *names):
+        pkgutil.resolve_name(name)
     # Asked for the first time, it starts a compiler for each operator (DeepSpeed 0.19, deepspeed/ops).
     importlib.import_module("deepspeed.ops").__compatible_ops__  # noqa: B018
     gc.collect()

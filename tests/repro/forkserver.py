@@ -1,13 +1,14 @@
 """Start ranks as forked.py does, as forks of one process that many launches share.
 
-    python tests/repro/forkserver.py DESCRIPTOR                                   # the process that forks
+    python tests/repro/forkserver.py DESCRIPTOR [NAME …]                          # the process that forks
     python tests/repro/forkserver.py SOCKET [--ranks 2] [--log-dir DIR] PROGRAM [OPTION …]     # a launch
 
 Importing torch and DeepSpeed costs nine seconds of a processor, more than all else in most reproductions. The
-server does it once; a launch gives it its streams, folder and environment, passes signals on to the launcher
-that the server forks, and ends with its exit code. That launcher is no child of the launch: where the family
-of a command is the subject, forked.py itself or torchrun is used. A launch that is killed takes its ranks
-with it, and the server ends with whoever holds the other end of its stdin.
+server does it once, and so with other names that it is given (``trl:GRPOTrainer``); a launch gives it its
+streams, folder and environment, passes signals on to the launcher that the server forks, and ends with its
+exit code. That launcher is no child of the launch: where the family of a command is the subject, forked.py
+itself or torchrun is used. A launch that is killed takes its ranks with it, and the server ends with whoever
+holds the other end of its stdin.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -29,13 +31,14 @@ STREAMS = (0, 1, 2)
 
 
 class Forks:
-    """The server, for the tests; started at once, of use as soon as it has imported all."""
+    """The server, for the tests; started at once, of use as soon as it has imported all and these names."""
 
-    def __init__(self, environ: dict[str, str]) -> None:
+    def __init__(self, environ: dict[str, str], *names: str) -> None:
         # Not a test's folder, nor a deep one: the path of a socket has at most 107 characters (unix(7)).
         where = "/tmp" if len(tempfile.gettempdir()) > 60 else None
         self._folder = tempfile.TemporaryDirectory(prefix="forks-", dir=where)
         self._address = Path(self._folder.name, "socket")
+        self._names = names
         self._environ = {**environ, "STALLWATCH_PROBE": "0", "PYTHONUNBUFFERED": "1"}
         self._process = self._started()
 
@@ -47,7 +50,7 @@ class Forks:
         listening.listen()
         with listening:
             return subprocess.Popen(
-                [sys.executable, __file__, str(listening.fileno())],
+                [sys.executable, __file__, str(listening.fileno()), *self._names],
                 env=self._environ,
                 stdin=subprocess.PIPE,
                 pass_fds=[listening.fileno()],
@@ -90,11 +93,11 @@ def ask(address: str, options: list[str]) -> int:
             return int(answers.readline() or 1)
 
 
-def serve(listening: socket.socket) -> tuple[str, list[str]]:
+def serve(listening: socket.socket, names: Sequence[str]) -> tuple[str, list[str]]:
     """Fork a launcher for each launch until stdin ends; returns in its ranks, with what they run."""
     import forked
 
-    forked.import_all()
+    forked.import_all(*names)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for launchers
     while True:
         ready, _, _ = select.select([sys.stdin, listening], [], [])
@@ -137,8 +140,8 @@ def become_launcher(launch: socket.socket) -> tuple[str, list[str]]:
 
 if __name__ == "__main__":
     where, *chosen = sys.argv[1:]
-    if chosen:
+    if not where.isdecimal():
         sys.exit(ask(where, chosen))
-    program, sys.argv = serve(socket.socket(fileno=int(where)))
+    program, sys.argv = serve(socket.socket(fileno=int(where)), chosen)
     sys.path[0] = str(Path(program).resolve().parent)
     runpy.run_path(program, run_name="__main__")

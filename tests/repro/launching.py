@@ -25,6 +25,7 @@ from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_rules.pages.catalogue import Catalogue
 
 HERE = Path(__file__).resolve().parent
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}  #: for Hugging Face's libraries
 
 
 def torchrun(*options: str, ranks: int = 2) -> list[str]:
@@ -32,10 +33,14 @@ def torchrun(*options: str, ranks: int = 2) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), *options]
 
 
+SERVERS: list[Forks] = []  #: those that were started; the folder's conftest ends them
+
+
 @functools.cache
-def forks() -> Forks:
-    """The one server for all tests; the folder's conftest ends it."""
-    return Forks(environment(None))
+def forks(*names: str) -> Forks:
+    """The one server for all tests that want these names imported."""
+    SERVERS.append(Forks(environment(None) | OFFLINE, *names))
+    return SERVERS[-1]
 
 
 def forked(*options: str, ranks: int = 2, logs: Path | None = None, own_family: bool = False) -> list[str]:

@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from launching import forks
 from watched import Seen, torchrun, watch
 
 pytestmark = [
     pytest.mark.repro,
-    pytest.mark.timeout(300),  # fifteen seconds each on an idle machine
+    pytest.mark.timeout(300),  # fifteen seconds under torchrun on an idle machine
     pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="trl is not installed"),
 ]
 STEPS = 8
 BOTH = {"0": STEPS, "1": STEPS}
 
 
-def run(folder: Path, trainer: str, *options: str) -> Seen:
-    seen = watch(torchrun(f"trainers/{trainer}.py", *options), folder / "home")
+#: What the programs import: once for all tests that look at neither the launcher nor the imports.
+NAMES = (
+    *("datasets:Dataset", "peft:LoraConfig", "trl:GRPOTrainer", "trl:SFTTrainer"),
+    "trl.experimental.online_dpo:OnlineDPOTrainer",
+)
+
+
+def run(folder: Path, trainer: str, *options: str, by: Callable[..., list[str]] = torchrun) -> Seen:
+    seen = watch(by(f"trainers/{trainer}.py", *options), folder / "home")
     assert seen.faults == 0
     assert {"torch", "deepspeed", "transformers", "accelerate", "trl"} <= set(seen.versions)
     return seen
+
+
+def forked(program: str, *options: str) -> list[str]:
+    """As forks of a process that has imported the trainers; to be put behind a Python."""
+    return forks(*NAMES).command("--ranks", "2", program, *options)[1:]
 
 
 def nothing_is_wrong(seen: Seen, external: int = 0) -> None:
@@ -34,12 +48,12 @@ def nothing_is_wrong(seen: Seen, external: int = 0) -> None:
 
 
 @pytest.mark.parametrize(
-    ("trainer", "external"),
+    ("trainer", "external", "by"),
     # TRL from 1.5 throws the trace cache away whenever it has generated; Online DPO runs under ZeRO-2 here.
-    [("dpo", 0), ("grpo", STEPS), ("online_dpo", 0)],
+    [("dpo", 0, torchrun), ("grpo", STEPS, forked), ("online_dpo", 0, forked)],
 )
-def test_nothing_is_wrong(tmp_path: Path, trainer: str, external: int) -> None:
-    nothing_is_wrong(run(tmp_path, trainer, "--steps", str(STEPS)), external)
+def test_nothing_is_wrong(tmp_path: Path, trainer: str, external: int, by: Callable[..., list[str]]) -> None:
+    nothing_is_wrong(run(tmp_path, trainer, "--steps", str(STEPS), by=by), external)
 
 
 def test_a_reward_function_that_raises(tmp_path: Path) -> None:
@@ -53,7 +67,7 @@ def test_a_reward_function_that_raises(tmp_path: Path) -> None:
 
 def test_a_reward_function_that_never_returns(tmp_path: Path) -> None:
     """The rank that waits for it is the one that fails; the other says nothing."""
-    seen = run(tmp_path, "grpo", "--reward", "stuck")
+    seen = run(tmp_path, "grpo", "--reward", "stuck", by=forked)
     assert (seen.exit_code, seen.verdict, seen.primary) == (1, "failed", "gloo-collective-timeout")
     assert any("Timed out waiting 5000ms" in text for text in seen.raised)
     assert any("Timed out waiting 5000ms" in text for text in seen.exceptions)
@@ -62,7 +76,7 @@ def test_a_reward_function_that_never_returns(tmp_path: Path) -> None:
 
 def test_a_policy_that_scoring_leaves_in_evaluation_mode(tmp_path: Path) -> None:
     """DeepSpeed trains on and nothing is printed: only the probe sees it."""
-    seen = run(tmp_path, "grpo", "--reward", "eval")
+    seen = run(tmp_path, "grpo", "--reward", "eval", by=forked)
     assert seen.exit_code == 0
     assert (seen.raised, seen.exceptions) == ([], [])
     assert seen.steps == BOTH
@@ -72,6 +86,6 @@ def test_a_policy_that_scoring_leaves_in_evaluation_mode(tmp_path: Path) -> None
 
 def test_supervised_tuning_whose_weights_are_saved_and_not_gathered(tmp_path: Path) -> None:
     """transformers saves a checkpoint of DeepSpeed in their place and says so; nothing else is to be said."""
-    seen = run(tmp_path, "sft", "--save")
+    seen = run(tmp_path, "sft", "--save", by=forked)
     nothing_is_wrong(seen)
     assert seen.findings == {"zero3-weights-not-gathered-notice": "harmless"}
