@@ -81,6 +81,8 @@ TOGETHER = [
     "train-1700000000.out train-1700000003.out",
     "train-1120101530.out train-1120101531.out",
     "port-29501.out port-29502.out",
+    "vllm-8001.out vllm-8002.out",
+    "hgx-1001.out hgx-1002.out",
     "train-29500.out train-29501.out",  # each rank's port, counted on
     "train-10000.out train-10001.out train-10002.out train-10003.out",
     "train-1001.out train-12345678.out",

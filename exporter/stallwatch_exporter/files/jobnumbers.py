@@ -18,7 +18,7 @@ _NO_JOB = re.compile(
     dp | cp | ep | mp | sp | group | attempt | restart | retry | try | fold | layer | layers | size |
     dim | hidden | vocab | tokens | samples | max | min | num | n | t | r | v | year | date | day | time
     | ip | dgx | nid | cn | compute | server | python | ray | raylet | actor | member | peer | slice |
-    zone | rack""",
+    zone | rack | hgx | vm | instance | vllm | sglang | api | endpoint""",
     re.VERBOSE,
 )
 _LAST_WORD = re.compile(r"([a-z]+)[-_.]?\d*[-_.]*$")
