@@ -29,6 +29,9 @@ SIGNALS = {
     "SIGFPE": "floating-point-exception-core-dump",
     "SIGILL": "process-sigill",
 }
+#: All others that end who does not handle them.
+OTHER_SIGNAL = "process-ended-by-signal"
+_OTHERS = ("SIGTRAP", "SIGSYS", "SIGXCPU", "SIGXFSZ", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPIPE")
 #: Who ends a run from outside, and makes sure of it with a SIGKILL.
 ENDED_BY = frozenset(
     (
@@ -48,6 +51,10 @@ _TOLD_TO_END = re.compile(r"death signal|got signal|Main process received|closin
 AFTERMATH = frozenset(("slurm-cancelled", "rendezvous-connection-failed", "process-segfault"))
 #: glibc's words before it aborts (malloc/malloc.c), which alone do not say whose process it was.
 _HEAP = re.compile(r"^(?:double free|free\(\): |malloc(?:_consolidate)?\(\): |munmap_chunk\(\): |corrupted )")
+#: A shell's, a container's or systemd's words for a process that a signal ended, which may be a helper's.
+_SOMEBODYS = re.compile(
+    r": line \d+: +\d+ |\b[Cc]ode[:= ]+1[2-9]\d\b|^Terminated\s*$|Main process exited, code="
+)
 #: A task that failed by itself: cancelled ones end by these signals, too (SIGINT, SIGKILL, SIGTERM).
 _TASK_FAILED = re.compile(r"Exited with exit code (?!(?:130|137|143)\b)[1-9]")
 BY_SEGFAULT = (-11, 139)  #: of a process, and of a shell that ran it
@@ -74,8 +81,9 @@ def killed(found: list[Found], catalogue: Catalogue, exceptions: Exceptions, que
     elif "SIGKILL" in question.told:
         rule, fact, key = SIGKILL, "ending-killed", "killed-silently"
     else:
-        signal = next((name for name in SIGNALS if name in question.told), "")
-        rule, fact, key = SIGNALS.get(signal, ""), "ending-signal", "ended-by-signal"
+        signal = next((name for name in (*SIGNALS, *_OTHERS) if name in question.told), "")
+        rule = SIGNALS.get(signal, OTHER_SIGNAL if signal else "")
+        fact, key = "ending-signal", "ended-by-signal"
     if rule in catalogue.pages and not any(one.rule == rule for one in found):
         one = concluded(catalogue.pages[rule], Judgement("fatal", say(key, question.language)))
         one.facts.add(fact)
@@ -190,11 +198,19 @@ def forgive_abort(found: list[Found], exceptions: Exceptions, facts: RunFacts) -
     """An abort after the last step is untidy, no more: threads and communicators that are left are torn down.
 
     Some releases of DeepSpeed and of libraries with threads of their own do so after every successful run.
-    The C library's words before an abort are not even that, where nothing says that the run aborted.
+    The C library's words before an abort are not even that, where nothing says that the run aborted. And a
+    script that ends its helpers after the training lets its shell tell which signal ended them.
     """
     fatal = [one for one in found if one.harm == "fatal"]
+    if not facts.complete or exceptions.fatal:
+        return
+    if fatal and all(one.rule in (SIGTERM, OTHER_SIGNAL) and _somebodys(one) for one in fatal):
+        for one in fatal:
+            one.set(Judgement("harmless", say("aborted-at-exit", facts.language)))
+            one.judged = False
+        return
     abort = next((one for one in fatal if one.rule == SIGNALS["SIGABRT"]), None)
-    if abort is None or not facts.complete or exceptions.fatal:
+    if abort is None:
         return
     if any(one is not abort and one.role != "wrapper" and one.rule != SIGTERM for one in fatal):
         return
@@ -205,6 +221,12 @@ def forgive_abort(found: list[Found], exceptions: Exceptions, facts: RunFacts) -
         one.set(Judgement(harm, say("aborted-at-exit", facts.language)))
         one.judged = False
     abort.facts.add(AT_EXIT)
+
+
+def _somebodys(one: Found) -> bool:
+    """Whether all lines of it only say that a signal ended a process, not that it was the training's."""
+    texts = [text for hits in one.hits.values() for text in (*hits.exemplars, hits.last.line.text)]
+    return bool(texts) and all(map(_SOMEBODYS.search, texts))
 
 
 def _raised_first(one: Unknown, late: Found) -> bool:

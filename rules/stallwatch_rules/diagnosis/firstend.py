@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stallwatch_rules.diagnosis.endings import BY_SEGFAULT, SIGNALS, SIGTERM
+from stallwatch_rules.diagnosis.endings import BY_SEGFAULT, OTHER_SIGNAL, SIGNALS, SIGTERM
 from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams
 from stallwatch_rules.diagnosis.kills import BY_SIGKILL, FROM_OUTSIDE, SIGKILL
@@ -19,6 +19,8 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.tracker import ProgressTracker
 
 ABORT = SIGNALS["SIGABRT"]
+ITSELF = frozenset((ABORT, OTHER_SIGNAL))  #: signals whose reason stands elsewhere, where anything tells it
+_OTHERS = (3, 5, 10, 12, 13, 14, 16, 24, 25, 26, 27, 29, 30, 31, *range(34, 65))
 UNCAUGHT = 1  #: the status of every exception that nobody catches; its traceback may stand in another log
 
 
@@ -41,7 +43,7 @@ def weigh_first_end(
         return
     rank, code = first
     fatal = [one for one in found if one.harm == "fatal" and one.role in ("cause", "symptom")]
-    known = {SIGTERM, ABORT, *wreckage(found, (rank, None))}
+    known = {SIGTERM, *ITSELF, *wreckage(found, (rank, None))}
     others = [one for one in exceptions.fatal if not one.peer_gone or one.stream[1] in (rank, None)]
     if others or not lost_peers(fatal, (rank, None)) or any(one.rule not in known for one in fatal):
         return
@@ -50,10 +52,10 @@ def weigh_first_end(
             left = [Left(rank, tracker.steps.get(rank))]
             told = told_of(left, question.language, stepped=tracker.progressed)
             found.append(_left(catalogue, told, rank, streams, tracker))
-    elif code in ENDED_WITH[ABORT]:
+    elif any(code in ENDED_WITH[rule] for rule in ITSELF):
         for one in fatal:
-            if one.rule == ABORT:
-                one.role, one.explains = "cause", [*known - {ABORT}]
+            if one.rule in ITSELF:
+                one.role, one.explains = "cause", [*known - ITSELF]
                 one.facts.add("signal-only")
     elif 0 < code <= MOST and (code != UNCAUGHT or (question.kind and _heard(rank, streams))):
         told = ended_silently(found, exceptions, streams, question.language)
@@ -86,6 +88,7 @@ ENDED_WITH = {
     ABORT: (-6, 134),
     SIGNALS["SIGFPE"]: (-8, 136),
     SIGNALS["SIGILL"]: (-4, 132),
+    OTHER_SIGNAL: (*(-number for number in _OTHERS), *(128 + number for number in _OTHERS)),
     SIGKILL: BY_SIGKILL,
     FROM_OUTSIDE: BY_SIGKILL,
 }

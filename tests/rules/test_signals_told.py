@@ -1,0 +1,92 @@
+"""Whichever signal ended a process, and whoever says so: such a run is not told as healthy."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallwatch_rules.matching.matcher import lines_of
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis
+
+OTHER = "process-ended-by-signal"
+SIGNALS = {
+    1: ("SIGHUP", "Hangup", "sighup-terminal-closed"),
+    3: ("SIGQUIT", "Quit", OTHER),
+    4: ("SIGILL", "Illegal instruction", "process-sigill"),
+    5: ("SIGTRAP", "Trace/breakpoint trap", OTHER),
+    6: ("SIGABRT", "Aborted", "process-sigabrt"),
+    7: ("SIGBUS", "Bus error", "process-sigbus"),
+    8: ("SIGFPE", "Floating point exception", "floating-point-exception-core-dump"),
+    9: ("SIGKILL", "Killed", "host-oom-sigkill"),
+    10: ("SIGUSR1", "User defined signal 1", OTHER),
+    11: ("SIGSEGV", "Segmentation fault", "process-segfault"),
+    12: ("SIGUSR2", "User defined signal 2", OTHER),
+    14: ("SIGALRM", "Alarm clock", OTHER),
+    15: ("SIGTERM", "Terminated", "secondary-sigterm-cascade"),
+    24: ("SIGXCPU", "CPU time limit exceeded", OTHER),
+    25: ("SIGXFSZ", "File size limit exceeded", OTHER),
+    31: ("SIGSYS", "Bad system call", OTHER),
+    35: ("<N/A>", "Real-time signal 1", OTHER),
+}
+CORE = {3, 4, 5, 6, 7, 8, 11, 24, 25, 31}  #: a core is written, where the system's limits allow it
+WAYS = {
+    "shell": "{words}{core}",
+    "script": "/srv/jobs/run.sh: line 42: 18231 {words} {core} python train.py --config c.yaml",
+    "torchrun": "  traceback : Signal {number} ({name}) received by PID 4201",
+    "deepspeed": "['/opt/venv/bin/python', '-u', 'train.py'] exits with return code = -{number}",
+    "mpirun": "mpirun noticed that process rank 3 with PID 0 on node n7 exited on signal {number} ({words}).",
+    "srun": "srun: error: node7: task 3: {words}{core}",
+    "container": "container trainer-7 exited with code {code}",
+    "mpich": "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: {words} (signal {number})",
+    "make": "make: *** [Makefile:12: train] {words}{core}",
+    "systemd": "systemd[1]: train.service: Main process exited, code={how}, status={number}/{short}",
+}
+STEPS = [
+    f"{{'loss': {2 - step / 50:.4f}, 'grad_norm': 0.9{step % 7}, 'epoch': {step / 100}}}"
+    for step in range(30)
+]
+END = "{'train_runtime': 301.2, 'train_samples_per_second': 13.2, 'train_loss': 1.72, 'epoch': 1.0}"
+
+
+def line(number: int, way: str) -> str:
+    name, words, _ = SIGNALS[number]
+    core, how = (" (core dumped)", "dumped") if number in CORE else ("", "killed")
+    short = "RTMIN+1" if number == 35 else name.removeprefix("SIG")
+    told = WAYS[way].format(
+        number=number, name=name, words=words, core=core, how=how, short=short, code=128 + number
+    )
+    # DeepSpeed's launcher sets its own prefix before it.
+    return (
+        f"[2026-03-11 04:22:10,118] [ERROR] [launch.py:325:sigkill_handler] {told}"
+        if way == "deepspeed"
+        else told
+    )
+
+
+def diagnosed(catalogue: Catalogue, *lines: str) -> Diagnosis:
+    reading = RunReading(catalogue)
+    reading.feed(lines_of("".join(f"{one}\n" for one in lines)))
+    return reading.diagnose()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("number", SIGNALS)
+def test_each_signal_is_told_by_whoever_tells_it(catalogue: Catalogue, number: int, way: str) -> None:
+    found = diagnosed(catalogue, *STEPS, line(number, way))
+    assert found.verdict in ("failed", "unknown-failure")
+    rule = "slurm-task-failed" if (number, way) == (15, "srun") else SIGNALS[number][2]
+    assert found.primary is not None and found.primary.rule == rule
+
+
+@pytest.mark.parametrize("number", [10, 15])
+@pytest.mark.parametrize("way", ["script", "container", "systemd"])
+def test_a_helper_that_a_script_ends_after_the_training_is_none(
+    catalogue: Catalogue, number: int, way: str
+) -> None:
+    assert diagnosed(catalogue, *STEPS, END, line(number, way)).verdict == "healthy"
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_training_that_goes_on_was_not_ended(catalogue: Catalogue, number: int) -> None:
+    assert diagnosed(catalogue, *STEPS[:10], line(number, "script"), *STEPS[10:]).verdict == "healthy"
