@@ -27,6 +27,11 @@ UnicodeDecodeError: 'utf-8' codec can't decode byte 0xad in position 7: invalid 
 OTHER = BROKEN.rpartition("\n")[0] + "\nZeroDivisionError: division by zero"
 MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 RULE = "text-undecodable"
+MISSING = """\
+Traceback (most recent call last):
+  File "/env/lib/python3.11/site-packages/xformers/__init__.py", line 57, in _is_triton_available
+    import triton
+ModuleNotFoundError: No module named 'triton'"""
 DIED = {"ending": "failed: The command exited with 1.", "failed": True}
 
 
@@ -98,3 +103,15 @@ def test_a_thread_that_may_fetch_batches_is_survived_after_two_steps(
         told(catalogue, matcher, [*STEPS[:20], dies, *STEPS[20 : 20 + after]]).verdict for after in (0, 1, 2)
     ]
     assert verdicts == ["unknown-failure", "unknown-failure", "healthy"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "verdict", "harm"),
+    [([MISSING], "failed", "fatal"), ([MISSING, STEPS[0]], "healthy", "harmless")],
+)
+def test_a_library_that_is_only_tried_ends_no_run_that_makes_a_step(
+    lines: list[str], verdict: str, harm: str, catalogue: Catalogue, matcher: Matcher
+) -> None:
+    diagnosis = told(catalogue, matcher, lines)
+    missing = next(one for one in diagnosis.findings if one.rule == "package-not-installed")
+    assert (diagnosis.verdict, missing.harm) == (verdict, harm)

@@ -1,7 +1,8 @@
 """Exceptions that programs catch and print as often as they end by them.
 
-A reward function parses what a model wrote, a data set skips the lines that it cannot read: both may print
-the very traceback that a rank ends with. Only what came after it tells which it was.
+A reward function parses what a model wrote, a data set skips the lines that it cannot read, a library tries
+whether another one is there: each may print the very traceback that a rank ends with. Only what came after it
+tells which it was.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from stallwatch_rules.diagnosis.findings import Found
     from stallwatch_rules.diagnosis.verdict import Question
 
-CAUGHT = frozenset(("text-undecodable",))  #: the rules of which this is true
+CAUGHT = frozenset(("text-undecodable", "package-not-installed"))  #: the rules of which this is true
+AT_START = frozenset(("package-not-installed",))  #: of which a single step after it shows that it was caught
 
 
 def judge_caught(
@@ -36,7 +38,8 @@ def judge_caught(
     for one in found:
         if one.rule not in CAUGHT or not one.hits:
             continue
-        if one.followed >= (1 if one.rule in exceptions.beside else RECOVERED):
+        soon = one.rule in exceptions.beside or one.rule in AT_START
+        if one.followed >= (1 if soon else RECOVERED):
             one.harm, one.note = "harmless", say("recovered", facts.language, steps=one.followed)
         elif facts.complete and not facts.died:
             one.harm, one.note = "harmless", say("caught-at-end", facts.language)
