@@ -80,7 +80,7 @@ system-packages:
 	@sh tests/system_packages.sh $(DEBIAN_PACKAGES)
 
 test: $(VENV)/.dev $(VENV)/.repro system-packages ## every test: rules, exporter, chat, dashboard in Chromium, real DeepSpeed on the CPU
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest $(PYTEST_ARGS)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 test-pythons: ## the training side's tests on every Python from 3.10 to 3.13 that is installed
 	sh tests/pythons.sh

@@ -106,17 +106,30 @@ def allowed_skips(text: str) -> list[str]:
 class SkipGuard:
     """Turns a skip that nobody wrote down into a failure of the whole CI run."""
 
+    COLLECTED = "skips of whole files"
+
     def __init__(self, allowed: list[str]) -> None:
         self.allowed = allowed
         self.unexpected: list[str] = []
+        self.collected: list[str] = []  #: those of them that skip whole files
 
-    def note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+    def note(self, report: pytest.TestReport | pytest.CollectReport) -> list[str]:
         expected = any(part in report.nodeid for part in self.allowed) or hasattr(report, "wasxfail")
-        if report.skipped and not expected:
-            self.unexpected.append(f"{report.nodeid}: {report.longrepr}")
+        new = [f"{report.nodeid}: {report.longrepr}"] if report.skipped and not expected else []
+        self.unexpected += new
+        return new
 
-    pytest_runtest_logreport = note
-    pytest_collectreport = note
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.note(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self.collected += self.note(report)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """A lane has ended: what it collected is told to nobody else (pytest-xdist 3.8, ``dsession.py``)."""
+        told = getattr(node, "workeroutput", {}).get(self.COLLECTED, [])
+        self.unexpected += [skip for skip in told if skip not in self.unexpected]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.unexpected:
@@ -125,7 +138,9 @@ class SkipGuard:
                 terminalreporter.line(line)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self.unexpected and session.exitstatus == 0:
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput[self.COLLECTED] = self.collected
+        elif self.unexpected and session.exitstatus == 0:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -174,6 +189,14 @@ class SecondTry:
             terminalreporter.line(test, bold=True)
             for line in said.splitlines()[-self.LINES :]:
                 terminalreporter.line(f"    {line}")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Asked for where tests go on side by side."""
+    from lanes import Lanes  # it lies in `machine`
+
+    return Lanes(config, log)
 
 
 def pytest_configure(config: pytest.Config) -> None:

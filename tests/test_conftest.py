@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -85,6 +86,57 @@ def test_what_takes_a_second_try_in_ci_is_told_and_what_fails_twice_fails(tmp_pa
     (tmp_path / "rules" / "test_pure.py").unlink()
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "tried again" not in done.stdout
+
+
+WAITING = """
+import os, pytest
+def test_alone(record_property):
+    record_property("process", os.getpid())
+"""
+COMPUTING = """
+import os, pytest
+tries = []
+def test_at_last():
+    tries.append(1)
+    assert len(tries) == 2, "wrong at the first try"
+@pytest.mark.parametrize("number", range(8))
+def test_one_of_many(record_property, number):
+    record_property("process", os.getpid())
+"""
+
+
+def test_in_two_lanes_the_same_is_told(tmp_path: Path, root: Path) -> None:
+    """As ``make test`` runs them: a file that is skipped, a second try; all of a lane is in one process."""
+    pytest.importorskip("pytest_rerunfailures")
+    pytest.importorskip("xdist")
+    (tmp_path / "machine").mkdir()
+    (tmp_path / "browser").mkdir()
+    for copied in ("conftest.py", "machine/lanes.py"):
+        (tmp_path / copied).write_text((root / "tests" / copied).read_text())
+    (tmp_path / "allowed_skips.txt").write_text("test_known  is not here\n")
+    (tmp_path / "test_known.py").write_text("import pytest\npytest.skip(allow_module_level=True)\n")
+    (tmp_path / "browser" / "test_waits.py").write_text(WAITING)
+    (tmp_path / "test_it.py").write_text(COMPUTING)
+    command = [sys.executable, "-m", "pytest", "-n", "2", "--junitxml=told.xml", "-p", "no:cacheprovider"]
+    env = {"PATH": "/usr/bin:/bin", "CI": "1", "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [*command, str(tmp_path)], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "10 passed" in done.stdout and "1 rerun" in done.stdout
+    told = done.stdout.partition("passed only when tried again: mend them")[2]
+    assert "test_it.py::test_at_last" in told and "wrong at the first try" in told
+    cases = ElementTree.parse(tmp_path / "told.xml").iter("testcase")
+    processes = [(case.get("name"), one.get("value")) for case in cases for one in case.iter("property")]
+    waiting = {process for name, process in processes if name == "test_alone"}
+    computing = {process for name, process in processes if name != "test_alone"}
+    assert (len(processes), len(waiting), len(computing), waiting & computing) == (9, 1, 1, set())
+    (tmp_path / "allowed_skips.txt").write_text("")
+    done = subprocess.run(
+        [*command, str(tmp_path)], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "does not name" in done.stdout and "test_known.py" in done.stdout
 
 
 def test_fixtures_that_tests_share_see_nothing_of_the_user(tmp_path: Path, root: Path) -> None:

@@ -132,7 +132,7 @@ def test_an_agent_is_alive_until_it_ended_or_its_process_is_gone(tmp_path: Path)
 
 
 @pytest.mark.parametrize("elsewhere", [{"host": "another-host"}, {"namespace": "b00t/pid:[1]"}])
-@pytest.mark.parametrize("pid", [os.getpid(), 2**22 + 1])
+@pytest.mark.parametrize("pid", [os.getpid(), 2**22 + 1], ids=["of a process here", "of none"])
 def test_an_agent_whose_process_is_none_of_ours_is_alive_while_it_writes(
     tmp_path: Path, elsewhere: dict[str, str], pid: int
 ) -> None:
