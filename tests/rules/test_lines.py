@@ -98,6 +98,7 @@ def test_text_glued_to_a_progress_bar_is_a_line_of_its_own(read_lines: ReadLines
         ("KeyErrorKeyError: : 'text'", "KeyError: 'text'"),
         ("torch.OutOfMemoryErrortorch.OutOfMemoryError: : no", "torch.OutOfMemoryError: no"),
         ("ValueErrorValueErrorValueError: : : odd", "ValueError: odd"),
+        ("KeyErrorKeyError: : 'text''text'", "KeyError: 'text'"),
         ("KeyErrorValueError: : odd", "KeyErrorValueError: : odd"),
         ("ValueError: : odd", "ValueError: : odd"),
         ("a ratio of 3: : 4", "a ratio of 3: : 4"),

@@ -220,6 +220,25 @@ CONTESTS = {
             " 'ds_shape': (4096,), 'requires_grad': True} already in registry",
         ],
     ),
+    "a staging folder that another rank renamed while this one wrote into it": (
+        "checkpoint-rename-race",
+        [
+            "Traceback (most recent call last):",
+            '  File "/env/site-packages/transformers/trainer.py", line 2401, in _save_checkpoint',
+            "    self.state.save_to_json(os.path.join(staging_output_dir, TRAINER_STATE_NAME))",
+            '  File "/env/site-packages/transformers/trainer_callback.py", line 114, in save_to_json',
+            '    with open(json_path, "w", encoding="utf-8") as f:',
+            "FileNotFoundError: [Errno 2] No such file or directory: 'tmp-checkpoint-20/trainer_state.json'",
+        ],
+    ),
+    "a disk that is full where Ray unpacks a worker's environment": (
+        "disk-full-tmp",
+        [
+            "ray.exceptions.RuntimeEnvSetupError: Failed to set up runtime environment.",
+            "Could not create the actor because its associated runtime env failed to be created.",
+            "OSError: [Errno 28] No space left on device: '/tmp/ray/session_latest/runtime_resources'",
+        ],
+    ),
     "an abort after the driver reset an AMD GPU": (
         "rocm-gpu-hang",
         [

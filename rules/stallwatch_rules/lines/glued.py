@@ -15,14 +15,17 @@ _BEHIND_POSTFIX = re.compile(
     r"(\d/\d{1,15} \[[\d:]+<[^\[\]]{1,400}=[^\[\]]{1,80}\])(?=[`A-Z*])(?!.*(?i:\||loss|step|iter))"
 )
 # Python writes an exception's name, the colon and the message one after the other: of processes that fail at
-# once comes "KeyErrorKeyError: : 'text'".
-_AT_ONCE = re.compile(r"(?<![\w.])((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt))\1+(?:: ){2,}(?=\S)")
+# once comes "KeyErrorKeyError: : 'text'", or the message as often as the name.
+_AT_ONCE = re.compile(
+    r"(?<![\w.])(?P<name>(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt))(?P<more>(?P=name)+)"
+    r"(?:: ){2,}(?P<message>\S.*)"
+)
 
 
 def pieces(text: str) -> list[str]:
     """What each writer wrote; mostly the text itself."""
     if ": : " in text:
-        text = _AT_ONCE.sub(r"\1: ", text, count=1)
+        text = _AT_ONCE.sub(_of_one, text, count=1)
     if ("]" in text and _may_be_glued(text)) or "Traceback" in text:
         return _GLUED.split(text)
     if "<" in text and "]" in text[:-1]:
@@ -30,6 +33,14 @@ def pieces(text: str) -> list[str]:
         if found is not None:
             return [text[: found.end()], text[found.end() :]]
     return [text]
+
+
+def _of_one(found: re.Match[str]) -> str:
+    """What one of the writers meant to write."""
+    name, message = found["name"], found["message"]
+    writers = 1 + len(found["more"]) // len(name)
+    once = message[: len(message) // writers]
+    return f"{name}: {once if once * writers == message else message}"
 
 
 def _may_be_glued(text: str) -> bool:
