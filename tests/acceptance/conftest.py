@@ -104,8 +104,8 @@ ALONE = "test_prometheus_path.py"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that measure have no plays beside them; those that wait for a play come last, as it goes on beside
-    the others."""
+    """Those that measure have no plays beside them; those that wait for a play come last, as it goes on
+    beside the others."""
     ours = [place for place, item in enumerate(items) if HERE in item.path.parents]
     ordered = sorted(
         (items[place] for place in ours),
