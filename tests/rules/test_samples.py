@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stallwatch_rules.progress.tracker import ProgressTracker
-from stallwatch_rules.records import Line, Sample
+from stallwatch_rules.records import EVALUATION, Line, Sample
 from stallwatch_rules.samples import extract
 
 GIB = 1024**3
@@ -181,6 +181,18 @@ METRICS = [
     (':::MLLOG {"namespace": "", "time_ms": 1715, "event_type": "POINT_IN_TIME", "key": "eval_error", '
      '"value": 2.75, "metadata": {"file": "log.py", "lineno": 17, "samples_count": 192}}', None, None,
      {"eval_loss": 2.75}),
+    # MaxText, litgpt, nanotron
+    ("completed step: 7, seconds: 3.5, TFLOP/s/device: 123.4, Tokens/s/device: 1434.5, total_weights: 8192, "
+     "loss: 10.5", 7, None, {"loss": 10.5, "step_seconds": 3.5, "tokens_per_second": 1434.5}),
+    ("Epoch 1 | iter 8 step 2 | loss train: 2.5, val: n/a | iter time: 250.0 ms (step)", 8, None,
+     {"loss": 2.5, "step_seconds": 0.25, "epoch": 1.0}),
+    ("[INFO|DP=0|PP=0|TP=0|node-1]: iteration: 3 / 100 | consumed_tokens: 196K | "
+     "elapsed_time_per_iteration_ms: 1.5K | tokens_per_sec: 52K | lm_loss: 10.5 | lr: 3e-05", 3, 100,
+     {"loss": 10.5, "learning_rate": 3e-5, "step_seconds": 1.5, "tokens_per_second": 52000.0}),
+    ("iteration 28/100000 done in 0.75s", 28, 100000, {"step_seconds": 0.75}),
+    # a tensor that was printed as it is
+    ("step 3 loss tensor(nan, device='cuda:0', grad_fn=<NllLossBackward0>)", 3, None, {"loss": NAN}),
+    ("Loss: tensor([0.5], device='cuda:0', grad_fn=<DivBackward0>)", None, None, {"loss": 0.5}),
     ("Train: data epoch: [1]  [  50/700]  eta: 0:10:00  lr: 0.0002  loss: 3.5000  time: 0.4", 750, None,
      {"loss": 3.5, "learning_rate": 0.0002, "epoch": 1.0}),
 ]  # fmt: skip
@@ -231,13 +243,38 @@ def test_loss_scales_and_skipped_steps(text: str, scale: float | None, overflow:
          {"step_seconds": 1.2, "elapsed_seconds": 10}),
         ("Epoch 3:  12%|█▏        | 12/100 [00:10<01:00,  2.00it/s, loss=0.5, v_num=0]", 12, None,
          {"step_seconds": 0.5, "elapsed_seconds": 10, "loss": 0.5, "epoch": 3}),
+        # whatever it is called, a bar that tells a training's loss
+        ("my_lora:  12%|█▏    | 12/100 [00:10<01:00,  2.00it/s, lr: 1.0e-04 loss: 2.5e-01]", 12, 100,
+         {"step_seconds": 0.5, "elapsed_seconds": 10, "loss": 0.25, "learning_rate": 1e-4}),
+        ("steps:  12%|█▏    | 12/100 [00:10<01:00,  2.00it/s, Average key norm=0.5, avr_loss=nan]", 12, 100,
+         {"step_seconds": 0.5, "elapsed_seconds": 10, "loss": NAN}),
+        ("Train step of epoch 1:  12%|█▏   | 12/100 [00:10<01:00,  2.00it/s]", 12, None,
+         {"step_seconds": 0.5, "elapsed_seconds": 10, "epoch": 1}),  # OpenRLHF
+        ("2|37|Loss: 0.75:  12%|█▏   | 12/25 [00:10<00:11,  2.00it/s]", 37, None,
+         {"step_seconds": 0.5, "loss": 0.75, "epoch": 2}),  # torchtune
+        # Levanter
+        ("2026-05-01T10:00:00 - 0 - levanter.callbacks - progress.py:44 - INFO :: Progress on:train "
+         "1.25kit/10.0kit rate:4.0it/s remaining:48:33 elapsed:05:20 postfix:loss=3.5", 1250, 10000,
+         {"loss": 3.5, "step_seconds": 0.25}),
+        # YOLO's losses are added up
+        ("   3/100    2.5G   1.25   2.5   1.0     12    640: 100%|████| 4/4 [00:01<00:00,  4.0it/s]",
+         16, None, {"step_seconds": 0.25, "loss": 4.75, "epoch": 3, "memory_peak_bytes": 2.5 * GIB}),
+        ("   3/100    2.5G   1.25   nan   1.0     12    640: 50% ━━━━━━────── 2/4 4.0it/s 0.5s<0.5s",
+         14, None, {"step_seconds": 0.25, "loss": NAN, "epoch": 3, "memory_peak_bytes": 2.5 * GIB}),
     ],
 )  # fmt: skip
 def test_training_bars(text: str, step: int, total: int | None, values: dict[str, float]) -> None:
     found = sample(text)
     assert found is not None
-    assert (found.step, found.total_steps, found.values) == (step, total, values)
+    assert (found.step, found.total_steps) == (step, total)
+    assert found.values == pytest.approx(values, nan_ok=True)
     assert found.from_bar
+
+
+def test_the_loss_in_an_evaluations_bar_is_none_of_the_trainings() -> None:
+    found = sample("Validation:  12%|█▏   | 12/100 [00:10<01:00,  2.00it/s, loss=0.5]")
+    assert found is not None
+    assert (found.values, found.series, found.from_bar) == ({"eval_loss": 0.5}, EVALUATION, False)
 
 
 @pytest.mark.parametrize(
@@ -252,6 +289,9 @@ def test_training_bars(text: str, step: int, total: int | None, values: dict[str
         "model.safetensors:  10%|█         | 1.00G/10.0G [00:10<01:00, 100MB/s]",
         " 10%|█         | 100/1000 [00:10<01:00, 100MB/s]",
         "352it [00:00, 625.91it/s]",
+        "Computing perplexity:  12%|█▏   | 12/100 [00:10<01:00,  2.00it/s, ppl=0.5]",
+        "                 Class     Images  Instances: 100%|████| 2/2 [00:01<00:00,  2.0it/s]",
+        "INFO Progress on:eval 1.00it/10.0it rate:4.0it/s remaining:00:02 elapsed:00:01 postfix:loss=3.5",
         # source code, as some scripts and all tracebacks print it
         '    print(f"step {step} loss {loss}")',
         '    logger.info("step 3 loss 0.5")',

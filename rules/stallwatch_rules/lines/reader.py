@@ -15,6 +15,7 @@ from stallwatch_rules.lines.glued import pieces
 from stallwatch_rules.lines.labels import TaskLabels
 from stallwatch_rules.lines.leads import Lead, first_lines, rank_in, time_in
 from stallwatch_rules.lines.longlines import CUT, GOES_ON, MAX_LINE, decoded, hold, joined
+from stallwatch_rules.lines.metrictables import MetricTables
 from stallwatch_rules.lines.prefixes import take_rank
 from stallwatch_rules.lines.respelled import COLON, ESCAPED_END, as_printed, unfolded, with_ascii_colon
 from stallwatch_rules.lines.stamps import CANCELLED, names_zone, own_time
@@ -70,6 +71,7 @@ class LineReader:
         self.contained = False  #: container records were among the lines
         self._joiner = Joiner(width, spaced) if width else None
         self._labels = TaskLabels()
+        self._tables = MetricTables()
         self.lead = lead
 
     def alone(self, near: float | None, number: int = 1) -> LineReader:
@@ -109,7 +111,7 @@ class LineReader:
         lines = self._feed(data, time)
         if data:
             self._held_at = time
-        return lines
+        return self._tables.take(lines)
 
     def skip(self, ends: int) -> list[Line]:
         """Leave out part of the source, which holds so many line ends and lies between two segments.
@@ -161,7 +163,7 @@ class LineReader:
         left, self._partials = sorted(self._partials.values(), key=lambda p: p[1]), {}
         for text, number, stamp in left:
             self._emit(text, number, stamp, time, out)
-        return out
+        return self._tables.take(out)
 
     def _begin(self, data: bytes) -> bytes:
         data = (self._head or b"") + data

@@ -4,25 +4,42 @@ from __future__ import annotations
 
 import re
 
+from stallwatch_rules.records import EVALUATION
+from stallwatch_rules.samples.fields import GIB
 from stallwatch_rules.samples.found import Found
 from stallwatch_rules.samples.pairs import keyed
 from stallwatch_rules.samples.rates import rates
-from stallwatch_rules.samples.tqdm import read_bar
+from stallwatch_rules.samples.tqdm import Bar, read_bar
 from stallwatch_rules.text.numbers import NUMBER, duration, lowered, number
 
 _RICH = re.compile(
     r"Epoch (?P<epoch>\d{1,9})/(?P<last>\d{1,9}|-\d) +[━╸╺ ]+ +(?P<done>\d{1,15})/(?P<total>\d{1,15}) +"
     r"(?P<elapsed>[\d:]+) •(?: +[\d:-]+)? +(?P<rate>" + NUMBER + r")it/s(?: (?P<more>.*))?$"
 )
+# Whose loss stands before the bar: torchtune's "1|25|Loss: 0.85" (epoch and step of the run), and a row of
+# YOLO's table, "3/100  2.1G  1.23  2.34  1.10  12  640" (epoch, memory, losses to be added up, labels, size).
+_TORCHTUNE = re.compile(r"(\d{1,9})\|(\d{1,15})\|Loss: (" + NUMBER + r"):")
+_YOLO = re.compile(r"(\d{1,9})/\d{1,9}\s+(?:([\d.]+)G|0)\s+((?:" + NUMBER + r"\s+){2,6})\d+\s+\d+:")
+_YOLO_BAR = re.compile(r" +\d{1,3}% [━─╸╺]* ?(\d{1,9})/(\d{1,9}) (" + NUMBER + r")(it/s|s/it)")
+_WRITTEN = re.compile(
+    r"Progress on:train(?:ing)? ([\d.]+)(k?)it/([\d.]+)(k?)it rate:(" + NUMBER + r")(s/it|it/s)\b(.*)"
+)  # Levanter's, where it writes into no terminal
 
 
 def from_bar(text: str) -> Found | None:
     """One drawing of tqdm's bar."""
+    if "|Loss: " in text:
+        return _from_torchtune(text)
+    if "G  " in text and (yolo := _YOLO.match(text.lstrip())):
+        return _from_yolo(yolo, read_bar(text.lstrip()[yolo.end() :]))
     bar = read_bar(text)
-    if bar is None or not bar.training:
+    if bar is None:
         return None
-    values = keyed(bar.postfix) if "=" in bar.postfix else {}
-    if "=" in bar.postfix:
+    if not bar.training:
+        return _from_other(bar)
+    told = "=" in bar.postfix or ":" in bar.postfix
+    values = keyed(bar.postfix) if told else {}
+    if told:
         rates(lowered(bar.postfix), values)
     if bar.seconds is not None:
         values.setdefault("step_seconds", bar.seconds)
@@ -32,6 +49,66 @@ def from_bar(text: str) -> Found | None:
         values["epoch"] = bar.epoch
         return Found(bar.done, None, values, "bar epoch")
     return Found(bar.done, bar.total, values, f"bar {bar.total}")
+
+
+def _from_other(bar: Bar) -> Found | None:
+    """A bar whose name is no training's: an evaluation with a loss."""
+    loss = keyed(bar.postfix).get("loss") if bar.evaluates and "loss" in bar.postfix else None
+    return None if loss is None else Found(bar.done, bar.total, {"eval_loss": loss}, EVALUATION)
+
+
+def _from_torchtune(text: str) -> Found | None:
+    found = _TORCHTUNE.match(text)
+    bar = read_bar(text[found.end() :]) if found is not None else None
+    if found is None or bar is None:
+        return None
+    values = {"loss": number(found[3]), "epoch": float(found[1])}
+    if bar.seconds is not None:
+        values["step_seconds"] = bar.seconds
+    return Found(int(found[2]), None, values, "bar epoch")
+
+
+def _from_yolo(found: re.Match[str], bar: Bar | None) -> Found | None:
+    return None if bar is None else _of_yolo(found, bar.done, bar.total, bar.seconds)
+
+
+def from_yolo_bar(text: str) -> Found | None:
+    """The bar that ultralytics draws itself since it does without tqdm."""
+    text = text.lstrip()
+    found = _YOLO.match(text)
+    bar = _YOLO_BAR.match(text, found.end()) if found is not None else None
+    if found is None or bar is None:
+        return None
+    rate = number(bar[3])
+    seconds = None if rate <= 0 else rate if bar[4] == "s/it" else 1 / rate
+    return _of_yolo(found, int(bar[1]), int(bar[2]), seconds)
+
+
+def _of_yolo(found: re.Match[str], done: int, length: int, seconds: float | None) -> Found | None:
+    if not length:
+        return None
+    values = {"loss": sum(map(number, found[3].split())), "epoch": float(found[1])}
+    if found[2]:
+        values["memory_peak_bytes"] = number(found[2]) * GIB
+    if seconds is not None:
+        values["step_seconds"] = seconds
+    return Found(int(found[1]) * length + done, None, values, "bar epoch")
+
+
+def from_written_bar(text: str) -> Found | None:
+    """A bar of Levanter's as its logger writes it."""
+    found = _WRITTEN.search(text)
+    if found is None or (found.start() and text[found.start() - 1] not in " :"):
+        return None
+    done, total = (
+        round(float(count) * (1000 if thousand else 1))
+        for count, thousand in ((found[1], found[2]), (found[3], found[4]))
+    )
+    values = keyed(found[7].replace("postfix:", " "))
+    rate = number(found[5])
+    if rate > 0:
+        values.setdefault("step_seconds", rate if found[6] == "s/it" else 1 / rate)
+    return Found(done, total or None, values, f"bar {total}")
 
 
 def from_rich_bar(text: str) -> Found | None:

@@ -8,7 +8,7 @@ from functools import lru_cache
 # A logger's lead, and words such as "epoch 3, rank 0".
 _LEAD = re.compile(
     r"(?:.{0,160}(?: - |>> ?|\| |\][: ]\s*|: |, |\t))?"
-    r" {0,3}(?:(?:\b(?:train(?:ing)?|epochs?|rank|gpu|worker|node|ppo|global|local|at|info"
+    r" {0,3}(?:(?:\b(?:train(?:ing)?|epochs?|rank|gpu|worker|node|ppo|global|local|at|info|completed"
     r"|\d[\d-]*T\d[\d:.,]*(?:Z|\+\d\d:?\d\d)?|\d[\d.]*s?)\b|\[)"
     r"[\s:=：,，|/\[\]()-]*)*",
     re.IGNORECASE,

@@ -10,21 +10,24 @@ from stallwatch_rules.text.numbers import NUMBER, lowered, number
 
 GIB = 1024.0**3
 
-_LOSSES = ("loss", "loss_step")
+_LOSSES = ("loss", "loss_step", "loss train")
 _WORDS = ("loss", "norm", "lr", "learning", "skipped")  # each name holds one of them
 # All three look at lower case. A pattern that begins with letters is quick; what stands before them is
 # looked at where one is found.
 _KEYED = re.compile(
-    r"(loss(?:_step)?|norm|lr|learning[ _]rate|skipped|loss[ _]scale)\b"
-    r"['\"]?\s{0,4}(?:(?:[:=：]|is\b)\s{0,4})?\[?(?:np\.float\d\d\()?(" + NUMBER + r")(?![\w])"
+    r"(loss(?:_step| train)?|norm|lr|learning[ _]rate|skipped|loss[ _]scale)\b"
+    r"['\"]?\s{0,4}(?:(?:[:=：]|is\b)\s{0,4})?\[?(?:np\.float\d\d\(|tensor\(\[{0,2})?("
+    + NUMBER
+    + r")(?![\w])"
 )
 _NAME_BEFORE = re.compile(r"(?<![\w/.])[\w/]{0,20}\Z")  # "train/policy_" of "train/policy_loss"
 _NORM_BEFORE = re.compile(r"g|global_|[\w/]{0,12}grad_?")
+_OTHER_NORM = re.compile(r"(?:key|head|layer|weight|param(?:eter)?|update|activation|embedding)s? \Z")
 _WORD_BEFORE = re.compile(r"(?<![\w/])[a-z]{2,12} \Z")  # "val" of "val loss"
 _TIMED = re.compile(
-    r"(?:elapsed time per iteration|iter time|train_step_timing|time_per_step|per_step_time|step[_ ]time"
-    r"|timing_s/step)"
-    r"(?: in s| ?\((ms|s)\))?\s{0,3}[:=]\s{0,3}(" + NUMBER + r")\s?(ms|s)?"
+    r"(?:elapsed[ _]time[ _]per[ _]iteration|iter time|train_step_timing|time_per_step|per_step_time"
+    r"|step[_ ]time|timing_s/step|^, seconds)"  # the last is MaxText's, right behind its step
+    r"(?: in s|[ _]?\(?(ms|s)\)?)?\s{0,3}[:=]\s{0,3}(" + NUMBER + r")(k\b)?\s?(ms|s)?"
 )
 _SINCE_START = re.compile(r"\btrain_time[:=]\s?(" + NUMBER + r")(ms|s)\b")
 # Losses that are not the training's: "val loss", "aux_loss", …
@@ -38,6 +41,7 @@ _OTHER_LOSS = re.compile(
 _METRICS = {
     "loss": "loss",
     "loss_step": "loss",  # Lightning
+    "loss train": "loss",  # litgpt
     "norm": "grad_norm",
     "lr": "learning_rate",
     "learning rate": "learning_rate",
@@ -60,10 +64,10 @@ def keyed(text: str) -> dict[str, float]:
             if before is None or (found[1] in _LOSSES and _is_other(lower, found.start(), before)):
                 continue
             values.setdefault(_METRICS[found[1]], number(found[2]))
-    timed = _TIMED.search(lower) if "tim" in lower else None
+    timed = _TIMED.search(lower) if "tim" in lower or lower.startswith(", sec") else None
     if timed:
-        seconds = number(timed[2])
-        values["step_seconds"] = seconds / 1000 if "ms" in (timed[1], timed[3]) else seconds
+        seconds = number(timed[2]) * (1000 if timed[3] else 1)  # nanotron's "1.2K"
+        values["step_seconds"] = seconds / 1000 if "ms" in (timed[1], timed[4]) else seconds
     since_start = _SINCE_START.search(text) if "train_time" in text else None
     if since_start:
         values["elapsed_seconds"] = number(since_start[1]) / (1000 if since_start[2] == "ms" else 1)
@@ -77,6 +81,8 @@ def _name_before(lower: str, found: re.Match[str]) -> str | None:
     start = found.start()
     last = lower[start - 1] if start else " "
     if not (last.isalnum() or last in "_/."):
+        if found[1] == "norm" and _OTHER_NORM.search(lower, max(0, start - 12), start):
+            return None
         return ""
     before = _NAME_BEFORE.search(lower, max(0, start - 20), start)
     if before is None or not before[0]:

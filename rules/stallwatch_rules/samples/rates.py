@@ -14,8 +14,8 @@ _GIVEN = r"\s{0,3}[:=]\s{0,4}(?:np\.float\d\d\()?(" + NUMBER + r")"
 # Python looks fast for letters with which an expression begins: so what may not stand before them is asked
 # behind the first one.
 _TOKENS = re.compile(
-    r"(?:t(?<![\w/]t)(?:ps|gs|ok(?:en)?s?(?:[_ ]per[_ ]|/)s(?:ec(?:ond)?)?(?:(?:_per_|/)gpu)?"
-    r"|okens per gpu per second)|p(?<![\w/]p)erf/throughput)" + _GIVEN
+    r"(?:t(?<![\w/]t)(?:ps|gs|ok(?:en)?s?(?:[_ ]per[_ ]|/)s(?:ec(?:ond)?)?(?:(?:_per_|/)(?:gpu|device))?"
+    r"|okens per gpu per second)|p(?<![\w/]p)erf/throughput)" + _GIVEN + r"([km]\b)?"
 )
 _TOKENS_COUNTED = re.compile(r"(?<![\w.])(" + NUMBER + r") tok(?:ens)?/s(?![ec]*\s?[:=])")
 _SAMPLES = re.compile(
@@ -44,6 +44,7 @@ _VERL_MEMORY = re.compile(r"perf/max_memory_(allocated|reserved)_gb" + _GIVEN)
 _MEGATRON_MEMORY = re.compile(
     r"memory \(mb\) \| allocated: (" + NUMBER + r") \| max allocated: (" + NUMBER + r")"
 )
+_THOUSANDS = {"k": 1e3, "m": 1e6}  # nanotron's "52.1K"
 _UNITS = {"gib": GIB, "gb": GIB, "g": GIB, "mib": MIB, "mb": MIB, "": MIB}
 
 
@@ -80,7 +81,8 @@ def rates(lower: str, values: dict[str, float]) -> None:
         if word in lower and field not in values:
             found = find(lower)
             if found:
-                values[field] = number(found[1])
+                more = found[2] if field == "tokens_per_second" and found.re is _TOKENS else None
+                values[field] = number(found[1]) * (_THOUSANDS[more] if more else 1)
     if "loss" in lower and may_hold(lower, _EVALUATED) and "eval_loss" not in values:
         found = _EVAL_LOSS.search(lower)
         if found:
@@ -102,4 +104,5 @@ def _memory(lower: str, values: dict[str, float]) -> None:
         return
     found = _MEMORY.search(lower)
     if found:
-        values["memory_peak_bytes"] = number(found[2]) * _UNITS[found[1] or found[3] or ""]
+        torchtune = "gib" if found[0].startswith(("peak_memory_active", "memory_active")) else ""
+        values["memory_peak_bytes"] = number(found[2]) * _UNITS[found[1] or found[3] or torchtune]

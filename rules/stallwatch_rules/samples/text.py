@@ -59,6 +59,9 @@ _LOSS_THEN_STEP = re.compile(
 _MEANS = ("average", "avg", "mean", "total")
 _LOSS_BEFORE = 200  # characters before the step in which such numbers may stand
 _LOSS_NAME = 30  # characters that this may begin before its last word
+_DONE_IN = re.compile(
+    r"[\s:,|-]{0,4}(?:done|finished|completed|took)(?: in)? (" + NUMBER + r") ?s(?:ec(?:onds?)?)?\b[\s.]*$"
+)
 _FIGURE = re.compile(r"[A-Za-z_)]\s?[:=]\s?" + NUMBER)
 _EPOCH_BEFORE = re.compile(r"\bepochs?[\s:=\[]{0,4}(\d+(?:\.\d+)?)", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z]+")
@@ -96,6 +99,9 @@ def from_text(text: str) -> Found | None:
         values = {**keyed(text[: found.start()]), **values}
     if "steps" in found[0] and total is None and values.keys() == {"learning_rate"}:
         return None  # an argument list: how many steps there shall be
+    done = _DONE_IN.match(rest) if total is not None else None
+    if done is not None:
+        values["step_seconds"] = number(done[1])
     if not values:
         bare = not rest.strip(" ]:.,|") and total is not None
         if not bare and not (total is not None and _FIGURE.search(rest)):

@@ -12,10 +12,15 @@ _BAR = re.compile(
     r"([^\]]*)\]?"
 )
 _TRAINING = re.compile(
-    r"(?:train(?:ing)?(?: (?:step|epoch|progress)s?)?|(?:global |optimi[sz]er )?(?:step|iter(?:ation)?)s?"
-    r"|epochs?)[\s\d\[\]/:,.=-]*",
+    r"(?:train(?:ing)?(?: (?:step|epoch|progress)s?)?|train step of epoch"
+    r"|(?:global |optimi[sz]er )?(?:step|iter(?:ation)?)s?|epochs?)[\s\d\[\]/:,.=-]*",
     re.IGNORECASE,
 )
+# What else draws bars with a loss: evaluations, and loops over parts of a step.
+_EVALUATION = r"eval|valid|\bval\b|\btest|\bdev\b"
+_OTHER = re.compile(_EVALUATION + r"|predict|infer|generat|sampl|scor|rollout|critic|perplex", re.IGNORECASE)
+_EVALUATES = re.compile(_EVALUATION, re.IGNORECASE)
+_WITH_LOSS = re.compile(r"(?<![\w/])(?:train[_/ ])?(?:step_|avr_|avg_)?loss\s?[:=]\s?[-\dn]", re.IGNORECASE)
 _EPOCH = re.compile(r"epochs?\s*\[?(\d{1,9})", re.IGNORECASE)
 _STEPS_A_SECOND = ("it/s", "step/s", "steps/s", "batch/s", "iter/s")
 _SECONDS_A_STEP = ("s/it", "s/step", "s/steps", "s/batch", "s/iter")
@@ -43,7 +48,18 @@ class Bar:
             elif unit in _STEPS_A_SECOND and value > 0:
                 self.seconds = 1 / value
         counts_steps = unit in _STEPS_A_SECOND or unit in _SECONDS_A_STEP
-        self.training = counts_steps and (not self.label or _TRAINING.fullmatch(self.label) is not None)
+        self.training = counts_steps and (
+            not self.label or _TRAINING.fullmatch(self.label) is not None or self._names_a_loss()
+        )
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether its name is an evaluation's."""
+        return _EVALUATES.search(self.label) is not None
+
+    def _names_a_loss(self) -> bool:
+        """Whether a bar that is called after anything else (the job, the data) tells a training's loss."""
+        return _WITH_LOSS.search(self.postfix) is not None and _OTHER.search(self.label) is None
 
     @property
     def epoch(self) -> float | None:

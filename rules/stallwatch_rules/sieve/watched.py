@@ -146,7 +146,7 @@ WARNING = r"[Ww]arn|WARN|\[[EWF]\d{0,4} |\b[EWF]\d{4} \d\d:|警告"
 #: Lines with numbers of a training, by kind: each kind gets its share of a cell. A kind is named as the first
 #: word of its ``Sample.series``, where they have one.
 METRICS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("bar", (r"\d/\d{1,15} \[[\d:]+<",)),
+    ("bar", (r"\d/\d{1,15} \[[\d:]+<", r"Progress on:train")),
     (
         "dict",
         (
