@@ -36,6 +36,7 @@ from stallwatch_rules.diagnosis.missing import all_flights, point_to_missing
 from stallwatch_rules.diagnosis.notes import notes_of
 from stallwatch_rules.diagnosis.particulars import with_particulars
 from stallwatch_rules.diagnosis.restarts import restarts_note, restarts_of
+from stallwatch_rules.diagnosis.saidby import leave_out_others
 from stallwatch_rules.diagnosis.servers import is_vllm_server
 from stallwatch_rules.diagnosis.silentexit import ended_silently
 from stallwatch_rules.diagnosis.stood import is_end, show_apart, tell_ends, told_end
@@ -88,6 +89,7 @@ def conclude(
     restarts = restarts_of(streams)
     steps = StepClock(lead, restarts)
     found = collect(streams, catalogue, conditional, steps)
+    leave_out_others(found, streams)
     died = bool(question.failed) or any(
         one.role == "wrapper" and one.followed < RECOVERED_BUT_DIED for one in found
     )

@@ -144,7 +144,7 @@ def read_exceptions(
             named = seen.last.rules & rules
             if seen.last.kind == "failure" and named:
                 ended = _ended(seen, key, streams, clock, with_steps, died=died, complete=complete)
-                found.ended_in |= {r for r in named if ended and _tells(stream.hits[r], seen.last)}
+                found.ended_in |= {r for r in named if ended and tells(stream.hits[r], seen.last)}
         for seen in unknown_in(table, rules):
             fatal = _ended(seen, key, streams, clock, with_steps, died=died, complete=complete)
             if seen.raised.kind == "snippet":
@@ -199,7 +199,7 @@ def _went_on(stream: StreamReading, index: int) -> bool:
     return sum(states_info(entry.last.text) for entry in told) > SNIPPET_LINES
 
 
-def _tells(hits: RuleHits, raised: Raised) -> bool:
+def tells(hits: RuleHits, raised: Raised) -> bool:
     """Whether a rule's last match is the exception itself, not a line that came between its calls."""
     line = hits.last.line
     return line.number == raised.line.number or bool(raised.root and raised.root in line.text)

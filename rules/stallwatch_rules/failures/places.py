@@ -86,6 +86,11 @@ def _at(place: RaisedIn, call: Frame) -> bool:
     return inside and (not place.functions or call.name.rpartition(".")[2] in place.functions)
 
 
+def found_in(pattern: str, text: str) -> bool:
+    """Whether a page's pattern is found in a text."""
+    return bool(_compiled(pattern).search(text))
+
+
 @functools.lru_cache(maxsize=1024)
 def _compiled(pattern: str) -> Any:
     return compile_re2(pattern, encoded=False)

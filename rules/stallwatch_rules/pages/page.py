@@ -22,7 +22,7 @@ from stallwatch_rules.records import Harm, Role
 if TYPE_CHECKING:
     from stallwatch_rules.pages.frontmatter import Matter
 
-__all__ = ["EmittedBy", "PageError", "RaisedIn", "RulePage", "Sections", "Status", "parse_page"]
+__all__ = ["EmittedBy", "PageError", "RaisedIn", "RulePage", "SaidBy", "Sections", "Status", "parse_page"]
 
 Status = Literal["stable", "incubating", "retired"]
 
@@ -49,6 +49,14 @@ class RaisedIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exceptions: list[str] = []  #: class names, with their modules where that tells more; empty: any
     message: str = ""  #: a pattern that must be found in the exception's message
     below: bool = False  #: also what is raised in what it calls; else it must be the innermost call
+
+
+class SaidBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Words that exceptions of others say as well, and the calls that tell; see ``diagnosis.saidby``."""
+
+    words: str  #: a pattern of the exception: "KeyError: 'optimizer'$"
+    calls: str = ""  #: a pattern of which one of the calls must be, as "torch/serialization.py in load"
+    never: str = ""  #: and one of which none may be
 
 
 class Sections(msgspec.Struct, frozen=True):
@@ -90,6 +98,7 @@ class RulePage(msgspec.Struct, frozen=True):
     raised_in: list[
         RaisedIn
     ] = []  #: where exceptions of this kind are raised, for wordings that no pattern knows
+    said_by: list[SaidBy] = []  #: whose exceptions count, of words that others say as well
 
     @property
     def judged(self) -> bool:
@@ -112,6 +121,7 @@ class _Front(msgspec.Struct, forbid_unknown_fields=True):
     explains: list[str] = []
     emitted_by: list[EmittedBy] = []
     raised_in: list[RaisedIn] = []
+    said_by: list[SaidBy] = []
     probe: str | None = None
     references: list[str] = []
 
@@ -172,6 +182,7 @@ def parse_page(text: str, path: str, *, quick: bool = False, chinese: bool = Tru
         fires_at=[sample.line for sample in body.fires],
         quiet_at=[sample.line for sample in body.quiet],
         raised_in=front.raised_in,
+        said_by=front.said_by,
     )
 
 
@@ -216,6 +227,13 @@ def _front_problems(front: _Front, matter: Matter, path: str, quick: bool) -> It
         fault = pattern_fault(one.message, quick=quick) if one.message else None
         if fault is not None:
             yield at(f"message {one.message!r}: {fault.message}", fault.remedy, *keys)
+    for index, said in enumerate(front.said_by):
+        if not said.calls and not said.never:
+            yield at("said_by needs calls or never", "give a pattern of the calls", "said_by", index)
+        for pattern in filter(None, (said.words, said.calls, said.never)):
+            fault = pattern_fault(pattern, quick=quick)
+            if fault is not None:
+                yield at(f"{pattern!r}: {fault.message}", fault.remedy, "said_by", index)
     if not front.patterns and front.unless:
         yield at("unless needs patterns", "give patterns, or drop unless", "patterns")
 

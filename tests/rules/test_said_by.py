@@ -1,0 +1,98 @@
+"""The same words of another's exception: the calls of its traceback tell whose it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallwatch_rules.matching.matcher import lines_of
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.reading import RunReading
+
+PACKAGES = "/opt/venv/lib/python3.11/site-packages/"
+OWN = "/work/li/train.py"
+
+
+def rule_of(catalogue: Catalogue, error: str, *calls: tuple[str, str]) -> str:
+    """The rule that is told of a traceback with these calls, with how sure it is unless it is a guess."""
+    lines = ["Traceback (most recent call last):", f'  File "{OWN}", line 9, in <module>', "    main()"]
+    lines += [f'  File "{file}", line 31, in {name}' for file, name in calls] if calls else []
+    reading = RunReading(catalogue)
+    reading.feed(lines_of("".join(f"{line}\n" for line in ([*lines, error] if calls else [error]))))
+    primary = reading.diagnose().primary
+    return primary.rule if primary is not None and primary.confidence > 0.6 else ""
+
+
+@pytest.mark.parametrize(
+    ("rule", "error", "its", "others"),
+    [
+        (
+            "resume-checkpoint-failed",
+            "KeyError: 'optimizer'",
+            (OWN, "load_checkpoint"),
+            (OWN, "build"),
+        ),
+        (
+            "env-rendezvous-missing-variable",
+            "KeyError: 'RANK'",
+            ("/usr/lib/python3.11/os.py", "__getitem__"),
+            ("/work/li/cards.py", "parse"),
+        ),
+        (
+            "zero3-autograd-next-functions-none",
+            "AttributeError: 'NoneType' object has no attribute 'next_functions'",
+            (f"{PACKAGES}deepspeed/runtime/utils.py", "count_used_parameters_in_backward"),
+            ("/work/li/viz.py", "walk"),
+        ),
+        (
+            "model-architecture-unknown",
+            "KeyError: 'qwen3_moe'",
+            (f"{PACKAGES}transformers/models/auto/configuration_auto.py", "__getitem__"),
+            ("/work/li/prices.py", "cost"),
+        ),
+        (
+            "checkpoint-archive-corrupt",
+            "EOFError: Ran out of input",
+            (f"{PACKAGES}torch/serialization.py", "_legacy_load"),
+            ("/usr/lib/python3.11/multiprocessing/spawn.py", "_main"),
+        ),
+        (
+            "chat-template-refused-messages",
+            "jinja2.exceptions.UndefinedError: 'item' is undefined",
+            (f"{PACKAGES}transformers/utils/chat_template_utils.py", "render_jinja_template"),
+            ("/work/li/report.py", "render"),
+        ),
+    ],
+)
+def test_words_count_where_the_calls_are_the_page_s(
+    catalogue: Catalogue, rule: str, error: str, its: tuple[str, str], others: tuple[str, str]
+) -> None:
+    assert rule_of(catalogue, error, its) == rule
+    assert rule_of(catalogue, error) == rule  # nothing shows whose it is
+    assert rule_of(catalogue, error, others) == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        ("TypeError: Batch.pin_memory() missing 1 required positional argument: 'device'", "pin_memory"),
+        (
+            "ConnectionResetError: Caught ConnectionResetError in pin memory thread for device 0.",
+            "do_one_step",
+        ),
+        ("AttributeError: Caught AttributeError in pin memory thread for device 0.", "pin_memory"),
+    ],
+)
+def test_what_the_thread_that_pins_raises_is_not_always_of_memory(
+    catalogue: Catalogue, error: str, name: str
+) -> None:
+    call = (f"{PACKAGES}torch/utils/data/_utils/pin_memory.py", name)
+    assert rule_of(catalogue, error, call) == ""
+    assert rule_of(catalogue, "RuntimeError: CUDA error: invalid argument", (call[0], "pin_memory")) == (
+        "pinned-memory-alloc-failed"
+    )
+
+
+def test_output_to_a_terminal_that_is_gone(catalogue: Catalogue) -> None:
+    error = "OSError: [Errno 5] Input/output error"
+    assert rule_of(catalogue, error, (f"{PACKAGES}tqdm/utils.py", "inner")) == "sighup-terminal-closed"
+    assert rule_of(catalogue, error, ("/work/li/data.py", "read")) == "storage-failed"
