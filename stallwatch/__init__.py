@@ -54,8 +54,8 @@ def diagnose(
 
     Where the files' names say for certain that they are of several jobs (``slurm-1001.out``,
     ``slurm-1002.out``), it is the diagnosis of one of them, as the command's is: of the newest that is in
-    trouble, else of the newest. The first note says so. `job` names another one (``ValueError`` if none is
-    called so), and `together` reads all files as one run.
+    trouble, else of the newest that is a training. The first note says so. `job` names another one
+    (``ValueError`` if none is called so), and `together` reads all files as one run.
 
     With `workers` above 1, so many processes read the files of a large run, this one included; a script that
     asks for them needs an ``if __name__ == "__main__":``. `executor` reads them instead, wherever it runs, if

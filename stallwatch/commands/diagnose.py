@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,7 +96,7 @@ def diagnose(
 
     All files are taken for one run, except where their names say for certain that they are of several jobs
     (slurm-1001.out, slurm-1002.out). Each of those is diagnosed by itself: a table tells of them, the newest
-    first, and the report is that of the newest that is in trouble, else of the newest.
+    first, and the report is that of the newest that is in trouble, else of the newest training.
 
     Exit code: 1 when the run, or any of the jobs, failed, stalled or died of something unknown; 2 when
     something could not be read (the rest is still diagnosed); else 0.
@@ -111,7 +112,7 @@ def diagnose(
     catalogue = catalogue_of(config)
     parallel = Parallel(workers=workers or default_workers(), may_fork=True)
     baseline, problems = _baseline(healthy, catalogue, parallel)
-    language = str(config["ui.language"])
+    asked_language, language = language, str(config["ui.language"])
     with progress_bar() as progress:
         if each:
             found, unread = diagnose_each(
@@ -143,7 +144,12 @@ def diagnose(
     elif form is None and output is None and problems and _is_of_nothing(diagnosis):
         unwritten = False  # a verdict on nothing would only stand in front of why nothing was read
     else:
-        unwritten = not _deliver(_report(told, paths, form, language, output), output)
+        options = [
+            *(["--language", asked_language] if asked_language is not None else []),
+            *(word for folder in rule_dirs for word in ("--rules", str(folder))),
+            *(word for path in healthy for word in ("--baseline", path)),
+        ]
+        unwritten = not _deliver(_report(told, paths, options, form, language, output), output)
     if page is not None:
         from stallwatch_rules.report.html import to_html
 
@@ -186,7 +192,12 @@ def _baseline(
 
 
 def _report(
-    told: JobsTold, paths: tuple[str, ...], form: str | None, language: str, output: Path | None
+    told: JobsTold,
+    paths: tuple[str, ...],
+    options: Sequence[str],
+    form: str | None,
+    language: str,
+    output: Path | None,
 ) -> str:
     diagnosis, jobs = told.diagnosis, told.jobs
     if form == "json":
@@ -215,7 +226,7 @@ def _report(
     if jobs:
         from stallwatch.commands.diagnose_jobs import another
 
-        print_jobs(jobs, console, language, another(told, paths))
+        print_jobs(jobs, console, language, another(told, paths, options))
     print_report(diagnosis, console, language)
     if coloured:
         return text.getvalue()

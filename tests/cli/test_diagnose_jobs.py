@@ -160,6 +160,57 @@ def test_one_job_is_told_as_ever(stallwatch: Stallwatch, logs: Path) -> None:
     assert stallwatch("diagnose", "logs").stdout.startswith(" FAILED ")
 
 
+@pytest.mark.parametrize(("per_file", "jobs"), [((0, 1), 0), ((0, 2), 0), ((0, 0), 2), ((3, 4), 2)])
+def test_files_that_name_ranks_of_their_own_are_of_one_training(
+    stallwatch: Stallwatch, tmp_path: Path, per_file: tuple[int, int], jobs: int
+) -> None:
+    for number, rank in enumerate(per_file):
+        lines = [f"[Rank {rank}] {line}" for line in steps(10, 9).splitlines()]
+        if per_file == (0, 2):  # two nodes of two ranks
+            lines += [line.replace(f"Rank {rank}", f"Rank {rank + 1}") for line in lines]
+        (tmp_path / f"sft-{1001 + number}.out").write_text("".join(f"{line}\n" for line in lines))
+    told = json.loads(stallwatch("diagnose", "sft-1001.out", "sft-1002.out", "--json").stdout)
+    assert len(told.get("jobs", [])) == jobs
+
+
+def test_where_none_is_in_trouble_what_is_no_training_is_not_reported(
+    stallwatch: Stallwatch, logs: Path
+) -> None:
+    (logs / "slurm-1002.err").unlink()
+    (logs / "notes.txt").write_text("remember the milk\n")  # written last
+    result = stallwatch("diagnose", "logs/")
+    assert rows(result.stdout)[1].startswith("other files NO TRAINING LOG")
+    assert "of 1003, the newest that is a training; none is in trouble." in " ".join(result.stdout.split())
+
+
+def test_the_command_for_another_is_whole_and_asks_for_the_same(
+    process: Process, tmp_path: Path, logs: Path
+) -> None:
+    long = tmp_path / f"{'x' * 90} it's" / "logs"
+    long.parent.mkdir()
+    logs.rename(long)
+    result = process("diagnose", str(long.relative_to(tmp_path)), "--language", "zh")
+    (line,) = [line for line in result.stdout.splitlines() if "：stallwatch " in line]
+    _, _, command = line.partition("：")
+    words = shlex.split(command)
+    assert words[2:4] == ["--language", "zh"] and words[-1].endswith("it's/logs/slurm-1003.out")
+    assert "正常" in process(*words[1:]).stdout
+
+
+def test_a_name_that_acts_on_a_terminal_is_in_no_command(stallwatch: Stallwatch, tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    for number in (1001, 1002):
+        (folder / f"slurm-{number}-\x1b[31m\u202e.out").write_text(OOM)
+    result = stallwatch("diagnose", "logs")
+    assert "\x1b" not in result.stdout and "\u202e" not in result.stdout
+    assert "Another one: stallwatch diagnose --job 1001 logs" in result.stdout
+    (folder / "alert\x1b[31m-master-0.log").write_text(OOM)
+    (folder / "dpo-master-0.log").write_text(OOM)
+    for form in ("--markdown", "--brief", "--json"):
+        assert "\x1b" not in stallwatch("diagnose", "logs", form).stdout
+
+
 def test_options_that_do_not_fit(stallwatch: Stallwatch, logs: Path) -> None:
     for options in (["--each", "--together"], ["--job", "1001", "--together"], ["--job", "1001", "--each"]):
         result = stallwatch("diagnose", "logs", *options)
@@ -273,7 +324,7 @@ def test_of_many_jobs_few_lines_are_shown_and_few_diagnoses_kept(
 
     monkeypatch.setattr(severaljobs._Kept, "take", take)
     result = stallwatch("diagnose", "many")
-    assert result.exit_code == 1 and most == 4
+    assert result.exit_code == 1 and most == 6
     table = rows(result.stdout)
     assert table[-1] == "… and 40 older: 26 HEALTHY, 14 FAILED" and len(table) == 22
     assert len(json.loads(stallwatch("diagnose", "many", "--json").stdout)["jobs"]) == 60

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +28,10 @@ APART = [
     ("sft-1001_0.out sft-1001_1.out sft-1002_0.out", "1001 1001 1002"),
     ("sft-1001-task3.out sft-1002-task3.out", "1001 1002"),
     ("sft_1001.out sft_1002.err", "1001 1002"),
-    ("train_123456.log train_123457.log", "123456 123457"),
+    ("train_123456.log train_123957.log", "123456 123957"),
+    ("train_123456.log train_123457.log train_129001.log", "123456 123457 129001"),  # one was started alone
+    ("train_12345678.log train_12345679.log", "12345678 12345679"),  # no process has such a number
+    ("train-12345678.log train-12345679.log", "12345678 12345679"),
     (
         "train_1001.log train_1001.err train_1002.log train_1009.log train_1020.log",
         "1001 1001 1002 1009 1020",
@@ -83,7 +88,16 @@ TOGETHER = [
     "port-29501.out port-29502.out",
     "vllm-8001.out vllm-8002.out",
     "hgx-1001.out hgx-1002.out",
+    "h100-1001.out h100-1002.out",
+    "dgx-a100-1001.out dgx-a100-1002.out",
+    "v5p-1001.out v5p-1002.out",
+    "k8s-1001.out k8s-1002.out",
+    "ip-10-0-1001.out ip-10-0-1002.out",
+    "master-1001.out master-1002.out",
+    "rdzv_1001.out rdzv_1002.out",
     "train-29500.out train-29501.out",  # each rank's port, counted on
+    "train-29501.out train-29502.out",
+    "out_12355.err out_12356.err",
     "train-10000.out train-10001.out train-10002.out train-10003.out",
     "train-1001.out train-12345678.out",
     "step-1001.out step-1002.out",
@@ -96,6 +110,13 @@ TOGETHER = [
     "train-pid45012.log train-pid45013.log",
     "train_pid_45012.log train_pid_45013.log",
     "train_45012.log train_45013.log train_45015.log train_45016.log",  # processes of one launch
+    "train_45012.log train_45013.log",
+    "train_45012.log train_45078.log train_45144.log train_45210.log",  # between which threads were numbered
+    "train_45012.log train_45013.log train_88100.log train_88101.log",  # of two nodes
+    "debug_hpc01_45012.log debug_hpc01_45099.log",
+    "stdout_1001.log stderr_1001.log stdout_1002.log",
+    "pystack-45012.out pystack-45013.out",
+    "memory_45012.err memory_45990.err",
     "train-45012.log train-45013.log",
     "45012.log 45013.log",
     "plog-45012_20261120.log plog-45013_20261120.log",
@@ -114,12 +135,17 @@ TOGETHER = [
     "l/none_abcdefgh/attempt_0/0/stderr.log l/none_zyxwvuts/attempt_0/0/stderr.log",
     "n0/a1_abcdefgh/attempt_0/0/stderr.log n1/b2_abcdefgh/attempt_0/0/stderr.log",
     "l/a1_abcdefgh/attempt_0/0/stderr.log l/a1_abcdefgh/attempt_1/0/stderr.log",
+    "l/node0_abcdefgh/attempt_0/0/stderr.log l/node1_abcdefgh/attempt_0/0/stderr.log",  # a static rendezvous
     "sft-worker-0.log sft-worker-1.log sft-master-0.log sft-launcher-0.log",
     "actor-worker-0.log critic-worker-0.log",
     "ppo-actor-worker-0.log ppo-critic-worker-0.log",
     "sft1-worker-0.log sft2-worker-0.log",
     "group-a-worker-0.log group-b-worker-0.log",
     "sft-worker-0.log sft-eval-worker-0.log",
+    "prefill-worker-0.log decode-worker-0.log",
+    "agent-worker-0.log tool-worker-0.log",
+    "east-worker-0.log west-worker-0.log",
+    "grpo-large-worker-0.log grpo-small-worker-0.log",
     "sft-worker-1.log dpo-worker-1.log",  # no first of either
     "<stdin> slurm-1001.out",
     "job_1700000000123_0001.log job_1700000000123_0002.log",
@@ -151,6 +177,23 @@ def test_what_is_known_beside_the_names() -> None:
     assert by_job(["runs/a/output.log", "x.log"], {"runs/a/output.log": "a"}) == {}
     owned = {"other/output.log": OTHER, "b/output.log": "b"}
     assert list(by_job([*owned, "x.log"], owned)) == [OTHER, "b", f"{OTHER}-files"]
+
+
+def test_where_names_are_only_alike_the_files_are_asked() -> None:
+    asked: list[dict[str, str]] = []
+
+    def one_training(job_of: Mapping[str, str]) -> bool:
+        asked.append(dict(job_of))
+        return True
+
+    assert by_job(["sft-1001.out", "sft-1002.out"], None, one_training) == {}
+    assert by_job(["sft-master-0.log", "dpo-master-0.log"], None, one_training) == {}
+    assert asked == [
+        {"sft-1001.out": "1001", "sft-1002.out": "1002"},
+        {"sft-master-0.log": "sft", "dpo-master-0.log": "dpo"},
+    ]
+    sure = ["slurm-1001.out", "slurm-1002.out"]
+    assert list(by_job(sure, None, one_training)) == ["1001", "1002"] and len(asked) == 2
 
 
 RANKS = """

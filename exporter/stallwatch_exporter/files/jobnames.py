@@ -9,10 +9,10 @@ process's.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from stallwatch_exporter.files.jobnumbers import names_a_job, numbers_jobs
+from stallwatch_exporter.files.jobnumbers import counts_other, names_a_job, numbers_jobs
 from stallwatch_rules.lines.rankpaths import rank_of_path
 
 OTHER = "other"  #: files of which nothing says to which of the jobs they belong
@@ -52,9 +52,14 @@ _ROLE = re.compile(
     gen | sampler | learner | trainer | train | eval | evaluator | inference | infer | vllm | sglang |
     driver | server | client | env | judge | teacher | student | data | loader | cpu | gpu | npu | head
     | ray | group | pool | nodepool | slice | zone | rack | cluster | region | node | host | replica |
-    shard | stage | left | right""",
+    shard | stage | left | right | north | south | east | west | small | medium | large | big | spot |
+    ondemand | prefill | decode | draft | target | agent | tool | tools | verifier | grader | proxy |
+    search""",
     re.VERBOSE,
 )
+
+
+_Asked = Callable[[Mapping[str, str]], bool]  # of file → job
 
 
 class _Numbered(NamedTuple):
@@ -64,14 +69,24 @@ class _Numbered(NamedTuple):
     end: str
 
 
-def by_job(names: Sequence[str], owned: Mapping[str, str] | None = None) -> dict[str, list[str]]:
+def by_job(
+    names: Sequence[str],
+    owned: Mapping[str, str] | None = None,
+    of_one_training: _Asked = lambda _job_of: False,
+) -> dict[str, list[str]]:
     """The files of each job, by the job's name; empty where all of them may be of one run.
 
-    ``owned`` are the jobs of those files of which more than their names is known. Files that no job can be
-    told of are under `OTHER`.
+    ``owned`` are the jobs of those files of which more than their names is known. Where names tell jobs apart
+    by being alike but for them, ``of_one_training`` may say no. Files that no job can be told of are under
+    `OTHER`.
     """
     jobs: dict[str, str] = {}
-    for told in (lambda _rest: dict(owned or {}), _torchruns, _scheduled, _pods):
+    for told in (
+        lambda _rest: dict(owned or {}),
+        _torchruns,
+        lambda rest: _scheduled(rest, of_one_training),
+        lambda rest: _unless(of_one_training, _pods(rest)),
+    ):
         found = told([name for name in names if name not in jobs])
         if len(set(found.values())) > 1:
             jobs |= found
@@ -94,7 +109,12 @@ def _split(name: str) -> tuple[list[str], str]:
     return folders, _PACKED.sub("", last)
 
 
-def _scheduled(names: Iterable[str]) -> dict[str, str]:
+def _unless(of_one_training: _Asked, found: dict[str, str]) -> dict[str, str]:
+    """What names tell by being alike, unless the files say otherwise."""
+    return {} if len(set(found.values())) > 1 and of_one_training(found) else found
+
+
+def _scheduled(names: Iterable[str], of_one_training: _Asked) -> dict[str, str]:
     """By the numbers that schedulers give: a name's form says so, or names that are alike but for it."""
     found: dict[str, str] = {}
     numbered: dict[str, _Numbered] = {}
@@ -109,7 +129,7 @@ def _scheduled(names: Iterable[str]) -> dict[str, str]:
             numbered[name] = _Numbered(folder, alike["text"], alike["number"], alike["end"].lower())
         elif few := _COUNTED.fullmatch(last):
             counted.add((folder, few["text"]))
-    return found | _alike(numbered, counted)
+    return found | _unless(of_one_training, _alike(numbered, counted))
 
 
 def _sure(folders: Sequence[str], last: str) -> str | None:
@@ -157,7 +177,9 @@ def _torchruns(names: Iterable[str]) -> dict[str, str]:
     runs: dict[str, set[str]] = {}
     for parent, run in found.values():
         runs.setdefault(parent, set()).add(run)
-    return {name: run for name, (parent, run) in found.items() if len(runs[parent]) > 1}
+    # A static rendezvous takes an id of each node, too.
+    several = {parent for parent, ids in runs.items() if len(ids) > 1 and not any(map(counts_other, ids))}
+    return {name: run for name, (parent, run) in found.items() if parent in several}
 
 
 def _pods(names: Iterable[str]) -> dict[str, str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stallwatch_exporter.files.jobnames import by_job
 from stallwatch_exporter.files.logfiles import LogFile, natural
+from stallwatch_exporter.files.namedranks import of_one_training
 from stallwatch_exporter.files.ownruns import own_runs
 
 
@@ -34,7 +35,15 @@ def jobs_among(files: Sequence[LogFile]) -> list[Job]:
     """The jobs, by their names; empty where all files may be of one run."""
     own = own_runs(file.path for file in files if file.path)
     owned = {file.name: own.jobs[file.path] for file in files if file.path in own.jobs}
-    found = by_job([file.name for file in files], owned)
+    paths = {file.name: file.path for file in files if file.plain}
+
+    def one_training(job_of: Mapping[str, str]) -> bool:
+        below: dict[str, list[str]] = {}
+        for name, job in job_of.items():
+            below.setdefault(job, []).append(paths.get(name, ""))
+        return of_one_training(below)
+
+    found = by_job([file.name for file in files], owned, one_training)
     by_name: dict[str, list[LogFile]] = {}
     for file in files:
         by_name.setdefault(file.name, []).append(file)

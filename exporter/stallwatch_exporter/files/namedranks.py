@@ -37,15 +37,34 @@ def ranks_told(paths: Mapping[str, str]) -> dict[str, int]:
     return ranks
 
 
+def of_one_training(jobs: Mapping[str, Iterable[str]]) -> bool:
+    """Whether jobs, told by where their files can be read, are ranks or nodes: each one's lines name its own.
+
+    Those are from 0 on without a gap, and none is named by two. Asks no more files than it must.
+    """
+    seen: set[int] = set()
+    for paths in jobs.values():
+        own = {rank for path in paths for rank in _named(path)}
+        if not own or own & seen:
+            return False
+        seen |= own
+    return seen == set(range(len(seen)))
+
+
 def _ends_first(family: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
     """The highest number first: a rank of its own is there the least likely by chance."""
     return sorted(family, reverse=True)
 
 
 def _names_only(number: int, path: str) -> bool:
+    told = _named(path)
+    return len(told) >= _ENOUGH and set(told) == {number}
+
+
+def _named(path: str) -> list[int]:
+    """The ranks that a file's first lines name, as often as they do."""
     try:
         with Path(path).open("rb") as file:
-            told = [int(found) for found in _NAMED.findall(file.read(HEAD))]
-    except OSError:
-        return False
-    return len(told) >= _ENOUGH and set(told) == {number}
+            return [int(found) for found in _NAMED.findall(file.read(HEAD))]
+    except (OSError, ValueError):
+        return []

@@ -1,7 +1,7 @@
 """Several jobs, each diagnosed by itself, one after the other.
 
-One job's report is whole: that of the newest in trouble, else of the newest. Of the others a line is kept, so
-that a thousand jobs need no more memory than a few.
+One job's report is whole: that of the newest in trouble, else of the newest that is a training. Of the others
+a line is kept, so that a thousand jobs need no more memory than a few.
 """
 
 from __future__ import annotations
@@ -67,17 +67,17 @@ class _Kept:
     def __init__(self) -> None:
         self.problems: list[InputProblem] = []
         self._rows: list[tuple[float | None, JobTold]] = []
-        self._best: dict[tuple[bool, bool], tuple[float, int, Diagnosis, list[InputProblem]]] = {}
+        self._best: dict[tuple[bool, int], tuple[float, int, Diagnosis, list[InputProblem]]] = {}
 
     def take(self, job: Job, told: RunTold, problems: list[InputProblem], language: str) -> None:
         """The next job."""
         self.problems += problems
         when = parse_iso(told.last_time) if told.last_time is not None else job.written()
         number = len(self._rows)
-        troubled = told.diagnosis.verdict in IN_TROUBLE
+        weight = _weight(told.diagnosis)
         for by_time in (False, True):
             rank = float("-inf") if when is None or not by_time else when
-            for asked in {False, troubled}:
+            for asked in range(weight + 1):
                 best = self._best.get((by_time, asked))
                 if best is None or best[:2] <= (rank, number):
                     self._best[by_time, asked] = rank, number, told.diagnosis, problems
@@ -87,8 +87,8 @@ class _Kept:
     def newest_first(self) -> tuple[Diagnosis, list[JobTold], list[InputProblem]]:
         """The diagnosis to report, the line of each job, and what could not be read of that one."""
         by_time = all(when is not None for when, _ in self._rows)
-        best = self._best.get((by_time, True)) or self._best[by_time, False]
-        _, reported, diagnosis, problems = best
+        weight = max(weight for _, weight in self._best)
+        _, reported, diagnosis, problems = self._best[by_time, weight]
         self._rows[reported][1].reported = True
         order = sorted(
             range(len(self._rows)),
@@ -96,6 +96,11 @@ class _Kept:
             reverse=True,
         )
         return diagnosis, [self._rows[number][1] for number in order], problems
+
+
+def _weight(diagnosis: Diagnosis) -> int:
+    """A job in trouble is reported before all others, and what is no training after them."""
+    return 2 if diagnosis.verdict in IN_TROUBLE else int(diagnosis.verdict != "no-training-log")
 
 
 def told_of(

@@ -26,12 +26,13 @@ def clean_diagnosis(diagnosis: Diagnosis) -> Diagnosis:
 def cleaned_job(job: JobTold) -> dict[str, Any]:
     """A job's line as plain data that may be shown anywhere."""
     clean: dict[str, Any] = _clean(msgspec.to_builtins(job))
-    return clean | {"files": [_path(file) for file in job.files]}
+    # The name is for ``--job``, and may be the path of a folder.
+    return clean | {"name": clean_path(job.name), "files": [clean_path(file) for file in job.files]}
 
 
-def _path(value: Any) -> Any:
+def clean_path(path: str) -> str:
     """A path that the reader gave, and should find again: with the user's name, without secrets."""
-    return without_controls(redact(value, homes=False)) if isinstance(value, str) else _clean(value)
+    return without_controls(redact(path, homes=False))
 
 
 def _clean(value: Any) -> Any:
@@ -40,7 +41,10 @@ def _clean(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _path(item) if key == "file" else _clean(item) for key, item in value.items()}
+        return {
+            key: clean_path(item) if key == "file" and isinstance(item, str) else _clean(item)
+            for key, item in value.items()
+        }
     if isinstance(value, list):
         return [_clean(item) for item in value]
     return value

@@ -43,6 +43,7 @@ def table(jobs: Sequence[JobTold], language: str = "en", most: int = MAX_JOBS) -
         word(key, language)
         for key in ("job", "verdict", "primary", "last-step", "last-written", "files-head")
     ]
+    jobs = [msgspec.convert(cleaned_job(job), JobTold) for job in jobs]
     shown = [job for number, job in enumerate(jobs) if number < most or job.reported]
     more = ""
     if len(jobs) > len(shown):
@@ -55,6 +56,8 @@ def table(jobs: Sequence[JobTold], language: str = "en", most: int = MAX_JOBS) -
 def _summary(jobs: Sequence[JobTold], language: str) -> str:
     troubled = sum(job.verdict in IN_TROUBLE for job in jobs)
     key = ("jobs-newest", "jobs-one-in-trouble", "jobs-newest-in-trouble")[min(troubled, 2)]
+    if not troubled and not jobs[0].reported:
+        key = "jobs-newest-training"
     why = word(key, language).format(count=troubled)
     reported = next((shown_name(job, language) for job in jobs if job.reported), "")
     return word("jobs-told", language).format(count=len(jobs), job=reported, why=why)
@@ -82,14 +85,12 @@ def steps(job: JobTold, language: str) -> str:
 
 
 def _row(job: JobTold, language: str) -> Row:
-    clean = msgspec.convert(cleaned_job(job), JobTold)
-    when = clock(clean.last_time) if clean.last_time is not None else ""
     cells = [
-        shown_name(clean, language),
-        clean.badge,
-        cause(clean, language),
-        steps(clean, language),
-        when,
+        shown_name(job, language),
+        job.badge,
+        cause(job, language),
+        steps(job, language),
+        clock(job.last_time) if job.last_time is not None else "",
         str(len(job.files)),
     ]
     return Row(cells, job.verdict, job.reported)

@@ -45,7 +45,11 @@ def print_report(diagnosis: Diagnosis, console: Console, language: str = "en") -
 
 def print_jobs(jobs: Sequence[JobTold], console: Console, language: str = "en", another: str = "") -> None:
     """Print the table of several jobs, above the report of one of them."""
-    _print(render_jobs(jobs, language, another), console)
+    _print(render_jobs(jobs, language), console)
+    if another:  # in one line, however long, so that it can be copied
+        line = Text(word("jobs-another", language).format(command=another))
+        console.print(line, highlight=False, emoji=False, soft_wrap=True)
+    console.print()
 
 
 def _print(told: RenderableType, console: Console) -> None:
@@ -82,8 +86,8 @@ def render(diagnosis: Diagnosis, language: str = "en") -> RenderableType:
     return Group(*parts)
 
 
-def render_jobs(jobs: Sequence[JobTold], language: str = "en", another: str = "") -> RenderableType:
-    """A table of several jobs, for above the report of one; `another` is how to see the next one's."""
+def render_jobs(jobs: Sequence[JobTold], language: str = "en") -> RenderableType:
+    """A table of several jobs, for above the report of one."""
     from stallwatch_rules.report import jobtable  # seldom wanted
 
     told = jobtable.table(jobs, language)
@@ -99,12 +103,7 @@ def render_jobs(jobs: Sequence[JobTold], language: str = "en", another: str = ""
     parts: list[RenderableType] = [lines]
     if told.more:
         parts.append(Text(told.more, style="dim"))
-    parts += [Text(), Text(told.summary)]
-    if another:
-        parts.append(
-            Text(word("jobs-another", language).format(command=another), no_wrap=True, overflow="ignore")
-        )
-    return Group(*parts, Text())
+    return Group(*parts, Text(), Text(told.summary))
 
 
 def _verdict(diagnosis: Diagnosis, language: str) -> RenderableType:

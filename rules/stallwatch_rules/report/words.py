@@ -77,6 +77,10 @@ _WORDS: dict[str, tuple[str, str]] = {
         "{count} 个出问题的作业中最新的一个",
     ),
     "jobs-newest": ("the newest; none is in trouble", "最新的作业；没有作业出问题"),
+    "jobs-newest-training": (
+        "the newest that is a training; none is in trouble",
+        "最新的训练作业；没有作业出问题",
+    ),
     "jobs-more": ("… and {count} older: {told}", "… 另有 {count} 个更早的作业：{told}"),
     "jobs-another": ("Another one: {command}", "查看其他作业：{command}"),
     "evidence": ("Evidence", "证据"),
