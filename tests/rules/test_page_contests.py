@@ -231,6 +231,17 @@ CONTESTS = {
             "FileNotFoundError: [Errno 2] No such file or directory: 'tmp-checkpoint-20/trainer_state.json'",
         ],
     ),
+    "a file of the staging folder that another rank removed": (
+        "checkpoint-rename-race",
+        [
+            "Traceback (most recent call last):",
+            '  File "/env/site-packages/transformers/trainer.py", line 2555, in _save_checkpoint',
+            "    shutil.rmtree(staging_output_dir)",
+            '  File "/usr/lib/python3.10/shutil.py", line 678, in _rmtree_safe_fd',
+            "    os.unlink(entry.name, dir_fd=topfd)",
+            "FileNotFoundError: [Errno 2] No such file or directory: 'rng_state_8.pth'",
+        ],
+    ),
     "a disk that is full where Ray unpacks a worker's environment": (
         "disk-full-tmp",
         [
