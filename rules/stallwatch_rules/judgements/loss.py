@@ -33,6 +33,8 @@ ZEROS = 3  #: printed zeros that are no chance
 ZEROS_LATER = 10  #: the same where the gradients were not zero at first
 ZEROS_NEVER = 5  #: losses of zero from the first on, each with a gradient of zero
 ZEROS_AFTER_OVERFLOW = 50  #: skipped steps print zeros, too
+NO_MARGIN = 10  #: equal losses of a preference learner whose rewards are all zero: its model does not move
+ALL_EQUAL = 12  #: losses without steps that are all the same number: more than a node has ranks that repeat one
 GUESSED = 12  #: losses at the level of guessing that are no chance …
 GUESSED_WITHIN = 3e-4  #: … all so near to the logarithm of a number of classes …
 MOST_CLASSES = 32  #: … which lie too close to each other beyond this many
@@ -200,7 +202,10 @@ def judge_frozen(
         if point.loss != last.loss:
             break
         same += 1
-    enough = _enough_equal(last.loss or 0.0, known[-same:]) * (20 if bar else 1)
+    enough = _enough_equal(last.loss or 0.0, known[-same:], never_else=same == len(known))
+    if all(point.margin == 0 for point in known[-same:]):
+        enough = min(enough, NO_MARGIN)
+    enough *= 20 if bar else 1
     if last.loss == 0:
         healthy = not zero_is_odd or any(point.grad_norm for point in known[-same:])
         never = same == len(known) and all(point.grad_norm == 0 for point in known)
@@ -245,11 +250,17 @@ def _guessing(known: Sequence[Point]) -> int | None:
     return classes if printed and (moved or is_excerpt(known)) else None
 
 
-def _enough_equal(loss: float, run: Sequence[Point]) -> int:
-    """How many equal losses are no chance: the fewer digits are printed, the more."""
+def _enough_equal(loss: float, run: Sequence[Point], *, never_else: bool) -> int:
+    """How many equal losses are no chance: the fewer digits are printed, the more.
+
+    ``never_else``: no other loss was printed before.
+    """
     digits = len(f"{loss:.12g}".replace(".", "").replace("-", "").strip("0"))
     enough = 5 if digits >= 5 else 30 if digits == 4 else 200
-    return enough if run[-1].step is not None else 4 * enough  # several ranks may print each step
+    if run[-1].step is not None:
+        return enough
+    # Several ranks may print each step.
+    return max(enough, ALL_EQUAL) if never_else else 4 * enough
 
 
 def judge_zero_gradients(

@@ -58,4 +58,4 @@ def _cells(text: str) -> list[str]:
 
 def _named(cell: str) -> str:
     """``rewards / chosen`` and ``Kl`` as the dictionaries have them."""
-    return re.sub(r"\W", "_", cell.lower().replace(" / ", "/").replace("/", "\0")).replace("\0", "/")
+    return re.sub(r"[^\w/]", "_", cell.lower().replace(" / ", "/"))

@@ -29,6 +29,7 @@ class Point(NamedTuple):
     loss_scale: float | None
     mark: int  #: steps that the stream had shown by then
     epoch: float | None = None
+    margin: float | None = None  #: of a preference learner's rewards
 
     @property
     def is_nan(self) -> bool:
@@ -84,6 +85,7 @@ class Curve:
                 values.get("loss_scale"),
                 mark,
                 values.get("epoch"),
+                values.get("reward_margin"),
             )
         )
         self.seen += 1

@@ -28,6 +28,10 @@ FIELDS = (
     "memory_allocated_bytes",
     "memory_peak_bytes",
     "reward",
+    "reward_chosen",
+    "reward_rejected",
+    "reward_margin",
+    "reward_accuracy",
     "kl",
     "skipped",
 )
