@@ -90,3 +90,28 @@ def test_a_helper_that_a_script_ends_after_the_training_is_none(
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_training_that_goes_on_was_not_ended(catalogue: Catalogue, number: int) -> None:
     assert diagnosed(catalogue, *STEPS[:10], line(number, "script"), *STEPS[10:]).verdict == "healthy"
+
+
+EXITS = [
+    "make: *** [Makefile:12: train] Error 1",
+    "Process finished with exit code 1",
+    "command terminated with exit code 1",
+    "trainer-1 exited with code 1",
+    "systemd[1]: train.service: Main process exited, code=exited, status=1/FAILURE",
+    "mpirun detected that one or more processes exited with non-zero status, thus causing",
+]
+
+
+@pytest.mark.parametrize("told", EXITS)
+def test_an_exit_status_is_told_as_a_failure_of_unknown_cause(catalogue: Catalogue, told: str) -> None:
+    found = diagnosed(catalogue, *STEPS, told)
+    assert found.verdict == "unknown-failure"
+    assert found.primary is not None and found.primary.rule == "command-exit-status"
+    assert diagnosed(catalogue, *STEPS[:10], told, *STEPS[10:]).verdict == "healthy"
+
+
+@pytest.mark.parametrize(
+    "told", [EXITS[3].replace("trainer", "sidecar"), EXITS[4].replace("train.", "exporter.")]
+)
+def test_a_helper_s_exit_after_the_training_is_none(catalogue: Catalogue, told: str) -> None:
+    assert diagnosed(catalogue, *STEPS, END, told).verdict == "healthy"

@@ -31,6 +31,8 @@ SIGNALS = {
 }
 #: All others that end who does not handle them.
 OTHER_SIGNAL = "process-ended-by-signal"
+EXIT_STATUS = "command-exit-status"
+_TOLD_OF_ANY = (SIGTERM, OTHER_SIGNAL, EXIT_STATUS)  #: what is told of helpers as well as of the training
 _OTHERS = ("SIGTRAP", "SIGSYS", "SIGXCPU", "SIGXFSZ", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPIPE")
 #: Who ends a run from outside, and makes sure of it with a SIGKILL.
 ENDED_BY = frozenset(
@@ -53,7 +55,8 @@ AFTERMATH = frozenset(("slurm-cancelled", "rendezvous-connection-failed", "proce
 _HEAP = re.compile(r"^(?:double free|free\(\): |malloc(?:_consolidate)?\(\): |munmap_chunk\(\): |corrupted )")
 #: A shell's, a container's or systemd's words for a process that a signal ended, which may be a helper's.
 _SOMEBODYS = re.compile(
-    r": line \d+: +\d+ |\b[Cc]ode[:= ]+1[2-9]\d\b|^Terminated\s*$|Main process exited, code="
+    r": line \d+: +\d+ |^[\w.-]{1,80} exited with code \d+\s*$|\b[Cc]ode[:= ]+1[2-9]\d\b"
+    r"|^Terminated\s*$|Main process exited, code="
 )
 #: A task that failed by itself: cancelled ones end by these signals, too (SIGINT, SIGKILL, SIGTERM).
 _TASK_FAILED = re.compile(r"Exited with exit code (?!(?:130|137|143)\b)[1-9]")
@@ -204,7 +207,7 @@ def forgive_abort(found: list[Found], exceptions: Exceptions, facts: RunFacts) -
     fatal = [one for one in found if one.harm == "fatal"]
     if not facts.complete or exceptions.fatal:
         return
-    if fatal and all(one.rule in (SIGTERM, OTHER_SIGNAL) and _somebodys(one) for one in fatal):
+    if fatal and all(one.rule in _TOLD_OF_ANY and _somebodys(one) for one in fatal):
         for one in fatal:
             one.set(Judgement("harmless", say("aborted-at-exit", facts.language)))
             one.judged = False
