@@ -117,3 +117,19 @@ def test_replay_of_what_is_no_run(stallwatch: Stallwatch, tmp_path: Path) -> Non
     result = stallwatch("replay", str(tmp_path))
     assert result.exit_code == 2
     assert str(tmp_path) in result.stderr and "Traceback" not in result.stderr
+
+
+def test_replay_says_that_a_log_holds_no_records(stallwatch: Stallwatch, tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("step 1 loss 0.5\n")
+    result = stallwatch("replay", str(tmp_path))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "train.log hold no records as `stallwatch run` writes them" in result.stderr
+
+
+def test_replay_of_a_run_that_printed_nothing_is_silent(stallwatch: Stallwatch, home: Path) -> None:
+    folder = RunFolder.create("r", ["train.py"], home=home, now=1000.0)
+    (folder.path / "ranks").mkdir(exist_ok=True)
+    (folder.path / "ranks" / "rank0.log").write_text("")
+    folder.write_info(state="finished", ended_at=1000.0, ending=Ending("finished", 0))
+    result = stallwatch("replay", str(folder.path))
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")

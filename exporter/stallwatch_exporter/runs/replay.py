@@ -18,7 +18,7 @@ _LOOK_AHEAD = 1024
 
 
 class NoRecording(ValueError):
-    """The folder holds no log copies."""
+    """The folder holds no log copies, or none with records."""
 
 
 def recorded_files(folder: Path) -> list[Path]:
@@ -61,7 +61,8 @@ def replay(
     The silence before the recorded end is kept too: a run that hung hangs again. `max_gap` (seconds of
     waiting) shortens silences. Raises `NoRecording` when there is nothing to print.
     """
-    if not recorded_files(folder):
+    files = recorded_files(folder)
+    if not files:
         raise NoRecording(f"{folder} holds no log copies (*.log, ranks/*.log)")
     if not speed > 0:
         raise ValueError(f"speed must be above 0, not {speed}")
@@ -83,6 +84,12 @@ def replay(
         stream.write(record.printed)
         stream.flush()
     info = read_info(folder)
+    if last_ns is None and (info is None or any(path.stat().st_size for path in files)):
+        names = ", ".join(path.relative_to(folder).as_posix() for path in files[:3])
+        raise NoRecording(
+            f"{folder}: {names}{' and others' if files[3:] else ''} hold no records as `stallwatch run` writes "
+            "them (a time, the stream, then the line)"
+        )
     if info is None:
         return 0
     if info.ended_at is not None and last_ns is not None:
