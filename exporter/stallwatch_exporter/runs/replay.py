@@ -86,9 +86,10 @@ def replay(
     info = read_info(folder)
     if last_ns is None and (info is None or any(path.stat().st_size for path in files)):
         names = ", ".join(path.relative_to(folder).as_posix() for path in files[:3])
+        more = " and others" if files[3:] else ""
         raise NoRecording(
-            f"{folder}: {names}{' and others' if files[3:] else ''} hold no records as `stallwatch run` writes "
-            "them (a time, the stream, then the line)"
+            f"{folder}: {names}{more} hold no records as `stallwatch run` writes them (a time, the stream, then "
+            "the line)"
         )
     if info is None:
         return 0
