@@ -88,8 +88,8 @@ def replay(
         names = ", ".join(path.relative_to(folder).as_posix() for path in files[:3])
         more = " and others" if files[3:] else ""
         raise NoRecording(
-            f"{folder}: {names}{more} hold no records as `stallwatch run` writes them (a time, the stream, then "
-            "the line)"
+            f"{folder}: {names}{more} hold no records as `stallwatch run` writes them (a time, the stream, "
+            "then the line)"
         )
     if info is None:
         return 0
