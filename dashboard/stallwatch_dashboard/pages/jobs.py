@@ -13,15 +13,21 @@ from stallwatch_rules.records import JobTold
 from stallwatch_rules.report.jobtable import shown_name, table
 
 TOGETHER = ""  #: the choice of all files as one run: no job is called so
-
 CHOICE = "which_job"  #: where the session keeps it
+
+_ROW = 35  # pixels, as Streamlit draws them
+_MOST_ROWS = 6
 
 
 def draw_jobs(jobs: Sequence[JobTold]) -> None:
     """The table of all, the newest first."""
     told = table(jobs, language(), len(jobs))
     columns = [[cell(row.cells[number]) for row in told.rows] for number in range(len(told.heads))]
-    st.dataframe(pd.DataFrame(dict(zip(told.heads, columns, strict=True))), hide_index=True)
+    st.dataframe(
+        pd.DataFrame(dict(zip(told.heads, columns, strict=True))),
+        hide_index=True,
+        height=_ROW * (1 + min(len(told.rows), _MOST_ROWS)) + 2,  # it scrolls: the verdict stands below
+    )
 
 
 def choose_job(jobs: Sequence[JobTold]) -> str:

@@ -1,7 +1,7 @@
 """Which log files lie in folders that Stallwatch kept of runs, and which of those may be one training's.
 
 Where each node of a training is watched by an agent of its own, each has a folder: started at about the same
-time, by the same command but for numbers. Only folders of which that cannot be are told apart.
+time, where and by what is the same but for numbers. Only folders of which that cannot be are told apart.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def apart(runs: Mapping[str, AgentInfo]) -> list[list[str]]:
     alike: dict[tuple[object, ...], list[str]] = {}
     for folder, info in runs.items():
         words = tuple(_NUMBER.sub("0", word) for word in info.command)
-        alike.setdefault((words, info.cwd), []).append(folder)
+        alike.setdefault((words, _NUMBER.sub("0", info.cwd)), []).append(folder)
     groups: list[list[str]] = []
     for folders in alike.values():
         folders.sort(key=lambda folder: (runs[folder].started_at, folder))
