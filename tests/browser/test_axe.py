@@ -1,4 +1,4 @@
-"""No page has a serious fault of accessibility, by axe-core's rules, in either look, and each fits a telephone."""
+"""No page has a serious fault of accessibility, by axe-core's rules, in either look; each fits a telephone."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_page_has_no_serious_fault(scene, watched, go: Callable[..., None]) ->
         )
         found[scheme] = faults(page)
     assert found == {"light": [], "dark": []}
-    # WCAG 2.2, 1.4.10: so narrow a page is read without being pushed aside (its tables and logs scroll inside).
+    # WCAG 2.2, 1.4.10: so narrow a page need not be pushed aside (its tables and logs scroll inside).
     page.set_viewport_size({"width": 320, "height": 800})
     page.wait_for_function(
         """() => {
