@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from pathlib import Path
@@ -28,6 +29,8 @@ from stallwatch.commands.samples import samples
 from stallwatch.commands.tail import tail
 
 _INTERNAL_ERROR = 70  # EX_SOFTWARE
+_UNWRITTEN = 2
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  #: what only a write fails with
 
 
 class StallwatchGroup(click.Group):
@@ -62,14 +65,25 @@ class StallwatchGroup(click.Group):
             sys.exit(130)
         except BrokenPipeError:
             # Whoever read our output has enough (`| head`); Python must not complain at exit either.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _write_no_more()
             sys.exit(141)
         except Exception as error:
             if App.debug:
                 raise
+            if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
+                # Nothing of ours: a disk is full behind what we write to, mostly behind standard output.
+                tell(f"the output cannot be written: {error.strerror}")
+                _write_no_more()
+                sys.exit(_UNWRITTEN)
             tell(f"internal error: {type(error).__name__}: {error}; stallwatch --debug … shows where")
             sys.exit(_INTERNAL_ERROR)
         sys.exit(result if isinstance(result, int) else 0)
+
+
+def _write_no_more() -> None:
+    """Let nothing that is left to write be complained of at exit."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # it is closed, or no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.group(cls=StallwatchGroup, context_settings=CONTEXT, invoke_without_command=True)

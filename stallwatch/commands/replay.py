@@ -26,8 +26,8 @@ def replay(folder: Path, speed: float, max_gap: float | None) -> None:
     try:
         code = print_again(folder, speed, max_gap=max_gap)
     except (NoRecording, ValueError, OSError) as error:
-        if isinstance(error, BrokenPipeError):
-            raise
+        if isinstance(error, OSError) and error.filename is None:
+            raise  # no file of the run's: standard output, which the command's entry tells of
         raise click.UsageError(
             f"{error}; name a run's folder, such as one under runs/ in the state folder"
         ) from error

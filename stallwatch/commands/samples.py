@@ -53,11 +53,10 @@ def samples(paths: tuple[str, ...], output: Path | None) -> None:
                     count = write_parquet(sampling, out) if parquet else write_csv(sampling, out)
         except MissingLibrary as error:
             raise click.ClickException(str(error)) from None
-        except BrokenPipeError:
-            raise
         except OSError as error:
-            name = output if output is not None else "standard output"
-            tell(f"{name}: cannot be written: {error.strerror or error}; name another file with -o")
+            if output is None:
+                raise  # the entry of all commands tells of standard output
+            tell(f"{output}: cannot be written: {error.strerror or error}; name another file with -o")
             raise click.exceptions.Exit(_NOT_ALL) from None
     tell_all(sampling.problems)
     if not count and not sampling.problems:

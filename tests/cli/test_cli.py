@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -141,3 +142,24 @@ def test_completion_comes_with_the_command_line(process: Callable[..., Any], she
         timeout=120,
     )
     assert "_STALLWATCH_COMPLETE" in result.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", ["--version", "rules list", "diagnose run.log", "samples run.log"])
+def test_a_full_disk_behind_the_output_is_no_fault_of_ours(
+    tmp_path: Path, words: str, unbuffered: str
+) -> None:
+    (tmp_path / "run.log").write_text("{'loss': 1.5, 'epoch': 0.1}\n" * 3)
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [sys.executable, "-c", "from stallwatch.cli import main; main()", *words.split()],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert result.returncode == 2
+    assert result.stderr == "stallwatch: the output cannot be written: No space left on device\n"
