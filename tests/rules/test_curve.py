@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from itertools import pairwise
 
@@ -42,9 +43,13 @@ def test_where_epochs_begin_anew_the_losses_of_the_training_before_are_let_go() 
     for step, epoch, loss in ((1, 0.0, 9.0), (501, 1.0, 1.0), (1, 0.0, 9.0), (501, 1.0, 1.0)):
         curve.see(sample(step, loss, epoch=epoch), 0)
     assert [(point.step, point.loss) for point in curve.points] == [(1, 9.0), (501, 1.0)]
-    curve.see(sample(400, 5.0, epoch=0.8), 0)  # resumed from a checkpoint
-    curve.see(sample(1, 5.0, epoch=0.0), 0)  # the same weights are trained once more
-    assert len(curve.points) == 4
+    curve.see(sample(1, 1.5, epoch=0.0), 0)  # the same weights are trained once more
+    curve.see(sample(2501, 1.4, epoch=5.0), 0)
+    curve.see(sample(1101, 9.0, epoch=2.2), 0)  # resumed from a checkpoint, and diverged
+    assert len(curve.points) == 5
+    curve.see(sample(1102, math.nan, epoch=2.2), 0)
+    curve.see(sample(1, 20.0, epoch=0.0), 0)  # what the NaN ended begins anew
+    assert len(curve.points) == 1
 
 
 def test_each_series_has_its_own_curve_and_the_longest_leads() -> None:

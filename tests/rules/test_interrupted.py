@@ -86,9 +86,17 @@ def test_ctrl_c_is_told_by_trackers_before_the_program_says_so(
     assert (reading.diagnose().verdict, alone.diagnose().verdict) == (verdict, "unknown-failure")
 
 
-@pytest.mark.parametrize("error", ["FileNotFoundError: [Errno 2] No such file or directory", "EOFError"])
+REFUSED = "multiprocessing.context.AuthenticationError: digest sent was rejected"  # by one that is there
+
+
 @pytest.mark.parametrize(
-    ("thread", "verdict"), [("_pin_memory_loop", "healthy"), ("fetch_forever", "unknown-failure")]
+    ("thread", "error", "verdict"),
+    [
+        ("_pin_memory_loop", "FileNotFoundError: [Errno 2] No such file or directory", "healthy"),
+        ("_pin_memory_loop", "EOFError", "healthy"),
+        ("_pin_memory_loop", REFUSED, "unknown-failure"),
+        ("fetch_forever", "EOFError", "unknown-failure"),
+    ],
 )
 def test_ctrl_c_takes_the_workers_from_the_thread_that_pins_batches(
     known: Catalogue, thread: str, verdict: str, error: str

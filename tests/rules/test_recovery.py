@@ -124,20 +124,24 @@ def test_steps_of_nan_are_no_good_steps_after_overflows(
 
 
 SRUN = "srun: error: node17: task 0: Exited with exit code 1"
+OOM_KILL = "slurmstepd: error: Detected 1 oom_kill event in StepId=17.0. Some of the step tasks have been"
+OOM_KILL += " OOM Killed."
+LONG = [f"step {n}/500 loss {2 / n + 0.1:.3f}" for n in range(1, 501)]
 
 
 @pytest.mark.parametrize(
     ("lines", "verdict"),
     [
-        ([SRUN, *STEPS], "healthy"),  # a command of the batch script before the training
-        ([SRUN, *STEPS[:4]], "unknown-failure"),  # what a buffer held back
+        ([SRUN, *LONG], "healthy"),  # a command of the batch script before the training
+        ([SRUN, *STEPS], "unknown-failure"),  # what a buffer held back
+        ([OOM_KILL, *STEPS], "failed"),
         ([*STEPS[:2], SRUN, *STEPS[2:]], "unknown-failure"),  # another task of the same step, perhaps
     ],
 )
 def test_what_a_launcher_says_ahead_of_all_steps_did_not_end_them(
     lines: list[str], verdict: str, catalogue: Catalogue, matcher: Matcher
 ) -> None:
-    labelled = "".join(f"{line if line is SRUN else f'[rank0]: {line}'}\n" for line in lines)
+    labelled = "".join(f"{line if line in (SRUN, OOM_KILL) else f'[rank0]: {line}'}\n" for line in lines)
     reading = RunReading(catalogue, matcher)
     reading.feed(LineReader("slurm-17.out").feed(labelled.encode()))
     assert reading.diagnose().verdict == verdict

@@ -152,8 +152,8 @@ METRICS = [
      {"loss": 0.75, "learning_rate": 0.0001, "epoch": 2.0}),  # MiniMind
     ("Epoch:[1/1](3/500), Reward: -1.5, KL_ref: 0.0, Actor Loss: 0.0625, Learning Rate: 0.00000030", 3, 500,
      {"loss": 0.0625, "learning_rate": 3e-7, "reward": -1.5, "epoch": 1.0}),
-    ("Train: 4 [  50/1251 (  4%)]  Loss: 6.97 (6.95)  Time: 0.5s, 99.50/s  LR: 1.000e-06", 50, None,
-     {"loss": 6.97, "learning_rate": 1e-6}),  # timm
+    ("Train: 4 [  50/1251 (  4%)]  Loss:  6.97 (6.95)  Time: 0.5s, 99.50/s  LR: 1.000e-06", 50, None,
+     {"loss": 6.97, "learning_rate": 1e-6, "epoch": 4.0}),  # timm
     ("2026-06-07 09:14:02 - LOGS    - Epoch:  13 [   10387/  200000], loss: {'classification': 4.5, "
      "'total_loss': 5.75}, LR: [0.001], Avg. batch load time: 0.300", 10387, None,
      {"loss": 5.75, "learning_rate": 0.001, "epoch": 13.0}),  # CoreNet
@@ -168,12 +168,16 @@ METRICS = [
     ("2026-03-02 05:16:20,962 - INFO - Epoch 3 validation loss: 4.75", None, None, {"eval_loss": 4.75}),
     ("[rank0] Val loss: 4.75, ppl 115.6", None, None, {"eval_loss": 4.75}),
     ("eval_loss = 0.75", None, None, {"eval_loss": 0.75}),
+    ("[Evaluation] Epoch:[1/2](40/500), loss: 0.75", 40, 1000, {"eval_loss": 0.75}),
+    ("Test: [  10/100]  Time: 0.5 (0.6)  Loss:   0.75 (0.72)  Acc@1: 80.0", None, None, {"eval_loss": 0.75}),
+    ("Test:  [  10/700]  eta: 0:06:35  loss: 7.5 (7.25)", None, None, {"eval_loss": 7.5}),
+    ("[/srv/dev/loop.py:30] Epoch 3 Average loss: 4.75", None, None, {"loss": 4.75}),  # no evaluation
     ("INFO:root:Evaluation Epoch 3 - Average Loss: 4.75, Average Accuracy: 0.5", None, None,
      {"eval_loss": 4.75}),
     ("Test set: Average loss: 0.25, Accuracy: 9914/10000 (99%)", None, None, {"eval_loss": 0.25}),
     # MLPerf
     (':::MLLOG {"namespace": "", "time_ms": 1715, "event_type": "POINT_IN_TIME", "key": "train_loss", '
-     '"value": 3.75, "metadata": {"file": "log.py", "lineno": 17, "samples_count": 192}}', 192, None,
+     '"value": 3.75, "metadata": {"file": "log.py", "lineno": 17, "samples_count": 192}}', None, None,
      {"loss": 3.75}),
     (':::MLLOG {"namespace": "", "time_ms": 1715, "event_type": "POINT_IN_TIME", "key": "tracked_stats", '
      '"value": {"throughput": 0.97}, "metadata": {"file": "log.py", "lineno": 17, "step": 1536}}', 1536, None,
@@ -335,6 +339,15 @@ def test_the_loss_in_an_evaluations_bar_is_none_of_the_trainings() -> None:
         "see train.py:12 step 1 loss 2.0",
         '    print("average loss: 0.5")',
         "    loss = 0.5",
+        "step 5: loss is 3 times lower than before",
+        "At step 30 the loss is 2.5 times higher",
+        "INFO step 3: trying {'lr': 0.001, 'weight_decay': 0.1}",
+        "    steps: 10/20, lr=1",
+        "Total loss = 512 packets",
+        "gpt2-medium: average loss: 3.25",
+        "Training finished: average loss: 0.5",
+        "[Best] val loss: 0.5",
+        "Saving model: val_loss: 0.5",
         "    val_loss = 0.5",
         "the best validation loss: 0.5",
         ':::MLLOG {"key": "opt_base_learning_rate", "value": 0.0004, "metadata": {"lineno": 1}}',

@@ -57,6 +57,16 @@ LINES = [
     "{d}|{i}|Loss: {f}: 12%|█▏   | {i}/{i} [00:{s}<00:{s},  {f}it/s]",
     "INFO Progress on:train {i}it/{i}it rate:{f}it/s remaining:00:{s} elapsed:00:{s} postfix:loss={f}",
     "iteration: {i} / 100 | elapsed_time_per_iteration_ms: {f}K | tokens_per_sec: {f}K | lm_loss: {f}",
+    "Train: {d} [{i}/{i} ( {d}%)]  Loss:  {f} ({f})  Time: {f}s, {f}/s  LR: {f}",
+    "Test: [  {d}/{i}]  Time: {f} ({f})  Loss:  {f} ({f})",
+    "Epoch:[{d}/{d}]({i}/{d}), loss: {f}, lr: {f}",
+    "Epoch: [{d}/{i}]  [ {i}/{d}]  eta: 0:{s}:{s}  loss: {f} ({f})  lr: {f}",
+    "Epoch:  {d} [ {i}/ {i}], loss: {{'classification': {f}, 'total_loss': {f}}}, LR: [{f}]",
+    "epoch: {d} step: {i}, loss is {f}",
+    "INFO - Epoch {d} - Average loss: {f}",
+    "[rank0] Val loss: {f}, ppl {f}",
+    ':::MLLOG {{"key": "train_loss", "value": {f}, "metadata": {{"step": {i}}}}}',
+    ':::MLLOG {{"key": "tracked_stats", "value": {{"throughput": {f}}}, "metadata": {{"step": {i}}}}}',
 ]  # fmt: skip
 
 

@@ -80,19 +80,21 @@ MEGATRON = (
     " [2026-11-20 10:00:{:02d}] iteration {:8d}/  500000 | consumed samples: {:12d} | "
     "elapsed time per iteration (ms): 900.5 | lm loss: 2.000000E+00 | grad norm: 1.250"
 )
+TIMM = "Train: 0 [{:>4d}/1251 ({:>3d}%)]  Loss:  6.905 (6.91)  Time: 0.512s, 250.0/s  LR: 1.000e-06"
 
 
 @pytest.mark.parametrize(
     "lines",
     [
         [MEGATRON.format(n % 60, n, n) for n in range(50)],
+        [TIMM.format(n * 50, n * 4) for n in range(26)],
         [line for n in range(50) for line in (MEGATRON.format(n % 60, n, n), "time (ms)")],
         ["=" * 80, "title", "-" * 80, "text", "#" * 80, "more"],
         ["short lines", "of a log"] * 20,
         LONG,
         ["│ " + "x" * 76 + " │", "│ " + "y" * 76 + " │"] * 10,
     ],
-    ids=["metrics", "metrics and timers", "rules", "short", "unbroken", "boxes"],
+    ids=["metrics", "metrics in columns", "metrics and timers", "rules", "short", "unbroken", "boxes"],
 )
 def test_lines_that_happen_to_be_equally_long_stay(lines: list[str]) -> None:
     assert wrap_width("\n".join(lines).encode()) is None

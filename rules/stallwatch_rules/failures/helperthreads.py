@@ -16,6 +16,10 @@ _TRACKERS = re.compile(
     r"[/\\](?:site|dist)-packages[/\\]"
     r"(?:wandb|swanlab|mlflow|comet_ml|clearml|neptune|tensorboard|tensorboardX)[/\\]"
 )
+#: What a process raises that asks another which is gone, or was before its file for questions was opened.
+_GONE = frozenset(
+    ("BrokenPipeError", "ConnectionRefusedError", "ConnectionResetError", "EOFError", "FileNotFoundError")
+)
 
 
 def of_helper(raised: Raised) -> bool:
@@ -38,7 +42,7 @@ def pins_batches(raised: Raised) -> bool:
     """
     names = {frame.name for frame in raised.frames}
     asked = any(re.split(r"[/\\]", frame.path)[-1] == "connection.py" for frame in raised.frames)
-    return raised.thread and "_pin_memory_loop" in names and asked
+    return raised.thread and raised.exception in _GONE and "_pin_memory_loop" in names and asked
 
 
 def _reads_output(frame: Frame) -> bool:

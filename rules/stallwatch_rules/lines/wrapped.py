@@ -25,7 +25,7 @@ _FRESH = re.compile(
     r"|[\w.-]{1,255}:\d+:\d+ \[\d+\] )"  # NCCL's host, process, thread and device
 )
 _BOXES = re.compile(r"[│╭╰╮╯┃┏┗━─█▉-▏]")
-_ZEROED = str.maketrans("123456789", "0" * 9)
+_NUMBER = re.compile(r" *\d+")  # with the blanks that fill its column
 _WORDY = re.compile(r"[\w/.-]")
 _FIRST_WORD = re.compile(r"\S{1,300}")
 _LONG_WORD = re.compile(r"\S{24,}\Z")  # a path, a symbol: broken where the line is full, for want of blanks
@@ -54,7 +54,7 @@ def wrap_width(head: bytes) -> int | None:
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         if len(line) != width or not _may_go_on(line):
             continue
-        wordings.add(line.translate(_ZEROED))
+        wordings.add(_NUMBER.sub("0", line))
         if _FRESH.match(following):
             broken -= 1
         elif _WORDY.match(line[-1]) and _WORDY.match(following):

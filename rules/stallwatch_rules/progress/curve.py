@@ -16,7 +16,8 @@ from stallwatch_rules.records import Sample
 LATEST = 256  #: points kept whole
 OLDER = 1000  #: points kept of what came before
 MAX_SERIES = 8
-ANEW = 2.0  #: a first loss that is so many times the last one is another training's
+ANEW = 2.0  #: a first loss that is so many times the last one is another training's …
+FIRST_EPOCH = 1.0  #: … where its epoch is no later one: that is what a checkpoint goes on with
 
 
 class Point(NamedTuple):
@@ -66,11 +67,12 @@ class Curve:
         the same file): its losses are compared with its own. A loss that goes on is of the same weights.
         """
         values = sample.values
-        epoch = values.get("epoch")
-        if epoch is not None:
-            if self._epoch is not None and epoch < self._epoch / 2 and self._begins_anew(values.get("loss")):
+        epoch, loss = values.get("epoch"), values.get("loss")
+        if epoch is not None and loss is not None:
+            if self._begins_anew(epoch, loss):
                 self._older.clear()
                 self._latest.clear()
+                self._width = 1
             self._epoch = epoch
         step = float(sample.step) if sample.step is not None else values.get("epoch")
         if step is not None and self._latest and self._latest[-1].step == step:
@@ -79,7 +81,7 @@ class Curve:
         self._latest.append(
             Point(
                 step,
-                values.get("loss"),
+                loss,
                 values.get("grad_norm"),
                 values.get("learning_rate"),
                 values.get("loss_scale"),
@@ -92,10 +94,13 @@ class Curve:
         if len(self._latest) > LATEST:
             self._retire(self._latest.popleft())
 
-    def _begins_anew(self, loss: float | None) -> bool:
-        """Whether this loss is far above the last one."""
-        last = self._latest[-1].loss if self._latest else None
-        return loss is not None and last is not None and loss > ANEW * max(last, 0.0)
+    def _begins_anew(self, epoch: float, loss: float) -> bool:
+        """Whether the epochs went back to the first one, and this loss is far above the last number."""
+        if self._epoch is None or epoch > FIRST_EPOCH or epoch >= self._epoch / 2:
+            return False
+        losses = (point.loss for point in reversed(self._latest) if point.loss is not None)
+        last = next((one for one in losses if math.isfinite(one)), None)
+        return last is not None and loss > ANEW * max(last, 0.0)
 
     def _retire(self, point: Point) -> None:
         if (self.seen - 1 - LATEST) % self._width:

@@ -17,7 +17,7 @@ MAX_INTERVALS = 1000
 MAX_TIMES = 1000
 MAX_SERIES = 8
 CLOCK_STEP = 60.0  #: seconds that a clock may go back without having been set
-HELD_BACK = 10  #: so many steps are more than what a buffer holds back when a process dies
+HELD_BACK = 400  #: lines down to the last step that are more than a buffer (8 KiB) holds back until an end
 
 
 @dataclass(slots=True)
@@ -262,14 +262,15 @@ class StepClock:
     def all_below(self, line: Line) -> int:
         """How many steps were made, all of them further down, in the file of a line that names no rank.
 
-        What a launcher, or a command before the training, says ahead of all steps did not end them.
+        What a launcher, or a command before the training, says ahead of all steps did not end them, unless
+        those were only written later: a launcher's buffer may hold them back until it ends.
         """
-        if line.rank is not None or self._rank is None or line.source != self._source or not self._told:
+        told = self._told
+        if line.rank is not None or self._rank is None or line.source != self._source or not told:
             return 0
-        if any(interval.number < line.number for interval in self._told):
+        if told[-1].number - line.number < HELD_BACK or any(one.number < line.number for one in told):
             return 0
-        steps = sum(interval.span for interval in self._told)
-        return steps if steps >= HELD_BACK else 0
+        return sum(interval.span for interval in told)
 
     def restarted(self, line: Line) -> int:
         """How many steps the run made after the restart of its workers that followed a line."""

@@ -28,12 +28,18 @@ _CODE = re.compile(r"""["'`{};#\\]|\((?!\d|train\))|\b(?:return|def|for|if|self)
 # before a colon at the line's beginning. With more words it may tell of the next evaluation, or of both.
 _NAME = r"(?:eval(?:uat(?:e|ion|ing))?|val(?:id(?:at(?:e|ion|ing))?)?)"
 _EVALUATION = re.compile(
-    rf"\[\s?{_NAME}\s?\]|(?:^|\|)\s{{0,3}}{_NAME}\s{{0,3}}\||(?:^|\]\s{{0,3}}){_NAME}:\s{{0,3}}$",
+    rf"\[\s?{_NAME}\s?\]|(?:^|\|)\s{{0,3}}{_NAME}\s{{0,3}}\||(?:^|\]\s{{0,3}}){_NAME}:\s{{0,3}}$"
+    rf"|(?:^|[\]:-]\s{{1,3}})(?:test|{_NAME}):\s{{1,3}}\[\s{{0,9}}0{{1,9}}/0{{1,9}}\]",  # timm, DETR
     re.IGNORECASE,
 )
 _TRAINING = re.compile(r"\btrain(?:ing)?\b", re.IGNORECASE)
-# Of a mean it is enough that the words before it name an evaluation: "Test set: Average loss: 0.03".
-_EVALUATED = re.compile(rf"\b(?:test(?:ing)?|dev|{_NAME})\b", re.IGNORECASE)
+# Of a mean it is enough that a word before it, no part of a path, names one: "Test set: Average loss".
+_EVALUATED = re.compile(rf"(?<![\w/.-])(?:test(?:ing)?|dev|{_NAME})(?![\w/.-])", re.IGNORECASE)
+# What tells of a whole run, of the best evaluation or of what is done for it, is no line of its metrics.
+_SUMS_UP = re.compile(
+    r"\b(?:finish(?:ed)?|completed?|done|final|best|lowest|previous|sav(?:ing|ed)|early|improved)\b",
+    re.IGNORECASE,
+)
 
 _ZEROED = bytes.maketrans(b"123456789", b"0" * 9)
 
@@ -56,6 +62,11 @@ def evaluates(before: str) -> bool:
 def evaluates_mean(before: str) -> bool:
     """The same before a mean over many batches, which has no steps beside it."""
     return _EVALUATED.search(before) is not None and _TRAINING.search(before) is None
+
+
+def sums_up(before: str) -> bool:
+    """Whether the words before a loss without a step tell of more than one step, or of an old one."""
+    return bool(before) and _SUMS_UP.search(before) is not None
 
 
 @lru_cache(maxsize=1024)

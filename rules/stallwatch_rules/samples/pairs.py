@@ -16,7 +16,7 @@ _WORDS = ("loss", "norm", "lr", "learning", "skipped")  # each name holds one of
 # looked at where one is found.
 _KEYED = re.compile(
     r"(loss(?:_step| train)?|norm|lr|learning[ _]rate|skipped|loss[ _]scale)\b"
-    r"['\"]?\s{0,4}(?:(?:[:=：]|is\b)\s{0,4})?\[?(?:np\.float\d\d\(|tensor\(\[{0,2})?("
+    r"(?:(?<=loss)['\"](?=:))?\s{0,4}(?:[:=：]\s{0,4})?\[?(?:np\.float\d\d\(|tensor\(\[{0,2})?("
     + NUMBER
     + r")(?![\w])"
 )

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from stallwatch_rules.records import EVALUATION
 from stallwatch_rules.samples.found import Found
-from stallwatch_rules.samples.leads import evaluates, evaluates_mean, leads, zeroed
+from stallwatch_rules.samples.leads import evaluates, evaluates_mean, leads, sums_up, zeroed
 from stallwatch_rules.samples.pairs import keyed, memory
 from stallwatch_rules.samples.rates import rates
 from stallwatch_rules.text.numbers import NUMBER, lowered, number
@@ -34,29 +34,29 @@ _ITEM_OF_EPOCHS = re.compile(
 )  # MiniMind: epochs from 1 to the last one
 # Counters within an epoch: of batches with their total, and PyTorch's MNIST example's of items.
 _BATCH = re.compile(
-    r"\bbatch(?:es)?\s{0,4}[:=#]?\s{0,4}\[?\s{0,4}("
+    r"\bbatch(?:es)?\s{0,4}[:=#]?\s{0,4}\[?\s{0,4}(?P<done>"
     + _INTEGER
     + r")\s{0,4}/\s{0,4}("
     + _INTEGER
     + r")(?![\w%]|[.:]\d)"
 )
 _SHARE_OF_EPOCH = re.compile(
-    r"(?:epoch:?|train:)\s{1,4}\d{1,9}(?:/\d{1,9})?,? {0,2}"
-    r"\[\s{0,9}(\d{1,15})\s{0,4}/\s{0,9}(\d{1,15})(?: \(\s{0,3}\d{1,3}(?:\.\d+)?%\))?\]"
+    r"(?:epoch:?|train:)\s{1,4}(?P<epoch>\d{1,9})(?:/\d{1,9})?,? {0,2}"
+    r"\[\s{0,9}(?P<done>\d{1,15})\s{0,4}/\s{0,9}(\d{1,15})(?: \(\s{0,3}\d{1,3}(?:\.\d+)?%\))?\]"
 )  # PyTorch's MNIST example, timm (Train: 0 [ 50/1251 (  4%)]), CoreNet
 _SHORT = re.compile(r"s:(\d{1,15}) (?:trl:(" + NUMBER + r")|tel:(" + NUMBER + r"))")  # llm.c's log file
 _LOSS = re.compile(r"loss\s?[:=：]")
 _LOSS_FIRST = re.compile(
-    r"(?:(?:batch|average|avg|mean|total|running|current|eval(?:uation)?|val(?:id(?:ation)?)?|test|dev)[ _])?"
+    r"(?:(?:batch|current|(?P<mean>average|avg|mean)|eval(?:uation)?|val(?:id(?:ation)?)?|test|dev)[ _])?"
     r"(?:train(?:ing)?[ _])?(?:\w{1,12}_)?loss\s?[:=：]"
 )
+_LOSS_IS = re.compile(r", loss is (" + NUMBER + r")$")  # MindSpore, behind its step
 _OLMO = re.compile(r"\s{4}train/(?:CrossEntropyLoss|CE loss)=(" + NUMBER + r")$")  # a line of its record
 # "loss 2.0 lr 1e-5 " before "step 3", with nothing but blanks and commas between the numbers.
 _LOSS_THEN_STEP = re.compile(
     r"(?:train(?:ing)?[ _])?\b(?:[a-z]{1,12}_)?loss\s?[:=]?\s?" + NUMBER
     + r"(?:[,;| ]{1,3}[a-z_]{2,20}\s?[:=]?\s?" + NUMBER + r"){0,6}[,;| ]{1,4}(?:at )?$"
 )  # fmt: skip
-_MEANS = ("average", "avg", "mean", "total")
 _LOSS_BEFORE = 200  # characters before the step in which such numbers may stand
 _LOSS_NAME = 30  # characters that this may begin before its last word
 _DONE_IN = re.compile(
@@ -86,7 +86,7 @@ def from_text(text: str) -> Found | None:
         return _from_megatron_eval(lower)
     found = _find_step(lower)
     before = text[: _metrics_start(lower, found.start())] if found is not None else ""
-    if found is not None and found[2]:
+    if found is not None and found[2] and "loss" in lower:
         before = before.lstrip()  # "3/100" behind an indentation is no source code
     if found is None or not leads(before):
         item = _from_epoch_item(text) if "poch" in text else None
@@ -95,6 +95,9 @@ def from_text(text: str) -> Found | None:
     total = int(found[2].replace(",", "")) if found[2] else None
     rest = text[found.end() :]
     values = keyed(rest)
+    said = _LOSS_IS.match(lower, found.end()) if ", loss is " in lower else None
+    if said is not None:
+        values["loss"] = number(said[1])
     if "loss" not in values and "loss" in lower[: found.start()]:  # the step comes last
         values = {**keyed(text[: found.start()]), **values}
     if "steps" in found[0] and total is None and values.keys() == {"learning_rate"}:
@@ -189,10 +192,11 @@ def _from_epochs_item(text: str) -> Found | None:
     values = keyed(rest)
     rates(lowered(rest), values)
     epoch, last, done, length = (int(number) for number in found.groups())
-    if not values or not 0 < epoch <= last or done > length:
+    if not values:
         return None
     values["epoch"] = float(epoch)
-    return Found((epoch - 1) * length + done, last * length, values, "epochs items")
+    step = max(epoch - 1, 0) * length + done
+    return _whose(Found(step, last * length, values, "epoch items of all"), text[: found.start()])
 
 
 def _from_epoch_part(text: str, lower: str) -> Found | None:
@@ -209,8 +213,10 @@ def _from_epoch_part(text: str, lower: str) -> Found | None:
     epoch = _EPOCH_BEFORE.search(text, 0, found.end())
     if epoch:
         values.setdefault("epoch", float(epoch[1]))
-    series = _series(zeroed(text[: found.start(1)]))
-    return _whose(Found(int(found[1].replace(",", "")), None, values, series), text[: found.start()])
+    elif found.re is _SHARE_OF_EPOCH:
+        values["epoch"] = float(found["epoch"])
+    series = _series(zeroed(text[: found.start("done")]))
+    return _whose(Found(int(found["done"].replace(",", "")), None, values, series), text[: found.start()])
 
 
 def _from_loss_first(text: str, lower: str) -> Found | None:
@@ -219,16 +225,20 @@ def _from_loss_first(text: str, lower: str) -> Found | None:
         return Found(None, None, {"loss": number(olmo[1])}, "loss")
     loss = _LOSS.search(lower)
     found = _LOSS_FIRST.search(lower, max(0, loss.start() - _LOSS_NAME)) if loss else None
-    if found is None or not leads(text[: found.start()]):
+    before = text[: found.start()] if found is not None else ""
+    if found is None or not leads(before) or sums_up(before):
         return None
     values = keyed(text[found.start() :])
     rates(lower[found.start() :], values)
     if "loss" not in values:
         told = {"eval_loss": values["eval_loss"]} if "eval_loss" in values else None
         return Found(None, None, told, EVALUATION) if told else None
-    if found[0].startswith(_MEANS) and evaluates_mean(text[: found.start()]):
+    if not found["mean"]:
+        return _whose(Found(None, None, values, "loss"), before)
+    if evaluates_mean(before):
         return Found(None, None, {"eval_loss": values["loss"]}, EVALUATION)
-    return _whose(Found(None, None, values, "loss"), text[: found.start()])
+    named = lower[: found.end()]  # a mean of a training's part: others are a benchmark's, of anything
+    return Found(None, None, values, "loss mean") if "epoch" in named or "train" in named else None
 
 
 def _from_megatron_eval(lower: str) -> Found | None:

@@ -156,7 +156,15 @@ METRICS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("timer", (r"/global_step=\d",)),
     ("text", (r"(?i)(?:steps?|iter(?:ation)?s?|num_updates)\s{0,4}[:=：#]?\s{0,9}\[?\s{0,9}\d",)),
-    ("loss", (r"(?i)loss\s?[:=：]\s?[-\d.]", r"Epoch(?:\(train\))?:? {1,2}\[\d", r"s:\d{1,15} t(?:rl|el):")),
+    (
+        "loss",
+        (
+            r"(?i)loss\s?[:=：]\s{0,9}[-\d.]",
+            r"Epoch(?:\(train\))?:? {1,2}\[\d",
+            r"s:\d{1,15} t(?:rl|el):",
+            r'"key": "(?:(?:train_|eval_)?loss|eval_error|tracked_stats)", "value":',  # MLPerf
+        ),
+    ),
     ("", (r"loss scale", r"[Oo]verflow|OVERFLOW", r"MemAllocated=|\bMA \d")),
     (
         "phase",
