@@ -16,7 +16,7 @@ from stallwatch_rules.pages.fixes import fixes_for
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.pages.placeholders import why_of
 from stallwatch_rules.records import Diagnosis
-from stallwatch_rules.report.phrases import by_hand, primary_note, record_ends, titled, where
+from stallwatch_rules.report.phrases import by_hand, just_ends, primary_note, record_ends, titled, where
 from stallwatch_rules.report.phrases import headline as report_headline
 from stallwatch_rules.report.reader import told_in
 from stallwatch_rules.stacks.concluding import TAKE_STACKS, advice_in
@@ -101,6 +101,8 @@ def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], *, language: s
         return Verdict(level, report_headline(found, language), tuple(facts))
     if primary is None and record_ends(found):
         return Verdict("warning", report_headline(found, language), tuple(facts))
+    if primary is None and just_ends(found):
+        return Verdict(level, report_headline(found, language), tuple(facts))
     if primary is None:
         return Verdict(level, say(f"verdict_{found.verdict}"), tuple(facts))
     facts.append(where(primary, language))

@@ -315,6 +315,14 @@ def test_ranks_that_ended_long_before_the_others_are_not_nothing(language: str, 
     assert (alike.level, alike.headline) == ("good", speaker(language)("verdict_healthy"))
 
 
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_log_that_just_ends_is_not_only_healthy(language: str) -> None:
+    note = say("just-ends", language, step=7, total=9)
+    diagnosis = Diagnosis("healthy", progress=Progress(last_step=7, total_steps=9), notes=[note])
+    found = of_diagnosis(diagnosis, {}, language=language, say=speaker(language))
+    assert "7 of 9" in found.headline or "7 / 9" in found.headline
+
+
 def test_a_run_that_was_stopped_by_hand_is_not_called_failed(make_incident: Callable[..., Incident]) -> None:
     stopped = row(
         "interrupted",

@@ -8,6 +8,8 @@ from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.report.brief import to_brief
+from stallwatch_rules.report.phrases import headline
 
 STEPS = [f"step {n}/500 loss={2 / n + 0.1:.3f}" for n in range(1, 60)]
 
@@ -57,3 +59,17 @@ def test_a_log_without_a_total_that_just_ends_is_told(catalogue: Catalogue) -> N
     assert not any("mid-run" in note for note in diagnose(catalogue, steps, failed=False).notes)
     finished = diagnose(catalogue, [*steps, "Training completed. Do not forget to share your model"])
     assert not any("mid-run" in note for note in finished.notes)
+
+
+def test_the_headline_of_a_log_that_just_ends_says_so_and_where(catalogue: Catalogue) -> None:
+    ends = diagnose(catalogue, STEPS)
+    assert ends.verdict == "healthy"
+    assert "but its log ends in mid-run, at step 59 of 500." in to_brief(ends).splitlines()[0]
+    assert "第 59 / 500 步" in headline(ends, "zh")
+    somewhere = diagnose(catalogue, [line.replace("/500", "") for line in STEPS])
+    assert "its log ends at step 59 without a word" in headline(somewhere, "en")
+    for over in (
+        diagnose(catalogue, STEPS, failed=False),
+        diagnose(catalogue, [*STEPS, "step 500/500 loss=0.1"]),
+    ):
+        assert headline(over, "en") == "Nothing in this log says that the run is in trouble."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stallwatch_rules.records import Diagnosis, Finding, NewLines, Primary, UnknownException
+from stallwatch_rules.records import Diagnosis, Finding, NewLines, Primary, Progress, UnknownException
 from stallwatch_rules.report.words import word
 from stallwatch_rules.stacks.words import behind, lead
 from stallwatch_rules.text.digest import fold_ranks, parse_iso, short_duration
@@ -58,19 +58,31 @@ def headline(diagnosis: Diagnosis, language: str) -> str:
         return word(key, language).format(ranks=ranks_of(diagnosis.progress.behind, language))
     if diagnosis.verdict == "healthy" and _asked_to_end(diagnosis):
         return word("asked-to-end.text", language)
+    if just_ends(diagnosis):
+        return _mid_run(diagnosis, language)
     return word(f"{diagnosis.verdict}.text", language)
 
 
 def job_title(diagnosis: Diagnosis, language: str) -> str:
-    """The same for a job's line in a table, where no note tells that its log just ends."""
+    """The same for a job's line in a table, where its last step has a column."""
     told = headline(diagnosis, language)
-    just_ends = _noted(diagnosis, "just-ends", "just-ends-somewhere")
-    return word("mid-run.text", language) if just_ends and told == word("healthy.text", language) else told
+    ends = just_ends(diagnosis) and told == _mid_run(diagnosis, language)
+    return word("mid-run.text", language) if ends else told
+
+
+def just_ends(diagnosis: Diagnosis) -> bool:
+    """Whether nothing is wrong in its log but that it ends, and does not say that the run did."""
+    return diagnosis.verdict == "healthy" and _noted(diagnosis, "just-ends", "just-ends-somewhere")
 
 
 def titled(primary: Primary, language: str) -> str:
     """The primary's title, behind where the odd ranks are, if they are what to look at first."""
     return behind(lead(primary.apart, language), primary.title, language)
+
+
+def _mid_run(diagnosis: Diagnosis, language: str) -> str:
+    key = "mid-run-of.text" if diagnosis.progress.total_steps else "mid-run-at.text"
+    return word(key, language).format(steps=_steps(diagnosis.progress, language))
 
 
 def _asked_to_end(diagnosis: Diagnosis) -> bool:
@@ -181,8 +193,7 @@ def progress_line(diagnosis: Diagnosis, language: str) -> str:
     parts = []
     if progress.last_step is not None:
         first = "" if progress.first_step in (None, progress.last_step) else f"{progress.first_step} – "
-        total = f" {word('of', language)} {progress.total_steps}" if progress.total_steps else ""
-        parts.append(f"{word('step', language)} {first}{progress.last_step}{total}")
+        parts.append(f"{word('step', language)} {first}{_steps(progress, language)}")
     if progress.last_loss is not None:
         parts.append(f"{word('last-loss', language)} {progress.last_loss:g}")
     if progress.stalled_after_step is not None:
@@ -190,6 +201,12 @@ def progress_line(diagnosis: Diagnosis, language: str) -> str:
     if progress.finished:
         parts.append(word("finished", language))
     return ", ".join(parts)
+
+
+def _steps(progress: Progress, language: str) -> str:
+    """``100 of 900``, or ``100`` where the whole is not known."""
+    total = f" {word('of', language)} {progress.total_steps}" if progress.total_steps else ""
+    return f"{progress.last_step}{total}"
 
 
 def environment_line(diagnosis: Diagnosis) -> str:

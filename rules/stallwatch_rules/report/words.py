@@ -13,6 +13,14 @@ _WORDS: dict[str, tuple[str, str]] = {
     # what a verdict without a primary cause means
     "healthy.text": ("Nothing in this log says that the run is in trouble.", "日志中没有发现训练异常。"),
     "mid-run.text": ("The log ends in mid-run.", "日志停在训练途中。"),
+    "mid-run-of.text": (
+        "Nothing says that the run is in trouble, but its log ends in mid-run, at step {steps}.",
+        "没有发现训练异常，但日志停在训练途中：第 {steps} 步。",
+    ),
+    "mid-run-at.text": (
+        "Nothing says that the run is in trouble, but its log ends at step {steps} without a word of an end.",
+        "没有发现训练异常，但日志停在第 {steps} 步，没有任何结束信息。",
+    ),
     "behind-finished.text": (
         "The run finished, but {ranks} ended long before the others.",
         "训练已结束，但 {ranks} 远早于其他 rank 停止。",
