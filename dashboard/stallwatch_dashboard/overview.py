@@ -78,6 +78,7 @@ class RunRow:
     stepping_seconds: float | None = None  #: time spent in steps so far
     open_incidents: tuple[Incident, ...] = ()
     cause: str = ""  #: of a run that failed: the rule of its primary cause, where its diagnosis is here
+    exception: str = ""  #: in short, where no rule knows that cause
     started_at: float | None = None
     ended_at: float | None = None
     seen: float | None = None  #: when the agent was last heard of

@@ -137,9 +137,9 @@ def in_state(incident: Incident, say: Say) -> str:
     return say("open" if incident.status == "open" else "resolved")
 
 
-def rule_name(rule: str, say: Say) -> str:
-    """A rule's id, which leads to its page; in words where there is none, as no rule knows what happened."""
-    return say("unknown_cause") if rule == UNKNOWN_FAILURE else rule
+def rule_name(rule: str, say: Say, exception: str = "") -> str:
+    """A rule's id, which leads to its page; where no rule knows what happened, the exception, else words."""
+    return exception or say("unknown_cause") if rule == UNKNOWN_FAILURE else rule
 
 
 def _headline(
@@ -161,7 +161,8 @@ def _headline(
     if row.state == "degraded":
         return say("is_degraded"), "warning"
     if incident is not None:
-        return incident.primary.title if incident.primary else rule_name(incident.rule, say), _level(incident)
+        named = rule_name(incident.rule, say, incident.exception)
+        return incident.primary.title if incident.primary else named, _level(incident)
     if row.state == "starting":
         return say("is_starting"), "quiet"
     ago = max(0.0, now - last_step_at) if last_step_at else None
@@ -190,7 +191,7 @@ def _with_incident(
     if primary is not None:
         primary = told_in(primary, page, language, stacks or asked)
     titled = (page.title_zh if language.startswith("zh") else "") or page.title if page is not None else ""
-    title = (primary.title if primary else "") or titled or rule_name(incident.rule, say)
+    title = (primary.title if primary else "") or titled or rule_name(incident.rule, say, incident.exception)
     if primary is not None and primary.apart:  # the title that it leads, too, in the reader's language
         title = behind(lead(primary.apart, language), titled or primary.title, language)
     why = (primary.why if primary else "") or (why_of(page, language) if page else "")

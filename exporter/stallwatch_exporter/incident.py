@@ -66,6 +66,7 @@ class Incident(msgspec.Struct, kw_only=True):
     harm: str = "fatal"
     count: int = 1
     evidence: list[str] = []  #: redacted lines
+    exception: str = ""  #: in short, where no rule knows the cause: ``ValueError: message (train.py:8)``
     note: str = ""  #: the evidence behind the harm
     primary: Primary | None = None  #: the diagnosis at that moment
     ending: Ending | None = None

@@ -152,6 +152,16 @@ def test_a_failure_names_cause_rank_fixes_and_ending(
     assert "Fourth." not in message.text
 
 
+@pytest.mark.parametrize(("language", "ended"), [("en", "failed: "), ("zh", "失败：")])
+def test_the_title_of_an_unknown_failure_is_its_exception(stall: Stall, language: str, ended: str) -> None:
+    told = "ValueError: bad batch at index 77 (train.py:8)"
+    died = failed(stall, None, rule="unknown-failure", exception=told)
+    assert render(died, language, None).title == f"[myrun] {ended}{told}"
+    died = failed(stall, None, rule="unknown-failure", exception="ValueError: @all " + "x" * 500)
+    title = render(died, language, None).title
+    assert title.startswith(f"[myrun] {ended}ValueError: ＠all xxx") and len(title) < 150
+
+
 def test_the_same_in_chinese_comes_from_the_page(
     stall: Stall, oom_primary: Primary, oom_page: RulePage
 ) -> None:

@@ -19,7 +19,7 @@ from stallwatch_exporter.incident import UNKNOWN_FAILURE, Ending, Incident
 from stallwatch_exporter.runs.cri import CriRecord, format_record
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.serving.metrics import RunMetrics
-from stallwatch_rules.records import Diagnosis, Primary, Progress
+from stallwatch_rules.records import Diagnosis, Place, Primary, Progress, UnknownException
 
 NOW = 1_795_000_000.0
 MakeRun = Callable[..., RunFolder]
@@ -98,9 +98,15 @@ def test_a_failed_run_names_its_cause_and_one_step_on_list_and_page(
     """Of the steps that the probe counted, the log copies show every second one."""
     ending = Ending(kind="failed", exit_code=1, detail="exit code 1")
     folder = make_run("done", state="failed", ended_at=NOW - 60, ending=ending, lines={0: ["step 148/400"]})
-    folder.write_json("diagnosis.json", Diagnosis("unknown-failure", progress=Progress(1, 149, 400)))
+    raised = UnknownException(
+        "ValueError", "bad batch", [], 1, Place(None, "x", 1, None, None, ""), ["/a/t.py:8 in f"]
+    )
+    unknown = Diagnosis("unknown-failure", unknown=[raised], progress=Progress(1, 149, 400))
+    folder.write_json("diagnosis.json", unknown)
     row = source.row("done")
     assert row is not None and (row.step, row.cause) == (149, UNKNOWN_FAILURE)
+    (shown,) = table([row], NOW, None, speaker("en"))["rows"]
+    assert "ValueError: bad batch (t.py:8)" in shown["cells"]
     rule = "gloo-collective-timeout"
     primary = Primary(rule, "T", "symptom", "fatal", 0.6, 1, "x", 1, None, 149, [], {}, "", [])
     folder.write_json("diagnosis.json", Diagnosis("failed", primary, progress=Progress(1, 149, 400)))

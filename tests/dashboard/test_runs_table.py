@@ -9,6 +9,7 @@ from typing import Any
 
 from stallwatch_dashboard import formats
 from stallwatch_dashboard.overview import RunRow
+from stallwatch_dashboard.pages.incidents_table import incident_table
 from stallwatch_dashboard.pages.runs_table import COLUMNS, ORDERS, table
 from stallwatch_dashboard.words import speaker
 from stallwatch_exporter.incident import Incident
@@ -63,3 +64,10 @@ def test_names_hosts_commands_and_open_incidents_can_be_searched(
     row = RunRow("r7", "stalled", "node2", ("torchrun", "sft.py"), open_incidents=(make_incident(),))
     assert found(row).split() == ["r7", "node2", "silent-hang-no-error", "torchrun", "sft.py"]
     assert len(found(RunRow("r", "training", command=("long ",) * 5000))) == 2000
+
+
+def test_the_tables_name_an_exception_that_no_rule_knows(make_incident: Callable[..., Incident]) -> None:
+    for exception, shown in (("ValueError: bad (t.py:8)",) * 2, ("", "something that no rule knows")):
+        died = make_incident(kind="ended", rule="unknown-failure", exception=exception)
+        assert shown in incident_table([died], NOW, None, speaker("en")).iloc[0].tolist()
+        assert told(RunRow("r", "degraded", open_incidents=(died,)))["open_incidents"][0] == shown

@@ -44,6 +44,7 @@ def test_an_unknown_failure_is_told_by_its_exception(run: Any) -> None:
     (ended,) = run.told
     assert ended.rule == "unknown-failure"
     assert ended.evidence[-1] == "ValueError: the tokenizer has no chat template"
+    assert ended.exception == "ValueError: the tokenizer has no chat template (train.py:7)"
 
 
 def test_a_failure_without_a_word_shows_the_last_lines(run: Any) -> None:

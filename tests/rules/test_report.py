@@ -22,6 +22,7 @@ from stallwatch_rules.records import (
 )
 from stallwatch_rules.report import print_report, to_json, to_markdown
 from stallwatch_rules.report.brief import to_brief
+from stallwatch_rules.report.phrases import exception_in_short
 
 HOSTILE = "[bold red]x[/bold red] <script>alert(1)</script> ```` @everyone ![](http://x/y.png) :smile:"
 
@@ -281,6 +282,26 @@ def test_an_unknown_failure_is_named_in_the_banner() -> None:
     heading = to_markdown(found).splitlines()[0]
     assert heading.startswith("## FAILED, CAUSE UNKNOWN: ValueError: \\[bold red\\]x")
     assert "<script>" not in heading
+
+
+def test_an_unknown_failure_ends_with_the_way_to_a_page_of_it() -> None:
+    found = diagnosis(verdict="unknown-failure", primary=None, findings=[])
+    assert "stallwatch rules new --from LOG" in printed(found, width=300).splitlines()[-1]
+    assert "stallwatch rules new --from LOG" in printed(found, "zh", width=300).splitlines()[-1]
+    assert "rules new" not in printed(diagnosis())
+
+
+def test_an_exception_in_short_keeps_its_place_where_it_is_cut() -> None:
+    place = Place(None, "a.log", 3, None, None, "")
+    frames = ["/home/me/train.py:8 in <module>", "/usr/lib/python3/site-packages/torch/x.py:1 in f"]
+    one = UnknownException("ValueError", "bad batch\nat index 77", [], 1, place, frames)
+    assert exception_in_short(one) == "ValueError: bad batch at index 77 (train.py:8)"
+    one.message = "x" * 500
+    short = exception_in_short(one)
+    assert len(short) == 120 and short.endswith("x… (train.py:8)")
+    one.frames = []
+    assert exception_in_short(one) == "ValueError: " + "x" * 107 + "…"
+    assert exception_in_short(None) == exception_in_short(UnknownException("", "", [], 1, place, [])) == ""
 
 
 def test_a_run_that_was_stopped_by_hand_says_so() -> None:

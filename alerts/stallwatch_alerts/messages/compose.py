@@ -57,7 +57,7 @@ def render(incident: Incident, language: str, page: RulePage | None) -> Message:
         leading = neutralise(lead(primary.apart, language), _LEAD_LIMIT)
         cause = replace(cause, led=behind(leading, cause.title, language))
     run = neutralise(incident.run, 80)
-    said = _title(incident, words, cause.title)
+    said = _title(incident, words, cause.title or neutralise(incident.exception, _CAUSE_LIMIT))
     title = f"[{run}] {words.unwatched.format(title=said) if incident.unwatched else said}"
     text = _text(incident, words, cause)
     while len(text) > TEXT_LIMIT and cause.fixes:  # one whole fix is worth more than two halves

@@ -190,7 +190,7 @@ def _names(look: Look, incidents: Sequence[Incident], span: Span, say: Say) -> l
     letters = _LETTERS / max(span.end - span.start, 1.0)  # a second
     for incident, later in zip(shown, [*shown[1:], None], strict=False):
         room = _LONGEST if later is None else (began(later) - began(incident)) * letters - 1
-        text = say("stall") if incident.kind == "stall" else rule_name(incident.rule, say)
+        text = say("stall") if incident.kind == "stall" else rule_name(incident.rule, say, incident.exception)
         if room < min(_SHORTEST, len(text)):
             continue
         names.append(

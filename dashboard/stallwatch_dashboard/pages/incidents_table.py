@@ -25,7 +25,7 @@ def incident_table(
         say("state"): [_state(i, say) for i in incidents],
         say("severity"): [say(f"severity_{i.severity}") for i in incidents],
         say("run_column"): [cell(i.run) for i in incidents],
-        say("rule"): [cell(rule_name(i.rule, say)) for i in incidents],
+        say("rule"): [cell(rule_name(i.rule, say, i.exception)) for i in incidents],
         say("started"): [formats.clock(began(i), zone, now) for i in incidents],
         say("duration"): [formats.seconds(lasted(i, now)) for i in incidents],
         say("step"): [formats.integer(i.step) for i in incidents],

@@ -49,7 +49,8 @@ def draw_moment(run: str) -> None:
 def _named(incident: Incident | None) -> str:
     if incident is None:
         return say("a_time")
-    return f"{formats.clock(incident.opened_at, zone())} {plain(rule_name(incident.rule, say))}"
+    name = plain(rule_name(incident.rule, say, incident.exception))
+    return f"{formats.clock(incident.opened_at, zone())} {name}"
 
 
 def _rank_name(rank: int | None) -> str:

@@ -192,8 +192,10 @@ def _shown(column: Column, value: float | None) -> str:
 
 def _incidents(row: RunRow, say: Say) -> str:
     """What is open; of a run that failed, what it died of."""
-    rules = {row.cause} if row.cause else {incident.rule for incident in row.open_incidents}
-    return cell(", ".join(sorted(rule_name(rule, say) for rule in rules)))
+    found = {(one.rule, one.exception) for one in row.open_incidents}
+    if row.cause:
+        found = {(row.cause, row.exception)}
+    return cell(", ".join(sorted(rule_name(rule, say, exception) for rule, exception in found)))
 
 
 def _phase(phase: str, say: Say) -> str:
@@ -212,7 +214,7 @@ def _course(values: Sequence[float]) -> str:
 def _searched(row: RunRow) -> tuple[str, ...]:
     """Names, where it runs, what was typed, what is wrong."""
     rules = (incident.rule for incident in row.open_incidents)
-    return (row.run, row.host, row.phase, row.cause, *rules, *row.command)
+    return (row.run, row.host, row.phase, row.cause, row.exception, *rules, *row.command)
 
 
 @functools.cache

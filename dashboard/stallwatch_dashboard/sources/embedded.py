@@ -34,7 +34,8 @@ from stallwatch_dashboard.sources.scraper import Scraper, TargetStatus
 from stallwatch_dashboard.sources.store import MetricStore
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
 from stallwatch_exporter.runs.runfolder import AgentInfo, agent_alive, list_runs, read_info, runs_home
-from stallwatch_rules.records import Progress
+from stallwatch_rules.records import Progress, UnknownException
+from stallwatch_rules.report.phrases import exception_in_short
 
 _LATE_SECONDS = 5.0  #: scraping that began later than this after the run misses its beginning
 _MOST_JOURNAL = 4 * 1024 * 1024  #: bytes read from the end of a run's incidents.jsonl
@@ -184,7 +185,7 @@ class Embedded:
         row = make_row(run, info, numbers, incidents, alive=alive, seen=heard, now=self.clock())
         if row.state == "unwatched":
             row = replace(row, state=told_by_log(said.verdict, said.progress))
-        return replace(row, cause=said.cause) if row.state == "failed" else row
+        return replace(row, cause=said.cause, exception=said.exception) if row.state == "failed" else row
 
     def _open_by_run(self) -> dict[str, list[Incident]]:
         found: dict[str, list[Incident]] = {}
@@ -220,6 +221,7 @@ class _Ended(msgspec.Struct):
     verdict: str = ""
     progress: Progress = msgspec.field(default_factory=Progress)
     primary: _Primary | None = None
+    unknown: list[UnknownException] = []
 
     @property
     def cause(self) -> str:
@@ -227,6 +229,11 @@ class _Ended(msgspec.Struct):
         if self.primary is not None:
             return self.primary.rule
         return UNKNOWN_FAILURE if self.verdict else ""
+
+    @property
+    def exception(self) -> str:
+        """In short, where no rule knows the cause."""
+        return exception_in_short(self.unknown[0]) if self.unknown and self.primary is None else ""
 
 
 def said_at_the_end(folder: Path) -> _Ended:

@@ -19,6 +19,7 @@ from stallwatch_rules.judgements.concerns import CHECKPOINT, SEEN, tells_of
 from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS, STEP_TIME
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis, Finding, Match, Phase, Primary, Progress, UnknownException
+from stallwatch_rules.report.phrases import exception_in_short
 from stallwatch_rules.stacks.records import StallStacks
 
 #: Time for the other lines of a failure to come; a run that ends meanwhile sends one message, not three.
@@ -131,6 +132,7 @@ class Alarms:
             "rank": guessed.rank if guessed else unknown.first.rank,
             "count": finding.count if finding else unknown.count,
             "evidence": _evidence(guessed, unknown, ()),
+            "exception": "" if guessed else exception_in_short(unknown),
             "note": finding.note if finding else "",
             "primary": guessed,
             **_progress(diagnosis.progress),
@@ -239,6 +241,7 @@ class Alarms:
         death: dict[str, Any] = {
             "rank": primary.rank if primary else unknown.first.rank if unknown else None,
             "evidence": _evidence(primary, unknown, last_lines),
+            "exception": "" if primary else exception_in_short(unknown),
             "note": finding.note if finding else "",
             "count": finding.count if finding else 1,
             "primary": primary,

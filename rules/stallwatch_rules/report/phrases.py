@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stallwatch_rules.failures.raised import own_frame
 from stallwatch_rules.records import Diagnosis, Finding, NewLines, Primary, Progress, UnknownException
 from stallwatch_rules.report.words import word
 from stallwatch_rules.stacks.words import behind, lead
@@ -182,6 +183,17 @@ def new_line_where(new: NewLines, language: str) -> str:
     """Level, count, ranks and place of a new line."""
     parts = [word(new.level, language)]
     if new.count > 1:
+def exception_in_short(unknown: UnknownException | None, limit: int = 120) -> str:
+    """``ValueError: message (train.py:8)``, for a title: the place, the user's own, stays where it is cut."""
+    if unknown is None or not unknown.exception:
+        return ""
+    place = own_frame(unknown.frames).partition(" in ")[0].replace("\\", "/").rpartition("/")[2]
+    place = f" ({place})" if place else ""
+    told = " ".join(exception_line(unknown, "en").split())
+    room = max(limit - len(place), limit // 2)
+    return (told if len(told) <= room else f"{told[: room - 1].rstrip()}…") + place
+
+
         parts.append(f"{new.count} {word('times', language)}")
     parts += [ranks_of(new.ranks, language), f"{new.first.file}:{new.first.line}"]
     return " · ".join(part for part in parts if part)

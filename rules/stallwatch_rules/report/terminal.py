@@ -83,6 +83,8 @@ def render(diagnosis: Diagnosis, language: str = "en") -> RenderableType:
             parts.append(Text.assemble((word(key, language), "bold"), "  ", line))
     parts += _section("notes", [Text(f"- {note}") for note in diagnosis.notes], language)
     parts.append(Text(phrases.stats_line(diagnosis, language), style="dim"))
+    if diagnosis.verdict == "unknown-failure" and diagnosis.unknown:
+        parts.append(Text(word("next-draft", language), style="dim"))
     return Group(*parts)
 
 

@@ -109,6 +109,10 @@ _WORDS: dict[str, tuple[str, str]] = {
         "No rule knows it; what looks most like it: `stallwatch rules show {rule}`.",
         "规则库未收录；最接近的一页：`stallwatch rules show {rule}`。",
     ),
+    "next-draft": (
+        "Once you know the cause: `stallwatch rules new --from LOG` drafts a rule page for it.",
+        "查明原因后，可用 `stallwatch rules new --from LOG` 为它起草一页规则。",
+    ),
     "nearest": ("looks most like", "最接近的规则"),
     "progress": ("Progress", "进度"),
     "file-head": ("File", "文件"),
