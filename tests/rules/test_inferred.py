@@ -131,6 +131,20 @@ def test_words_of_one_page_alone_name_it_with_less_confidence(read: Read, catalo
 
 
 @pytest.mark.parametrize(
+    ("raised_by", "named"),
+    [
+        (f"{SITE}/vllm/worker/gpu_worker.py", True),
+        (f"{SITE}/accelerate/utils/modeling.py", False),  # a library of other pages
+        (f"{SITE}/some_wrapper/start.py", True),  # one that no page speaks of may wrap any
+        ("/srv/me/train.py", True),
+    ],
+)
+def test_the_library_that_raised_it_must_be_the_pages(raised_by: str, named: bool, read: Read) -> None:
+    text = "ValueError: Free memory on device cuda (8.0/64.0 GiB) at startup is below the desired utilization"
+    assert (read(traceback(text, (raised_by, "check"))).primary is not None) == named
+
+
+@pytest.mark.parametrize(
     "exception",
     [
         "KeyError: 'colour'",
@@ -139,6 +153,9 @@ def test_words_of_one_page_alone_name_it_with_less_confidence(read: Read, catalo
         "IndexError: list index out of range",
         "RuntimeError: the model weights cannot be saved at this step",
         "AssertionError",
+        # a few rare words of a short sentence
+        "ValueError: first row must be less than or equal to last row",
+        "ValueError: Vision and audio are mutually exclusive",
         # of the program's own requests, to a server that no page knows
         "requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='scores', port=443): Read timed out.",
         "httpx.ReadTimeout: timed out",

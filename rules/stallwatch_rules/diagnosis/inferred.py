@@ -29,6 +29,14 @@ _OF_NETWORK = re.compile(
     r"^(?:requests|urllib3?|httpx2?|httpcore|aiohttp|http|socket|grpc|openai|anthropic)\."
     r"|^(?:\w+\.)*(?:\w*Timeout|ConnectionError|ConnectError|URLError)$"
 )
+_INSTALLED = ("site-packages", "dist-packages")  # folders of packages
+# What raises from compiled code, so that the call that is seen is the caller's.
+_COMPILED = frozenset(
+    [
+        *("torch", "torch_npu", "safetensors", "tokenizers", "numpy", "pyarrow", "python"),
+        *("nccl", "gloo", "cann", "cuda", "nvidia_driver", "linux"),
+    ]
+)
 _WHERE_PARTS = 4  # of a path: a library's file with its package
 
 
@@ -55,7 +63,7 @@ def infer(
         return _found(placed[0], same, say(PLACE, language, where=where), PLACE, placed[1])
     worded = bool(raised.message) and _OF_NETWORK.search(raised.exception) is None
     page = _by_words(raised, catalogue) if worded else None
-    if page is None or page not in pages:
+    if page is None or page not in pages or not _fits(page, raised, catalogue):
         return None
     return _found(page, same, say(WORDS, language), WORDS, None)
 
@@ -102,6 +110,28 @@ def _by_words(raised: Raised, catalogue: Catalogue) -> RulePage | None:
     return nearest_in(catalogue).only(raised.exception, raised.message, raised.root)
 
 
+def _fits(page: RulePage, raised: Raised, catalogue: Catalogue) -> bool:
+    """Whether the library whose code raised it may be the page's: accelerate's own calls say nothing of vLLM.
+
+    Compiled code shows no calls of its own, and what no page speaks of may wrap anything.
+    """
+    parts = raised.frames[-1].path.replace("\\", "/").split("/") if raised.frames else []
+    inside = [at for at, part in enumerate(parts[:-1]) if part in _INSTALLED]
+    package = _normal(parts[inside[-1] + 1]) if inside else ""
+    said = _packages(page)
+    if not package or not said or package in said or said & _COMPILED:
+        return True
+    return not any(package in _packages(other) for other in catalogue.pages.values())
+
+
+def _packages(page: RulePage) -> set[str]:
+    return {_normal(emitted.package) for emitted in page.emitted_by}
+
+
+def _normal(package: str) -> str:
+    return package.lower().replace("-", "_")
+
+
 def _found(page: RulePage, same: list[Unknown], note: str, fact: str, call: Frame | None) -> Found:
     ordered = sorted(same, key=lambda one: (one.stream[0], one.stream[1] is None, one.stream[1] or 0))
     places = [Occurrence(one.stream, one.index, one.time, one.seen.raised.step) for one in ordered]
@@ -124,6 +154,6 @@ def _found(page: RulePage, same: list[Unknown], note: str, fact: str, call: Fram
 
 def _where(call: Frame) -> str:
     parts = call.path.replace("\\", "/").split("/")
-    packages = [at for at, part in enumerate(parts) if part in ("site-packages", "dist-packages")]
+    packages = [at for at, part in enumerate(parts) if part in _INSTALLED]
     path = "/".join(parts[packages[-1] + 1 :] if packages else parts[-_WHERE_PARTS:])
     return f"{path}, {call.name}" if call.name else path
