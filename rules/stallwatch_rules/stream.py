@@ -132,6 +132,11 @@ class StreamReading:
 
     def clock(self, line: Line) -> None:
         """Notice the line's time: one that changes without a timestamp in the text came from outside."""
+    @property
+    def in_part(self) -> bool:
+        """Whether lines of its source were left out, so that it holds a share."""
+        return self._gaps.lines > 0
+
         if line.time is not None and line.time != self.last_time:
             self.timed = self.timed or own_time(line.text, line.time) is None
             self.last_time, self._undated, self._undated_steps = line.time, 0, 0

@@ -5,15 +5,20 @@ Only clear signs count: most folders hold one run's ranks, and two nodes' logs a
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, islice
+from statistics import median
 
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.sentences import say
 
 MAX_SOURCES = 200  #: of a run's files that are compared, each with each
+ENOUGH = 8  #: losses that two files must both tell, for their difference to count
+MOST = 256  #: of a file's losses that are compared
+OTHERWISE = 0.001  #: by which part of themselves they must differ
 
 _JOB = re.compile(r"(?i)(?:slurm|job|run)[-_.]?(\d{4,})")  # slurm-123456.out, job_123456.log
 _SAME_RUN = re.compile(r"(?:^|[/\\])attempt_\d+[/\\]|\.log\.\d+$")  # torchrun's restarts, rotated logs
@@ -54,7 +59,61 @@ def runs_note(streams: Mapping[tuple[str, int | None], StreamReading], language:
                 first=one.job if sign == "job" else one.total,
                 second=other.job if sign == "job" else other.total,
             )
+    losses = [found for key, stream in streams.items() if (found := _losses(key, stream)) is not None]
+    for mine, theirs in combinations(sorted(losses, key=lambda told: told.source)[:MAX_SOURCES], 2):
+        if _train_apart(mine, theirs):
+            return say("other-run-losses", language, one=mine.source, other=theirs.source)
     return ""
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What the transformers Trainer told of its losses in one file: by epoch, with the gradients' norm."""
+
+    source: str
+    rank: int | None
+    first: float
+    at: Mapping[float, tuple[float, float]]
+
+
+def _losses(key: tuple[str, int | None], stream: StreamReading) -> Losses | None:
+    """Its dicts have norm, rate and epoch beside the loss, which is the mean over all ranks (transformers
+    5.23.0, trainer.py, ``nested_gather``): files of one training that both print it print the same."""
+    curve = stream.curves.by_series.get("dict")
+    if curve is None or stream.in_part:
+        return None
+    told = {
+        one.epoch: (one.loss, one.grad_norm)
+        for one in islice(curve.points, MOST)
+        if one.epoch is not None
+        and one.learning_rate is not None
+        and one.loss is not None
+        and one.grad_norm is not None
+    }
+    return Losses(*key, next(iter(told)), told) if len(told) >= ENOUGH else None
+
+
+def _train_apart(one: Losses, other: Losses) -> bool:
+    """Whether both began at the same epoch, and told other losses from then on.
+
+    Ranks that print dicts of their own, each with the loss of its own batch, still share the norm.
+    """
+    if one.source == other.source or _SAME_RUN.search(one.source) or _SAME_RUN.search(other.source):
+        return False
+    if one.first != other.first or (one.rank is not None and other.rank is not None):
+        return False
+    both = [(*told, *other.at[epoch]) for epoch, told in one.at.items() if epoch in other.at]
+    both = [numbers for numbers in both if all(map(math.isfinite, numbers))]
+    if len(both) < ENOUGH:
+        return False
+    norms = [(norm, others) for _, norm, _, others in both]
+    shared = len(set(norms)) > 1 and not _apart(norms)
+    return not shared and _apart([(loss, others) for loss, _, others, _ in both])
+
+
+def _apart(pairs: Sequence[tuple[float, float]]) -> bool:
+    """Whether most of these pairs are of two numbers."""
+    return median(abs(one - other) / max(abs(one), abs(other), 1e-9) for one, other in pairs) > OTHERWISE
 
 
 def _course(key: tuple[str, int | None], stream: StreamReading) -> Course | None:

@@ -285,6 +285,12 @@ SENTENCES: dict[str, tuple[str, str]] = {
         " as one: --each gives every file its own verdict.",
         "{one} 与 {other} 像是先后两次从头开始的训练，这里当作一次来诊断：用 --each 可逐个文件诊断。",
     ),
+    "other-run-losses": (
+        "{one} and {other} look like different runs (other losses at the same epochs, from the first on),"
+        " diagnosed here as one: --each gives every file its own verdict.",
+        "{one} 与 {other} 像是不同的训练（从一开始，相同 epoch 的 loss 就不同），这里当作一次来诊断："
+        "用 --each 可逐个文件诊断。",
+    ),
     "just-ends-somewhere": (
         "The log ends in mid-run at step {step}, without a word of an end. If the run should have gone on, it"
         " was killed or cut off there: look at the scheduler, the node's kernel log (dmesg) and its memory.",
