@@ -237,13 +237,14 @@ class RunReading:
         more: dict[str, int],
     ) -> None:
         sample = extract(line)
-        progressed = False
+        progressed, counter = False, None
         if sample is not None:
             progressed = self.tracker.add(sample, line)
+            counter = self.tracker.counter(sample, line) if sample.from_bar else None
             observed.samples.append(sample)
         elif hints.sign and may_hold(line.text, hints.sign):
             self.tracker.add(None, line)
-        stream.read(line, sample, progressed, hints)
+        stream.read(line, sample, progressed, hints, counter)
         if hints.serving and may_hold(line.text, hints.serving) and is_answer(line.text):
             stream.answers += 1 + (more.get("", 0) if more else 0)
         if hits and (stream.tracebacks.quotes(line.text) or is_data(line.text)):

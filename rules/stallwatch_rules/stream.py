@@ -18,6 +18,7 @@ from stallwatch_rules.failures.tracebacks import TracebackReader
 from stallwatch_rules.failures.unknown import ExceptionTable
 from stallwatch_rules.hints import Hints, may_hold
 from stallwatch_rules.lines.stamps import own_time
+from stallwatch_rules.progress.counters import Counter
 from stallwatch_rules.progress.curve import Curves
 from stallwatch_rules.progress.timeline import StreamTimelines
 from stallwatch_rules.records import Line, Match, Sample
@@ -104,6 +105,7 @@ class StreamReading:
         self.timelines = StreamTimelines()
         self.answers = 0  #: lines that say that a server answered a request
         self.curves = Curves()
+        self._logged = 0  # steps of the training that were seen when a loss was last printed
         self.flight = FlightData()
         self.tracebacks = TracebackReader(failures)
         self.crashes = CrashReader()
@@ -130,13 +132,13 @@ class StreamReading:
         self.skipped_first: tuple[float, int] | None = None  #: the first of DeepSpeed's own such counts
         self.skipped_last: tuple[float, int] | None = None  #: and the last since the steps began
 
-    def clock(self, line: Line) -> None:
-        """Notice the line's time: one that changes without a timestamp in the text came from outside."""
     @property
     def in_part(self) -> bool:
         """Whether lines of its source were left out, so that it holds a share."""
         return self._gaps.lines > 0
 
+    def clock(self, line: Line) -> None:
+        """Notice the line's time: one that changes without a timestamp in the text came from outside."""
         if line.time is not None and line.time != self.last_time:
             self.timed = self.timed or own_time(line.text, line.time) is None
             self.last_time, self._undated, self._undated_steps = line.time, 0, 0
@@ -165,8 +167,15 @@ class StreamReading:
             return line
         return msgspec.structs.replace(line, time=None)
 
-    def read(self, line: Line, sample: Sample | None, progressed: bool, hints: Hints) -> None:
-        """Take the next line, without its matches."""
+    def read(
+        self,
+        line: Line,
+        sample: Sample | None,
+        progressed: bool,
+        hints: Hints,
+        counter: Counter | None = None,
+    ) -> None:
+        """Take the next line, without its matches; ``counter`` is the one that its sample belongs to."""
         before = self.last_time
         self.clock(line)
         self._undated += 1
@@ -176,10 +185,13 @@ class StreamReading:
             if self._gaps.told_by is None:
                 self._gaps.told_by = (self.rank,)
             self._gaps.steps += self._gaps.told_by[0] == self.rank
-            self.timelines.see(sample, line)
+            if counter is None or not counter.evaluates:
+                self.timelines.see(sample, line, nested=counter is not None and counter.nested)
             values = sample.values
             if "loss" in values or "grad_norm" in values:  # asked here: advances take a while to be told
                 self.curves.see(sample, self.timelines.advances)
+                if "loss" in values:
+                    self._logged = self.timelines.trained
             if "overflow" in values and "loss_scale" in values:
                 scale = values["loss_scale"]
                 self.lowest_scale = scale if self.lowest_scale is None else min(scale, self.lowest_scale)
@@ -263,6 +275,11 @@ class StreamReading:
     def exceptions_now(self) -> ExceptionTable:
         """The exceptions so far, with what stands unfinished at this moment."""
         return self.exceptions.with_left([*self.tracebacks.left(self.mark), *self.crashes.left()])
+
+    @property
+    def unlogged(self) -> int:
+        """The training's steps since a loss was last printed."""
+        return self.timelines.trained - self._logged
 
     @property
     def own_step(self) -> int | None:

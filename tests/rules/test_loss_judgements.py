@@ -150,8 +150,8 @@ def test_what_begins_at_its_first_steps_is_no_excerpt() -> None:
     assert not is_excerpt(curve([1.0, 1.0], numbered=False))
 
 
-def frozen(points: Sequence[Point], advances: int = 0) -> bool:
-    return judge_frozen(points, advances, GOES_ON) is not None
+def frozen(points: Sequence[Point], unlogged: int = 0) -> bool:
+    return judge_frozen(points, unlogged, GOES_ON) is not None
 
 
 @pytest.mark.parametrize(("loss", "enough"), [(1.31482, 5), (0.6731, 30), (0.69, 200)])
@@ -228,10 +228,10 @@ def test_a_bar_repeats_the_last_loss() -> None:
 
 def test_a_loss_that_is_printed_no_more() -> None:
     points = [Point(float(i), 2.0 - i * 0.01, None, None, None, 10 * i) for i in range(1, 11)]
-    assert not frozen(points, advances=120)
-    assert not frozen(points, advances=300)
-    assert frozen(points, advances=301)
-    assert judge_frozen(points, 301, RunFacts(complete=True)) is None
+    assert not frozen(points, unlogged=20)
+    assert not frozen(points, unlogged=200)
+    assert frozen(points, unlogged=201)
+    assert judge_frozen(points, 201, RunFacts(complete=True)) is None
 
 
 def zeros(

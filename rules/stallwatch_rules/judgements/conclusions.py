@@ -285,7 +285,7 @@ def _losses(run: Run) -> Iterator[Conclusion]:
         yield SPIKE, spike, None
     frozen = judge_frozen(
         points,
-        stream.timelines.advances,
+        stream.unlogged,
         run.facts,
         bar=curve.series.startswith("bar"),
         rewarded=curve.rewarded,

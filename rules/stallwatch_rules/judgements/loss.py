@@ -178,7 +178,7 @@ def _step(point: Point) -> str:
 
 def judge_frozen(
     points: Sequence[Point],
-    advances: int,
+    unlogged: int,
     facts: RunFacts,
     *,
     bar: bool = False,
@@ -188,10 +188,10 @@ def judge_frozen(
 ) -> Judgement | None:
     """A loss that is the same number again and again, or that is printed no more while steps go on.
 
-    ``bar``: it stands behind a progress bar, which repeats the last value. ``zero_is_odd``: numbers are
-    printed in full and nothing says that this is a reinforcement learner, whose loss is zero by nature.
-    ``rewarded``: it is one, or a preference learner, whose loss is ln 2 at first. ``overflowed``: steps were
-    skipped, of which some trainers print zeros.
+    ``unlogged``: steps of the training since one was printed. ``bar``: it stands behind a progress bar, which
+    repeats the last value. ``zero_is_odd``: numbers are printed in full and nothing says that this is a
+    reinforcement learner, whose loss is zero by nature. ``rewarded``: it is one, or a preference learner,
+    whose loss is ln 2 at first. ``overflowed``: steps were skipped, of which some trainers print zeros.
     """
     known = [point for point in points if point.loss is not None]
     if not known:
@@ -219,9 +219,8 @@ def judge_frozen(
         told = {"loss": f"{math.log(classes):.4f}", "classes": classes, "count": GUESSED}
         return Judgement("degrading", say("loss-chance", facts.language, **told))
     gaps = sorted(later.mark - earlier.mark for earlier, later in pairwise(known))
-    missing = advances - last.mark
-    if len(gaps) >= 5 and not facts.complete and missing > max(UNLOGGED * gaps[-1], 2 * UNLOGGED):
-        return Judgement("degrading", say("loss-unlogged", facts.language, count=missing))
+    if len(gaps) >= 5 and not facts.complete and unlogged > max(UNLOGGED * gaps[-1], 2 * UNLOGGED):
+        return Judgement("degrading", say("loss-unlogged", facts.language, count=unlogged))
     return None
 
 

@@ -29,6 +29,7 @@ class Counter:
         "attempt",
         "counts_steps",
         "durations",
+        "evaluates",
         "first",
         "gaps",
         "last",
@@ -42,6 +43,7 @@ class Counter:
     def __init__(self, counts_steps: bool, attempt: int = 1) -> None:
         self.counts_steps = counts_steps  #: else it only counts the lines that show life
         self.nested = False  #: an evaluation's, as its bar inside the training's is
+        self.evaluates = False  #: nested for certain: the log announced the evaluation
         self.attempt = attempt
         self.first: int | None = None
         self.last: int | None = None

@@ -7,12 +7,14 @@ from typing import Literal
 
 from stallwatch_rules.records import Phase
 
-#: "left": a process ended with success, as all do at the end of a run
-Sign = Phase | Literal["finished", "left", "restarted"]
+#: "left": a process ended with success, as all do at the end of a run; "announced": an evaluation is, and its
+#: bar comes next
+Sign = Phase | Literal["announced", "finished", "left", "restarted"]
+ANNOUNCES = "***"  #: stands in each line that announces an evaluation
 
 # Each entry: words that must stand in the line (cheap), and the pattern that decides.
 _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
-    ("Running ", re.compile(r"\*{3,} ?Running (?:Evaluation|Prediction|[Ii]nference)"), "eval"),
+    ("Running ", re.compile(r"\*{3,} ?Running (?:Evaluation|Prediction|[Ii]nference)"), "announced"),
     ("Eval", re.compile(r"^(?:\S* ?- ?)?Evaluating\b|^Evaluation(?: \w+)?: +\d+%\|"), "eval"),
     ("oss at iteration", re.compile(r"^ ?(?:valid|validation|test) loss at iteration \d+ \|"), "eval"),
     ("Valid", re.compile(r"^Validat(?:ion|ing)\b.{0,40}:? +\d+%\|"), "eval"),

@@ -55,6 +55,7 @@ class Timeline:
         self.rank: int | None = None  #: that its line names
         self.advances = 0  #: steps seen to follow one another; without step numbers, logged losses
         self.total: int | None = None
+        self.nested = False  #: a bar inside of the training's
         self.intervals: list[Interval] = []
         self.open_hits: dict[str, int] = {}  #: matches since the last step
         self.first_step: int | None = None
@@ -176,8 +177,14 @@ class StreamTimelines:
             if len(times) > MAX_TIMES:
                 del times[1:MAX_TIMES:2]
 
-    def see(self, sample: Sample, line: Line | None = None) -> None:
-        """Take a sample, and the line that told it, if one did."""
+    @property
+    def trained(self) -> int:
+        """Steps seen, by the counter that tells most and is no bar inside of the training's."""
+        own = (timeline.advances for timeline in self.by_series.values() if not timeline.nested)
+        return max(own, default=0)
+
+    def see(self, sample: Sample, line: Line | None = None, *, nested: bool = False) -> None:
+        """Take a sample, and the line that told it, if one did; ``nested``: by a bar in the training's."""
         if sample.series in ("", EVALUATION):
             return
         timeline = self.by_series.get(sample.series)
@@ -186,6 +193,7 @@ class StreamTimelines:
                 return
             timeline = self.by_series[sample.series] = Timeline()
             timeline.open_hits = dict(self._unplaced)
+        timeline.nested = nested
         timeline.see(sample, line)
 
     def leave_out(self, losses: int) -> None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from stallwatch_rules.progress.counters import Counter
-from stallwatch_rules.progress.phases import sign_of
+from stallwatch_rules.progress.phases import ANNOUNCES, sign_of
 from stallwatch_rules.records import EVALUATION, Line, Phase, Progress, Sample
 
 _MAX_COUNTERS = 65536
@@ -48,6 +48,7 @@ class _Stream:
         self.attempt = int(found[1]) + 1 if found else 1
         self.counters: dict[str, Counter] = {}
         self.main_bar: Counter | None = None
+        self.awaited = False  # the bar of an evaluation that was announced
         self.phase: Phase = "init"
         self.phase_time: float | None = None
         self.finished = False
@@ -67,8 +68,10 @@ class _Stream:
         reached = ((c.attempt, c.last) for c in self.counters.values() if _counts(c) and c.last is not None)
         return max(reached, default=(0, -1))
 
-    def enter(self, phase: Phase, time: float | None) -> None:
+    def enter(self, phase: Phase, time: float | None, *, announced: bool = False) -> None:
         self.phase, self.phase_time = phase, time
+        if announced or phase == "train":
+            self.awaited = announced
 
     def counter(self, sample: Sample) -> Counter:
         counter = self.counters.get(sample.series)
@@ -78,9 +81,15 @@ class _Stream:
             self.counters[sample.series] = counter
         if sample.from_bar and counter is not self.main_bar:
             main = self.main_bar
+            if self.awaited:
+                self.awaited, counter.evaluates = False, True
+            elif counter.evaluates and (sample.step or 0) < (counter.last or 0):
+                counter.evaluates = False  # it begins anew, and nobody announced it
             # The training's bar is drawn first; what is drawn inside it, or is shorter and comes after it,
             # is an evaluation's.
-            if main is None or (main.complete and (sample.total_steps or 0) > (main.total or 0)):
+            if not counter.evaluates and (
+                main is None or (main.complete and (sample.total_steps or 0) > (main.total or 0))
+            ):
                 if main is not None:
                     main.nested = True
                 self.main_bar = counter
@@ -120,15 +129,32 @@ class ProgressTracker:
             if "eval_loss" in sample.values and "loss" not in sample.values:
                 sign = "eval"  # an evaluation's result; the next training step ends that phase
         stream = self._stream(line)
+        if sample is not None and sign == "eval":
+            stream.awaited = False
         if sign == "finished":
             stream.finished = True
         elif sign == "left":
             stream.left = True
         elif sign == "restarted":
             stream.main_bar = None
+        elif sign == "announced":
+            stream.enter("eval", line.time, announced=True)
         elif sign is not None:
             stream.enter(sign, line.time)
-        return sample is not None and self._sampled(stream, sample)
+        progressed = sample is not None and self._sampled(stream, sample)
+        # Behind the bar's last drawing, which ends without a line break:
+        if (
+            sample is not None
+            and sample.from_bar
+            and ANNOUNCES in line.text
+            and sign_of(line.text) == "announced"
+        ):
+            stream.enter("eval", line.time, announced=True)
+        return progressed
+
+    def counter(self, sample: Sample, line: Line) -> Counter | None:
+        """The counter that a sample of this line belongs to."""
+        return self._stream(line).counters.get(sample.series)
 
     def skip(self, source: str, kinds: Collection[str]) -> None:
         """Metrics of these kinds (``watched.METRICS``) were left out of a source."""

@@ -1,0 +1,67 @@
+"""Losses that are printed no more while steps go on, and evaluations, which print none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from smallruns import primary
+
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis
+
+Diagnose = Callable[[str], Diagnosis]
+
+
+@pytest.fixture
+def diagnose(catalogue: Catalogue, matcher: Matcher) -> Diagnose:
+    def ask(text: str) -> Diagnosis:
+        reading, reader = RunReading(catalogue, matcher), LineReader("run.log")
+        reading.feed([*reader.feed(text.encode()), *reader.finish()])
+        return reading.diagnose()
+
+    return ask
+
+
+def drawn(step: int, total: int) -> str:
+    return f"\r{step / total:4.0%}|##        | {step}/{total} [00:{step % 60:02}<01:00,  2.00it/s]"
+
+
+def trained(first: int, last: int, *, epoch: float | None = None) -> str:
+    told = ""
+    for step in range(first, last + 1):
+        told += drawn(step, 500)
+        if step % 10 == 0:
+            at = step / 500 if epoch is None else epoch
+            told += f"\n{{'loss': {2 - step / 500:.4f}, 'grad_norm': 1.0, 'epoch': {at:.2f}}}\n"
+    return told
+
+
+EVALUATED = "".join(drawn(step, 625) for step in range(400))
+
+
+@pytest.mark.parametrize(
+    "announced", ["", "***** Running Evaluation *****\n", "\n***** Running Evaluation *****\n"]
+)
+def test_an_evaluation_prints_no_losses(diagnose: Diagnose, announced: str) -> None:
+    diagnosis = diagnose(trained(1, 100) + announced + EVALUATED)
+    assert (diagnosis.verdict, primary(diagnosis)) == ("healthy", None)
+    assert (diagnosis.progress.last_step, diagnosis.progress.total_steps) == (100, 500)
+    again = trained(1, 100) + 2 * (announced + EVALUATED + "\n{'eval_loss': 1.6}\n")
+    assert diagnose(again).verdict == "healthy"
+
+
+def test_losses_that_came_back_are_not_missing(diagnose: Diagnose) -> None:
+    """Their epoch stands for the step, and has two digits: it is the same for many lines of a long run."""
+    log = trained(1, 100) + "".join(drawn(step, 500) for step in range(101, 400))
+    assert primary(diagnose(log)) == "loss-frozen"
+    assert diagnose(log + trained(400, 430, epoch=0.20)).verdict == "healthy"
+
+
+def test_losses_that_stay_away_after_an_evaluation_are_missing(diagnose: Diagnose) -> None:
+    announced = "\n***** Running Evaluation *****\n"
+    log = trained(1, 100) + announced + EVALUATED + "\n{'eval_loss': 1.6, 'epoch': 0.2}\n"
+    assert primary(diagnose(log + "".join(drawn(step, 500) for step in range(101, 320)))) == "loss-frozen"
