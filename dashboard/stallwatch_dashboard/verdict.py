@@ -105,7 +105,7 @@ def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], *, language: s
         return Verdict(level, report_headline(found, language), tuple(facts))
     if primary is None:
         return Verdict(level, say(f"verdict_{found.verdict}"), tuple(facts))
-    facts.append(where(primary, language))
+    facts.append(where(found, language))
     return Verdict(
         level=level,
         headline=say(f"verdict_{found.verdict}"),

@@ -90,6 +90,7 @@ class Primary(msgspec.Struct):
     fixes: list[str]
     apart: list[StackGroup] = []  #: odd ranks, in no collective: each title begins with where they are
     inferred: Inferred = ""  #: from what it was concluded where an exception's wording is in no rule
+    frames: list[str] = []  #: the calls of the exception that it was read from, as in ``UnknownException``
 
 
 class Finding(msgspec.Struct):
@@ -190,7 +191,7 @@ class Diagnosis(msgspec.Struct):
 class JobTold(msgspec.Struct):
     """One of several jobs whose logs were given together, in short."""
 
-    name: str  #: the scheduler's number, the run's or the job's name; ``other`` for files of none that is known
+    name: str  #: the scheduler's number, the run's or the job's name; ``other`` for files of no known one
     verdict: Verdict
     badge: str  #: the verdict in words
     primary: str | None  #: the rule of its primary cause

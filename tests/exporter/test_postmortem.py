@@ -304,6 +304,10 @@ def test_a_rank_that_was_gone_when_the_agent_was_killed_is_told(
     keep(path, msgspec.structs.replace(survived, step=29))
     assert diagnose_paths([path], catalogue=catalogue)[0].verdict == "failed"
 
+    with_call = msgspec.structs.replace(survived, evidence=["ValueError: odd", "  train.py:7 in main"])
+    keep(path, with_call)
+    assert diagnose_paths([path], catalogue=catalogue)[0].notes[0].endswith("ValueError: odd")
+
 
 def test_a_finished_run_folder_is_healthy(recorded: Record, catalogue: Catalogue) -> None:
     path = recorded(Ending(kind="finished", exit_code=0, detail="The command exited with 0."))

@@ -75,7 +75,7 @@ def test_a_known_failure(diagnose: Diagnose) -> None:
     assert diagnosis.primary is not None
     assert diagnosis.primary.rule == "cuda-oom"
     assert (diagnosis.primary.step, diagnosis.primary.line) == (7, 11)
-    assert diagnosis.primary.evidence == [OOM]
+    assert diagnosis.primary.evidence == [OOM, "  ~/train.py:5 in main"]
     assert diagnosis.unknown == []
 
 

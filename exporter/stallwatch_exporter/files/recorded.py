@@ -108,14 +108,14 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded, language: str) -> Diagn
     for incident in known.findings:
         if any(one.rule == incident.rule for one in diagnosis.findings):
             continue  # the log shows it, and what became of it
-        what = retold(incident.note, language) or next(iter(incident.evidence[-1:]), incident.rule)
+        what = retold(incident.note, language) or _last_said(incident)
         at = iso(incident.opened_at)
         notes.append(say("finding-was-open", language, time=at, what=what))
         if diagnosis.verdict not in IN_TROUBLE and not _went_on(diagnosis, incident):
             diagnosis = msgspec.structs.replace(diagnosis, verdict="failed", primary=incident.primary)
     if known.end is not None:
         diagnosis = _with_end(diagnosis, known.end)
-        what = " ".join(known.end.evidence[-1:]) or known.end.rule
+        what = _last_said(known.end)
         notes.append(say("ending-told", language, time=iso(known.end.updated_at), what=what))
     notes += diagnosis.notes
     if known.watched:
@@ -123,6 +123,12 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded, language: str) -> Diagn
     elif known.unheard is not None:
         notes.append(say("agent-gone", language, time=iso(known.unheard)))
     return msgspec.structs.replace(diagnosis, notes=notes)
+
+
+def _last_said(incident: Incident) -> str:
+    """The last line of its evidence that was said: the indented ones are calls that led to another."""
+    said = [line for line in incident.evidence if not line.startswith("  ")]
+    return next(iter(said[-1:]), incident.rule)
 
 
 def _with_end(diagnosis: Diagnosis, end: Incident) -> Diagnosis:

@@ -10,6 +10,7 @@ from stallwatch_rules.diagnosis.endings import SIGNALS, SIGTERM, told_from_outsi
 from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams
 from stallwatch_rules.diagnosis.missing import all_flights, named, waited_in_vain
+from stallwatch_rules.diagnosis.raisedat import with_calls
 from stallwatch_rules.failures.flight import apart
 from stallwatch_rules.failures.raised import Frame
 from stallwatch_rules.records import Primary
@@ -30,6 +31,7 @@ def with_particulars(
     one = next((one for one in found if one.rule == primary.rule), None)
     if one is None:
         return primary
+    primary = with_calls(primary, one, streams)
     if primary.rule in TIMEOUTS and waited_in_vain(primary):
         return _odd_ranks(primary, streams, language)
     if primary.rule == EVICTED and _OOM_KILLED.search(" ".join(primary.evidence)):

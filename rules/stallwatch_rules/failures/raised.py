@@ -39,6 +39,7 @@ class Frame:
 
 
 _SHOWN = re.compile(r":\d+(?: in |$)")
+_STARTER = re.compile(r"[/\\]bin[/\\][\w-]+:\d+ in <module>$")  # written by pip: it only starts the program
 _LIBRARY = re.compile(
     r"[/\\](?:site-packages|dist-packages)[/\\]|[/\\]lib(?:64)?[/\\]python3|[/\\]Lib[/\\]\w+\.py"
     r"|[/\\]python3\d*\.zip|^<frozen|^<string>$|^python/ray/"
@@ -48,7 +49,7 @@ _LIBRARY = re.compile(
 def own_frame(shown: Sequence[str]) -> str:
     """Of frames as they are shown, innermost last, the user's own innermost; empty where there is none."""
     own = (frame for frame in reversed(shown) if _SHOWN.search(frame) and not _LIBRARY.search(frame))
-    return next(own, "")
+    return next((frame for frame in own if not _STARTER.search(frame)), "")
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def _lines(diagnosis: Diagnosis, language: str) -> Iterator[str]:
             return
         yield from (f"  {note}" for note in diagnosis.notes[:1])
         return
-    facts = [primary.rule, phrases.certainty(primary, language), phrases.where(primary, language)]
+    facts = [primary.rule, phrases.certainty(primary, language), phrases.where(diagnosis, language)]
     yield f"  {' · '.join(fact for fact in facts if fact)}"
     note = phrases.primary_note(diagnosis)
     if note and not primary.evidence:

@@ -34,7 +34,7 @@ def to_html(
     say = functools.partial(word, language=language)
     about = []
     if primary is not None:
-        about = [primary.rule, phrases.certainty(primary, language), phrases.where(primary, language)]
+        about = [primary.rule, phrases.certainty(primary, language), phrases.where(diagnosis, language)]
     return (
         _environment()
         .get_template("page.html.jinja")

@@ -60,7 +60,7 @@ def _jobs(jobs: Sequence[JobTold], language: str) -> list[str]:
 
 def _primary(diagnosis: Diagnosis, primary: Primary, language: str) -> Iterable[str]:
     about = [f"{word('rule', language)} {code(primary.rule)}", phrases.certainty(primary, language)]
-    place = phrases.where(primary, language)
+    place = phrases.where(diagnosis, language)
     if place:
         about.append(plain(place))
     yield " · ".join(about)

@@ -99,11 +99,14 @@ def _unknown_headline(unknown: UnknownException, language: str) -> str:
     return f"{told} ({ranks})" if ranks else told
 
 
-def where(primary: Primary, language: str) -> str:
-    """Rank, file and line, step and time of the primary, as far as they are known."""
+def where(diagnosis: Diagnosis, language: str) -> str:
+    """Ranks, file and line, step and time of the primary, as far as they are known."""
+    primary = diagnosis.primary
+    if primary is None:
+        return ""
     parts = []
     if primary.rank is not None:
-        parts.append(f"{word('rank', language)} {primary.rank}")
+        parts.append(_whose(primary, diagnosis, language))
     if primary.file:
         parts.append(f"{primary.file}:{primary.line}" if primary.line else primary.file)
     if primary.step is not None:
@@ -111,6 +114,21 @@ def where(primary: Primary, language: str) -> str:
     if primary.time is not None:
         parts.append(clock(primary.time))
     return " · ".join(parts)
+
+
+def _whose(primary: Primary, diagnosis: Diagnosis, language: str) -> str:
+    """The primary's rank; all the ranks that told the same cause, where no digest tells them apart."""
+    one = f"{word('rank', language)} {primary.rank}"
+    finding = next((finding for finding in diagnosis.findings if finding.rule == primary.rule), None)
+    if finding is None or diagnosis.digest or primary.role != "cause" or len(finding.ranks) < 2:
+        return one
+    first = finding.first
+    if (first.rank, first.file, first.line) != (primary.rank, primary.file, primary.line):
+        return one  # it was picked out of them: the last, or the one that the others waited for
+    ranks = ranks_of(finding.ranks, language)
+    if primary.rank == min(finding.ranks):
+        return ranks
+    return word("first-of", language).format(one=one, ranks=ranks)
 
 
 def clock(time: str) -> str:
@@ -165,6 +183,17 @@ def exception_line(unknown: UnknownException, language: str) -> str:
     return f"{unknown.exception}: {unknown.message}".removesuffix(": ")
 
 
+def exception_in_short(unknown: UnknownException | None, limit: int = 120) -> str:
+    """``ValueError: message (train.py:8)``, for a title: the place, the user's own, stays where it is cut."""
+    if unknown is None or not unknown.exception:
+        return ""
+    place = own_frame(unknown.frames).partition(" in ")[0].replace("\\", "/").rpartition("/")[2]
+    place = f" ({place})" if place else ""
+    told = " ".join(exception_line(unknown, "en").split())
+    room = max(limit - len(place), limit // 2)
+    return (told if len(told) <= room else f"{told[: room - 1].rstrip()}…") + place
+
+
 def exception_where(unknown: UnknownException, language: str) -> str:
     """The ranks that raised it and where it was first seen."""
     parts = [ranks_of(unknown.ranks, language), f"{unknown.first.file}:{unknown.first.line}"]
@@ -183,17 +212,6 @@ def new_line_where(new: NewLines, language: str) -> str:
     """Level, count, ranks and place of a new line."""
     parts = [word(new.level, language)]
     if new.count > 1:
-def exception_in_short(unknown: UnknownException | None, limit: int = 120) -> str:
-    """``ValueError: message (train.py:8)``, for a title: the place, the user's own, stays where it is cut."""
-    if unknown is None or not unknown.exception:
-        return ""
-    place = own_frame(unknown.frames).partition(" in ")[0].replace("\\", "/").rpartition("/")[2]
-    place = f" ({place})" if place else ""
-    told = " ".join(exception_line(unknown, "en").split())
-    room = max(limit - len(place), limit // 2)
-    return (told if len(told) <= room else f"{told[: room - 1].rstrip()}…") + place
-
-
         parts.append(f"{new.count} {word('times', language)}")
     parts += [ranks_of(new.ranks, language), f"{new.first.file}:{new.first.line}"]
     return " · ".join(part for part in parts if part)

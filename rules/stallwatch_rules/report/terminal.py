@@ -116,7 +116,7 @@ def _verdict(diagnosis: Diagnosis, language: str) -> RenderableType:
 def _primary(diagnosis: Diagnosis, primary: Primary, language: str) -> list[RenderableType]:
     about = f"{word('rule', language)} {primary.rule} · {phrases.certainty(primary, language)}"
     parts: list[RenderableType] = [_indent(Text(about))]
-    place = phrases.where(primary, language)
+    place = phrases.where(diagnosis, language)
     if place:
         parts.append(_indent(Text(place)))
     note = phrases.primary_note(diagnosis)

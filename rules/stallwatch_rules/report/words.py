@@ -137,6 +137,7 @@ _WORDS: dict[str, tuple[str, str]] = {
     "confidence": ("confidence", "置信度"),
     "rank": ("rank", "rank"),
     "ranks": ("ranks", "ranks"),
+    "first-of": ("{one}, the first of {ranks}", "{one}（{ranks} 中最早）"),
     "step": ("step", "步"),
     "of": ("of", "/"),
     "first": ("first", "首次"),

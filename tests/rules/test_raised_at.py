@@ -1,0 +1,149 @@
+"""A known failure's own line: where the exception was raised that the primary cause was read from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from smallruns import steps
+
+from stallwatch_rules.matching.matcher import Matcher, lines_of
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.report.brief import to_brief
+from stallwatch_rules.report.html import to_html
+from stallwatch_rules.report.json import to_json
+from stallwatch_rules.report.markdown import to_markdown
+from stallwatch_rules.report.phrases import where
+
+Read = Callable[[str], Diagnosis]
+
+SITE = "/opt/env/lib/python3.11/site-packages"
+ERROR = "KeyError: 'input_ids'"
+CALLS = (
+    ("/home/ada/sft/train.py", 140, "<module>"),
+    (f"{SITE}/transformers/trainer.py", 2100, "train"),
+    ("/home/ada/sft/data.py", 52, "collate"),
+    (f"{SITE}/torch/utils/data/_utils/collate.py", 398, "default_collate"),
+)
+
+
+def traceback(error: str = ERROR, calls: tuple[tuple[str, int, str], ...] = CALLS, rank: str = "") -> str:
+    lines = ["Traceback (most recent call last):"]
+    for path, number, name in calls:
+        lines += [f'  File "{path}", line {number}, in {name}', "    call()"]
+    return "".join(f"{rank}{line}\n" for line in (*lines, error))
+
+
+@pytest.fixture
+def read(catalogue: Catalogue, matcher: Matcher) -> Read:
+    def diagnose(text: str) -> Diagnosis:
+        reading = RunReading(catalogue, matcher)
+        reading.feed(lines_of(text))
+        return reading.diagnose()
+
+    return diagnose
+
+
+def test_the_users_own_innermost_call_stands_under_the_line(read: Read) -> None:
+    found = read(steps(1, 9) + traceback())
+    assert found.primary is not None
+    assert found.primary.evidence == [ERROR, "  ~/sft/data.py:52 in collate"]
+    assert found.primary.frames == [
+        "~/sft/train.py:140 in <module>",
+        "~/sft/data.py:52 in collate",
+        f"{SITE}/transformers/trainer.py:2100 in train",
+        f"{SITE}/torch/utils/data/_utils/collate.py:398 in default_collate",
+    ]
+
+
+def test_every_report_shows_it_but_the_shortest(read: Read) -> None:
+    found = read(steps(1, 9) + traceback())
+    own = "~/sft/data.py:52 in collate"
+    assert json.loads(to_json(found))["primary"]["frames"][1] == own
+    assert own in to_markdown(found) and own in to_html(found)
+    assert own not in to_brief(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ERROR + "\n",  # no traceback was read
+        traceback(calls=CALLS[1:2]),  # nothing of it is the user's
+        traceback(calls=(("/opt/env/bin/llamafactory-cli", 8, "<module>"), CALLS[1])),
+    ],
+)
+def test_without_a_call_of_the_users_own_the_evidence_is_the_line_alone(text: str, read: Read) -> None:
+    found = read(steps(1, 9) + text)
+    assert found.primary is not None
+    assert found.primary.evidence == [ERROR]
+
+
+def test_a_message_of_several_lines_has_its_calls(read: Read) -> None:
+    error = (
+        "RuntimeError: Error(s) in loading state_dict for Head:\n"
+        "\tsize mismatch for weight: copying a param with shape torch.Size([8, 4]) from checkpoint, the"
+        " shape in current model is torch.Size([6, 4])."
+    )
+    found = read(traceback(error))
+    assert found.primary is not None
+    assert "  ~/sft/data.py:52 in collate" in found.primary.evidence
+
+
+def test_another_exception_lends_no_calls(read: Read) -> None:
+    """One that training survived, and the same failure told later without a traceback."""
+    other = traceback("ValueError: a sample is too short, left out")
+    found = read(
+        other + steps(1, 60) + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    )
+    assert found.primary is not None and found.primary.rule == "cuda-oom"
+    assert found.primary.frames == []
+    assert len(found.primary.evidence) == 1
+
+
+def test_the_calls_of_what_was_raised_first_are_not_those_of_what_it_led_to(read: Read) -> None:
+    """The matched line is the first exception's; only of the last one are the calls kept."""
+    out_of_memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    chain = (
+        traceback(out_of_memory, calls=(("/home/ada/sft/model.py", 7, "forward"),))
+        + "\nDuring handling of the above exception, another exception occurred:\n\n"
+        + traceback("RuntimeError: the step gave up", calls=(("/home/ada/sft/loop.py", 3, "give_up"),))
+    )
+    found = read(steps(1, 9) + chain)
+    assert found.primary is not None and found.primary.rule == "cuda-oom"
+    assert not any("loop.py" in line for line in found.primary.evidence)
+
+
+def on_ranks(*stamped: tuple[int, str]) -> str:
+    return "".join(traceback(rank=f"[rank{rank}]: ") + stamp for rank, stamp in stamped)
+
+
+def test_the_same_on_all_ranks_is_told_of_all(read: Read) -> None:
+    found = read(steps(1, 9) + on_ranks(*((rank, "") for rank in range(4))))
+    assert found.digest == []
+    assert where(found, "en").startswith("ranks 0–3 · ")
+    assert where(found, "zh").startswith("ranks 0–3 · ")
+
+
+def test_where_times_tell_which_rank_was_first_it_is_named(read: Read) -> None:
+    text = "".join(
+        f"[rank{rank}]: 2026-05-02 09:30:0{second},000 ERROR torch.OutOfMemoryError: CUDA out of memory."
+        " Tried to allocate 2.00 GiB.\n"
+        for rank, second in ((0, 4), (1, 5), (2, 1))
+    )
+    found = read(text)
+    assert where(found, "en").startswith("rank 2, the first of ranks 0–2 · ")
+    assert where(found, "zh").startswith("rank 2（ranks 0–2 中最早） · ")
+
+
+def test_where_ranks_ended_differently_the_digest_tells_of_the_others(read: Read) -> None:
+    lost = (
+        "torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited or there was a"
+        " network error, NCCL version 2.21.5"
+    )
+    others = "".join(f"[rank{rank}]: {lost}\n" for rank in (0, 1, 3))
+    found = read(steps(1, 9) + on_ranks((2, "")) + others)
+    assert len(found.digest) == 2
+    assert where(found, "en").startswith("rank 2 · ")
