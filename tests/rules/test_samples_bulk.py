@@ -181,6 +181,10 @@ def test_a_loss_has_the_step_of_the_bar_beside_it(read: Callable[[bytes], list[R
     assert steps(BAR.format(5, 20) + "\n" + LOSS.format(5)) == [(5, 20)], "each drawing in a line of its own"
     nested = BAR.format(5, 20) + "\n" + BAR.format(3, 4) + SPACE + LOSS.format(5)
     assert steps(nested) == [(None, None)], "an evaluation's bar"
+    longer = "".join(BAR.format(n, 625) for n in range(1, 9)) + SPACE + "\n{'eval_loss': 1.5}\n"
+    after = BAR.format(4, 20) + SPACE + LOSS.format(4) + BAR.format(5, 20) + "\n" + LOSS.format(5)
+    known = steps(drawn + SPACE + LOSS.format(2) + longer + after)
+    assert known == [(2, 20), (4, 20), (5, 20)], "an evaluation's bar may be longer"
     assert steps(BAR.format(5, 20) + "\n" + "words\n" * 3 + LOSS.format(5)) == [(None, None)], "too far"
     assert steps("[rank1]: " + BAR.format(5, 20)[1:] + "\n[rank0]: " + LOSS.format(5)) == [(None, None)]
 

@@ -29,7 +29,11 @@ def place_losses(block: Block, bars: BarSteps) -> Block:
         longest = np.maximum(np.maximum.accumulate(totals), bars.longest.get(rank, 0))
         wanted = np.flatnonzero(lacking & (block.rank == number))
         at = np.searchsorted(lines, block.line[wanted], side="right") - 1
-        beside = (block.line[wanted] - lines[at] <= NEAR) & (totals[at] == longest[at]) & (totals[at] > 0)
+        near = (block.line[wanted] - lines[at] <= NEAR) & (totals[at] > 0)
+        beside = near & (totals[at] == longest[at])
+        if beside.any():
+            bars.trained.setdefault(rank, int(totals[at[beside][0]]))
+        beside |= near & (totals[at] == bars.trained.get(rank, -1))
         if beside.any():
             block.put("step", wanted[beside], steps[at[beside]])
             block.put("total_steps", wanted[beside], totals[at[beside]])
