@@ -115,3 +115,85 @@ def test_an_exit_status_is_told_as_a_failure_of_unknown_cause(catalogue: Catalog
 )
 def test_a_helper_s_exit_after_the_training_is_none(catalogue: Catalogue, told: str) -> None:
     assert diagnosed(catalogue, *STEPS, END, told).verdict == "healthy"
+
+
+HELPERS = [
+    "./run.sh: line 31:  7001 Segmentation fault      (core dumped) nvtop",
+    "./run.sh: line 31:  7001 User defined signal 1   sleep 3600",
+    "./run.sh: line 31:  7001 Terminated              python gpu_monitor.py > gpu.csv",
+    "./run.sh：第 31 行： 7001 已杀死               tensorboard --logdir runs",
+    "zsh: hangup     ssh -N -L 8000:127.0.0.1:8000 host",
+    "tensorboard-1 exited with code 137",
+    "node-exporter-1 exited with code 2",
+    "systemd[1]: nvidia-persistenced.service: Main process exited, code=killed, status=9/KILL",
+    "systemd[2210]: dbus.service: Main process exited, code=killed, status=1/HUP",
+    "systemd[1]: docker.service: Main process exited, code=exited, status=1/FAILURE",
+    "make: *** [Makefile:9: monitor] Terminated",
+]
+
+
+@pytest.mark.parametrize("told", HELPERS)
+def test_a_helper_that_is_named_is_never_the_training(catalogue: Catalogue, told: str) -> None:
+    assert diagnosed(catalogue, *STEPS, told).verdict == "healthy"
+    assert diagnosed(catalogue, *STEPS, told, line(9, "script")).verdict == "failed"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        *EXITS,
+        "Hangup",
+        "Alarm clock",
+        "vllm-1 exited with code 129",
+        "make: *** [Makefile:12: train] Terminated",
+        "./run.sh: line 31:  7001 Killed                  python -m vllm.entrypoints.openai.api_server",
+        "./run.sh: line 31:  7001 Killed                  bash gpu_loop.sh",
+        "systemd[1]: chat.service: Main process exited, code=dumped, status=6/ABRT",
+    ],
+)
+def test_what_ends_beside_a_training_that_has_finished_is_no_failure(catalogue: Catalogue, told: str) -> None:
+    assert diagnosed(catalogue, *STEPS, END, told).verdict == "healthy"
+
+
+@pytest.mark.parametrize("number", [9, 11])
+@pytest.mark.parametrize("way", ["script", "shell", "srun"])
+def test_a_training_that_is_killed_while_it_saves_has_failed(
+    catalogue: Catalogue, number: int, way: str
+) -> None:
+    assert diagnosed(catalogue, *STEPS, END, line(number, way)).verdict == "failed"
+
+
+@pytest.mark.parametrize("told", EXITS)
+def test_one_step_after_an_exit_status_shows_that_it_was_another_command_s(
+    catalogue: Catalogue, told: str
+) -> None:
+    assert diagnosed(catalogue, *STEPS[:10], told, STEPS[10]).verdict == "healthy"
+    assert diagnosed(catalogue, told, *STEPS[:2]).verdict == "healthy"
+
+
+@pytest.mark.parametrize(
+    "told", ["reward: exit code: 143", "Alarm clock", "Process finished with exit code 1"]
+)
+def test_programs_that_a_reward_runs_may_end_in_each_step(catalogue: Catalogue, told: str) -> None:
+    lines = [text for step in STEPS for text in (step, told)]
+    assert diagnosed(catalogue, *lines).verdict == "healthy"
+    restarts = [text for first in range(0, 30, 10) for text in (*STEPS[first : first + 10], told)]
+    assert diagnosed(catalogue, *restarts).verdict != "healthy"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "upload.sh exited with code 1",
+        "lm_eval exited with code 1, trying again",
+        "make: [Makefile:3: lint] Error 1 (ignored)",
+        "make: *** [Makefile:12: train] Error 130",
+    ],
+)
+def test_what_is_no_word_of_the_run_s_end(catalogue: Catalogue, told: str) -> None:
+    assert diagnosed(catalogue, *STEPS, told).verdict == "healthy"
+
+
+def test_a_launcher_that_ends_its_ranks_speaks_of_the_run(catalogue: Catalogue) -> None:
+    told = [f"Sending process {pid} closing signal SIGTERM" for pid in range(7400, 7408)]
+    assert diagnosed(catalogue, *STEPS[:10], *told, *STEPS[10:20], *told).verdict == "failed"

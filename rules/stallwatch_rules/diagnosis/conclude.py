@@ -30,6 +30,7 @@ from stallwatch_rules.diagnosis.findings import (
     judge_recoveries,
 )
 from stallwatch_rules.diagnosis.firstend import rank_of_end, weigh_first_end
+from stallwatch_rules.diagnosis.helpers import EXIT_STATUS, leave_out_helpers
 from stallwatch_rules.diagnosis.inferred import infer, inferred_from, titled_as_guess
 from stallwatch_rules.diagnosis.kills import weigh_memory
 from stallwatch_rules.diagnosis.missing import all_flights, point_to_missing
@@ -90,8 +91,10 @@ def conclude(
     steps = StepClock(lead, restarts)
     found = collect(streams, catalogue, conditional, steps)
     leave_out_others(found, streams)
+    leave_out_helpers(found)
     died = bool(question.failed) or any(
-        one.role == "wrapper" and one.followed < RECOVERED_BUT_DIED for one in found
+        one.role == "wrapper" and one.followed < (1 if one.rule == EXIT_STATUS else RECOVERED_BUT_DIED)
+        for one in found
     )
     left, left_line = _left_early(streams, question)
     # That a process ended well is no sign of a run's end where others never did.

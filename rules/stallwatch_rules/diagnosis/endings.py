@@ -6,6 +6,7 @@ import re
 
 from stallwatch_rules.diagnosis.exceptions import Exceptions, Unknown
 from stallwatch_rules.diagnosis.findings import Found, Streams
+from stallwatch_rules.diagnosis.helpers import EXIT_STATUS, TOLD_OF_ANY, of_another, texts_of
 from stallwatch_rules.diagnosis.kills import SIGKILL, tells_of_memory
 from stallwatch_rules.diagnosis.peers import ended_with, wreckage
 from stallwatch_rules.diagnosis.verdict import AT_EXIT, Question
@@ -31,8 +32,6 @@ SIGNALS = {
 }
 #: All others that end who does not handle them.
 OTHER_SIGNAL = "process-ended-by-signal"
-EXIT_STATUS = "command-exit-status"
-_TOLD_OF_ANY = (SIGTERM, OTHER_SIGNAL, EXIT_STATUS)  #: what is told of helpers as well as of the training
 _OTHERS = ("SIGTRAP", "SIGSYS", "SIGXCPU", "SIGXFSZ", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPIPE")
 #: Who ends a run from outside, and makes sure of it with a SIGKILL.
 ENDED_BY = frozenset(
@@ -55,8 +54,8 @@ AFTERMATH = frozenset(("slurm-cancelled", "rendezvous-connection-failed", "proce
 _HEAP = re.compile(r"^(?:double free|free\(\): |malloc(?:_consolidate)?\(\): |munmap_chunk\(\): |corrupted )")
 #: A shell's, a container's or systemd's words for a process that a signal ended, which may be a helper's.
 _SOMEBODYS = re.compile(
-    r": line \d+: +\d+ |^[\w.-]{1,80} exited with code \d+\s*$|\b[Cc]ode[:= ]+1[2-9]\d\b"
-    r"|^Terminated\s*$|Main process exited, code="
+    r": line \d+: +\d+ |\b[Cc]ode[:= ]+1[2-9]\d\b|^[A-Z][\w /-]{3,40}(?: ?\(core dumped\))?\s*$"
+    r"|Main process exited, code=|^g?make(?:\[\d+\])?: |^zsh: "
 )
 #: A task that failed by itself: cancelled ones end by these signals, too (SIGINT, SIGKILL, SIGTERM).
 _TASK_FAILED = re.compile(r"Exited with exit code (?!(?:130|137|143)\b)[1-9]")
@@ -207,7 +206,7 @@ def forgive_abort(found: list[Found], exceptions: Exceptions, facts: RunFacts) -
     fatal = [one for one in found if one.harm == "fatal"]
     if not facts.complete or exceptions.fatal:
         return
-    if fatal and all(one.rule in _TOLD_OF_ANY and _somebodys(one) for one in fatal):
+    if fatal and all(_somebodys(one) for one in fatal):
         for one in fatal:
             one.set(Judgement("harmless", say("aborted-at-exit", facts.language)))
             one.judged = False
@@ -227,9 +226,10 @@ def forgive_abort(found: list[Found], exceptions: Exceptions, facts: RunFacts) -
 
 
 def _somebodys(one: Found) -> bool:
-    """Whether all lines of it only say that a signal ended a process, not that it was the training's."""
-    texts = [text for hits in one.hits.values() for text in (*hits.exemplars, hits.last.line.text)]
-    return bool(texts) and all(map(_SOMEBODYS.search, texts))
+    """Whether all lines of it only say that some process ended, not that it was the training's."""
+    if one.rule in TOLD_OF_ANY and one.hits:
+        return one.rule == EXIT_STATUS or all(map(_SOMEBODYS.search, texts_of(one)))
+    return of_another(one)
 
 
 def _raised_first(one: Unknown, late: Found) -> bool:

@@ -18,6 +18,7 @@ from stallwatch_rules.diagnosis.afterwards import answers_after, steps_after
 from stallwatch_rules.diagnosis.caught import CAUGHT
 from stallwatch_rules.diagnosis.causes import Candidate, Occurrence, Stream
 from stallwatch_rules.diagnosis.excerpts import place_in
+from stallwatch_rules.diagnosis.helpers import EXIT_STATUS, told_in_passing
 from stallwatch_rules.judgements.facts import Judgement, RunFacts, Trace
 from stallwatch_rules.judgements.loss import finite_losses
 from stallwatch_rules.judgements.loss_scale import CALIBRATION, ScaleFacts, judge_overflow
@@ -232,6 +233,12 @@ def judge_recoveries(found: Iterable[Found], streams: Streams, facts: RunFacts) 
         often = often or (one.rule == NOT_A_NUMBER[1] and _never_a_number(one, streams))
         if one.rule == NOT_A_NUMBER[1] and _calibrating(one):
             one.harm, one.note = "harmless", say_counted("overflow-start", one.count, facts.language)
+            continue
+        if one.rule == EXIT_STATUS and one.followed:  # of whatever ended before the training, or beside it
+            one.harm, one.note = "harmless", say("recovered", facts.language, steps=one.followed)
+            continue
+        if told_in_passing(one):
+            one.harm, one.note = "harmless", say("maybe-caught", facts.language)
             continue
         judgement = judge_recovery(one.followed, often, facts)
         judgement = judgement or judge_service(_answered(one, streams), facts)
