@@ -96,3 +96,45 @@ def test_output_to_a_terminal_that_is_gone(catalogue: Catalogue) -> None:
     error = "OSError: [Errno 5] Input/output error"
     assert rule_of(catalogue, error, (f"{PACKAGES}tqdm/utils.py", "inner")) == "sighup-terminal-closed"
     assert rule_of(catalogue, error, ("/work/li/data.py", "read")) == "storage-failed"
+
+
+LOADS, CONFIGURES = "optimizer.load_state_dict(saved['optimizer'])", "rate = settings['optimizer']['lr']"
+SHOWN = {
+    "whole": [
+        "Traceback (most recent call last):",
+        f'  File "{OWN}", line 9, in <module>',
+        "    main()",
+        f'  File "{OWN}", line 31, in main',
+        "    {source}",
+    ],
+    "cut": [f'  File "{OWN}", line 31, in main', "    {source}"],
+    "rank": [
+        "[rank3]: Traceback (most recent call last):",
+        f'[rank3]:   File "{OWN}", line 31, in main',
+        "[rank3]:     {source}",
+        "[rank3]:     ~~~~~^^^^^^^",
+    ],
+    "notebook": [
+        "KeyError                                  Traceback (most recent call last)",
+        "Cell In[3], line 4",
+        "      2 saved = read()",
+        "----> 4 {source}",
+        "",
+    ],
+}
+
+
+@pytest.mark.parametrize("at", range(6))
+@pytest.mark.parametrize("shown", SHOWN)
+@pytest.mark.parametrize(("source", "rule"), [(LOADS, "resume-checkpoint-failed"), (CONFIGURES, "")])
+def test_the_statement_tells_where_the_function_s_name_does_not(
+    catalogue: Catalogue, shown: str, source: str, rule: str, at: int
+) -> None:
+    error = "[rank3]: KeyError: 'optimizer'" if shown == "rank" else "KeyError: 'optimizer'"
+    lines = lines_of("".join(f"{text.format(source=source)}\n" for text in (*SHOWN[shown], error)))
+    lines = list(lines)
+    reading = RunReading(catalogue)
+    reading.feed(lines[:at])
+    reading.feed(lines[at:])
+    primary = reading.diagnose().primary
+    assert (primary.rule if primary is not None and primary.confidence > 0.6 else "") == rule

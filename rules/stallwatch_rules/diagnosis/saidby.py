@@ -1,7 +1,8 @@
 """Words that exceptions of others say as well: the calls of the traceback tell whose they are.
 
 ``KeyError: 'optimizer'`` is a checkpoint's where something loads one, and a configuration's elsewhere. A page
-says so (``said_by``), and it is asked only where the exception's calls are shown: a line alone counts.
+says so (``said_by``), and it is asked only where the exception's calls are shown: a line alone counts. Where
+a script does all in ``main``, the innermost call's line of code says it (``load_state_dict(…)``).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def _of_others(page: RulePage, raised: Raised) -> bool:
         if not raised.frames or not found_in(one.words, said):
             continue
         calls = [f"{call.path} in {call.name}".replace("\\", "/") for call in raised.frames]
-        if one.calls and not any(found_in(one.calls, call) for call in calls):
+        if one.calls and not any(found_in(one.calls, told) for told in (*calls, raised.source)):
             return True
         if one.never and any(found_in(one.never, call) for call in calls):
             return True

@@ -78,6 +78,7 @@ class Raised:
     group: bool = False  #: an exception group, whose parts follow behind a margin
     thread: bool = False  #: raised in a thread beside the main one, which goes on
     warned: bool = False  #: told by a logger with the level of a warning
+    source: str = ""  #: the innermost call's own line of code, where it is shown
     native: bool = False  #: a crash of compiled code, which may come after the training's own end
     step: int | None = None  #: the run's step then, as far as the diagnosis could tell
 

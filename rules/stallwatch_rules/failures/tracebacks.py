@@ -62,6 +62,7 @@ class _Open:
     rules: set[str] = field(default_factory=set)
     foreign: int = 0
     adjoining: bool = False  #: whether the line before belonged to it
+    source: str = ""  #: the last frame's line of code
     bare_frame: bool = False  #: whether the last frame's source line has yet to come
     named: str = ""  #: the exception, where its header names it
     thread: bool = False
@@ -221,16 +222,17 @@ class TracebackReader:
             if begun.header and not begun.frames and not begun.column and text[:1] == " ":
                 begun.column = max(0, len(text) - len(text.lstrip(" ")) - len(INDENT))
             begun.frames.append(frame)
-            begun.bare_frame = True
-        elif begun.named and NOTEBOOK_SOURCE.match(text):
+            begun.bare_frame, begun.source = True, ""
+        elif begun.named and (shown := NOTEBOOK_SOURCE.match(text)):
             begun.bare_frame = False
+            begun.source = text[shown.end() :].strip() if text[:1] == "-" else begun.source
         elif not text[:1].isspace() and text[:1] not in BOX:
             final = FINAL.match(text.rstrip())
             if final is not None and is_error(final["name"], begun.adjoining):
                 self._finish(begun, final, line, rules, mark)
                 return None
             if begun.bare_frame and FLUSH.match(text):  # an excerpt that lost its indentation
-                begun.bare_frame = False
+                begun.bare_frame, begun.source = False, text.strip()
                 return None
             begun.adjoining = False
             begun.foreign += 1
@@ -239,6 +241,7 @@ class TracebackReader:
             begun.rules.update(self._failures & set(rules))
             return None
         else:
+            begun.source = text.strip() if begun.bare_frame else begun.source
             begun.bare_frame = False
         begun.adjoining = True
         begun.rules.update(self._failures & set(rules))
@@ -248,7 +251,7 @@ class TracebackReader:
         self, begun: _Open, final: re.Match[str], line: Line, rules: Collection[str], mark: Mark
     ) -> None:
         name, message = final["inner"] or final["name"], (final["message"] or "")[:MAX_MESSAGE]
-        raised = Raised(name, message, line, mark, begun.frames)
+        raised = Raised(name, message, line, mark, begun.frames, source=begun.source)
         raised.rules = begun.rules | set(rules)
         if begun.chain is not None:
             raised.root = begun.chain.root
