@@ -9,8 +9,10 @@ from stallwatch_rules.checks.batch import check_batch
 from stallwatch_rules.checks.class_keywords import check_class_keywords, check_compute_loss
 from stallwatch_rules.checks.dsconfig import AUTO, DsConfig, number
 from stallwatch_rules.checks.dummy_loss import check_dummy_loss
+from stallwatch_rules.checks.eval_dataset import check_eval_dataset
 from stallwatch_rules.checks.eval_mode import check_eval_mode
 from stallwatch_rules.checks.experts import check_experts
+from stallwatch_rules.checks.generations import check_generations
 from stallwatch_rules.checks.installed import version_of
 from stallwatch_rules.checks.keys import check_keys
 from stallwatch_rules.checks.optimizers import check_optimizer
@@ -57,6 +59,8 @@ def check_run(
         remarks += _of_config(config, scripts, versions, world_size or config.world_size)
     for script in scripts:
         remarks += _of_script(script, config.as_meant if config is not None else None, versions, signatures)
+        ranks = world_size or (config.world_size if config is not None else None)
+        remarks += check_generations(script, versions, ranks)
     used = frozenset().union(*(script.names for script in scripts)) if scripts else None
     zero = config.section("zero_optimization") if config is not None else {}
     remarks += check_versions(
@@ -96,6 +100,7 @@ def _of_script(
     yield from check_best_model(script, config)
     yield from check_training_arguments(script, config)
     yield from check_strategies(script)
+    yield from check_eval_dataset(script)
     yield from check_trainer_keywords(script, versions, signatures)
     yield from check_class_keywords(script, signatures, versions)
     yield from check_compute_loss(script, versions)
