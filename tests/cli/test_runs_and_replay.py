@@ -123,7 +123,7 @@ def test_replay_says_that_a_log_holds_no_records(stallwatch: Stallwatch, tmp_pat
     (tmp_path / "train.log").write_text("step 1 loss 0.5\n")
     result = stallwatch("replay", str(tmp_path))
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "train.log hold no records as `stallwatch run` writes them" in result.stderr
+    assert "train.log holds no records as `stallwatch run` writes them" in result.stderr
 
 
 def test_replay_of_a_run_that_printed_nothing_is_silent(stallwatch: Stallwatch, home: Path) -> None:

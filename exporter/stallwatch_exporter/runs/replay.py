@@ -87,8 +87,9 @@ def replay(
     if last_ns is None and (info is None or any(path.stat().st_size for path in files)):
         names = ", ".join(path.relative_to(folder).as_posix() for path in files[:3])
         more = " and others" if files[3:] else ""
+        hold = "hold" if files[1:] else "holds"
         raise NoRecording(
-            f"{folder}: {names}{more} hold no records as `stallwatch run` writes them (a time, the stream, "
+            f"{folder}: {names}{more} {hold} no records as `stallwatch run` writes them (a time, the stream, "
             "then the line)"
         )
     if info is None:
