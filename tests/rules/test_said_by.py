@@ -138,3 +138,8 @@ def test_the_statement_tells_where_the_function_s_name_does_not(
     reading.feed(lines[at:])
     primary = reading.diagnose().primary
     assert (primary.rule if primary is not None and primary.confidence > 0.6 else "") == rule
+
+
+def test_the_words_themselves_in_the_statement_tell_nothing(catalogue: Catalogue) -> None:
+    calls = ("/work/li/cards.py", "parse"), ("/work/li/cards.py", "value\n    return row['RANK']")
+    assert rule_of(catalogue, "KeyError: 'RANK'", *calls) == ""

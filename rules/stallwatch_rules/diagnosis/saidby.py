@@ -7,6 +7,7 @@ a script does all in ``main``, the innermost call's line of code says it (``load
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from stallwatch_rules.diagnosis.exceptions import tells
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from stallwatch_rules.diagnosis.findings import Found, Streams
     from stallwatch_rules.failures.raised import Raised
     from stallwatch_rules.pages.page import RulePage
+
+_STRINGS = re.compile(r"'[^']*'|\"[^\"]*\"")  #: in code, which hold the words themselves: row["RANK"]
 
 
 def leave_out_others(found: list[Found], streams: Streams) -> None:
@@ -39,7 +42,8 @@ def _of_others(page: RulePage, raised: Raised) -> bool:
         if not raised.frames or not found_in(one.words, said):
             continue
         calls = [f"{call.path} in {call.name}".replace("\\", "/") for call in raised.frames]
-        if one.calls and not any(found_in(one.calls, told) for told in (*calls, raised.source)):
+        told = [*calls, _STRINGS.sub("", raised.source)]
+        if one.calls and not any(found_in(one.calls, part) for part in told):
             return True
         if one.never and any(found_in(one.never, call) for call in calls):
             return True
