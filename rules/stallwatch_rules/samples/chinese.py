@@ -6,6 +6,7 @@ import re
 
 _COUNT = r"(\d{1,15}(?:,\d{3}){0,4}(?:\s?/\s?\d{1,15}(?:,\d{3}){0,4})?)"
 _STEP = re.compile(r"第\s?" + _COUNT + r"\s?(?:个?(?:训练|迭代))?(步|轮)(?!\w)")  # the number stands inside
+_LEAD = re.compile(r"(?:正在)?训练(?:中|进度)?\s?[：:]\s{0,4}(?=第\s?\d)")  # before the step: it says no more
 _UNIT = re.compile(r"(?<=\d)\s?步(?!\w)")
 _NAMES = {
     "验证损失": "val loss",
@@ -37,6 +38,7 @@ def in_english(text: str) -> str:
     """The line with its counters and metrics named in English; prose stays as it is."""
     if _PROSE.search(text):
         return text
+    text = _LEAD.sub("", text, count=1)
     text = _STEP.sub(lambda found: ("step " if found[2] == "步" else "epoch ") + found[1], text)
     text = _NAME.sub(lambda found: _NAMES[found[1]] + "=", text)
     return _UNIT.sub("", text)

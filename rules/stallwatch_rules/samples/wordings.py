@@ -23,7 +23,7 @@ DIGITS = b"0123456789"
 _METRICS = (
     r"(?:[Ss][Tt][Ee][Pp]|[Ii][Tt][Ee][Rr]|[Ll][Oo][Ss][Ss]|[Nn][Uu][Mm]_[Uu][Pp][Dd]|OVERFLOW|overflow"
     r"|train_runtime|MA |MemAlloc|memory \(MB\) \||\xe2\x94\x81|Average reward|amples/sec:|Progress on:"
-    r"|\xe6\x8d\x9f\xe5\xa4\xb1|s: t[re]l:|/ \[:*<)[^\n]*\n"
+    r"|\xe6\x8d\x9f\xe5\xa4\xb1|\xcb\xf0\xca\xa7|s: t[re]l:|/ \[:*<)[^\n]*\n"
 )
 # So is this in that of a line which may tell the time: hours stand behind no letter but a "T".
 _STAMPS = r"[^A-SU-Za-z_]::[^\n]*\n"
