@@ -1,4 +1,4 @@
-"""No page has a serious fault of accessibility, by axe-core's rules, in either look; each fits a telephone."""
+"""No page has a serious fault of accessibility, by axe-core's rules, in both looks; each fits a telephone."""
 
 from __future__ import annotations
 

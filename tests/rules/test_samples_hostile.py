@@ -1,0 +1,37 @@
+"""No text makes the reading of samples fail or take long."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stallwatch_rules.progress.tracker import ProgressTracker
+from stallwatch_rules.records import Line
+from stallwatch_rules.samples import extract
+
+TOKENS = st.sampled_from(
+    [
+        *("step", "loss", "epoch", "{", "}", "'", '"', ":", "=", "/", ",", "[", "]", "<", "|", "%", " ", "-"),
+        *("1", "9" * 5000, "1_", "1e999", ".5", "nan", "-inf", "٣", "²", "00:01", "1:2:3", "it/s", "s/it"),
+        *("'step': ", "'loss': ", "global_step/max_steps", "s:1 trl:", "Attempted loss scale: "),
+        *("MA 1 GB  Max_MA ", "train_time:", "ms", "iteration", "(ms)", "Epoch: [1]  ["),
+    ]
+)
+
+
+@given(st.lists(TOKENS, max_size=25))
+@settings(max_examples=200, deadline=None)
+def test_no_text_raises(tokens: list[str]) -> None:
+    line = Line("".join(tokens), "train.log", 1)
+    ProgressTracker().add(extract(line), line)
+
+
+def test_a_long_line_of_brackets_takes_no_long() -> None:
+    """Linear work on hostile text: a quadratic pattern would take minutes here."""
+    for text in (
+        "[" * 60_000 + "/s]<",
+        "step " * 12_000 + "loss",
+        "{'a': 1, " * 6_000 + "loss}",
+        "1," * 30_000 + "step 1 loss",
+    ):
+        extract(Line(text, "train.log", 1))
