@@ -85,8 +85,9 @@ def test_what_was_warned_of_and_then_failed_is_told_by_the_logs_line(probed: Any
         "stdout",
     )
     assert finding(diagnosis, SAVES).count == 1
-    assert [error in text for text in diagnosis.primary.evidence] == [True, False]
-    assert "ppo_trainer.py:332" in diagnosis.primary.evidence[1]
+    said, raised_at, warned_of = diagnosis.primary.evidence
+    assert error in said and "train.py:9" in raised_at
+    assert error not in warned_of and "ppo_trainer.py:332" in warned_of
     assert run.told[-1].severity == "critical"
 
 
