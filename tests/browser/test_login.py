@@ -101,6 +101,12 @@ def test_an_operator_uploads_keeps_and_deletes(guarded: Stage, newcomer) -> None
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("button", name="Delete").wait_for(state="detached")
     assert not kept.exists()
+    # Whoever went on before the address that was asked for is read is not led away from where they went.
+    page.evaluate("sessionStorage.setItem('stallwatch-wanted', '/rules')")
+    page.goto(f"{guarded.url}/health")
+    page.wait_for_function("sessionStorage.getItem('stallwatch-wanted') === null")
+    page.get_by_text("duckdb").first.wait_for()
+    assert page.url == f"{guarded.url}/health"
     page.get_by_role("button", name="Sign out").click()
     page.wait_for_url("**/oauth2/end_session**")  # the provider asks whether to sign out there, too
     page.goto(guarded.url)

@@ -9,17 +9,20 @@ from __future__ import annotations
 import streamlit as st
 
 _KEEP = """
-export default function () {
-  sessionStorage.setItem("stallwatch-wanted", location.pathname + location.search);
+export default function ({ data }) {
+  const here = location.pathname + location.search;
+  if (here === data.root || here === data.root + "/") sessionStorage.removeItem("stallwatch-wanted");
+  else sessionStorage.setItem("stallwatch-wanted", here);
 }
 """
-# What was kept names no host, so that no link leads through the sign-in to somewhere else.
+# What was kept names no host, so that no link leads through the sign-in to somewhere else. Whoever has gone
+# on from the first page by the time this runs is not led away.
 _GO = """
-export default function () {
+export default function ({ data }) {
   const wanted = sessionStorage.getItem("stallwatch-wanted");
-  if (wanted === null) return;
   sessionStorage.removeItem("stallwatch-wanted");
-  if (wanted !== location.pathname + location.search) location.replace(location.origin + wanted);
+  const atRoot = location.pathname === data.root || location.pathname === data.root + "/";
+  if (wanted !== null && atRoot) location.replace(location.origin + wanted);
 }
 """
 
@@ -36,4 +39,5 @@ def go_to_address() -> None:
 
 def _run(name: str, script: str) -> None:
     draw = st.components.v2.component(name, html="<span hidden></span>", js=script, isolate_styles=False)
-    draw(key=name)
+    base = str(st.get_option("server.baseUrlPath") or "").strip("/")
+    draw(key=name, data={"root": f"/{base}" if base else ""})
