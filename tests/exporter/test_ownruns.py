@@ -48,7 +48,7 @@ def test_nodes_that_start_together_with_one_command_may_be_one_training() -> Non
 def test_other_commands_and_folders_are_other_runs() -> None:
     assert apart({"a": info(0.0), "b": info(1.0, command="torchrun eval.py")}) == [["a"], ["b"]]
     at_home, at_work = info(0.0), info(1.0)
-    at_home.cwd, at_work.cwd = "/home/u", "/work/u"
+    at_home.cwd, at_work.cwd = "/home/u", "/srv/u"
     assert apart({"a": at_home, "b": at_work}) == [["a"], ["b"]]
     at_home.cwd, at_work.cwd = "/scratch/node7/sft", "/scratch/node12/sft"
     assert apart({"a": at_home, "b": at_work}) == [["a", "b"]]

@@ -9,7 +9,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 
 PACKAGES = "/opt/venv/lib/python3.11/site-packages/"
-OWN = "/work/li/train.py"
+OWN = "/home/li/train.py"
 
 
 def rule_of(catalogue: Catalogue, error: str, *calls: tuple[str, str]) -> str:
@@ -35,19 +35,19 @@ def rule_of(catalogue: Catalogue, error: str, *calls: tuple[str, str]) -> str:
             "env-rendezvous-missing-variable",
             "KeyError: 'RANK'",
             ("/usr/lib/python3.11/os.py", "__getitem__"),
-            ("/work/li/cards.py", "parse"),
+            ("/home/li/cards.py", "parse"),
         ),
         (
             "zero3-autograd-next-functions-none",
             "AttributeError: 'NoneType' object has no attribute 'next_functions'",
             (f"{PACKAGES}deepspeed/runtime/utils.py", "count_used_parameters_in_backward"),
-            ("/work/li/viz.py", "walk"),
+            ("/home/li/viz.py", "walk"),
         ),
         (
             "model-architecture-unknown",
             "KeyError: 'qwen3_moe'",
             (f"{PACKAGES}transformers/models/auto/configuration_auto.py", "__getitem__"),
-            ("/work/li/prices.py", "cost"),
+            ("/home/li/prices.py", "cost"),
         ),
         (
             "checkpoint-archive-corrupt",
@@ -59,7 +59,7 @@ def rule_of(catalogue: Catalogue, error: str, *calls: tuple[str, str]) -> str:
             "chat-template-refused-messages",
             "jinja2.exceptions.UndefinedError: 'item' is undefined",
             (f"{PACKAGES}transformers/utils/chat_template_utils.py", "render_jinja_template"),
-            ("/work/li/report.py", "render"),
+            ("/home/li/report.py", "render"),
         ),
     ],
 )
@@ -95,7 +95,7 @@ def test_what_the_thread_that_pins_raises_is_not_always_of_memory(
 def test_output_to_a_terminal_that_is_gone(catalogue: Catalogue) -> None:
     error = "OSError: [Errno 5] Input/output error"
     assert rule_of(catalogue, error, (f"{PACKAGES}tqdm/utils.py", "inner")) == "sighup-terminal-closed"
-    assert rule_of(catalogue, error, ("/work/li/data.py", "read")) == "storage-failed"
+    assert rule_of(catalogue, error, ("/home/li/data.py", "read")) == "storage-failed"
 
 
 LOADS, CONFIGURES = "optimizer.load_state_dict(saved['optimizer'])", "rate = settings['optimizer']['lr']"
@@ -141,5 +141,5 @@ def test_the_statement_tells_where_the_function_s_name_does_not(
 
 
 def test_the_words_themselves_in_the_statement_tell_nothing(catalogue: Catalogue) -> None:
-    calls = ("/work/li/cards.py", "parse"), ("/work/li/cards.py", "value\n    return row['RANK']")
+    calls = ("/home/li/cards.py", "parse"), ("/home/li/cards.py", "value\n    return row['RANK']")
     assert rule_of(catalogue, "KeyError: 'RANK'", *calls) == ""
