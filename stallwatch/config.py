@@ -10,7 +10,7 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from stallwatch.config_keys import BY_NAME, KEYS, SECTIONS, Key
 from stallwatch.config_misplaced import elsewhere, misplaced
 from stallwatch.config_routes import BadRoute, line_in_route, routes_from
+from stallwatch.config_trust import Untrusted, read_if_trusted
 from stallwatch.config_values import BadValue, from_text, from_toml, sound_entries
 
 if sys.version_info >= (3, 11):
@@ -76,6 +77,7 @@ class Config:
 
     settings: dict[str, Setting]
     file: Path | None = None
+    ignored: list[ConfigError] = field(default_factory=list)  #: files that others can write, and why
     problems: list[ConfigError] = field(default_factory=list)
     lines: tuple[str, ...] = field(default=(), repr=False)  #: of the file
 
@@ -97,11 +99,15 @@ def load(
     cwd = current_folder() if cwd is None else cwd
     config = Config({key.full_name: Setting(key.default, "default") for key in KEYS})
     try:
-        config.file = _find_file(explicit, environ, cwd)
+        named = _named_file(explicit, environ, cwd)
     except ValueError as error:
         config.problems.append(ConfigError("STALLWATCH_CONFIG", None, str(error), "name a file"))
-    if config.file is not None:
-        _read_file(config, config.file)
+    else:
+        if named is not None:
+            config.file = named
+            _read_file(config, named)
+        else:
+            config.file = next((path for path in _usual_files(cwd) if _read_if_trusted(config, path)), None)
     _read_environment(config, environ, cwd)
     _tell_if_nobody_hears(config)
     config.settings.update(flags or {})
@@ -122,20 +128,24 @@ def _check_home(home: Setting, problems: list[ConfigError]) -> None:
         problems.append(ConfigError(home.source, None, message, remedy, key="run.home"))
 
 
-def _find_file(explicit: Path | None, environ: Mapping[str, str], cwd: Path) -> Path | None:
-    """The one that was named, even if it is missing (that is an error); else the first that exists."""
-    if explicit is not None:
+def _named_file(explicit: Path | None, environ: Mapping[str, str], cwd: Path) -> Path | None:
+    """The file that was named, even if it is missing: that is an error."""
+    if explicit is not None or not environ.get("STALLWATCH_CONFIG"):
         return explicit
-    if environ.get("STALLWATCH_CONFIG"):
-        from stallwatch_exporter.settings import user_path
+    from stallwatch_exporter.settings import user_path
 
-        return user_path(environ["STALLWATCH_CONFIG"], cwd)
+    return user_path(environ["STALLWATCH_CONFIG"], cwd)
+
+
+def _usual_files(cwd: Path) -> Iterator[Path]:
+    """The current folder's and the user's, those that exist."""
     if _is_file(cwd / FILE_NAME):
-        return cwd / FILE_NAME
+        yield cwd / FILE_NAME
     import platformdirs
 
     of_user = platformdirs.user_config_path("stallwatch") / FILE_NAME
-    return of_user if _is_file(of_user) else None
+    if _is_file(of_user):
+        yield of_user
 
 
 def _is_file(path: Path) -> bool:
@@ -148,12 +158,26 @@ def _is_file(path: Path) -> bool:
 # ---------------------------------------------------------------- the file
 
 
-def _read_file(config: Config, path: Path) -> None:
+def _read_if_trusted(config: Config, path: Path) -> bool:
+    """Put a file that nobody named in force, unless others can write it: then false."""
+    try:
+        _read_file(config, path, read_if_trusted)
+    except Untrusted as reason:
+        message = f"ignored, because {reason}"
+        remedy = (
+            f"if you trust it, pass --config {path}, or let no other account write it (chown, chmod go-w)"
+        )
+        config.ignored.append(ConfigError(str(path), None, message, remedy))
+        return False
+    return True
+
+
+def _read_file(config: Config, path: Path, read: Callable[[Path], bytes] = Path.read_bytes) -> None:
     def problem(line: int | None, message: str, remedy: str, key: str = "") -> None:
         config.problems.append(ConfigError(str(path), line, message, remedy, key=key))
 
     try:
-        data = path.read_bytes()
+        data = read(path)
         text = data.decode("utf-8-sig")
         tables = tomllib.loads(text)
     except OSError as error:

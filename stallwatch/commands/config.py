@@ -37,7 +37,11 @@ def show(app: App) -> None:
     if not console.is_terminal:
         console.width = 240  # a file or pipe has no edge to wrap at
     console.print(table, highlight=False, markup=False, soft_wrap=not console.is_terminal)
-    if loaded.file is None:
+    for ignored in loaded.ignored:
+        click.echo(f"file: {ignored.file} ({ignored.message})")
+    if loaded.file is not None:
+        click.echo(f"file: {loaded.file}")
+    elif not loaded.ignored:
         tell("no stallwatch.toml was found; the defaults work without one")
     if tell_wrong_alerts(loaded) or loaded.problems:
         raise click.exceptions.Exit(2)

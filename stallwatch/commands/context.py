@@ -55,7 +55,7 @@ class App:
             if value is not None and value != ()
         }
         config = load(self.config_file, given)
-        tell_all(config.problems)
+        tell_all([*config.ignored, *config.problems])
         return config
 
     def sound_config(self, **flags: Any) -> Config:

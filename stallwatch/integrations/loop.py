@@ -63,12 +63,16 @@ def _alone(module: Any, name: str | None) -> Any:
 
     from stallwatch.config import load
     from stallwatch.handover import exporter_settings
+    from stallwatch_exporter.notices import tell
     from stallwatch_exporter.runs.runfolder import run_name, sanitise
     from stallwatch_exporter.serving.standalone import Standalone
 
     run = sanitise(name) if name else run_name(sys.argv[:1] or ["run"], time.time())
     local = os.environ.get("LOCAL_RANK", "")
-    _served = Standalone(run, exporter_settings(load()), int(local) if local.isdigit() else 0)
+    config = load()
+    for ignored in config.ignored:
+        tell(str(ignored))
+    _served = Standalone(run, exporter_settings(config), int(local) if local.isdigit() else 0)
     return module.Probe(_served.folder)
 
 

@@ -1,0 +1,168 @@
+"""A configuration that was found is read only if nobody else can write it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from click.testing import Result
+
+from stallwatch.config import load
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has other permissions")
+
+ANOTHER = 54321  #: no account of this machine
+Stallwatch = Callable[..., Result]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "stallwatch.toml"
+    path.write_text("[exporter]\nport = 5\n[stall]\non_stall = 'command touch gotcha'\n")
+    path.chmod(0o644)
+    return path
+
+
+def belongs_to_another(path: Path) -> None:
+    """Give the file away, or where only root may, be another account than its owner."""
+    os.chown(path, ANOTHER, ANOTHER, follow_symlinks=False)
+
+
+root_only = pytest.mark.skipif(
+    sys.platform == "win32" or os.geteuid() != 0, reason="only root gives files away"
+)
+
+
+def group_of(monkeypatch: pytest.MonkeyPatch, name: str, members: list[str]) -> None:
+    account = SimpleNamespace(pw_name="ann", pw_gid=os.getegid())
+    group = SimpleNamespace(gr_name=name, gr_gid=os.getegid(), gr_mem=members)
+    monkeypatch.setattr("pwd.getpwuid", lambda _: account)
+    monkeypatch.setattr("grp.getgrgid", lambda _: group)
+
+
+def reason(file: Path) -> str:
+    config = load(environ={}, cwd=file.parent)
+    assert config.file is None and config.problems == []
+    assert config["exporter.port"] == 19400 and config["stall.on_stall"] == "report"
+    (ignored,) = config.ignored
+    assert ignored.file == str(file) and f"pass --config {file}" in str(ignored)
+    return ignored.message
+
+
+def test_a_file_of_ones_own_is_read(file: Path) -> None:
+    config = load(environ={}, cwd=file.parent)
+    assert (config.file, config.ignored, config["exporter.port"]) == (file, [], 5)
+
+
+@root_only
+def test_the_file_of_another_account_is_ignored_also_by_root(file: Path) -> None:
+    belongs_to_another(file)
+    assert reason(file) == f"ignored, because it belongs to another account (uid {ANOTHER})"
+    file.chmod(0o600)
+    assert "another account" in reason(file)
+
+
+@root_only
+def test_the_file_of_root_is_read_by_all(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: ANOTHER)
+    assert load(environ={}, cwd=file.parent).file == file
+
+
+def test_a_file_is_ignored_by_whoever_does_not_own_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if file.stat().st_uid == 0:
+        belongs_to_another(file)
+    monkeypatch.setattr(os, "geteuid", lambda: ANOTHER + 1)
+    assert "belongs to" in reason(file)
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o646, 0o777])
+def test_a_file_that_every_account_can_write_is_ignored(file: Path, mode: int) -> None:
+    file.chmod(mode)
+    assert reason(file) == "ignored, because every account can write it"
+
+
+@pytest.mark.parametrize(
+    ("name", "members", "own"),
+    [("ann", [], True), ("ann", ["ann"], True), ("ann", ["bob"], False), ("users", [], False)],
+)
+def test_a_file_that_a_group_can_write_is_read_only_if_the_group_is_its_owner_alone(
+    file: Path, monkeypatch: pytest.MonkeyPatch, name: str, members: list[str], own: bool
+) -> None:
+    group_of(monkeypatch, name, members)
+    file.chmod(0o664)
+    if own:
+        assert load(environ={}, cwd=file.parent).file == file
+    else:
+        assert reason(file) == f"ignored, because the group {name} can write it"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="POSIX ACLs are Linux's")
+def test_an_access_list_makes_the_private_group_no_excuse(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group_of(monkeypatch, "ann", [])
+    file.chmod(0o664)
+    monkeypatch.setattr(os, "listxattr", lambda _: ["system.posix_acl_access"])
+    assert "can write it" in reason(file)
+
+
+def test_a_folder_that_every_account_can_write_needs_the_sticky_bit(file: Path) -> None:
+    file.parent.chmod(0o777)
+    assert reason(file) == "ignored, because every account can write its folder"
+    file.parent.chmod(0o1777)
+    assert load(environ={}, cwd=file.parent).file == file
+
+
+@root_only
+def test_the_link_of_another_account_is_ignored(file: Path, tmp_path: Path) -> None:
+    link = tmp_path / "shared" / "stallwatch.toml"
+    link.parent.mkdir()
+    link.symlink_to(file)
+    belongs_to_another(link)
+    assert reason(link).startswith("ignored, because the link to it belongs to another account")
+
+
+def test_a_named_file_is_read_whoever_can_write_it(file: Path) -> None:
+    file.chmod(0o666)
+    assert load(file, environ={})["exporter.port"] == 5
+    assert load(environ={"STALLWATCH_CONFIG": str(file)}, cwd=file.parent)["exporter.port"] == 5
+
+
+def test_the_users_file_takes_the_place_of_an_ignored_one(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.chmod(0o666)
+    of_user = tmp_path / "config-home" / "stallwatch" / "stallwatch.toml"
+    of_user.parent.mkdir(parents=True)
+    of_user.write_text("[exporter]\nport = 6\n")
+    of_user.chmod(0o600)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config-home"))
+    config = load(environ={}, cwd=tmp_path)
+    assert (config.file, len(config.ignored), config["exporter.port"]) == (of_user, 1, 6)
+
+
+def test_config_show_names_the_file_that_was_read_or_ignored(stallwatch: Stallwatch, file: Path) -> None:
+    assert f"file: {file}\n" in stallwatch("config", "show").stdout
+    file.chmod(0o666)
+    result = stallwatch("config", "show")
+    assert result.exit_code == 0
+    assert f"file: {file} (ignored, because every account can write it)" in result.stdout
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(
+        f"stallwatch: {file}: ignored, because every account can write it; if you trust it"
+    )
+
+
+def test_run_does_not_run_the_command_of_an_ignored_file(
+    process: Callable[..., object], tmp_path: Path
+) -> None:
+    file = tmp_path / "stallwatch.toml"
+    file.write_text("[exporter]\nport = 'not a port'\n")
+    file.chmod(0o666)
+    done = process("run", "--port", "0", "--", "true")
+    assert done.returncode == 0  # type: ignore[attr-defined]
+    assert done.stderr.count("ignored, because") == 1 and "exporter.port" not in done.stderr  # type: ignore[attr-defined]
