@@ -164,9 +164,7 @@ def _read_if_trusted(config: Config, path: Path) -> bool:
         _read_file(config, path, read_if_trusted)
     except Untrusted as reason:
         message = f"ignored, because {reason}"
-        remedy = (
-            f"if you trust it, pass --config {path}, or let no other account write it (chown, chmod go-w)"
-        )
+        remedy = f"let no other account write it (chown, chmod go-w), or trust it with --config {path}"
         config.ignored.append(ConfigError(str(path), None, message, remedy))
         return False
     return True

@@ -49,7 +49,7 @@ def reason(file: Path) -> str:
     assert config.file is None and config.problems == []
     assert config["exporter.port"] == 19400 and config["stall.on_stall"] == "report"
     (ignored,) = config.ignored
-    assert ignored.file == str(file) and f"pass --config {file}" in str(ignored)
+    assert ignored.file == str(file) and f"trust it with --config {file}" in str(ignored)
     return ignored.message
 
 
@@ -153,7 +153,7 @@ def test_config_show_names_the_file_that_was_read_or_ignored(stallwatch: Stallwa
     assert f"file: {file} (ignored, because every account can write it)" in result.stdout
     (line,) = result.stderr.splitlines()
     assert line.startswith(
-        f"stallwatch: {file}: ignored, because every account can write it; if you trust it"
+        f"stallwatch: {file}: ignored, because every account can write it; let no other account"
     )
 
 

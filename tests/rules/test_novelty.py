@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -174,3 +175,41 @@ def test_what_is_printed_after_any_failure_is_not_told(line: str) -> None:
 )
 def test_a_message_with_their_words_is_told(line: str) -> None:
     assert len(new(steps(1, 9) + f"{line}\n")) == 1
+
+
+SECRETS = [
+    "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZ01234567",
+    "ghp_" + "a1B2c3D4e5" * 4,
+    "github_pat_" + "11ABCDEFG0" * 6,
+    "AKIA" + "ABCDEFGHIJ012345",
+    "sk-" + "ant-api03-" + "Ab1-" * 12,
+    "Authorization: Bearer " + "kQ.x1-Yz_22" * 4,
+    "xoxb-" + "123456789012-abcdefABCDEF",
+    "https://bob:s3cr3tWord@example.com/x/y/z",
+    "aws_secret_access_key=wJalrXUtnFEMI/K7MDENG/bPxRfiCYzzzzzzzzzz",
+]
+
+
+def fragments(secret: str) -> list[str]:
+    """The words that masking numbers in a secret would leave of it."""
+    names = {"hf", "ghp", "github", "pat", "AKIA", "sk", "ant", "api", "Authorization", "Bearer", "xoxb"}
+    names |= {"https", "example", "com", "aws", "secret", "access", "key"}
+    return [word for word in re.findall(r"[A-Za-z]+", secret) if len(word) > 1 and word not in names]
+
+
+@pytest.mark.parametrize("secret", SECRETS, ids=lambda secret: secret[:6])
+@pytest.mark.parametrize("before", ["", "x" * 340 + " ", "x" * 350 + " "], ids=["short", "long", "cut"])
+def test_nothing_of_a_secret_is_learnt(secret: str, before: str) -> None:
+    line = f"ERROR the shard server refused {before}{secret} just now\n"
+    reading = reading_of(steps(1, 9) + line + line + END)
+    (entry,) = [one for one in reading.streams["0.log", None].templates.entries.values() if one.count == 2]
+    (one,) = [one for one in reading.diagnose(failed=True).new_lines if "shard server" in one.exemplar]
+    assert "***" in one.exemplar
+    kept = f"{one} {entry.first}" + (f" {entry.last}" if before else "")
+    assert [word for word in fragments(secret) if word in kept] == []
+
+
+def test_lines_that_differ_in_their_tokens_are_one_template() -> None:
+    lines = "".join(f"ERROR no access with {token}\n" for token in ("hf_" + letter * 34 for letter in "xyz"))
+    (one,) = new(steps(1, 9) + lines + END)
+    assert one.template == "ERROR no access with hf_***"

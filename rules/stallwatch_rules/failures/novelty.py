@@ -17,7 +17,6 @@ from stallwatch_rules.progress.timeline import StepClock, leading
 from stallwatch_rules.records import NewLines
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.masking import masked
-from stallwatch_rules.text.redact import redact
 from stallwatch_rules.text.reported import earliest, latest, place, shown
 
 #: What stands in a log after any failure: rows of torchrun's table, and CUDA's standing advice.
@@ -168,7 +167,7 @@ def _record(group: _Group) -> NewLines:
     last = latest(entry.last for _, entry in group.entries)
     step = next(entry.step for _, entry in group.entries if entry.first is first)
     return NewLines(
-        template=redact(masked(first.text)),
+        template=masked(first.text),
         exemplar=shown(first.text),
         level=group.level,
         count=sum(entry.count for _, entry in group.entries),

@@ -17,6 +17,7 @@ import msgspec
 from stallwatch_rules.failures.raised import Mark
 from stallwatch_rules.records import Line
 from stallwatch_rules.text.masking import skeleton
+from stallwatch_rules.text.redact import redact
 
 MAX_TEMPLATES = 256  #: entries kept of a stream; there may be thousands of streams
 MAX_DROPPED = 8192  #: checksums of entries that were dropped
@@ -50,8 +51,8 @@ _WARNING = re.compile(r"warn|deprecat|retry|retries|slow|skipp|\bmissing|unexpec
 class Template:
     """One wording in one stream."""
 
-    first: Line  #: its exemplar, its text cut
-    last: Line
+    first: Line  #: its exemplar, its text redacted and cut
+    last: Line  #: as it stands in the log if it is short, else redacted and cut
     count: int
     level: Level
     advances: int  #: steps that the stream had seen at the first
@@ -75,7 +76,7 @@ class TemplateTable:
             return False
         entry.count += count
         entry.last_index = index
-        entry.last = line if len(line.text) <= MAX_TEXT else _cut(line)
+        entry.last = _cut(line)
         return True
 
     def add(self, line: Line, mark: Mark, count: int = 1) -> None:
@@ -84,8 +85,8 @@ class TemplateTable:
             return
         if not looks_like_message(line.text):
             return
-        line = _cut(line)
-        key = skeleton(line.text)
+        key = skeleton(line.text[:MAX_TEXT])
+        line = _cut(line, at=0)
         # What was there before and was dropped is as old as the stream.
         advances = -1 if zlib.crc32(key.encode()) in self.dropped else mark.advances
         self.entries[key] = Template(
@@ -149,5 +150,6 @@ def states_error(text: str) -> bool:
     return stated is not None and bool(stated["error"] or stated["e"]) and not _WITHOUT_EFFECT.search(text)
 
 
-def _cut(line: Line) -> Line:
-    return line if len(line.text) <= MAX_TEXT else msgspec.structs.replace(line, text=line.text[:MAX_TEXT])
+def _cut(line: Line, at: int = MAX_TEXT) -> Line:
+    """A line longer than `at`, its secrets masked before its end is cut off: half a token looks like none."""
+    return line if len(line.text) <= at else msgspec.structs.replace(line, text=redact(line.text)[:MAX_TEXT])
