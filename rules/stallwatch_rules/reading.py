@@ -23,6 +23,7 @@ from stallwatch_rules.progress.serving import is_answer
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Diagnosis, Line, Match, Sample
 from stallwatch_rules.samples import extract
+from stallwatch_rules.selftold import SOURCE as SELF_TOLD
 from stallwatch_rules.selftold import without_echoes
 from stallwatch_rules.stream import Gaps, StreamReading
 
@@ -142,6 +143,13 @@ class RunReading:
         if stream is not None:
             stream.read(match.line, None, False, Hints.of(""))
             stream.match(match, match.rule in self._by_progress, more)
+
+    def withdraw(self, rule: str, capture: str, value: str) -> None:
+        """Forget what ranks reported by a rule with this capture, as it no longer holds."""
+        for (source, _), stream in self.streams.items():
+            hits = stream.hits.get(rule) if source == SELF_TOLD else None
+            if hits is not None and hits.first.captures.get(capture) == value:
+                del stream.hits[rule]
 
     def step(self, sample: Sample, source: str) -> None:
         """Take a step that a rank told of, into the stream of what it tells of itself."""

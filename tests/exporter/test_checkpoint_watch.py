@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from stallwatch_exporter.checkpoints.checking import check_checkpoint
+from stallwatch_exporter.checkpoints.checking import Below, check_checkpoint
 from stallwatch_exporter.checkpoints.faults import Fault
 from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.probe.api import Probe
@@ -74,6 +79,95 @@ def test_a_file_that_was_still_being_written_is_not_told(watch_here: CheckpointW
     assert seen(watch_here, SETTLED_SECONDS, SETTLED_SECONDS + 1) == []
     weights(file, [100])
     assert seen(watch_here, *range(12, 200)) == []
+
+
+@pytest.fixture
+def saved_slowly(tmp_path: Path) -> tuple[Path, Callable[[], bool]]:
+    """The path of a ``torch.save`` and what writes its next piece: false once it is closed."""
+    whole = io.BytesIO()
+    torch.save({"head.weight": torch.zeros(1000)}, whole)
+    pieces = [whole.getvalue()[at : at + 500] for at in range(0, len(whole.getvalue()), 500)]
+    file = (tmp_path / "checkpoint.pt").open("wb", buffering=0)
+
+    def write() -> bool:
+        if pieces:
+            file.write(pieces.pop(0))
+        else:
+            file.close()
+        return not file.closed
+
+    return Path(file.name), write
+
+
+@pytest.mark.parametrize("readable", [True, False])
+@pytest.mark.parametrize("every", [5, 25])
+def test_a_save_that_takes_minutes_is_no_news(
+    watch_here: CheckpointWatch, saved_slowly: tuple[Path, Callable[[], bool]], every: int, readable: bool
+) -> None:
+    """Whether the descriptors of the process that writes may be looked at, or only its file grows."""
+    path, write = saved_slowly
+    watch_here.heard(told(path), 1, 0.0)
+    pids = {os.getpid()} if readable else set()
+    now = 0
+    while now % every or write():
+        now += 1
+        assert watch_here.look(float(now), pids) == []
+    assert now > 45
+    assert [watch_here.look(float(later), pids) for later in range(now, now + 200)] == [[]] * 200
+
+
+def test_a_save_whose_process_stopped_writing_and_keeps_the_file_is_waited_for(
+    watch_here: CheckpointWatch, saved_slowly: tuple[Path, Callable[[], bool]]
+) -> None:
+    path, write = saved_slowly
+    write()
+    watch_here.heard(told(path), 1, 0.0)
+    assert [match for now in range(2000) for match in watch_here.look(float(now), {os.getpid()})] == []
+    assert [match.rule for match in watch_here.finish(2000.0)] == [CORRUPT]  # it will never be whole
+
+
+def test_a_file_that_a_child_of_the_rank_writes_is_waited_for(
+    watch_here: CheckpointWatch, tmp_path: Path
+) -> None:
+    file = weights(tmp_path / "model.safetensors", [100], cut=30)
+    script = f"file = open({str(file)!r}, 'ab'); print('open', flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None and child.stdout.readline() == "open\n"
+        watch_here.heard(told(file), 1, 0.0)
+        assert [match for now in range(100) for match in watch_here.look(float(now), {os.getpid()})] == []
+        child.communicate("\n")
+    found = [match.rule for now in range(100, 150) for match in watch_here.look(float(now), {os.getpid()})]
+    assert found == [CORRUPT]  # closed, and cut short
+
+
+def test_a_checkpoint_that_is_mended_later_is_withdrawn_and_one_that_breaks_again_is_news(
+    watch_here: CheckpointWatch, tmp_path: Path
+) -> None:
+    file = weights(tmp_path / "model.safetensors", [100], cut=30)
+    watch_here.heard(told(file), 1, 0.0)
+    assert seen(watch_here, *map(float, range(100))) == [CORRUPT]
+    assert watch_here.take_mended() == []
+    weights(file, [100])
+    assert seen(watch_here, *map(float, range(100, 200))) == []
+    assert watch_here.take_mended() == [CORRUPT] and watch_here.take_mended() == []
+    weights(file, [100], cut=30)
+    watch_here.heard(told(file), 2, 200.0)
+    assert seen(watch_here, *map(float, range(200, 300))) == [CORRUPT]
+
+
+def test_a_rule_is_not_mended_while_another_file_is_broken(
+    watch_here: CheckpointWatch, tmp_path: Path
+) -> None:
+    files = [weights(tmp_path / name / "model.safetensors", [100], cut=30) for name in ("a", "b")]
+    for number, file in enumerate(files):
+        watch_here.heard(told(file), number, 0.0)
+    assert seen(watch_here, *map(float, range(100))) == [CORRUPT, CORRUPT]
+    files[0].unlink()
+    assert seen(watch_here, *map(float, range(100, 200))) == [] and watch_here.take_mended() == []
+    weights(files[1], [100])
+    assert seen(watch_here, *map(float, range(200, 300))) == [] and watch_here.take_mended() == [CORRUPT]
 
 
 def test_at_the_end_of_a_run_one_look_is_enough(watch_here: CheckpointWatch, tmp_path: Path) -> None:
@@ -166,15 +260,16 @@ def test_what_was_found_in_a_file_is_not_forgotten_when_its_folder_is_told_of(
 def test_an_error_in_a_look_is_told_once_and_no_traceback(
     watch: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(path: Path) -> list[Fault]:
+    def fails(path: Path, below: Below) -> list[Fault]:
         if "odd" in path.name:
             raise ValueError("year 0 is out of range")
-        return check_checkpoint(path)
+        return check_checkpoint(path, below)
 
     monkeypatch.setattr(checkpoints, "check_checkpoint", fails)
     run = watch()
     watched = run.agent._hearing._checkpoints = CheckpointWatch(begin=lambda job: job())
     file = weights(tmp_path / "model.safetensors", [0])
+    (tmp_path / "odd").touch()
     watched.heard(told(tmp_path / "odd"), 1, run.now)
     watched.heard(told(file), 2, run.now)
     run.wait(60)
@@ -233,6 +328,27 @@ def test_a_checkpoint_of_empty_tensors_is_an_incident_and_stays_in_the_diagnosis
         Ending(kind="finished", exit_code=0), run.now
     )
     assert run.told[-1] is last  # nothing comes after it
+
+
+def test_the_incident_of_a_checkpoint_that_is_whole_later_closes_as_recovered(
+    watch: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "rings").mkdir()
+    run = watch()
+    run.agent._probing = Probing(tmp_path / "rings")
+    run.agent._hearing._checkpoints = CheckpointWatch(begin=lambda job: job())
+    probe = Probe(tmp_path / "rings", {"RANK": "0"}, lambda: run.now)
+    probe.announce()
+    file = weights(tmp_path / "checkpoint-2" / "model.safetensors", [100], cut=30)
+    probe.event("checkpoint", path=str(file.parent), by="trainer")
+    run.train([probe], 30)
+    weights(file, [100])
+    run.train([probe], 60)
+    assert run.changes == [
+        (f"finding/{CORRUPT}/1", "open", ""),
+        (f"finding/{CORRUPT}/1", "resolved", "recovered"),
+    ]
+    assert run.end("finished", 0).verdict == "healthy"
 
 
 def test_a_last_checkpoint_that_is_broken_is_told_though_the_run_finished(

@@ -156,6 +156,10 @@ class Probing:
         last = self._ranks.gone(self._known())
         return {rank: self._exits.codes[path] for rank, path in last.items() if path in self._exits.codes}
 
+    def pids(self) -> set[int]:
+        """The processes of all rings, whether they are up or not."""
+        return {reader.header.pid for reader in self._known()}
+
     def close(self) -> None:
         """The run is over: the folder goes. What is worth keeping was read."""
         self._exits.close()

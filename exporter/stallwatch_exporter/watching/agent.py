@@ -75,7 +75,7 @@ class Agent:
         self.advance = Advance(self._reading.tracker, self._watch, self.metrics)
         self._book = IncidentBook(folder.run, folder.info.host, self._tell, read_incidents(folder.path))
         self._alarms = Alarms(self._book, catalogue)
-        self._hearing = Hearing(self._reading, self._warned, notice)
+        self._hearing = Hearing(self._reading, self._warned, notice, self._alarms.checkpoints.discard)
         self.response = Response(folder, settings.on_stall, probing, notice)
         self._diagnoser.alone, self._diagnoser.launching = self.response.alone, self.response.launching
         self._diagnoser.memory = self.memory
@@ -227,7 +227,7 @@ class Agent:
         with self._guarded("the probe's records"):
             self._hear(now)
         with self._guarded("looking at checkpoints"):
-            self._hearing.look(now)
+            self._hearing.look(now, self._probing.pids() if self._probing is not None else ())
         with self._guarded("watching the run"):
             self._watch.set_back(now)
             self._look(present, now)

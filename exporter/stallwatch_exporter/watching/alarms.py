@@ -39,8 +39,8 @@ class Alarms:
         self._catalogue = catalogue
         self._pending: dict[str, tuple[float, Match]] = {}
         self._warnings: dict[str, tuple[float, Match]] = {}  # of what has not failed yet
-        # Rules by which a checkpoint was found to be broken, by us or by an agent before us.
-        self._checkpoints = {each.rule for each in book.all_open if tells_of(each.note, CHECKPOINT)}
+        #: Rules by which a checkpoint was found to be broken, and is still, by us or by an agent before us.
+        self.checkpoints = {each.rule for each in book.all_open if tells_of(each.note, CHECKPOINT)}
         self.ranks = RankAlarms(book)
         self._harmful: dict[str, int] = {}  # judgements in a row, by rule
         self._fine: dict[str, int] = {}
@@ -60,7 +60,7 @@ class Alarms:
     def warned(self, match: Match, now: float) -> None:
         """A rank saw what will fail, or what goes wrong without a word: told once, as soon as judged."""
         if match.captures.get(SEEN) == CHECKPOINT:
-            self._checkpoints.add(match.rule)
+            self.checkpoints.add(match.rule)
         if self._book.get("finding", match.rule) is None:
             self._warnings.setdefault(match.rule, (now, match))
 
@@ -108,7 +108,7 @@ class Alarms:
             if self._by_progress(rule):
                 self._weigh(rule, finding, diagnosis, now)
         for incident in self._book.of_kind("finding"):
-            if incident.rule in self._checkpoints and incident.rule not in findings:
+            if incident.rule in self.checkpoints and incident.rule not in findings:
                 continue  # an agent before us saw it: that the run goes on mends no checkpoint
             if incident.rule in self.ranks.told:
                 continue  # seen in no line
@@ -231,7 +231,7 @@ class Alarms:
             self._book.resolve(incident, now, resolution, **about)
         # What the run died of may be told already. It is no other incident then, and nothing of it is over.
         told = self._told_death(diagnosis) if ending.failed else None
-        self._book.resolve_all(now, resolution, but=self._checkpoints, spare=told)
+        self._book.resolve_all(now, resolution, but=self.checkpoints, spare=told)
         if not ending.failed:
             return
         primary = diagnosis.primary
@@ -261,7 +261,7 @@ class Alarms:
         found = [
             one
             for one in self._book.of_kind("finding")
-            if one.severity == "critical" and one.rule not in self._checkpoints
+            if one.severity == "critical" and one.rule not in self.checkpoints
         ]
         cause = diagnosis.primary.rule if diagnosis.primary else UNKNOWN_FAILURE
         same = [one for one in found if cause in (one.rule, TOLD_AS.get(one.rule))]

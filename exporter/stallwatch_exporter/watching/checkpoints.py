@@ -1,26 +1,29 @@
-"""Checkpoints that a rank told of are looked at once they are written, here and never in the rank.
+"""Checkpoints that ranks announced are checked once they are written, in the agent and never in the rank.
 
 They may lie on a file system that is slow or hangs, so a thread beside the watching looks at them, and
-another one at the next ones if it does not come back. A file that is written piece by piece looks broken
-meanwhile: only what was found twice, or at the end, is told.
+another one at the next ones if it does not come back. A file that is being written looks broken: a fault
+counts only if no process of the run has a file of the checkpoint open for writing, and if the file was the
+same at two looks in a row, or when the run has ended. A fault is withdrawn when a later look finds it gone.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stallwatch_exporter.checkpoints.checking import check_checkpoint
+from stallwatch_exporter.checkpoints.checking import check_checkpoint, listed
 from stallwatch_exporter.checkpoints.faults import Fault
+from stallwatch_exporter.checkpoints.writers import has_writer
 from stallwatch_exporter.watching.concerns import line_of
 from stallwatch_rules.judgements.concerns import SEEN, evidence_of
 from stallwatch_rules.records import Match
 
-SETTLED_SECONDS = 10.0  #: after it was told of, or found unfinished
+SETTLED_SECONDS = 10.0  #: after it was announced, or found open for writing
 SURE_SECONDS = 30.0  #: between the first look and the one that counts
+MEND_SECONDS = 60.0  #: between looks at what is known to be broken
 FINISH_SECONDS = 2.5  #: how long the end of a run waits for a look that is under way, and for the last one
 PATIENCE_SECONDS = 120.0  #: a look that takes longer is left to itself; what is due next gets another
 _MOST_HUNG = 4  # looks that never come back, each with a thread
@@ -28,18 +31,53 @@ _MOST_WAITING = 1000
 
 Event = Mapping[str, Any]
 Begin = Callable[[Callable[[], None]], None]
+Sizes = Mapping[Path, tuple[int, int]]  #: of each file its size and the time of its last change
+Key = tuple[Path, str]  #: the place of a fault, and its kind
 
 
 @dataclass
 class Waiting:
-    """A path to look at, and what was wrong with it the last time."""
+    """A path to look at, what was wrong with it the last time, and how large its files were then."""
 
     path: Path
     event: Event
     number: int
     due: float
-    before: set[tuple[Path, str]] = field(default_factory=set)
+    before: set[Key] = field(default_factory=set)
+    sizes_before: Sizes = field(default_factory=dict)
     found: list[Fault] = field(default_factory=list)
+    sizes: Sizes = field(default_factory=dict)
+    open: bool = False  #: for writing
+
+    def look(self, pids: Collection[int]) -> None:
+        """Find out what is wrong with it. A path that was removed, as trainers do, has no faults."""
+        self.found, self.sizes, self.open = [], {}, False
+        try:
+            below = listed(self.path)
+            files = [folder / name for folder, names in below.folders for name in names]
+            self.open = has_writer(self.path, pids)
+            self.sizes = {file: (stat.st_size, stat.st_mtime_ns) for file in files if (stat := file.stat())}
+            self.found = [fault for fault in check_checkpoint(self.path, below) if fault.fails]
+        except OSError:
+            return
+
+    @property
+    def kinds(self) -> set[Key]:
+        """The faults of the last look."""
+        return {(fault.path, fault.kind) for fault in self.found}
+
+    def is_settled(self, fault: Fault) -> bool:
+        """Whether the look before found the same fault in the same files, and nobody writes them."""
+        same = _within(self.sizes, fault.path) == _within(self.sizes_before, fault.path)
+        return (fault.path, fault.kind) in self.before and same and not self.open
+
+    def again(self, due: float) -> Waiting:
+        """Another look, to compare with this one."""
+        return Waiting(self.path, self.event, self.number, due, self.kinds, self.sizes)
+
+
+def _within(sizes: Sizes, path: Path) -> Sizes:
+    return {file: size for file, size in sizes.items() if file == path or path in file.parents}
 
 
 def in_background(job: Callable[[], None]) -> None:
@@ -48,61 +86,70 @@ def in_background(job: Callable[[], None]) -> None:
 
 
 class _Look:
-    """One look of one thread at some paths."""
+    """One look of one thread at some paths, which these processes may be writing."""
 
-    def __init__(self, paths: list[Waiting], began: float) -> None:
+    def __init__(self, paths: list[Waiting], began: float, pids: Collection[int]) -> None:
         self.paths = paths
         self.began = began
         self.done = threading.Event()
         self.error: Exception | None = None
+        self._pids = pids
 
     def run(self) -> None:
         """What is wrong with each. An error of ours is kept: a thread would print it with its traceback."""
         for one in self.paths:
             try:
-                one.found = [fault for fault in _faults(one.path) if fault.fails]
+                one.look(self._pids)
             except Exception as error:
                 self.error = error
         self.done.set()
 
 
 class CheckpointWatch:
-    """Tell it of paths, and ask it about once a second what is wrong with them."""
+    """Takes the paths that ranks announce; ``look``, about once a second, returns what is wrong with them."""
 
     def __init__(self, begin: Begin = in_background) -> None:
         self._begin = begin
         self._waiting: dict[Path, Waiting] = {}
         self._looks: list[_Look] = []  # under way, oldest first
-        self._told: set[tuple[Path, str]] = set()
+        self._known: dict[Key, str] = {}  # faults that were returned, with their rules
+        self._mended: list[str] = []
         self._error: Exception | None = None
 
     def heard(self, event: Event, number: int, now: float) -> None:
         """A ``checkpoint`` event, line `number` of the events."""
         path = event.get("path")
         if isinstance(path, str) and (len(self._waiting) < _MOST_WAITING or Path(path) in self._waiting):
-            before = self._waiting.get(Path(path))
-            # Written anew: what was wrong with it is wrong still if it is found again.
-            found = before.before if before is not None else set()
-            self._waiting[Path(path)] = Waiting(Path(path), event, number, now + SETTLED_SECONDS, found)
+            fresh = Waiting(Path(path), event, number, now + SETTLED_SECONDS)
+            before = self._waiting.get(fresh.path)
+            if before is not None:  # written anew: what was wrong with it is wrong still if it is found again
+                fresh.before, fresh.sizes_before = before.before, before.sizes_before
+            self._waiting[fresh.path] = fresh
 
-    def look(self, now: float) -> list[Match]:
-        """What is known to be wrong by now; begins to look at what is due."""
-        matches = self._judge(now, final=False)
+    def look(self, now: float, pids: Collection[int] = ()) -> list[Match]:
+        """What is known to be wrong by now; begins to look at what is due. `pids` may write it."""
+        matches = [match for one in self._looked() for match in self._judge(one, now)]
         hung = [look for look in self._looks if now - look.began >= PATIENCE_SECONDS]
         if len(hung) == len(self._looks) and len(hung) < _MOST_HUNG:
-            self._hand_over([one for one in self._waiting.values() if now >= one.due], now)
+            self._hand_over([one for one in self._waiting.values() if now >= one.due], now, pids)
         return matches
 
     def finish(self, now: float) -> list[Match]:
-        """The run has ended: look at all that is left, for a few seconds at most."""
+        """The run has ended, and with it those that wrote: look at all that is left, for a few seconds."""
         self._wait()
-        matches = self._judge(now, final=True)
-        self._hand_over(list(self._waiting.values()), now)
+        for one in self._looked():
+            self._waiting.setdefault(one.path, one)
+        self._hand_over(list(self._waiting.values()), now, ())
         self._wait()
-        return matches + self._judge(now, final=True)
+        return [match for one in self._looked() for match in self._faults(one, one.found)]
+
+    def take_mended(self) -> list[str]:
+        """The rules of which nothing is wrong any more, each once."""
+        mended, self._mended = self._mended, []
+        return mended
 
     def raise_error(self) -> None:
-        """Raise what went wrong in a look, once, for the caller to tell; all else was looked at."""
+        """Raise what went wrong in a look, once, for the caller to report; all else was looked at."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -112,7 +159,7 @@ class CheckpointWatch:
         for look in self._looks[-1:]:
             look.done.wait(FINISH_SECONDS)
 
-    def _hand_over(self, due: list[Waiting], now: float) -> None:
+    def _hand_over(self, due: list[Waiting], now: float, pids: Collection[int]) -> None:
         for one in due:
             del self._waiting[one.path]
         # What lies in a folder that waits itself is looked at with it.
@@ -123,44 +170,49 @@ class CheckpointWatch:
             if above is None:
                 alone.append(one)
             else:
-                above.before |= one.before
+                above.before = above.before | one.before
+                above.sizes_before = {**one.sizes_before, **above.sizes_before}
         if alone:
-            look = _Look(alone, now)
+            look = _Look(alone, now, pids)
             self._looks.append(look)
             self._begin(look.run)
 
-    def _judge(self, now: float, *, final: bool) -> list[Match]:
-        """The faults that count; what was found for the first time is looked at again."""
-        matches: list[Match] = []
+    def _looked(self) -> Iterator[Waiting]:
+        """The paths of the looks that came back."""
         for look in [look for look in self._looks if look.done.is_set()]:
             self._looks.remove(look)
             self._error = look.error or self._error
-            for one in look.paths:
-                matches += self._faults_of(one, now, final=final)
+            yield from look.paths
+
+    def _judge(self, one: Waiting, now: float) -> list[Match]:
+        """The faults that count by now, and when to look again."""
+        matches = self._faults(one, [fault for fault in one.found if one.is_settled(fault)])
+        kinds = one.kinds
+        if one.open:
+            due = now + SETTLED_SECONDS
+        elif kinds - self._known.keys():
+            due = now + SURE_SECONDS
+        elif kinds:
+            due = now + MEND_SECONDS
+        else:
+            return matches
+        again = self._waiting.get(one.path)
+        if again is None:
+            self._waiting[one.path] = one.again(due)
+        else:  # announced once more meanwhile
+            again.before, again.sizes_before = again.before | kinds, one.sizes
         return matches
 
-    def _faults_of(self, one: Waiting, now: float, *, final: bool) -> Iterator[Match]:
-        kinds = {(fault.path, fault.kind) for fault in one.found}
-        for fault in one.found:
-            key = (fault.path, fault.kind)
-            if key not in self._told and (final or key in one.before):
-                self._told.add(key)
-                yield _match(fault, one)
-        fresh = kinds - one.before - self._told
-        if fresh and not final:
-            again = self._waiting.get(one.path)
-            if again is None:
-                due = now + SURE_SECONDS
-                self._waiting[one.path] = Waiting(one.path, one.event, one.number, due, kinds)
-            else:  # told of once more meanwhile
-                again.before |= kinds
-
-
-def _faults(path: Path) -> list[Fault]:
-    try:
-        return check_checkpoint(path)
-    except OSError:  # removed meanwhile, as trainers do with old checkpoints
-        return []
+    def _faults(self, one: Waiting, sure: Collection[Fault]) -> list[Match]:
+        """The sure faults that are new; those that are there no more are mended."""
+        if one.open:
+            return []
+        below = {key for key in self._known if key[0] == one.path or one.path in key[0].parents}
+        gone = {key: self._known.pop(key) for key in below - one.kinds}
+        self._mended += sorted(set(gone.values()) - set(self._known.values()) - {each.rule for each in sure})
+        fresh = [fault for fault in sure if (fault.path, fault.kind) not in self._known]
+        self._known |= {(fault.path, fault.kind): fault.rule for fault in fresh}
+        return [_match(fault, one) for fault in fresh]
 
 
 def _match(fault: Fault, one: Waiting) -> Match:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from stallwatch_exporter.watching.toldexceptions import ToldExceptions
 from stallwatch_exporter.watching.unfitting import after_a_failure, before_it_fails, versions_in
 from stallwatch_exporter.watching.unprobed import Unprobed
 from stallwatch_rules.endings import GONE_ON, Left
+from stallwatch_rules.judgements.concerns import CHECKPOINT, SEEN
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Line, Match, Sample
 from stallwatch_rules.selftold import SOURCE
@@ -26,13 +27,19 @@ Warned = Callable[[Match], None]
 
 
 class Hearing:
-    """Hand it every event, then every record. `warned` is called with each warning that is new."""
+    """Hand it every event, then every record. `warned` is called with each warning that is new, `mended` with
+    the rule of those that no longer hold."""
 
     def __init__(
-        self, reading: RunReading, warned: Warned, notice: Callable[[str], None] = lambda _: None
+        self,
+        reading: RunReading,
+        warned: Warned,
+        notice: Callable[[str], None] = lambda _: None,
+        mended: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._reading = reading
         self._warned = warned
+        self._mended = mended
         self._invalidations = Invalidations()
         self._exceptions = ToldExceptions()
         self._checkpoints = CheckpointWatch()
@@ -106,9 +113,12 @@ class Hearing:
             left = [one for one in left if one.behind >= GONE_ON]
         return msgspec.structs.replace(ending, left=left) if left else ending
 
-    def look(self, now: float, *, ended: bool = False) -> None:
-        """Look after what takes its time: checkpoints that were written."""
-        self._all(self._checkpoints.finish(now) if ended else self._checkpoints.look(now))
+    def look(self, now: float, pids: Collection[int] = (), *, ended: bool = False) -> None:
+        """Look after what takes its time: checkpoints that were written, by these processes."""
+        self._all(self._checkpoints.finish(now) if ended else self._checkpoints.look(now, pids))
+        for rule in self._checkpoints.take_mended():
+            self._reading.withdraw(rule, SEEN, CHECKPOINT)
+            self._mended(rule)
         self._checkpoints.raise_error()
 
     def unsaid(self, now: float, *, everything: bool = False) -> list[Line]:
