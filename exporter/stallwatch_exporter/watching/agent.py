@@ -132,8 +132,7 @@ class Agent:
     ) -> int:
         """Bytes that there is no time to read: they only go into the copies. How many lines were dropped."""
         self._keep(source, stream, data, now, rank, fresh)
-        lines = data.count(b"\n")
-        self._unread += lines
+        self._unread += (lines := data.count(b"\n"))
         return lines
 
     def _keep(self, source: str, stream: str, data: bytes, now: float, rank: int | None, fresh: bool) -> None:
@@ -183,6 +182,7 @@ class Agent:
         if now is not None:
             self._line_at = self._fed_at = now
             progressed = progress and self.advance.seen(now)
+            self._hearing.logged(seen.samples)
             self._alarms.matched(seen.matches, now)
             self._news = self._news or progressed or bool(seen.matches)
 

@@ -16,7 +16,7 @@ from stallwatch_exporter.watching.stall import StallState
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.diagnosis.kills import TOLD_AS
 from stallwatch_rules.judgements.concerns import CHECKPOINT, SEEN, tells_of
-from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS, STEP_TIME
+from stallwatch_rules.judgements.conclusions import LOSS_NAN, SILENT_HANG, STANDSTILLS, STEP_TIME
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis, Finding, Match, Phase, Primary, Progress, UnknownException
 from stallwatch_rules.report.phrases import exception_in_short
@@ -25,6 +25,8 @@ from stallwatch_rules.stacks.records import StallStacks
 #: Time for the other lines of a failure to come; a run that ends meanwhile sends one message, not three.
 #: Whoever is told hears of it within a second of the line, so half of one is all there is.
 GATHER_SECONDS = 0.5
+#: A line that shows no finite loss is fatal if none with one follows; several in a row are a warning before.
+_HELD_SECONDS = {LOSS_NAN: 20.0}
 _DEGRADING_AFTER = 2  # judgements in a row: one slow step is no news
 _FINE_AFTER = 6
 # By the kind of ending; any other one is a failure, which is told by a message of its own.
@@ -55,24 +57,24 @@ class Alarms:
                 continue
             rules = (match.rule, TOLD_AS.get(match.rule, match.rule))
             if all(self._book.get("finding", rule) is None for rule in rules):
-                self._pending[match.rule] = (now, match)
+                self._pending[match.rule] = (now + _HELD_SECONDS.get(match.rule, GATHER_SECONDS), match)
 
     def warned(self, match: Match, now: float) -> None:
         """A rank saw what will fail, or what goes wrong without a word: told once, as soon as judged."""
         if match.captures.get(SEEN) == CHECKPOINT:
             self.checkpoints.add(match.rule)
         if self._book.get("finding", match.rule) is None:
-            self._warnings.setdefault(match.rule, (now, match))
+            self._warnings.setdefault(match.rule, (now + GATHER_SECONDS, match))
 
     def due(self, now: float) -> bool:
         """Whether a fatal finding, or a warning, waits to be raised."""
         waiting = (*self._pending.values(), *self._warnings.values())
-        return any(_gathered(since, now) for since, _ in waiting)
+        return any(_gathered(until, now) for until, _ in waiting)
 
     def due_in(self, now: float) -> float:
         """Seconds until ``due``; infinity where nothing waits."""
         waiting = (*self._pending.values(), *self._warnings.values())
-        left = (max(0.0, since + GATHER_SECONDS - now) for since, _ in waiting)
+        left = (max(0.0, until - now) for until, _ in waiting)
         return min(left, default=float("inf"))
 
     def forgive(self, diagnosis: Diagnosis) -> None:
@@ -84,16 +86,16 @@ class Alarms:
     def raise_due(self, diagnosis: Diagnosis, now: float, *, everything: bool = False) -> None:
         """Raise the fatal findings that waited long enough (or all), unless the diagnosis takes them back."""
         findings = {finding.rule: finding for finding in diagnosis.findings}
-        for rule, (since, match) in list(self._pending.items()):
-            if not everything and not _gathered(since, now):
+        for rule, (until, match) in list(self._pending.items()):
+            if not everything and not _gathered(until, now):
                 continue
             del self._pending[rule]
             finding = findings.get(rule) or findings.get(TOLD_AS.get(rule, rule))
             if finding is None or finding.harm == "fatal":
                 told = finding.rule if finding is not None else rule
                 self._raise(told, "critical", diagnosis, finding, now, match)
-        for rule, (since, match) in list(self._warnings.items()):
-            if not everything and not _gathered(since, now):
+        for rule, (until, match) in list(self._warnings.items()):
+            if not everything and not _gathered(until, now):
                 continue
             del self._warnings[rule]
             finding = findings.get(rule)
@@ -355,14 +357,12 @@ class Alarms:
 def _where(finding: Finding | None) -> dict[str, Any]:
     """Rank and step as the diagnosis tells them, so that a message, a page and a terminal say the same."""
     first = finding.first if finding is not None else None
-    if first is None:
-        return {}
-    told = {"rank": first.rank, "step": first.step}
+    told = {"rank": first.rank, "step": first.step} if first is not None else {}
     return {name: value for name, value in told.items() if value is not None}
 
 
-def _gathered(since: float, now: float) -> bool:
-    return not 0 <= now - since < GATHER_SECONDS  # a clock that was set back is no reason to wait
+def _gathered(until: float, now: float) -> bool:
+    return not 0 < until - now <= 20.0  # a clock that was set back is no reason to wait
 
 
 def _unknown_count(diagnosis: Diagnosis) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,11 @@ from stallwatch_exporter.watching.toldexceptions import ToldExceptions
 from stallwatch_exporter.watching.unfitting import after_a_failure, before_it_fails, versions_in
 from stallwatch_exporter.watching.unprobed import Unprobed
 from stallwatch_rules.endings import GONE_ON, Left
-from stallwatch_rules.judgements.concerns import CHECKPOINT, SEEN
+from stallwatch_rules.judgements.concerns import CHECKPOINT, NAN_LOSSES, SEEN, evidence_of
+from stallwatch_rules.judgements.conclusions import LOSS_NAN
+from stallwatch_rules.judgements.nan_losses import SEVERAL, NanLosses
 from stallwatch_rules.reading import RunReading
-from stallwatch_rules.records import Line, Match, Sample
+from stallwatch_rules.records import EVALUATION, Line, Match, Sample
 from stallwatch_rules.selftold import SOURCE
 
 Warned = Callable[[Match], None]
@@ -41,6 +43,9 @@ class Hearing:
         self._warned = warned
         self._mended = mended
         self._invalidations = Invalidations()
+        self._nan_losses = NanLosses()
+        self._logged: dict[Hashable, int | None] = {}  # by counter: the last step with a loss
+        self._losses_until: dict[int, tuple[int, float]] = {}  # by rank: last record, steps skipped by then
         self._exceptions = ToldExceptions()
         self._checkpoints = CheckpointWatch()
         self._leavers = Leavers()
@@ -78,7 +83,39 @@ class Hearing:
             self._reading.tell(told.match, told.more)
         if sample is not None:
             self._reading.step(sample, SOURCE)
-        return told is not None
+        return self._loss_of(record) or told is not None
+
+    def _loss_of(self, record: Record) -> bool:
+        """Take the loss of a record of an optimizer step that was applied; whether it is news."""
+        loss, skipped = record.values.get("loss"), record.values.get("skipped_steps", 0.0)
+        number, skipped_before = self._losses_until.get(record.rank, (-1, skipped))
+        if loss is None or record.number == number:  # a pending record comes again when it is complete
+            return False
+        self._losses_until[record.rank] = record.number, skipped
+        if skipped > skipped_before:
+            return False
+        return self._loss((record.rank, SOURCE), loss, record.rank, record.time)
+
+    def logged(self, samples: Iterable[Sample]) -> None:
+        """Take the losses that lines of the log show."""
+        for sample in samples:
+            loss = sample.values.get("loss")
+            counter = (sample.rank, sample.series)
+            if loss is None or sample.series in ("", EVALUATION) or sample.from_bar:
+                continue  # a bar shows a loss again and again
+            if sample.step is None or self._logged.get(counter) != sample.step:  # ranks may print it, too
+                self._logged[counter] = sample.step
+                self._loss(counter, loss, sample.rank, sample.time)
+
+    def _loss(self, counter: Hashable, loss: float, rank: int | None, time: float | None) -> bool:
+        news = self._nan_losses.see(counter, loss)
+        if news == "began":
+            captures = {SEEN: NAN_LOSSES, "value": f"{loss:g}", "count": str(SEVERAL)}
+            line = Line(evidence_of(captures), SOURCE, self._number, rank, time)
+            self._all([Match(LOSS_NAN, line, captures, self._reading.tracker.last_step)])
+        elif news:
+            self._reading.withdraw(LOSS_NAN, SEEN, NAN_LOSSES)
+        return bool(news)
 
     def there(
         self, up: Mapping[int, frozenset[Path]], now: float, codes: Mapping[int, int] = NO_CODES

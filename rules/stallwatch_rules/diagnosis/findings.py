@@ -240,6 +240,8 @@ def judge_recoveries(found: Iterable[Found], streams: Streams, facts: RunFacts) 
         if told_in_passing(one):
             one.harm, one.note = "harmless", say("maybe-caught", facts.language)
             continue
+        if one.rule == NOT_A_NUMBER[0] and _no_number_since(one, streams):
+            continue  # steps that follow mend no weights
         judgement = judge_recovery(one.followed, often, facts)
         judgement = judgement or judge_service(_answered(one, streams), facts)
         if judgement is not None:
@@ -270,6 +272,15 @@ def _remembered(one: Found, streams: Streams) -> bool:
         if whole and hits.count >= 3 and hits.count / curve.seen > OFTEN:
             return True
     return False
+
+
+def _no_number_since(one: Found, streams: Streams) -> bool:
+    """Whether no finite loss was printed after those that were not, in any stream that printed them."""
+    for key, hits in one.hits.items():
+        curve = streams[key].curves.main
+        if curve is None or any(point.mark > hits.mark for point in finite_losses(curve.points)):
+            return False
+    return True
 
 
 def _never_a_number(one: Found, streams: Streams) -> bool:

@@ -16,6 +16,7 @@ from stallwatch_rules.text.sentences import say
 
 SEEN = "seen"  #: the capture that names the warning, a key of ``CONCERNS``
 CHECKPOINT = "checkpoint"  #: the key of checkpoints that are broken
+NAN_LOSSES = "nan-losses"  #: the key of several losses in a row that are no numbers
 
 
 class Concern(NamedTuple):
@@ -25,6 +26,7 @@ class Concern(NamedTuple):
     means: str  #: what follows from it
     means_zh: str
     lasting: bool = False  #: it did harm, whether or not the run ended well
+    fatal: bool = False  #: the run is lost, though it goes on
 
 
 CONCERNS: Mapping[str, Concern] = {
@@ -89,6 +91,14 @@ CONCERNS: Mapping[str, Concern] = {
         "刚写出的 checkpoint 无法正常加载。",
         lasting=True,
     ),
+    NAN_LOSSES: Concern(
+        "loss {value}, {count} times in a row",
+        "The loss has been no finite number for {count} optimizer steps in a row: every further step makes"
+        " the weights worse or does nothing.",
+        "loss 已连续 {count} 个优化步不是有限数：继续训练只会让权重更糟，或毫无作用。",
+        lasting=True,
+        fatal=True,
+    ),
     "versions": Concern(
         "{fault}",
         "These versions are known not to fit together.",
@@ -135,7 +145,7 @@ def judge_concerns(found: Iterable[Found], *, ended_well: bool, language: str) -
         if ended_well and concern is not None and not concern.lasting:
             one.harm, one.note = "harmless", say("ended-well", language)
         else:
-            one.set(Judgement("degrading", note))
+            one.set(Judgement("fatal" if concern is not None and concern.fatal else "degrading", note))
             one.judged = False  # nothing was concluded: it was seen
 
 

@@ -58,6 +58,7 @@ DIVERGENCE = "loss-divergence"
 SPIKE = "loss-spike"
 FROZEN = "loss-frozen"
 NO_GRADIENT = "grad-norm-zero-no-learning"
+LOSS_NAN = NOT_A_NUMBER[0]
 #: Rules that say that a run stands, rather than that it died.
 STANDSTILLS = frozenset((TRACE_CACHE, SILENT_HANG, EVALUATION_HANG, MOE_HANG, PEER_TO_PEER, LEFT_EARLY))
 #: What the end of a run by a signal looks like in its log.

@@ -1,0 +1,98 @@
+"""A loss that is no number: reported at the same step each time, whoever sees it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from stallwatch_exporter.probe.api import Probe
+
+NAN = math.nan
+RULE = "loss-nan"
+
+
+def train(
+    probed: tuple[Any, list[Probe]], losses: Sequence[float | None], seconds: float = 1.0, **fields: Any
+) -> None:
+    """15 good steps and then these, of which only the probe reports."""
+    run, (probe, _) = probed
+    for _ in range(15):
+        run.wait(seconds)
+        probe.step(loss=0.5)
+    for number, loss in enumerate(losses):
+        probe.step(loss=loss, **{name: values[number] for name, values in fields.items()})
+        run.wait(seconds)
+    run.wait(2.0)
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.25, 1.0, 7.0])
+def test_the_third_loss_in_a_row_that_is_nan_opens_an_incident(
+    probed: tuple[Any, list[Probe]], seconds: float
+) -> None:
+    run, _ = probed
+    train(probed, [0.5, NAN, NAN, 0.5, NAN, None, NAN, NAN, NAN, NAN], seconds)
+    (incident,) = run.told
+    assert (incident.rule, incident.severity, incident.harm, incident.rank) == (RULE, "critical", "fatal", 0)
+    assert incident.step == 23
+    assert "loss nan, 3 times in a row" in incident.evidence[0]
+    assert run.end("finished", 0).verdict == "failed"
+
+
+def test_the_incident_closes_when_the_losses_are_numbers_again(probed: tuple[Any, list[Probe]]) -> None:
+    run, (probe, _) = probed
+    train(probed, [NAN] * 4)
+    for _ in range(19):
+        probe.step(loss=0.5)
+        run.wait(1.0)
+    assert run.changes == [(f"finding/{RULE}/1", "open", "")]
+    for _ in range(60):
+        probe.step(loss=0.5)
+        run.wait(1.0)
+    assert run.changes[1:] == [(f"finding/{RULE}/1", "resolved", "recovered")]
+    assert run.end("finished", 0).verdict == "healthy"
+
+
+def test_steps_that_a_loss_scale_skipped_do_not_count(probed: tuple[Any, list[Probe]]) -> None:
+    train(probed, [NAN] * 10, skipped_steps=[float(number) for number in range(1, 11)])
+    assert probed[0].told == []
+
+
+def test_losses_of_zero_in_place_of_nan_are_no_nan(probed: tuple[Any, list[Probe]]) -> None:
+    train(probed, [0.0] * 10)
+    assert probed[0].told == []
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.2, 1.0, 3.0])
+def test_printed_losses_open_an_incident_at_any_pace(watch: Callable[..., Any], seconds: float) -> None:
+    run = watch()
+    run.steps(1, 20, seconds)
+    for step in range(21, 40):
+        run.say(f"step {step}/1000 loss nan")
+        run.wait(seconds)
+    run.wait(2.0)
+    (incident,) = run.told
+    assert (incident.rule, incident.severity) == (RULE, "critical")
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.2, 0.49, 0.51, 3.0])
+def test_a_single_nan_between_numbers_opens_none_at_any_pace(
+    watch: Callable[..., Any], seconds: float
+) -> None:
+    run = watch()
+    run.steps(1, 20, seconds)
+    run.say("step 21/1000 loss nan")
+    run.wait(seconds)
+    run.steps(22, 60, seconds)
+    run.wait(5.0)
+    assert run.told == []
+
+
+def test_a_last_loss_of_nan_is_reported_when_nothing_follows_it(watch: Callable[..., Any]) -> None:
+    run = watch()
+    run.steps(1, 20, 30.0)
+    run.say("step 21/1000 loss nan")
+    run.wait(25.0)
+    assert [(each.rule, each.severity) for each in run.told] == [(RULE, "critical")]
