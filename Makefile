@@ -21,7 +21,7 @@ PIP     := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 COMPILE := $(BIN)/python -m compileall -qq -j 0 $(abspath $(VENV))/lib || true
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-live record lint format test test-pythons test-versions system-packages screenshots scoreboard bench-scan bench-stall bench-probe bench-dashboard bench-alerts clean
+.PHONY: help install demo demo-live record lint format test test-pythons test-versions system-packages screenshots scoreboard bench-scan bench-stall bench-live bench-probe bench-dashboard bench-alerts clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -100,6 +100,9 @@ bench-scan: $(VENV)/.dev ## reading one generated log: the diagnosis against rip
 
 bench-stall: $(VENV)/.dev ## 10,000 simulated run-hours: false stalls and time to a hang, against fixed timeouts
 	$(BIN)/python bench/stall.py
+
+bench-live: $(VENV)/.dev $(VENV)/.repro ## programs that train or fail under the real stallwatch, in real time: false alarms, detection
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/live.py $(LIVE_ARGS)
 
 bench-probe: $(VENVS)/loggers/.made ## what a step costs a rank: the probe against gauges and loggers
 	$(VENVS)/loggers/bin/python bench/probe.py

@@ -1,0 +1,126 @@
+"""A loop with Accelerate, on one rank or two."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from common import HOUR, RANK, about, event, run, say
+from loop import WIDTH, Net
+from torch.utils.data import DataLoader, TensorDataset
+from tqdm import tqdm
+
+
+class Prepared:
+    """What a script has after ``accelerator.prepare``."""
+
+    def __init__(self, accumulation: int = 1) -> None:
+        self.accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulation)
+        self.net = Net()
+        self.net.pause = 0.25
+        optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-3)
+        loader = DataLoader(TensorDataset(torch.randn(8 * 4000, WIDTH)), 8, shuffle=True)
+        self.model, self.optimizer, self.loader = self.accelerator.prepare(self.net, optimizer, loader)
+        self.batches = iter(self.loader)
+
+    def train(self, steps: int, hook: Any = None) -> None:
+        self.model.train()
+        bar = tqdm(range(steps), disable=RANK != 0)
+        for number in bar:
+            (features,) = next(self.batches)
+            with self.accelerator.accumulate(self.model):
+                loss = self.model(features).square().mean()
+                self.accelerator.backward(loss)
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+            bar.set_postfix(loss=f"{loss.item():.4f}")
+            if hook is not None:
+                hook(number)
+
+    def evaluate(self, batches: int, seconds: float) -> None:
+        self.model.eval()
+        self.net.pause = seconds
+        for _ in range(batches):
+            with torch.no_grad():
+                predicted = self.model(torch.randn(8, WIDTH))
+            self.accelerator.gather_for_metrics(predicted)
+        self.net.pause = 0.25
+
+    def finish(self) -> None:
+        self.accelerator.wait_for_everyone()
+        say("training finished")
+        self.accelerator.end_training()
+
+
+def steady() -> None:
+    one = Prepared()
+    one.train(220)
+    one.finish()
+
+
+def gathered_evaluation() -> None:
+    one = Prepared()
+    one.train(60)
+    one.evaluate(40, about(80) / 40)
+    one.train(30)
+    one.finish()
+
+
+def accumulation() -> None:
+    one = Prepared(accumulation=32)
+    one.train(32 * 12)
+    one.finish()
+
+
+def save_state() -> None:
+    one = Prepared()
+    for number in range(8):
+        one.train(25)
+        one.accelerator.save_state(f"state-{number}")
+    one.finish()
+
+
+# ---------------------------------------------------------------- what fails
+
+
+def refresh_prompts() -> None:
+    event("hang")
+    time.sleep(HOUR)
+
+
+def rank_1_hangs() -> None:
+    one = Prepared()
+
+    def hook(number: int) -> None:
+        if number == 70 and RANK == 1:
+            refresh_prompts()
+
+    one.train(500, hook)
+
+
+def rank_1_leaves_the_gather_out() -> None:
+    """It filters its last predictions, and has none."""
+    one = Prepared()
+    one.train(70)
+    if RANK == 0:
+        event("gather")
+        one.accelerator.gather(torch.zeros(4))
+    one.accelerator.wait_for_everyone()
+    one.train(500)
+
+
+def exception_on_rank_1() -> None:
+    one = Prepared()
+
+    def hook(number: int) -> None:
+        if number == 70 and RANK == 1:
+            event("exception")
+            raise KeyError("labels")
+
+    one.train(500, hook)
+
+
+if __name__ == "__main__":
+    run(globals())

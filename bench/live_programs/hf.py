@@ -1,0 +1,208 @@
+"""Hugging Face's Trainer over a tiny language model."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from common import HOUR, SEED, about, event, run
+from language import Pace, model, tokenizer
+from torch.utils.data import Dataset
+from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
+
+PACE = Pace()
+
+
+class Numbers(Dataset[dict[str, torch.Tensor]]):
+    """Sequences that count."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        ids = (torch.arange(16) + index) % 200 + 3
+        return {"input_ids": ids, "labels": ids.clone()}
+
+
+def trainer(steps: int, evaluated: int = 8, metrics: Any = None, **arguments: Any) -> Trainer:
+    """Two samples a batch, a line for each step."""
+    wanted = {
+        "output_dir": "out",
+        "max_steps": steps,
+        "per_device_train_batch_size": 2,
+        "per_device_eval_batch_size": 2,
+        "logging_steps": 1,
+        "report_to": [],
+        "save_strategy": "no",
+        "use_cpu": True,
+        "seed": SEED,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 10,
+        **arguments,
+    }
+    return Trainer(
+        model=model(tokenizer(), PACE),
+        args=TrainingArguments(**wanted),
+        train_dataset=Numbers(2 * 5000),
+        eval_dataset=Numbers(evaluated),
+        compute_metrics=metrics,
+    )
+
+
+def steady() -> None:
+    trainer(250).train()
+
+
+def long_evaluation() -> None:
+    one = trainer(100, evaluated=120, eval_strategy="steps", eval_steps=60)
+    PACE.evaluating = about(80, 0.5) / 60
+    one.train()
+
+
+def long_evaluation_without_bars() -> None:
+    one = trainer(100, evaluated=20, eval_strategy="steps", eval_steps=60, disable_tqdm=True)
+    PACE.evaluating = about(80, 0.5) / 10
+    one.train()
+
+
+def slow_metrics(_: Any) -> dict[str, float]:
+    time.sleep(about(40))
+    return {"accuracy": 0.5}
+
+
+def slow_metric_from_the_first_evaluation_on() -> None:
+    trainer(130, metrics=slow_metrics, eval_strategy="steps", eval_steps=50).train()
+
+
+def checkpoints_with_rotation() -> None:
+    trainer(250, save_strategy="steps", save_steps=25, save_total_limit=2).train()
+
+
+class SlowSave(TrainerCallback):
+    """An upload after each checkpoint."""
+
+    def on_save(self, *_: Any, **__: Any) -> None:
+        time.sleep(about(50))
+
+
+def upload_after_a_checkpoint() -> None:
+    one = trainer(100, save_strategy="steps", save_steps=60)
+    one.add_callback(SlowSave())
+    one.train()
+
+
+def early_stopping() -> None:
+    """The learning rate is zero: nothing improves."""
+    one = trainer(
+        5000,
+        learning_rate=0.0,
+        eval_strategy="steps",
+        eval_steps=40,
+        save_strategy="steps",
+        save_steps=40,
+        load_best_model_at_end=True,
+        metric_for_best_model="loss",
+    )
+    one.add_callback(EarlyStoppingCallback(early_stopping_patience=3))
+    one.train()
+
+
+def gradient_accumulation() -> None:
+    trainer(8, gradient_accumulation_steps=64).train()
+
+
+def multi_epoch() -> None:
+    """Each epoch is short, and shuffled anew."""
+    one = trainer(-1, num_train_epochs=8)
+    one.train_dataset = Numbers(60)
+    one.train()
+
+
+# ---------------------------------------------------------------- what fails
+
+
+def compute_metrics(hangs_at: int) -> Any:
+    calls = 0
+
+    def compute_metrics(_: Any) -> dict[str, float]:
+        nonlocal calls
+        calls += 1
+        time.sleep(1.0)
+        if calls == hangs_at:
+            event("metric")
+            time.sleep(HOUR)
+        return {"accuracy": 0.5}
+
+    return compute_metrics
+
+
+def metric_hangs_at_the_5th_evaluation() -> None:
+    trainer(500, metrics=compute_metrics(5), eval_strategy="steps", eval_steps=20).train()
+
+
+def metric_hangs_at_the_8th_evaluation() -> None:
+    trainer(500, metrics=compute_metrics(8), eval_strategy="steps", eval_steps=15).train()
+
+
+class Hangs(TrainerCallback):
+    """A callback of the user's that does not come back."""
+
+    def on_step_end(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
+        if state.global_step == 80:
+            self.push_metrics()
+
+    def push_metrics(self) -> None:
+        event("callback")
+        time.sleep(HOUR)
+
+
+def callback_hangs() -> None:
+    one = trainer(500)
+    one.add_callback(Hangs())
+    one.train()
+
+
+class Broken(Numbers):
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        sample = super().__getitem__(index)
+        if index >= 2 * 60:
+            event("exception")
+            return {"input_ids": sample["input_ids"]} | {"labels": sample["labels"][:-1]}
+        return sample
+
+
+def labels_that_do_not_fit() -> None:
+    one = trainer(500)
+    one.train_dataset = Broken(2 * 5000)
+    one._get_train_sampler = lambda *_: torch.utils.data.SequentialSampler(one.train_dataset)  # type: ignore[method-assign]
+    one.train()
+
+
+class Diverges(TrainerCallback):
+    """From one step on the weights are not numbers."""
+
+    def on_step_end(self, _: Any, state: Any, *__: Any, model: Any, **___: Any) -> None:
+        if state.global_step == 80:
+            event("nan")
+            with torch.no_grad():
+                next(model.parameters()).fill_(float("nan"))
+
+
+def nan() -> None:
+    one = trainer(500, logging_nan_inf_filter=False)
+    one.add_callback(Diverges())
+    one.train()
+
+
+def nan_that_the_filter_hides() -> None:
+    one = trainer(500, logging_steps=50)
+    one.add_callback(Diverges())
+    one.train()
+
+
+if __name__ == "__main__":
+    run(globals())

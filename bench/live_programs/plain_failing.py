@@ -1,0 +1,236 @@
+"""Single-process training loops to which something happens after some healthy steps."""
+
+from __future__ import annotations
+
+import http.server
+import logging
+import multiprocessing
+import os
+import signal
+import socketserver
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import HOUR, event, run
+from loop import WIDTH, Loop
+from torch.utils.data import DataLoader, Dataset
+
+STEPS = 70
+
+
+def healthy_start(**options: Any) -> Loop:
+    """A loop after enough steps to know its rhythm."""
+    loop = Loop(**options)
+    loop.train(STEPS)
+    return loop
+
+
+def stuck() -> None:
+    event("hang")
+    time.sleep(HOUR)
+
+
+def hang_in_own_code() -> None:
+    healthy_start()
+    stuck()
+
+
+def collapse() -> None:
+    """A loop whose condition never becomes false."""
+    event("loop")
+    words, merged = list(range(50)), 0
+    while len(words) > 1:
+        merged += sum(words) % 7
+        words.append(words.pop(0))
+
+
+def endless_loop() -> None:
+    healthy_start()
+    collapse()
+
+
+class Silent(http.server.BaseHTTPRequestHandler):
+    """A server that never answers."""
+
+    def do_GET(self) -> None:
+        time.sleep(HOUR)
+
+
+def fetch_weights(address: str) -> bytes:
+    event("request")
+    with urllib.request.urlopen(address) as answer:
+        return bytes(answer.read())
+
+
+def request_without_timeout() -> None:
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Silent)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    healthy_start()
+    fetch_weights(f"http://127.0.0.1:{server.server_address[1]}/teacher")
+
+
+def take_lock(lock: Any) -> None:
+    event("lock")
+    with lock:
+        pass
+
+
+def lock_of_a_dead_owner() -> None:
+    """The thread that held the lock ended without giving it back."""
+    lock = threading.Lock()
+    owner = threading.Thread(target=lock.acquire)
+    owner.start()
+    owner.join()
+    healthy_start()
+    take_lock(lock)
+
+
+class Locked(Dataset[torch.Tensor]):
+    """From one sample on, a worker waits for a lock."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+
+    def __len__(self) -> int:
+        return 8 * 1000
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 8 * STEPS:
+            event("worker")
+            self._lock.acquire()
+        return torch.randn(WIDTH)
+
+
+def loader_worker_waits_for_a_lock() -> None:
+    lock = multiprocessing.get_context("fork").Lock()
+    lock.acquire()
+    loop = Loop()
+    loader = DataLoader(Locked(lock), 8, num_workers=1, prefetch_factor=2, multiprocessing_context="fork")
+    for features in loader:
+        loop.step(features)
+
+
+def compute_metrics(number: int) -> None:
+    time.sleep(1.5)
+    if number == 5:
+        event("metric")
+        time.sleep(HOUR)
+
+
+def metric_hangs_at_the_5th_evaluation() -> None:
+    loop = Loop(0.2)
+    for number in range(1, 6):
+        loop.train(25)
+        loop.evaluate(3)
+        compute_metrics(number)
+
+
+def save_checkpoint(loop: Loop) -> None:
+    """Into a file system that takes nothing any more; here a pipe that nobody reads."""
+    os.mkfifo("checkpoint.pt")
+    with Path("checkpoint.pt").open("r+b", buffering=0) as storage:
+        event("save")
+        torch.save({"model": loop.net.state_dict(), "moments": torch.zeros(1 << 22)}, storage)
+
+
+def save_into_a_blocked_pipe() -> None:
+    """Quick saves before: this call site is known to take a moment."""
+    loop = healthy_start()
+    for number in range(3):
+        torch.save(loop.net.state_dict(), f"checkpoint-{number}.pt")
+        loop.train(10)
+    save_checkpoint(loop)
+
+
+def chatty_logger_beside_a_hang() -> None:
+    """A thread goes on printing while the main thread hangs."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+
+    def chat() -> None:
+        for number in range(100_000):
+            logging.info("heartbeat %d: gpu 0 utilisation 97 %%, temperature 61 C", number)
+            time.sleep(0.5)
+
+    threading.Thread(target=chat, daemon=True).start()
+    healthy_start()
+    stuck()
+
+
+def rebuild(seconds: float) -> None:
+    """ZeRO-3 throws its trace cache away again and again."""
+    event("trace cache")
+    end = time.monotonic() + seconds
+    number = 0
+    while time.monotonic() < end:
+        number += 1
+        print(
+            f"Invalidate trace cache @ step {number % 9}: expected module {number % 19}, but got module 3",
+            flush=True,
+        )
+        time.sleep(0.5)
+
+
+def trace_cache_lines_without_steps() -> None:
+    loop = Loop()
+    loop.train(60)
+    rebuild(60)
+    loop.train(60)
+    loop.finish()
+
+
+def forward() -> None:
+    event("oom")
+    raise torch.cuda.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which"
+        " 1.31 GiB is free. Process 4711 has 77.83 GiB memory in use."
+    )
+
+
+def out_of_memory() -> None:
+    healthy_start()
+    forward()
+
+
+def collate(batch: dict[str, int]) -> int:
+    event("exception")
+    return batch["labels"]
+
+
+def exception() -> None:
+    healthy_start()
+    collate({"input_ids": 1})
+
+
+def nan_in_the_log() -> None:
+    loop = healthy_start()
+    event("nan")
+    for _ in range(300):
+        loop.step(loss_factor=float("nan"))
+
+
+def nan_that_only_the_probe_sees() -> None:
+    """Nothing is printed."""
+    loop = healthy_start(every=10**9)
+    event("nan")
+    for _ in range(300):
+        loop.step(loss_factor=float("nan"))
+
+
+def killed() -> None:
+    healthy_start()
+    event("kill")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def log_stops() -> None:
+    healthy_start()
+    stuck()
+
+
+if __name__ == "__main__":
+    run(globals())

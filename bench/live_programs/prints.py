@@ -1,0 +1,104 @@
+"""What other trainers print, from programs that import none of them: the log is all there is to go by."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from common import CHANCE, about, event, run, say
+
+
+def megatron_line(number: int) -> None:
+    say(
+        f" iteration {number:8d}/    5000 | consumed samples: {number * 64:12d} |"
+        f" elapsed time per iteration (ms): {250 + CHANCE.random() * 20:.1f} |"
+        " learning rate: 3.000000E-04 | global batch size:    64 |"
+        f" lm loss: {10 / (1 + number / 50):.6E} | loss scale: 1.0 | grad norm: {1 + CHANCE.random():.3f} |"
+        " number of skipped iterations:   0 | number of nan iterations:   0 |"
+    )
+
+
+def megatron() -> None:
+    """A line for each iteration, and a validation that says so."""
+    for number in range(1, 201):
+        megatron_line(number)
+        time.sleep(0.25)
+        if number == 120:
+            say("-" * 60)
+            time.sleep(about(20))
+            say(f" validation loss at iteration {number} | lm loss value: 4.1E+00 | lm loss PPL: 6.0E+01 |")
+    say("[after training is done] datetime: 2026-11-23 20:00:00")
+
+
+def nanogpt() -> None:
+    """Lines for iterations, and an evaluation with a checkpoint every 100."""
+    for number in range(201):
+        if number % 100 == 0:
+            time.sleep(about(10))
+            say(f"step {number}: train loss {4.3 - number / 100:.4f}, val loss {4.4 - number / 100:.4f}")
+            say("saving checkpoint to out")
+            time.sleep(2)
+        say(f"iter {number}: loss {4.3 - number / 100:.4f}, time {250 + CHANCE.random():.2f}ms, mfu 31.02%")
+        time.sleep(0.25)
+
+
+def jax_line(number: int) -> None:
+    say(
+        f"I1123 20:00:00.000000 140 train.py:88] [{number}]"
+        f" train_loss={5 / (1 + number / 50):.4f}, steps_per_sec=4.0"
+    )
+
+
+def jax() -> None:
+    """The first step compiles for half a minute."""
+    say("I1123 20:00:00.000000 140 train.py:60] Compiling train_step ...")
+    time.sleep(about(30))
+    for number in range(1, 181):
+        jax_line(number)
+        time.sleep(0.25)
+
+
+def keras_epoch(epoch: int, batches: int) -> None:
+    say(f"Epoch {epoch}/5")
+    for number in range(1, batches + 1):
+        done = "=" * (30 * number // 60) + ">" + "." * (29 - 30 * number // 60)
+        sys.stdout.write(f"\r{number}/60 [{done}] - ETA: 12s - loss: {2.3 / epoch:.4f} - accuracy: 0.51")
+        sys.stdout.flush()
+        time.sleep(0.25)
+    sys.stdout.write("\n")
+
+
+def keras_bar() -> None:
+    for epoch in range(1, 6):
+        keras_epoch(epoch, 60)
+        time.sleep(3)
+
+
+def hang() -> None:
+    event("hang")
+    time.sleep(3600)
+
+
+def keras_bar_stops() -> None:
+    for epoch in range(1, 4):
+        keras_epoch(epoch, 60)
+    keras_epoch(4, 20)
+    hang()
+
+
+def megatron_stops() -> None:
+    for number in range(1, 161):
+        megatron_line(number)
+        time.sleep(0.25)
+    hang()
+
+
+def jax_stops() -> None:
+    for number in range(1, 161):
+        jax_line(number)
+        time.sleep(0.25)
+    hang()
+
+
+if __name__ == "__main__":
+    run(globals())

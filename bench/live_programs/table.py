@@ -1,0 +1,250 @@
+"""The programs of the live benchmark: data, before code.
+
+The hash of its name decides whether a program is *frozen*, so nobody chooses. Frozen programs measure, and
+nobody tunes Stallwatch to them; the others are there to develop with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+
+#: How a command is started. ``{python}`` is the interpreter beside ``stallwatch``, ``{port}`` a free port.
+FORMS = {
+    "python": "{python} {program}",
+    "torchrun2": "{python} -m torch.distributed.run --standalone --nproc-per-node 2 {program}",
+    "torchrun3": "{python} -m torch.distributed.run --standalone --nproc-per-node 3 {program}",
+    "pair": "bash -c 'export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT={port};"
+    " RANK=0 LOCAL_RANK=0 {python} {program} & RANK=1 LOCAL_RANK=1 {python} {program} & wait'",
+    "tee": "bash -c '{python} {program} 2>&1 | tee train.log'",
+    "no-probe": "{python} {program}",  # under ``stallwatch run --no-probe``
+    "tail": "{python} {program}",  # on its own, its output followed by ``stallwatch tail``
+    "notebook": "{python} -m jupyter nbconvert --to notebook --execute {program}",
+}
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the first message after the event has to say, and how soon."""
+
+    place: str  #: a regular expression: the function or line of the program, or the phase
+    cause: str  #: a key of `live_scoring.CAUSES`
+    rank: int | None = None  #: of several ranks, the one at fault
+    limit: str = "probe"  #: a key of `live_scoring.LIMITS`
+    severities: tuple[str, ...] = ("critical",)
+    recovers: bool = False  #: whether the program goes on by itself, which closes the story
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program, the command that runs it, and what is right to say of it."""
+
+    name: str
+    family: str
+    file: str  #: beside this module
+    scenario: str  #: the function in it
+    seconds: float  #: how long it takes, about
+    form: str = "python"
+    expected: Expected | None = None  #: none: it is healthy
+    state: str = "finished"  #: how a healthy one ends
+    needs: tuple[str, ...] = ()  #: packages
+    signals: tuple[tuple[float, str], ...] = ()  #: what the runner sends, seconds after the event
+
+    @property
+    def healthy(self) -> bool:
+        return self.expected is None
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it belongs to the third that nobody tunes to."""
+        return int(hashlib.sha256(self.name.encode()).hexdigest(), 16) % 3 == 0
+
+
+TORCH = ("torch",)
+CTRL_C = "Ctrl-C"  #: SIGINT for all that the terminal runs, Stallwatch too
+
+
+def family(
+    name: str, file: str, *, needs: tuple[str, ...] = (), form: str = "python", seconds: float
+) -> Program:
+    """What the programs of one family share."""
+    return Program(name, name, file, "", seconds, form, needs=needs)
+
+
+def _of(base: Program, scenario: str, expected: Expected | None = None, **changes: object) -> Program:
+    """A program of the family: named for its scenario and, where it differs, for the way it is started."""
+    form = str(changes.get("form", base.form))
+    suffix = "" if form == base.form else f"-{form}"
+    name = f"{base.family}-{scenario.replace('_', '-')}{suffix}"
+    return replace(base, name=name, scenario=scenario, expected=expected, **changes)  # type: ignore[arg-type]
+
+
+PLAIN = family("plain", "plain.py", needs=TORCH, seconds=110)
+PLAIN_HANG = replace(PLAIN, file="plain_failing.py", seconds=60)
+DDP = family("ddp", "ddp.py", needs=TORCH, form="torchrun2", seconds=110)
+DDP_HANG = replace(DDP, file="ddp_failing.py", seconds=60)
+PRINTS = family("prints", "prints.py", seconds=80)
+HF = family("hf", "hf.py", needs=("transformers",), seconds=110)
+TRL = family("trl", "trl_trainers.py", needs=("trl",), seconds=110)
+LIGHTNING = family("lightning", "lightning_fit.py", needs=("lightning",), seconds=110)
+ACCELERATE = family("accelerate", "accelerate_loop.py", needs=("accelerate",), form="torchrun2", seconds=110)
+ZERO = family("zero", "zero.py", needs=("deepspeed",), form="torchrun2", seconds=110)
+
+HEALTHY: list[Program] = [
+    _of(PLAIN, "silent_evaluation"),
+    _of(PLAIN, "announced_evaluation"),
+    _of(PLAIN, "evaluation_with_a_bar"),
+    _of(PLAIN, "inference_mode_evaluation"),
+    _of(PLAIN, "slow_metric_from_the_first_evaluation_on"),
+    _of(PLAIN, "slow_torch_save"),
+    _of(PLAIN, "slow_safetensors"),
+    _of(PLAIN, "final_save_and_merge"),
+    _of(PLAIN, "upload"),
+    _of(PLAIN, "checkpoint_rotation", seconds=70),
+    _of(PLAIN, "loader_workers_start_slowly", seconds=150),
+    _of(PLAIN, "shuffle_at_each_epoch", seconds=130),
+    _of(PLAIN, "gradient_accumulation", seconds=150),
+    _of(PLAIN, "uneven_steps_04", seconds=100),
+    _of(PLAIN, "uneven_steps_08", seconds=100),
+    _of(PLAIN, "uneven_steps_10", seconds=100),
+    _of(PLAIN, "long_first_step"),
+    _of(PLAIN, "reads_for_long_at_the_start"),
+    _of(PLAIN, "caught_exceptions", seconds=70),
+    _of(PLAIN, "retry_warnings", seconds=90),
+    _of(PLAIN, "noise_of_a_logger", seconds=70),
+    _of(PLAIN, "early_stopping", seconds=60),
+    _of(PLAIN, "interrupted_by_its_user", state="interrupted", seconds=40, signals=((0.0, CTRL_C),)),
+    _of(PLAIN, "trace_cache_lines_while_steps_advance", seconds=80),
+    _of(PLAIN, "loss_spikes", seconds=80),
+    _of(PLAIN, "silent_evaluation", form="no-probe"),
+    _of(PLAIN, "announced_evaluation", form="tail"),
+    _of(PLAIN, "slow_torch_save", form="tee"),
+    _of(DDP, "evaluation_on_rank_0"),
+    _of(DDP, "evaluation_on_all_ranks"),
+    _of(DDP, "save_on_rank_0"),
+    _of(DDP, "steady", seconds=70),
+    _of(DDP, "uneven_steps", seconds=90),
+    _of(DDP, "paused_as_a_group", signals=((0.0, "SIGSTOP"), (70.0, "SIGCONT"))),
+    _of(PRINTS, "megatron"),
+    _of(PRINTS, "nanogpt"),
+    _of(PRINTS, "jax"),
+    _of(PRINTS, "keras_bar"),
+    _of(HF, "steady", seconds=80),
+    _of(HF, "long_evaluation", seconds=150),
+    _of(HF, "long_evaluation_without_bars", seconds=150),
+    _of(HF, "slow_metric_from_the_first_evaluation_on", seconds=150),
+    _of(HF, "checkpoints_with_rotation", seconds=80),
+    _of(HF, "upload_after_a_checkpoint"),
+    _of(HF, "early_stopping", seconds=80),
+    _of(HF, "gradient_accumulation", seconds=150),
+    _of(HF, "multi_epoch", seconds=90),
+    _of(TRL, "sft_steady", seconds=80),
+    _of(TRL, "sft_long_evaluation", seconds=150),
+    _of(TRL, "dpo_steady", seconds=90),
+    _of(TRL, "grpo_zero_loss", seconds=80),
+    _of(TRL, "grpo_growing_rollouts", seconds=190),
+    _of(LIGHTNING, "steady", seconds=80),
+    _of(LIGHTNING, "long_validation", seconds=170),
+    _of(LIGHTNING, "long_validation_without_a_bar", seconds=170),
+    _of(LIGHTNING, "slow_metric_from_the_first_validation_on", seconds=150),
+    _of(LIGHTNING, "checkpoints", seconds=80),
+    _of(LIGHTNING, "early_stopping", seconds=60),
+    _of(LIGHTNING, "accumulation", seconds=150),
+    _of(ACCELERATE, "steady", seconds=80),
+    _of(ACCELERATE, "gathered_evaluation", seconds=130),
+    _of(ACCELERATE, "accumulation", seconds=120),
+    _of(ACCELERATE, "save_state", seconds=80),
+    _of(ZERO, "steady_zero1", seconds=80),
+    _of(ZERO, "evaluation_zero2", seconds=140),
+    _of(ZERO, "evaluation_zero3", seconds=140),
+    _of(ZERO, "checkpoints_zero3", seconds=90),
+]
+
+METRIC_HANGS = Expected("compute_metrics", "evaluation", limit="evaluation")
+
+FAILING: list[Program] = [
+    _of(PLAIN_HANG, "hang_in_own_code", Expected("stuck", "own-code")),
+    _of(PLAIN_HANG, "endless_loop", Expected("collapse", "busy")),
+    _of(PLAIN_HANG, "request_without_timeout", Expected("fetch_weights", "network")),
+    _of(PLAIN_HANG, "lock_of_a_dead_owner", Expected("take_lock", "lock")),
+    _of(PLAIN_HANG, "loader_worker_waits_for_a_lock", Expected("DataLoader", "loader")),
+    _of(
+        PLAIN_HANG,
+        "metric_hangs_at_the_5th_evaluation",
+        Expected("compute_metrics", "evaluation", limit="evaluation"),
+        seconds=110,
+    ),
+    _of(PLAIN_HANG, "save_into_a_blocked_pipe", Expected(r"torch\.save|save_checkpoint", "save")),
+    _of(PLAIN_HANG, "chatty_logger_beside_a_hang", Expected("stuck", "own-code")),
+    _of(
+        PLAIN_HANG,
+        "trace_cache_lines_without_steps",
+        Expected("rebuild", "trace-cache", limit="trace-cache", recovers=True),
+        seconds=110,
+    ),
+    _of(PLAIN_HANG, "out_of_memory", Expected("forward", "oom", limit="crash")),
+    _of(PLAIN_HANG, "out_of_memory", Expected("forward", "oom", limit="crash"), form="tee"),
+    _of(PLAIN_HANG, "exception", Expected("collate", "exception", limit="crash")),
+    _of(PLAIN_HANG, "nan_in_the_log", Expected("", "nan")),
+    _of(PLAIN_HANG, "nan_that_only_the_probe_sees", Expected("", "nan")),
+    _of(PLAIN_HANG, "killed", Expected("", "killed", limit="crash")),
+    _of(
+        PLAIN_HANG,
+        "hang_in_own_code",
+        Expected("stuck", "own-code", limit="no-probe"),
+        form="no-probe",
+        seconds=120,
+    ),
+    _of(PLAIN_HANG, "log_stops", Expected("", "no-progress", limit="no-probe"), form="tail", seconds=120),
+    _of(DDP_HANG, "rank_1_hangs", Expected("collapse", "own-code", 1)),
+    _of(DDP_HANG, "rank_2_hangs", Expected("collapse", "own-code", 2), form="torchrun3"),
+    _of(
+        DDP_HANG, "rank_1_misses_a_collective", Expected("balance|barrier", "collective", 1), form="torchrun3"
+    ),
+    _of(DDP_HANG, "mismatched_collectives", Expected("balance|barrier|all_gather", "collective")),
+    _of(DDP_HANG, "rank_1_is_stopped", Expected("", "stopped", 1)),
+    _of(DDP_HANG, "rank_1_is_killed", Expected("", "killed", 1, "crash")),
+    _of(DDP_HANG, "rank_1_is_killed", Expected("", "killed", 1, "crash"), form="pair"),
+]
+
+FAILING += [
+    _of(PRINTS, "keras_bar_stops", Expected("", "no-progress", limit="no-probe"), seconds=160),
+    _of(PRINTS, "megatron_stops", Expected("", "no-progress", limit="no-probe"), seconds=130),
+    _of(PRINTS, "jax_stops", Expected("hang", "no-progress", limit="no-probe"), seconds=130),
+    _of(HF, "metric_hangs_at_the_5th_evaluation", METRIC_HANGS, seconds=110),
+    _of(HF, "metric_hangs_at_the_8th_evaluation", METRIC_HANGS, seconds=130),
+    _of(HF, "callback_hangs", Expected("push_metrics", "own-code"), seconds=60),
+    _of(HF, "labels_that_do_not_fit", Expected("", "exception", limit="crash"), seconds=60),
+    _of(HF, "nan", Expected("", "nan"), seconds=60),
+    _of(HF, "nan_that_the_filter_hides", Expected("", "nan"), seconds=60),
+    _of(TRL, "grpo_reward_hangs", Expected("score_answers", "reward"), seconds=60),
+    _of(
+        TRL,
+        "grpo_reward_hangs_on_rank_1",
+        Expected("score_answers", "reward", 1),
+        form="torchrun2",
+        seconds=60,
+    ),
+    _of(TRL, "sft_collator_hangs", Expected("collate_with_images", "own-code"), seconds=60),
+    _of(TRL, "dpo_out_of_memory", Expected("training_step", "oom", limit="crash"), seconds=60),
+    _of(LIGHTNING, "hang_in_a_training_step", Expected("collect_statistics", "own-code"), seconds=60),
+    _of(LIGHTNING, "metric_hangs_at_the_5th_validation", METRIC_HANGS, seconds=110),
+    _of(LIGHTNING, "nan", Expected("", "nan"), seconds=60),
+    _of(LIGHTNING, "exception", Expected("augment", "exception", limit="crash"), seconds=60),
+    _of(ACCELERATE, "rank_1_hangs", Expected("refresh_prompts", "own-code", 1), seconds=60),
+    _of(
+        ACCELERATE,
+        "rank_1_leaves_the_gather_out",
+        Expected("wait_for_everyone|barrier", "collective"),
+        seconds=60,
+    ),
+    _of(ACCELERATE, "exception_on_rank_1", Expected("hook", "exception", 1, "crash"), seconds=60),
+    _of(ZERO, "rank_1_hangs_zero1", Expected("rewrite_prompts", "own-code", 1), seconds=60),
+    _of(ZERO, "rank_1_hangs_zero2", Expected("rewrite_prompts", "own-code", 1), seconds=60),
+    _of(ZERO, "rank_1_hangs_zero3", Expected("rewrite_prompts", "own-code", 1), seconds=60),
+    _of(ZERO, "rank_1_hangs_after_trace_cache_lines", Expected("rewrite_prompts", "own-code", 1), seconds=60),
+    _of(ZERO, "rank_0_saves_alone_zero3", Expected("save|barrier", "collective"), seconds=60),
+    _of(ZERO, "exception_on_rank_1_zero2", Expected("", "exception", 1, "crash"), seconds=60),
+]
+
+PROGRAMS: list[Program] = [*HEALTHY, *FAILING]

@@ -1,0 +1,237 @@
+"""One program of the live benchmark under the real ``stallwatch``, with a webhook as its chat."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import psutil
+from live_programs.table import CTRL_C, FORMS, Program
+from live_scoring import LIMITS, LONGEST, Message, Observed
+
+HERE = Path(__file__).resolve().parent
+PROGRAMS = HERE / "live_programs"
+SETTLES = 6.0  #: seconds in which a second message of the same story may follow the first
+ENDS = 15.0  #: seconds between Ctrl-C, SIGTERM and SIGKILL
+_LATER = 10.0  #: seconds after the limit: late is told from missed
+_TICK = 0.2
+
+
+class Webhook:
+    """A chat: keeps every message with the time at which it came."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        messages = self.messages
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                messages.append(Message(time.time(), body))
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"json://127.0.0.1:{self._server.server_port}/"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def missing(program: Program) -> list[str]:
+    """Packages that the program needs and that are not here."""
+    return [name for name in program.needs if importlib.util.find_spec(name) is None]
+
+
+def beside(stallwatch: str) -> str:
+    """The interpreter of the environment that this ``stallwatch`` is installed in."""
+    python = Path(stallwatch).with_name("python")
+    return str(python) if python.exists() else sys.executable
+
+
+class Run:
+    """One run of one program in a folder of its own."""
+
+    def __init__(self, program: Program, seed: int, stallwatch: str) -> None:
+        self.program, self._stallwatch = program, stallwatch
+        self.folder = Path(tempfile.mkdtemp(prefix=f"stallwatch-bench-{program.name}-"))
+        self._work = self.folder / "work"
+        self._work.mkdir()
+        self._events = self.folder / "event"
+        self._chat = Webhook()
+        self._environ = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("STALLWATCH_")},
+            "PATH": f"{Path(stallwatch).parent}:{os.environ['PATH']}",
+            "STALLWATCH_HOME": str(self.folder / "home"),
+            "STALLWATCH_ALERTS_URLS": self._chat.url,
+            "STALLWATCH_BENCH_EVENT": str(self._events),
+            "STALLWATCH_BENCH_SEED": str(seed),
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+            "PYTHONUNBUFFERED": "1",
+            "DS_ACCELERATOR": "cpu",
+        }
+
+    def observe(self) -> Observed:
+        """Run it to its end, or until it has been reported, and gather what was said."""
+        started = time.time()
+        processes = self._start()
+        try:
+            self._watch(processes)
+        finally:
+            self._end(processes)
+            self._chat.close()
+        event = self._event()
+        return Observed(started, event, list(self._chat.messages), *self._final(), self._threshold())
+
+    def discard(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _command(self) -> list[str]:
+        program = f"{PROGRAMS / self.program.file} {self.program.scenario}".strip()
+        form = FORMS[self.program.form]
+        return shlex.split(form.format(python=beside(self._stallwatch), program=program, port=_free_port()))
+
+    def _start(self) -> list[subprocess.Popen[bytes]]:
+        watched = ["run", "--port", "0", "--name", "bench"]
+        if self.program.form == "no-probe":
+            watched.append("--no-probe")
+        if self.program.form != "tail":
+            return [self._popen([self._stallwatch, *watched, "--", *self._command()], "terminal")]
+        (self.folder / "train.log").touch()
+        training = self._popen(self._command(), "train.log")
+        tail = ["tail", "--port", "0", "--name", "bench", str(self.folder / "train.log")]
+        return [self._popen([self._stallwatch, *tail], "terminal"), training]
+
+    def _popen(self, command: list[str], output: str) -> subprocess.Popen[bytes]:
+        with (self.folder / output).open("wb") as file:
+            return subprocess.Popen(
+                command,
+                cwd=self._work,
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _watch(self, processes: list[subprocess.Popen[bytes]]) -> None:
+        """Wait for its end; what hangs is ended once it was reported, or when it is too late."""
+        expected, training = self.program.expected, processes[-1]
+        hard = time.monotonic() + 2 * self.program.seconds + LONGEST
+        sent = 0
+        while training.poll() is None and time.monotonic() < hard:
+            time.sleep(_TICK)
+            event = self._event()
+            if event is None:
+                continue
+            now = time.time()
+            while sent < len(self.program.signals) and now >= event + self.program.signals[sent][0]:
+                self._send(self.program.signals[sent][1], processes[0])
+                sent += 1
+            if expected is None or expected.recovers:
+                continue
+            after = [message.at for message in list(self._chat.messages) if message.at >= event]
+            if after and now > after[0] + SETTLES:
+                return
+            longest = max(LIMITS[expected.limit], self._threshold() or 0.0)
+            if now > event + min(longest, LONGEST) + _LATER:
+                return
+        if self.program.form == "tail":
+            time.sleep(SETTLES)  # its watcher reads the last lines
+
+    def _end(self, processes: list[subprocess.Popen[bytes]]) -> None:
+        """As its user would: Ctrl-C first. Nothing of it is left."""
+        families = [_family(process) for process in processes]
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+            if all(process.poll() is not None for process in processes):
+                break
+            for process in processes:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+            until = time.monotonic() + ENDS
+            while time.monotonic() < until and any(process.poll() is None for process in processes):
+                time.sleep(_TICK)
+        for left in (one for members in families for one in members):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                left.kill()
+
+    def _send(self, name: str, watcher: subprocess.Popen[bytes]) -> None:
+        """A signal to the command and all below it, as ``kill -STOP -- -PGID`` does; not to Stallwatch."""
+        if name == CTRL_C:
+            os.killpg(watcher.pid, signal.SIGINT)
+            return
+        pids = [int(line.split()[3]) for line in self._events.read_text().splitlines()]
+        above = psutil.Process(pids[0]).parent()
+        group = [above, *above.children(recursive=True)] if above is not None else []
+        for process in group:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.Signals[name])
+
+    def _event(self) -> float | None:
+        """When it happened first."""
+        with contextlib.suppress(OSError):
+            found = re.search(r"^BENCH EVENT ([\d.]+)", self._events.read_text(), flags=re.MULTILINE)
+            return float(found[1]) if found else None
+        return None
+
+    def _read(self, name: str) -> str:
+        found = sorted((self.folder / "home" / "runs").glob(f"*/{name}"))
+        return found[-1].read_text() if found else ""
+
+    def _final(self) -> tuple[str, str]:
+        """The verdict and the state at the end."""
+        verdict = json.loads(self._read("diagnosis.json") or "{}").get("verdict", "")
+        agent: dict[str, Any] = json.loads(self._read("agent.json") or "{}")
+        return verdict, (agent.get("ending") or {}).get("kind") or agent.get("state", "")
+
+    def _threshold(self) -> float | None:
+        """The longest that a stall was allowed, as the incident says."""
+        allowed = [
+            json.loads(line).get("threshold_seconds") for line in self._read("incidents.jsonl").splitlines()
+        ]
+        return max((one for one in allowed if one is not None), default=None)
+
+
+def _family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(process.pid).children(recursive=True)
+    return []
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+def quiet(cores: int, limit: float) -> float:
+    """Wait until the machine has time for another program; its load, per core."""
+    while (load := os.getloadavg()[0] / cores) >= limit:
+        time.sleep(2)
+    return load

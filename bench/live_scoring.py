@@ -1,0 +1,183 @@
+"""How a run of the live benchmark is scored: a pure function of its event, messages and verdict."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from live_programs.table import Expected, Program
+
+#: What a message says when it knows the class of the cause.
+CAUSES = {
+    "own-code": r"stall|holds up|no step|no progress|hang",
+    "busy": r"busy|loop|without progress",
+    "loader": r"data.?load",
+    "save": r"checkpoint|torch\.save|\bsav(?:e|es|ing)\b",
+    "evaluation": r"evaluat|validat|metric",
+    "stopped": r"SIGSTOP|SIGCONT|stopped by a signal|suspended",
+    "collective": r"all_reduce|all_gather|barrier|collective",
+    "killed": r"SIGKILL|signal 9|killed|ended without",
+    "exception": r"Error\b|exception",
+    "oom": r"out of memory|\boom\b",
+    "nan": r"\bnan\b|not a number|non-finite",
+    "start": r"start|before (?:its|the) first step|first step|loading|init",
+    "network": r"network|http|socket|service|server",
+    "lock": r"\block",
+    "straggler": r"straggl|slower|slow",
+    "slow": r"slow|longer|degrad",
+    "truncated": r"truncat|incomplete|corrupt|damaged|broken",
+    "trace-cache": r"trace.cache",
+    "reward": r"reward",
+    "no-progress": r"no step|stall|silent|stopped|no line|nothing",
+}
+
+#: Seconds after the event in which the first message has to come.
+LIMITS = {
+    "probe": 35.0,
+    "evaluation": 60.0,
+    "no-probe": 90.0,
+    "trace-cache": 45.0,
+    "crash": 60.0,
+    "early": 60.0,
+}
+_MARGIN = 5.0  #: on top of a threshold that the run itself published
+_FOLLOWS_THRESHOLD = ("probe", "evaluation")
+LONGEST = 180.0  #: no published threshold excuses more
+_ALARMS = ("warning", "critical")
+_HEALTHY = ("healthy", "no-training-log")
+_FAILED = ("failed", "unknown-failure")
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message as the chat got it."""
+
+    at: float  #: unix time
+    body: dict[str, Any]
+
+    @property
+    def text(self) -> str:
+        return f"{self.body.get('title', '')}\n{self.body.get('text', '')}"
+
+    @property
+    def alarms(self) -> bool:
+        return self.body.get("severity") in _ALARMS
+
+    @property
+    def closes(self) -> bool:
+        return self.body.get("status") == "resolved"
+
+    def names(self, rank: int) -> bool:
+        """Whether it says that this rank is the one at fault."""
+        named = {str(self.body.get("rank")), *str(self.body.get("odd_ranks", "")).split(",")}
+        if str(rank) in named:
+            return True
+        return bool(re.search(rf"\brank {rank}\b", str(self.body.get("title", ""))))
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What one run of a program showed."""
+
+    started: float
+    event: float | None  #: unix time; none: it never happened
+    messages: Sequence[Message]
+    verdict: str  #: the final one, of the diagnosis
+    state: str  #: how the agent says that it ended
+    threshold: float | None = None  #: the longest that a stall of this run was allowed, as published
+
+
+@dataclass(frozen=True)
+class Score:
+    """What the run counts as."""
+
+    outcome: str  #: right, false, wrong, missed, late or invalid
+    why: str = ""
+    seconds: float | None = None  #: from the event to the first message
+    opened: int = 0  #: messages that open a story
+    closed: int = 0  #: messages that close one
+    limit: float | None = field(default=None, compare=False)
+
+    @property
+    def wordy(self) -> bool:
+        """Whether one story took more than one message to open, or to close."""
+        return self.opened > 1 or self.closed > 1
+
+
+def score(program: Program, seen: Observed) -> Score:
+    """Judge what was said of the program."""
+    alarms = [message for message in seen.messages if message.alarms]
+    if program.expected is None:
+        return _healthy(program, seen, alarms)
+    if seen.event is None:
+        return Score("invalid", "its event never happened")
+    early = [message for message in alarms if message.at < seen.event]
+    if early:
+        return Score("false", f"before the event: {_short(early[0])}", *_counts(alarms))
+    return _failing(program.expected, seen, seen.event, alarms)
+
+
+def _healthy(program: Program, seen: Observed, alarms: Sequence[Message]) -> Score:
+    counts = _counts(alarms)
+    if alarms:
+        after = alarms[0].at - seen.started
+        return Score("false", f"{after:.0f} s after the start: {_short(alarms[0])}", *counts)
+    if seen.verdict not in _HEALTHY or seen.state != program.state:
+        return Score(
+            "false", f"its end is called {seen.state or 'nothing'}, {seen.verdict or 'no verdict'}", *counts
+        )
+    return Score("right")
+
+
+def _failing(expected: Expected, seen: Observed, event: float, alarms: Sequence[Message]) -> Score:
+    limit = LIMITS[expected.limit]
+    if expected.limit in _FOLLOWS_THRESHOLD and seen.threshold is not None:
+        limit = min(max(limit, seen.threshold + _MARGIN), LONGEST)
+    counted = _counts(alarms)[1:]
+    if not alarms:
+        return Score("missed", "no message", None, *counted, limit)
+    first = alarms[0]
+    seconds = first.at - event
+
+    def scored(outcome: str, why: str = "") -> Score:
+        return Score(outcome, why, seconds, *counted, limit)
+
+    lacks = _lacks(expected, first)
+    if expected.limit == "crash" and seen.verdict not in _FAILED:
+        return scored("wrong", f"the final verdict is {seen.verdict or 'missing'}, {seen.state}")
+    if lacks:
+        later = any(not _lacks(expected, message) for message in alarms[1:])
+        return scored("wrong", f"no {lacks}{' in the first message' if later else ''}: {_short(first)}")
+    if seconds > limit:
+        return scored("late", f"after {seconds:.0f} s of {limit:.0f} s")
+    if expected.limit == "crash" and sum(counted) > 1:
+        return scored("wrong", f"{sum(counted)} messages for one crash")
+    if expected.recovers and not any(message.closes for message in alarms):
+        return scored("wrong", "its recovery was not reported")
+    return scored("right")
+
+
+def _lacks(expected: Expected, message: Message) -> str:
+    """What the message does not say; nothing: it says all."""
+    text = f"{message.text}\n{message.body.get('rule', '')}"
+    if message.body.get("severity") not in expected.severities:
+        return f"severity {' or '.join(expected.severities)}"
+    if expected.rank is not None and not message.names(expected.rank):
+        return "rank"
+    if not re.search(expected.place, text):
+        return "place"
+    if not re.search(CAUSES[expected.cause], text, re.IGNORECASE):
+        return f"cause ({expected.cause})"
+    return ""
+
+
+def _counts(alarms: Sequence[Message]) -> tuple[None, int, int]:
+    """No detection time, messages that open and messages that close."""
+    closed = sum(message.closes for message in alarms)
+    return None, len(alarms) - closed, closed
+
+
+def _short(message: Message) -> str:
+    return " ".join(str(message.body.get("title", "")).split())[:120]

@@ -1,0 +1,152 @@
+"""The live benchmark: its scorer on recorded events and messages, and minutes of it for real."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from live_programs.table import FORMS, PROGRAMS, Expected, Program
+from live_scoring import CAUSES, LIMITS, Message, Observed, Score, score
+from live_tables import counted, tables
+
+ROOT = Path(__file__).resolve().parents[2]
+STARTED, EVENT = 1_790_000_000.0, 1_790_000_100.0
+HEALTHY = Program("healthy", "plain", "plain.py", "steady", 60)
+HANG = Program("hang", "ddp", "ddp.py", "hang", 60, expected=Expected("collapse", "own-code", 1))
+CRASH = Program("crash", "ddp", "ddp.py", "crash", 60, expected=Expected("forward", "oom", limit="crash"))
+SAID = "Rank 0 waits in all_reduce; rank 1 is in collapse (train.py:79)."
+
+
+def message(after: float, text: str = SAID, **body: Any) -> Message:
+    """A message so many seconds after the event."""
+    about = {"title": "[bench] rank 1 holds up the run", "severity": "critical", "status": "open"}
+    return Message(EVENT + after, {**about, "text": text, **body})
+
+
+def seen(*messages: Message, **changes: Any) -> Observed:
+    about: dict[str, Any] = {"verdict": "stalled", "state": "interrupted"}
+    return Observed(STARTED, EVENT, messages, **{**about, **changes})
+
+
+def healthy(*messages: Message, verdict: str = "healthy", state: str = "finished") -> Score:
+    return score(HEALTHY, Observed(STARTED, None, messages, verdict, state))
+
+
+def test_a_hang_that_is_named_in_time_is_right() -> None:
+    judged = score(HANG, seen(message(31.0)))
+    assert (judged.outcome, judged.seconds) == ("right", 31.0)
+
+
+@pytest.mark.parametrize(
+    ("said", "lacks"),
+    [
+        (message(31.0, title="[bench] stalled"), "rank"),
+        (message(31.0, "Rank 1 is elsewhere."), "place"),
+        (message(31.0, "collapse", title="rank 1"), "cause (own-code)"),
+        (message(31.0, severity="warning"), "severity critical"),
+    ],
+)
+def test_a_message_that_lacks_something_is_wrong(said: Message, lacks: str) -> None:
+    judged = score(HANG, seen(said))
+    assert judged.outcome == "wrong"
+    assert judged.why.startswith(f"no {lacks}")
+
+
+def test_what_only_the_second_message_says_comes_too_late() -> None:
+    judged = score(HANG, seen(message(31.0, "No step."), message(32.0)))
+    assert judged.outcome == "wrong"
+    assert "in the first message" in judged.why
+    assert judged.wordy
+
+
+def test_a_message_after_the_limit_is_late_and_none_is_a_miss() -> None:
+    assert score(HANG, seen(message(36.0))).outcome == "late"
+    assert score(HANG, seen()).outcome == "missed"
+
+
+def test_the_published_threshold_gives_time_up_to_a_bound() -> None:
+    assert score(HANG, seen(message(50.0), threshold=46.0)).outcome == "right"
+    assert score(HANG, seen(message(1000.0), threshold=1800.0)).outcome == "late"
+
+
+def test_an_alarm_before_the_event_is_false() -> None:
+    assert score(HANG, seen(message(-5.0), message(31.0))).outcome == "false"
+
+
+def test_a_program_whose_event_never_happened_counts_for_nothing() -> None:
+    assert score(HANG, Observed(STARTED, None, [], "healthy", "finished")).outcome == "invalid"
+
+
+def test_a_crash_is_one_message_and_a_failed_verdict() -> None:
+    out = message(1.0, "CUDA out of memory in forward", status="resolved")
+    assert score(CRASH, seen(out, verdict="failed", state="failed")).outcome == "right"
+    assert score(CRASH, seen(out, verdict="healthy", state="finished")).outcome == "wrong"
+    assert score(CRASH, seen(out, out, verdict="failed", state="failed")).outcome == "wrong"
+
+
+def test_a_healthy_program_is_right_in_silence() -> None:
+    assert healthy().outcome == "right"
+    assert healthy(message(0, severity="info")).outcome == "right"
+
+
+def test_any_alarm_on_a_healthy_program_is_false() -> None:
+    assert healthy(message(0, severity="warning")).outcome == "false"
+
+
+def test_a_healthy_program_whose_end_is_called_something_else_is_false() -> None:
+    assert healthy(verdict="degraded").outcome == "false"
+    assert healthy(state="failed").outcome == "false"
+
+
+def test_a_recovery_has_to_be_reported() -> None:
+    program = Program(
+        "hang", "x", "x.py", "x", 60, expected=Expected("collapse", "own-code", 1, recovers=True)
+    )
+    assert score(program, seen(message(31.0))).outcome == "wrong"
+    assert score(program, seen(message(31.0), message(60.0, status="resolved"))).outcome == "right"
+
+
+def test_the_repetition_counts() -> None:
+    rows = [
+        {"name": "a", "seed": 1, "alone": False, "outcome": "false"},
+        {"name": "a", "seed": 1, "alone": True, "outcome": "right"},
+    ]
+    assert [row["outcome"] for row in counted(rows)] == ["right"]
+
+
+def test_the_table_has_a_line_for_each_family() -> None:
+    row = {
+        "name": "a",
+        "seed": 1,
+        "alone": False,
+        "outcome": "right",
+        "why": "",
+        "healthy": False,
+        "seconds": 31.0,
+    }
+    shown = tables(
+        [{**row, "family": "ddp", "frozen": False}, {**row, "name": "b", "family": "zero", "frozen": True}]
+    )
+    assert [line.split()[0] for line in shown.splitlines() if re.match(r"  \w", line)] == [
+        "ddp",
+        "all",
+        "zero",
+        "all",
+    ]
+
+
+def test_the_programs_of_the_table_exist() -> None:
+    folder = ROOT / "bench" / "live_programs"
+    for program in PROGRAMS:
+        assert program.form in FORMS
+        scenario = f"def {program.scenario}(" if program.scenario else ""
+        assert scenario in (folder / program.file).read_text(), program.name
+        if program.expected is not None:
+            assert program.expected.cause in CAUSES
+            assert program.expected.limit in LIMITS
+
+
+def test_no_two_programs_share_a_name() -> None:
+    assert len({program.name for program in PROGRAMS}) == len(PROGRAMS)
