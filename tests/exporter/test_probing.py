@@ -147,7 +147,7 @@ def open_rings(folder: Path) -> int:
 
 
 def ring_of(folder: Path, rank: int, pid: int) -> RingWriter:
-    ring = RingWriter(folder / f"{rank}-{pid}-{rank}.ring", rank)
+    ring = RingWriter(folder / f"{rank}-{pid}-{rank}.ring", Draft(), rank)
     header = Header(record_struct(FIELDS).size, CAPACITY, rank, -1, pid, time.time(), FIELDS)
     ring._map[:128] = pack_header(header)[:128]
     return ring
@@ -160,10 +160,10 @@ def test_rings_of_ranks_that_are_gone_are_not_held_open(tmp_path: Path) -> None:
     here, dead = ring_of(tmp_path, 0, os.getpid()), ring_of(tmp_path, 1, gone.pid)
     probing, mapped = Probing(tmp_path), open_rings(tmp_path)
     for ring in (here, dead):
-        ring.write(1.0, Draft())
+        ring.write(1.0)
     assert len(probing.read()) == 2
     assert open_rings(tmp_path) == mapped + 1
-    dead.write(2.0, Draft())  # a process whose number means another one here: it is heard still
+    dead.write(2.0)  # a process whose number means another one here: it is heard still
     assert [record.rank for record in probing.read()] == [1]
     assert open_rings(tmp_path) == mapped + 1
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from stallwatch_exporter.probe import api
-from stallwatch_exporter.probe.api import Probe
+from stallwatch_exporter.probe.api import FIRST_RECORDS, RECORD_SECONDS, Probe
 from stallwatch_exporter.probe.devices import Reading
 from stallwatch_exporter.probe.events import MOST_BYTES, EventFile
 from stallwatch_exporter.probe.layout import FIELDS, LASTING
@@ -89,6 +89,59 @@ def test_the_time_of_another_phase_is_no_steps_time(tmp_path: Path, probe: Probe
     probe.step()
     assert [each.values.get("step_seconds") for each in records(tmp_path)] == [None, None, None]
     assert [each.values["phase"] for each in records(tmp_path)] == [1.0, 2.0, 1.0]
+
+
+def many_steps(probe: Probe) -> None:
+    """So many that not each has a record any more."""
+    for _ in range(FIRST_RECORDS + 1):
+        probe.step()
+
+
+def test_of_many_quick_steps_some_have_records_and_the_last_is_seen(
+    tmp_path: Path, probe: Probe, clock: Clock
+) -> None:
+    many_steps(probe)
+    reader = RingReader(rings(tmp_path)[0])
+    reader.read()
+    took = RECORD_SECONDS / 4
+    for _ in range(5):
+        clock.now += took
+        if not probe.count():
+            probe.step(learning_rate=0.5)
+    kept, last = reader.read().records
+    assert kept.values["step"] == FIRST_RECORDS + 5 and kept.values["learning_rate"] == 0.5
+    assert kept.values["step_seconds"] == pytest.approx(took)  # of each
+    assert (last.values["step"], last.time) == (FIRST_RECORDS + 6, clock.now)
+
+
+def test_a_phase_that_follows_a_step_at_once_leaves_it_its_record(
+    tmp_path: Path, probe: Probe, clock: Clock
+) -> None:
+    many_steps(probe)
+    clock.now += RECORD_SECONDS / 2
+    assert probe.count()
+    clock.now += RECORD_SECONDS / 4
+    probe.phase("eval")
+    assert not probe.count()
+    step, phase = records(tmp_path)[-2:]
+    assert (step.values["step"], step.time) == (FIRST_RECORDS + 2, clock.now - RECORD_SECONDS / 4)
+    assert (phase.values["phase"], phase.time, "step" in phase.values) == (2.0, clock.now, False)
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_loss_that_is_no_number_is_not_covered_by_the_next(
+    tmp_path: Path, probe: Probe, clock: Clock, loss: float
+) -> None:
+    many_steps(probe)
+    for told in (loss, 1.0):
+        clock.now += RECORD_SECONDS / 4
+        probe.step(loss=told)
+    assert records(tmp_path)[-1].values["loss"] != 1.0
+    clock.now += RECORD_SECONDS
+    probe.step(loss=1.0)
+    probe.step(loss=1.0)
+    before, after = records(tmp_path)[-2:]
+    assert before.values["loss"] != before.values["loss"] and after.values["loss"] == 1.0
 
 
 def test_counts_last_and_are_written_within_a_second(tmp_path: Path, probe: Probe, clock: Clock) -> None:

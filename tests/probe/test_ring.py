@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_exporter.probe.draft import Draft
+from stallwatch_exporter.probe.draft import FIRST, TIME, Draft
 from stallwatch_exporter.probe.layout import (
     COUNTERS_AT,
+    DRAFT_AT,
     FIELDS,
     HEADER_SIZE,
     Header,
@@ -28,15 +29,29 @@ from stallwatch_exporter.rings.reader import RingReader
 NAN = float("nan")
 
 
-def writer(tmp_path: Path, capacity: int = 8, rank: int = 3) -> RingWriter:
-    return RingWriter(tmp_path / "3-1-1.ring", rank, 1, fields=("step", "loss"), capacity=capacity)
+class Writer(RingWriter):
+    """Writes records of two fields."""
+
+    def __init__(self, tmp_path: Path, capacity: int) -> None:
+        self.draft = Draft(2)
+        super().__init__(
+            tmp_path / "3-1-1.ring", self.draft, 3, 1, fields=("step", "loss"), capacity=capacity
+        )
+
+    def fill(self, values: list[float]) -> None:
+        """Give the draft these values."""
+        for place, value in enumerate(values, FIRST):
+            self.draft.cells[place] = value
+
+    def record(self, now: float, values: list[float]) -> None:
+        """Add one of these values."""
+        self.fill(values)
+        self.write(now)
+        self.fill([NAN, NAN])
 
 
-def drafted(values: list[float]) -> Draft:
-    draft = Draft(len(values))
-    for place, value in enumerate(values):
-        draft.cells[place] = value
-    return draft
+def writer(tmp_path: Path, capacity: int = 8) -> Writer:
+    return Writer(tmp_path, capacity)
 
 
 def test_the_header_says_who_writes_what(tmp_path: Path) -> None:
@@ -55,8 +70,8 @@ def test_the_header_has_room_for_all_fields() -> None:
 def test_records_are_read_once_and_what_was_not_told_is_absent(tmp_path: Path) -> None:
     ring = writer(tmp_path)
     reader = RingReader(ring.path)
-    ring.write(10.0, drafted([1.0, NAN]))
-    ring.write(11.0, drafted([2.0, 0.5]))
+    ring.record(10.0, [1.0, NAN])
+    ring.record(11.0, [2.0, 0.5])
     first = reader.read()
     assert [(each.time, each.values) for each in first.records] == [
         (10.0, {"step": 1.0}),
@@ -64,7 +79,7 @@ def test_records_are_read_once_and_what_was_not_told_is_absent(tmp_path: Path) -
     ]
     assert first.lost == 0
     assert reader.read().records == []
-    ring.write(12.0, drafted([3.0, NAN]))
+    ring.record(12.0, [3.0, NAN])
     assert [each.values["step"] for each in reader.read().records] == [3.0]
 
 
@@ -72,7 +87,7 @@ def test_records_that_were_overwritten_unread_are_counted(tmp_path: Path) -> Non
     ring = writer(tmp_path, capacity=8)
     reader = RingReader(ring.path)
     for step in range(1, 21):
-        ring.write(float(step), drafted([float(step), NAN]))
+        ring.record(float(step), [float(step), NAN])
     batch = reader.read()
     steps = [each.values["step"] for each in batch.records]
     # The oldest place is the one that the writer may be writing into at this moment.
@@ -84,14 +99,14 @@ def test_records_that_were_overwritten_unread_are_counted(tmp_path: Path) -> Non
 def test_records_overwritten_while_they_are_read_are_not_believed(tmp_path: Path) -> None:
     ring = writer(tmp_path, capacity=8)
     for step in range(1, 7):
-        ring.write(float(step), drafted([float(step), NAN]))
+        ring.record(float(step), [float(step), NAN])
     reader = RingReader(ring.path)
     slots = reader._slots
 
     def slow(first: int, last: int) -> bytes:
         data = slots(first, last)
         for step in range(7, 12):  # meanwhile
-            ring.write(float(step), drafted([float(step), NAN]))
+            ring.record(float(step), [float(step), NAN])
         return data
 
     reader._slots = slow  # type: ignore[method-assign]
@@ -103,15 +118,15 @@ def test_records_overwritten_while_they_are_read_are_not_believed(tmp_path: Path
 def test_a_record_that_the_counter_has_not_reached_is_not_there(tmp_path: Path) -> None:
     """A rank killed between its record and the counter leaves a record that may be torn."""
     ring = writer(tmp_path)
-    ring.write(1.0, drafted([1.0, NAN]))
+    ring.record(1.0, [1.0, NAN])
     record_struct(("step", "loss")).pack_into(ring._map, HEADER_SIZE + 32, 2, 2.0, 2.0, NAN)
     assert [each.number for each in RingReader(ring.path).read().records] == [1]
 
 
 def test_a_slot_with_another_number_is_lost(tmp_path: Path) -> None:
     ring = writer(tmp_path)
-    ring.write(1.0, drafted([1.0, NAN]))
-    ring.write(2.0, drafted([2.0, NAN]))
+    ring.record(1.0, [1.0, NAN])
+    ring.record(2.0, [2.0, NAN])
     ring._map[HEADER_SIZE] = 77
     batch = RingReader(ring.path).read()
     assert [each.number for each in batch.records] == [2]
@@ -140,7 +155,7 @@ def test_a_file_that_is_no_ring_is_refused(tmp_path: Path, content: bytes) -> No
 def test_a_ring_cut_short_under_the_reader_ends_nobody(tmp_path: Path) -> None:
     ring = writer(tmp_path)
     reader = RingReader(ring.path)
-    ring.write(1.0, drafted([1.0, NAN]))
+    ring.record(1.0, [1.0, NAN])
     os.truncate(ring.path, HEADER_SIZE + 4)
     batch = reader.read()
     assert batch.records == [] and batch.lost == 1
@@ -153,8 +168,8 @@ def test_what_a_killed_rank_wrote_is_there(tmp_path: Path) -> None:
         "import os, signal, sys; from pathlib import Path\n"
         "from stallwatch_exporter.probe.draft import Draft\n"
         "from stallwatch_exporter.probe.ring import RingWriter\n"
-        "ring, draft = RingWriter(Path(sys.argv[1]), 0, fields=('step',), capacity=8), Draft(1)\n"
-        "for step in range(1, 4): draft.cells[0] = step; ring.write(float(step), draft)\n"
+        "draft = Draft(1); ring = RingWriter(Path(sys.argv[1]), draft, 0, fields=('step',), capacity=8)\n"
+        "for step in range(1, 4): draft.cells[2] = step; ring.write(float(step))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     path = tmp_path / "0-9-9.ring"
@@ -188,25 +203,39 @@ def test_what_was_counted_after_the_last_step_outlives_the_rank(
     assert (pending.values["warnings"], "step" in pending.values) == (7.0, False)
 
 
-def test_a_pending_record_that_is_half_written_is_not_there(tmp_path: Path) -> None:
+def test_a_step_that_has_no_record_yet_is_read_from_the_draft_once(tmp_path: Path) -> None:
     ring = writer(tmp_path, capacity=8)
-    for step in range(1, 10):
-        ring.write(float(step), drafted([float(step), NAN]))
-    reader = RingReader(ring.path)
+    reader = RingReader(ring.path, lambda: 99.0)
+    ring.record(10.0, [1.0, NAN])
     reader.read()
-    ring.pend(10.0, drafted([NAN, 0.5]))
-    record_struct(("step", "loss")).pack_into(
-        ring._map, HEADER_SIZE + 32, 0, 10.5, NAN, 0.25
-    )  # no number yet
+    ring.draft.cells[TIME] = 11.0
+    ring.fill([2.0, 0.5])
+    (record,) = reader.read().records
+    assert (record.number, record.time, record.values) == (2, 11.0, {"step": 2.0, "loss": 0.5})
     assert reader.read().records == []
-    ring.pend(11.0, drafted([NAN, 0.125]))
-    assert [(each.number, each.time, each.values) for each in reader.read().records] == [
-        (10, 11.0, {"loss": 0.125})
-    ]
-    assert reader.read().records == []
-    ring.write(12.0, drafted([10.0, NAN]))
-    assert [(each.number, each.time) for each in reader.read().records] == [(10, 12.0)]
-    assert reader.read().lost == 0
+    ring.record(12.0, [3.0, NAN])
+    assert [(each.number, each.time) for each in reader.read().records] == [(2, 12.0)]
+    ring.fill([NAN, 0.25])  # the loss of a step that is not done
+    batch = reader.read()
+    assert (batch.records, batch.lost) == ([], 0)
+
+
+def test_a_draft_that_changes_while_it_is_read_is_read_again(tmp_path: Path) -> None:
+    ring = writer(tmp_path, capacity=8)
+    reader = RingReader(ring.path)
+    ring.record(1.0, [1.0, 0.5])
+    reader.read()
+    ring.fill([2.0, 0.5])  # the loss of the step before
+    at = reader._at
+
+    def slow(offset: int, size: int) -> bytes:
+        data = at(offset, size)
+        if offset == DRAFT_AT:
+            ring.fill([2.0, 0.25])
+        return data
+
+    reader._at = slow  # type: ignore[method-assign]
+    assert [each.values for each in reader.read().records] == [{"step": 2.0, "loss": 0.25}]
 
 
 def test_no_ring_is_left_where_there_is_no_room(tmp_path: Path) -> None:
@@ -215,7 +244,8 @@ def test_no_ring_is_left_where_there_is_no_room(tmp_path: Path) -> None:
         "import resource, sys; from pathlib import Path\n"
         "from stallwatch_exporter.probe.ring import RingWriter\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n"
-        "try: RingWriter(Path(sys.argv[1]), 0)\n"
+        "from stallwatch_exporter.probe.draft import Draft\n"
+        "try: RingWriter(Path(sys.argv[1]), Draft(), 0)\n"
         "except OSError as error: print(error.errno)\n"
     )
     path = tmp_path / "0-9-9.ring"

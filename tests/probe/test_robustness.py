@@ -129,8 +129,11 @@ def test_a_disk_that_fills_up_later_costs_events_and_these_are_counted(programs:
     assert probing.lost == 4  # and the rank's last word
 
 
+EACH_STEP = "from stallwatch_probe import api; api.RECORD_SECONDS = 0.0\n"  # has a record
+
+
 def test_records_that_nobody_reads_in_time_are_counted(programs: Programs) -> None:
-    programs.run(ENGINE + "for _ in range(12_000): engine.step()\n")
+    programs.run(ENGINE + EACH_STEP + "for _ in range(12_000): engine.step()\n")
     probing = Probing(programs.rings)
     assert probing.read()[-1].values["step"] == 6002
     assert probing.lost >= 6002 - 4096

@@ -242,11 +242,11 @@ def test_ranks_of_an_attempt_that_was_over_are_missed_by_nobody(tmp_path: Path) 
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     began = time.time() - 100
-    ring = RingWriter(tmp_path / f"0-{ended.pid}-{int(began * 1e9)}.ring", 0)
-    ring.write(began + 50, Draft())
+    ring = RingWriter(tmp_path / f"0-{ended.pid}-{int(began * 1e9)}.ring", Draft(), 0)
+    ring.write(began + 50)
     with rank(tmp_path) as one:
         assert [(each.rank, each.ended) for each in local_ranks(tmp_path, None)] == [(3, False)]
-        ring.write(time.time(), Draft())  # it lived on beside the other, and ended
+        ring.write(time.time())  # it lived on beside the other, and ended
         assert [(each.rank, each.ended) for each in local_ranks(tmp_path, None)] == [(0, True), (3, False)]
         one.go_on()
 

@@ -1,7 +1,8 @@
-"""The probe of one process: what hooks and users tell of a step goes into the ring as one record.
+"""The probe of one process: what hooks and users tell of a step goes into the ring.
 
-Nothing in here raises, waits, or asks a device for a number that is not ready (``devices``). Until there is
-something to tell, nothing is made: most Python processes of a command are no ranks.
+Each step and count is stored in the ring's draft at once. A record is kept every ``RECORD_SECONDS``, and as
+the phase changes. Nothing here raises, waits, or asks a device for a number that is not ready (``devices``).
+Until there is something to tell, nothing is made: most Python processes of a command are no ranks.
 """
 
 from __future__ import annotations
@@ -13,27 +14,26 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .draft import INDEX, NAN, Clock, Draft
+from .draft import FIRST, INDEX, NAN, TIME, Clock, Draft
 from .events import EventFile
 from .launched import ranks
-from .layout import DROPPED_EVENTS, DROPPED_RECORDS, FAULTS, PASSING, PHASES
+from .layout import DROPPED_EVENTS, DROPPED_RECORDS, FAULTS, FIELDS, PASSING, PHASES
 from .ring import RingWriter
 
 FOLDER_VARIABLE = "STALLWATCH_PROBE_DIR"  #: where the rings are made; set by ``stallwatch run``
 SWITCH_VARIABLE = "STALLWATCH_PROBE"  #: "0" switches the probe off
 SAMPLE_SECONDS = 1.0  #: costly readings are taken at most this often
+RECORD_SECONDS = 0.05  #: of steps that follow each other faster, not each has a record of its own
+FIRST_RECORDS = 100  #: so many are kept in any case
 
 _STEP, _SECONDS = INDEX["step"], INDEX["step_seconds"]
-_LOSS, _GRAD_NORM = INDEX["loss"], INDEX["grad_norm"]
-_LEARNING_RATE, _LOSS_SCALE = INDEX["learning_rate"], INDEX["loss_scale"]
+_LOSS, _RESIDENT = INDEX["loss"], INDEX["resident_bytes"]
 _PHASE, _BEATS = INDEX["phase"], INDEX["beats"]
-_TARGET, _SKIPPED = INDEX["target_steps"], INDEX["skipped_steps"]
-_ALLOCATED, _RESERVED = INDEX["memory_allocated_bytes"], INDEX["memory_reserved_bytes"]
-_PEAK, _RESIDENT = INDEX["memory_peak_bytes"], INDEX["resident_bytes"]
+_NAMES = tuple(name for name in FIELDS[_LOSS - FIRST : _RESIDENT - FIRST + 1] if name != "phase")
 # All that ``step`` names lies side by side. Never for a tensor: struct would wait for its number.
 _pack_named, _NAMED_AT = struct.Struct(f"={_RESIDENT + 1 - _SECONDS}d").pack_into, _SECONDS * 8
-_FLEETING = len(PASSING)
-_NOTHING = Draft(_FLEETING).cells
+_FLEETING = slice(FIRST, FIRST + len(PASSING))
+_NOTHING = Draft(len(PASSING)).cells[FIRST:]
 _INIT, _TRAIN = float(PHASES.index("init")), float(PHASES.index("train"))
 
 
@@ -49,19 +49,32 @@ class Probe:
         self.steps: float = 0.0  #: number of the last step
         self._folder = folder
         self._environ = os.environ if environ is None else environ
-        self._clock = clock
+        self.clock = clock
+        self.stepped_at = NAN  #: when the last step was
         self._ring: RingWriter | None = None
         self._events: EventFile | None = None
         self._off = folder is None
         self.is_rank = "RANK" in self._environ or "LOCAL_RANK" in self._environ  #: a launcher says so
-        self._draft = Draft(clock=self._clock)
-        self._row = self._draft.cells
-        self._stepped_at = NAN
-        self._written_at = self._sampled_at = 0.0
+        self._draft = Draft(clock=self.clock)
+        self.row = self._draft.cells  #: the draft, for whoever counts: ``INDEX`` says where
+        self._begun_at = NAN  # when the steps of the next record began
+        self._steps = 0.0  # how many those are so far
+        self._due_at = self._written_at = self._sampled_at = 0.0
         self._missed = self._faults = 0
         self._turn = [True]  # only tried: who comes second is counted. As atomic as a lock, and cheaper
 
     # ---- numbers
+
+    def count(self, number: float | None = None) -> bool:
+        """Count a step that has no values; False if a record is due, which `step` is to be called for."""
+        now = self.clock()
+        row = self.row
+        if now >= self._due_at or now < row[TIME]:
+            return False
+        self.steps = row[_STEP] = self.steps + 1.0 if number is None else number
+        row[TIME] = self.stepped_at = now
+        self._steps += 1.0
+        return True
 
     def step(
         self,
@@ -92,10 +105,13 @@ class Probe:
             self._too_late()
             return
         try:
-            draft, row, now = self._draft, self._row, self._clock()
+            if self._ring is None:
+                self._open()
+            draft, row, now = self._draft, self.row, self.clock()
             self.steps = row[_STEP] = self.steps + 1.0 if number is None else number
-            seconds = now - self._stepped_at  # NaN, so not told, where no step was before
-            self._stepped_at = now
+            self.stepped_at = now
+            self._steps += 1.0
+            seconds = (now - self._begun_at) / self._steps  # NaN, so not told, where no step was before
             if (
                 type(resident_bytes) is float  # hooks tell no such: they are soon through here
                 and type(memory_peak_bytes) is float
@@ -107,8 +123,8 @@ class Probe:
                 and type(learning_rate) is float
                 and type(grad_norm) is float
                 and type(loss) is float
-                and loss == loss
-                and grad_norm == grad_norm
+                and loss - loss == 0.0
+                and grad_norm - grad_norm == 0.0
             ):
                 _pack_named(
                     draft.bytes,
@@ -129,54 +145,35 @@ class Probe:
             else:
                 row[_SECONDS] = seconds
                 row[_PHASE] = _TRAIN
-                if type(loss) is float and loss == loss:
-                    row[_LOSS] = loss
-                elif loss is not None:
-                    self._take_one("loss", loss)
-                if type(grad_norm) is float and grad_norm == grad_norm:
-                    row[_GRAD_NORM] = grad_norm
-                elif grad_norm is not None:
-                    self._take_one("grad_norm", grad_norm)
-                if type(learning_rate) is float:
-                    row[_LEARNING_RATE] = learning_rate
-                elif learning_rate is not None:
-                    self._take_one("learning_rate", learning_rate)
-                if type(loss_scale) is float:
-                    row[_LOSS_SCALE] = loss_scale
-                elif loss_scale is not None:
-                    self._take_one("loss_scale", loss_scale)
-                if type(target_steps) is float:
-                    row[_TARGET] = target_steps
-                elif target_steps is not None:
-                    self._take_one("target_steps", target_steps)
-                if type(skipped_steps) is float:
-                    row[_SKIPPED] = skipped_steps
-                elif skipped_steps is not None:
-                    self._take_one("skipped_steps", skipped_steps)
-                if type(memory_allocated_bytes) is float:
-                    row[_ALLOCATED] = memory_allocated_bytes
-                elif memory_allocated_bytes is not None:
-                    self._take_one("memory_allocated_bytes", memory_allocated_bytes)
-                if type(memory_reserved_bytes) is float:
-                    row[_RESERVED] = memory_reserved_bytes
-                elif memory_reserved_bytes is not None:
-                    self._take_one("memory_reserved_bytes", memory_reserved_bytes)
-                if type(memory_peak_bytes) is float:
-                    row[_PEAK] = memory_peak_bytes
-                elif memory_peak_bytes is not None:
-                    self._take_one("memory_peak_bytes", memory_peak_bytes)
-                if type(resident_bytes) is float:
-                    row[_RESIDENT] = resident_bytes
-                elif resident_bytes is not None:
-                    self._take_one("resident_bytes", resident_bytes)
+                named = (
+                    loss,
+                    grad_norm,
+                    learning_rate,
+                    loss_scale,
+                    target_steps,
+                    skipped_steps,
+                    memory_allocated_bytes,
+                    memory_reserved_bytes,
+                    memory_peak_bytes,
+                    resident_bytes,
+                )
+                for place, value in enumerate(named):
+                    if value is not None:
+                        self._take_one(_NAMES[place], value)
             if others:
                 for name, value in others.items():
                     self._take_one(name, value)
-            if draft.waiting or self._ring is None or not 0.0 <= now - self._sampled_at < SAMPLE_SECONDS:
+            if row[TIME] < now < self._due_at:
+                row[TIME] = now
+                return
+            if draft.waiting or not 0.0 <= now - self._sampled_at < SAMPLE_SECONDS:
                 self._prepare(now)
-            self._ring.write(now, draft)  # type: ignore[union-attr]  # prepared
-            self._written_at = now
-            row[:_FLEETING] = _NOTHING
+            ring = self._ring
+            ring.write(now)  # type: ignore[union-attr]  # opened
+            self._written_at = self._begun_at = now
+            self._due_at = now + RECORD_SECONDS if ring.written > FIRST_RECORDS else 0.0  # type: ignore[union-attr]
+            self._steps = 0.0
+            row[_FLEETING] = _NOTHING
         except Exception:
             self.failed()
         finally:
@@ -187,6 +184,7 @@ class Probe:
         if self._off or not self._enter():
             return
         try:
+            self._finish()
             self._draft.take(name, value)
         except Exception:
             self.failed()
@@ -194,16 +192,13 @@ class Probe:
             self._turn.append(True)
 
     def add(self, name: str, by: float = 1.0) -> None:
-        """Count something. A record is written for it alone only when the last one is a second old.
-
-        Until then the ring shows it as pending, where it outlives a rank that is killed.
-        """
+        """Count something. A record is written for it alone only when the last one is a second old."""
         if self._off or not self._enter():
             return
         try:
             place = INDEX[name]
-            before = self._row[place]
-            self._row[place] = (before if before == before else 0.0) + by
+            before = self.row[place]
+            self.row[place] = (before if before == before else 0.0) + by
             self._write_if_due()
         except Exception:
             self.failed()
@@ -218,15 +213,17 @@ class Probe:
         if self._off or not self._enter():
             return
         try:
-            row, phase = self._row, float(PHASES.index(name))
+            self._finish()
+            row, phase = self.row, float(PHASES.index(name))
             lasts = row[_PHASE] == phase
             row[_PHASE] = phase
             row[_BEATS] = (row[_BEATS] if row[_BEATS] == row[_BEATS] else 0.0) + 1.0
-            self._stepped_at = NAN  # the time until the next step is not that step's alone
+            self._begun_at, self._steps = NAN, 0.0  # the time until the next step is not that step's alone
+            self._due_at = 0.0
             if lasts:
                 self._write_if_due()
             else:
-                self._write(self._clock())
+                self._write(self.clock())
         except Exception:
             self.failed()
         finally:
@@ -235,7 +232,7 @@ class Probe:
     @property
     def doing(self) -> str:
         """The phase told last; ``init`` before any."""
-        phase = self._row[_PHASE]
+        phase = self.row[_PHASE]
         return PHASES[int(phase)] if phase == phase else "init"
 
     @property
@@ -248,9 +245,10 @@ class Probe:
         if self._off or not self._enter():
             return
         try:
-            if self._row[_PHASE] != self._row[_PHASE]:
-                self._row[_PHASE] = _INIT
-            self._write(self._clock())
+            self._finish()
+            if self.row[_PHASE] != self.row[_PHASE]:
+                self.row[_PHASE] = _INIT
+            self._write(self.clock())
         except Exception:
             self.failed()
         finally:
@@ -298,9 +296,9 @@ class Probe:
         """In a child after a fork: the ring is the parent's. The child gets one of its own when it steps."""
         self._turn = [True]
         self._ring = self._events = None
-        self._draft = Draft(clock=self._clock)
-        self._row = self._draft.cells
-        self._stepped_at, self.steps = NAN, 0.0
+        self._draft = Draft(clock=self.clock)
+        self.row = self._draft.cells
+        self._begun_at, self._due_at, self.steps = NAN, 0.0, 0.0
 
     def _enter(self) -> bool:
         try:
@@ -322,17 +320,20 @@ class Probe:
             self.failed()
 
     def _write_if_due(self) -> None:
-        now = self._clock()
+        self._finish()
+        now = self.clock()
         if self._ring is None or now - self._written_at >= SAMPLE_SECONDS or now < self._written_at:
             self._write(now)
-        else:
-            self._ring.pend(now, self._draft)
+
+    def _finish(self) -> None:
+        """Keep the step that has no record yet: what comes now is not of that step."""
+        if self.row[_STEP] == self.row[_STEP]:
+            self._write(self.row[TIME])
 
     def _write(self, now: float) -> None:
-        ring = self._prepare(now)
-        ring.write(now, self._draft)
+        self._prepare(now).write(now)
         self._written_at = now
-        self._row[:_FLEETING] = _NOTHING
+        self.row[_FLEETING] = _NOTHING
 
     def _prepare(self, now: float) -> RingWriter:
         """What is not done for each record: the ring itself, numbers that have arrived, costly readings."""
@@ -348,7 +349,7 @@ class Probe:
         for sampler in self.samplers:
             try:
                 for name, value in sampler().items():
-                    self._row[INDEX[name]] = float(value)
+                    self.row[INDEX[name]] = float(value)
             except Exception:
                 self.failed()
 
@@ -359,10 +360,11 @@ class Probe:
             rank, local_rank = ranks(self._environ)
             name = f"{rank}-{os.getpid()}-{time.time_ns()}.ring"
             try:
-                ring = RingWriter(self._folder / name, rank, local_rank)
+                ring = RingWriter(self._folder / name, self._draft, rank, local_rank)
             except Exception:
                 self._off = True  # no folder, no room: it will not be tried at every step
                 raise
+            self.row = self._draft.cells
             self._events = EventFile(ring.path.with_suffix(".jsonl"))  # a file with the first event
             self._ring = ring
             from .stacks import stand_by  # not at start: most Python processes of a command are no ranks

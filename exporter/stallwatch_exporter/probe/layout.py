@@ -3,8 +3,11 @@
 A record is its number (1, 2, …), the Unix time and one double a field; NaN says that the field was not told.
 A field that really is NaN, such as a loss, has its bit set in the field ``told_nan``.
 Record ``n`` lies in place ``(n - 1) % capacity``. The writer writes the record, then the header's counter of
-records written: a record whose number the counter has not reached is not there yet. What is counted between
-two records lies in the place of the next one, under its number with a minus, so that it outlives the rank.
+records written: a record whose number the counter has not reached is not there yet.
+
+The record that is being filled, the draft, lies in the header's page. Every count and every step is stored
+there at once, so that a reader sees it before the record is complete, and it outlives a rank that is killed.
+Its time is that of the last step or record.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 MAGIC = b"STWRING\0"
-VERSION = 1
+VERSION = 2
 HEADER_SIZE = 4096
 CAPACITY = 4096  #: records: at one look a second, nothing is lost below 4,096 steps a second
 
@@ -23,7 +26,7 @@ COUNTERS_AT = 128  #: four native unsigned 64-bit integers, each stored in one g
 WRITTEN, DROPPED_RECORDS, DROPPED_EVENTS, FAULTS = range(4)
 COUNTERS = struct.Struct("=4Q")
 _NAMES_AT = 256
-PENDING = struct.Struct("=q")  #: the number of a record that is not written yet, negative
+DRAFT_AT = 2048
 
 #: Told anew with each step: absent from the next record unless told again.
 PASSING = ("told_nan", "step", "step_seconds", "loss", "grad_norm", "learning_rate", "loss_scale")
@@ -43,6 +46,12 @@ LASTING = (
     "invalidations_external",
     "warnings",
     "beats",
+    "batches",
+    "epochs",
+    "epoch_batches",
+    "switches",
+    "forwards",
+    "own_seconds",
 )
 FIELDS = PASSING + LASTING  #: from ``step_seconds`` to ``resident_bytes`` as ``Probe.step`` packs them
 PHASES = ("init", "train", "eval", "save", "rollout", "weight-sync", "idle")  #: by number in ``phase``
@@ -78,7 +87,7 @@ def pack_header(header: Header) -> bytes:
     """The header's page, its counters at zero."""
     page = bytearray(HEADER_SIZE)
     names = "\n".join(header.fields).encode()
-    if len(names) > HEADER_SIZE - _NAMES_AT:
+    if len(names) > DRAFT_AT - _NAMES_AT or DRAFT_AT + header.record_size > HEADER_SIZE:
         raise LayoutProblem("too many fields for the header")
     _HEAD.pack_into(
         page,
@@ -106,7 +115,7 @@ def unpack_header(page: bytes) -> Header:
         raise LayoutProblem("no ring")
     if version != VERSION:
         raise LayoutProblem(f"a ring of version {version}")
-    names = page[_NAMES_AT:].rstrip(b"\0").decode("utf-8", "replace").split("\n")
+    names = page[_NAMES_AT:DRAFT_AT].rstrip(b"\0").decode("utf-8", "replace").split("\n")
     header = Header(size, capacity, rank, local_rank, pid, started, tuple(names))
     if len(names) != count or size != record_struct(names).size or not 1 < capacity <= 1 << 24:
         raise LayoutProblem("a header that contradicts itself")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import struct
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,9 +17,9 @@ from .layout import (
     CAPACITY,
     COUNTERS,
     COUNTERS_AT,
+    DRAFT_AT,
     FIELDS,
     HEADER_SIZE,
-    PENDING,
     WRITTEN,
     Header,
     pack_header,
@@ -29,11 +28,12 @@ from .layout import (
 
 
 class RingWriter:
-    """Writes records into a new file at `path`; an `OSError` says that it cannot be made."""
+    """Writes `draft` as records into a new file at `path`; an `OSError` says that it cannot be made."""
 
     def __init__(
         self,
         path: Path,
+        draft: Draft,
         rank: int,
         local_rank: int = -1,
         *,
@@ -45,26 +45,23 @@ class RingWriter:
         self.path = path
         self._map = _create(path, header)
         self._capacity = capacity
-        self._pack = struct.Struct(
-            f"=qd{8 * len(fields)}s"
-        ).pack_into  # ``record_struct``, the fields in one go
+        self._all = memoryview(self._map)
         # Stored by one machine instruction each, so that a reader never sees half a number.
-        self._counters = memoryview(self._map)[COUNTERS_AT : COUNTERS_AT + COUNTERS.size].cast("Q")
+        self._counters = self._all[COUNTERS_AT : COUNTERS_AT + COUNTERS.size].cast("Q")
+        self._draft = self._all[DRAFT_AT : DRAFT_AT + self._size]
+        draft.move(self._draft)
+        self._number = self._draft[:8].cast("q")
+        self._time = self._draft[8:16].cast("d")
         self.written = 0
 
-    def write(self, now: float, draft: Draft) -> None:
-        """Add a record, over the oldest one where the ring is full."""
+    def write(self, now: float) -> None:
+        """Add the draft as a record, over the oldest one where the ring is full."""
         written = self.written
         place = HEADER_SIZE + written % self._capacity * self._size
-        written += 1
-        self._pack(self._map, place, written, now, draft.bytes)
+        self._number[0] = written = written + 1
+        self._time[0] = now
+        self._all[place : place + self._size] = self._draft
         self._counters[WRITTEN] = self.written = written
-
-    def pend(self, now: float, draft: Draft) -> None:
-        """Show what the next record will hold by now: it is seen though the process may never write that."""
-        place = HEADER_SIZE + self.written % self._capacity * self._size
-        self._pack(self._map, place, 0, now, draft.bytes)  # first and last: half of it has no number
-        PENDING.pack_into(self._map, place, -(self.written + 1))
 
     def count(self, counter: int, total: int) -> None:
         """Show one of the header's counters, such as ``layout.DROPPED_EVENTS``."""

@@ -11,23 +11,28 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stallwatch_exporter.probe.layout import (
     COUNTERS,
     COUNTERS_AT,
+    DRAFT_AT,
     DROPPED_EVENTS,
     DROPPED_RECORDS,
     FAULTS,
     HEADER_SIZE,
-    PENDING,
+    PASSING,
     WRITTEN,
     Header,
     LayoutProblem,
     record_struct,
     unpack_header,
 )
+
+_MOST_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -51,8 +56,9 @@ class Batch:
 class RingReader:
     """Follows one ring; a `LayoutProblem` says that the file is none, an `OSError` that it did not open."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         self.path = path
+        self._clock = clock
         self._fd: int | None = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self.header: Header = unpack_header(os.pread(self._fd, HEADER_SIZE, 0))
@@ -62,7 +68,8 @@ class RingReader:
             self.close()
             raise
         self._record = record_struct(self.header.fields)
-        self._shown = b""  # what was pending at the last look
+        self._shown = b""  # the draft at the last look
+        self._last = Record(self.header.rank, 0, 0.0, {})  # what was handed out last
         self.read_until = 0  #: number of the last record that was read or lost
         self.dropped_records = 0  #: what the writer itself could not write
         self.dropped_events = 0
@@ -102,9 +109,11 @@ class RingReader:
             return batch
         if written > self.read_until:
             self._complete(batch, written)
+        if batch.records:
+            self._last = batch.records[-1]
         if most is not None:
             del batch.records[:-most]
-        self._pending(batch)
+        self._add_draft(batch)
         return batch
 
     def _complete(self, batch: Batch, written: int) -> None:
@@ -126,17 +135,31 @@ class RingReader:
         batch.lost += first - self.read_until - 1
         self.read_until = written
 
-    def _pending(self, batch: Batch) -> None:
-        """What was counted since the last record: once for each time that it changed."""
-        number = self.read_until + 1
-        data = self._slots(number, number)
-        if len(data) < self._record.size or PENDING.unpack_from(data)[0] != -number or data == self._shown:
+    def _add_draft(self, batch: Batch) -> None:
+        """What the next record holds by now, each time that it says something new."""
+        data = self._at(DRAFT_AT, self._record.size)
+        # Read twice: between two stores a step may have another step's numbers.
+        for _ in range(_MOST_TRIES):
+            before, data = data, self._at(DRAFT_AT, self._record.size)
+            if data == before:
+                break
+        if data == self._shown or len(data) < self._record.size or self._written() != self.read_until:
             return
-        record = self._unpacked(data, 0, -number)
-        # Read twice: while the next record is written over it, its number goes first.
-        if record is not None and self._slots(number, number) == data:
-            self._shown = data
-            batch.records.append(replace(record, number=number))
+        self._shown = data
+        draft = self._unpacked(data, 0)
+        if draft is None:
+            return
+        last = self._last
+        steps = "step" in draft.values and (draft.time, draft.values["step"]) != (
+            last.time,
+            last.values.get("step"),
+        )
+        if not steps:  # of the step that is still to come, or of one that was read as a record
+            draft = replace(draft, time=self._clock(), values=_lasting(draft.values))
+            if draft.values == _lasting(last.values):
+                return
+        self._last = replace(draft, number=self.read_until + 1)
+        batch.records.append(self._last)
 
     def close(self) -> None:
         """Let go of the file. Whoever reads on opens it for that one look."""
@@ -174,16 +197,21 @@ class RingReader:
         except OSError:
             return b""
 
-    def _unpacked(self, data: bytes, place: int, number: int) -> Record | None:
+    def _unpacked(self, data: bytes, place: int, number: int | None = None) -> Record | None:
+        """The record at `place`; ``None`` if it is not whole, or not the one with `number`."""
         offset = place * self._record.size
         if len(data) < offset + self._record.size:
             return None
         found, time, *values = self._record.unpack_from(data, offset)
-        if found != number or not math.isfinite(time):
+        if number not in (None, found) or not math.isfinite(time):
             return None
         told = {name: value for name, value in zip(self.header.fields, values, strict=True) if value == value}
         marked = int(told.pop("told_nan", 0))
         for place, name in enumerate(self.header.fields):
-            if marked >> place & 1:
+            if marked >> place & 1 and not math.isinf(told.get(name, 0.0)):
                 told[name] = math.nan
-        return Record(self.header.rank, number, time, told)
+        return Record(self.header.rank, found, time, told)
+
+
+def _lasting(values: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if name not in PASSING}

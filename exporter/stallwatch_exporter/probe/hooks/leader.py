@@ -5,6 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+optimizers: weakref.WeakSet[Any] = weakref.WeakSet()  #: those that made a step
+
 _SILENT_FOR = 10  # steps of others after which a leader that makes none is followed by one that does
 
 
@@ -25,6 +27,17 @@ class Leader:
             self._leader = weakref.ref(one)
         self._others = 0
         return True
+
+    def goes_on(self, one: Any) -> bool:
+        """Whether `one` leads already: then its step counts."""
+        if self._leader is None or self._leader() is not one:
+            return False
+        self._others = 0
+        return True
+
+    def leave(self) -> None:
+        """Nobody leads: others count the steps."""
+        self._leader = None
 
     def leads(self, one: Any) -> bool:
         """Whether what `one` tells is the run's: nobody else has stepped."""

@@ -7,15 +7,16 @@ the last one stands for all.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 from ..api import SAMPLE_SECONDS, Probe
 from ..devices import is_spread
+from ..draft import INDEX, NAN, Clock
 from ..noticing import notice_method
-from .phases import doing_of
+from .phases import TRAIN, doing_of
+
+_PHASE, _OWN_SECONDS = INDEX["phase"], INDEX["own_seconds"]
 
 
 def install(module: Any, probe: Probe) -> None:
@@ -30,9 +31,9 @@ def install(module: Any, probe: Probe) -> None:
 class LossWatch:
     """What is noticed of the backward passes of one process."""
 
-    def __init__(self, probe: Probe, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, probe: Probe, clock: Clock | None = None) -> None:
         self._probe = probe
-        self._clock = clock
+        self._clock = clock or probe.clock
         self._doing = doing_of(probe)
         self._scaled = False
         self._step = -1.0  # the step whose parts are added up
@@ -41,17 +42,21 @@ class LossWatch:
 
     def backward(self, loss: Any, frame: FrameType) -> None:
         """``loss.backward`` was looked up, by code at `frame`."""
-        self._doing.train()
-        probe = self._probe
-        if probe.told_by_user or self._scaled or _is_an_engines(frame):
+        probe, now = self._probe, self._clock()
+        row = probe.row
+        if row[_PHASE] == TRAIN and self._doing.thread is not None:
+            row[_OWN_SECONDS] = now - probe.stepped_at
+        else:
+            row[_OWN_SECONDS] = NAN
+            self._doing.train()
+        if probe.told_by_user or self._scaled:
             return  # somebody tells the loss who knows it unscaled
         if self._step != probe.steps:
-            now = self._clock()
             if 0.0 <= now - self._looked_at < SAMPLE_SECONDS:
                 return
             self._looked_at, self._step = now, probe.steps
             self._parts.clear()
-        if loss.numel() != 1 or is_spread(loss):
+        if loss.numel() != 1 or is_spread(loss) or _is_an_engines(frame):
             return
         if loss.device.type == "cpu":
             self._parts.append(float(loss.detach()))

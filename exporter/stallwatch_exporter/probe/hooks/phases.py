@@ -2,6 +2,7 @@
 
 Each is told when its function is looked up, just before the call. What ends it is the next sign of training:
 a batch (``training_step``), a backward pass, a step. Names that a version does not have are passed over.
+Evaluations of any trainer are told by the mode of its model (``model_modes``).
 
 The names are those of transformers 4.40 to 5.23 (``trainer.py``, ``generation/utils.py``), DeepSpeed 0.14 to
 0.19 (``runtime/engine.py``, ``runtime/pipe/engine.py``), torch 2.1 to 2.13 (``distributed/checkpoint``,
@@ -17,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from ..api import Probe
+from ..layout import PHASES
 from ..noticing import notice_method, notice_module_attribute
 
 #: Module → (class, or "" for the module itself; name; what it begins). "train" ends whatever was before.
@@ -52,6 +54,11 @@ PLACES: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("DefaultSavePlanner", "set_up_planner", "save"),
         ("DefaultLoadPlanner", "set_up_planner", "init"),
     ),
+    "torch.serialization": (
+        ("_open_zipfile_writer_file", "__exit__", "save"),
+        ("_open_zipfile_writer_buffer", "__exit__", "save"),
+    ),
+    "safetensors.torch": (("", "save_file", "save"),),
     "trl.trainer.grpo_trainer": (
         ("GRPOTrainer", "_generate_and_score_completions", "rollout"),
         ("GRPOTrainer", "_move_model_to_vllm", "weight-sync"),
@@ -78,6 +85,9 @@ PLACES: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("RolloutTrainerMixin", "_rollout", "rollout"),
     ),
 }
+_ANY_FILE = ("torch.serialization", "safetensors.torch")  # what they write before training is no checkpoint
+_MOST_FRAMES = 200
+TRAIN = float(PHASES.index("train"))
 _EVALUATES = (
     "evaluate",
     "predict",
@@ -93,7 +103,7 @@ def install(module: Any, probe: Probe) -> None:
         _compiler(module, doing)
         return
     for owner, name, phase in PLACES[module.__name__]:
-        begin = doing.beginning(phase, surely=name in _EVALUATES)
+        begin = doing.beginning(phase, name, module.__name__ not in _ANY_FILE)
         if not owner:
             notice_module_attribute(module, name, begin, probe.failed)
         elif hasattr(module, owner):
@@ -124,44 +134,89 @@ class Doing:
         self._probe = probe
         self._begun = False  # the first step is done
         self._evaluating = False  # by a trainer: it goes on until the training does
-        self._thread: int | None = None  # the one that trains; it counts once a step was made
+        self._evaluated = False  # the model is in evaluation mode
+        self._within = self._evaluates = ""  # the functions that began the phase and the trainer's evaluation
+        self.thread: int | None = None  #: the one that trains; it counts once a step was made
         self._before = "train"  # a compilation
+        self.changed_mode: Callable[[], bool] = lambda: False  #: whether a model's mode is to be looked at
+        self.compare_modes: Callable[[FrameType], None] = lambda _: None
 
-    def beginning(self, phase: str, *, surely: bool = False) -> Callable[[Any, FrameType], None]:
-        """What to call when `phase` begins, in the form of a notice."""
+    def beginning(self, phase: str, name: str, always: bool) -> Callable[[Any, FrameType], None]:
+        """What to call when `phase` begins by a call of `name`, in the form of a notice.
+
+        Unless `always`, only after the first step.
+        """
 
         def notice(_: Any, frame: FrameType) -> None:
             if frame.f_globals.get("__package__") == __package__:
                 return  # another hook looks at the object
             if phase == "train":
                 self.train()
-            else:
-                self.begin(phase, surely=surely)
+            elif always or self.has_stepped():
+                within = frame.f_code.co_name if name.startswith("__") else name
+                self.begin(phase, surely=name in _EVALUATES, within=within)
 
         return notice
 
     def train(self) -> None:
         """A batch of the training. Until the first step is done this is still the beginning."""
         self._look()
-        self._thread = threading.get_ident()  # here alone: whoever saves after the first step may be another
+        self.thread = threading.get_ident()  # here alone: whoever saves after the first step may be another
+        self._evaluated = False
         phase = "train" if self._begun else "init"
         if self._evaluating or self._probe.doing != phase:
             self._evaluating = False
             self._probe.phase(phase)
 
-    def begin(self, phase: str, *, surely: bool = False) -> None:
-        """Something else than training begins, or goes on.
+    def begin(self, phase: str, *, surely: bool = False, within: str = "") -> None:
+        """Something else than training begins, or goes on, `within` a function of that name.
 
         Checkpoints are also written by threads beside the training, and servers sample in theirs.
         """
         self._look()
-        if self._begun and self._thread is not None and threading.get_ident() != self._thread:
+        if self._begun and self.thread is not None and threading.get_ident() != self.thread:
             return
+        if phase != self._probe.doing:
+            self._within = within
         if phase == "eval":
-            self._evaluating = self._evaluating or surely
+            if surely and not self._evaluating:
+                self._evaluating, self._evaluates = True, within
         elif phase == "rollout" and self._evaluating:
             phase = "eval"
         self._probe.phase(phase)
+
+    def switched(self, training: bool, frame: FrameType) -> None:
+        """The model that trains was switched to training or evaluation mode, by code at `frame`.
+
+        Who samples or saves may do that as well: it is still what it was.
+        """
+        if self._probe.doing not in ("init", "train") and _runs(self._within, frame):
+            return
+        if training:
+            self.train()
+        else:
+            self.begin("eval")
+            self._evaluated = self._probe.doing == "eval"
+
+    def batch(self, frame: FrameType) -> None:
+        """A batch is asked for: what was saved is saved, and a trainer's evaluation may be over."""
+        self.compare_modes(frame)
+        if self.thread is not None and threading.get_ident() != self.thread:
+            return
+        doing = self._probe.doing
+        evaluates = self._evaluating and (not self._evaluates or _runs(self._evaluates, frame))
+        if doing == "save" and not _runs(self._within, frame):
+            if evaluates or self._evaluated:
+                self.begin("eval")
+            else:
+                self.train()
+        elif doing == "eval" and self._evaluating and not evaluates:
+            self.train()
+
+    def has_stepped(self) -> bool:
+        """Whether the first step is done."""
+        self._look()
+        return self._begun
 
     def end(self) -> None:
         """The training is over, as its trainer says; what comes now is told as it begins."""
@@ -190,6 +245,17 @@ class Doing:
             what()
         except Exception:
             self._probe.failed()
+
+
+def _runs(name: str, frame: FrameType | None) -> bool:
+    """Whether a function of this name is being called by now."""
+    for _ in range(_MOST_FRAMES if name else 0):
+        if frame is None:
+            break
+        if frame.f_code.co_name == name:
+            return True
+        frame = frame.f_back
+    return False
 
 
 _known: dict[int, Doing] = {}

@@ -9,7 +9,7 @@ from typing import Any
 from ..api import Probe
 from . import leaving
 from . import warnings as warnings_hook
-from .leader import Leader
+from .leader import Leader, optimizers
 from .versions import tell_versions
 
 _MEMORY = {
@@ -35,7 +35,13 @@ def install(module: Any, probe: Probe) -> None:
 
         def stepped(optimizer: Any, *_: Any) -> None:
             try:
-                if _is_an_engines(probe) or not leader.steps(optimizer):
+                if leader.goes_on(optimizer) and not probe.told_by_user and probe.count():
+                    return
+                optimizers.add(optimizer)
+                if _is_an_engines(probe):
+                    leader.leave()
+                    return
+                if not leader.steps(optimizer):
                     return
                 probe.step(learning_rate=optimizer.param_groups[0].get("lr"))
                 if not told:

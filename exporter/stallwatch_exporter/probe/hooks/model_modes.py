@@ -1,0 +1,152 @@
+"""Evaluation in any trainer: the model that trains is switched to evaluation mode, and back.
+
+``Module.eval`` and ``Module.train`` are noticed at the outermost module alone. They call ``train`` of each
+module within, which would be noticed a thousand times a switch; so that is given up after a while. From then
+on the modes of the models that are known are compared whenever a batch is asked for.
+
+A switch counts for the model that an optimizer trains: not for a reference or reward model, a copy that
+averages its weights, or a part of it that is kept in evaluation mode, such as batch normalisation.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from ..api import Probe
+from ..draft import INDEX
+from ..noticing import notice_method, stop_noticing
+from .leader import optimizers
+from .phases import doing_of
+
+_MOST_MODELS = 64
+_MOST_WITHIN = 20_000  # lookups by modules of the ones within: some milliseconds in all
+_SWITCHES = INDEX["switches"]
+_OVERRIDES = {"train": ("self", "mode"), "eval": ("self",)}
+
+
+def install(module: Any, probe: Probe) -> None:
+    """Watch ``Module`` of ``torch.nn.modules.module``."""
+    watch = ModeWatch(probe, module.Module)
+    doing = doing_of(probe)
+    doing.changed_mode, doing.compare_modes = watch.changed_mode, watch.compare
+    notice_method(module.Module, "eval", watch.eval_looked_up, probe.failed)
+    notice_method(module.Module, "train", watch.train_looked_up, probe.failed)
+
+
+class _Model:
+    """A module that was switched as a whole."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = weakref.ref(module)
+        self.training: bool = module.training
+        self.evaluated = False  # the switch to evaluation mode counted
+
+
+class ModeWatch:
+    """The modes of this process's models."""
+
+    def __init__(self, probe: Probe, cls: Any) -> None:
+        self._probe = probe
+        self._doing = doing_of(probe)
+        self._cls = cls
+        self._train_code, self._eval_code = cls.train.__code__, cls.eval.__code__
+        self._models: list[_Model] = []
+        self._switching = False  # a ``train`` was looked up, and its argument is not known yet
+        self._within = 0
+
+    def eval_looked_up(self, module: Any, frame: FrameType) -> None:
+        """``module.eval`` is about to be called by code at `frame`."""
+        if self._is_outermost(module, frame):
+            self._switched(self._model(module), False, frame)
+
+    def train_looked_up(self, module: Any, frame: FrameType) -> None:
+        """``module.train`` is about to be called, with an argument that only its outcome shows."""
+        if frame.f_code is self._train_code:
+            self._within += 1
+            if self._within >= _MOST_WITHIN:
+                stop_noticing(self._cls, "train")
+            if self._switching:  # the module around this one has its new mode by now
+                self._switching = False
+                self._compare(frame)
+        elif frame.f_code is not self._eval_code and self._is_outermost(module, frame):
+            self._model(module)
+            self._switching = True
+
+    def changed_mode(self) -> bool:
+        """Whether a model is in another mode than it was."""
+        for model in self._models:
+            module = model.module()
+            if module is not None and module.training is not model.training:
+                return True
+        return False
+
+    def compare(self, frame: FrameType) -> None:
+        """Take in what has changed."""
+        self._switching = False
+        self._compare(frame)
+
+    def _compare(self, frame: FrameType) -> None:
+        for model in self._models:
+            module = model.module()
+            if module is not None and module.training is not model.training:
+                self._switched(model, module.training, frame)
+
+    def _switched(self, model: _Model, training: bool, frame: FrameType) -> None:
+        if model.training is training:
+            return
+        model.training = training
+        if not training:
+            model.evaluated = self._doing.has_stepped() and self._trains(model.module())
+        elif not model.evaluated:
+            return
+        if model.evaluated:
+            row = self._probe.row
+            row[_SWITCHES] = row[_SWITCHES] + 1.0 if row[_SWITCHES] == row[_SWITCHES] else 1.0
+            self._doing.switched(training, frame)
+        model.evaluated = model.evaluated and not training
+
+    def _model(self, module: Any) -> _Model:
+        for model in self._models:
+            if model.module() is module:
+                return model
+        self._models = [model for model in self._models if model.module() is not None]
+        del self._models[: len(self._models) + 1 - _MOST_MODELS]
+        self._models.append(_Model(module))
+        return self._models[-1]
+
+    def _trains(self, module: Any) -> bool:
+        own = _trainable(module)
+        if not own:
+            return False
+        trained = {id(each) for one in optimizers for group in one.param_groups for each in group["params"]}
+        others = [found for found in self._modules() if found is not module]
+        # Optimizers may hold copies of what they train; then nothing that they hold is found in any model.
+        if not own & trained and any(_trainable(other) & trained for other in others):
+            return False
+        whole = (
+            other for other in others if other.training and any(part is module for part in other.modules())
+        )
+        return all(len(own) * 2 >= len(_trainable(other)) for other in whole)
+
+    def _modules(self) -> Iterator[Any]:
+        return (module for model in self._models if (module := model.module()) is not None)
+
+    def _is_outermost(self, module: Any, frame: FrameType | None) -> bool:
+        """Whether no module around this one is being switched; classes override both, and call ``super``."""
+        while frame is not None and frame.f_code is not self._train_code:
+            code = frame.f_code
+            if _OVERRIDES.get(code.co_name) != code.co_varnames[: code.co_argcount]:
+                return True
+            if frame.f_code is not self._eval_code:
+                around = frame.f_locals.get("self")  # of a frame that is about to end
+                if around is not module:
+                    return not isinstance(around, self._cls)
+            frame = frame.f_back
+        return frame is None
+
+
+def _trainable(module: Any) -> set[int]:
+    return {id(each) for each in module.parameters() if each.requires_grad}
