@@ -180,6 +180,8 @@ class LineReader:
     def _feed(self, data: bytes, time: float | None) -> list[Line]:
         if b"\0" in data:  # holes that a truncated file leaves
             data = data.replace(b"\0", b"")
+        if b"\b" in data:  # Keras goes back over its bar by as many as it drew
+            data = data.replace(b"\b", b"\r")
         out: list[Line] = []
         end = data.rfind(b"\n") + 1
         if self._joiner is None:  # which takes whole lines, whose end a portion may part
@@ -195,7 +197,7 @@ class LineReader:
         take = self._whole if self._joiner is None else self._physical
         for physical in ended:
             take(physical, time, out)
-        for raw in last.split(b"\r")[:-1]:
+        for raw in filter(None, last.split(b"\r")[:-1]):
             self._segment(raw, False, time, out)
         return out
 
@@ -213,7 +215,7 @@ class LineReader:
     def _whole(self, raw: bytes, time: float | None, out: list[Line], parts: int = 1) -> None:
         if b"\r" in raw:
             *redrawn, raw = raw.split(b"\r")
-            for segment in redrawn:
+            for segment in filter(None, redrawn):
                 self._segment(segment, False, time, out)
         labels = self._labels
         labelled = labels.searching or labels.found or self.lead is not None

@@ -75,7 +75,7 @@ class Counter:
             return False  # the bar of an epoch that is done, cleared for the next
         step = self.rises + 1 if sample.step is None else sample.step + self._offset
         if self.last is not None and step < self.last:
-            if epoch is not None and self._epoch is not None and epoch >= self._epoch + 1:
+            if self._next_epoch(step, epoch, sample.values.get("epoch_steps")):
                 self._offset = self.last
                 step = self.last + max(1, sample.step or 0)
             elif self._restarted(step):
@@ -109,6 +109,14 @@ class Counter:
             self._low.clear()
         self._low.append(step)
         return len(self._low) >= _LOW_STEPS
+
+    def _next_epoch(self, step: int, epoch: float | None, length: float | None) -> bool:
+        """Whether a counter that fell is one of each epoch's steps: it names a later epoch, or it is known to
+        begin anew with each of so many steps (0: of a number that is not known)."""
+        assert self.last is not None
+        if epoch is not None and self._epoch is not None and epoch >= self._epoch + 1:
+            return True
+        return length is not None and (self.last - self._offset >= length > 0 or self._restarted(step))
 
     def _begin(self, step: int) -> None:
         self.attempt += 1

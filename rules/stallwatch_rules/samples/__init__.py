@@ -7,7 +7,14 @@ configuration dumps and prose that mention a loss or a step are left alone. One 
 from __future__ import annotations
 
 from stallwatch_rules.records import Line, Sample
-from stallwatch_rules.samples.bars import from_bar, from_rich_bar, from_written_bar, from_yolo_bar
+from stallwatch_rules.samples.bars import (
+    from_bar,
+    from_counted_bar,
+    from_rich_bar,
+    from_written_bar,
+    from_yolo_bar,
+    may_be_counted,
+)
 from stallwatch_rules.samples.chinese import in_english
 from stallwatch_rules.samples.dicts import from_dict
 from stallwatch_rules.samples.found import Found
@@ -23,14 +30,16 @@ __all__ = ["extract"]
 def extract(line: Line) -> Sample | None:
     """The sample that a line holds, if it is a metrics line."""
     text = line.text
-    if "<" in text and "[" in text and ("/s" in text or "s/" in text or "%|" in text):
+    if "[" in text and ("<" in text or "it [" in text) and ("/s" in text or "s/" in text or "%|" in text):
         found = from_bar(text)
     elif "{" in text and "}" in text:
         found = from_mlperf(text) if MARK in text else from_dict(text)
     elif text.startswith("s:"):
         found = from_short(text)
     elif "━" in text:
-        found = from_rich_bar(text) if "•" in text else from_yolo_bar(text)
+        found = from_rich_bar(text) if "•" in text else from_counted_bar(text) or from_yolo_bar(text)
+    elif may_be_counted(text):
+        found = from_counted_bar(text)
     elif "Progress on:" in text:
         found = from_written_bar(text)
     else:

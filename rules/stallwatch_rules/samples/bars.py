@@ -1,4 +1,4 @@
-"""Progress bars that show training: tqdm's, and the ones that Lightning draws with rich."""
+"""Progress bars that show training: tqdm's, Keras', and the ones that Lightning draws with rich."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stallwatch_rules.samples.tqdm import Bar, read_bar
 from stallwatch_rules.text.numbers import NUMBER, duration, lowered, number
 
 _RICH = re.compile(
-    r"Epoch (?P<epoch>\d{1,9})/(?P<last>\d{1,9}|-\d) +[━╸╺ ]+ +(?P<done>\d{1,15})/(?P<total>\d{1,15}) +"
+    r"Epoch (?P<epoch>\d{1,9})/(?P<last>\d{1,9}|-\d) +[━╸╺ ]+ +(?P<done>\d{1,15})/(?P<total>\d{1,15}|--) +"
     r"(?P<elapsed>[\d:]+) •(?: +[\d:-]+)? +(?P<rate>" + NUMBER + r")it/s(?: (?P<more>.*))?$"
 )
 # Whose loss stands before the bar: torchtune's "1|25|Loss: 0.85" (epoch and step of the run), and a row of
@@ -21,6 +21,14 @@ _RICH = re.compile(
 _TORCHTUNE = re.compile(r"(\d{1,9})\|(\d{1,15})\|Loss: (" + NUMBER + r"):")
 _YOLO = re.compile(r"(\d{1,9})/\d{1,9}\s+(?:([\d.]+)G|0)\s+((?:" + NUMBER + r"\s+){2,6})\d+\s+\d+:")
 _YOLO_BAR = re.compile(r" +\d{1,3}% [━─╸╺]* ?(\d{1,9})/(\d{1,9}) (" + NUMBER + r")(it/s|s/it)")
+# Keras' bar of an epoch, and what is drawn like it. Keras 2: "20/60 [====>....] - ETA: 3s - loss: 0.51",
+# Keras 3: "20/60 ━━━━━━━━ 3s 30ms/step - loss: 0.51". Without a known length none is drawn.
+_COUNTED = re.compile(
+    r"(?:\[?[Tt]rain(?:ing)?\]?:? )? *(?P<done>\d{1,15})/(?P<total>\d{1,15}|Unknown)"
+    r"(?P<bar> +(?:\[[=>.#\- ]*\]|[━─╸╺]+|[=#\-]*>[ .]*))?(?: (?:- )?(?P<rest>.*))?$"
+)
+_A_STEP = re.compile(r"(?<![\w.])(" + NUMBER + r")(s|ms|us)/step\b")
+_PARTS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}  # of a second
 _WRITTEN = re.compile(
     r"Progress on:train(?:ing)? ([\d.]+)(k?)it/([\d.]+)(k?)it rate:(" + NUMBER + r")(s/it|it/s)\b(.*)"
 )  # Levanter's, where it writes into no terminal
@@ -48,13 +56,20 @@ def from_bar(text: str) -> Found | None:
     if bar.epoch is not None:  # the bar starts again with each epoch: its total is not the run's
         values["epoch"] = bar.epoch
         return Found(bar.done, None, values, "bar epoch")
+    if bar.open:
+        values["epoch_steps"] = 0.0
+        return Found(bar.done, None, values, "bar open")
     return Found(bar.done, bar.total, values, f"bar {bar.total}")
 
 
 def _from_other(bar: Bar) -> Found | None:
     """A bar whose name is no training's: an evaluation with a loss."""
     loss = keyed(bar.postfix).get("loss") if bar.evaluates and "loss" in bar.postfix else None
-    return None if loss is None else Found(bar.done, bar.total, {"eval_loss": loss}, EVALUATION)
+    return (
+        None
+        if loss is None
+        else Found(bar.done, None if bar.open else bar.total, {"eval_loss": loss}, EVALUATION)
+    )
 
 
 def _from_torchtune(text: str) -> Found | None:
@@ -95,6 +110,32 @@ def _of_yolo(found: re.Match[str], done: int, length: int, seconds: float | None
     return Found(int(found[1]) * length + done, None, values, "bar epoch")
 
 
+def may_be_counted(text: str) -> bool:
+    """Whether ``from_counted_bar`` may find something: cheap, as it is asked of most lines."""
+    return " - " in text and "/" in text[:40] and "loss" in text
+
+
+def from_counted_bar(text: str) -> Found | None:
+    """A bar that Keras draws of an epoch's steps: it begins anew with each epoch.
+
+    Only one with a training's loss: downloads, evaluations and predictions have the same bar.
+    """
+    found = _COUNTED.match(text)
+    if found is None or found["rest"] is None:
+        return None
+    rest = found["rest"]
+    pace = _A_STEP.search(rest)
+    values = keyed(rest)
+    if "loss" not in values or not (found["bar"] or pace):
+        return None
+    rates(lowered(rest), values)
+    if pace is not None and number(pace[1]) > 0:
+        values["step_seconds"] = number(pace[1]) * _PARTS[pace[2]]
+    length = 0 if found["total"] == "Unknown" else int(found["total"])
+    values["epoch_steps"] = float(length)
+    return Found(int(found["done"]), None, values, f"bar of {length or 'unknown'}")
+
+
 def from_written_bar(text: str) -> Found | None:
     """A bar of Levanter's as its logger writes it."""
     found = _WRITTEN.search(text)
@@ -129,7 +170,10 @@ def from_rich_bar(text: str) -> Found | None:
         values.setdefault("step_seconds", 1 / rate)
     if elapsed is not None:
         values["elapsed_seconds"] = elapsed
-    epoch, last, length = int(found["epoch"]), int(found["last"]), int(found["total"])
+    epoch, last = int(found["epoch"]), int(found["last"])
     values["epoch"] = float(epoch)
+    if found["total"] == "--":  # a data set without a length
+        return Found(int(found["done"]), None, values, "bar epoch")
+    length = int(found["total"])
     total = (last + 1) * length if epoch <= last else None
     return Found(epoch * length + int(found["done"]), total, values, "bar epoch")

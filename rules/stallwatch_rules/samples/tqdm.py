@@ -7,8 +7,8 @@ import re
 from stallwatch_rules.text.numbers import NUMBER, duration, number
 
 _BAR = re.compile(
-    r"([^|]{0,80}?)(?:\d{1,3}%\|[^|]*\|)? ?\b(\d{1,15})/(\d{1,15}) "
-    r"\[([\d:]+)<(?:[\d:]+|\?)(?:, *(?:(" + NUMBER + r"|\?) ?([^\s,\]]{1,12})))?"
+    r"([^|]{0,80}?)(?:(?:\d{1,3}%)?\|[^|]*\|)? ?\b(\d{1,15})(?:/(\d{1,15}|\?)|it|steps?|batch(?:es)?) "
+    r"\[([\d:]+)(?:<(?:[\d:]+|\?))?(?:, *(?:(" + NUMBER + r"|\?) ?([^\s,\]]{1,12})))?"
     r"([^\]]*)\]?"
 )
 _TRAINING = re.compile(
@@ -29,7 +29,7 @@ _SECONDS_A_STEP = ("s/it", "s/step", "s/steps", "s/batch", "s/iter")
 class Bar:
     """One drawing of a bar. ``label`` is what stands before it, without the colon."""
 
-    __slots__ = ("done", "elapsed", "label", "postfix", "seconds", "total", "training")
+    __slots__ = ("done", "elapsed", "label", "open", "postfix", "seconds", "total", "training")
 
     def __init__(self, found: re.Match[str]) -> None:
         label, done, total, elapsed, rate, unit, self.postfix = found.groups()
@@ -37,7 +37,8 @@ class Bar:
         if self.label:
             self.label = self.label.rstrip(":").rstrip()
         self.done = int(done)
-        self.total = int(total)
+        self.open = total is None or total == "?"  #: how long it will be is not known
+        self.total = 0 if self.open else int(total)
         self.elapsed = duration(elapsed)
         unit = unit or "it/s"
         self.seconds: float | None = None
@@ -49,7 +50,9 @@ class Bar:
                 self.seconds = 1 / value
         counts_steps = unit in _STEPS_A_SECOND or unit in _SECONDS_A_STEP
         self.training = counts_steps and (
-            not self.label or _TRAINING.fullmatch(self.label) is not None or self._names_a_loss()
+            not (self.label or self.open)
+            or _TRAINING.fullmatch(self.label) is not None
+            or self._names_a_loss()
         )
 
     @property
@@ -70,7 +73,5 @@ class Bar:
 
 def read_bar(text: str) -> Bar | None:
     """The bar that the line is, or ``None``."""
-    if "<" not in text:
-        return None
     found = _BAR.match(text)
     return Bar(found) if found else None
