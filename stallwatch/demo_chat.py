@@ -66,12 +66,11 @@ class _Handler(BaseHTTPRequestHandler):
 def render(message: dict[str, Any], width: int = 96) -> str:
     """One message as a block of lines, told from the training's own output by its prefix."""
     status = str(message.get("status", "?"))
+    stages = [status, str(message["outcome"])] if message.get("outcome") else [status]
     facts = [str(message[key]) for key in ("severity", "run", "rule") if message.get(key)]
-    # What ended with its run was not mended.
-    outlasted = str(message.get("resolution", "")).startswith("run-") and message.get("type") != "success"
-    ended = "⚪" if outlasted else "🟢"
+    ended = {"crashed": "🔴", "ended": "⚪"}.get(str(message.get("outcome")), "🟢")
     mark = ended if status == "resolved" else _MARKS.get(str(message.get("severity")), "⚪")
-    lines = [f"{mark} {' · '.join([status, *facts])}", str(message.get("title", ""))]
+    lines = [f"{mark} {' · '.join([*stages, *facts])}", str(message.get("title", ""))]
     for paragraph in str(message.get("text") or message.get("message") or "").splitlines():
         lines += textwrap.wrap(paragraph, width, subsequent_indent="  ") or [""]
     return "\n".join(f"chat │ {line}".rstrip() for line in ["", *lines, ""])

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TextIO
 
 from stallwatch_alerts.channels.notice import incident_notice
 from stallwatch_alerts.messages import Message
-from stallwatch_alerts.messages.located import stage
 from stallwatch_alerts.worker import Worker
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.notices import tell
@@ -20,7 +19,7 @@ _COLOURS = {"failure": "red", "warning": "yellow", "info": "cyan", "success": "g
 
 
 class TerminalSink:
-    """Shows each incident as it opens and as it resolves, and where a stall's ranks are.
+    """Shows each incident as it opens and as it resolves.
 
     It writes from a thread of its own: a terminal that was stopped with Ctrl-S must not stop the watching.
     """
@@ -35,8 +34,8 @@ class TerminalSink:
         )
 
     def __call__(self, incident: Incident) -> None:
-        """Queue the panel, once per stage and episode."""
-        key = (incident.id, stage(incident))
+        """Queue the panel, once per stage and incident."""
+        key = (incident.id, incident.stage)
         if key in self._shown or incident.kind == "ended":  # the end has a report of its own
             return
         self._shown.add(key)

@@ -9,13 +9,14 @@ import msgspec
 
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.runs.runfolder import agent_alive, list_runs, runs_home
-from stallwatch_exporter.watching.incidents import read_incidents
+from stallwatch_exporter.watching.episodes import Episodes
+from stallwatch_exporter.watching.incidents import read_incidents, read_journal
 
 _FRESH_SECONDS = 60.0
 
 
 def close_orphans(home: Path, now: float, tell: Callable[[Incident], None]) -> list[Incident]:
-    """What agents that are gone left open, resolved as of now: told, and kept in their runs' folders.
+    """What agents that are gone left open, resolved as of now: reported, and kept in their runs' folders.
 
     What became of those runs is not known: the agent was killed, or its host was. A run's end, and what
     it left unmended, are none of them. `tell` may hear of the same one again, where we are killed in between
@@ -38,11 +39,16 @@ def _close(folder: Path, now: float, tell: Callable[[Incident], None]) -> list[I
     ]
     if not left:
         return []
+    closed: list[Incident] = []
+    episodes = Episodes(closed.append, read_journal(folder))
+    for one in left:
+        episodes.take(one)
+    episodes.flush(now, everything=True)
     try:
         with (folder / "incidents.jsonl").open("ab") as journal:
-            for one in left:  # first to people: what stands in the folder is not told again
-                tell(one)
+            for incident in closed:  # first to people: what is in the folder is not told again
+                tell(incident)
             journal.write(b"\n" + b"".join(msgspec.json.encode(one) + b"\n" for one in left))
     except OSError:
         return []  # it is told by whoever can keep it
-    return left
+    return closed

@@ -16,7 +16,6 @@ from stallwatch_alerts.delivery.memoryoffice import MemoryOffice
 from stallwatch_alerts.delivery.planning import Letter, Planner
 from stallwatch_alerts.delivery.postoffice import PostOffice
 from stallwatch_alerts.delivery.ways import Ways
-from stallwatch_alerts.messages.located import stage
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_exporter.incident import RANKS, Incident
 
@@ -97,8 +96,8 @@ class ChatSink:
         return self._office.kept()
 
     def _deserves_message(self, incident: Incident) -> bool:
-        """Once per stage and episode. A resolve is told to whoever was told of the opening."""
-        key = (incident.id, stage(incident))
+        """Once per stage and incident. An end goes to whoever got the beginning; a crash to everybody."""
+        key = (incident.id, incident.stage)
         if key in self._told:
             return False
         severe = RANKS.get(incident.severity, 0) >= RANKS[self._settings.min_severity]

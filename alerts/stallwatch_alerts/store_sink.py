@@ -13,7 +13,6 @@ import msgspec
 
 from stallwatch_alerts.delivery.fingerprint import fingerprint
 from stallwatch_alerts.delivery.keys import key_of_planned
-from stallwatch_alerts.endings import keeping
 from stallwatch_alerts.masking import hide_secrets
 from stallwatch_alerts.worker import Worker
 from stallwatch_exporter.incident import Incident
@@ -64,7 +63,7 @@ class StoreSink:
 
     def __call__(self, incident: Incident) -> None:
         """Queue the incident as it is now."""
-        self._worker.put(keeping(msgspec.structs.replace(incident)))
+        self._worker.put(msgspec.structs.replace(incident))
 
     def told(self, url: str, keys: Sequence[str]) -> None:
         """Queue a note of what the chat at `url` was told, so that no relay tells it again."""

@@ -11,14 +11,19 @@ from stallwatch_rules.endings import Left, MemoryKnown
 from stallwatch_rules.records import Primary
 from stallwatch_rules.stacks.records import StallStacks
 
+_STOPPED_BY = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+
 UNKNOWN_FAILURE = "unknown-failure"  #: the rule of an ending or a silence that no page explains
 RANK_GONE = "rank-gone"  #: the rule of a rank that did not end by its own program; no page describes it
+
+#: Of "ended": someone or a time limit asked the run to end, or it finished.
+Outcome = Literal["recovered", "ended", "crashed"]
 
 Kind = Literal["stall", "finding", "ended"]
 Severity = Literal["critical", "warning", "info"]
 RANKS: Mapping[str, int] = {"info": 0, "warning": 1, "critical": 2}  #: of severities, the worst highest
 Status = Literal["open", "resolved"]
-# "unmended" says of one that is open that its run is over, and nobody will ever resolve it.
+# "unmended": its run is over, and nobody will ever resolve it.
 Resolution = Literal["", "recovered", "run-finished", "run-failed", "run-stopped", "unmended", "unknown"]
 
 
@@ -39,9 +44,31 @@ class Ending(msgspec.Struct, frozen=True):
         """Whether the run failed; ``None`` where the ending does not tell."""
         return None if self.kind in ("unknown", "interrupted") else self.kind != "finished"
 
+    @property
+    def outcome(self) -> Outcome | None:
+        """How an incident ends that was open then; ``None`` if the ending is not known."""
+        if self.kind == "unknown":
+            return None
+        stopped = self.kind == "killed" and self.signal in _STOPPED_BY
+        return "ended" if stopped or self.kind in ("finished", "interrupted", "time-limit") else "crashed"
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One entry of an incident's history."""
+
+    at: float
+    what: Literal["opened", "worse", "stacks", "cause", "cleared", "closed"]
+    kind: Kind
+    rule: str
+    severity: Severity
+    rank: int | None = None
+
 
 class Incident(msgspec.Struct, kw_only=True):
-    """One episode of one rule in one run. Sinks get it as it opens, changes and resolves."""
+    """One episode of trouble in one run. Sinks get it as it opens, changes and resolves.
+
+    Within the agent, and in the journal of its folder, one trouble of one kind and rule: see ``episodes``.
+    """
 
     id: str  #: "<run>/<kind>/<rule>/<episode>" as it began; the same whatever becomes of it
     run: str
@@ -71,7 +98,9 @@ class Incident(msgspec.Struct, kw_only=True):
     primary: Primary | None = None  #: the diagnosis at that moment
     ending: Ending | None = None
     asking: bool = False  #: its ranks were being asked where they are as it opened; `stacks` will tell
-    stacks: StallStacks | None = None  #: where the ranks of this host were; it comes after the opening
+    stacks: StallStacks | None = None  #: where the ranks of this host were
+    folder: str = ""  #: of the run, on that host
+    history: list[Event] = []  #: of an episode, oldest first
 
     @property
     def began_as(self) -> tuple[str, str]:
@@ -82,14 +111,38 @@ class Incident(msgspec.Struct, kw_only=True):
         )
 
     @property
-    def became_end(self) -> bool:
-        """Whether it was told as a finding first, and is what its run died of."""
-        return self.kind == "ended" and self.began_as[0] != "ended"
+    def outcome(self) -> Outcome | None:
+        """How it ended; ``None`` while it is open, and if its agent is gone."""
+        if self.status == "open" or self.unwatched:
+            return None
+        if self.resolution in ("", "recovered"):
+            return "recovered"
+        if self.ending is not None:
+            return self.ending.outcome
+        return "crashed" if self.resolution == "run-failed" else "ended"
 
     @property
-    def standing(self) -> str:
-        """What is told of it once each: ``open``, ``resolved``, or ``ended`` of what became its run's end."""
-        return "ended" if self.became_end else self.status
+    def stage(self) -> str:
+        """What is sent once each: ``open``, ``worse`` (a warning that turned critical), ``resolved``."""
+        if self.status == "open" and self.severity == "critical" and self.history:
+            return "worse" if self.history[0].severity != "critical" else "open"
+        return self.status
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nobody need look after it any more: it neither crashed its run nor was left behind."""
+        left = self.unwatched or self.resolution == "unmended" or self.outcome == "crashed"
+        return self.status == "resolved" and not left
+
+    def concerns(self, *, kind: str = "", rule: str = "") -> bool:
+        """Whether trouble of this kind, or of this rule, is part of it."""
+        parts = [(self.kind, self.rule), self.began_as, *((one.kind, one.rule) for one in self.history)]
+        return any(kind in ("", a_kind) and rule in ("", a_rule) for a_kind, a_rule in parts)
+
+    @property
+    def became_end(self) -> bool:
+        """Whether it began before its run ended, and is what its run died of."""
+        return self.kind == "ended" and self.began_as[0] != "ended"
 
     @property
     def is_last_word(self) -> bool:

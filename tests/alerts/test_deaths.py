@@ -1,4 +1,4 @@
-"""What a run died of is told as one incident: that it was found, then that the run failed; never "over"."""
+"""A crash is one message; if its cause was reported before, it closes that incident."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ import pytest
 
 from stallwatch_alerts.channels.notice import incident_notice
 from stallwatch_alerts.delivery.fingerprint import fingerprint
-from stallwatch_alerts.delivery.keys import told_key
 from stallwatch_alerts.delivery.outbox import Outbox
 from stallwatch_alerts.delivery.planning import Letter, Planner
-from stallwatch_alerts.endings import keeping, telling
 from stallwatch_alerts.messages import render
 from stallwatch_alerts.people import People, Silence
 from stallwatch_alerts.routing import Route
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_alerts.sink import ChatSink
 from stallwatch_alerts.store import IncidentStore
-from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.incident import Ending, Event, Incident
 from stallwatch_rules.pages.catalogue import Catalogue
 
 FIRST, BOSS = "json://first.test/", "json://boss.test/"
@@ -36,7 +34,16 @@ def found(stall: Callable[..., Incident]) -> Incident:
 @pytest.fixture
 def died(found: Incident) -> Incident:
     ending = Ending("failed", 1, None, "The command returned 1.", 60.0)
-    return msgspec.structs.replace(found, kind="ended", ending=ending, updated_at=found.opened_at + 5)
+    end = found.opened_at + 5
+    return msgspec.structs.replace(
+        found,
+        kind="ended",
+        ending=ending,
+        status="resolved",
+        resolution="run-failed",
+        updated_at=end,
+        resolved_at=end,
+    )
 
 
 @pytest.fixture
@@ -53,20 +60,44 @@ def test_a_chat_hears_fatal_and_then_failed_of_one_incident(
     for change in (found, found, died, died):
         sink(change)
     assert sink.close(120)
-    told = [(body["id"], body["kind"], body["status"], body["type"]) for body in chat_server.bodies]
-    assert told == [(NAME, "finding", "open", "failure"), (NAME, "ended", "open", "failure")]
+    told = [(body["id"], body["status"], body["outcome"], body["type"]) for body in chat_server.bodies]
+    assert told == [(NAME, "open", None, "failure"), (NAME, "resolved", "crashed", "failure")]
     assert [body["title"].split(":")[0] for body in chat_server.bodies] == ["[myrun] fatal", "[myrun] failed"]
 
 
-def test_it_is_kept_as_over_since_the_end_and_told_as_it_was(
-    store: IncidentStore, found: Incident, died: Incident
+def test_a_crash_that_nobody_heard_of_before_is_one_message_with_its_cause(
+    chat_server: Any, died: Incident, catalogue: Catalogue
 ) -> None:
-    store.upsert(keeping(found))
-    store.upsert(keeping(died))
-    (kept,) = store.list()
-    assert (kept.status, kept.resolution, kept.resolved_at) == ("resolved", "run-failed", died.updated_at)
-    assert [(one.what, one.text) for one in store.history(NAME)] == [("open", ""), ("resolved", "run-failed")]
-    assert told_key(telling(kept)) == told_key(died) != told_key(found)
+    sink = ChatSink(AlertSettings(urls=(chat_server.url,)), catalogue)
+    sink(died)
+    assert sink.close(120)
+    (body,) = chat_server.bodies
+    assert (body["run"], body["rule"], body["severity"]) == ("myrun", "cuda-oom", "critical")
+    assert (body["status"], body["outcome"]) == ("resolved", "crashed")
+    assert "How it ended: failed, exit code 1" in body["text"] and "What to do:" in body["text"]
+
+
+def test_the_end_does_not_repeat_what_the_beginning_said(
+    found: Incident, died: Incident, oom_page: Any
+) -> None:
+    opened = Event(found.opened_at, "opened", "finding", "cuda-oom", "critical", 1)
+    told = msgspec.structs.replace(died, history=[opened])
+    assert "What to do:" not in render(told, "en", oom_page).text
+    other = msgspec.structs.replace(told, rule="nccl-watchdog-timeout")
+    assert render(other, "en", oom_page).text != render(told, "en", oom_page).text
+
+
+def test_a_warning_that_turns_critical_is_sent_once_more(
+    chat_server: Any, found: Incident, catalogue: Catalogue
+) -> None:
+    warned = Event(found.opened_at, "opened", "finding", "step-time-rising", "warning")
+    first = msgspec.structs.replace(found, severity="warning", history=[warned])
+    worse = msgspec.structs.replace(found, history=[warned])
+    sink = ChatSink(AlertSettings(urls=(chat_server.url,)), catalogue)
+    for change in (first, worse, worse):
+        sink(change)
+    assert sink.close(120)
+    assert [body["severity"] for body in chat_server.bodies] == ["warning", "critical"]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +116,8 @@ def test_what_ends_with_its_run_is_not_over_or_well(
     page = catalogue.pages["cuda-oom"]
     assert render(ended, language, page).title.startswith(title)
     notice = incident_notice(ended, language, page)
-    assert (notice.level, notice.facts["resolution"]) == ("info", resolution)
+    level, outcome = {"run-failed": ("failure", "crashed"), "run-stopped": ("info", "ended")}[resolution]
+    assert (notice.level, notice.facts["outcome"]) == (level, outcome)
 
 
 @pytest.mark.parametrize(

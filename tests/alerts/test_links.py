@@ -33,10 +33,10 @@ def test_a_message_ends_with_its_links(
     rule, run = (url for _, url in last.links)
     assert rule.endswith("/memory/cuda-oom.md")
     assert run == "https://watch.example.org/run?run=my%20run%20%26%20co"
-    assert len(notice.message.text) <= 1500
+    assert len(notice.message.text) <= 2000
     # Also in a group, whose other members need room of their own.
     group = written(merged([group_of(notice)] * 30), language, late=4000)
-    assert blocks_of(group.message.text)[-1] == last and len(group.message.text) <= 1500
+    assert blocks_of(group.message.text)[-1] == last and len(group.message.text) <= 2000
 
 
 def test_without_a_page_and_a_dashboard_nothing_is_linked(stall: Stall) -> None:

@@ -1,4 +1,4 @@
-"""The message about where a stall's ranks are: after the alarm, once, in either language."""
+"""Where a stall's ranks are is in its one message, in either language."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from stallwatch_alerts.people import Silence
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_alerts.sink import ChatSink
 from stallwatch_exporter.incident import Incident
+from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.stacks.records import StackGroup, StallStacks, Why
 
@@ -29,10 +30,10 @@ def located(odd: list[int], why: Why = "elsewhere", *, ranks: int = 4) -> Incide
 
 def stall(stacks: StallStacks | None = None) -> Incident:
     return Incident(
-        id="r/stall/x/1",
+        id=f"r/stall/{SILENT_HANG}/1",
         run="r",
         kind="stall",
-        rule="x",
+        rule=SILENT_HANG,
         severity="critical",
         status="open",
         episode=1,
@@ -46,26 +47,51 @@ def stall(stacks: StallStacks | None = None) -> Incident:
 @pytest.mark.parametrize(
     ("incident", "language", "title"),
     [
-        (located([1]), "en", "[r] rank 1 holds up the run"),
-        (located([1, 3]), "en", "[r] ranks 1, 3 hold up the run"),
-        (located([2], "diverged"), "en", "[r] rank 2 went another way than the others"),
-        (located([0, 1], "diverged", ranks=2), "en", "[r] ranks 0, 1 went different ways"),
-        (located([], ""), "en", "[r] where its ranks stand"),
-        (located([1]), "zh", "[r] rank 1 拖住了任务"),
+        (located([1]), "en", ", rank 1 holds up the run"),
+        (located([1, 3]), "en", ", ranks 1, 3 hold up the run"),
+        (located([2], "diverged"), "en", ", rank 2 went another way than the others"),
+        (located([0, 1], "diverged", ranks=2), "en", ", ranks 0, 1 went different ways"),
+        (located([], ""), "en", ""),
+        (located([1]), "zh", "，rank 1 拖住了任务"),
     ],
 )
 def test_the_title_names_the_odd_ranks(incident: Incident, language: str, title: str) -> None:
-    assert incident_notice(incident, language, None).message.title == title
+    stalled = {"en": "[r] stalled: no step for 42 s", "zh": "[r] 停滞：已 42 秒没有新的步"}[language]
+    assert incident_notice(incident, language, None).message.title == stalled + title
 
 
 def test_the_text_is_the_sentence_made_safe() -> None:
     notice = incident_notice(located([1]), "en", None)
-    assert notice.message.text.splitlines()[0] == (
+    assert (
         "Ranks 0, 2, 3 wait in all_gather (train.py:42 in step); "
         "rank 1 is in DataLoader.__next__ (data loading, ‹!channel›:30 in main)."
-    )
-    assert notice.message.text.endswith("All stacks: stacks-1.txt in the run's folder")
+    ) in notice.message.text.splitlines()
     assert notice.facts["odd_ranks"] == "1" and notice.facts["status"] == "open"
+
+
+def test_it_names_host_process_and_commands() -> None:
+    incident = located([1])
+    assert incident.stacks is not None
+    incident.stacks.pids = {0: 4710, 1: 4711}
+    incident.host, incident.rank, incident.folder = "node-1", 1, "/var/lib/my runs/r"
+    text = incident_notice(incident, "en", None).message.text
+    assert "Run: r on node-1\nAt: rank 1 (PID 4711)" in text
+    assert text.endswith(
+        "Look further:\n"
+        "    py-spy dump --pid 4711\n"
+        "    less '/var/lib/my runs/r/stacks-1.txt'\n"
+        "    stallwatch diagnose '/var/lib/my runs/r'"
+    )
+    incident.stacks.groups[-1].condition = "stopped"
+    text = incident_notice(incident, "zh", None).message.text
+    assert "rank 1（PID 4711）" in text and "    kill -CONT 4711\n" in text
+    assert "用 `kill -CONT 4711` 让它继续" in text or "kill -CONT 4711 让它继续" in text
+
+
+def test_ranks_that_went_different_ways_get_advice() -> None:
+    for language, advice in (("en", "call different collectives"), ("zh", "调用的集合通信不一致")):
+        incident = msgspec.structs.replace(located([0, 1], "diverged", ranks=2), rule=SILENT_HANG)
+        assert advice in incident_notice(incident, language, None).message.text
 
 
 def test_the_stack_ends_where_the_rank_is_and_shows_who_of_the_users_code_called() -> None:
@@ -79,7 +105,7 @@ def test_the_stack_ends_where_the_rank_is_and_shows_who_of_the_users_code_called
         lines = incident_notice(found, "en", None).message.text.splitlines()
         return [line.strip() for line in lines if line.startswith("    ")]
 
-    assert shown() == [*frames[:2], "…", *calls[-3:]]
+    assert shown() == [*frames[:2], "…", *calls[-2:]]
     waiting.frames = frames[:2]
     assert shown() == frames[:2]
 
@@ -113,19 +139,19 @@ class Chat:
         self.titles.append(notice.message.title)
 
 
-def test_a_chat_gets_the_alarm_then_the_place_and_each_once() -> None:
+def test_stacks_that_come_late_are_no_second_message() -> None:
     chat = Chat()
     sink = ChatSink(AlertSettings(urls=("x://",)), Catalogue.of([]), connect=lambda _: chat)
     for incident in (stall(), stall(), located([1]), located([1])):
         sink(incident)
     assert sink.close(120)
-    assert chat.titles == ["[r] stalled: no step for 42 s", "[r] rank 1 holds up the run"]
+    assert chat.titles == ["[r] stalled: no step for 42 s"]
 
 
-def test_the_terminal_shows_both() -> None:
+def test_the_terminal_shows_it_once() -> None:
     stream = io.StringIO()
     sink = TerminalSink(Catalogue.of([]), "en", stream)
-    for incident in (stall(), located([1]), located([1])):
+    for incident in (located([1]), located([1])):
         sink(incident)
     assert sink.close(120)
     assert stream.getvalue().count("rank 1 holds up the run") == 1

@@ -42,11 +42,11 @@ def test_what_a_dead_agent_left_open_is_resolved_once_and_only_that(tmp_path: Pa
         tmp_path,
         "dead",
         stall(id="dead/stall/x/1", run="dead"),
-        stall(id="dead/ended/x/1", run="dead", kind="ended"),
-        stall(id="dead/finding/x/1", run="dead", kind="finding", resolution="unmended"),
         stall(id="dead/stall/y/1", run="dead", status="resolved", resolution="recovered"),
         dead=True,
     )
+    for name, last in (("ended", {"kind": "ended"}), ("left", {"kind": "finding", "resolution": "unmended"})):
+        run(tmp_path, name, stall(id=f"{name}/x/x/1", run=name, **last), dead=True)
     alive = run(tmp_path, "alive", stall(id="alive/stall/x/1", run="alive"), dead=False)
     told: list[Incident] = []
     (closed,) = close_orphans(tmp_path, 5000.0, told.append)
@@ -57,7 +57,7 @@ def test_what_a_dead_agent_left_open_is_resolved_once_and_only_that(tmp_path: Pa
         "unknown",
         5000.0,
     )
-    assert closed in read_incidents(dead)
+    assert [one.resolution for one in read_incidents(dead)] == ["unknown", "recovered"]
     assert [one.status for one in read_incidents(alive)] == ["open"]
     assert close_orphans(tmp_path, 6000.0, told.append) == [] and len(told) == 1
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from stallwatch_alerts.endings import telling
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_alerts.sink import ChatSink
 from stallwatch_alerts.storage.engine import writing
@@ -94,21 +93,25 @@ def test_the_sink_writes_behind_the_agents_back(store: IncidentStore, stall: Sta
     assert sink.failed == 0
 
 
-def test_what_a_run_left_unmended_is_kept_as_closed_and_told_no_second_time(
+def test_what_a_run_left_unmended_is_closed_but_not_settled(
     store: IncidentStore, stall: Stall, chat_server: Any, catalogue: Catalogue
 ) -> None:
     """Nobody will ever resolve a broken checkpoint of a run that is over. Whoever was called still is."""
     sink, chat = StoreSink(lambda: store), ChatSink(AlertSettings(urls=(chat_server.url,)), catalogue)
     found = stall(kind="finding", rule="checkpoint-archive-corrupt")
-    left = stall(kind="finding", rule="checkpoint-archive-corrupt", resolution="unmended", updated_at=1200.0)
+    left = stall(kind="finding", rule="checkpoint-archive-corrupt", status="resolved", resolution="unmended")
+    left.resolved_at = left.updated_at = 1200.0
     for incident in (found, left):
         sink(incident)
         chat(incident)
     assert sink.close(120) and chat.close(120)
     (kept,) = store.list()
     assert (kept.status, kept.resolution, kept.resolved_at) == ("resolved", "unmended", 1200.0)
-    assert telling(kept) == left
-    assert [body["status"] for body in chat_server.bodies] == ["open"]
+    assert not kept.is_settled
+    assert [(body["status"], body["outcome"]) for body in chat_server.bodies] == [
+        ("open", None),
+        ("resolved", "ended"),
+    ]
 
 
 def test_a_database_that_fails_is_counted_not_raised(store: IncidentStore, stall: Stall) -> None:

@@ -98,10 +98,11 @@ def test_the_stall_is_in_the_terminal_and_in_the_chat(watched: list[Watched], tm
     demo.wait_for("[default1]:rank 1 step 1/", 120)
     assert demo.end(120) == 0, demo.text
     chat = [line for line in demo.lines if line.startswith("chat │")]
-    opened = next(index for index, line in enumerate(chat) if "open · critical · demo-zero3-stall" in line)
-    resolved = next(index for index, line in enumerate(chat) if "resolved · " in line)
-    assert opened < resolved
-    assert "zero3-trace-cache-invalidated" in chat[opened]
+    heads = [line for line in chat if "demo-zero3-stall · zero3-trace-cache-invalidated" in line]
+    assert [head.split("│ ")[1].split(" · demo")[0] for head in heads] == [
+        "🔴 open · critical",
+        "🔴 resolved · crashed · critical",
+    ], chat
     terminal = [line for line in demo.lines if line.startswith("stallwatch: ")]
     assert any("stall" in line.lower() for line in terminal), demo.text
     # Said in the silence, not when the run's own timeout had already ended it.
@@ -209,10 +210,7 @@ def test_a_message_is_one_block_with_its_facts_first() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("resolution", "kind", "mark"),
-    [("recovered", "success", "🟢"), ("run-finished", "success", "🟢"), ("run-failed", "info", "⚪")],
-)
-def test_what_ended_with_its_run_is_not_green(resolution: str, kind: str, mark: str) -> None:
-    shown = render({"status": "resolved", "resolution": resolution, "type": kind})
-    assert shown.splitlines()[1] == f"chat │ {mark} resolved"
+@pytest.mark.parametrize(("outcome", "mark"), [("recovered", "🟢"), ("ended", "⚪"), ("crashed", "🔴")])
+def test_the_outcome_is_shown_by_a_colour(outcome: str, mark: str) -> None:
+    shown = render({"status": "resolved", "outcome": outcome})
+    assert shown.splitlines()[1] == f"chat │ {mark} resolved · {outcome}"

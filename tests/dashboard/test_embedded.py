@@ -173,8 +173,9 @@ def test_incidents_come_from_the_journal_where_no_database_has_them(
 ) -> None:
     folder = make_run("stuck")
     folder.append_incident(make_incident())
-    folder.append_incident(make_incident(status="resolved", resolution="recovered", resolved_at=NOW))
-    folder.append_incident(make_incident(episode=2, opened_at=NOW - 1))
+    over = {"status": "resolved", "resolution": "recovered", "resolved_at": NOW, "updated_at": NOW + 1}
+    folder.append_incident(make_incident(**over))
+    folder.append_incident(make_incident(episode=2, opened_at=NOW - 1, updated_at=NOW + 2))
     with (folder.path / "incidents.jsonl").open("ab") as out:
         out.write(b'{"half a li')
     assert [(i.episode, i.status) for i in source.incidents("stuck")] == [(2, "open"), (1, "resolved")]

@@ -12,7 +12,7 @@ from stallwatch_alerts.channels import incident_notice
 from stallwatch_alerts.delivery.outbox import Outbox
 from stallwatch_alerts.delivery.records import Draft
 from stallwatch_alerts.store import IncidentStore
-from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.incident import Event, Incident
 from stallwatch_exporter.runs.runfolder import RunFolder
 
 pytest.importorskip("streamlit.testing.v1")
@@ -69,3 +69,27 @@ def test_what_became_of_each_message_is_told_in_the_readers_language(incident: I
     ):
         table = page("incidents", incident=incident.id, lang=language).dataframe[1].value
         assert " ".join(table.iloc[:, 1]) == words
+
+
+def test_an_episode_is_one_row_with_its_history(home: Path, make_incident: Callable[..., Incident]) -> None:
+    began = time.time() - 100
+    history = [
+        Event(began, "opened", "finding", "step-time-rising", "warning"),
+        Event(began + 40, "opened", "stall", "silent-hang-no-error", "critical", 1),
+        Event(began + 41, "stacks", "stall", "silent-hang-no-error", "critical", 1),
+        Event(began + 90, "closed", "ended", "cuda-oom", "critical", 3),
+    ]
+    crashed = {"kind": "ended", "status": "resolved", "resolution": "run-failed", "resolved_at": began + 90}
+    found = make_incident(opened_at=began, rule="cuda-oom", history=history, **crashed)
+    store = IncidentStore.at_home(home)
+    store.upsert(found)
+    store.close()
+    assert len(page("incidents").dataframe[0].value) == 1
+    table = page("incidents", incident=found.id, lang="en").dataframe[0].value
+    assert list(table["State"]) == ["opened", "in addition", "stacks of the ranks", "ended"]
+    assert list(table["Note"]) == [
+        "step-time-rising",
+        "silent-hang-no-error (rank 1)",
+        "silent-hang-no-error (rank 1)",
+        "ended with the run: failed: cuda-oom (rank 3)",
+    ]

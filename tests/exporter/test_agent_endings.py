@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from agentcases import OOM
+from agentcases import HANG, OOM
 
 from stallwatch_exporter.files.postmortem import diagnose_paths
 from stallwatch_exporter.incident import Ending
@@ -28,7 +28,8 @@ def test_a_run_that_dies_at_once_sends_one_message(run: Any) -> None:
     run.say(*OOM)
     run.now += 0.5
     run.end()
-    assert run.changes == [("ended/cuda-oom/1", "open", "")]
+    assert run.changes == [("ended/cuda-oom/1", "resolved", "run-failed")]
+    assert run.told[0].outcome == "crashed"
     assert run.told[0].severity == "critical" and run.told[0].step == 10
 
 
@@ -59,14 +60,42 @@ def test_a_stall_that_ends_in_a_kill_is_closed_with_its_whole_length(run: Any) -
     run.steps(1, 10)
     run.wait(100)
     run.end("killed", 137)
-    kinds = [
-        (incident.kind, incident.status)
-        for incident in run.told
-        if incident.status != "open" or incident.kind == "ended"
+    stall = HANG + "/1"
+    assert run.changes == [(stall, "open", ""), (stall, "resolved", "run-failed")]
+    assert (run.told[-1].kind, run.told[-1].outcome, run.told[-1].stalled_seconds) == (
+        "ended",
+        "crashed",
+        100.0,
+    )
+
+
+def test_a_crash_that_takes_some_seconds_is_one_message(probed: Any) -> None:
+    run, ranks = probed
+    run.train(ranks, 10)
+    run.say(*OOM)
+    ranks[0].event("exception", exception="torch.OutOfMemoryError", message="CUDA out of memory.", frames=[])
+    run.wait(5)  # the launcher ends the other rank
+    assert run.told == []
+    run.end()
+    assert [(each.status, each.outcome, each.rule) for each in run.told] == [
+        ("resolved", "crashed", "cuda-oom")
     ]
-    assert kinds == [("stall", "resolved"), ("ended", "open")]
-    resolved = next(incident for incident in run.told if incident.status == "resolved")
-    assert resolved.resolution == "run-failed" and resolved.stalled_seconds == 100.0
+
+
+def test_a_fatal_line_that_the_run_outlives_waits_two_seconds(run: Any) -> None:
+    run.steps(1, 10)
+    run.say(*OOM)
+    run.wait(1)
+    assert run.told == []
+    run.wait(1)
+    assert [each.status for each in run.told] == ["open"]
+
+
+def test_a_run_that_somebody_ends_did_not_crash(run: Any) -> None:
+    run.steps(1, 10)
+    run.wait(100)
+    run.agent.end(Ending("killed", 143, "SIGTERM", "It ended."), run.now)
+    assert (run.told[-1].status, run.told[-1].outcome) == ("resolved", "ended")
 
 
 def test_a_stall_that_ctrl_c_ends_is_closed_as_stopped(run: Any) -> None:

@@ -294,7 +294,7 @@ def test_a_broken_checkpoint_that_an_earlier_agent_told_of_stays_open(
     run.steps(1, 30)
     run.end("finished", 0)
     found = [(incident.status, incident.resolution) for incident in run.told if incident.rule == EMPTY]
-    assert found == [("open", ""), ("open", "unmended")]
+    assert found == [("open", ""), ("resolved", "unmended")]
 
 
 def test_a_checkpoint_of_empty_tensors_is_an_incident_and_stays_in_the_diagnosis(
@@ -321,7 +321,11 @@ def test_a_checkpoint_of_empty_tensors_is_an_incident_and_stays_in_the_diagnosis
         "degrading",
     )
     last = run.told[-1]
-    assert (last.kind, last.status, last.resolution) == ("finding", "open", "unmended")  # it is broken still
+    assert (last.kind, last.status, last.resolution) == (
+        "finding",
+        "resolved",
+        "unmended",
+    )  # it is broken still
     assert run.metric(f"stallwatch_incident_open{{rule={EMPTY},severity=warning}}") == 1
     follower = RunFolder.create("sft", ["python"], home=run.home, now=run.now, reuse=True)
     Agent(follower, run.settings, run.catalogue, [run.told.append], clock=lambda: run.now).end(
@@ -368,10 +372,7 @@ def test_a_last_checkpoint_that_is_broken_is_told_though_the_run_finished(
     file.touch()
     probe.event("checkpoint", path=str(file.parent), by="trainer")
     assert run.end("finished", 0).verdict == "degraded"
-    assert [(one.rule, one.status, one.resolution) for one in run.told] == [
-        (CORRUPT, "open", ""),
-        (CORRUPT, "open", "unmended"),
-    ]
+    assert [(one.rule, one.status, one.resolution) for one in run.told] == [(CORRUPT, "resolved", "unmended")]
 
 
 def announce_trainer(probe: Probe, **about: Any) -> None:

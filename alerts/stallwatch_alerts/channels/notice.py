@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 from stallwatch_alerts.delivery.keys import told_key
 from stallwatch_alerts.messages import Message, render, render_test
 from stallwatch_alerts.messages.links import link_lines, with_links
-from stallwatch_alerts.messages.located import render_located, stage
 from stallwatch_exporter.incident import Incident
 
 if TYPE_CHECKING:
@@ -29,7 +28,8 @@ class Notice:
 
 
 def incident_notice(incident: Incident, language: str, page: RulePage | None) -> Notice:
-    """The notice of an incident that opened or resolved, or of a stall whose ranks told where they are."""
+    """The notice of an incident that opened or resolved."""
+    odd = incident.stacks.odd if incident.stacks is not None else ()
     facts: dict[str, Fact] = {
         "id": incident.id,
         "run": incident.run,
@@ -37,15 +37,14 @@ def incident_notice(incident: Incident, language: str, page: RulePage | None) ->
         "rule": incident.rule,
         "severity": incident.severity,
         "status": incident.status,
+        "outcome": incident.outcome,
         "resolution": incident.resolution,
         "episode": incident.episode,
         "rank": incident.rank,
+        "odd_ranks": ",".join(str(rank) for rank in odd),
         "step": incident.step,
         "host": incident.host,
     }
-    if stage(incident) == "located" and incident.stacks is not None:
-        facts["odd_ranks"] = ",".join(str(rank) for rank in incident.stacks.odd)
-        return Notice(render_located(incident, incident.stacks, language), _level(incident), facts)
     return Notice(render(incident, language, page), _level(incident), facts, told_key(incident))
 
 
@@ -64,9 +63,11 @@ def test_notice(language: str) -> Notice:
         "rule": "test-message",
         "severity": "info",
         "status": "open",
+        "outcome": None,
         "resolution": "",
         "episode": 1,
         "rank": None,
+        "odd_ranks": "",
         "step": None,
         "host": "",
     }
@@ -75,8 +76,9 @@ def test_notice(language: str) -> Notice:
 
 def _level(incident: Incident) -> Literal["failure", "warning", "info", "success"]:
     if incident.status == "resolved":
-        # Of an agent that is gone: nothing is known to be well.
-        if incident.resolution in ("run-failed", "run-stopped"):
-            return "info"
-        return "warning" if incident.unwatched else "success"
+        if incident.outcome == "crashed":
+            return "failure"
+        if incident.unwatched or incident.resolution == "unmended":
+            return "warning"  # nothing is known to be well
+        return "info" if incident.outlasted else "success"
     return {"critical": "failure", "warning": "warning"}.get(incident.severity, "info")  # type: ignore[return-value]

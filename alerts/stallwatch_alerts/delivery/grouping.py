@@ -17,10 +17,11 @@ from stallwatch_alerts.channels.notice import Notice
 from stallwatch_alerts.messages import Message
 from stallwatch_alerts.messages.languages import words_of
 from stallwatch_alerts.messages.layout import shortened
+from stallwatch_alerts.messages.links import TEXT_LIMIT
 from stallwatch_alerts.neutral import shorten
 from stallwatch_exporter.incident import RANKS
 
-TITLE_LIMIT, TEXT_LIMIT = 200, 1500
+TITLE_LIMIT = 200
 LATE_SECONDS = 30.0  #: a message that is older says so
 _TITLES = 10
 _IDS = 200
@@ -39,7 +40,7 @@ class Group(msgspec.Struct, frozen=True):
 def group_of(notice: Notice) -> Group:
     """A group of one."""
     facts = notice.facts
-    severity = "resolved" if facts.get("status") == "resolved" else str(facts.get("severity") or "info")
+    severity = "resolved" if _is_over(notice) else str(facts.get("severity") or "info")
     return Group(notice, 1, [], {severity: 1}, [str(facts.get("id") or "")])
 
 
@@ -122,6 +123,10 @@ def expiry_notice(expired: int, language: str) -> Notice:
     return Notice(Message(shorten(said, TITLE_LIMIT), said), "warning", facts)
 
 
+def _is_over(notice: Notice) -> bool:
+    """Whether it is good news, or none: a crash is resolved, too."""
+    return notice.facts.get("status") == "resolved" and notice.facts.get("outcome") != "crashed"
+
+
 def _harm(notice: Notice) -> tuple[bool, int]:
-    facts = notice.facts
-    return facts.get("status") == "resolved", -RANKS.get(str(facts.get("severity")), -1)
+    return _is_over(notice), -RANKS.get(str(notice.facts.get("severity")), -1)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from stallwatch_exporter.incident import Incident, Status
+from stallwatch_exporter.incident import Incident
 
 
-def told_key(incident: Incident, status: Status | None = None) -> str:
-    """Of this status of the incident, by default the present one.
+def told_key(incident: Incident, stage: str = "") -> str:
+    """Of this stage of the incident, by default the present one.
 
     The time is part of it: a run's name, and with it all ids, may come again once the old run was pruned.
-    A finding that became the end of its run is told a second time, under a key of its own.
     """
-    return f"{incident.id}/{incident.opened_at:.0f}/{status or incident.standing}"
+    return f"{incident.id}/{incident.opened_at:.0f}/{stage or incident.stage}"
+
+
+def opening_keys(incident: Incident) -> tuple[str, str]:
+    """Of these stages: who was told of either knows that it began."""
+    return told_key(incident, "open"), told_key(incident, "worse")
 
 
 _PLANNED = "/planned"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from stallwatch_alerts.channels.notice import Notice
 from stallwatch_alerts.delivery.fingerprint import fingerprint
-from stallwatch_alerts.delivery.keys import escalated_key, told_key
+from stallwatch_alerts.delivery.keys import escalated_key, opening_keys
 from stallwatch_alerts.delivery.records import Draft
 from stallwatch_alerts.masking import mask_url
 from stallwatch_alerts.messages import Message
@@ -35,9 +35,9 @@ class Letter:
     family: str = ""  #: of its rule's page
 
 
-def is_over(incident: Incident) -> bool:
-    """Whether nobody need be called any more. Of one whose agent is gone, nobody knows that."""
-    return incident.status == "resolved" and not incident.unwatched
+def _is_news(incident: Incident) -> bool:
+    """Whether the end is news, too, to who did not hear of the beginning."""
+    return not incident.is_settled and not incident.unwatched
 
 
 class Planner:
@@ -92,21 +92,22 @@ class Planner:
     def _drafts_of(
         self, letter: Letter, knows: Callable[[str, str], bool], outbox: Outbox, now: float
     ) -> list[Draft]:
-        incident, key = letter.incident, letter.notice.key
-        ends = incident.status == "resolved" or not key
-        silenced = not ends and self.is_silenced(incident, now)
-        if ends or (silenced and incident.became_end):
-            opening = told_key(incident, "open")
-            heard = [
-                (channel, url)
+        incident = letter.incident
+        ends = incident.status == "resolved"
+        routed = self._stops(letter, now)
+        drafts: list[Draft] = []
+        if ends:
+            by_url = {stop.url: stop for stop in routed if not stop.escalation}
+            drafts += [
+                self._draft(letter, channel, by_url.get(url, Stop(url)))
                 for channel, url in zip(self.channels, self._settings.all_urls, strict=True)
-                if knows(channel, opening) or channel in outbox.escalated(incident.id)
+                if any(knows(channel, opening) for opening in opening_keys(incident))
+                or channel in outbox.escalated(incident.id)
             ]
-            by_url = {stop.url: stop for stop in self._stops(letter, now) if not stop.escalation}
-            return [self._draft(letter, channel, by_url.get(url, Stop(url))) for channel, url in heard]
-        if silenced:
-            return []
-        return [self._draft(letter, fingerprint(stop.url), stop) for stop in self._stops(letter, now)]
+        # A crash is news to everybody, and somebody has to care for it.
+        if (not ends or _is_news(incident)) and not self.is_silenced(incident, now):
+            drafts += [self._draft(letter, fingerprint(stop.url), stop) for stop in routed]
+        return drafts
 
     def _draft(self, letter: Letter, channel: str, stop: Stop) -> Draft:
         incident, notice = letter.incident, letter.notice
@@ -114,7 +115,7 @@ class Planner:
         if stop.escalation:
             notice = self._escalated(letter, stop)
             # Once an incident: whoever is to be called of its beginning is not called again of its end.
-            key = escalated_key(told_key(incident, "open") if incident.became_end else key)
+            key = escalated_key(opening_keys(incident)[0])
         return Draft(
             channel,
             mask_url(stop.url),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stallwatch_alerts.delivery.memoryoffice import MemoryOffice
-from stallwatch_alerts.delivery.planning import Letter, Planner, is_over
+from stallwatch_alerts.delivery.planning import Letter, Planner
 from stallwatch_alerts.delivery.sender import Sender
 from stallwatch_alerts.delivery.ways import Ways
 from stallwatch_alerts.settings import AlertSettings
@@ -133,7 +133,7 @@ class PostOffice:
     def _keep(self, letters: Sequence[Letter]) -> None:
         assert self._outbox is not None
         now, outbox = self._clock(), self._outbox
-        over = [letter.incident.id for letter in letters if is_over(letter.incident)]
+        over = [letter.incident.id for letter in letters if letter.incident.is_settled]
         if outbox.put(lambda told: self._planner.drafts(letters, told, outbox, now), now, over):
             for sender in self._senders:
                 sender.wake()

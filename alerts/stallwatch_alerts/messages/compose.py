@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from stallwatch_alerts.messages.languages import words_of
 from stallwatch_alerts.messages.plain import plain
+from stallwatch_alerts.messages.ranks import commands, pid_of, stack, who
+from stallwatch_alerts.messages.remedies import remedy
 from stallwatch_alerts.messages.words import Words
 from stallwatch_alerts.neutral import neutralise, shorten
 from stallwatch_exporter.incident import RANK_GONE, Ending, Incident
@@ -23,7 +26,7 @@ from stallwatch_rules.pages.placeholders import why_of
 from stallwatch_rules.records import Primary
 from stallwatch_rules.report.reader import speaks, told_in
 from stallwatch_rules.stacks.concluding import advice_in
-from stallwatch_rules.stacks.words import behind, lead
+from stallwatch_rules.stacks.words import behind, lead, sentence
 from stallwatch_rules.text.retelling import retold
 
 if TYPE_CHECKING:
@@ -38,6 +41,7 @@ _FIXES = 3
 _FIX_LIMIT = 280
 _CAUSE_LIMIT = 120  # of a title alone, so that no lead pushes it out
 _LEAD_LIMIT = 160
+_SENTENCE_LIMIT = 400
 
 
 @dataclass(frozen=True)
@@ -56,11 +60,12 @@ def render(incident: Incident, language: str, page: RulePage | None) -> Message:
     if (primary := _primary(incident)) is not None:
         leading = neutralise(lead(primary.apart, language), _LEAD_LIMIT)
         cause = replace(cause, led=behind(leading, cause.title, language))
+    cause = _with_remedy(cause, incident, language)
     run = neutralise(incident.run, 80)
     said = _title(incident, words, cause.title or neutralise(incident.exception, _CAUSE_LIMIT))
     title = f"[{run}] {words.unwatched.format(title=said) if incident.unwatched else said}"
     text = _text(incident, words, cause)
-    while len(text) > TEXT_LIMIT and cause.fixes:  # one whole fix is worth more than two halves
+    while len(text) > TEXT_LIMIT and len(cause.fixes) > 1:  # one whole fix is worth more than two halves
         cause = replace(cause, fixes=cause.fixes[:-1])
         text = _text(incident, words, cause)
     return Message(shorten(title, TITLE_LIMIT), shorten(text, TEXT_LIMIT))
@@ -123,6 +128,16 @@ def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
     )
 
 
+def _with_remedy(cause: _Cause, incident: Incident, language: str) -> _Cause:
+    """With what to do about the rank that holds up the run, before advice for any run."""
+    if incident.stacks is None or incident.rule != SILENT_HANG:
+        return cause
+    first = remedy(incident.stacks, language)
+    looked = plain(sentence(incident.stacks, language), _FIX_LIMIT)[:40]  # the message says it already
+    fixes = [fix for fix in cause.fixes if not (looked and looked in fix)]
+    return replace(cause, fixes=tuple([first, *fixes] if first else fixes)[:_FIXES])
+
+
 def _page_fixes(page: RulePage, language: str) -> list[str]:
     return fixes_for(page, {}, language) or fixes_for(page, {}, "en")
 
@@ -132,19 +147,21 @@ def _page_fixes(page: RulePage, language: str) -> list[str]:
 
 def _title(incident: Incident, words: Words, cause: str) -> str:
     if incident.kind == "stall":
-        return _stall_title(incident, words)
+        title = _stall_title(incident, words)
+        holding = who(incident.stacks, words.language) if incident.stacks is not None else ""
+        return words.comma.join((title, holding)) if holding and incident.status == "open" else title
     rank = _rank(incident)
     named = cause or neutralise(incident.rule, 80)
     if rank is not None:
         named = words.in_rank.format(title=named, rank=words.rank.format(rank=rank))
     if incident.kind == "finding":
-        if incident.status == "resolved" and not incident.unwatched:
+        if not _is_news(incident) and not incident.unwatched:
             return words.with_run.get(incident.resolution, words.finding_over).format(title=named)
         return words.finding.format(harm=words.harms.get(incident.harm, incident.harm), title=named)
     title = _ending_title(incident.ending, words)
-    if cause:
-        title = words.because.format(ending=title, title=named)
-    return words.closed.format(title=title) if incident.status == "resolved" else title
+    if incident.stalled_seconds is not None and incident.ending is not None and incident.ending.failed:
+        title = words.after_stall.format(title=title, duration=words.duration(incident.stalled_seconds))
+    return words.because.format(ending=title, title=named) if cause else title
 
 
 def _stall_title(incident: Incident, words: Words) -> str:
@@ -175,16 +192,33 @@ def _ending_title(ending: Ending | None, words: Words) -> str:
 
 
 def _text(incident: Incident, words: Words, cause: _Cause) -> str:
-    tell = _resolved if incident.status == "resolved" else _opened
+    tell = _whole if _is_news(incident) else _resolved
     return "\n\n".join(block for block in tell(incident, words, cause) if block)
 
 
-def _opened(incident: Incident, words: Words, cause: _Cause) -> Iterator[str]:
+def _is_news(incident: Incident) -> bool:
+    """Whether no earlier message has named this cause and what to do about it."""
+    if incident.status == "open":
+        return True
+    if incident.kind != "ended" and incident.resolution != "unmended":
+        return False
+    end = incident.resolved_at or incident.updated_at
+    return not any(event.rule == incident.rule and event.at < end for event in incident.history)
+
+
+def _whole(incident: Incident, words: Words, cause: _Cause) -> Iterator[str]:
+    stacks = incident.stacks
+    known = incident.rule == SILENT_HANG and stacks is not None and bool(stacks.groups)
     yield _what(incident, words)
+    if stacks is not None:
+        frames = [f"    {frame}" for frame in stack(stacks)]
+        yield _lines(neutralise(sentence(stacks, words.language), _SENTENCE_LIMIT), *frames)
     yield _where(incident, words)
     if incident.ending is not None:
         yield _how_it_ended(incident.ending, words)
-    if cause.title:
+    if known:  # the stacks are the cause
+        yield ""
+    elif cause.title:
         harm = words.harms.get(incident.harm, incident.harm)
         line = words.cause.format(title=cause.led or cause.title, rule=neutralise(cause.rule, 80), harm=harm)
         yield _lines(line, neutralise(incident.note, 250), cause.why)
@@ -194,21 +228,27 @@ def _opened(incident: Incident, words: Words, cause: _Cause) -> Iterator[str]:
     # Indented by four: literal text wherever Markdown is read, plain where it is not.
     last = [line for line in evidence if line.strip()][-_EVIDENCE_LINES:]
     shown = [f"    {neutralise(line, _LINE_LIMIT)}" for line in last]
-    yield _lines(words.evidence, *shown) if shown else ""
-    if incident.asking and incident.stacks is None and incident.rule == SILENT_HANG:
-        yield words.asking
-    elif cause.fixes:
+    yield _lines(words.evidence, *shown) if shown and not known else ""
+    if cause.fixes:
         yield _lines(words.fixes, *(f"{number}. {fix}" for number, fix in enumerate(cause.fixes, 1)))
+    yield _look(incident, words)
+
+
+def _look(incident: Incident, words: Words) -> str:
+    typed = commands(incident.stacks if incident.status == "open" else None, incident.folder)
+    return _lines(words.look, *(f"    {command}" for command in typed)) if typed else ""
 
 
 def _resolved(incident: Incident, words: Words, cause: _Cause) -> Iterator[str]:
     if incident.kind == "stall" and incident.resolution == "recovered":
         yield words.recovered_sentence
-    else:
+    elif incident.ending is None:
         over = words.over_sentence.get(incident.resolution, words.over_sentence[""])
         between = words.comma.strip(",，")  # a space where the language has one between sentences
         yield between.join((over, _lasted(incident, words))).strip()
     told = cause.led or cause.title
+    if not told and incident.stacks is not None:
+        told = neutralise(sentence(incident.stacks, words.language), _SENTENCE_LIMIT)
     yield _lines(_where(incident, words), words.stall_cause.format(title=told) if told else "")
     if incident.ending is not None:
         yield _how_it_ended(incident.ending, words)
@@ -225,15 +265,21 @@ def _lasted(incident: Incident, words: Words) -> str:
 def _what(incident: Incident, words: Words) -> str:
     if incident.kind != "stall":
         return ""
-    duration = words.duration(_stalled_for(incident))
+    stalled = _stalled_for(incident)
+    duration = words.duration(stalled)
+    template = words.stall_sentence_learning if incident.learning else words.stall_sentence
     if incident.threshold_seconds is None:
-        return words.stall_sentence_plain.format(duration=duration)
-    if duration == words.duration(incident.threshold_seconds):  # told at once: both are rounded alike
+        template = words.stall_sentence_plain
+    elif incident.phase == "init":  # a run that starts has no rhythm yet
+        template = words.stall_sentence_start
+    threshold = words.duration(incident.threshold_seconds or 0.0)
+    if incident.threshold_seconds is not None and duration == threshold:  # both are rounded alike
         duration = words.more_than.format(duration=duration)
-    sentence = words.stall_sentence_learning if incident.learning else words.stall_sentence
-    if incident.phase == "init":  # a run that starts has no rhythm yet
-        sentence = words.stall_sentence_start
-    return sentence.format(duration=duration, threshold=words.duration(incident.threshold_seconds))
+    said = template.format(duration=duration, threshold=threshold)
+    if incident.step is None:
+        return said
+    last = datetime.fromtimestamp(incident.updated_at - (incident.stalled_seconds or 0.0)).astimezone()
+    return words.since.format(sentence=said, when=last.strftime("%H:%M:%S %Z"))
 
 
 def _where(incident: Incident, words: Words) -> str:
@@ -241,8 +287,9 @@ def _where(incident: Incident, words: Words) -> str:
     first = words.on_host.format(run=run, host=host) if host else words.run.format(run=run)
     facts = []
     rank = _rank(incident)
+    pid = pid_of(incident.stacks, rank)
     if rank is not None:
-        facts.append(words.rank.format(rank=rank))
+        facts.append((words.rank if pid is None else words.rank_pid).format(rank=rank, pid=pid))
     if step := _step(incident, words):
         facts.append(step)
     facts.append(words.phases.get(incident.phase, neutralise(incident.phase, 40)))

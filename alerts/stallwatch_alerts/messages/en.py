@@ -45,6 +45,7 @@ WORDS = Words(
     with_run={
         "run-failed": "ended with the run (failed): {title}",
         "run-stopped": "ended with the run (stopped by hand): {title}",
+        "unmended": "still there as the run ended: {title}",
     },
     over={
         "": "no longer stalled",
@@ -64,7 +65,6 @@ WORDS = Words(
     },
     because="{ending}: {title}",
     in_rank="{title} ({rank})",
-    closed="closed: {title}",
     more_than="more than {duration}",
     stall_sentence="No step has finished for {duration}. This run's own rhythm allows {threshold}.",
     stall_sentence_start="No step has finished for {duration}. "
@@ -77,7 +77,7 @@ WORDS = Words(
         "": "This is over.",
         "recovered": "This is over.",
         "run-finished": "The run has finished.",
-        "run-failed": "The run has failed; how it ended comes in a message of its own.",
+        "run-failed": "The run has failed.",
         "run-stopped": "The run was stopped by hand (Ctrl-C).",
         "unmended": "The run has ended; this was not mended.",
         "unknown": "The agent that told of this was killed, or its host was. "
@@ -107,8 +107,12 @@ WORDS = Words(
     ),
     evidence="Evidence:",
     fixes="What to do:",
-    asking="The training's processes are being asked where they stand; a second message tells. "
-    "If none came: py-spy dump --pid PID for each of them.",
+    look="Look further:",
+    rank_pid="rank {rank} (PID {pid})",
+    since="{sentence} The last step was at {when}.",
+    also_seen="Also seen, as background: {rules}",
+    alive="Still running after the end: {ranks}. `kill {pids}` ends them and frees their memory.",
+    after_stall="{title} after a stall of {duration}",
     ended="How it ended: {ending}",
     exit_code="exit code {code}",
     ran_for="after {duration}",

@@ -82,6 +82,8 @@ def _labels() -> tuple[str, ...]:
             words.evidence,
             words.fixes,
             words.ended,
+            words.look,
+            words.also_seen,
             words.also,
         )
     ]

@@ -12,7 +12,7 @@ from stallwatch_alerts.prometheus.links import runbook_of
 if TYPE_CHECKING:
     from stallwatch_rules.pages.page import RulePage
 
-TEXT_LIMIT = 1500
+TEXT_LIMIT = 2000  #: of a whole message; without links and groups it is shorter
 
 
 def link_lines(page: RulePage | None, run: str, dashboard_url: str, language: str) -> str:

@@ -62,6 +62,13 @@ _BY_KIND: Mapping[Kind, tuple[str, str]] = {
         "该调用在等待，或陷入了不会结束的循环：再看一次它的堆栈即可分辨（`py-spy dump --pid PID`）。",
     ),
 }
+_DIVERGED = (
+    "The ranks call different collectives. Look for a branch that not every rank takes (`if rank == 0`,"
+    " data of different length, an early `break` or `continue`); TORCH_DISTRIBUTED_DEBUG=DETAIL names the"
+    " first call that differs.",
+    "各 rank 调用的集合通信不一致。检查并非所有 rank 都会进入的分支（`if rank == 0`、各 rank 数据长度不同、"
+    "提前 `break` 或 `continue`）；设置 TORCH_DISTRIBUTED_DEBUG=DETAIL 可看出从哪一次调用开始不同。",
+)
 _LOCKED_OUT = (
     "It is in compiled code that keeps the interpreter lock: `py-spy dump --native --pid PID` or gdb tells"
     " where.",
@@ -71,6 +78,8 @@ _LOCKED_OUT = (
 
 def remedy(stacks: StallStacks, language: str) -> str:
     """What to do about the odd ranks, or all of them, where these do the same; empty where nothing is."""
+    if stacks.why == "diverged":
+        return _DIVERGED[language.startswith("zh")]
     odd = [group for group in stacks.groups if not stacks.odd or set(group.ranks) & set(stacks.odd)]
     if len({(group.kind, group.condition, group.locked_out) for group in odd}) != 1:
         return ""
@@ -79,4 +88,5 @@ def remedy(stacks: StallStacks, language: str) -> str:
         found = _BY_CONDITION.get(group.condition)
     else:
         found = _LOCKED_OUT if group.locked_out and group.kind == "code" else _BY_KIND.get(group.kind)
-    return found[language.startswith("zh")] if found is not None else ""
+    pid = next((str(stacks.pids[rank]) for rank in group.ranks if rank in stacks.pids), "PID")
+    return found[language.startswith("zh")].replace("PID", pid) if found is not None else ""

@@ -29,7 +29,6 @@ class Words:
     endings: Mapping[str, str]  #: by Ending.kind: {signal}, {duration}
     because: str  #: {ending}, {title}
     in_rank: str  #: {title}, {rank}
-    closed: str  #: {title}
     # Text
     more_than: str  #: {duration}, where it reads like the threshold
     stall_sentence: str  #: {duration}, {threshold}
@@ -53,7 +52,12 @@ class Words:
     rank_gone_fixes: tuple[str, ...]
     evidence: str
     fixes: str
-    asking: str  #: in place of the fixes, while a silent stall's ranks are asked where they are
+    look: str  #: before commands
+    rank_pid: str  #: {rank}, {pid}
+    since: str  #: {when}, {sentence}
+    also_seen: str  #: {rules}
+    alive: str  #: {ranks}, {pids}: ranks that run on after the end
+    after_stall: str  #: {title}, {duration}
     ended: str  #: {ending}
     exit_code: str  #: {code}
     ran_for: str  #: {duration}

@@ -41,6 +41,7 @@ WORDS = Words(
     with_run={
         "run-failed": "随任务结束（任务失败）：{title}",
         "run-stopped": "随任务结束（被人为中断）：{title}",
+        "unmended": "任务结束时未解决：{title}",
     },
     over={
         "": "不再停滞",
@@ -60,7 +61,6 @@ WORDS = Words(
     },
     because="{ending}：{title}",
     in_rank="{title}（{rank}）",
-    closed="已关闭：{title}",
     more_than="超过 {duration}",
     stall_sentence="已 {duration}没有完成任何一步；按这个任务自己的节奏，上限是 {threshold}。",
     stall_sentence_start="已 {duration}没有完成任何一步；启动阶段的时限（{threshold}）已过。",
@@ -72,7 +72,7 @@ WORDS = Words(
         "": "此问题已结束。",
         "recovered": "此问题已结束。",
         "run-finished": "任务已完成。",
-        "run-failed": "任务已失败；结束原因另发一条消息。",
+        "run-failed": "任务已失败。",
         "run-stopped": "任务被人为中断（Ctrl-C）。",
         "unmended": "任务已结束，此问题未解决。",
         "unknown": "报告此问题的监视进程已被终止，或其主机已停机。任务是否仍在运行不得而知："
@@ -99,8 +99,12 @@ WORDS = Words(
     ),
     evidence="证据：",
     fixes="处理办法：",
-    asking="正在询问各训练进程停在哪里，结果见随后的第二条消息。"
-    "如果没有收到：对每个训练进程执行 py-spy dump --pid PID。",
+    look="进一步查看：",
+    rank_pid="rank {rank}（PID {pid}）",
+    since="{sentence}最后一步在 {when}。",
+    also_seen="同时出现（背景信息）：{rules}",
+    alive="任务结束后仍在运行：{ranks}。`kill {pids}` 可结束它们并释放内存和显存。",
+    after_stall="停滞 {duration}后{title}",
     ended="结束方式：{ending}",
     exit_code="退出码 {code}",
     ran_for="运行了 {duration}",

@@ -7,21 +7,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
-import msgspec
-
 from stallwatch_alerts.channels.notice import Fact, Notice, incident_notice, test_notice
 from stallwatch_alerts.messages import Message
 from stallwatch_alerts.messages.alert import render_alert
 from stallwatch_alerts.messages.languages import words_of
+from stallwatch_alerts.messages.links import TEXT_LIMIT
 from stallwatch_alerts.neutral import shorten
 from stallwatch_alerts.prometheus.links import runbook_of
 from stallwatch_alerts.relay.joining import TEST, Story
 
 if TYPE_CHECKING:
-    from stallwatch_exporter.incident import Incident
     from stallwatch_rules.pages.catalogue import Catalogue
 
-TEXT_LIMIT = 1500
 _TITLE_LIMIT = 200
 _OTHERS = 10
 _WEB = ("https://", "http://")
@@ -53,24 +50,12 @@ class Composer:
 
     def _notice(self, story: Story) -> Notice:
         if story.incident is not None:
-            return self._incident_notice(story.incident)
+            page = self._catalogue.pages.get(story.incident.rule)
+            return incident_notice(story.incident, self._language, page)
         if story.alert.name == TEST:
             test = test_notice(self._language)
             return replace(test, facts={**test.facts, "run": story.run, "id": story.key})
         return _alert_notice(story, self._language)
-
-    def _incident_notice(self, incident: Incident) -> Notice:
-        """As the agent tells it, but with what the ranks told of themselves in the first message.
-
-        The agent needs a second one for that, as it does not wait; we come seconds later.
-        """
-        page = self._catalogue.pages.get(incident.rule)
-        told = incident_notice(incident, self._language, page)
-        if incident.stacks is None or incident.status != "open":
-            return told
-        opened = incident_notice(msgspec.structs.replace(incident, stacks=None), self._language, page)
-        text = f"{told.message.title}\n{told.message.text}\n\n{opened.message.text}"
-        return replace(opened, message=Message(opened.message.title, text), facts=told.facts)
 
     def _links(self, story: Story) -> list[str]:
         """Ours, or from the rule files that the user loaded: never from a log."""
@@ -102,6 +87,7 @@ def _alert_notice(story: Story, language: str) -> Notice:
         "rule": alert.labels.get("rule") or alert.name,
         "severity": story.severity,
         "status": "resolved" if over else "open",
+        "outcome": None,
         "episode": 1,
         "rank": int(rank) if (rank := alert.labels.get("rank", "")).isdecimal() else None,
         "step": None,

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stallwatch_alerts.channels.notice import Notice
-from stallwatch_alerts.delivery.keys import escalated_key, key_of_planned, planned_key, told_key
-from stallwatch_alerts.delivery.planning import Letter, Planner, is_over
+from stallwatch_alerts.delivery.keys import escalated_key, key_of_planned, opening_keys, planned_key
+from stallwatch_alerts.delivery.planning import Letter, Planner
 from stallwatch_alerts.messages import Message
 from stallwatch_alerts.relay.joining import TEST, Story
 from stallwatch_exporter.incident import RANKS
@@ -88,8 +88,8 @@ class Dispatcher:
         for draft in planned:
             story = by_key[draft.notice.key]
             if draft.escalation and story.over:
-                called = (escalated_key(story.opening),)
-                if is_over(story.subject) or heard(draft.channel, called):
+                called = (escalated_key(opening_keys(story.subject)[0]),)
+                if story.subject.is_settled or heard(draft.channel, called):
                     continue  # it went on for too short a time to call anybody, or they are called already
                 draft = replace(draft, keys=called)
             if draft.not_before <= now or story.alert.name == TEST:  # whoever tests wants to see it
@@ -101,9 +101,7 @@ class Dispatcher:
 
     def _memory(self, found: Sequence[Story], told: Told) -> Told:
         """As `told`, with what was planned, and all that will be asked for fetched at once."""
-        told_of = [
-            key for story in found for key in (story.key, story.opening, told_key(story.subject, "open"))
-        ]
+        told_of = [key for story in found for key in (story.key, *opening_keys(story.subject))]
         plain = [*told_of, *map(escalated_key, told_of)]
         wanted = [*plain, *map(planned_key, plain)]
         fetched = {channel: told(channel, wanted) for channel in self._planner.channels}

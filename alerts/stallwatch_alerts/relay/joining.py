@@ -30,7 +30,6 @@ class Story:
     """What is to be told of one incident, or of an alert that belongs to none."""
 
     key: str  #: once for each chat
-    opening: str  #: the key under which the beginning was told; the same, unless this is the end
     subject: Incident  #: what routes and silences are asked about: the incident, or one made of the alert
     alert: Alert
     incident: Incident | None = None
@@ -53,13 +52,13 @@ class Story:
 
     @property
     def over(self) -> bool:
-        """Whether it tells of an end."""
-        return self.key != self.opening
+        """Whether it is about an end."""
+        return self.subject.status == "resolved"
 
     @property
     def rank(self) -> tuple[bool, int]:
         """What is worse comes first."""
-        return self.over, -RANKS.get(self.severity, -1)
+        return self.subject.is_settled, -RANKS.get(self.severity, -1)
 
 
 def stories(alerts: Iterable[Alert], lookup: Lookup) -> list[Story]:
@@ -97,13 +96,10 @@ def _story(alert: Alert, run: str, incidents: Sequence[Incident]) -> Story | Non
     incident = _incident_of(alert, incidents)
     if incident is None:
         made = _made(alert, run)
-        return Story(told_key(made), told_key(made, "open"), made, alert)
+        return Story(told_key(made), made, alert)
     if not alert.firing and incident.status == "open":
         return None  # the run's metrics ended before the incident did: that is no end of it
-    key = told_key(incident)
-    # Of a finding that became its run's end, the end is news to everybody.
-    opening = key if incident.became_end else told_key(incident, "open")
-    return Story(key, opening, incident, alert, incident)
+    return Story(told_key(incident), incident, alert, incident)
 
 
 def _made(alert: Alert, run: str) -> Incident:
@@ -125,14 +121,13 @@ def _incident_of(alert: Alert, incidents: Sequence[Incident]) -> Incident | None
     """The newest incident that the alert is about."""
     rule, kind = alert.labels.get("rule"), alert.labels.get("incident")
     if rule:
-        about = [one for one in incidents if rule in (one.rule, one.began_as[1])]
+        about = [one for one in incidents if one.concerns(rule=rule)]
     elif kind:
-        about = [incident for incident in incidents if incident.kind == kind]
+        about = [one for one in incidents if one.concerns(kind=kind)]
     else:
         return None
     if alert.firing:
         about = [incident for incident in about if not _is_past(incident, alert)]
-    # A rule's finding is resolved when the run ends, and its end is another incident of the same rule.
     unresolved = [incident for incident in about if incident.status == "open"]
     wanted = unresolved if alert.firing and unresolved else about
     return wanted[0] if wanted else None
@@ -140,6 +135,4 @@ def _incident_of(alert: Alert, incidents: Sequence[Incident]) -> Incident | None
 
 def _is_past(incident: Incident, alert: Alert) -> bool:
     """Whether it was over long before the alert began: then the alert is about one that is still to come."""
-    if incident.kind == "ended":  # it stays open: nothing comes after it
-        return max(incident.opened_at, incident.updated_at) < alert.started - _APART
     return incident.resolved_at is not None and incident.resolved_at < alert.started - _APART

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import IntegrityError
 
-from stallwatch_alerts.delivery.planning import is_over
-from stallwatch_alerts.endings import telling
 from stallwatch_alerts.relay.dispatching import Dispatcher, Tally, Told
 from stallwatch_alerts.relay.joining import WATCHDOG, Story, doubt, stories
 from stallwatch_alerts.relay.webhook import read_notification
@@ -93,7 +91,7 @@ class Relaying:
         return story.unjoined and 0 <= self._clock() - story.alert.started < _YOUNG_SECONDS
 
     def _kept(self, found: Sequence[Story]) -> Tally:
-        over = [story.subject.id for story in found if is_over(story.subject)]
+        over = [story.subject.id for story in found if story.subject.is_settled]
         for left in reversed(range(_TRIES)):
             tally, now = Tally(), self._clock()
 
@@ -113,4 +111,4 @@ class Relaying:
         return Tally()
 
     def _incidents(self, run: str) -> list[Incident]:
-        return [telling(incident) for incident in self._store.list(run=run, limit=_INCIDENTS)]
+        return self._store.list(run=run, limit=_INCIDENTS)

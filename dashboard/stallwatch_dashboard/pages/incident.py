@@ -11,7 +11,7 @@ from stallwatch_dashboard.pages.headline import MOST_EVIDENCE, draw_verdict
 from stallwatch_dashboard.pages.people import draw_actions
 from stallwatch_dashboard.safetext import cell, markdown, verbatim
 from stallwatch_dashboard.sources.embedded import shared
-from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.incident import Event, Incident
 from stallwatch_rules.stacks.listing import folded
 from stallwatch_rules.stacks.words import sentence
 
@@ -69,22 +69,19 @@ def _live(key: str) -> None:
 
 
 def _timeline(incident: Incident, now: float) -> None:
-    """What became of it; of an incident that only its run's journal knows, its beginning and end."""
-    changes = [
-        (change.at, _what(change.what, change.text), change.who, _said(change.what, change.text))
-        for change in shared().cases.history(incident.id)
-    ]
-    if not changes:
-        changes = [(incident.opened_at, say("what_open"), "", "")]
+    """What became of it, and what people said; of one that an older version kept, as the database has it."""
+    kept = shared().cases.history(incident.id)
+    changes = [_entry(incident, event) for event in incident.history]
+    for change in kept:
+        if not changes or change.what not in ("open", "worse", "better", "resolved"):
+            told = (_what(change.what, change.text), change.who, _said(change.what, change.text))
+            changes.append((change.at, *told))
+    if not incident.history and not kept:
+        changes.append((incident.opened_at, say("what_open"), "", ""))
         if incident.resolved_at is not None:
-            changes.append(
-                (
-                    incident.resolved_at,
-                    _what("resolved", incident.resolution),
-                    "",
-                    _said("resolved", incident.resolution),
-                )
-            )
+            how = incident.resolution
+            changes.append((incident.resolved_at, _what("resolved", how), "", _said("resolved", how)))
+    changes.sort(key=lambda entry: entry[0])
     st.markdown(f"#### {say('timeline')}")
     st.dataframe(
         pd.DataFrame(
@@ -98,6 +95,18 @@ def _timeline(incident: Incident, now: float) -> None:
         hide_index=True,
         column_config={say("note"): st.column_config.TextColumn(width="large")},
     )
+
+
+def _entry(incident: Incident, event: Event) -> tuple[float, str, str, str]:
+    """A row of the timeline: when, what, who, and about what."""
+    named = verdict.rule_name(event.rule, say, incident.exception if event.rule == incident.rule else "")
+    about = named if event.rank is None else f"{named} ({say('rank', event.rank)})"
+    if event.what == "closed":
+        how = _said("resolved", incident.resolution)
+        return event.at, _what("resolved", incident.resolution), "", f"{how}: {about}"
+    first = event is incident.history[0]
+    what = "what_open" if first else f"what_{event.what}"
+    return event.at, say(what), "", about
 
 
 def _icon(incident: Incident) -> str:

@@ -34,6 +34,7 @@ from stallwatch_dashboard.sources.scraper import Scraper, TargetStatus
 from stallwatch_dashboard.sources.store import MetricStore
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
 from stallwatch_exporter.runs.runfolder import AgentInfo, agent_alive, list_runs, read_info, runs_home
+from stallwatch_exporter.watching.episodes import folded
 from stallwatch_rules.records import Progress, UnknownException
 from stallwatch_rules.report.phrases import exception_in_short
 
@@ -195,8 +196,8 @@ class Embedded:
 
 
 def journal(folder: Path) -> list[Incident]:
-    """The incidents in a run's ``incidents.jsonl``, each as it was last written, newest first."""
-    found: dict[str, Incident] = {}
+    """The incidents that the troubles in a run's ``incidents.jsonl`` make, newest first."""
+    found: list[Incident] = []
     try:
         with (folder / "incidents.jsonl").open("rb") as lines:
             lines.seek(max(0, lines.seek(0, 2) - _MOST_JOURNAL))
@@ -204,11 +205,10 @@ def journal(folder: Path) -> list[Incident]:
                 with contextlib.suppress(
                     msgspec.MsgspecError
                 ):  # the first line may be cut, the last half written
-                    incident = msgspec.json.decode(line, type=Incident)
-                    found[incident.id] = incident
+                    found.append(msgspec.json.decode(line, type=Incident))
     except OSError:
         pass
-    return sorted(found.values(), key=lambda incident: -incident.opened_at)
+    return sorted(folded(found), key=lambda incident: -incident.opened_at)
 
 
 class _Primary(msgspec.Struct):

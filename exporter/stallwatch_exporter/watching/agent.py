@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from stallwatch_exporter.incident import Ending, Incident, Sink
+from stallwatch_exporter.incident import Ending, Sink
 from stallwatch_exporter.notices import surviving
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.running.memory_held import MemoryHeld
@@ -27,8 +27,9 @@ from stallwatch_exporter.watching.guard import Guard
 from stallwatch_exporter.watching.hearing import Hearing
 from stallwatch_exporter.watching.heartbeat import Heartbeat
 from stallwatch_exporter.watching.hookedprogress import HookedProgress
-from stallwatch_exporter.watching.incidents import IncidentBook, read_incidents, redacted
+from stallwatch_exporter.watching.incidents import redacted
 from stallwatch_exporter.watching.readers import Readers
+from stallwatch_exporter.watching.reporting import Reporting
 from stallwatch_exporter.watching.stall import StallState, StallWatch
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -61,8 +62,7 @@ class Agent:
         self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self.memory = MemoryHeld()
         self._settings = settings
-        self._sinks = tuple(sinks)
-        self._heartbeat = Heartbeat(self._sinks)
+        self._heartbeat = Heartbeat(tuple(sinks))
         self._clock = clock
         notice = surviving(notice)
         self._guarded = Guard(notice)
@@ -73,7 +73,8 @@ class Agent:
         self._readers = Readers()
         self._watch = StallWatch(settings, folder.info.started_at)
         self.advance = Advance(self._reading.tracker, self._watch, self.metrics)
-        self._book = IncidentBook(folder.run, folder.info.host, self._tell, read_incidents(folder.path))
+        self._reporting = Reporting(folder, self.metrics, sinks, self._guarded)
+        self._book = self._reporting.book
         self._alarms = Alarms(self._book, catalogue)
         self._hearing = Hearing(self._reading, self._warned, notice, self._alarms.checkpoints.discard)
         self.response = Response(folder, settings.on_stall, probing, notice)
@@ -92,8 +93,6 @@ class Agent:
         self._dropped = 0
         self._unread = 0
         self._fed_at = folder.info.started_at
-        for adopted in self._book.all_open:
-            self.metrics.incident(adopted.rule, adopted.severity, True)
         self.metrics.thresholds(self._watch.thresholds)
         self.metrics.milestones.progressed(self._watch.last_sign)
         self.metrics.identity(folder.info.host, {})
@@ -230,11 +229,14 @@ class Agent:
             self._hearing.look(now, self._probing.pids() if self._probing is not None else ())
         with self._guarded("watching the run"):
             self._watch.set_back(now)
+            self._alarms.ending = self._hearing.is_ending(now)
             self._look(present, now)
             gone, stands = self._hearing.gone, self._stall is not None
             self._alarms.ranks.look(gone, self._progress, now, stalled=stands, memory=self.memory.now)
         with self._guarded("gathering the stacks"):
             self._locate(now)
+        with self._guarded("the incidents"):
+            self._reporting.flush(now)
         with self._guarded("the metrics"):
             self.metrics.thresholds(self._watch.thresholds)
             self.metrics.milestones.progressed(self._watch.last_sign)
@@ -295,7 +297,7 @@ class Agent:
             diagnosis, _ = self._diagnosis(now)
             self._alarms.located(found.stacks, diagnosis, now)
         for stall in self._book.of_kind("stall"):
-            self.response.react(stall)
+            self.response.react(self._reporting.incident_of(stall))
 
     def _check_stall(self, now: float) -> tuple[StallState, bool]:
         """The state, and whether it is the stall of the last look; a recovery in between is told."""
@@ -355,6 +357,7 @@ class Agent:
         diagnosis, _ = self._diagnosis(present, ending)
         with self._guarded("the incidents"):
             self._alarms.ended(ending, diagnosis, self._shown_lines(), quiet, now)
+            self._reporting.flush(now, everything=True)
             self.metrics.milestones.ended(now, ending.kind)
         with self._guarded("the log copies"):
             if self._copies is not None:
@@ -372,15 +375,6 @@ class Agent:
         self._news = True
         self.metrics.match(match)
         self._alarms.warned(match, self._clock())
-
-    def _tell(self, incident: Incident) -> None:
-        rule, severity = incident.rule, incident.severity
-        for name in {rule, incident.began_as[1]}:
-            self.metrics.incident(name, severity, self._book.has_open(name, severity))
-        self.folder.append_incident(incident)
-        for sink in self._sinks:
-            with self._guarded("telling of an incident"):
-                sink(incident)
 
     def _shown_lines(self) -> list[str]:
         return [line for line in self.last_lines if line.strip()][-_SHOWN_LINES:]

@@ -13,20 +13,16 @@ from stallwatch_exporter.incident import UNKNOWN_FAILURE, Ending, Incident, Reso
 from stallwatch_exporter.watching.incidents import IncidentBook
 from stallwatch_exporter.watching.rankalarms import RankAlarms
 from stallwatch_exporter.watching.stall import StallState
+from stallwatch_exporter.watching.waiting import Waiting
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.diagnosis.kills import TOLD_AS
 from stallwatch_rules.judgements.concerns import CHECKPOINT, SEEN, tells_of
-from stallwatch_rules.judgements.conclusions import LOSS_NAN, SILENT_HANG, STANDSTILLS, STEP_TIME
+from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS, STEP_TIME
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis, Finding, Match, Phase, Primary, Progress, UnknownException
 from stallwatch_rules.report.phrases import exception_in_short
 from stallwatch_rules.stacks.records import StallStacks
 
-#: Time for the other lines of a failure to come; a run that ends meanwhile sends one message, not three.
-#: Whoever is told hears of it within a second of the line, so half of one is all there is.
-GATHER_SECONDS = 0.5
-#: A line that shows no finite loss is fatal if none with one follows; several in a row are a warning before.
-_HELD_SECONDS = {LOSS_NAN: 20.0}
 _DEGRADING_AFTER = 2  # judgements in a row: one slow step is no news
 _FINE_AFTER = 6
 # By the kind of ending; any other one is a failure, which is told by a message of its own.
@@ -39,8 +35,9 @@ class Alarms:
     def __init__(self, book: IncidentBook, catalogue: Catalogue) -> None:
         self._book = book
         self._catalogue = catalogue
-        self._pending: dict[str, tuple[float, Match]] = {}
-        self._warnings: dict[str, tuple[float, Match]] = {}  # of what has not failed yet
+        self.ending = False  #: a rank ends with an error, and the launcher will end the others
+        self._pending = Waiting()
+        self._warnings = Waiting()  # of what has not failed yet
         #: Rules by which a checkpoint was found to be broken, and is still, by us or by an agent before us.
         self.checkpoints = {each.rule for each in book.all_open if tells_of(each.note, CHECKPOINT)}
         self.ranks = RankAlarms(book)
@@ -57,25 +54,22 @@ class Alarms:
                 continue
             rules = (match.rule, TOLD_AS.get(match.rule, match.rule))
             if all(self._book.get("finding", rule) is None for rule in rules):
-                self._pending[match.rule] = (now + _HELD_SECONDS.get(match.rule, GATHER_SECONDS), match)
+                self._pending.add(match, now, held=True)
 
     def warned(self, match: Match, now: float) -> None:
         """A rank saw what will fail, or what goes wrong without a word: told once, as soon as judged."""
         if match.captures.get(SEEN) == CHECKPOINT:
             self.checkpoints.add(match.rule)
         if self._book.get("finding", match.rule) is None:
-            self._warnings.setdefault(match.rule, (now + GATHER_SECONDS, match))
+            self._warnings.add(match, now)
 
     def due(self, now: float) -> bool:
         """Whether a fatal finding, or a warning, waits to be raised."""
-        waiting = (*self._pending.values(), *self._warnings.values())
-        return any(_gathered(until, now) for until, _ in waiting)
+        return self.due_in(now) <= 0
 
     def due_in(self, now: float) -> float:
         """Seconds until ``due``; infinity where nothing waits."""
-        waiting = (*self._pending.values(), *self._warnings.values())
-        left = (max(0.0, until - now) for until, _ in waiting)
-        return min(left, default=float("inf"))
+        return min(each.due_in(now, ending=self.ending) for each in (self._pending, self._warnings))
 
     def forgive(self, diagnosis: Diagnosis) -> None:
         """What was found in the past of a run that was up before is known, and no news."""
@@ -86,18 +80,12 @@ class Alarms:
     def raise_due(self, diagnosis: Diagnosis, now: float, *, everything: bool = False) -> None:
         """Raise the fatal findings that waited long enough (or all), unless the diagnosis takes them back."""
         findings = {finding.rule: finding for finding in diagnosis.findings}
-        for rule, (until, match) in list(self._pending.items()):
-            if not everything and not _gathered(until, now):
-                continue
-            del self._pending[rule]
+        for rule, match in self._pending.take(now, ending=self.ending, everything=everything):
             finding = findings.get(rule) or findings.get(TOLD_AS.get(rule, rule))
             if finding is None or finding.harm == "fatal":
                 told = finding.rule if finding is not None else rule
                 self._raise(told, "critical", diagnosis, finding, now, match)
-        for rule, (until, match) in list(self._warnings.items()):
-            if not everything and not _gathered(until, now):
-                continue
-            del self._warnings[rule]
+        for rule, match in self._warnings.take(now, ending=self.ending, everything=everything):
             finding = findings.get(rule)
             if finding is not None and finding.harm in ("fatal", "degrading"):
                 severity: Severity = "critical" if finding.harm == "fatal" else "warning"
@@ -229,11 +217,11 @@ class Alarms:
         resolution = _RESOLUTIONS.get(ending.kind, "run-failed")
         for incident in self._book.of_kind("stall"):
             stalled = incident.stalled_seconds if quiet is None else round(quiet, 1)
-            about = {"stalled_seconds": stalled, **_progress(diagnosis.progress)}
+            about = {"stalled_seconds": stalled, "ending": ending, **_progress(diagnosis.progress)}
             self._book.resolve(incident, now, resolution, **about)
         # What the run died of may be told already. It is no other incident then, and nothing of it is over.
         told = self._told_death(diagnosis) if ending.failed else None
-        self._book.resolve_all(now, resolution, but=self.checkpoints, spare=told)
+        self._book.resolve_all(now, resolution, but=self.checkpoints, spare=told, ending=ending)
         if not ending.failed:
             return
         primary = diagnosis.primary
@@ -359,10 +347,6 @@ def _where(finding: Finding | None) -> dict[str, Any]:
     first = finding.first if finding is not None else None
     told = {"rank": first.rank, "step": first.step} if first is not None else {}
     return {name: value for name, value in told.items() if value is not None}
-
-
-def _gathered(until: float, now: float) -> bool:
-    return not 0 < until - now <= 20.0  # a clock that was set back is no reason to wait
 
 
 def _unknown_count(diagnosis: Diagnosis) -> int:

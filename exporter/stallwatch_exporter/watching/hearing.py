@@ -17,6 +17,7 @@ from stallwatch_exporter.watching.leavers import NO_CODES, Leavers
 from stallwatch_exporter.watching.toldexceptions import ToldExceptions
 from stallwatch_exporter.watching.unfitting import after_a_failure, before_it_fails, versions_in
 from stallwatch_exporter.watching.unprobed import Unprobed
+from stallwatch_exporter.watching.waiting import ENDING_SECONDS
 from stallwatch_rules.endings import GONE_ON, Left
 from stallwatch_rules.judgements.concerns import CHECKPOINT, NAN_LOSSES, SEEN, evidence_of
 from stallwatch_rules.judgements.conclusions import LOSS_NAN
@@ -53,12 +54,15 @@ class Hearing:
         self._unprobed = Unprobed(notice)
         self._versions: dict[int, dict[str, str]] = {}  # by rank
         self._number = 0
+        self._failed_at: float | None = None  # when a rank said last that it ends with an error
 
     def events(self, events: Sequence[Mapping[str, Any]], now: float) -> None:
         """What came since the last look, in its order in ``events.jsonl``."""
         for event in events:
             self._number += 1
             kind = event.get("kind")
+            if kind == "exception" or (kind == "left" and event.get("error")):
+                self._failed_at = now
             if kind == "concern":
                 self._concern(event)
             elif kind == "trace-cache":
@@ -125,6 +129,10 @@ class Hearing:
         self._leavers.look(up, codes)
         self._gone.look(up, self._leavers.stepped, self._leavers.well, now)
         return self._leavers.left
+
+    def is_ending(self, now: float) -> bool:
+        """Whether a rank has just ended with an error: most launchers end the others then."""
+        return self._failed_at is not None and 0 <= now - self._failed_at < ENDING_SECONDS
 
     @property
     def gone(self) -> list[Gone]:

@@ -1,7 +1,8 @@
-"""The open incidents of one run: episodes, updates, and telling the sinks, each change once."""
+"""The open troubles of one run, by kind and rule; each change is told once."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,20 +33,22 @@ def _masked(value: Any) -> Any:
     return value
 
 
-def read_incidents(folder: Path) -> list[Incident]:
-    """The last state of each incident that earlier agents of this run's folder told of."""
-    last: dict[str, Incident] = {}
+def read_journal(folder: Path) -> list[Incident]:
+    """Every change of every trouble that earlier agents of this run's folder kept, oldest first."""
+    found: list[Incident] = []
     try:
         with (folder / "incidents.jsonl").open("rb") as lines:
             for line in lines:
-                try:
-                    incident = msgspec.json.decode(line, type=Incident)
-                except (msgspec.MsgspecError, UnicodeDecodeError):
-                    continue  # such as a last line that a full disk cut short
-                last[incident.id] = incident
+                with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):  # a line cut short
+                    found.append(msgspec.json.decode(line, type=Incident))
     except OSError:
         pass
-    return list(last.values())
+    return found
+
+
+def read_incidents(folder: Path) -> list[Incident]:
+    """The last state of each trouble that earlier agents of this run's folder kept."""
+    return list({incident.id: incident for incident in read_journal(folder)}.values())
 
 
 class IncidentBook:
@@ -139,6 +142,7 @@ class IncidentBook:
         *,
         but: Collection[str] = (),
         spare: Incident | None = None,
+        **facts: Any,
     ) -> None:
         """Close whatever is open, as the run is over. Findings of the rules in `but` are left unmended.
 
@@ -148,7 +152,7 @@ class IncidentBook:
             if incident is spare:
                 continue
             if incident.kind != "finding" or incident.rule not in but:
-                self.resolve(incident, now, resolution)
+                self.resolve(incident, now, resolution, **facts)
             else:
                 incident.resolution, incident.updated_at = "unmended", now
                 self._tell(msgspec.structs.replace(incident))

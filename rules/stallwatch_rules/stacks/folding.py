@@ -34,6 +34,7 @@ def fold(ranks: Sequence[Asked], *, time: float, seconds: float = 0.0, file: str
         why=why if odd else "",
         elsewhere=max(0, world - len(ranks)),
         file=file,
+        pids={rank.rank: rank.pid for rank in ranks if rank.pid > 0},
     )
 
 

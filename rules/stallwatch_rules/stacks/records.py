@@ -119,3 +119,4 @@ class StallStacks(msgspec.Struct):
     why: Why = ""
     elsewhere: int = 0  #: ranks on other hosts, of which nothing is known here
     file: str = ""  #: all stacks, in the run's folder
+    pids: dict[int, int] = {}  #: of the ranks on this host, by rank

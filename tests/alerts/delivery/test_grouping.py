@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stallwatch_alerts.channels import Notice
-from stallwatch_alerts.delivery.grouping import TEXT_LIMIT, TITLE_LIMIT, Group, group_of, merged, written
+from stallwatch_alerts.delivery.grouping import TITLE_LIMIT, Group, group_of, merged, written
 from stallwatch_alerts.messages import Message
+from stallwatch_alerts.messages.links import TEXT_LIMIT
 
 Make = Callable[..., Notice]
 

@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from stallwatch_alerts.channels import incident_notice
 from stallwatch_alerts.delivery.grouping import group_of, merged, written
 from stallwatch_alerts.delivery.outbox import Outbox
-from stallwatch_alerts.delivery.planning import Letter, Planner, is_over
+from stallwatch_alerts.delivery.planning import Letter, Planner
 from stallwatch_alerts.messages import Message
 from stallwatch_alerts.people import People, Silence
 from stallwatch_alerts.routing import QuietHours, Route
@@ -60,7 +60,7 @@ class Desk:
         self.store.upsert(incident)
         letter = Letter(incident, incident_notice(incident, "en", None), "hang")
         now = self.clock.now
-        ended = [incident.id] if is_over(incident) else []
+        ended = [incident.id] if incident.is_settled else []
         self.outbox.put(lambda told: self.planner.drafts([letter], told, self.outbox, now), now, ended)
 
     def pass_time(self, seconds: float) -> None:
@@ -150,7 +150,7 @@ def test_who_is_called_reads_first_how_to_acknowledge(desk: Any, stall: Stall, c
     letter = Letter(incident, replace(notice, message=Message(notice.message.title, "long " * 300)))
     first, boss = at.planner.drafts([letter], lambda _channel, _keys: set(), at.outbox, clock.now)
     sent = written(merged([group_of(boss.notice)]), "en").message.text
-    assert sent.startswith(f"Whoever takes care of it: stallwatch alerts ack {ID}\n\n") and len(sent) <= 1500
+    assert sent.startswith(f"Whoever takes care of it: stallwatch alerts ack {ID}\n\n") and len(sent) <= 2000
     assert "ack" not in first.notice.message.text
 
 

@@ -71,9 +71,9 @@ def test_a_second_episode_is_told_again(
     "earlier",
     [
         {"kind": "stall", "status": "resolved", "resolved_at": STARTED - 3600, "opened_at": STARTED - 4000},
-        {"kind": "ended", "opened_at": STARTED - 3600},  # of an earlier run of this name
+        {"kind": "ended", "status": "resolved", "resolved_at": STARTED - 3600, "opened_at": STARTED - 3600},
     ],
-    ids=["over", "of another run"],
+    ids=["over", "of an earlier run of this name"],
 )
 def test_an_alert_is_not_taken_for_one_side_of_an_incident_of_the_past(
     start: Any, store: IncidentStore, stall: Stall, chat_server: Any, earlier: dict[str, Any]
@@ -139,7 +139,7 @@ def test_a_young_alert_waits_for_its_incident(
     assert 5 <= now[0] - began < 6
 
 
-def test_what_the_run_died_of_is_told_again_as_its_end_by_whichever_alert_says_so(
+def test_what_the_run_died_of_closes_its_incident_by_whichever_alert_says_so(
     start: Any, store: IncidentStore, stall: Stall, chat_server: Any
 ) -> None:
     """Its rule's alert fires on, or that of the rule it was first, beside that of the run's end."""
@@ -155,5 +155,5 @@ def test_what_the_run_died_of_is_told_again_as_its_end_by_whichever_alert_says_s
     )
     assert [post.answer(all_three)[1] for _ in range(2)] == ["stored: 1 new\n", "stored: 1 repeated\n"]
     assert post.answer(group(alert("StallwatchRankGone", rule="rank-gone", firing=False)))[0] == 200
-    assert told(chat_server, 2) == [("finding", "rank-gone", "open"), ("ended", "cuda-oom", "open")]
+    assert told(chat_server, 2) == [("finding", "rank-gone", "open"), ("ended", "cuda-oom", "resolved")]
     assert chat_server.requests == 2

@@ -1,0 +1,233 @@
+"""Fold the troubles of a run into incidents: one for each episode, whatever the number of rules and ranks.
+
+A trouble is what the ``IncidentBook`` keeps of one kind and rule. While an episode is open, further troubles,
+stacks and causes are updates of it; it closes when its critical troubles are over, or with the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+
+from stallwatch_exporter.incident import RANKS, Event, Incident, Resolution, Severity
+from stallwatch_rules.judgements.concerns import CHECKPOINT, tells_of
+
+#: For the stacks of a stall to come, so that the first message has them.
+EVIDENCE_SECONDS = 2.0
+#: Critical trouble this long after the last one, with steps in between, is another episode.
+APART_SECONDS = 600.0
+_MOST_EVENTS = 60
+# The worst one decides how an episode closed.
+_RESOLUTIONS: Sequence[Resolution] = (
+    "run-failed",
+    "unmended",
+    "run-stopped",
+    "run-finished",
+    "unknown",
+    "recovered",
+    "",
+)
+
+
+@dataclass
+class _Episode:
+    troubles: dict[str, Incident] = field(default_factory=dict)  # by id
+    history: list[Event] = field(default_factory=list)
+    reported: Incident | None = None  # as the sinks know it
+    since: float = 0.0  # when it was first seen, by the clock of `flush`
+    changed: bool = True
+    closed: bool = False
+
+    @property
+    def first(self) -> Incident:
+        return next(iter(self.troubles.values()))
+
+    @property
+    def severity(self) -> Severity:
+        return max((one.severity for one in self.history), key=lambda each: RANKS[each])
+
+    @property
+    def is_about_checkpoints(self) -> bool:
+        return _is_about_checkpoints(self.first)
+
+
+class Episodes:
+    """``take`` every change of a trouble, ``flush`` once a look is done; `report` gets the incidents.
+
+    `past`: the changes that earlier agents of this run kept, which are reported already.
+    """
+
+    def __init__(self, report: Callable[[Incident], None], past: Iterable[Incident] = ()) -> None:
+        self._report: Callable[[Incident], None] = lambda _: None
+        self._episodes: list[_Episode] = []
+        self.replay(past)
+        self._report = report
+
+    def take(self, trouble: Incident) -> None:
+        """Take over what became of a trouble."""
+        episode = self._of(trouble)
+        if episode is None:
+            episode = next((one for one in reversed(self._episodes) if _joins(trouble, one)), None)
+            if episode is None:
+                episode = _Episode(since=trouble.opened_at)
+                self._episodes.append(episode)
+        before = episode.troubles.get(trouble.id)
+        episode.troubles[trouble.id] = trouble
+        if not episode.closed:  # else a warning that outlived its episode
+            episode.changed = True
+            _note(episode, trouble, before)
+
+    def flush(self, now: float, *, everything: bool = False) -> None:
+        """Report what changed; `everything`: also what still waits for stacks."""
+        for episode in self._episodes:
+            if not episode.changed or episode.closed:
+                continue
+            incident = _folded(episode)
+            waits = 0 <= now - episode.since < EVIDENCE_SECONDS and not everything
+            if episode.reported is None and incident.status == "open" and waits and _asking(episode):
+                continue
+            episode.changed = False
+            if incident.status == "resolved":
+                episode.closed = True
+                if episode.reported is None and incident.resolution == "recovered":
+                    continue  # it was over before anybody heard of it
+            if incident != episode.reported:
+                episode.reported = incident
+                self._report(msgspec.structs.replace(incident, history=list(incident.history)))
+        self._episodes = [one for one in self._episodes if not one.closed or _lives_on(one)]
+
+    def incident_of(self, trouble: Incident) -> Incident:
+        """The incident that the trouble is part of."""
+        episode = self._of(trouble)
+        return trouble if episode is None else _folded(episode)
+
+    def _of(self, trouble: Incident) -> _Episode | None:
+        return next((one for one in self._episodes if trouble.id in one.troubles), None)
+
+    def replay(self, troubles: Iterable[Incident]) -> None:
+        """Take all changes of a journal, oldest first; those of one moment belong together."""
+        at = 0.0
+        for trouble in troubles:
+            if trouble.updated_at != at:
+                self.flush(at, everything=True)
+            at = trouble.updated_at
+            self.take(trouble)
+        self.flush(at, everything=True)
+
+
+def folded(troubles: Iterable[Incident]) -> list[Incident]:
+    """The incidents that the troubles of a run's journal make, in the order in which they began."""
+    found: dict[str, Incident] = {}
+    Episodes(lambda incident: found.update({incident.id: incident})).replay(troubles)
+    return list(found.values())
+
+
+def _is_about_checkpoints(trouble: Incident) -> bool:
+    return tells_of(trouble.note, CHECKPOINT)
+
+
+def _is_over(trouble: Incident) -> bool:
+    return trouble.status == "resolved" or trouble.is_last_word
+
+
+def _joins(trouble: Incident, episode: _Episode) -> bool:
+    """Whether it is part of this open episode. A broken checkpoint is a story of its own."""
+    apart = episode.is_about_checkpoints or _is_about_checkpoints(trouble)
+    if episode.closed or apart:
+        return False
+    if trouble.kind == "ended":
+        return True
+    if _is_done(episode):
+        return False
+    critical = [one for one in episode.troubles.values() if one.severity == "critical"]
+    if trouble.severity != "critical" or not critical:
+        return True
+    last = max(critical, key=lambda one: one.opened_at)
+    # Other ranks may have been a step ahead.
+    stepped = (trouble.step or 0) > (last.step or 0) + 1
+    return not stepped or trouble.opened_at - last.opened_at < APART_SECONDS
+
+
+def _is_done(episode: _Episode) -> bool:
+    """Whether its critical troubles are over, if there were any, or else all; or the run is."""
+    going = [one for one in episode.troubles.values() if not _is_over(one)]
+    if episode.severity == "critical":
+        going = [one for one in going if one.severity == "critical"]
+    return not going or any(one.kind == "ended" for one in episode.troubles.values())
+
+
+def _asking(episode: _Episode) -> bool:
+    return any(one.asking and one.stacks is None for one in episode.troubles.values())
+
+
+def _lives_on(episode: _Episode) -> bool:
+    """Whether a trouble of the closed episode is still open, so that its changes are known to be old."""
+    return not all(_is_over(one) for one in episode.troubles.values())
+
+
+def _note(episode: _Episode, trouble: Incident, before: Incident | None) -> None:
+    def add(what: Literal["opened", "worse", "stacks", "cause", "cleared"], rank: int | None) -> None:
+        if len(episode.history) < _MOST_EVENTS:
+            at = trouble.opened_at if what == "opened" else trouble.updated_at
+            episode.history.append(Event(at, what, trouble.kind, trouble.rule, trouble.severity, rank))
+
+    if trouble.kind == "ended" and episode.history:
+        return  # the end of the episode says it
+    if before is None or (before.kind, before.rule) != (trouble.kind, trouble.rule):
+        add("opened" if before is None else "cause", trouble.rank)
+    elif RANKS[trouble.severity] > RANKS[before.severity]:
+        add("worse", trouble.rank)
+    if trouble.stacks is not None and (before is None or before.stacks is None):
+        add("stacks", trouble.stacks.odd[0] if trouble.stacks.odd else None)
+    if trouble.status == "resolved" and (before is None or before.status == "open"):
+        add("cleared", None)
+
+
+def _folded(episode: _Episode) -> Incident:
+    """The episode as one incident: of the trouble that leads it, with what the others know."""
+    troubles = list(episode.troubles.values())
+    going = [one for one in troubles if not _is_over(one)]
+    closes = _is_done(episode)
+    resolution: Resolution = "" if not closes else min(map(_resolution, troubles), key=_RESOLUTIONS.index)
+    leading = [one for one in troubles if _resolution(one) == resolution] if closes else going
+    lead = min(leading or troubles, key=_precedence)
+    stall = max((one for one in troubles if one.kind == "stall"), key=lambda one: one.opened_at, default=None)
+    updated = max(one.updated_at for one in troubles)
+    facts: dict[str, Any] = {
+        "id": episode.first.id,
+        "episode": episode.first.episode,
+        "opened_at": min(one.opened_at for one in troubles),
+        "updated_at": updated,
+        "severity": episode.severity,
+        "status": "resolved" if closes else "open",
+        "resolution": resolution,
+        "resolved_at": updated if closes else None,
+        "ending": next((one.ending for one in troubles if one.ending is not None), None),
+        "history": list(episode.history),
+    }
+    if lead.rank is None and lead.primary is None:
+        facts["rank"] = next((one.rank for one in troubles if one.rank is not None), None)
+    if stall is not None and (closes or stall in going):
+        for name in ("stalled_seconds", "threshold_seconds", "learning", "stacks"):
+            facts[name] = getattr(stall, name)
+    if closes:
+        event = Event(updated, "closed", lead.kind, lead.rule, lead.severity, lead.rank)
+        facts["history"] = [*(one for one in episode.history if not _closing(one, updated)), event]
+    return msgspec.structs.replace(lead, **facts)
+
+
+def _closing(event: Event, at: float) -> bool:
+    """Whether it says of one trouble what the end of the episode says of all."""
+    return event.what == "cleared" and event.at == at
+
+
+def _resolution(trouble: Incident) -> Resolution:
+    return "run-failed" if trouble.kind == "ended" else trouble.resolution
+
+
+def _precedence(trouble: Incident) -> tuple[int, int, float]:
+    kind = ("ended", "stall", "finding").index(trouble.kind)
+    return (kind if trouble.severity == "critical" else 3, -RANKS[trouble.severity], trouble.opened_at)

@@ -1,0 +1,155 @@
+"""Troubles of a run fold into one incident per episode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.watching.episodes import EVIDENCE_SECONDS, Episodes, folded
+from stallwatch_rules.judgements.concerns import CHECKPOINT, CONCERNS
+from stallwatch_rules.stacks.records import StackGroup, StallStacks
+
+CRASH = Ending("failed", 1, None, "It ended.")
+STACKS = StallStacks(0.0, 0.1, [StackGroup([1], "code", place="t.py:5 in f")], [1], "elsewhere")
+
+
+def trouble(kind: str, rule: str, at: float, severity: str = "critical", **facts: Any) -> Incident:
+    given: dict[str, Any] = {
+        "id": f"job/{kind}/{rule}/1",
+        "run": "job",
+        "kind": kind,
+        "rule": rule,
+        "severity": severity,
+        "status": "open",
+        "episode": 1,
+        "opened_at": at,
+        "updated_at": at,
+        "step": 10,
+    }
+    return Incident(**{**given, **facts})
+
+
+def over(one: Incident, at: float, resolution: Any = "recovered", **facts: Any) -> Incident:
+    return msgspec.structs.replace(
+        one, status="resolved", resolution=resolution, resolved_at=at, updated_at=at, **facts
+    )
+
+
+class Story:
+    """What the sinks get."""
+
+    def __init__(self) -> None:
+        self.told: list[Incident] = []
+        self.episodes = Episodes(self.told.append)
+
+    def see(self, *troubles: Incident, now: float | None = None) -> None:
+        for one in troubles:
+            self.episodes.take(one)
+        self.episodes.flush(troubles[-1].updated_at if now is None else now)
+
+    @property
+    def stages(self) -> list[tuple[str, str, str]]:
+        return list(dict.fromkeys((one.id, one.stage, one.outcome or "") for one in self.told))
+
+
+def test_a_warning_a_stall_and_a_crash_are_one_incident() -> None:
+    story = Story()
+    slow = trouble("finding", "step-time-rising", 100.0, "warning", step=5)
+    stall = trouble(
+        "stall", "silent-hang-no-error", 900.0, step=300, stalled_seconds=30.0, rank=1, stacks=STACKS
+    )
+    story.see(slow)
+    story.see(stall)
+    died = trouble("ended", "nccl-watchdog-timeout", 990.0, step=300, ending=CRASH)
+    story.see(over(stall, 990.0, "run-failed", stalled_seconds=90.0), over(slow, 990.0, "run-failed"), died)
+    name = "job/finding/step-time-rising/1"
+    assert story.stages == [(name, "open", ""), (name, "worse", ""), (name, "resolved", "crashed")]
+    last = story.told[-1]
+    assert (last.kind, last.rule, last.severity) == ("ended", "nccl-watchdog-timeout", "critical")
+    assert (last.stalled_seconds, last.stacks, last.rank) == (90.0, STACKS, 1)
+    assert [(event.what, event.rule) for event in last.history] == [
+        ("opened", "step-time-rising"),
+        ("opened", "silent-hang-no-error"),
+        ("stacks", "silent-hang-no-error"),
+        ("closed", "nccl-watchdog-timeout"),
+    ]
+    assert last.concerns(kind="stall") and last.concerns(rule="step-time-rising")
+    assert not last.concerns(kind="stall", rule="step-time-rising")
+
+
+def test_a_stall_that_recovers_closes_its_episode_and_the_next_one_is_new() -> None:
+    story = Story()
+    stall = trouble("stall", "silent-hang-no-error", 100.0)
+    story.see(stall)
+    again = trouble("stall", "silent-hang-no-error", 200.0, id="job/stall/silent-hang-no-error/2")
+    story.see(over(stall, 200.0), again)
+    assert story.stages == [
+        ("job/stall/silent-hang-no-error/1", "open", ""),
+        ("job/stall/silent-hang-no-error/1", "resolved", "recovered"),
+        ("job/stall/silent-hang-no-error/2", "open", ""),
+    ]
+
+
+def test_a_warning_does_not_keep_open_what_was_critical() -> None:
+    story = Story()
+    slow = trouble("finding", "step-time-rising", 100.0, "warning")
+    stall = trouble("stall", "silent-hang-no-error", 200.0)
+    story.see(slow)
+    story.see(stall)
+    story.see(over(stall, 300.0))
+    assert (story.told[-1].status, story.told[-1].outcome) == ("resolved", "recovered")
+    count = len(story.told)
+    story.see(msgspec.structs.replace(slow, count=7, updated_at=400.0))
+    story.see(over(slow, 500.0))
+    assert len(story.told) == count
+
+
+def test_a_stall_long_after_another_alarm_is_an_episode_of_its_own() -> None:
+    story = Story()
+    story.see(trouble("finding", "loss-nan", 100.0, step=10))
+    story.see(trouble("stall", "silent-hang-no-error", 130.0, step=12))
+    story.see(trouble("finding", "cuda-oom", 5000.0, step=900))
+    assert len({one.id for one in story.told}) == 2
+
+
+def test_a_broken_checkpoint_hides_no_stall() -> None:
+    story = Story()
+    note = CONCERNS[CHECKPOINT].means
+    story.see(trouble("finding", "checkpoint-archive-corrupt", 100.0, note=note))
+    story.see(trouble("stall", "silent-hang-no-error", 130.0))
+    assert [one.stage for one in story.told] == ["open", "open"]
+    assert len({one.id for one in story.told}) == 2
+
+
+def test_the_first_message_waits_for_the_stacks_but_not_for_long() -> None:
+    story = Story()
+    stall = trouble("stall", "silent-hang-no-error", 100.0, asking=True)
+    story.see(stall)
+    assert story.told == []
+    story.see(msgspec.structs.replace(stall, stacks=STACKS, rank=1, updated_at=101.0))
+    assert [(one.stage, one.rank) for one in story.told] == [("open", 1)]
+    late = Story()
+    late.see(stall)
+    late.episodes.flush(100.0 + EVIDENCE_SECONDS)
+    late.see(msgspec.structs.replace(stall, stacks=STACKS, updated_at=105.0))
+    assert [one.stage for one in late.told] == ["open", "open"]
+    assert late.told[-1].history[-1].what == "stacks"
+
+
+def test_a_journal_folds_as_it_was_reported() -> None:
+    story = Story()
+    stall = trouble("stall", "silent-hang-no-error", 100.0, stacks=STACKS)
+    died = trouble("ended", "process-killed", 200.0, ending=CRASH)
+    journal = [stall, over(stall, 200.0, "run-failed"), died]
+    story.see(stall)
+    story.see(*journal[1:])
+    assert folded(journal) == [story.told[-1]]
+    resumed: list[Incident] = []
+    episodes = Episodes(resumed.append, [stall])
+    episodes.flush(150.0)
+    assert resumed == []
+    episodes.take(over(stall, 160.0))
+    episodes.flush(160.0)
+    assert [(one.id, one.outcome) for one in resumed] == [(stall.id, "recovered")]
