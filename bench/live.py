@@ -67,7 +67,7 @@ class Bench:
     def __init__(self, results: Path, options: argparse.Namespace) -> None:
         self._results, self._stallwatch, self._jobs = results, options.baseline, options.jobs
         self._until, self._keep = time.monotonic() + 60 * options.minutes, options.keep
-        self._load = options.load
+        self._load, self._once = options.load, options.once
         self._console = Console(stderr=True, highlight=False)
         self._starting, self._writing = threading.Lock(), threading.Lock()
         self.rows: list[dict[str, Any]] = []
@@ -83,6 +83,8 @@ class Bench:
         self._console.print(f"{len(left)} runs, {len(wanted) - len(left)} have a result already")
         with ThreadPoolExecutor(self._jobs) as pool:
             list(pool.map(lambda task: self._one(task, alone=False), left))
+        if self._once:
+            return
         again = {(row["name"], row["seed"]) for row in self.rows if row["alone"]}
         surprises = {
             (row["name"], row["seed"]) for row in self.rows if row["outcome"] not in ("right", _NEVER_AGAIN)
@@ -173,6 +175,7 @@ def _options() -> argparse.Namespace:
         "--load", type=float, default=1.5, help="per core; start nothing above it (default: 1.5)"
     )
     parser.add_argument("--baseline", default=BESIDE, metavar="STALLWATCH", help="another stallwatch to run")
+    parser.add_argument("--once", action="store_true", help="do not repeat surprises")
     parser.add_argument("--keep", action="store_true", help="keep the folder of every run that is not right")
     parser.add_argument("--list", action="store_true", help="list the programs and end")
     parser.add_argument("--table", action="store_true", help="print the table of --resume FILE and end")

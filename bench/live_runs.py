@@ -159,8 +159,8 @@ class Run:
             after = [message.at for message in list(self._chat.messages) if message.at >= event]
             if after and now > after[0] + SETTLES:
                 return
-            longest = max(LIMITS[expected.limit], self._threshold() or 0.0)
-            if now > event + min(longest, LONGEST) + _LATER:
+            longest = max(LIMITS[expected.limit], min(self._threshold() or 0.0, LONGEST))
+            if now > event + longest + _LATER:
                 return
         if self.program.form == "tail":
             time.sleep(SETTLES)  # its watcher reads the last lines

@@ -41,6 +41,7 @@ LIMITS = {
     "trace-cache": 45.0,
     "crash": 60.0,
     "early": 60.0,
+    "start": 620.0,
 }
 _MARGIN = 5.0  #: on top of a threshold that the run itself published
 _FOLLOWS_THRESHOLD = ("probe", "evaluation")

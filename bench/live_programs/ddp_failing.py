@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import time
@@ -9,7 +10,8 @@ import time
 import torch
 import torch.distributed as dist
 from common import HOUR, RANK, event, run
-from loop import Loop
+from loop import WIDTH, Loop
+from torch.utils.data import DataLoader, Dataset
 
 STEPS = 70
 
@@ -84,6 +86,83 @@ def rank_1_is_stopped() -> None:
 
 def rank_1_is_killed() -> None:
     rank_1_gets(signal.SIGKILL)
+
+
+def rank_1_straggles() -> None:
+    """It takes longer and longer for its own share."""
+    loop = healthy_start()
+    if RANK == 0:
+        event("straggler")
+    for number in range(1000):
+        loop.step(pace=0.25 + (min(0.02 * number, 0.4) if RANK == 1 else 0.0))
+
+
+def out_of_memory() -> None:
+    loop = healthy_start()
+    if RANK == 1:
+        forward()
+    loop.train(1000)
+
+
+def forward() -> None:
+    event("oom")
+    raise torch.cuda.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 79.15 GiB of which"
+        " 1.31 GiB is free. Process 4712 has 77.83 GiB memory in use."
+    )
+
+
+def score_samples(number: int) -> None:
+    time.sleep(1.5)
+    if number == 5:
+        event("metric")
+        time.sleep(HOUR)
+
+
+def rank_0_hangs_in_the_5th_evaluation() -> None:
+    """The others wait for it in a barrier."""
+    loop = Loop(0.2)
+    for number in range(1, 6):
+        loop.train(25)
+        if RANK == 0:
+            loop.evaluate(3)
+            score_samples(number)
+        dist.barrier()
+
+
+class Images(Dataset[torch.Tensor]):
+    """From one sample on, rank 1's worker waits for a lock that nobody gives back."""
+
+    def __init__(self) -> None:
+        self._lock = multiprocessing.get_context("fork").Lock()
+
+    def __len__(self) -> int:
+        return 8 * 1000
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 8 * STEPS and RANK == 1:
+            event("worker")
+            self._lock.acquire()
+            self._lock.acquire()
+        return torch.randn(WIDTH)
+
+
+def loader_of_rank_1_hangs() -> None:
+    loop = Loop()
+    for features in DataLoader(Images(), 8, num_workers=1, multiprocessing_context="fork"):
+        loop.step(features)
+
+
+def rank_1_never_joins() -> None:
+    """It waits for a data set before the process group."""
+    if RANK == 1:
+        fetch_dataset()
+    Loop()
+
+
+def fetch_dataset() -> None:
+    event("start")
+    time.sleep(HOUR)
 
 
 if __name__ == "__main__":

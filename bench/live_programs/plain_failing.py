@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import HOUR, event, run
+from common import HOUR, event, run, say
 from loop import WIDTH, Loop
 from torch.utils.data import DataLoader, Dataset
 
@@ -225,6 +225,42 @@ def killed() -> None:
     healthy_start()
     event("kill")
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def truncated_checkpoint() -> None:
+    """The file system was full: half of it was kept."""
+    loop = healthy_start()
+    folder = Path("checkpoint-70")
+    folder.mkdir()
+    torch.save({"moments": torch.zeros(1 << 20)}, folder / "pytorch_model.bin")
+    os.truncate(folder / "pytorch_model.bin", 2 << 20)
+    event("truncated")
+    say("Saved checkpoint-70")
+    loop.train(600)
+
+
+def slow_down() -> None:
+    """From one step on, each takes twice as long."""
+    loop = Loop(0.2)
+    loop.train(250)
+    event("slow")
+    loop.pace = 0.4
+    loop.train(1000)
+
+
+def hang_in_a_generation() -> None:
+    """Sampling between steps; the fourth one does not come back."""
+    loop = Loop()
+    for number in range(4):
+        loop.train(25)
+        sample_text(number)
+
+
+def sample_text(number: int) -> None:
+    time.sleep(2)
+    if number == 3:
+        event("generation")
+        time.sleep(HOUR)
 
 
 def log_stops() -> None:

@@ -74,6 +74,52 @@ def keras_bar() -> None:
         time.sleep(3)
 
 
+def tqdm_bar() -> None:
+    from tqdm import tqdm
+
+    with tqdm(range(220), desc="train") as bar:
+        for number in bar:
+            time.sleep(0.25 * CHANCE.uniform(0.9, 1.1))
+            bar.set_postfix(loss=5 / (1 + number / 50))
+            if number == 100:
+                for _ in tqdm(range(40), desc="valid", leave=False):
+                    time.sleep(about(1))
+
+
+def rich_bar() -> None:
+    """A bar that is drawn although the output is no terminal."""
+    from rich.console import Console
+    from rich.progress import track
+
+    for number in track(range(220), "train", console=Console(force_terminal=True, width=100)):
+        time.sleep(0.25 * CHANCE.uniform(0.9, 1.1))
+        if number % 50 == 49:
+            say(f"step {number + 1}/220 loss {5 / (1 + number / 50):.4f}")
+
+
+def validation_lines() -> None:
+    """A validation that says every ten seconds how far it is."""
+    for number in range(1, 161):
+        jax_line(number)
+        time.sleep(0.25)
+        if number == 120:
+            for batch in range(1, 11):
+                time.sleep(about(9))
+                say(f"I1123 20:00:00.000000 140 eval.py:31] validation batch {batch}/10 loss=4.2100")
+
+
+def warm_up() -> None:
+    """The learning rate rises, and the loss with it for a while."""
+    for number in range(1, 281):
+        rate = 3e-4 * min(number / 200, 1)
+        say(
+            f"{{'loss': {5 - number / 400 + CHANCE.gauss(0, 0.3):.4f},"
+            f" 'grad_norm': {CHANCE.uniform(0.5, 3):.3f},"
+            f" 'learning_rate': {rate:.3e}, 'epoch': {number / 1000:.3f}}}"
+        )
+        time.sleep(0.25)
+
+
 def hang() -> None:
     event("hang")
     time.sleep(3600)
@@ -91,6 +137,24 @@ def megatron_stops() -> None:
         megatron_line(number)
         time.sleep(0.25)
     hang()
+
+
+def tqdm_bar_stops() -> None:
+    from tqdm import tqdm
+
+    for number in tqdm(range(1000), desc="train"):
+        time.sleep(0.25)
+        if number == 160:
+            hang()
+
+
+def out_of_memory() -> None:
+    """XLA's words, and an exit code that a pipe hides."""
+    for number in range(1, 100):
+        jax_line(number)
+        time.sleep(0.25)
+    event("oom")
+    raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 34359738368 bytes.")
 
 
 def jax_stops() -> None:

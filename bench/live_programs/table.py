@@ -19,7 +19,6 @@ FORMS = {
     "tee": "bash -c '{python} {program} 2>&1 | tee train.log'",
     "no-probe": "{python} {program}",  # under ``stallwatch run --no-probe``
     "tail": "{python} {program}",  # on its own, its output followed by ``stallwatch tail``
-    "notebook": "{python} -m jupyter nbconvert --to notebook --execute {program}",
 }
 
 
@@ -88,6 +87,10 @@ HF = family("hf", "hf.py", needs=("transformers",), seconds=110)
 TRL = family("trl", "trl_trainers.py", needs=("trl",), seconds=110)
 LIGHTNING = family("lightning", "lightning_fit.py", needs=("lightning",), seconds=110)
 ACCELERATE = family("accelerate", "accelerate_loop.py", needs=("accelerate",), form="torchrun2", seconds=110)
+FSDP = family("fsdp", "fsdp.py", needs=TORCH, form="torchrun2", seconds=110)
+SPAWNED = family("spawned", "spawned.py", needs=TORCH, seconds=60)
+ACTORS = family("actors", "actors.py", needs=TORCH, seconds=80)
+NOTEBOOK = family("notebook", "notebook.py", needs=("nbconvert", "ipykernel", "torch"), seconds=90)
 ZERO = family("zero", "zero.py", needs=("deepspeed",), form="torchrun2", seconds=110)
 
 HEALTHY: list[Program] = [
@@ -129,6 +132,17 @@ HEALTHY: list[Program] = [
     _of(PRINTS, "nanogpt"),
     _of(PRINTS, "jax"),
     _of(PRINTS, "keras_bar"),
+    _of(PRINTS, "tqdm_bar", seconds=110),
+    _of(PRINTS, "rich_bar"),
+    _of(PRINTS, "validation_lines", form="tail", seconds=160),
+    _of(PRINTS, "megatron", form="tee"),
+    _of(PRINTS, "warm_up"),
+    _of(FSDP, "steady", seconds=80),
+    _of(FSDP, "long_evaluation", seconds=130),
+    _of(SPAWNED, "steady"),
+    _of(ACTORS, "steady", seconds=80),
+    _of(ACTORS, "slow_rollouts", seconds=130),
+    _of(NOTEBOOK, "trains"),
     _of(HF, "steady", seconds=80),
     _of(HF, "long_evaluation", seconds=150),
     _of(HF, "long_evaluation_without_bars", seconds=150),
@@ -160,6 +174,7 @@ HEALTHY: list[Program] = [
     _of(ZERO, "checkpoints_zero3", seconds=90),
 ]
 
+EITHER = ("warning", "critical")
 METRIC_HANGS = Expected("compute_metrics", "evaluation", limit="evaluation")
 
 FAILING: list[Program] = [
@@ -211,6 +226,31 @@ FAILING += [
     _of(PRINTS, "keras_bar_stops", Expected("", "no-progress", limit="no-probe"), seconds=160),
     _of(PRINTS, "megatron_stops", Expected("", "no-progress", limit="no-probe"), seconds=130),
     _of(PRINTS, "jax_stops", Expected("hang", "no-progress", limit="no-probe"), seconds=130),
+    _of(PRINTS, "tqdm_bar_stops", Expected("hang", "no-progress", limit="no-probe"), seconds=130),
+    _of(PRINTS, "megatron_stops", Expected("", "no-progress", limit="no-probe"), form="tail", seconds=130),
+    _of(PRINTS, "out_of_memory", Expected("", "oom", limit="crash"), form="tee", seconds=40),
+    _of(
+        PLAIN_HANG,
+        "truncated_checkpoint",
+        Expected("checkpoint-70", "truncated", limit="early", severities=EITHER),
+    ),
+    _of(PLAIN_HANG, "slow_down", Expected("", "slow", limit="early", severities=EITHER), seconds=140),
+    _of(PLAIN_HANG, "hang_in_a_generation", Expected("sample_text", "own-code")),
+    _of(DDP_HANG, "rank_1_straggles", Expected("", "straggler", 1, "early", EITHER), seconds=100),
+    _of(DDP_HANG, "out_of_memory", Expected("forward", "oom", 1, "crash")),
+    _of(
+        DDP_HANG,
+        "rank_0_hangs_in_the_5th_evaluation",
+        Expected("score_samples", "evaluation", 0, "evaluation"),
+    ),
+    _of(DDP_HANG, "loader_of_rank_1_hangs", Expected("DataLoader", "loader", 1)),
+    _of(DDP_HANG, "rank_1_never_joins", Expected("fetch_dataset", "start", 1, "start"), seconds=640),
+    _of(FSDP, "rank_1_hangs", Expected("pack_sequences", "own-code", 1), seconds=60),
+    _of(SPAWNED, "rank_1_hangs", Expected("filter_samples", "own-code", 1)),
+    _of(SPAWNED, "rank_1_is_killed", Expected("", "killed", 1, "crash")),
+    _of(ACTORS, "actor_hangs", Expected("next_rollout|step_environment", "own-code"), seconds=60),
+    _of(ACTORS, "actor_is_killed", Expected("next_rollout|actor|play", "own-code"), seconds=60),
+    _of(NOTEBOOK, "cell_hangs", Expected("wait_for_labels", "own-code"), seconds=60),
     _of(HF, "metric_hangs_at_the_5th_evaluation", METRIC_HANGS, seconds=110),
     _of(HF, "metric_hangs_at_the_8th_evaluation", METRIC_HANGS, seconds=130),
     _of(HF, "callback_hangs", Expected("push_metrics", "own-code"), seconds=60),

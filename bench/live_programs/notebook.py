@@ -1,0 +1,44 @@
+"""A notebook that ``jupyter nbconvert --execute`` runs: a kernel trains, and nothing is printed meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from common import run
+
+_SETUP = f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parent)!r})\nfrom loop import Loop"
+
+
+def cell(source: str) -> dict[str, Any]:
+    return {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None, "source": source}
+
+
+def execute(*sources: str) -> None:
+    """Write the notebook and become its execution."""
+    cells = [cell(source) for source in (_SETUP, *sources)]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    notebook = {"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 4}
+    Path("train.ipynb").write_text(json.dumps(notebook))
+    convert = ["-m", "nbconvert", "--to", "notebook", "--execute", "--ExecutePreprocessor.timeout=3600"]
+    os.execv(sys.executable, [sys.executable, *convert, "train.ipynb"])
+
+
+def trains() -> None:
+    execute("loop = Loop()\nloop.train(220)", "loop.evaluate(10)")
+
+
+def cell_hangs() -> None:
+    execute(
+        "loop = Loop()\nloop.train(80)",
+        "import time\nfrom common import HOUR, event\n"
+        "def wait_for_labels():\n    event('hang')\n    time.sleep(HOUR)\n"
+        "for number in range(500):\n    loop.train(1)\n    if number == 5:\n        wait_for_labels()",
+    )
+
+
+if __name__ == "__main__":
+    run(globals())
