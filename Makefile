@@ -13,6 +13,8 @@ VENVS     ?= .venvs
 CORPUS    ?= $(wildcard ../shared/corpus)
 # What `make bench-probe` compares with, in an environment of their own.
 LOGGERS   ?= tensorboardX==2.6.5 wandb==0.31.0 trackio==0.43.0 mlflow-skinny==3.17.2
+# What `make bench-live` runs notebooks with.
+NOTEBOOKS ?= nbconvert==7.17.2 ipykernel==7.4.0
 DEBIAN_PACKAGES := prometheus prometheus-alertmanager chromium fonts-noto-cjk openssl postgresql
 DIRS := stallwatch exporter rules alerts dashboard tests bench
 
@@ -21,7 +23,7 @@ PIP     := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 COMPILE := $(BIN)/python -m compileall -qq -j 0 $(abspath $(VENV))/lib || true
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-live record lint format test test-pythons test-versions system-packages screenshots scoreboard bench-scan bench-stall bench-live bench-probe bench-dashboard bench-alerts clean
+.PHONY: help install demo demo-live record lint format test test-pythons test-versions system-packages screenshots scoreboard bench-scan bench-stall bench-live gpu-check bench-probe bench-dashboard bench-alerts clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -101,7 +103,14 @@ bench-scan: $(VENV)/.dev ## reading one generated log: the diagnosis against rip
 bench-stall: $(VENV)/.dev ## 10,000 simulated run-hours: false stalls and time to a hang, against fixed timeouts
 	$(BIN)/python bench/stall.py
 
-bench-live: $(VENV)/.dev $(VENV)/.repro ## programs that train or fail under the real stallwatch, in real time: false alarms, detection
+$(VENV)/.notebooks: $(VENV)/.base
+	@$(PIP) $(NOTEBOOKS)
+	@touch $@
+
+gpu-check: $(VENV)/.dev $(VENV)/.repro ## ten minutes on a machine with a GPU: NCCL hang, long kernel, waits for the device
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/gpu_check.py
+
+bench-live: $(VENV)/.dev $(VENV)/.repro $(VENV)/.notebooks ## programs that train or fail under the real stallwatch, in real time: false alarms, detection
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/live.py $(LIVE_ARGS)
 
 bench-probe: $(VENVS)/loggers/.made ## what a step costs a rank: the probe against gauges and loggers

@@ -16,6 +16,8 @@ import argparse
 import fnmatch
 import json
 import os
+import random
+import signal
 import sys
 import threading
 import time
@@ -52,13 +54,14 @@ class Task:
 
 
 def tasks(programs: Iterable[Program], seeds: int) -> list[Task]:
-    """Healthy programs run with each seed, failing ones once; the longest come first."""
+    """Healthy programs run with each seed, failing ones once; kinds mixed, and the very long ones first."""
     listed = [
         Task(program, seed)
         for program in programs
         for seed in range(1, (seeds if program.healthy else 1) + 1)
     ]
-    return sorted(listed, key=lambda task: (task.seed, -task.program.seconds))
+    mixed = random.Random(0).sample(listed, len(listed))
+    return sorted(mixed, key=lambda task: (task.seed, -(task.program.seconds // 300)))
 
 
 class Bench:
@@ -82,7 +85,12 @@ class Bench:
         left = [task for task in wanted if task.key not in self.done()]
         self._console.print(f"{len(left)} runs, {len(wanted) - len(left)} have a result already")
         with ThreadPoolExecutor(self._jobs) as pool:
-            list(pool.map(lambda task: self._one(task, alone=False), left))
+            try:
+                list(pool.map(lambda task: self._one(task, alone=False), left))
+            except KeyboardInterrupt:
+                self._until = 0.0
+                self._console.print("Nothing more is started; waiting for what runs …")
+                raise
         if self._once:
             return
         again = {(row["name"], row["seed"]) for row in self.rows if row["alone"]}
@@ -161,7 +169,9 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__.partition("\n\n")[0], formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", default="*", metavar="GLOB", help="names of programs, or of families")
+    parser.add_argument(
+        "--only", nargs="+", default=["*"], metavar="GLOB", help="names of programs or families"
+    )
     parser.add_argument(
         "--kind", choices=("healthy", "failing", "frozen", "development"), help="a part of them"
     )
@@ -193,7 +203,9 @@ def _chosen(options: argparse.Namespace) -> list[Program]:
     return [
         program
         for program in PROGRAMS
-        if (fnmatch.fnmatch(program.name, options.only) or fnmatch.fnmatch(program.family, options.only))
+        if any(
+            fnmatch.fnmatch(name, glob) for name in (program.name, program.family) for glob in options.only
+        )
         and healthy in (None, program.healthy)
         and frozen in (None, program.frozen)
     ]
@@ -212,6 +224,8 @@ def main() -> None:
         )
         return
     results = options.resume or Path(f"bench-live-{time.strftime('%Y%m%d-%H%M%S')}.jsonl")
+    # A shell's background job ignores Ctrl-C, and all that it starts would, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     bench = Bench(results, options)
     if not options.table:
         bench.run(tasks(chosen, options.seeds))

@@ -36,11 +36,12 @@ CAUSES = {
 #: Seconds after the event in which the first message has to come.
 LIMITS = {
     "probe": 35.0,
-    "evaluation": 60.0,
+    "evaluation": 60.0,  # and other waits at a call site that was seen before
     "no-probe": 90.0,
     "trace-cache": 45.0,
     "crash": 60.0,
     "early": 60.0,
+    "patience": 190.0,  # a wait of this kind that was never seen before
     "start": 620.0,
 }
 _MARGIN = 5.0  #: on top of a threshold that the run itself published

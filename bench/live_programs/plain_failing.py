@@ -53,25 +53,38 @@ def endless_loop() -> None:
     collapse()
 
 
-class Silent(http.server.BaseHTTPRequestHandler):
-    """A server that never answers."""
+class FallsSilent(http.server.BaseHTTPRequestHandler):
+    """A server that answers three times."""
+
+    answers = 0
 
     def do_GET(self) -> None:
-        time.sleep(HOUR)
+        FallsSilent.answers += 1
+        if FallsSilent.answers > 3:
+            event("request")
+            time.sleep(HOUR)
+        time.sleep(0.5)
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        pass
 
 
 def fetch_weights(address: str) -> bytes:
-    event("request")
     with urllib.request.urlopen(address) as answer:
         return bytes(answer.read())
 
 
 def request_without_timeout() -> None:
-    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Silent)
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), FallsSilent)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    healthy_start()
-    fetch_weights(f"http://127.0.0.1:{server.server_address[1]}/teacher")
+    loop = Loop()
+    while True:
+        loop.train(STEPS // 3)
+        fetch_weights(f"http://127.0.0.1:{server.server_address[1]}/teacher")
 
 
 def take_lock(lock: Any) -> None:
@@ -130,21 +143,21 @@ def metric_hangs_at_the_5th_evaluation() -> None:
         compute_metrics(number)
 
 
-def save_checkpoint(loop: Loop) -> None:
-    """Into a file system that takes nothing any more; here a pipe that nobody reads."""
-    os.mkfifo("checkpoint.pt")
-    with Path("checkpoint.pt").open("r+b", buffering=0) as storage:
-        event("save")
-        torch.save({"model": loop.net.state_dict(), "moments": torch.zeros(1 << 22)}, storage)
+def save_checkpoint(loop: Loop, path: Path) -> None:
+    state = {"model": loop.net.state_dict(), "moments": torch.zeros(1 << 22)}
+    with path.open("r+b" if path.exists() else "wb", buffering=0) as storage:
+        torch.save(state, storage)
 
 
 def save_into_a_blocked_pipe() -> None:
-    """Quick saves before: this call site is known to take a moment."""
-    loop = healthy_start()
-    for number in range(3):
-        torch.save(loop.net.state_dict(), f"checkpoint-{number}.pt")
-        loop.train(10)
-    save_checkpoint(loop)
+    """The fourth time the storage takes nothing any more: here a pipe that nobody reads."""
+    loop = Loop()
+    os.mkfifo("checkpoint-3.pt")
+    for number in range(4):
+        loop.train(25)
+        if number == 3:
+            event("save")
+        save_checkpoint(loop, Path(f"checkpoint-{number}.pt"))
 
 
 def chatty_logger_beside_a_hang() -> None:

@@ -180,7 +180,7 @@ METRIC_HANGS = Expected("compute_metrics", "evaluation", limit="evaluation")
 FAILING: list[Program] = [
     _of(PLAIN_HANG, "hang_in_own_code", Expected("stuck", "own-code")),
     _of(PLAIN_HANG, "endless_loop", Expected("collapse", "busy")),
-    _of(PLAIN_HANG, "request_without_timeout", Expected("fetch_weights", "network")),
+    _of(PLAIN_HANG, "request_without_timeout", Expected("fetch_weights", "network", limit="evaluation")),
     _of(PLAIN_HANG, "lock_of_a_dead_owner", Expected("take_lock", "lock")),
     _of(PLAIN_HANG, "loader_worker_waits_for_a_lock", Expected("DataLoader", "loader")),
     _of(
@@ -189,7 +189,11 @@ FAILING: list[Program] = [
         Expected("compute_metrics", "evaluation", limit="evaluation"),
         seconds=110,
     ),
-    _of(PLAIN_HANG, "save_into_a_blocked_pipe", Expected(r"torch\.save|save_checkpoint", "save")),
+    _of(
+        PLAIN_HANG,
+        "save_into_a_blocked_pipe",
+        Expected(r"torch\.save|save_checkpoint", "save", limit="evaluation"),
+    ),
     _of(PLAIN_HANG, "chatty_logger_beside_a_hang", Expected("stuck", "own-code")),
     _of(
         PLAIN_HANG,

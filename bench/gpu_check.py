@@ -1,0 +1,80 @@
+"""Ten minutes for whoever has a GPU: do waits for a device look as Stallwatch expects?
+
+    make gpu-check
+
+Three programs run under the real ``stallwatch run``, on one GPU or two, and are scored like those of the live
+benchmark:
+
+1. a rank that does not join an NCCL collective (two GPUs; on one GPU a stream that waits for an event that
+   nobody records);
+2. a healthy kernel of a minute in a training step: no alarm;
+3. a wait for the device (``torch.cuda.synchronize()``) behind work that never ends.
+
+Exit code 0: all right, 1: something was not, 3: there is no GPU here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from live import BESIDE
+from live_programs.table import Expected, Program
+from live_runs import Run
+from live_scoring import score
+
+NO_GPU = 3
+_FILE = "gpu.py"
+
+
+def programs(devices: int) -> list[Program]:
+    """What this machine can check."""
+    hang = Expected("stuck_on_the_device|synchronize", "own-code", limit="patience")
+    listed = [
+        Program("gpu-long-kernel", "gpu", _FILE, "long_kernel", 130),
+        Program("gpu-synchronising-wait", "gpu", _FILE, "synchronising_wait", 80, expected=hang),
+    ]
+    if devices > 1:
+        missing = Expected("collapse", "own-code", 1)
+        return [
+            *listed,
+            Program("gpu-nccl-hang", "gpu", _FILE, "nccl_hang", 90, form="torchrun2", expected=missing),
+        ]
+    return [*listed, Program("gpu-stream-hang", "gpu", _FILE, "stream_hang", 80, expected=hang)]
+
+
+def devices() -> int:
+    """How many GPUs torch can use."""
+    if importlib.util.find_spec("torch") is None:
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def main() -> int:
+    count = devices()
+    if not count:
+        print(
+            "gpu-check needs an NVIDIA GPU and a torch built for CUDA (make gpu-check TORCH=…); none is here"
+        )
+        return NO_GPU
+    wrong = 0
+    for program in programs(count):
+        run = Run(program, 1, BESIDE)
+        judged = score(program, run.observe())
+        after = f" after {judged.seconds:.0f} s" if judged.seconds is not None else ""
+        print(f"{program.name}: {judged.outcome}{after} {judged.why}", flush=True)
+        wrong += judged.outcome != "right"
+        if judged.outcome == "right":
+            run.discard()
+        else:
+            print(f"  see {run.folder}")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
