@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,16 @@ STARTED, EVENT = 1_790_000_000.0, 1_790_000_100.0
 HEALTHY = Program("healthy", "plain", "plain.py", "steady", 60)
 HANG = Program("hang", "ddp", "ddp.py", "hang", 60, expected=Expected("collapse", "own-code", 1))
 CRASH = Program("crash", "ddp", "ddp.py", "crash", 60, expected=Expected("forward", "oom", limit="crash"))
+#: About three minutes of the development set, of both kinds.
+SHORT = [
+    "plain-checkpoint-rotation",
+    "lightning-early-stopping",
+    "prints-megatron",
+    "spawned-steady",
+    "plain-exception",
+    "plain-killed",
+    "plain-nan-in-the-log",
+]
 SAID = "Rank 0 waits in all_reduce; rank 1 is in collapse (train.py:79)."
 
 
@@ -150,3 +164,21 @@ def test_the_programs_of_the_table_exist() -> None:
 
 def test_no_two_programs_share_a_name() -> None:
     assert len({program.name for program in PROGRAMS}) == len(PROGRAMS)
+
+
+def test_the_short_selection_is_of_both_kinds_and_frozen_programs_are_left_alone() -> None:
+    chosen = [program for program in PROGRAMS if program.name in SHORT]
+    assert len(chosen) == len(SHORT)
+    assert {program.healthy for program in chosen} == {True, False}
+    assert not any(program.frozen for program in chosen)
+
+
+@pytest.mark.repro
+@pytest.mark.timeout(1200)  # a machine that other tests keep busy starts them later
+@pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed")
+def test_short_programs_under_the_real_stallwatch(tmp_path: Path) -> None:
+    results = tmp_path / "results.jsonl"
+    bench = [sys.executable, str(ROOT / "bench" / "live.py"), "--only", *SHORT, "--seeds", "1", "--load", "4"]
+    subprocess.run([*bench, "--resume", str(results)], check=True, timeout=1100)
+    rows = counted(json.loads(line) for line in results.read_text().splitlines())
+    assert {row["name"]: row["outcome"] for row in rows} == dict.fromkeys(SHORT, "right"), rows
