@@ -10,13 +10,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from ranks import needs
 
 from stallwatch_exporter.probe.draft import Draft
 from stallwatch_exporter.probe.ring import RingWriter
-from stallwatch_exporter.probe.stacks import ANSWER, ASK, FAULT, SIGNAL, free_signal
+from stallwatch_exporter.probe.stacks import ANSWER, ASK, COLLECTIVES, FAULT, MAIN, SIGNAL, free_signal
 from stallwatch_exporter.stacks import asking, gathering, processes
 from stallwatch_exporter.stacks.localranks import LocalRank, local_ranks
 from stallwatch_rules.stacks.reading import from_faulthandler, from_probe, main_thread
@@ -106,6 +108,93 @@ def test_faulthandler_answers_where_the_thread_does_not(tmp_path: Path) -> None:
         main = main_thread(from_faulthandler(text))
         assert main is not None and [frame.function for frame in main.frames] == ["<module>", "training"]
         assert one.go_on() == "trained\n", "the call that the signal interrupted was restarted"
+
+
+LOOP = """
+import torch
+from torch import nn
+model = nn.Sequential(nn.Linear(4, 4))
+def training():
+    print("ready", flush=True)
+    for line in sys.stdin:
+        exec(line)
+        print(type(vars(nn.Module)["__call__"]).__name__, flush=True)
+training()
+"""
+FORWARD = "model(torch.ones(4))"
+
+
+def does(one: Rank, line: str) -> str:
+    """Let it run a line; what calls of modules go through then."""
+    assert one.child.stdin is not None and one.child.stdout is not None
+    one.child.stdin.write(f"{line}\n")
+    one.child.stdin.flush()
+    return one.child.stdout.readline().strip()
+
+
+def sampled(one: Rank, token: str) -> dict[str, Any]:
+    """The light answer."""
+    assert asking.ask(one.ring, f"{MAIN} {token}")
+    told = wait_for(lambda: asking.answer(one.ring, token))
+    assert isinstance(told, dict) and functions(told)[:2] == ["<module>", "training"]
+    return told
+
+
+class TestListening:
+    pytestmark = needs("torch")
+
+    def test_forward_passes_are_counted_from_a_question_until_the_next_step(self, tmp_path: Path) -> None:
+        with rank(tmp_path, end=LOOP) as one:
+            assert does(one, f"probe.step(); {FORWARD}") == "function"
+            assert sampled(one, "1")["counters"] == {"phase": "train", "steps": 1, "forwards": 0}
+            assert not one.ring.with_suffix(COLLECTIVES).exists()
+            assert does(one, FORWARD) == "_CountedCall"
+            told = sampled(one, "2")
+            assert told["counters"]["forwards"] == 2  # of the model and of its layer
+            assert [thread["main"] for thread in told["threads"]] == [True]
+            assert does(one, "probe.step()") == "function"
+            assert sampled(one, "3")["counters"]["forwards"] == 2
+
+    def test_it_ends_by_itself(self, tmp_path: Path) -> None:
+        code = "import stallwatch_exporter.probe.listening as listening; listening.MOST_SECONDS = 0.01\n"
+        with rank(tmp_path, code, end=LOOP) as one:
+            sampled(one, "1")
+            wait_for(lambda: does(one, FORWARD) == "function")
+
+    def test_what_torch_compiled_is_left_alone(self, tmp_path: Path) -> None:
+        compiles = "torch.compile(model, backend='eager')(torch.ones(4))"
+        with rank(tmp_path, end=LOOP) as one:
+            assert does(one, compiles) == "function"
+            assert "forwards" not in sampled(one, "1")["counters"]
+            assert does(one, FORWARD) == "function"
+
+    def test_collectives_are_counted_over_all_groups(self, tmp_path: Path) -> None:
+        code = """
+import torch.distributed as dist
+dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+for group in (None, dist.new_group([0])):
+    dist.all_reduce(torch.ones(1), group=group)
+"""
+        with rank(tmp_path, "import torch" + code, end=LOOP) as one:
+            assert sampled(one, "1")["counters"]["collectives"] == 2
+
+    def test_who_waits_for_a_data_loader_names_its_workers(self, tmp_path: Path) -> None:
+        code = """
+import torch
+class Slow(torch.utils.data.Dataset):
+    def __len__(self): return 1
+    def __getitem__(self, _):
+        Path(sys.argv[1], str(os.getpid())).touch(); time.sleep(600)
+def training():
+    print("ready", flush=True)
+    list(torch.utils.data.DataLoader(Slow(), num_workers=1))
+training()
+"""
+        with rank(tmp_path, end=code) as one:
+            worker = wait_for(lambda: [int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()])
+            wait_for(lambda: sampled(one, str(time.time_ns())).get("workers") == worker)
+            assert isinstance(worker, list)
+            os.kill(worker[0], signal.SIGKILL)
 
 
 FORK = """

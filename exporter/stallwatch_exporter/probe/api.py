@@ -51,15 +51,16 @@ class Probe:
         self._environ = os.environ if environ is None else environ
         self.clock = clock
         self.stepped_at = NAN  #: when the last step was
+        self.ends_listening: Callable[[], None] | None = None  #: called with the next step
         self._ring: RingWriter | None = None
         self._events: EventFile | None = None
         self._off = folder is None
         self.is_rank = "RANK" in self._environ or "LOCAL_RANK" in self._environ  #: a launcher says so
         self._draft = Draft(clock=self.clock)
         self.row = self._draft.cells  #: the draft, for whoever counts: ``INDEX`` says where
-        self._begun_at = NAN  # when the steps of the next record began
-        self._steps = 0.0  # how many those are so far
-        self._due_at = self._written_at = self._sampled_at = 0.0
+        self._begun_at, self._steps = NAN, 0.0  # when the steps of the next record began, and how many
+        self.due_at = 0.0  #: when a step gets a record again
+        self._written_at = self._sampled_at = 0.0
         self._missed = self._faults = 0
         self._turn = [True]  # only tried: who comes second is counted. As atomic as a lock, and cheaper
 
@@ -69,7 +70,7 @@ class Probe:
         """Count a step that has no values; False if a record is due, which `step` is to be called for."""
         now = self.clock()
         row = self.row
-        if now >= self._due_at or now < row[TIME]:
+        if now >= self.due_at or now < row[TIME]:
             return False
         self.steps = row[_STEP] = self.steps + 1.0 if number is None else number
         row[TIME] = self.stepped_at = now
@@ -105,8 +106,9 @@ class Probe:
             self._too_late()
             return
         try:
-            if self._ring is None:
-                self._open()
+            ring = self._ring or self._open()
+            if self.ends_listening is not None:
+                self.ends_listening()
             draft, row, now = self._draft, self.row, self.clock()
             self.steps = row[_STEP] = self.steps + 1.0 if number is None else number
             self.stepped_at = now
@@ -160,18 +162,16 @@ class Probe:
                 for place, value in enumerate(named):
                     if value is not None:
                         self._take_one(_NAMES[place], value)
-            if others:
-                for name, value in others.items():
-                    self._take_one(name, value)
-            if row[TIME] < now < self._due_at:
+            for name, value in others.items():
+                self._take_one(name, value)
+            if row[TIME] < now < self.due_at:
                 row[TIME] = now
                 return
             if draft.waiting or not 0.0 <= now - self._sampled_at < SAMPLE_SECONDS:
                 self._prepare(now)
-            ring = self._ring
-            ring.write(now)  # type: ignore[union-attr]  # opened
+            ring.write(now)
             self._written_at = self._begun_at = now
-            self._due_at = now + RECORD_SECONDS if ring.written > FIRST_RECORDS else 0.0  # type: ignore[union-attr]
+            self.due_at = now + RECORD_SECONDS if ring.written > FIRST_RECORDS else 0.0
             self._steps = 0.0
             row[_FLEETING] = _NOTHING
         except Exception:
@@ -219,7 +219,7 @@ class Probe:
             row[_PHASE] = phase
             row[_BEATS] = (row[_BEATS] if row[_BEATS] == row[_BEATS] else 0.0) + 1.0
             self._begun_at, self._steps = NAN, 0.0  # the time until the next step is not that step's alone
-            self._due_at = 0.0
+            self.due_at = 0.0
             if lasts:
                 self._write_if_due()
             else:
@@ -298,7 +298,7 @@ class Probe:
         self._ring = self._events = None
         self._draft = Draft(clock=self.clock)
         self.row = self._draft.cells
-        self._begun_at, self._due_at, self.steps = NAN, 0.0, 0.0
+        self._begun_at, self.due_at, self.steps = NAN, 0.0, 0.0
 
     def _enter(self) -> bool:
         try:

@@ -2,8 +2,10 @@
 
 Two ways to answer, for two kinds of stall:
 
-* A thread waits in ``read`` on a named pipe beside the ring; that costs nothing until the agent writes to it.
-  It tells the stacks of all threads, with their names, then what torch knows of its collectives.
+* A thread waits on a named pipe beside the ring; that costs nothing until the agent writes to it. To a token
+  it answers with the stacks of all threads, their names and what this rank has counted, then with what torch
+  knows of its collectives. To ``main <token>`` it answers with the main thread's stack and the counts alone,
+  which is cheap enough to be asked again and again.
 * A thread gets nowhere while other code holds the interpreter lock. So ``faulthandler`` stands ready on a
   real-time signal that nobody uses: it needs no lock, and writes to a file of its own.
 
@@ -31,12 +33,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .api import Probe
+    from .listening import Listening
 else:
     import _signal
 
 #: Beside ``<name>.ring``: the pipe to ask by, the answer, what torch adds to it, faulthandler's file, and
 #: the number of the signal that makes it write.
 ASK, ANSWER, COLLECTIVES, FAULT, SIGNAL = ".ask", ".stacks", ".collectives", ".fault", ".signal"
+MAIN = "main"  #: before a token: the main thread alone
 SIGNALS_TRIED = 8
 MOST_THREADS = 64
 INNERMOST, OUTERMOST = 80, 40  #: frames of a thread that are told, from either end
@@ -52,6 +56,8 @@ class Answerer:
 
     def __init__(self, base: str) -> None:
         self.pid = os.getpid()
+        self.probe: Probe | None = None  #: once this process is known to be a rank
+        self._listening: Listening | None = None
         self._base = base
         self._fault: int | None = None
         try:
@@ -63,14 +69,21 @@ class Answerer:
         """Let a thread wait for questions; raises where no pipe or no thread is to be had."""
         # Now: at a stall nothing may wait for a disk or a lock of imports.
         import json  # noqa: F401
+        import select
 
-        from . import coroutines  # noqa: F401
+        from . import coroutines, counters  # noqa: F401
 
+        if self.probe is not None:
+            from .listening import Listening
+
+            self._listening = Listening(self.probe)
         pipe = _beside(self._base, ASK)
         os.mkfifo(pipe, 0o600)
         # Also open for writing: it never ends, however many agents come and go.
         self._pipe = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
         self._identity = _identity(self._pipe)
+        self._asked = select.poll()
+        self._asked.register(self._pipe, select.POLLIN)
         _thread.start_new_thread(self._wait, ())  # no Thread object: nobody counts it, or joins it
 
     def move(self, base: str) -> None:
@@ -110,28 +123,52 @@ class Answerer:
             _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())  # they belong to the training
             # The training may close descriptors that it does not know; what has the number then is not ours.
             while _identity(self._pipe) == self._identity:
+                left = self._listening.left() if self._listening is not None else None
+                if left is not None and (
+                    not self._asked.poll(left * 1000) or _identity(self._pipe) != self._identity
+                ):
+                    continue
                 question = os.read(self._pipe, _QUESTION)
                 if not question or os.getpid() != self.pid:
                     return
-                self._answer(question.split()[-1].decode("ascii", "replace"))
+                self._answer(question.decode("ascii", "replace").splitlines()[-1])
         except Exception:  # at worst nobody answers: the agent has other ways
             pass
 
     def _answer(self, question: str) -> None:
         import json
 
-        for suffix, tell in ((ANSWER, stacks), (COLLECTIVES, collectives)):
+        try:
+            if self._listening is not None:
+                self._listening.begin()
+        except Exception:  # the answer comes all the same
+            pass
+        kind, _, token = question.rpartition(" ")
+        answers: list[tuple[str, Callable[[], dict[str, Any]]]]
+        answers = [(ANSWER, lambda: self._stacks(main_alone=kind == MAIN))]
+        if kind != MAIN:
+            answers.append((COLLECTIVES, collectives))
+        for suffix, tell in answers:
             try:
-                data = json.dumps({"asked": question, **tell()}, default=str).encode("ascii", "replace")
+                data = json.dumps({"asked": token, **tell()}, default=str).encode("ascii", "replace")
                 if len(data) <= MOST_BYTES:
                     _write(_beside(self._base, suffix), data)
             except Exception:
                 continue  # such as a disk that is full: the other half may still fit
 
+    def _stacks(self, main_alone: bool) -> dict[str, Any]:
+        from .counters import counters
 
-def stacks() -> dict[str, Any]:
+        told = stacks(main_alone=main_alone)
+        if self.probe is not None:
+            told["counters"] = counters(self.probe)
+        return told
+
+
+def stacks(*, main_alone: bool = False) -> dict[str, Any]:
     """The stacks of all threads but this one, outermost frame first; the main thread comes first."""
     from .coroutines import tasks
+    from .counters import awaited_workers
 
     threading = sys.modules.get("threading")
     # Not `enumerate`: its lock may be held by a thread that hangs.
@@ -139,8 +176,9 @@ def stacks() -> dict[str, Any]:
     main = getattr(getattr(threading, "_main_thread", None), "ident", None)
     own = _thread.get_ident()
     found = []
+    workers: list[int] = []
     for ident, frame in sys._current_frames().items():
-        if ident != own:
+        if ident == main or (ident != own and not main_alone):
             name = str(getattr(known.get(ident), "name", "") or "")
             told = {"name": name, "main": ident == main, "frames": frames(frame)}
             try:
@@ -148,6 +186,8 @@ def stacks() -> dict[str, Any]:
             except Exception:  # the names that are read there are those of the versions so far
                 pass
             found.append(told)
+        if ident == main:
+            workers = awaited_workers(frame)
     found.sort(key=lambda thread: not thread["main"])
     return {
         "time": time.time(),
@@ -155,6 +195,7 @@ def stacks() -> dict[str, Any]:
         "python": sys.version.split()[0],
         "rank": _rank(),
         "threads": found[:MOST_THREADS],
+        **({"workers": workers} if workers else {}),
     }
 
 
@@ -294,7 +335,7 @@ def stand_by(probe: Probe, ring: str) -> None:
                 _answerer.move(ring)
             else:
                 _answerer = Answerer(ring)
-            _alone = False
+            _alone, _answerer.probe = False, probe
             if _look_after_signal not in probe.samplers:
                 probe.samplers.append(_look_after_signal)
             _answerer.listen()

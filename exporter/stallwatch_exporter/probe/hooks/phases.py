@@ -230,6 +230,8 @@ class Doing:
 
     def compiling(self) -> None:
         """A compilation begins."""
+        if self._probe.ends_listening is not None:
+            self._probe.ends_listening()
         self._before = self._probe.doing
         if self._before == "train":
             self._probe.phase("init")
