@@ -34,6 +34,7 @@ _OTHER_VARIABLES = {
     "STALLWATCH_MATCHER",
     "STALLWATCH_DASHBOARD_SETTINGS",
     "STALLWATCH_PROBE",
+    "STALLWATCH_PROBE_CLOCK",
     "STALLWATCH_PROBE_DIR",
     # What an on_stall command is told (stallwatch_exporter/stacks/reaction.py).
     "STALLWATCH_RUN",

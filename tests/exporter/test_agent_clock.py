@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from agentcases import OOM
 
 
@@ -28,16 +27,6 @@ def test_a_run_that_is_read_late_is_judged_as_of_what_was_read(run: Any) -> None
     run.now += 2.0
     run.agent.tick(run.now)
     assert run.changes == [("finding/cuda-oom/1", "open", "")]
-
-
-def test_a_clock_that_is_set_back_does_not_blind_the_agent(run: Any) -> None:
-    run.steps(1, 10)
-    run.say(*OOM)
-    run.now -= 3600.0
-    run.wait(40)
-    assert ("finding/cuda-oom/1", "open", "") in run.changes
-    assert run.told[-1].concerns(kind="stall")
-    assert run.kept("agent.json")["updated_at"] == pytest.approx(run.now, abs=1.5)
 
 
 def test_no_incident_is_over_before_it_began(run: Any) -> None:

@@ -43,7 +43,7 @@ def test_kept_running_linked_and_foreign_folders_stay(tmp_path: Path) -> None:
     told: list[str] = []
     (ended(tmp_path, "kept", 99).path / KEEP).touch()
     running = ended(tmp_path, "running", 99)
-    running.write_info(ended_at=None, started_at=4e9)
+    running.write_info(ended_at=None, updated_at=4e9)
     (tmp_path / "runs" / "foreign").mkdir()
     elsewhere = ended(tmp_path / "elsewhere", "linked", 99)
     (tmp_path / "runs" / "linked").symlink_to(elsewhere.path)

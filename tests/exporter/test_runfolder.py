@@ -121,9 +121,9 @@ def test_an_agent_is_alive_until_it_ended_or_its_process_is_gone(tmp_path: Path)
     folder = RunFolder.create("sft", ["x"], home=tmp_path)
     assert agent_alive(folder.info)
     # The kernel's time of its birth is no exact one (see rings.presence).
-    folder.info.started_at = psutil.Process().create_time() - 3
+    folder.info.started_at = folder.info.updated_at = psutil.Process().create_time() - 3
     assert agent_alive(folder.info)
-    folder.info.started_at -= 60  # its number belongs to another process now
+    folder.info.started_at = folder.info.updated_at = 1e9  # its number belongs to another process now
     assert not agent_alive(folder.info)
     folder.info.pid = 2**22 + 1
     assert not agent_alive(folder.info)

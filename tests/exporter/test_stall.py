@@ -231,21 +231,6 @@ def test_a_run_that_was_up_before_is_judged_by_the_last_sign_it_left() -> None:
     assert state.stalled and state.step == 77 and state.threshold == 60.0
 
 
-def test_a_clock_that_is_set_back_does_not_blind_the_watch() -> None:
-    watch, last = training(1.0)
-    now = last - 3600.0
-    watch.observe(now, "train", 11)
-    assert not watch.check(now + 29.0).stalled
-    assert watch.check(now + 31.0).stalled
-
-
-def test_a_clock_that_is_set_back_in_the_silence_does_not_blind_the_watch() -> None:
-    watch, last = training(1.0)
-    watch.set_back(last - 3600.0)
-    assert not watch.check(last - 3600.0).stalled
-    assert watch.check(last - 3569.0).stalled
-
-
 @given(
     st.lists(st.floats(0.01, 100.0), min_size=5, max_size=60),
     st.floats(0.0, 300.0),

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import struct
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from .clock import steady_clock
 from .draft import FIRST, INDEX, NAN, TIME, Clock, Draft
 from .events import EventFile
 from .launched import ranks
@@ -41,7 +41,7 @@ class Probe:
     """Tell it of steps, values and phases; it never raises and never waits."""
 
     def __init__(
-        self, folder: Path | None, environ: Mapping[str, str] | None = None, clock: Clock = time.time
+        self, folder: Path | None, environ: Mapping[str, str] | None = None, clock: Clock | None = None
     ) -> None:
         #: Called about once a second, within a step; each gives some fields their values.
         self.samplers: list[Callable[[], Mapping[str, float]]] = []
@@ -49,7 +49,7 @@ class Probe:
         self.steps: float = 0.0  #: number of the last step
         self._folder = folder
         self._environ = os.environ if environ is None else environ
-        self.clock = clock
+        self.clock = clock or steady_clock(self._environ)
         self.stepped_at = NAN  #: when the last step was
         self.ends_listening: Callable[[], None] | None = None  #: called with the next step
         self._ring: RingWriter | None = None
@@ -357,15 +357,15 @@ class Probe:
         """The ring, made where there is none; only for whoever has entered, or two threads made two."""
         if self._ring is None:
             assert self._folder is not None
-            rank, local_rank = ranks(self._environ)
-            name = f"{rank}-{os.getpid()}-{time.time_ns()}.ring"
+            (rank, local_rank), started = ranks(self._environ), self.clock()
+            name = f"{rank}-{os.getpid()}-{started * 1e9:.0f}.ring"
             try:
-                ring = RingWriter(self._folder / name, self._draft, rank, local_rank)
+                ring = RingWriter(self._folder / name, self._draft, rank, local_rank, started)
             except Exception:
                 self._off = True  # no folder, no room: it will not be tried at every step
                 raise
             self.row = self._draft.cells
-            self._events = EventFile(ring.path.with_suffix(".jsonl"))  # a file with the first event
+            self._events = EventFile(ring.path.with_suffix(".jsonl"), clock=self.clock)
             self._ring = ring
             from .stacks import stand_by  # not at start: most Python processes of a command are no ranks
 

@@ -36,12 +36,14 @@ class RingWriter:
         draft: Draft,
         rank: int,
         local_rank: int = -1,
+        started: float | None = None,
         *,
         fields: Sequence[str] = FIELDS,
         capacity: int = CAPACITY,
     ) -> None:
         self._size = record_struct(fields).size
-        header = Header(self._size, capacity, rank, local_rank, os.getpid(), time.time(), fields)
+        started = time.time() if started is None else started
+        header = Header(self._size, capacity, rank, local_rank, os.getpid(), started, fields)
         self.path = path
         self._map = _create(path, header)
         self._capacity = capacity

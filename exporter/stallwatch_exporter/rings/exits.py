@@ -16,6 +16,7 @@ import struct
 import threading
 from pathlib import Path
 
+from stallwatch_exporter import steady
 from stallwatch_exporter.rings.presence import is_there
 
 MOST_WATCHED = 256  #: each takes a descriptor
@@ -37,7 +38,7 @@ class Exits:
         self._lock = threading.Lock()
 
     def watch(self, key: Path, pid: int, started: float) -> None:
-        """Look after the process that was there at `started`, once for each key."""
+        """Look after the process that was there at `started` (steady time), once for each key."""
         if key in self._seen or not hasattr(os, "pidfd_open"):
             return
         self._seen.add(key)
@@ -47,7 +48,7 @@ class Exits:
             fd = os.pidfd_open(pid)
         except OSError:
             return
-        if not is_there(pid, started):  # or the number is another's by now
+        if not is_there(pid, steady.wall(started)):  # or the number is another's by now
             os.close(fd)
             return
         try:

@@ -17,7 +17,7 @@ SAME_PROCESS_SECONDS = 5.0
 
 
 def is_there(pid: int, started: float) -> bool:
-    """Whether the process with this number, whose ring was made at `started` (Unix seconds), is up.
+    """Whether the process with this number, which was up at `started` by the wall clock as it is set, is up.
 
     A zombie is not, nor is another process that got the number meanwhile. One that may not be looked at is.
     """

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 
+from stallwatch_exporter import steady
 from stallwatch_exporter.probe.api import FOLDER_VARIABLE, SWITCH_VARIABLE
 from stallwatch_exporter.probe.layout import LayoutProblem
 from stallwatch_exporter.rings.exits import Exits
@@ -81,7 +82,12 @@ def with_probe(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
         return dict(environ)
     # No empty part: to Python that is the working directory.
     path = os.pathsep.join(part for part in (str(BOOTSTRAP), environ.get("PYTHONPATH", "")) if part)
-    return {**environ, "PYTHONPATH": path, FOLDER_VARIABLE: str(folder.absolute())}
+    return {
+        **environ,
+        **steady.environment(),
+        "PYTHONPATH": path,
+        FOLDER_VARIABLE: str(folder.absolute()),
+    }
 
 
 class Probing:
@@ -102,7 +108,7 @@ class Probing:
         found: list[Record] = []
         for reader in self._readers():
             # Asked first: of whoever is gone by now, the last words are there to read.
-            over = not is_there(reader.header.pid, reader.header.started)
+            over = not is_there(reader.header.pid, steady.wall(reader.header.started))
             if not over:
                 self._exits.watch(reader.path, reader.header.pid, reader.header.started)
             batch = reader.read(_MOST_RECORDS)

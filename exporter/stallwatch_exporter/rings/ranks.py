@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from stallwatch_exporter import steady
 from stallwatch_exporter.probe.layout import Header
 from stallwatch_exporter.rings.presence import is_there
 from stallwatch_exporter.rings.reader import RingReader
@@ -25,7 +26,7 @@ class _Seen:
 
     @property
     def is_up(self) -> bool:
-        return is_there(self.header.pid, self.header.started)
+        return is_there(self.header.pid, steady.wall(self.header.started))
 
 
 class RankRings:

@@ -18,6 +18,7 @@ import time
 import tty
 from collections.abc import Callable, Mapping, Sequence
 
+from stallwatch_exporter import steady
 from stallwatch_exporter.running.bytequeue import ByteQueue
 from stallwatch_exporter.running.keeper import Keeper
 from stallwatch_exporter.running.pump import Pump
@@ -44,7 +45,7 @@ class Capture:
         stdout: int = 1,
         stderr: int = 2,
         environ: Mapping[str, str] | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady.now,
     ) -> None:
         environment = dict(os.environ if environ is None else environ)
         self.problem: str | None = None  #: why the output is not carried through us, or None

@@ -8,12 +8,12 @@ import os
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from stallwatch_exporter import steady
 from stallwatch_exporter.incident import Ending, Sink
 from stallwatch_exporter.notices import surviving
 from stallwatch_exporter.probe.api import SWITCH_VARIABLE
@@ -127,7 +127,7 @@ def _run_command(
     environ: Mapping[str, str],
     rings: Path | None,
 ) -> int:
-    queue, endings, started = ByteQueue(), EndingWatch(), time.time()
+    queue, endings, started = ByteQueue(), EndingWatch(), steady.now()
     opening = functools.partial(
         open_agent,
         command,
@@ -153,7 +153,7 @@ def _run_command(
             opening, queue, capture.pid, notice, settings.linger_seconds, endings, lambda: relay.told_to_end
         )
         returncode = capture.wait()
-        ended = time.time()
+        ended = steady.now()
         # What comes from here on is too late to have ended the command.
         passed_on, interrupted = relay.passed_on, relay.interrupted
         capture.drain()
@@ -162,7 +162,7 @@ def _run_command(
         return endings.ending(
             returncode,
             seconds=ended - started,
-            now=ended,
+            now=steady.wall(ended),
             passed_on=passed_on,
             interrupted=interrupted,
             last_lines=last_lines,

@@ -6,9 +6,9 @@ import errno
 import os
 import select
 import threading
-import time
 from collections.abc import Callable
 
+from stallwatch_exporter import steady
 from stallwatch_exporter.running.bytequeue import ByteQueue
 
 _PORTION = 65536
@@ -24,7 +24,7 @@ class Pump:
         source: int,
         target: int,
         queue: ByteQueue,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady.now,
     ) -> None:
         self._name = name
         self._source = source

@@ -216,14 +216,15 @@ def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
     """
     if info.ended_at is not None:
         return False
+    up = max(info.started_at, info.updated_at)  # not its start alone: the clock may have been set since
     here = info.host == socket.gethostname()
     if here and info.namespace == process_namespace():
-        return is_there(info.pid, info.started_at)
+        return is_there(info.pid, up)
     now = time.time() if now is None else now
     if abs(now - info.updated_at) <= (SILENT_HERE_SECONDS if here else SILENT_SECONDS):
         return True
     # What an older version wrote tells no namespace: believed where either sign speaks for it.
-    return here and not info.namespace and is_there(info.pid, info.started_at)
+    return here and not info.namespace and is_there(info.pid, up)
 
 
 def has_left(folder: Path, sleep: Callable[[float], None] = time.sleep) -> bool:

@@ -13,6 +13,7 @@ from typing import get_args
 
 from prometheus_client import Enum, Histogram, Info
 
+from stallwatch_exporter import steady
 from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.serving.milestones import Milestones
 from stallwatch_exporter.serving.registry import RunRegistry
@@ -214,7 +215,7 @@ class RunMetrics:
 
     def stepped(self, rank: int | None, when: float) -> None:
         """A rank made a step."""
-        self._last_step.labels(self.run, _rank(rank)).set(when)
+        self._last_step.labels(self.run, _rank(rank)).set(steady.wall(when))
 
     def step_took(self, seconds: float, steps: int = 1) -> None:
         """The last `steps` steps took so long each."""

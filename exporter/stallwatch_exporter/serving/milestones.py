@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from stallwatch_exporter import steady
 from stallwatch_exporter.serving.registry import RunRegistry
 from stallwatch_exporter.serving.series import Family
 
@@ -42,7 +43,7 @@ class Milestones:
 
     def progressed(self, when: float) -> None:
         """The last sign of progress was at `when`."""
-        self._progress.labels(self._run).set(when)
+        self._progress.labels(self._run).set(steady.wall(when))
 
     def saved(self, when: float) -> None:
         """A checkpoint was done at `when`."""
@@ -50,11 +51,11 @@ class Milestones:
             self._longest = max(self._longest, when - self._saved_at)
             self._interval.labels(self._run).set(self._longest)
         self._saved_at = when
-        self._checkpoint.labels(self._run).set(when)
+        self._checkpoint.labels(self._run).set(steady.wall(when))
 
     def ended(self, when: float, ending: str) -> None:
         """The run ended, or nobody watches it any more (``unknown``)."""
-        self._end.labels(self._run, ending).set(when)
+        self._end.labels(self._run, ending).set(steady.wall(when))
 
     def ranks(self, up: Mapping[int, object]) -> None:
         """Each known rank, with something true while a process of it is there."""

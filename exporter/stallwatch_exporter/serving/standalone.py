@@ -8,10 +8,10 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
+from stallwatch_exporter import steady
 from stallwatch_exporter.notices import tell
 from stallwatch_exporter.rings.probing import Probing, make_folder
 from stallwatch_exporter.serving.metrics import RunMetrics
@@ -32,7 +32,7 @@ class Standalone:
         self.metrics = RunMetrics(run)
         self._probing = Probing(self.folder)
         self._progress = HookedProgress()
-        self._watch = StallWatch(settings, time.time())
+        self._watch = StallWatch(settings, steady.now())
         self._advance = Advance(self._progress, self._watch, self.metrics)
         self._ended = threading.Event()
         port = settings.port + max(local_rank, 0) if settings.port else 0

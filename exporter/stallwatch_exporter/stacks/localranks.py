@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from stallwatch_exporter import steady
 from stallwatch_exporter.probe.layout import LayoutProblem
 from stallwatch_exporter.probe.stacks import SIGNAL
 from stallwatch_exporter.rings.presence import is_there
@@ -126,7 +127,7 @@ def _named(folder: Path, suffix: str) -> Iterable[LocalRank]:
         if found:
             rank, pid, started = int(found[1]), int(found[2]), int(found[3]) / 1e9
             ring = path.with_suffix(".ring")
-            yield LocalRank(rank, pid, started, ring, ended=not is_there(pid, started))
+            yield LocalRank(rank, pid, started, ring, ended=not is_there(pid, steady.wall(started)))
 
 
 def _without_ring(command: int, known: set[int]) -> list[LocalRank]:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from stallwatch_exporter import steady
 from stallwatch_exporter.incident import Ending, Sink
 from stallwatch_exporter.running.ending_words import STOPPED_WATCHING
 from stallwatch_exporter.runs.runfolder import has_left, runs_home, sanitise
@@ -48,7 +49,7 @@ def tail_files(
     unless the run stands still right now and is to be watched until Ctrl-C. A second tail of the same `name`
     goes on where the first stopped.
     """
-    started = time.time()
+    started = steady.now()
     if name is not None and not name.strip():
         notice("the name is empty: it is left out")
         name = None
@@ -78,13 +79,13 @@ def tail_files(
             diagnosis, left_out, shift = read_history(agent, files)
             notice(summary(agent, diagnosis, len(files.tailers), left_out, shift))
             if once or until_idle is not None:  # whoever asks so may well ask about a run of long ago
-                agent.paused(max(0.0, time.time() - (files.modified or started)))
-        agent.tick(time.time())
+                agent.paused(max(0.0, steady.now() - (files.modified or started)))
+        agent.tick()
         follower = Follower(agent, files)
         if not once:
             follower.follow(lambda: asked.is_set() or (stopped is not None and stopped()), until_idle)
         follower.close()
-    now = time.time()
+    now = steady.now()
     ending = Ending(
         kind="unknown",
         exit_code=None,
@@ -108,7 +109,7 @@ class Follower:
         agent: Agent,
         files: TailSet,
         waker: Waker | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady.now,
     ) -> None:
         self._agent = agent
         self._clock = clock

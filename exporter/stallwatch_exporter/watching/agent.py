@@ -7,10 +7,10 @@ in here gets out (see ``guard``).
 from __future__ import annotations
 
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from stallwatch_exporter import steady
 from stallwatch_exporter.incident import Ending, Sink
 from stallwatch_exporter.notices import surviving
 from stallwatch_exporter.rings.probing import Probing
@@ -53,7 +53,7 @@ class Agent:
         catalogue: Catalogue,
         sinks: Sequence[Sink] = (),
         *,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady.now,
         notice: Callable[[str], None] = lambda _: None,
         probing: Probing | None = None,
     ) -> None:
@@ -228,7 +228,6 @@ class Agent:
         with self._guarded("looking at checkpoints"):
             self._hearing.look(now, self._probing.pids() if self._probing is not None else ())
         with self._guarded("watching the run"):
-            self._watch.set_back(now)
             self._alarms.ending = self._hearing.is_ending(now)
             self._look(present, now)
             gone, stands = self._hearing.gone, self._stall is not None
@@ -365,7 +364,7 @@ class Agent:
         with self._guarded("the run's record"):
             self.folder.write_json("diagnosis.json", diagnosis)
             shown: State = "finished" if ending.kind in ("finished", "unknown") else "failed"
-            self._write_info(now, state=shown, ended_at=now, ending=redacted(ending))
+            self._write_info(now, state=shown, ended_at=steady.wall(now), ending=redacted(ending))
         return diagnosis
 
     # ---- help
@@ -384,7 +383,7 @@ class Agent:
         return (self._copies.lost if self._copies is not None else 0) + self.folder.failed_writes + probing
 
     def _write_info(self, now: float, **changes: object) -> None:
-        info = self.folder.info
+        info, now = self.folder.info, steady.wall(now)
         if "state" not in changes:
             running: State = "training" if self._reading.tracker.progressed else "starting"
             changes["state"] = "stalled" if self._stall is not None else running

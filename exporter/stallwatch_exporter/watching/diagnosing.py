@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from stallwatch_exporter import steady
 from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.running.ending_words import detail_in
 from stallwatch_exporter.running.memory_held import MemoryHeld
@@ -27,7 +28,7 @@ class Diagnoser:
     """Diagnoses what was read so far, not too often."""
 
     def __init__(
-        self, reading: RunReading, language: str, guard: Guard, clock: Callable[[], float] = time.time
+        self, reading: RunReading, language: str, guard: Guard, clock: Callable[[], float] = steady.now
     ) -> None:
         self._reading = reading
         self._language = language

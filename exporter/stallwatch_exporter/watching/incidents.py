@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from stallwatch_exporter import steady
 from stallwatch_exporter.incident import Incident, Kind, Resolution, Severity
 from stallwatch_rules.text.redact import redact
 
@@ -31,6 +32,18 @@ def _masked(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _masked(item) for key, item in value.items()}
     return value
+
+
+def by_wall_clock(incident: Incident) -> Incident:
+    """The incident with its times as people's clocks show them."""
+    over = incident.resolved_at
+    return msgspec.structs.replace(
+        incident,
+        opened_at=steady.wall(incident.opened_at),
+        updated_at=steady.wall(incident.updated_at),
+        resolved_at=None if over is None else steady.wall(over),
+        history=[msgspec.structs.replace(event, at=steady.wall(event.at)) for event in incident.history],
+    )
 
 
 def read_journal(folder: Path) -> list[Incident]:

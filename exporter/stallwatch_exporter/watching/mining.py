@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from stallwatch_exporter import steady
 from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.notices import surviving
 from stallwatch_exporter.running.bytequeue import ByteQueue, Chunk
@@ -40,7 +41,7 @@ class Mining:
         queue: ByteQueue,
         pid: int,
         *,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady.now,
         weigh: Callable[[int], int] = resident_bytes,
         told_to_end: Callable[[], bool] = lambda: False,
     ) -> None:

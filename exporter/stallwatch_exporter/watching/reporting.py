@@ -9,7 +9,7 @@ from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_exporter.watching.episodes import Episodes
 from stallwatch_exporter.watching.guard import Guard
-from stallwatch_exporter.watching.incidents import IncidentBook, read_journal
+from stallwatch_exporter.watching.incidents import IncidentBook, by_wall_clock, read_journal
 
 
 class Reporting:
@@ -39,11 +39,12 @@ class Reporting:
         rule, severity = trouble.rule, trouble.severity
         for name in {rule, trouble.began_as[1]}:
             self._metrics.incident(name, severity, self.book.has_open(name, severity))
-        self._folder.append_incident(trouble)
+        self._folder.append_incident(by_wall_clock(trouble))
         self._episodes.take(trouble)
 
     def _report(self, incident: Incident) -> None:
         incident.folder = str(self._folder.path) if self._folder.problem is None else ""
+        incident = by_wall_clock(incident)
         for sink in self._sinks:
             with self._guarded("telling of an incident"):
                 sink(incident)

@@ -74,7 +74,7 @@ class StallWatch:
             self._to_learn.add("train")
         if waited > 0:
             self._learn(waited, phase)
-        self._last = time  # also back: a clock that was set back must not blind the watch until it caught up
+        self._last = time
         self._stalled = False
         self._phase = phase
         if step is not None:
@@ -96,10 +96,6 @@ class StallWatch:
         return StallState(
             self._stalled, self._phase, self._step, self._last, quiet, threshold, self._episode, learning
         )
-
-    def set_back(self, now: float) -> None:
-        """It is `now`, at most: after a clock was set back no sign of progress lies in the future."""
-        self._last = min(self._last, now)
 
     def pause(self, seconds: float) -> None:
         """The watch itself stood still (a suspended machine, Ctrl-Z): that time tells nothing of the run."""

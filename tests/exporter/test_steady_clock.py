@@ -1,0 +1,141 @@
+"""A wall clock that is set while a run trains makes nothing long or short."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stallwatch_exporter import steady
+from stallwatch_exporter.probe.api import Probe
+from stallwatch_exporter.probe.clock import VARIABLE, monotonic_timeline, steady_clock
+from stallwatch_exporter.rings.probing import Probing, with_probe
+from stallwatch_exporter.runs.runfolder import RunFolder, agent_alive
+
+# Imported before everything else by the agent and by the rank: the wall clock of both is set at one moment.
+CLOCK = """
+import os, time
+real = time.time
+by = float(os.environ["SET_BY"])
+def moved():
+    return by if os.path.exists("set") else 0.0
+time.time = lambda: real() + moved()
+time.time_ns = lambda: int(time.time() * 1e9)
+try:
+    from psutil import _pslinux
+except ImportError:
+    pass
+else:  # the kernel's boot time is moved with the clock
+    boot_time = _pslinux.boot_time
+    _pslinux.boot_time = lambda: boot_time() + moved()
+"""
+TORCH = """
+_hooks = []
+def register_optimizer_step_post_hook(hook):
+    _hooks.append(hook)
+class Optimizer:
+    param_groups = [{"lr": 0.25}]
+    def step(self):
+        for hook in _hooks:
+            hook(self, (), {})
+"""
+TRAINING = """
+import setclock, sys, time
+optimizer, seconds, printed = None, float(sys.argv[1]), open(sys.argv[2], "a", buffering=1)
+if sys.argv[3:]:
+    import torch.optim.optimizer
+    optimizer = torch.optim.optimizer.Optimizer()
+for step in range(1, 13):
+    print(f"step {step}/1000 loss 0.5", file=printed, flush=True)
+    if optimizer is not None:
+        optimizer.step()
+    time.sleep(seconds / 4)
+    if step == 6:
+        open("set", "w").close()
+    time.sleep(seconds * 3 / 4)
+time.sleep(9)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the boot time is set as Linux does it")
+@pytest.mark.parametrize(("source", "seconds"), [("run", 7200.0), ("run", -7200.0), ("tail", 7200.0)])
+def test_only_the_hang_is_a_stall_if_the_clock_is_set(tmp_path: Path, source: str, seconds: float) -> None:
+    (tmp_path / "torch" / "optim").mkdir(parents=True)
+    for name in ("torch/__init__.py", "torch/optim/__init__.py"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "torch/optim/optimizer.py").write_text(TORCH)
+    (tmp_path / "setclock.py").write_text(CLOCK)
+    (tmp_path / "train.py").write_text(TRAINING)
+    environ = {
+        **os.environ,
+        "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+        "STALLWATCH_HOME": str(tmp_path / "home"),
+        "STALLWATCH_STALL_FLOOR_SECONDS": "4",
+        "STALLWATCH_STALL_START_SECONDS": "4",
+        "RANK": "0",
+        "SET_BY": str(seconds),
+    }
+    code = "import setclock; from stallwatch.cli import main; main()"
+    watch = [sys.executable, "-c", code, source, "--name", "set", "--port", "0"]
+    if source == "run":
+        watch += ["--", sys.executable, "train.py", "0.4", "/dev/stdout", "probe"]
+    else:  # a look at the clock falls between two lines
+        watch += ["--until-idle", "8", "train.log"]
+        train = [sys.executable, "train.py", "2", "train.log"]
+        training = subprocess.Popen(train, cwd=tmp_path, env=environ)
+    done = subprocess.run(watch, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
+    if source == "tail":
+        training.wait(60)
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "home" / "runs" / "set"
+    told = [json.loads(line) for line in (folder / "incidents.jsonl").read_text().splitlines()]
+    assert {(one["kind"], one["episode"], one["step"]) for one in told} == {("stall", 1, 12)}
+    assert max(one["stalled_seconds"] for one in told) < 30.0
+    # For people: by the clock as it is set.
+    assert told[0]["opened_at"] == pytest.approx(time.time() + seconds, abs=60.0)
+    info = json.loads((folder / "agent.json").read_text())
+    assert info["ended_at"] == pytest.approx(time.time() + seconds, abs=60.0)
+
+
+def test_ranks_measure_with_the_clock_of_their_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    environ = with_probe({}, Path("rings"))
+    wall = time.time
+    monkeypatch.setattr(time, "time", lambda: wall() + 7200.0)
+    assert steady_clock(environ)() == pytest.approx(steady.now(), abs=0.5)
+
+
+@pytest.mark.parametrize("given", ["", "12.5", "12.5@another boot", "much@{here}", "@"])
+def test_a_rank_on_another_host_has_a_clock_of_its_own(given: str) -> None:
+    clock = steady_clock({VARIABLE: given.format(here=monotonic_timeline())})
+    assert clock() == pytest.approx(time.time(), abs=0.5)
+
+
+@pytest.mark.parametrize("seconds", [7200.0, -7200.0])
+def test_who_is_up_stays_up_when_the_clock_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    probe = Probe(tmp_path, {"RANK": "0", **steady.environment()})
+    probe.step()
+    folder = RunFolder.create("set", ["python"], home=tmp_path / "home", now=steady.now())
+    wall, born = time.time, psutil.Process.create_time
+    monkeypatch.setattr(time, "time", lambda: wall() + seconds)
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: born(self) + seconds)
+    probing = Probing(tmp_path)
+    assert probing.read() and probing.ranks_up()[0]
+    probing.close()
+    folder.write_info(updated_at=steady.wall(steady.now()))
+    assert agent_alive(folder.info)
+
+
+def test_the_steady_clock_does_not_move_with_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, wall = steady.now(), time.time
+    assert steady.wall(before) == before
+    monkeypatch.setattr(time, "time", lambda: wall() - 3600.0)
+    assert 0.0 <= steady.now() - before < 60.0
+    assert steady.wall(before) == pytest.approx(before - 3600.0, abs=0.5)
