@@ -23,6 +23,7 @@ METRICS = (
     "host_memory_bytes",
     "host_memory_limit_bytes",
     "phase",
+    "stalled",
     "stalled_seconds_total",
     "step_duration_seconds_sum",
     "step_duration_seconds_count",
@@ -66,7 +67,7 @@ def glance(latest: Latest, pulse: Pulse, *, now: float) -> Numbers:
         started_at=pulse.started_at,
         ended_at=ended_at,
         ending=ending,
-        overdue=alarm_at is not None and now > alarm_at,
+        overdue=highest("stalled") == 1 if latest.get("stalled") else alarm_at is not None and now > alarm_at,
         progressed_at=progressed_at,
         alarm_at=alarm_at,
     )

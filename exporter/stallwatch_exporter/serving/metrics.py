@@ -118,6 +118,8 @@ class RunMetrics:
             ("run", "rule", "severity"),
         )
         self._stalled = counter("stalled_seconds", "Time spent in stalls.").labels(run)
+        self._stalled_now = gauge("stallwatch_stalled", "1 while the run is stalled, else 0.").labels(run)
+        self._stalled_now.set(0)
         self._lines = counter("log_lines", "Log lines read.").labels(run)
         self._bytes = counter("log_bytes", "Log bytes read.").labels(run)
         self._dropped = counter(
@@ -234,6 +236,10 @@ class RunMetrics:
     def stalled(self, seconds: float) -> None:
         """So much more time was spent in a stall."""
         self._stalled.inc(seconds)
+
+    def stalled_now(self, stalled: bool) -> None:
+        """Whether the run is stalled: suspicions are checked, and patience is over."""
+        self._stalled_now.set(int(stalled))
 
     def incident(self, rule: str, severity: str, is_open: bool) -> None:
         """An incident opened or was resolved."""

@@ -1,4 +1,4 @@
-"""The stacks of a stall, gathered by a thread of their own: raising the incident waits for nothing here."""
+"""Looks at what the ranks do, taken by a thread of their own: the agent never waits for one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 
 from stallwatch_exporter.stacks.gathering import gather, keep
 from stallwatch_exporter.stacks.localranks import is_launching, local_ranks
+from stallwatch_exporter.stacks.processes import is_suspended
 from stallwatch_rules.stacks.folding import fold
 from stallwatch_rules.stacks.listing import listing
-from stallwatch_rules.stacks.records import StallStacks
+from stallwatch_rules.stacks.records import Asked, StallStacks
 from stallwatch_rules.text.redact import redact
 
 NO_RANK = (
@@ -25,13 +26,16 @@ PATIENCE_SECONDS = 30.0  #: reading the command line of a process that is stuck 
 
 @dataclass(frozen=True)
 class Found:
-    """What came of one stall's question."""
+    """The result of one look."""
 
-    stacks: StallStacks | None  #: nothing where no rank was found on this host
+    asked: list[Asked]  #: empty if there is no rank on this host
+    stacks: StallStacks | None = None
+    suspended: bool = False  #: the whole command is stopped or frozen
+    nobody: str = ""  #: why nobody could be asked
 
 
 class Evidence:
-    """``gather`` when a stall was raised, ``take`` at every look after it."""
+    """`look` begins a look, `take` returns its result once it is there."""
 
     def __init__(
         self,
@@ -47,61 +51,69 @@ class Evidence:
         self._run = run
         self._notice = notice
         self._clock = clock
-        self._said_why = False  # that there is nobody to ask
-        self._found: dict[int, Found] = {}  # by episode
-        self._asked: dict[int, float] = {}  # when, by episode that waits for its answer
+        self._number = 0  # of the look under way, or of the last one
+        self._began: float | None = None  # when that began; None: it is over
+        self._results: dict[int, Found] = {}
 
-    def gather(self, episode: int, *, progressed: bool = False) -> None:
-        """Begin to ask about this stall; returns at once. `progressed`: some rank has trained."""
-        if self._rings is None and self.command is None:
-            self._found[episode] = Found(None)
-            return
-        self._asked[episode] = self._clock()
-        told = (episode, progressed)
-        asking = threading.Thread(target=self._gather, args=told, name="stallwatch stacks", daemon=True)
+    @property
+    def possible(self) -> bool:
+        """Whether there is anybody to look at, as far as is known without looking."""
+        return self._rings is not None or self.command is not None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a look has begun and has no result yet."""
+        return self._began is not None
+
+    def look(self, *, progressed: bool = False, kept: bool = False) -> None:
+        """Begin a look; returns at once. `progressed`: some rank has trained. `kept`: write the stacks down.
+
+        A look that does not come back within `PATIENCE_SECONDS` is given up.
+        """
+        self._number += 1
+        self._began = self._clock()
+        told = (self._number, progressed, kept)
+        looking = threading.Thread(target=self._look, args=told, name="stallwatch stacks", daemon=True)
         try:
-            asking.start()
+            looking.start()
         except RuntimeError as error:  # the system gives no more threads
             self._notice(f"the ranks cannot be asked where they are ({error})")
-            self._found[episode] = Found(None)
+            self._results[self._number] = Found([])
 
-    def take(self, episode: int) -> Found | None:
-        """What was found of this stall, once; what was found of others is of no use any more.
-
-        Nothing, where the asking itself hangs: what is to be done about the stall must not wait for that.
-        """
-        found = self._found.pop(episode, None)
-        asked = self._asked.get(episode)
-        if asked is not None and found is None and self._clock() - asked >= PATIENCE_SECONDS:
-            self._notice(f"the ranks did not tell within {PATIENCE_SECONDS:.0f} s where they are")
-            found = Found(None)
+    def take(self) -> Found | None:
+        """The result of the look under way, once; ``None`` while there is none."""
+        found = self._results.pop(self._number, None)
+        if found is None and self._began is not None and self._clock() - self._began >= PATIENCE_SECONDS:
+            self._notice(f"the ranks did not answer within {PATIENCE_SECONDS:.0f} s")
+            found = Found([])
         if found is not None:
-            self._asked.pop(episode, None)
-        for other in list(self._found):
-            if other < episode:
-                self._found.pop(other, None)
-        for other in list(self._asked):
-            if other < episode:
-                self._asked.pop(other, None)
+            self._began = None
         return found
 
-    def _gather(self, episode: int, progressed: bool) -> None:
-        stacks: StallStacks | None = None
+    def drop(self) -> None:
+        """Forget the look under way: it belongs to a quiet spell that is over."""
+        self._number += 1
+        self._began = None
+        self._results.clear()
+
+    def _look(self, number: int, progressed: bool, kept: bool) -> None:
+        found = Found([])
         try:
             began = time.monotonic()
             ranks = local_ranks(self._rings, self.command)
-            if not ranks and self.command is not None and not self._said_why:
-                self._said_why = True
-                waits = not progressed and is_launching(self._rings, self.command)
-                self._notice(NO_RANK_YET if waits else NO_RANK)
             if ranks:
                 asked = gather(ranks)
                 now = time.time()
                 stacks = fold(asked, time=now, seconds=time.monotonic() - began)
-                if self._folder is not None:
+                if kept and self._folder is not None and number == self._number:
                     stacks.file = keep(self._folder, now, redact(listing(stacks, asked, self._run)))
+                suspended = self.command is not None and is_suspended(self.command)
+                found = Found(asked, stacks, suspended)
+            elif self.command is not None:
+                waits = not progressed and is_launching(self._rings, self.command)
+                found = Found([], nobody=NO_RANK_YET if waits else NO_RANK)
         except Exception as error:
             what = redact(f"{type(error).__name__}: {error}")
             self._notice(f"the stacks of the ranks could not be gathered ({what})")
-        if episode in self._asked:  # else it was given up
-            self._found[episode] = Found(stacks)
+        if number == self._number:
+            self._results = {number: found}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from stallwatch_exporter.stacks import asking, processes
 from stallwatch_exporter.stacks.localranks import LocalRank
@@ -52,7 +53,7 @@ def _by_pipe(ranks: Sequence[LocalRank], question: str, asked: dict[int, Asked])
         for rank, ring in list(waiting.items()):
             told = asking.answer(ring, question)
             if told is not None:
-                asked[rank].threads, asked[rank].origin = from_probe(told), "probe"
+                _take_answer(asked[rank], told)
                 del waiting[rank]
         return not waiting
 
@@ -71,13 +72,24 @@ def _by_pipe(ranks: Sequence[LocalRank], question: str, asked: dict[int, Asked])
     return heard
 
 
+def _take_answer(record: Asked, told: Mapping[str, Any]) -> None:
+    """Fill in what the rank's own probe answered: its threads, and the totals that it counts."""
+    record.threads, record.origin = from_probe(told), "probe"
+    counters = told.get("counters")
+    if isinstance(counters, dict):
+        record.counters = {
+            str(name): float(value) for name, value in counters.items() if isinstance(value, (int, float))
+        }
+
+
 def _late_answers(ranks: Sequence[LocalRank], question: str, asked: dict[int, Asked]) -> None:
     """A thread that answered after all was slow: no call keeps the interpreter lock from it."""
     for one in ranks:
         told = asking.answer(one.ring, question) if one.ring is not None else None
         if told is not None:
             record = asked[one.rank]
-            record.threads, record.origin, record.locked_out = from_probe(told), "probe", False
+            _take_answer(record, told)
+            record.locked_out = False
 
 
 def _by_signal(ranks: Sequence[LocalRank], asked: dict[int, Asked]) -> None:
@@ -136,6 +148,9 @@ def _look(ranks: Sequence[LocalRank], asked: dict[int, Asked]) -> None:
             record.condition = "ended"  # all but its process: torch and the kernel take their time
         if record.condition != "ended":
             record.kernel = processes.kernel_place(one.pid)
+            record.transferred = processes.transferred(one.pid)
+            record.processor = processes.processor_seconds(one.pid)
+            record.children = processes.children_seconds(one.pid)
             holder = holders.get(one.pid)
             record.lock_holder = names.get(holder, f"PID {holder}") if holder else ""
 

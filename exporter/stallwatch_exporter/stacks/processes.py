@@ -5,6 +5,8 @@ Files of Linux's ``/proc`` (proc(5)); elsewhere, or where they may not be read, 
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from stallwatch_rules.stacks.records import Condition
 
 PROC = Path("/proc")
 _LOCK = re.compile(r"^\d+: (?P<waits>-> )?\S+\s+\S+\s+\S+\s+(?P<pid>\d+) ")
+_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _STATES: dict[str, Condition] = {
     "T": "stopped",
     "t": "stopped",
@@ -49,6 +52,51 @@ def kernel_place(pid: int, proc: Path = PROC) -> str:
         return found[1]
     place = (_read(proc / str(pid) / "wchan") or "").strip()
     return "" if place == "0" else place
+
+
+def transferred(pid: int, proc: Path = PROC) -> int | None:
+    """Bytes that the main thread has read and written so far (proc_pid_io(5)); ``None`` if hidden."""
+    told = _read(proc / str(pid) / "task" / str(pid) / "io") or ""
+    counts = re.findall(r"^[rw]char: (\d+)$", told, re.MULTILINE)
+    return sum(map(int, counts)) if counts else None
+
+
+def processor_seconds(pid: int, proc: Path = PROC) -> float | None:
+    """Processor seconds of the main thread so far (proc_pid_stat(5)); ``None`` if it is gone."""
+    told = _read(proc / str(pid) / "task" / str(pid) / "stat")
+    fields = told.rpartition(")")[2].split() if told else []
+    return (int(fields[11]) + int(fields[12])) / _TICKS if len(fields) > 12 else None
+
+
+def children_seconds(pid: int) -> float | None:
+    """Processor seconds of all processes below this one so far; ``None`` if it has none."""
+    try:
+        below = psutil.Process(pid).children(recursive=True)
+    except (psutil.Error, OSError):
+        return None
+    found = []
+    for child in below:
+        with contextlib.suppress(psutil.Error, OSError):
+            times = child.cpu_times()
+            found.append(times.user + times.system)
+    return sum(found) if found else None
+
+
+def is_suspended(command: int) -> bool:
+    """Whether the command and all that it started are stopped, or frozen by their control group.
+
+    A single process that is stopped is no suspended job: somebody stopped that process.
+    """
+    members = family(command)
+    if len(members) > 1 and all(condition(one.pid) == "stopped" for one in members):
+        return True
+    return bool(members) and is_frozen(command)
+
+
+def is_frozen(pid: int, proc: Path = PROC, groups: Path = Path("/sys/fs/cgroup")) -> bool:
+    """Whether the control group (version 2) of the process is frozen (cgroup.events, ``frozen``)."""
+    found = re.search(r"^0::/(.*)$", _read(proc / str(pid) / "cgroup") or "", re.MULTILINE)
+    return found is not None and "frozen 1" in (_read(groups / found[1] / "cgroup.events") or "")
 
 
 def lock_holders(proc: Path = PROC) -> dict[int, int]:

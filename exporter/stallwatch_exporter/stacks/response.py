@@ -1,4 +1,4 @@
-"""What a run's stall sets in motion once it was raised: evidence first, then what the user wants done."""
+"""What a run's stall sets in motion: looks at its ranks before it, and what the user wants done after it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.running.ending_words import ABORTED
 from stallwatch_exporter.runs.runfolder import RunFolder
-from stallwatch_exporter.stacks.evidence import Evidence, Found
+from stallwatch_exporter.stacks.evidence import Evidence
 from stallwatch_exporter.stacks.localranks import has_probes, is_alone, is_launching
 from stallwatch_exporter.stacks.reaction import ABORT, react
 
 
 class Response:
-    """``begin`` when a stall was raised, ``take`` what came of it, ``react`` as `policy` says."""
+    """`evidence` looks at the ranks; ``react`` does as `policy` says."""
 
     def __init__(
         self, folder: RunFolder, policy: str, probing: Probing | None, notice: Callable[[str], None]
@@ -26,31 +26,30 @@ class Response:
         self._notice = notice
         self._path = folder.path if folder.problem is None else None
         self._rings = probing.folder if probing is not None else None
-        self._evidence = Evidence(self._rings, self._path, folder.run, notice)
+        self.evidence = Evidence(self._rings, self._path, folder.run, notice)
+        self._explained = False
 
     def watch(self, command: int) -> None:
         """The process that was started: its descendants may be ranks, and it can be ended."""
-        self._evidence.command = command
+        self.evidence.command = command
 
     def alone(self) -> bool:
         """Whether the command is one process that no launcher started, as far as can be seen."""
-        return is_alone(self._rings, self._evidence.command)
+        return is_alone(self._rings, self.evidence.command)
 
     def launching(self) -> bool:
         """Whether the command is a launcher that has started no rank yet."""
-        return is_launching(self._rings, self._evidence.command)
+        return is_launching(self._rings, self.evidence.command)
 
     def asks(self) -> bool:
         """Whether ``begin`` will find ranks with a probe, so that an answer is to be expected."""
         return has_probes(self._rings)
 
-    def begin(self, episode: int, *, progressed: bool = False) -> None:
-        """Ask the ranks where they are; returns at once. `progressed`: some of them have trained."""
-        self._evidence.gather(episode, progressed=progressed)
-
-    def take(self, episode: int | None) -> Found | None:
-        """What was found, if it belongs to the stall that is now."""
-        return self._evidence.take(episode) if episode is not None else None
+    def explain(self, nobody: str) -> None:
+        """Say once why nobody could be asked at a stall, if that is so."""
+        if nobody and not self._explained:
+            self._explained = True
+            self._notice(nobody)
 
     def judged(self, ending: Ending) -> Ending:
         """How the command ended, if need be with who ended it."""
@@ -60,7 +59,7 @@ class Response:
 
     def react(self, incident: Incident) -> None:
         """Do what the user wants done at a stall; returns at once."""
-        command = self._evidence.command
+        command = self.evidence.command
         started = react(
             self._policy, incident, command, self._notice, folder=str(self._path) if self._path else ""
         )

@@ -11,6 +11,7 @@ from stallwatch_exporter.watching.stall import StallWatch
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Phase
 
+_SIGN_SECONDS = 1.0  #: signs of life that are closer to the last one say nothing new
 _AT_HAND = 2  #: steps that a run may still finish after it was asked to end
 
 
@@ -42,6 +43,7 @@ class Advance:
         self._watch.blind = not (isinstance(tracker, HookedProgress) and tracker.hooked_ranks)
         shown = (tracker.last_progress_time, tracker.last_step, tracker.attempt)
         progressed = shown != self._shown
+        self._stay_alive(phase)
         if not progressed and phase == self._phase:
             return False
         advanced = phase != self._phase or shown[1:] != self._shown[1:]
@@ -60,13 +62,19 @@ class Advance:
             self._phase = phase
         return progressed
 
+    def _stay_alive(self, phase: Phase) -> None:
+        """Hand the stall watch the signs of life that are neither steps nor phases."""
+        active = self._tracker.active_at if isinstance(self._tracker, HookedProgress) else 0.0
+        if phase == self._phase and active - self._watch.last_sign >= _SIGN_SECONDS:
+            self._watch.observe(active, phase)
+
     def told_to_end(self, now: float) -> None:
         """The command was asked to end, by Ctrl-C or a signal: it may be silent for long while it saves.
 
         That is no stall, as after its last step, unless it stood before. Once it trains on, it is watched as
         before.
         """
-        state = self._watch.check(now)
+        state = self._watch.check(now, begin=False)
         if self._told_to_end is None and not state.stalled:
             self._told_to_end = self._tracker.attempt, self._tracker.last_step or 0
             self._quiet = state.seconds

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from stallwatch_exporter import steady
-from stallwatch_exporter.incident import Ending, Sink
+from stallwatch_exporter.incident import Ending, Severity, Sink
 from stallwatch_exporter.notices import surviving
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.running.memory_held import MemoryHeld
@@ -28,12 +28,16 @@ from stallwatch_exporter.watching.hearing import Hearing
 from stallwatch_exporter.watching.heartbeat import Heartbeat
 from stallwatch_exporter.watching.hookedprogress import HookedProgress
 from stallwatch_exporter.watching.incidents import redacted
+from stallwatch_exporter.watching.movinglines import MovingLines
 from stallwatch_exporter.watching.readers import Readers
+from stallwatch_exporter.watching.repeats import Repeats
 from stallwatch_exporter.watching.reporting import Reporting
 from stallwatch_exporter.watching.stall import StallState, StallWatch
+from stallwatch_exporter.watching.suspicion import Suspicion
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Line, Match, Stats
+from stallwatch_rules.stacks.patience import CRITICAL
 from stallwatch_rules.text.plural import counted
 from stallwatch_rules.text.redact import redact
 
@@ -78,6 +82,9 @@ class Agent:
         self._alarms = Alarms(self._book, catalogue)
         self._hearing = Hearing(self._reading, self._warned, notice, self._alarms.checkpoints.discard)
         self.response = Response(folder, settings.on_stall, probing, notice)
+        self._suspicion = Suspicion(settings, self._watch, self.response.evidence)
+        self._repeats = Repeats()
+        self._moving = MovingLines()
         self._diagnoser.alone, self._diagnoser.launching = self.response.alone, self.response.launching
         self._diagnoser.memory = self.memory
         self._copies = (
@@ -88,6 +95,7 @@ class Agent:
         self._news = False  # something came since the last diagnosis
         self._line_at: float | None = None  # when the last line came, until its silence was looked into
         self._stall: StallState | None = None  # as it was at the last look
+        self._responded = False  # what the user wants done at this stall is done
         self._looked_at = 0.0
         self._size = Stats()
         self._dropped = 0
@@ -183,6 +191,14 @@ class Agent:
             progressed = progress and self.advance.seen(now)
             self._hearing.logged(seen.samples)
             self._alarms.matched(seen.matches, now)
+            self._repeats.add(seen.matches, progressed=progressed)
+            if progressed:
+                self._moving.stepped(now)
+            elif not self._watch.sighted:
+                known = {match.line.number for match in seen.matches}
+                if self._moving.add((line for line in lines if line.number not in known), now):
+                    self._progress.active_at = now
+                    self.advance.seen(now)
             self._news = self._news or progressed or bool(seen.matches)
 
     def _hear(self, now: float, *, everything: bool = False) -> None:
@@ -197,7 +213,11 @@ class Agent:
             self.metrics.hooked(record)
             self.memory.rank(record.rank, record.values)
             self._news = self._hearing.record(record, self._progress.hooked(record)) or self._news
-            self._news = self.advance.seen(record.time) or self._news
+            progressed = self.advance.seen(record.time)
+            self._news = progressed or self._news
+            self._repeats.add((), progressed=progressed)
+            if progressed:
+                self._moving.stepped(record.time)
         up = self._probing.ranks_up()
         self.metrics.milestones.ranks(up)
         self._diagnoser.left = self._hearing.there(up, now, self._probing.exit_codes())
@@ -229,11 +249,12 @@ class Agent:
             self._hearing.look(now, self._probing.pids() if self._probing is not None else ())
         with self._guarded("watching the run"):
             self._alarms.ending = self._hearing.is_ending(now)
+            self._suspicion.look(
+                present, progressed=self._reading.tracker.progressed, repeating=self._repeats.now
+            )
             self._look(present, now)
             gone, stands = self._hearing.gone, self._stall is not None
             self._alarms.ranks.look(gone, self._progress, now, stalled=stands, memory=self.memory.now)
-        with self._guarded("gathering the stacks"):
-            self._locate(now)
         with self._guarded("the incidents"):
             self._reporting.flush(now)
         with self._guarded("the metrics"):
@@ -247,7 +268,7 @@ class Agent:
 
     def due_in(self) -> float:
         """Seconds until the clock should be looked at because of what was read; infinity for no reason."""
-        return self._alarms.due_in(self._clock())
+        return 0.0 if self._suspicion.due else self._alarms.due_in(self._clock())
 
     def paused(self, seconds: float) -> None:
         """We stood still ourselves (Ctrl-Z, a suspended machine)."""
@@ -263,22 +284,28 @@ class Agent:
             since = self._looked_at if continues else state.since + state.threshold
             self.metrics.stalled(max(0.0, now - since))
         self._looked_at = now
+        self.metrics.stalled_now(state.stalled)
         if not state.stalled:
             self._alarms.stepped(self._reading.tracker.last_step, now)
         begins = state.stalled and not continues
+        located = state.stalled and self._suspicion.stacks is not None and self._diagnoser.stacks is None
         line_at = min(self._line_at or now, clock)
         falls_silent = self._line_at is not None and now - line_at >= _QUIET_SECONDS
         if (
             begins
+            or located
             or falls_silent
             or self._alarms.due(max(now, line_at))
             or (self._diagnoser.ready and (self._news or state.stalled))
         ):
+            if state.stalled:
+                self._diagnoser.stacks = self._suspicion.stacks or self._diagnoser.stacks
             diagnosis, sure = self._diagnosis(now)
-            if state.stalled:  # first: what a stall names as its cause is not told a second time
-                self._alarms.stalled(state, diagnosis, self._shown_lines(), now, self.response.asks)
-            if begins:  # after it was raised: no evidence delays an alarm
-                self.response.begin(state.episode, progressed=self._reading.tracker.progressed)
+            if state.stalled:  # first: what a stall names as its cause is not reported a second time
+                self._alarms.stalled(
+                    state, diagnosis, self._shown_lines(), now, self._diagnoser.stacks, self._severity(state)
+                )
+                self._respond(begins=begins)
             self._alarms.raise_due(diagnosis, max(now, line_at))
             if sure:
                 self._alarms.judged(diagnosis, now)
@@ -286,21 +313,29 @@ class Agent:
                 self._line_at = None
                 self._alarms.fell_silent(diagnosis, now)
 
-    def _locate(self, now: float) -> None:
-        """Where the ranks stand: told of the stall that was raised, once they have said it."""
-        found = self.response.take(self._stall.episode if self._stall is not None else None)
-        if found is None:
+    def _severity(self, state: StallState) -> Severity:
+        """A run that computes without getting on is warned of first, and critical after a while."""
+        ruling = self._suspicion.ruling
+        busy = ruling is not None and ruling.status == "busy"
+        calm = state.seconds < CRITICAL * self._settings.stall_floor_seconds
+        return "warning" if busy and calm else "critical"
+
+    def _respond(self, *, begins: bool) -> None:
+        """Do what the user wants done at a stall, once it is critical and its evidence is in."""
+        if begins:
+            self._responded = False
+            self.response.explain(self._suspicion.nobody)
+        if self._responded or self._suspicion.due:
             return
-        if found.stacks is not None:
-            self._diagnoser.stacks = found.stacks
-            diagnosis, _ = self._diagnosis(now)
-            self._alarms.located(found.stacks, diagnosis, now)
         for stall in self._book.of_kind("stall"):
-            self.response.react(self._reporting.incident_of(stall))
+            if stall.severity == "critical":
+                self._responded = True
+                self.response.react(self._reporting.incident_of(stall))
 
     def _check_stall(self, now: float) -> tuple[StallState, bool]:
         """The state, and whether it is the stall of the last look; a recovery in between is told."""
-        state, before = self._watch.check(now), self._stall
+        waits = self._suspicion.pending(now) and self._stall is None
+        state, before = self._watch.check(now, begin=not waits), self._stall
         # A stall that ended and began anew between two looks is another one.
         continues = before is not None and before.episode == state.episode and state.stalled
         self._stall = state if state.stalled else None
@@ -314,7 +349,7 @@ class Agent:
         """What is known, and whether it could be found out."""
         state = self._stall
         with self._guarded("watching the run"):
-            state = self._watch.check(now)
+            state = self._watch.check(now, begin=False)
         diagnosis, sure = self._diagnoser.diagnose(now, state, ending)
         self._news = False
         if sure:

@@ -6,7 +6,7 @@ summaries and other ranks' echoes raise nothing while the run is up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Ending, Incident, Resolution, Severity
@@ -139,11 +139,12 @@ class Alarms:
         diagnosis: Diagnosis,
         last_lines: Sequence[str],
         now: float,
-        asks: Callable[[], bool] = lambda: False,
+        stacks: StallStacks | None = None,
+        severity: Severity = "critical",
     ) -> None:
-        """The run stands: open the incident of this stall, or bring it up to date.
+        """The run is stalled: open the incident of this stall, or bring it up to date.
 
-        `asks`: whether the ranks will be asked where they are.
+        `stacks`: where its ranks are, if that is known.
         """
         about: dict[str, Any] = {
             **_progress(diagnosis.progress),
@@ -154,7 +155,9 @@ class Alarms:
         }
         open_stalls = self._book.of_kind("stall")
         if open_stalls:
-            self._book.update(open_stalls[0], now, **about)
+            self._book.update(open_stalls[0], now, severity=severity, **about)
+            if stacks is not None and open_stalls[0].stacks is None:
+                self.located(stacks, diagnosis, now)
             return
         primary = diagnosis.primary
         rule = primary.rule if primary is not None and primary.harm == "fatal" else SILENT_HANG
@@ -162,27 +165,27 @@ class Alarms:
         self._book.open(
             "stall",
             rule,
-            "critical",
+            severity,
             now,
             phase=state.phase,
-            rank=primary.rank if primary is not None and rule == primary.rule else None,
+            rank=_stalled_rank(rule, primary, stacks),
+            stacks=stacks,
             evidence=_evidence(primary, None, last_lines),
             note=finding.note if finding else "",
             count=finding.count if finding else 1,
-            asking=asks(),
             **about,
         )
 
     def located(self, stacks: StallStacks, diagnosis: Diagnosis, now: float) -> None:
-        """The ranks told where they stand: it belongs to the stall that is open."""
+        """Add where the ranks are to a stall that opened without it."""
         for incident in self._book.of_kind("stall"):
             rank = stacks.odd[0] if stacks.odd and incident.rule in STANDSTILLS else incident.rank
-            primary, told = diagnosis.primary, dict[str, Any]()
+            primary, about = diagnosis.primary, dict[str, Any]()
             if incident.rule == TRACE_CACHE and primary is not None and primary.rule == SILENT_HANG:
                 self._book.judge_anew(incident, SILENT_HANG)  # the stacks speak against it
                 finding = next((one for one in diagnosis.findings if one.rule == SILENT_HANG), None)
-                told = {"note": finding.note if finding else "", "count": 1, "evidence": primary.evidence}
-            self._book.update(incident, now, stacks=stacks, rank=rank, primary=primary, **told)
+                about = {"note": finding.note if finding else "", "count": 1, "evidence": primary.evidence}
+            self._book.update(incident, now, stacks=stacks, rank=rank, primary=primary, **about)
 
     def recovered(self, seconds: float, progress: Progress, phase: Phase, now: float) -> None:
         """The run goes on in `phase`, after so many seconds without progress."""
@@ -340,6 +343,13 @@ class Alarms:
             del self._fine[incident.rule]
             note = finding.note if finding else incident.note
             self._book.resolve(incident, now, "recovered", note=note, **_progress(diagnosis.progress))
+
+
+def _stalled_rank(rule: str, primary: Primary | None, stacks: StallStacks | None) -> int | None:
+    """The rank that holds up the run: by the stacks, unless the log named a cause."""
+    if stacks is not None and stacks.odd and rule in STANDSTILLS:
+        return stacks.odd[0]
+    return primary.rank if primary is not None and rule == primary.rule else None
 
 
 def _where(finding: Finding | None) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from stallwatch_rules.records import Line, Phase, Sample
 
 SOURCE = "probe"
 _NO_PAUSE = ("init", "train")
+_COUNTED = ("batches", "epochs", "switches", "forwards")  #: signs of life besides steps
+_LATE = 5.0  #: seconds after a step of the ranks; what the log counts then is something else
 _SILENT = 30.0  #: ranks that told nothing for so long may have lost their probes: the log counts again
 
 
@@ -26,6 +28,7 @@ class _Rank:
         self.stepped_at = 0.0
         self.records = 0
         self.restarts = 0
+        self.counted: dict[str, float] = {}  #: totals of ``_COUNTED``
 
 
 class HookedProgress(ProgressTracker):
@@ -34,6 +37,7 @@ class HookedProgress(ProgressTracker):
     def __init__(self) -> None:
         super().__init__()
         self.heard_at = 0.0  #: when the lines came that are being read, by our own clock
+        self.active_at = 0.0  #: when there was another sign of life than a step or a phase
         self._hooked = False
         self._stepped_at = 0.0  # when the last step was, by the ranks
         self._told_at = 0.0  # when they told of anything
@@ -63,6 +67,8 @@ class HookedProgress(ProgressTracker):
             self._furthest, self.first_step = counted[:2]
             if stream is None or stream.phase in _NO_PAUSE:
                 self.last_progress_time = counted[2]  # the same step, told a second time
+                if progressed and self.heard_at - self._stepped_at > _LATE:
+                    self.active_at = max(self.active_at, self.heard_at)
         elif progressed and not self._hooked:
             self._logged_until = self.heard_at
         if stream is not None and (stream.phase, stream.phase_time) != before:
@@ -72,6 +78,7 @@ class HookedProgress(ProgressTracker):
     def hooked(self, record: Record) -> Sample | None:
         """Take in what a rank told; the sample that it is, or ``None`` where it tells of no step."""
         values = dict(record.values)
+        self._count(record, {name: values.pop(name) for name in _COUNTED if name in values})
         phase, beats = values.pop("phase", None), values.pop("beats", None)
         step, total = values.pop("step", None), values.pop("target_steps", None)
         rank = self._ranks.setdefault(record.rank, _Rank())
@@ -81,6 +88,13 @@ class HookedProgress(ProgressTracker):
         if phase is not None and 0 <= phase < len(PHASES):
             self._told(rank, record, PHASES[int(phase)], beats or 0.0)  # type: ignore[arg-type]
         return None
+
+    def _count(self, record: Record, totals: dict[str, float]) -> None:
+        """Take in what a rank counts besides steps."""
+        rank = self._ranks.setdefault(record.rank, _Rank())
+        if any(total > rank.counted.get(name, 0.0) for name, total in totals.items()):
+            self.active_at = max(self.active_at, record.time)
+        rank.counted = totals
 
     def ended(self, time: float) -> None:
         """All ranks here have ended: so does their launcher, or it starts them again, which takes a while."""

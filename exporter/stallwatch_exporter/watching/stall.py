@@ -1,6 +1,8 @@
 """When is a run stuck? When it is quiet for longer than this phase of this run ever was, and then some.
 
-A pure clockwork: it is told of every sign of progress, and knows the threshold of each phase when asked.
+A pure clockwork: it learns from every sign of life, and knows the threshold of each phase. If the ranks can
+be looked at, passing the learnt threshold is a suspicion (`suspicion`), and the looks decide how long this
+quiet spell may last (`rule`). Otherwise the thresholds alone decide, with more patience for what logs omit.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.watching.rhythm import ENOUGH, Rhythm
 from stallwatch_exporter.watching.rounds import Rounds
 from stallwatch_rules.records import Phase
+from stallwatch_rules.stacks.patience import LONG, SHORT, Status
 
 #: How patient the start is with a phase, in multiples of ``[stall] start_seconds``. Large models load for an
 #: hour, evaluations and saves show no sign of life in most logs, rollouts of 69 minutes are on record, and so
@@ -22,6 +25,8 @@ _WARM_UP = 2  # steps after the first one that may still compile, allocate and r
 _MOST_STEPS = 4  # waits for several steps may be longer, up to so many times
 _BLIND_PATIENCE = 4  # with a log's first interval: it may hold a rollout that nothing tells of
 _EXPLAINED = ("eval", "save", "rollout", "weight-sync")
+_SEEN = 2  # evaluations, saves and the like, after which their length is known
+_FLOORS: Mapping[Phase, float] = {"init": LONG, "eval": SHORT, "save": LONG, "weight-sync": SHORT}
 
 
 @dataclass(frozen=True)
@@ -55,10 +60,14 @@ class StallWatch:
         self._trained = 0.0  # seconds from one step to another, of this run, as far as anybody watched
         self._rhythms: dict[Phase, Rhythm] = {}
         self._thresholds: dict[Phase, float] = {}
+        self._suspected = settings.stall_floor_seconds  # by the steps alone
         self._learning: set[Phase] = set()  # phases whose threshold is not their rhythm's
         self._usual: dict[Phase, float] = {}  # the same, for a phase that no pause was survived in
         self._to_learn: set[Phase] = {"init", "train"}
         self._rounds = Rounds()
+        self._ruled: tuple[float, Status] | None = None  # what looks at the ranks say of this quiet spell
+        self.sighted = False  #: looks at the ranks have said something
+        self.last_wait: float | None = None  #: how long the run was quiet before its last sign of life
 
     def observe(self, time: float, phase: Phase, step: int | None = None) -> None:
         """A sign of progress: a further step, a batch of an evaluation, another phase.
@@ -72,8 +81,12 @@ class StallWatch:
             self._rounds.paused(announced=waited <= max(self._rhythm("train").within, default=0.0))
         if self._rounds.due != due:
             self._to_learn.add("train")
-        if waited > 0:
+        self.last_wait = max(0.0, waited)
+        status = self._ruled[1] if self._ruled is not None else "alive"
+        # The steps do not become slower by what was seen to be something else.
+        if waited > 0 and status != "paused" and not (status == "waiting" and self._phase == "train"):
             self._learn(waited, phase)
+        self._ruled = None
         self._last = time
         self._stalled = False
         self._phase = phase
@@ -85,17 +98,43 @@ class StallWatch:
         if phase not in self._thresholds:
             self._to_learn.add(phase)
 
-    def check(self, now: float) -> StallState:
-        """The state at `now`; a stall begins with the first check that finds one."""
+    def check(self, now: float, *, begin: bool = True) -> StallState:
+        """The state at `now`; a stall begins with the first check that finds one and may `begin` it."""
         quiet = max(0.0, now - self._last)
-        threshold = self.thresholds[self._phase]
-        if quiet > threshold and not self._stalled:
+        threshold = self._ruled[0] if self._ruled is not None else self._alone[self._phase]
+        if begin and quiet > threshold and not self._stalled:
             self._stalled = True
             self._episode += 1
-        learning = self._phase in self._learning
+        learning = self._phase in self._learning and self._ruled is None
         return StallState(
             self._stalled, self._phase, self._step, self._last, quiet, threshold, self._episode, learning
         )
+
+    def rule(self, limit: float, status: Status) -> None:
+        """Let this quiet spell last until `limit`, in seconds; the next sign of life ends that."""
+        self._ruled = (limit, status)
+        self.sighted = True
+
+    @property
+    def suspicion(self) -> float:
+        """Seconds of quiet after which this phase is suspected to be stuck."""
+        if self.rhythm_known and self._phase == "train":
+            self._learn_all()
+            return self._suspected
+        rhythm, settings = self._rhythm(self._phase), self._settings
+        learnt = settings.stall_factor * rhythm.longest
+        return max(settings.stall_floor_seconds, learnt, rhythm.survived(settings.stall_start_seconds))
+
+    @property
+    def rhythm_known(self) -> bool:
+        """Whether enough steps were seen to know how long one takes."""
+        return len(self._rhythm("train").within) >= ENOUGH
+
+    @property
+    def known_quiet(self) -> float | None:
+        """The longest quiet time of this phase that ended by itself; ``None`` while it was hardly seen."""
+        rhythm = self._rhythm(self._phase)
+        return rhythm.longest if self._phase in _EXPLAINED and len(rhythm.ends) >= _SEEN else None
 
     def pause(self, seconds: float) -> None:
         """The watch itself stood still (a suspended machine, Ctrl-Z): that time tells nothing of the run."""
@@ -125,12 +164,43 @@ class StallWatch:
 
     @property
     def thresholds(self) -> dict[Phase, float]:
-        """The threshold of each phase met until now, in seconds."""
+        """The threshold of each phase met until now, in seconds: what is usually reported as a stall."""
+        found = {phase: self._usually(phase, alone) for phase, alone in self._alone.items()}
+        if self._ruled is not None and self._ruled[0] != math.inf:
+            found[self._phase] = self._ruled[0]
+        return found
+
+    def _usually(self, phase: Phase, alone: float) -> float:
+        if not self.sighted:
+            return alone
+        settings, rhythm = self._settings, self._rhythm(phase)
+        if phase == "train":
+            known = self.rhythm_known
+            return self._suspected if known else max(LONG * settings.stall_floor_seconds, self._suspected)
+        if phase not in _FLOORS:
+            return alone
+        learnt = max(settings.stall_floor_seconds, settings.stall_factor * rhythm.longest)
+        known = phase == "eval" and len(rhythm.ends) >= _SEEN
+        return learnt if known else max(_FLOORS[phase] * settings.stall_floor_seconds, learnt)
+
+    @property
+    def _alone(self) -> dict[Phase, float]:
+        """The thresholds that hold while nobody can be looked at."""
+        self._learn_all()
+        return self._thresholds
+
+    def _learn_all(self) -> None:
         # Put off until someone asks: steps may come by the thousand. They come first: others ask for theirs.
         for phase in sorted(self._to_learn, key=lambda phase: phase != "train"):
             self._thresholds[phase] = self._threshold(phase)
+            if phase == "train":
+                rhythm, settings = self._rhythm(phase), self._settings
+                floor, start = settings.stall_floor_seconds, settings.stall_start_seconds
+                learnt = rhythm.threshold(
+                    floor=floor, start=start, factor=settings.stall_factor, known=True, steps=True
+                )
+                self._suspected = max(learnt, rhythm.survived(start))
         self._to_learn.clear()
-        return dict(self._thresholds)
 
     def _rhythm(self, phase: Phase) -> Rhythm:
         return self._rhythms.setdefault(phase, Rhythm())

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from stallwatch_rules.stacks.kinds import TIERS, is_library, kind_of
+from stallwatch_rules.stacks.kinds import EVALUATES, TIERS, is_library, kind_of
 from stallwatch_rules.stacks.reading import main_thread
 from stallwatch_rules.stacks.records import Asked, Frame, Kind, ThreadStack
 
@@ -122,6 +122,16 @@ def place_of(frames: Iterable[Frame]) -> str:
     known = list(frames)
     own = [frame for frame in known if not is_library(frame)]
     return short(own[-1] if own else known[-1]) if known else ""
+
+
+def own_places(frames: Iterable[Frame]) -> list[tuple[str, int]]:
+    """File and line of each frame of the user's own code, outermost first."""
+    return [(frame.file, frame.line) for frame in frames if not is_library(frame)]
+
+
+def evaluates(frames: Iterable[Frame]) -> bool:
+    """Whether a function that evaluates is on the stack, by its name."""
+    return any(EVALUATES.search(frame.function.rpartition(".")[2]) for frame in frames)
 
 
 def short(frame: Frame) -> str:

@@ -58,6 +58,13 @@ _CLIENTS = r"/(?:urllib3|requests|httpx|httpcore|aiohttp|botocore|grpc|huggingfa
 _THREADS = r"/python3[^/]*/(?:threading|queue|concurrent/futures/_base|selectors)\.py$|/multiprocessing/"
 _LOADERS = r"torch/utils/data/|torchdata/|/webdataset/|/streaming/base/|nvidia/dali/"
 
+#: Functions that evaluate, by name: ``evaluate``, ``run_validation``, ``compute_metrics``,
+#: ``on_validation_epoch_end``, ``estimate_loss`` (nanoGPT), ``evaluate_and_print_results`` (Megatron).
+EVALUATES = re.compile(
+    r"(?:^|_)(?:eval|evals|evaluat\w*|valid|validat\w*|val|compute_metrics?|metrics?_fn|predict\w*|testing"
+    r"|benchmark\w*)(?:_|$)|^(?:estimate_loss|test|test_epoch|test_model|test_loop)$|[a-z](?:Eval|Valid)[a-z]*$"
+)
+
 TIERS = 3
 ROWS: tuple[Row, ...] = (
     Row("debugger", r"/(?:pdb|bdb|code)\.py$|/(?:ipdb|pudb|debugpy|IPython)/", label="debugger"),

@@ -93,6 +93,10 @@ class Asked(msgspec.Struct):
     lock_holder: str = ""  #: who holds the file lock that the process waits for, such as ``process 4711``
     kernel: str = ""  #: where in the kernel it waits, if that may be read
     locked_out: bool = False  #: no thread of the rank could answer: other code holds the interpreter lock
+    counters: dict[str, float] = {}  #: totals that its probe counts, such as ``batches`` and ``forwards``
+    transferred: int | None = None  #: bytes that its main thread has read and written so far
+    processor: float | None = None  #: processor seconds of its main thread so far
+    children: float | None = None  #: processor seconds of the processes that it started, so far
 
 
 class StackGroup(msgspec.Struct):

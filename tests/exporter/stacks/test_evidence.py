@@ -1,4 +1,4 @@
-"""Evidence after the alarm: an agent over ranks that answer late, never, or with what no rank would say."""
+"""Evidence before the alarm: an agent over ranks that answer late, never, or with what no rank would say."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ class Watched:
         return result
 
     def looked(self) -> bool:
-        """A look at the clock, without time going by; whether the stacks are told."""
+        """A look at the clock, without time going by; whether a stall was reported with stacks."""
         self.agent.tick(self.now)
-        return bool(self.told[-1].stacks)
+        return bool(self.told and self.told[-1].stacks)
 
 
 @pytest.fixture
@@ -98,19 +98,31 @@ def watched(tmp_path: Path, catalogue: Catalogue) -> Watched:
 THREADS = [{"name": "MainThread", "main": True, "frames": [["/w/sft.py", 7, "main", "__main__"]]}]
 
 
-def test_the_alarm_is_out_before_the_rank_has_answered(watched: Watched) -> None:
+def test_a_stall_opens_once_with_the_answer_of_its_rank(watched: Watched) -> None:
     watched.stand(3600.0)
-    (stall,) = watched.told
-    assert stall.kind == "stall" and stall.stacks is None and stall.asking
-    assert not localranks.has_probes(None) and not localranks.has_probes(watched.folder.path)
+    assert watched.told == []
     watched.answer(watched.question(), THREADS)
     watched.until(watched.looked)
-    stacks = watched.told[-1].stacks
-    assert stacks is not None and watched.told[-1].id == stall.id
-    assert sentence(stacks) == "Rank 0 is at sft.py:7 in main."
-    assert "/w/sft.py:7 in main" in (watched.folder.path / stacks.file).read_text()
-    kept = (watched.folder.path / "incidents.jsonl").read_text().splitlines()
-    assert json.loads(kept[0])["stacks"] is None and json.loads(kept[-1])["stacks"]["groups"]
+    (stall,) = watched.told
+    assert stall.kind == "stall" and stall.stacks is not None
+    assert sentence(stall.stacks) == "Rank 0 is at sft.py:7 in main."
+    assert "/w/sft.py:7 in main" in (watched.folder.path / stall.stacks.file).read_text()
+    (kept,) = (watched.folder.path / "incidents.jsonl").read_text().splitlines()
+    assert json.loads(kept)["stacks"]["groups"]
+    watched.close()
+
+
+def test_a_stall_does_not_wait_longer_than_two_seconds_for_an_answer(watched: Watched) -> None:
+    watched.stand(3600.0)
+    question = watched.question()
+    watched.stand(1.9)
+    assert watched.told == []
+    watched.stand(0.1)
+    (stall,) = watched.told
+    assert stall.kind == "stall" and stall.stacks is None
+    watched.answer(question, THREADS)
+    watched.until(watched.looked)
+    assert watched.told[-1].id == stall.id
     watched.close()
 
 
@@ -129,11 +141,12 @@ def test_a_post_mortem_of_the_runs_folder_names_the_rank_too(watched: Watched, c
 def test_answers_to_a_stall_that_is_over_are_dropped(watched: Watched) -> None:
     watched.stand(3600.0)
     question = watched.question()
+    watched.stand(2.0)
     watched.agent.feed("stdout", b"step 1/10 loss 1.0\n", watched.now + 1)
     watched.stand(2.0)
     assert watched.told[-1].status == "resolved"
     watched.answer(question, THREADS)
-    watched.until(lambda: list(watched.folder.path.glob("stacks-*.txt")))
+    watched.until(lambda: not [one for one in threading.enumerate() if one.name == "stallwatch stacks"])
     watched.stand(1.0)
     assert all(one.stacks is None for one in watched.told)
     watched.close()
@@ -167,6 +180,7 @@ def test_the_diagnosis_names_the_odd_rank(watched: Watched) -> None:
     from stallwatch_rules.stacks.records import StackGroup, StallStacks
 
     watched.stand(3600.0)
+    watched.stand(2.0)
     primary = watched.told[0].primary
     stacks = StallStacks(1.0, 0.1, [StackGroup([2], "code", place="sft.py:7 in main")], [2], "elsewhere")
     found = with_stacks(Diagnosis("stalled", primary=primary, digest=["rank 0: slow"]), stacks)
@@ -182,27 +196,26 @@ def test_asking_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(evidence, "local_ranks", lambda *_: stuck.wait() and [])
     notices: list[str] = []
     asking = evidence.Evidence(tmp_path, None, "sft", notices.append, clock=lambda: now[0])
-    asking.gather(1)
-    assert asking.take(1) is None
+    asking.look()
+    assert asking.take() is None and asking.under_way
     now[0] = evidence.PATIENCE_SECONDS
-    assert asking.take(1) == evidence.Found(None)
-    assert len(notices) == 1 and asking.take(1) is None  # told once
+    assert asking.take() == evidence.Found([])
+    assert len(notices) == 1 and asking.take() is None and not asking.under_way
     stuck.set()
 
 
-def test_where_nobody_can_be_asked_it_is_told_why_once(tmp_path: Path) -> None:
+def test_if_nobody_can_be_asked_the_result_says_why(tmp_path: Path) -> None:
     notices: list[str] = []
     asking = evidence.Evidence(tmp_path, None, "plain", notices.append)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as plain:
         asking.command = plain.pid
-        for episode in (1, 2):
-            asking.gather(episode)
-            end = time.monotonic() + 120
-            while (found := asking.take(episode)) is None and time.monotonic() < end:
-                time.sleep(0.01)
-            assert found == evidence.Found(None)
+        asking.look()
+        end = time.monotonic() + 120
+        while (found := asking.take()) is None and time.monotonic() < end:
+            time.sleep(0.01)
+        assert found == evidence.Found([], nobody=evidence.NO_RANK)
         plain.communicate()
-    assert notices == [evidence.NO_RANK]
+    assert notices == []
 
 
 def test_a_rank_that_answered_late_was_not_locked_out(watched: Watched) -> None:
@@ -293,9 +306,9 @@ def test_a_run_that_made_steps_had_ranks(
         agent.response.watch(command.pid)
         agent.feed("stdout", output, now)
         now += 7200.0
-        agent.tick(now)
         end = time.monotonic() + 120
         while not notices and time.monotonic() < end:
+            agent.tick(now)
             time.sleep(0.01)
         command.communicate(b"\n")
     assert notices == [getattr(evidence, why)]

@@ -71,9 +71,8 @@ def stuck_save(ranks: Ranks) -> Iterator[None]:
 
 
 def checked(watch: Watch, stall: Incident, odd: int, says: str) -> None:
-    """Raised after its threshold, told before anybody was asked, and named right."""
+    """Raised soon after its threshold, and named right."""
     first = watch.stalls[0]
-    assert first.stacks is None, "the incident waited for its evidence"
     assert first.stalled_seconds is not None and first.threshold_seconds is not None
     assert first.stalled_seconds <= first.threshold_seconds + LATE
     stacks = stall.stacks

@@ -1,0 +1,93 @@
+"""Lines that count something no parser knows, such as ``val batch 12/80``: a sign of life in a quiet run.
+
+A line counts if its template came twice before in the same quiet spell and a number in it grew both times.
+Not a sign of life is what only follows the clock (``waited 20 s``), what counts attempts (``retry 3``), and
+the chatter of loggers, which is there while the run trains as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import NamedTuple
+
+from stallwatch_rules.records import Line
+
+_CLOCK = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_NO_LIFE = re.compile(
+    r"retr(?:y|ies|ying)|attempt|wait|elapsed|heartbeat|time-?out|uptime|still |alive|watchdog|cache"
+    r"|等待|重试|超时",
+    re.IGNORECASE,
+)
+_AS_USUAL = 3.0  # times the median gap between steps: what comes in such gaps is chatter
+_CHATTER = 2  # such gaps
+_LIKE_CLOCK = 0.05
+_GAPS = 200
+_MOST_TEMPLATES = 500
+_LONGEST = 500  # characters
+
+
+class MovingLines:
+    """Hand it the lines as they come, and the moments of the steps."""
+
+    def __init__(self) -> None:
+        self._gaps: deque[float] = deque(maxlen=_GAPS)
+        self._stepped: float | None = None
+        self._chatter: Counter[str] = Counter()  # usual gaps in which a template came
+        self._seen: dict[str, _Last] = {}  # by template, in this gap
+
+    def stepped(self, now: float) -> None:
+        """The run made progress."""
+        if self._stepped is not None:
+            gap = now - self._stepped
+            if self._gaps and gap <= _AS_USUAL * median(self._gaps):
+                self._chatter.update(self._seen.keys())
+                if len(self._chatter) > _MOST_TEMPLATES:
+                    self._chatter = Counter(dict(self._chatter.most_common(_MOST_TEMPLATES // 2)))
+            if gap > 0:
+                self._gaps.append(gap)
+        self._stepped = now
+        self._seen.clear()
+
+    def add(self, lines: Iterable[Line], now: float) -> bool:
+        """Take in lines that came at `now`; whether one of them counts."""
+        alive = False
+        for line in lines:
+            text = line.text[:_LONGEST]
+            if not any(map(str.isdigit, text)) or _NO_LIFE.search(text):
+                continue
+            text = _CLOCK.sub("", text)
+            template = f"{line.rank} {_NUMBER.sub('#', text)}"
+            if self._chatter[template] >= _CHATTER:
+                continue
+            numbers = [float(number) for number in _NUMBER.findall(text)]
+            before = self._seen.get(template)
+            if before is not None:
+                grew = _grew(before, now, numbers)
+                alive = alive or any(one and other for one, other in zip(before.grew, grew, strict=True))
+                self._seen[template] = _Last(now, numbers, grew)
+            elif len(self._seen) < _MOST_TEMPLATES:
+                self._seen[template] = _Last(now, numbers, [False] * len(numbers))
+        return alive
+
+
+class _Last(NamedTuple):
+    """The last line of a template."""
+
+    time: float
+    numbers: Sequence[float]
+    grew: Sequence[bool]  #: which of them had grown since the line before it
+
+
+def _grew(before: _Last, now: float, numbers: Sequence[float]) -> list[bool]:
+    """Which numbers grew by something else than the time that went by, in seconds or milliseconds."""
+    seconds = now - before.time
+
+    def counts(grown: float) -> bool:
+        clock = any(abs(grown - seconds * unit) <= _LIKE_CLOCK * seconds * unit for unit in (1.0, 1000.0))
+        return grown > 0 and (seconds < 1 or not clock)
+
+    return [counts(new - old) for old, new in zip(before.numbers, numbers, strict=True)]

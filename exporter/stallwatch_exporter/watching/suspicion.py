@@ -1,0 +1,131 @@
+"""A quiet run is looked at before it is called stalled: when, and what the looks add up to.
+
+The looks begin at a third of the learnt threshold, so that their result is there when it is passed. The
+table in ``stallwatch_rules.stacks.patience`` judges them; here are the clock, and the memory of call sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_exporter.stacks.evidence import Evidence, Found
+from stallwatch_exporter.watching.stall import PATIENCE, StallState, StallWatch
+from stallwatch_rules.stacks.patience import Look, Ruling, Spell, ruling
+from stallwatch_rules.stacks.records import StallStacks
+
+EVIDENCE_SECONDS = 2.0  #: so long a stall waits for the look that is under way when its threshold passes
+_FIRST, _SECOND, _LAST = 1 / 3, 2 / 3, 0.93  # of the threshold: when the looks before it are taken
+_KEPT = 0.6  # of the threshold: from here on the stacks are written down
+_AGAIN = 1 / 6  # floors between two looks after it; and a twentieth of the quiet time, if that is more
+_MOST_LOOKS = 3  # that are compared
+_MOST_SITES = 1000
+
+
+class Suspicion:
+    """Call `look` at every tick: it takes looks when they are due and gives their judgement to the watch."""
+
+    def __init__(self, settings: ExporterSettings, watch: StallWatch, evidence: Evidence) -> None:
+        self.ruling: Ruling | None = None  #: of the quiet spell that is now
+        self.stacks: StallStacks | None = None  #: of its newest look
+        self.nobody = ""  #: why nobody could be asked in it
+        self._settings = settings
+        self._watch = watch
+        self._evidence = evidence
+        self._since: float | None = None  # when the spell began: the last sign of life
+        self._looks: list[Look] = []
+        self._looked_at: float | None = None  # when the newest look of this spell began
+        self._sites: dict[str, float] = {}  # longest quiet time at a call site that ended by itself
+
+    def look(self, now: float, *, progressed: bool, repeating: Callable[[], bool]) -> None:
+        """Look at the clock, at `now`. `repeating`: whether a known message repeats since the last sign."""
+        state = self._watch.check(now, begin=False)
+        if state.since != self._since:
+            self._begin(state)
+        found = self._evidence.take()
+        if found is not None:
+            self._judge(found, state, now, repeating)
+        elif self._due(state) and not self._evidence.under_way and self._evidence.possible:
+            written = self.stacks is not None and bool(self.stacks.file)
+            kept = not written and state.seconds >= _KEPT * self._watch.suspicion
+            self._looked_at = now
+            self._evidence.look(progressed=progressed, kept=kept)
+        if self.ruling is None and self._quick(state) and repeating():
+            self._watch.rule(self._watch.suspicion, "stalled")
+
+    def pending(self, now: float) -> bool:
+        """Whether a stall at `now` waits for the look that is under way."""
+        waits = self._evidence.under_way and self._looked_at is not None
+        return waits and 0 <= now - (self._looked_at or 0.0) < EVIDENCE_SECONDS
+
+    def _quick(self, state: StallState) -> bool:
+        """Whether a stall of steps may be near, though nobody can be looked at."""
+        near = state.seconds >= _LAST * self._watch.suspicion
+        return near and state.phase == "train" and self._watch.rhythm_known
+
+    @property
+    def due(self) -> bool:
+        """Whether a look is under way, whose result should not wait for the next second."""
+        return self._evidence.under_way
+
+    def _due(self, state: StallState) -> bool:
+        suspicion, quiet = self._watch.suspicion, state.seconds
+        if state.phase == "idle":
+            return False
+        if self._looked_at is None:
+            return quiet >= _FIRST * suspicion
+        before = self._looked_at - state.since
+        planned = [share * suspicion for share in (_SECOND, _LAST) if share * suspicion > before]
+        again = before + max(_AGAIN * self._settings.stall_floor_seconds, quiet / 20)
+        return quiet >= min([*planned, again]) if before >= _LAST * suspicion else quiet >= planned[0]
+
+    def _begin(self, state: StallState) -> None:
+        """A sign of life came: the spell before it is over, and what it waited for is known to end."""
+        before, quiet = self.ruling, self._watch.last_wait
+        if before is not None and before.site and before.status != "alive" and quiet is not None:
+            known = self._sites.pop(before.site, 0.0)
+            self._sites[before.site] = max(known, quiet)
+            while len(self._sites) > _MOST_SITES:
+                del self._sites[next(iter(self._sites))]
+        self._since, self._looked_at, self._looks = state.since, None, []
+        self.ruling = self.stacks = None
+        self.nobody = ""
+        self._evidence.drop()
+
+    def _judge(self, found: Found, state: StallState, now: float, repeating: Callable[[], bool]) -> None:
+        self.nobody = found.nobody
+        if not found.asked:
+            return
+        if found.stacks is not None:
+            file = found.stacks.file or (self.stacks.file if self.stacks is not None else "")
+            self.stacks = found.stacks
+            self.stacks.file = file
+        self._looks = [*self._looks, Look(self._looked_at or now, found.asked)][-_MOST_LOOKS:]
+        start = self._settings.stall_start_seconds
+        judged = ruling(
+            self._looks,
+            Spell(
+                phase=state.phase,
+                floor=self._settings.stall_floor_seconds,
+                suspicion=self._watch.suspicion,
+                factor=self._settings.stall_factor,
+                rollout=start * PATIENCE["rollout"],
+                rhythm_known=self._watch.rhythm_known,
+                longest=self._watch.known_quiet,
+                sites=self._sites,
+                repeating=repeating(),
+                suspended=found.suspended,
+            ),
+        )
+        if judged is None:
+            return
+        if judged.status == "alive":
+            self._watch.observe(self._looked_at or now, state.phase)
+            looks = self._looks
+            self._begin(self._watch.check(now, begin=False))
+            self._looks = looks[-1:]  # what advances next is compared with this one
+            return
+        if state.stalled and judged.status != "stalled":
+            return  # what was reported is over only with a sign of life
+        self.ruling = judged
+        self._watch.rule(judged.limit, judged.status)

@@ -1,0 +1,229 @@
+"""The stall table: how long a quiet run may stay quiet, by what its ranks are seen to do.
+
+Passing the learnt threshold is a suspicion. Looks at the stacks and counters of the ranks decide: a stall at
+once, patience with what may take long, or signs of life. ``docs/stalls.md`` shows the same table to users.
+All lengths are multiples of the floor (30 s by default), so that one setting scales them together.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from stallwatch_rules.records import Phase
+from stallwatch_rules.stacks.blame import odd_ones
+from stallwatch_rules.stacks.doing import Doing, doing_of, evaluates, own_places
+from stallwatch_rules.stacks.flight import blamed
+from stallwatch_rules.stacks.records import Asked
+
+SHORT = 6.0  #: floors: an evaluation, the first batch of an epoch, the network, a child process
+LONG = 20.0  #: floors: start-up, compilation, a checkpoint
+_DATA_UNCOUNTED = 2.5  # floors, if no probe says whether it is the first batch of an epoch
+_BUSY = 5 / 3  # floors: a warning within a minute
+CRITICAL = LONG  #: floors after which "busy without progress" is critical
+_WORKS = 0.3  # share of a processor from which a thread or a child process is at work
+_FLOWS = 4096  # bytes between two looks: more than messages
+_LIFE = ("steps", "batches", "epochs", "forwards", "switches", "collectives")
+_TRANSFERS = ("save", "load", "import", "data", "network", "process")
+
+Status = Literal["stalled", "waiting", "busy", "alive", "paused"]
+Reason = Literal[
+    "",
+    "ended",
+    "stopped",
+    "behind",
+    "suspended",
+    "debugger",
+    "start-up",
+    "compilation",
+    "save",
+    "data",
+    "evaluation",
+    "rollout",
+    "weight-sync",
+    "network",
+    "process",
+    "others",
+    "code",
+    "lock",
+    "busy",
+]
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was learnt of all ranks of this host at one moment."""
+
+    time: float  #: seconds, by the clock of the agent
+    ranks: Sequence[Asked]
+
+
+@dataclass(frozen=True)
+class Spell:
+    """What is known of a quiet spell besides the looks. Lengths are in seconds."""
+
+    phase: Phase
+    floor: float
+    suspicion: float  #: the learnt threshold of the phase, from which a stall may be reported
+    factor: float = 3.0
+    rollout: float = 7200.0  #: patience with a first generation
+    rhythm_known: bool = True  #: enough steps were seen to know how long one takes
+    longest: float | None = None  #: quiet time of this phase that is known to end by itself
+    sites: Mapping[str, float] = field(default_factory=dict)  #: the same, by call site
+    repeating: bool = False  #: a known message repeats, which it did not while steps advanced
+    suspended: bool = False  #: the whole command is stopped or frozen
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """What the looks say of a quiet spell."""
+
+    status: Status
+    limit: float  #: seconds of quiet after which it is reported; infinite for a pause
+    reason: Reason = ""
+    rank: int | None = None  #: whose call site it is, the one to wait for
+    place: str = ""  #: such as ``train.py:42 in step``
+    site: str = ""  #: what its length is remembered by; empty if it is not
+
+
+def ruling(looks: Sequence[Look], spell: Spell) -> Ruling | None:
+    """Judge a quiet spell by the `looks` since it began, the newest last; ``None`` if they show nothing."""
+    ranks = looks[-1].ranks if looks else ()
+    before = looks[-2] if len(looks) > 1 else None
+    if not any(rank.condition != "alive" or any(t.frames for t in rank.threads) for rank in ranks):
+        return None
+    doing = {rank.rank: doing_of(rank) for rank in ranks}
+    if spell.suspended:
+        return Ruling("paused", float("inf"), "suspended")
+    if before is not None and _alive(before, looks[-1], doing, spell):
+        return Ruling("alive", spell.suspicion)
+    for condition in ("ended", "stopped"):
+        found = [rank for rank in ranks if rank.condition == condition]
+        if found and (len(found) < len(ranks) or condition == "stopped"):
+            return Ruling("stalled", spell.suspicion, condition, found[0].rank)  # type: ignore[arg-type]
+    others = [rank for rank in ranks if not doing[rank.rank].waits and rank.condition != "ended"]
+    if not others:
+        return _all_wait(ranks, doing, spell)
+    behind = blamed(ranks)
+    suspects = [rank for rank in others if rank.rank in behind] or others
+    rulings = [_of_one(rank, doing[rank.rank], _same(rank, before), spell, looks) for rank in suspects]
+    return max(rulings, key=lambda one: one.limit)
+
+
+def _same(rank: Asked, look: Look | None) -> Asked | None:
+    """The same process in an earlier look."""
+    ranks = look.ranks if look is not None else ()
+    return next((one for one in ranks if (one.rank, one.pid) == (rank.rank, rank.pid)), None)
+
+
+def _alive(before: Look, now: Look, doing: Mapping[int, Doing], spell: Spell) -> bool:
+    """Whether anything advanced between two looks that counts: totals, or bytes if those are the work."""
+    for rank in now.ranks:
+        earlier = _same(rank, before)
+        if earlier is None:
+            continue
+        if any(rank.counters.get(name, 0.0) > earlier.counters.get(name, float("inf")) for name in _LIFE):
+            return True
+        moves_bytes = doing[rank.rank].kind in _TRANSFERS or spell.phase in ("init", "save")
+        if moves_bytes and (rank.transferred or 0) - (earlier.transferred or sys.maxsize) > _FLOWS:
+            return True
+    return False
+
+
+def _all_wait(ranks: Sequence[Asked], doing: Mapping[int, Doing], spell: Spell) -> Ruling:
+    """All ranks of this host wait for each other, or for ranks elsewhere."""
+    first = doing[ranks[0].rank]
+    if all(one.kind == "joining" for one in doing.values()):
+        return _patience(spell, LONG, "start-up", None, first)
+    odd, why = odd_ones(ranks, doing)
+    if odd and why in ("behind", "diverged"):
+        return Ruling("stalled", spell.suspicion, "behind", odd[0], doing[odd[0]].place)
+    world = max((rank.recorded.world_size for rank in ranks), default=0)
+    if world > len(ranks) or spell.phase != "train":
+        return _patience(spell, SHORT, "others", None, first)
+    if not spell.rhythm_known:
+        return _patience(spell, LONG, "start-up", None, first)
+    return Ruling("stalled", spell.suspicion, "behind", odd[0] if odd else None, first.place)
+
+
+def _of_one(rank: Asked, doing: Doing, before: Asked | None, spell: Spell, looks: Sequence[Look]) -> Ruling:
+    """How long to wait for one rank that waits for no other."""
+    kind, number = doing.kind, rank.rank
+    evaluating = spell.phase == "eval" or evaluates(doing.frames)
+    if kind == "debugger":
+        return Ruling("paused", float("inf"), "debugger", number, doing.place)
+    if kind == "save" or (spell.phase == "save" and kind in ("code", "thread", "unknown")):
+        return _patience(spell, LONG, "save", number, doing)
+    if kind == "compile":
+        return _patience(spell, LONG, "compilation", number, doing)
+    if kind in ("load", "import") or (not spell.rhythm_known and kind not in ("rollout", "lock")):
+        return _patience(spell, LONG, "start-up", number, doing)
+    if kind == "data":
+        first = rank.counters.get("epoch_batches")
+        if evaluating or first == 0:
+            return _patience(spell, SHORT, "evaluation" if evaluating else "data", number, doing)
+        if first is None:
+            return _patience(spell, _DATA_UNCOUNTED, "data", number, doing)
+        return Ruling("stalled", spell.suspicion, "data", number, doing.place)
+    if kind == "rollout":
+        known = spell.longest if spell.phase == "rollout" else None
+        limit = spell.factor * known if known is not None else spell.rollout
+        return Ruling("waiting", max(spell.suspicion, limit), "rollout", number, doing.place, _site(doing))
+    if kind == "network":
+        return _patience(spell, SHORT, "network", number, doing)
+    if kind == "process" and _child_works(rank, before, looks):
+        return _patience(spell, SHORT, "process", number, doing)
+    if evaluating:
+        return _patience(spell, SHORT, "evaluation", number, doing, known=spell.longest)
+    if spell.phase in ("rollout", "weight-sync"):
+        return _patience(spell, SHORT, spell.phase, number, doing, known=spell.longest)
+    computes = kind in ("code", "reward", "thread", "unknown") and _busy(rank, doing, before, looks)
+    if computes and not spell.repeating:
+        return _patience(spell, _BUSY, "busy", number, doing, status="busy")
+    return Ruling(
+        "stalled", spell.suspicion, "lock" if kind == "lock" else "code", number, doing.place, _site(doing)
+    )
+
+
+def _patience(
+    spell: Spell,
+    floors: float,
+    reason: Reason,
+    rank: int | None,
+    doing: Doing,
+    *,
+    known: float | None = None,
+    status: Status = "waiting",
+) -> Ruling:
+    """Wait so many floors at a call site that is new, else as long as it is known to take, and then some."""
+    site = _site(doing)
+    seen = [length for length in (spell.sites.get(site), known) if length is not None]
+    limit = spell.factor * max(seen) if seen else floors * spell.floor
+    limit = max(limit, spell.floor, spell.suspicion)
+    return Ruling(status, limit, reason, rank, doing.place, site)
+
+
+def _site(doing: Doing) -> str:
+    """The call site: what is done, and the function of the user's own that asked for it."""
+    return f"{doing.kind} {doing.what} {doing.place.rpartition(' in ')[2]}"
+
+
+def _share(now: float | None, before: float | None, seconds: float) -> float:
+    return (now - before) / seconds if now is not None and before is not None and seconds > 0 else 0.0
+
+
+def _child_works(rank: Asked, before: Asked | None, looks: Sequence[Look]) -> bool:
+    if before is None:
+        return rank.children is not None
+    return _share(rank.children, before.children, looks[-1].time - looks[-2].time) >= _WORKS
+
+
+def _busy(rank: Asked, doing: Doing, before: Asked | None, looks: Sequence[Look]) -> bool:
+    """Whether it computes in its own code: the stack moves and a processor is used, and nothing advances."""
+    if before is None:
+        return False
+    moved = own_places(doing.frames) != own_places(doing_of(before).frames)
+    works = _share(rank.processor, before.processor, looks[-1].time - looks[-2].time) >= _WORKS
+    return moved and works
