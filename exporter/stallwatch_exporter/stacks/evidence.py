@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from stallwatch_exporter.stacks.gathering import gather, keep
+from stallwatch_exporter.stacks.gathering import file_name, gather, keep
 from stallwatch_exporter.stacks.localranks import is_launching, local_ranks
 from stallwatch_exporter.stacks.processes import is_suspended
 from stallwatch_rules.stacks.folding import fold
@@ -54,6 +55,7 @@ class Evidence:
         self._number = 0  # of the look under way, or of the last one
         self._began: float | None = None  # when that began; None: it is over
         self._results: dict[int, Found] = {}
+        self._file = ""  # in which the stacks of this quiet spell are, those of the newest look
 
     @property
     def possible(self) -> bool:
@@ -65,15 +67,15 @@ class Evidence:
         """Whether a look has begun and has no result yet."""
         return self._began is not None
 
-    def look(self, *, progressed: bool = False, kept: bool = False) -> None:
-        """Begin a look; returns at once. `progressed`: some rank has trained. `kept`: write the stacks down.
+    def look(self, *, progressed: bool = False) -> None:
+        """Begin a look; returns at once. `progressed`: some rank has trained. The stacks are written down.
 
         A look that does not come back within `PATIENCE_SECONDS` is given up.
         """
         self._number += 1
         self._began = self._clock()
-        told = (self._number, progressed, kept)
-        looking = threading.Thread(target=self._look, args=told, name="stallwatch stacks", daemon=True)
+        about = (self._number, progressed)
+        looking = threading.Thread(target=self._look, args=about, name="stallwatch stacks", daemon=True)
         try:
             looking.start()
         except RuntimeError as error:  # the system gives no more threads
@@ -90,13 +92,17 @@ class Evidence:
             self._began = None
         return found
 
-    def drop(self) -> None:
-        """Forget the look under way: it belongs to a quiet spell that is over."""
+    def drop(self, *, reported: bool) -> None:
+        """Forget the looks of a quiet spell that is over; their stacks too, unless a stall was `reported`."""
         self._number += 1
         self._began = None
         self._results.clear()
+        if self._file and self._folder is not None and not reported:
+            with contextlib.suppress(OSError):
+                (self._folder / self._file).unlink()
+        self._file = ""
 
-    def _look(self, number: int, progressed: bool, kept: bool) -> None:
+    def _look(self, number: int, progressed: bool) -> None:
         found = Found([])
         try:
             began = time.monotonic()
@@ -105,8 +111,9 @@ class Evidence:
                 asked = gather(ranks)
                 now = time.time()
                 stacks = fold(asked, time=now, seconds=time.monotonic() - began)
-                if kept and self._folder is not None and number == self._number:
-                    stacks.file = keep(self._folder, now, redact(listing(stacks, asked, self._run)))
+                if self._folder is not None and number == self._number:
+                    self._file = self._file or file_name(now)
+                    stacks.file = keep(self._folder, self._file, redact(listing(stacks, asked, self._run)))
                 suspended = self.command is not None and is_suspended(self.command)
                 found = Found(asked, stacks, suspended)
             elif self.command is not None:

@@ -161,9 +161,13 @@ def _until(done: Callable[[], bool], patience: float) -> None:
         time.sleep(_LOOK_SECONDS)
 
 
-def keep(folder: Path, now: float, text: str) -> str:
+def file_name(now: float) -> str:
+    """The name of a file with the stacks of this moment."""
+    return f"stacks-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}.txt"
+
+
+def keep(folder: Path, name: str, text: str) -> str:
     """Write the stacks into the run's folder; the file's name, or an empty text where that failed."""
-    name = f"stacks-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}.txt"
     try:
         (folder / name).write_text(text, "utf-8", "replace")
     except OSError:

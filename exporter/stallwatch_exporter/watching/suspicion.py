@@ -16,7 +16,6 @@ from stallwatch_rules.stacks.records import StallStacks
 
 EVIDENCE_SECONDS = 2.0  #: so long a stall waits for the look that is under way when its threshold passes
 _FIRST, _SECOND, _LAST = 1 / 3, 2 / 3, 0.93  # of the threshold: when the looks before it are taken
-_KEPT = 0.6  # of the threshold: from here on the stacks are written down
 _AGAIN = 1 / 6  # floors between two looks after it; and a twentieth of the quiet time, if that is more
 _MOST_LOOKS = 3  # that are compared
 _MOST_SITES = 1000
@@ -33,6 +32,7 @@ class Suspicion:
         self._watch = watch
         self._evidence = evidence
         self._since: float | None = None  # when the spell began: the last sign of life
+        self._reported = False  # a stall in this spell
         self._looks: list[Look] = []
         self._looked_at: float | None = None  # when the newest look of this spell began
         self._sites: dict[str, float] = {}  # longest quiet time at a call site that ended by itself
@@ -42,14 +42,13 @@ class Suspicion:
         state = self._watch.check(now, begin=False)
         if state.since != self._since:
             self._begin(state)
+        self._reported = self._reported or state.stalled
         found = self._evidence.take()
         if found is not None:
             self._judge(found, state, now, repeating)
         elif self._due(state) and not self._evidence.under_way and self._evidence.possible:
-            written = self.stacks is not None and bool(self.stacks.file)
-            kept = not written and state.seconds >= _KEPT * self._watch.suspicion
             self._looked_at = now
-            self._evidence.look(progressed=progressed, kept=kept)
+            self._evidence.look(progressed=progressed)
         if self.ruling is None and self._quick(state) and repeating():
             self._watch.rule(self._watch.suspicion, "stalled")
 
@@ -90,16 +89,14 @@ class Suspicion:
         self._since, self._looked_at, self._looks = state.since, None, []
         self.ruling = self.stacks = None
         self.nobody = ""
-        self._evidence.drop()
+        self._evidence.drop(reported=self._reported)
+        self._reported = False
 
     def _judge(self, found: Found, state: StallState, now: float, repeating: Callable[[], bool]) -> None:
         self.nobody = found.nobody
         if not found.asked:
             return
-        if found.stacks is not None:
-            file = found.stacks.file or (self.stacks.file if self.stacks is not None else "")
-            self.stacks = found.stacks
-            self.stacks.file = file
+        self.stacks = found.stacks
         self._looks = [*self._looks, Look(self._looked_at or now, found.asked)][-_MOST_LOOKS:]
         start = self._settings.stall_start_seconds
         judged = ruling(

@@ -14,7 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # the programs and helpers beside these tests
 
-from watched_ranks import FLOOR, HERE, RANKS, Ranks, Watch, wait_for
+from watched_ranks import FLOOR, HERE, RANKS, STEPS, Ranks, Watch, wait_for
 
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.rings.probing import Probing, with_probe
@@ -75,7 +75,6 @@ def watch(ranks: Ranks, tmp_path: Path, catalogue: Catalogue) -> Iterator[Watch]
     probing.read()  # earlier tests' hangs are no part of this run's rhythm
     agent = Agent(folder, settings, catalogue, [told.append], probing=probing, notice=notices.append)
     found = Watch(agent, folder.path, told, ranks.launcher, notices)
-    threshold = {"run": folder.run, "phase": "train"}
-    known = agent.metrics.registry.get_sample_value
-    found.until(lambda: known("stallwatch_stall_threshold_seconds", threshold) is not None)
+    counted = agent.metrics.registry.get_sample_value
+    found.until(lambda: (counted("stallwatch_steps_total", {"run": folder.run}) or 0) > STEPS)
     yield found

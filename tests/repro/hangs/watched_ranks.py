@@ -18,6 +18,7 @@ from stallwatch_exporter.watching.agent import Agent
 HERE = Path(__file__).resolve().parent
 RANKS = 3
 FLOOR = 2.0  # seconds: steps take 40 ms, and this machine may be busy
+STEPS = 40  # after which their rhythm is known
 TICK = 0.2
 PATIENCE = 150.0
 LATE = 30.0  # seconds after its threshold: on a busy machine; how soon it comes is for ``make bench-stall``

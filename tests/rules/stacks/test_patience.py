@@ -1,0 +1,198 @@
+"""The stall table, row by row: what the ranks are seen to do, and how long the run may stay quiet for it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from stallwatch_rules.stacks.patience import LONG, SHORT, Look, Ruling, Spell, ruling
+from stallwatch_rules.stacks.records import Asked, Counts, Frame, Recorded, ThreadStack, Waiting
+
+FLOOR = 30.0
+PACKAGES = "/usr/lib/python3/dist-packages/"
+LOOP = Frame("/w/train.py", 40, "main")
+
+
+def rank(number: int, *inner: Frame, **about: Any) -> Asked:
+    """A rank whose main thread is in these calls below the training loop."""
+    return Asked(number, 100 + number, "probe", threads=(ThreadStack((LOOP, *inner), main=True),), **about)
+
+
+def own(function: str, line: int = 7) -> Frame:
+    return Frame("/w/train.py", line, function)
+
+
+def library(file: str, function: str) -> Frame:
+    return Frame(PACKAGES + file, 1, function)
+
+
+def judged(*looks: list[Asked], phase: Any = "train", seconds: float = 10.0, **about: Any) -> Ruling:
+    spell = Spell(phase, floor=FLOOR, suspicion=about.pop("suspicion", FLOOR), **about)
+    found = ruling([Look(1000.0 + seconds * number, ranks) for number, ranks in enumerate(looks)], spell)
+    assert found is not None
+    return found
+
+
+ALL_REDUCE = library("torch/distributed/distributed_c10d.py", "all_reduce")
+BARRIER = library("torch/distributed/distributed_c10d.py", "barrier")
+SAVE = library("torch/serialization.py", "save")
+LOADER = library("torch/utils/data/dataloader.py", "_BaseDataLoaderIter.__next__")
+COMPILE = library("torch/_inductor/compile_fx.py", "compile_fx")
+REQUESTS = library("requests/sessions.py", "Session.send")
+GENERATE = library("transformers/generation/utils.py", "GenerationMixin.generate")
+PDB = Frame("/usr/lib/python3.11/pdb.py", 5, "Pdb.interaction")
+
+ROWS = [
+    # what rank 0 does, what is known of the spell, status, reason, seconds
+    ("own code while training", rank(0, own("score")), {}, "stalled", "code", FLOOR),
+    ("a file lock", rank(0, own("cache"), lock_holder="PID 7"), {}, "stalled", "code", FLOOR),
+    ("a save", rank(0, own("checkpoint"), SAVE), {}, "waiting", "save", LONG * FLOOR),
+    ("own code in a save", rank(0, own("dump")), {"phase": "save"}, "waiting", "save", LONG * FLOOR),
+    ("compiling", rank(0, COMPILE), {}, "waiting", "compilation", LONG * FLOOR),
+    ("before any rhythm", rank(0, own("f")), {"rhythm_known": False}, "waiting", "start-up", LONG * FLOOR),
+    (
+        "importing",
+        rank(0, Frame("<frozen importlib._bootstrap>", 1, "_load")),
+        {},
+        "waiting",
+        "start-up",
+        600.0,
+    ),
+    ("an evaluation by name", rank(0, own("evaluate")), {}, "waiting", "evaluation", SHORT * FLOOR),
+    ("an evaluation by phase", rank(0, own("f")), {"phase": "eval"}, "waiting", "evaluation", SHORT * FLOOR),
+    (
+        "an evaluation that was seen before",
+        rank(0, own("compute_metrics")),
+        {"phase": "eval", "longest": 20.0},
+        "waiting",
+        "evaluation",
+        60.0,
+    ),
+    (
+        "an evaluation that is known to be quick",
+        rank(0, own("compute_metrics")),
+        {"phase": "eval", "longest": 1.0},
+        "waiting",
+        "evaluation",
+        FLOOR,
+    ),
+    (
+        "the first batch of an epoch",
+        rank(0, LOADER, counters={"epoch_batches": 0}),
+        {},
+        "waiting",
+        "data",
+        SHORT * FLOOR,
+    ),
+    (
+        "a batch in mid-epoch",
+        rank(0, LOADER, counters={"epoch_batches": 5}),
+        {},
+        "stalled",
+        "data",
+        FLOOR,
+    ),
+    ("a batch that nobody counts", rank(0, LOADER), {}, "waiting", "data", 75.0),
+    ("the network", rank(0, own("push"), REQUESTS), {}, "waiting", "network", SHORT * FLOOR),
+    ("a first generation", rank(0, GENERATE), {"rollout": 7200.0}, "waiting", "rollout", 7200.0),
+    ("generation", rank(0, GENERATE), {"phase": "rollout", "longest": 40.0}, "waiting", "rollout", 120.0),
+    ("a debugger's prompt", rank(0, own("f"), PDB), {}, "paused", "debugger", math.inf),
+    ("a suspended job", rank(0, own("f")), {"suspended": True}, "paused", "suspended", math.inf),
+    (
+        "a call site that took a minute before",
+        rank(0, own("push"), REQUESTS),
+        {"sites": {"network send push": 60.0}},
+        "waiting",
+        "network",
+        180.0,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("what", "seen", "known", "status", "reason", "limit"), ROWS, ids=lambda row: str(row)[:40]
+)
+def test_what_a_rank_does_decides_how_long_it_may_be_quiet(
+    what: str, seen: Asked, known: dict[str, Any], status: str, reason: str, limit: float
+) -> None:
+    found = judged([seen], **known)
+    assert (found.status, found.reason, found.limit) == (status, reason, limit), what
+
+
+def test_no_patience_is_shorter_than_the_learnt_threshold() -> None:
+    found = judged([rank(0, own("compute_metrics"))], phase="eval", longest=1.0, suspicion=300.0)
+    assert found.limit == 300.0
+
+
+def test_others_inherit_the_patience_of_the_rank_that_they_wait_for() -> None:
+    found = judged([rank(0, own("evaluate")), rank(1, BARRIER), rank(2, BARRIER)])
+    assert (found.status, found.reason, found.rank, found.limit) == (
+        "waiting",
+        "evaluation",
+        0,
+        SHORT * FLOOR,
+    )
+    found = judged([rank(0, own("score")), rank(1, ALL_REDUCE)])
+    assert (found.status, found.rank, found.place) == ("stalled", 0, "train.py:7 in score")
+
+
+@pytest.mark.parametrize("condition", ["ended", "stopped"])
+def test_a_rank_that_is_gone_or_stopped_is_a_stall_whatever_the_others_do(condition: Any) -> None:
+    gone = Asked(1, 101, condition=condition)
+    found = judged([rank(0, own("evaluate")), gone])
+    assert (found.status, found.reason, found.rank, found.limit) == ("stalled", condition, 1, FLOOR)
+
+
+def waiting(number: int, joined: int, operation: str = "all_reduce") -> Asked:
+    recorded = Recorded(2, {0: Counts(joined, joined - 1)}, waiting=(Waiting(0, "0", joined, operation),))
+    return rank(number, ALL_REDUCE, recorded=recorded)
+
+
+def test_a_rank_that_missed_a_collective_is_a_stall_also_in_an_evaluation() -> None:
+    found = judged([waiting(0, 47), waiting(1, 46, "barrier")], phase="eval")
+    assert (found.status, found.rank) == ("stalled", 1)
+    assert judged([waiting(0, 47), waiting(1, 47)], phase="eval").status == "waiting"
+    assert judged([waiting(0, 47), waiting(1, 47)]).status == "stalled"
+
+
+@pytest.mark.parametrize("name", ["batches", "forwards", "collectives", "switches"])
+def test_what_its_probe_counts_is_a_sign_of_life(name: str) -> None:
+    before, after = (rank(0, own("loop"), counters={name: count}) for count in (3.0, 4.0))
+    assert judged([before], [after]).status == "alive"
+    assert judged([before], [before]).status == "stalled"
+
+
+def test_bytes_that_flow_are_life_in_a_save_and_not_in_a_loop_that_prints() -> None:
+    saves = [rank(0, SAVE, transferred=size) for size in (1_000, 90_000)]
+    prints = [rank(0, own("loop"), transferred=size) for size in (1_000, 90_000)]
+    assert judged([saves[0]], [saves[1]]).status == "alive"
+    assert judged([prints[0]], [prints[1]]).status == "stalled"
+
+
+def test_a_loop_that_computes_and_advances_nothing_is_busy() -> None:
+    looks = [[rank(0, own("collapse", line), processor=line * 0.9)] for line in (10, 21)]
+    found = judged(*looks)
+    assert (found.status, found.place) == ("busy", "train.py:21 in collapse") and 30.0 < found.limit <= 60.0
+    assert judged(*looks, repeating=True).status == "stalled"
+    assert judged(*looks, sites={"code  collapse": 50.0}).limit == 150.0
+
+
+def test_a_loop_that_sleeps_between_its_looks_is_a_stall() -> None:
+    looks = [[rank(0, own("poll", line), processor=1.0)] for line in (10, 11)]
+    assert judged(*looks).status == "stalled"
+
+
+def test_a_child_process_that_works_is_waited_for() -> None:
+    run = library("../python3.11/subprocess.py", "Popen.wait")
+    run = Frame("/usr/lib/python3.11/subprocess.py", 1, "Popen.wait")
+    busy = [[rank(0, own("build"), run, children=seconds)] for seconds in (1.0, 9.0)]
+    idle = [[rank(0, own("build"), run, children=1.0)] for _ in range(2)]
+    assert judged(*busy).reason == "process" and judged(*busy).limit == SHORT * FLOOR
+    assert judged(*idle).status == "stalled"
+
+
+def test_ranks_that_show_no_stack_decide_nothing() -> None:
+    assert ruling([Look(0.0, [Asked(0, 100)])], Spell("train", FLOOR, FLOOR)) is None
+    assert ruling([], Spell("train", FLOOR, FLOOR)) is None
