@@ -154,11 +154,13 @@ def _of_one(rank: Asked, doing: Doing, before: Asked | None, spell: Spell, looks
     evaluating = spell.phase == "eval" or evaluates(doing.frames)
     if kind == "debugger":
         return Ruling("paused", float("inf"), "debugger", number, doing.place)
+    if kind == "lock" or rank.lock_holder:
+        return Ruling("stalled", spell.suspicion, "lock", number, doing.place)
     if kind == "save" or (spell.phase == "save" and kind in ("code", "thread", "unknown")):
         return _patience(spell, LONG, "save", number, doing)
     if kind == "compile":
         return _patience(spell, LONG, "compilation", number, doing)
-    if kind in ("load", "import") or (not spell.rhythm_known and kind not in ("rollout", "lock")):
+    if kind in ("load", "import") or (not spell.rhythm_known and kind != "rollout"):
         return _patience(spell, LONG, "start-up", number, doing)
     if kind == "data":
         first = rank.counters.get("epoch_batches")
@@ -182,9 +184,7 @@ def _of_one(rank: Asked, doing: Doing, before: Asked | None, spell: Spell, looks
     computes = kind in ("code", "reward", "thread", "unknown") and _busy(rank, doing, before, looks)
     if computes and not spell.repeating:
         return _patience(spell, _BUSY, "busy", number, doing, status="busy")
-    return Ruling(
-        "stalled", spell.suspicion, "lock" if kind == "lock" else "code", number, doing.place, _site(doing)
-    )
+    return Ruling("stalled", spell.suspicion, "code", number, doing.place, _site(doing))
 
 
 def _patience(

@@ -47,7 +47,7 @@ PDB = Frame("/usr/lib/python3.11/pdb.py", 5, "Pdb.interaction")
 ROWS = [
     # what rank 0 does, what is known of the spell, status, reason, seconds
     ("own code while training", rank(0, own("score")), {}, "stalled", "code", FLOOR),
-    ("a file lock", rank(0, own("cache"), lock_holder="PID 7"), {}, "stalled", "code", FLOOR),
+    ("a file lock", rank(0, own("cache"), lock_holder="PID 7"), {}, "stalled", "lock", FLOOR),
     ("a save", rank(0, own("checkpoint"), SAVE), {}, "waiting", "save", LONG * FLOOR),
     ("own code in a save", rank(0, own("dump")), {"phase": "save"}, "waiting", "save", LONG * FLOOR),
     ("compiling", rank(0, COMPILE), {}, "waiting", "compilation", LONG * FLOOR),
