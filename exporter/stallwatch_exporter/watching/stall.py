@@ -68,6 +68,7 @@ class StallWatch:
         self._ruled: tuple[float, Status] | None = None  # what looks at the ranks say of this quiet spell
         self.sighted = False  #: looks at the ranks have said something
         self.last_wait: float | None = None  #: how long the run was quiet before its last sign of life
+        self.last_stalled = False  #: whether that was a stall
 
     def observe(self, time: float, phase: Phase, step: int | None = None) -> None:
         """A sign of progress: a further step, a batch of an evaluation, another phase.
@@ -81,7 +82,7 @@ class StallWatch:
             self._rounds.paused(announced=waited <= max(self._rhythm("train").within, default=0.0))
         if self._rounds.due != due:
             self._to_learn.add("train")
-        self.last_wait = max(0.0, waited)
+        self.last_wait, self.last_stalled = max(0.0, waited), self._stalled
         status = self._ruled[1] if self._ruled is not None else "alive"
         # The steps do not become slower by what was seen to be something else.
         if waited > 0 and status != "paused" and not (status == "waiting" and self._phase == "train"):

@@ -32,7 +32,6 @@ class Suspicion:
         self._watch = watch
         self._evidence = evidence
         self._since: float | None = None  # when the spell began: the last sign of life
-        self._reported = False  # a stall in this spell
         self._looks: list[Look] = []
         self._looked_at: float | None = None  # when the newest look of this spell began
         self._sites: dict[str, float] = {}  # longest quiet time at a call site that ended by itself
@@ -42,7 +41,6 @@ class Suspicion:
         state = self._watch.check(now, begin=False)
         if state.since != self._since:
             self._begin(state)
-        self._reported = self._reported or state.stalled
         found = self._evidence.take()
         if found is not None:
             self._judge(found, state, now, repeating)
@@ -89,8 +87,7 @@ class Suspicion:
         self._since, self._looked_at, self._looks = state.since, None, []
         self.ruling = self.stacks = None
         self.nobody = ""
-        self._evidence.drop(reported=self._reported)
-        self._reported = False
+        self._evidence.drop(reported=self._watch.last_stalled)
 
     def _judge(self, found: Found, state: StallState, now: float, repeating: Callable[[], bool]) -> None:
         self.nobody = found.nobody

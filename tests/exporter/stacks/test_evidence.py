@@ -15,6 +15,7 @@ import pytest
 
 from stallwatch_exporter.files.postmortem import diagnose_paths
 from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.probe.draft import Draft
 from stallwatch_exporter.probe.ring import RingWriter
 from stallwatch_exporter.probe.stacks import ANSWER, ASK
 from stallwatch_exporter.rings.probing import Probing
@@ -35,7 +36,7 @@ class Watched:
     def __init__(self, tmp_path: Path, catalogue: Catalogue, on_stall: str = "report") -> None:
         self.rings = tmp_path / "rings"
         self.rings.mkdir()
-        self.ring = RingWriter(self.rings / f"0-{os.getpid()}-{time.time_ns()}.ring", 0)
+        self.ring = RingWriter(self.rings / f"0-{os.getpid()}-{time.time_ns()}.ring", Draft(), 0)
         os.mkfifo(self.ring.path.with_suffix(ASK))
         self.pipe = os.open(self.ring.path.with_suffix(ASK), os.O_RDWR | os.O_NONBLOCK)
         self.told: list[Incident] = []

@@ -1,0 +1,65 @@
+"""Lines that count something nobody knows: signs of life in a followed log, and what is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallwatch_exporter.watching.movinglines import MovingLines
+from stallwatch_rules.records import Line
+
+
+def alive(moving: MovingLines, texts: list[str], seconds: float = 10.0, start: float = 100.0) -> list[bool]:
+    """Whether each of these lines counts, so many seconds apart."""
+    return [
+        moving.add([Line(text, "train.log", number, None, None)], start + number * seconds)
+        for number, text in enumerate(texts)
+    ]
+
+
+def trained() -> MovingLines:
+    """After 50 steps of a quarter of a second."""
+    moving = MovingLines()
+    for step in range(50):
+        moving.stepped(50.0 + step / 4)
+    return moving
+
+
+def test_a_number_that_grows_twice_is_a_sign_of_life() -> None:
+    texts = [f"validation batch {batch}/8, accuracy 0.{90 - batch}" for batch in range(1, 5)]
+    assert alive(trained(), texts) == [False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "collective is running for {seconds} s",
+        "2026-11-23 10:00:{seconds} INFO memory 812 MiB",
+        "connection lost, retry {number}",
+        "waiting for rank 1 ({number})",
+        "Invalidate trace cache @ step {number}: expected module 3, but got module 4",
+        "heartbeat {number}",
+        "nothing new",
+    ],
+)
+def test_what_follows_the_clock_or_repeats_is_none(text: str) -> None:
+    texts = [text.format(number=number, seconds=10 + 10 * number) for number in range(5)]
+    assert not any(alive(trained(), texts))
+
+
+def test_numbers_that_go_up_and_down_are_none() -> None:
+    assert not any(alive(trained(), [f"gpu memory {size} MiB" for size in (810, 830, 820, 840, 815)]))
+
+
+def test_what_a_logger_prints_while_the_run_trains_is_none() -> None:
+    moving = trained()
+    for step in range(4):
+        alive(moving, [f"logged {step} scalars"], start=70.0 + step)
+        moving.stepped(62.4 + step / 4)
+    assert not any(alive(moving, [f"logged {number} scalars" for number in range(4, 9)]))
+
+
+def test_a_step_begins_anew() -> None:
+    moving = trained()
+    assert alive(moving, ["val 1/8", "val 2/8"]) == [False, False]
+    moving.stepped(130.0)
+    assert alive(moving, ["val 3/8", "val 4/8"], start=140.0) == [False, False]

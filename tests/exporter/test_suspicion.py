@@ -1,0 +1,114 @@
+"""When a quiet run is looked at, and what a stall watch makes of the looks, which the tests give."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_exporter.stacks.evidence import Found
+from stallwatch_exporter.watching.stall import StallWatch
+from stallwatch_exporter.watching.suspicion import Suspicion
+from stallwatch_rules.stacks.records import Asked, Frame, ThreadStack
+
+SETTINGS = ExporterSettings()
+
+
+class Looks:
+    """Stands for ``Evidence``: each look is answered at the next tick, by what the ranks do then."""
+
+    def __init__(self) -> None:
+        self.possible, self.under_way = True, False
+        self.function = "score"
+        self.counters: dict[str, float] = {}
+        self.at: list[float] = []
+        self.now = 0.0
+        self.dropped: list[bool] = []
+
+    def look(self, *, progressed: bool) -> None:
+        assert progressed
+        self.under_way = True
+        self.at.append(self.now)
+
+    def take(self) -> Found | None:
+        if not self.under_way:
+            return None
+        self.under_way = False
+        frames = (Frame("/w/train.py", 40, "main"), Frame("/w/train.py", 7, self.function))
+        rank = Asked(0, 1, "probe", threads=(ThreadStack(frames, main=True),), counters=self.counters)
+        return Found([rank])
+
+    def drop(self, *, reported: bool) -> None:
+        self.under_way = False
+        self.dropped.append(reported)
+
+
+class Run:
+    """A run whose clock the tests turn, with 50 steps of a quarter of a second behind it."""
+
+    def __init__(self) -> None:
+        self.looks = Looks()
+        self.watch = StallWatch(SETTINGS, started=0.0)
+        self.suspicion = Suspicion(SETTINGS, self.watch, self.looks)  # type: ignore[arg-type]
+        self.step = 0
+        self.now = 100.0
+        for _ in range(50):
+            self.steps()
+
+    def steps(self, seconds: float = 0.25) -> None:
+        self.now += seconds
+        self.step += 1
+        self.watch.observe(self.now, "train", self.step)
+
+    def quiet(self, seconds: float) -> float | None:
+        """Nothing comes for so long; when the stall began, in seconds from now."""
+        begun = None
+        for second in range(round(seconds)):
+            self.now += 1.0
+            self.looks.now = self.now
+            self.suspicion.look(self.now, progressed=True, repeating=lambda: False)
+            stalled = self.watch.check(self.now, begin=not self.suspicion.pending(self.now)).stalled
+            if stalled and begun is None:
+                begun = second + 1.0
+        return begun
+
+
+@pytest.fixture
+def run() -> Run:
+    return Run()
+
+
+def test_looks_come_before_the_threshold_and_the_stall_right_after_it(run: Run) -> None:
+    start = run.now
+    assert run.quiet(40) == 31.0
+    assert [round(at - start) for at in run.looks.at[:3]] == [10, 20, 28]
+    assert run.suspicion.ruling is not None and run.suspicion.ruling.place == "train.py:7 in score"
+
+
+def test_an_evaluation_is_waited_for_and_its_call_site_is_remembered(run: Run) -> None:
+    run.looks.function = "evaluate"
+    assert run.quiet(170) is None
+    run.steps(0.1)
+    assert run.watch.thresholds["train"] == 30.0, "the steps did not become slower by it"
+    run.quiet(1)
+    run.steps(0.1)
+    assert run.quiet(540) == 511.0, "three times as long as it took before"
+
+
+def test_a_first_evaluation_that_does_not_end_is_a_stall_after_three_minutes(run: Run) -> None:
+    run.looks.function = "evaluate"
+    assert run.quiet(200) == 181.0
+
+
+def test_what_a_rank_counts_begins_the_quiet_time_anew(run: Run) -> None:
+    for batch in range(20):
+        run.looks.counters = {"batches": float(batch)}
+        assert run.quiet(9) is None
+
+
+def test_a_stall_that_ends_is_over_and_others_are_looked_at_anew(run: Run) -> None:
+    assert run.quiet(31) == 31.0
+    run.steps()
+    assert run.quiet(5) is None
+    assert run.suspicion.ruling is None and run.looks.dropped[-1] is True
+    run.steps()
+    assert run.quiet(12) is None and run.looks.dropped[-1] is False
