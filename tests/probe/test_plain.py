@@ -53,10 +53,15 @@ def program(rings: Path, code: str = LOOP, *around: str) -> Iterator[subprocess.
 
 
 @pytest.mark.parametrize("around", [(), IN_A_SHELL], ids=["alone", "in-a-shell"])
-def test_it_tells_its_stack_and_goes_on(rings: Path, around: tuple[str, ...]) -> None:
+def test_without_py_spy_it_answers_by_a_signal_and_goes_on(
+    rings: Path, around: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "find_py_spy", lambda: None)
     with program(rings, LOOP, *around) as child:
         (alone,) = local_ranks(rings, child.pid)
         assert alone.rank == 0
+        (untouched,) = gathering.gather([alone], interrupt=False)
+        assert untouched.origin == ""
         (told,) = gathering.gather([alone])
         main = main_thread(told.threads)
         assert told.origin == "signal" and main is not None

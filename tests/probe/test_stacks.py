@@ -319,7 +319,10 @@ def test_the_newer_process_of_a_rank_counts(tmp_path: Path) -> None:
         assert [(each.pid, each.ended) for each in local_ranks(tmp_path, None)] == [(alive.pid, False)]
 
 
-def test_a_rank_without_a_pipe_is_asked_by_the_signal(tmp_path: Path) -> None:
+def test_a_rank_without_a_pipe_is_asked_by_the_signal_if_py_spy_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "find_py_spy", lambda: None)
     begin = BEGIN.replace("probe.announce()", "os.mkfifo = None; probe.announce()")
     with rank(tmp_path, begin=begin) as one:
         (asked,) = gathering.gather([LocalRank(3, one.pid, 0.0, one.ring)])

@@ -108,7 +108,7 @@ class Evidence:
             began = time.monotonic()
             ranks = local_ranks(self._rings, self.command)
             if ranks:
-                asked = gather(ranks)
+                asked = gather(ranks, interrupt=progressed)
                 now = time.time()
                 stacks = fold(asked, time=now, seconds=time.monotonic() - began)
                 if self._folder is not None and number == self._number:

@@ -24,8 +24,12 @@ _LOOK_SECONDS = 0.02
 _SPIES = 4
 
 
-def gather(ranks: Sequence[LocalRank]) -> list[Asked]:
-    """What was learnt of each; never raises for a rank that cannot be asked."""
+def gather(ranks: Sequence[LocalRank], *, interrupt: bool = True) -> list[Asked]:
+    """Ask each rank; never raises for one that cannot be asked.
+
+    A process in which no thread of ours waits is read by py-spy if that is there. The signal comes second and
+    only if it may `interrupt`: a program in ``signal.pause()`` goes on after it.
+    """
     asked = {one.rank: Asked(one.rank, one.pid) for one in ranks}
     for one in ranks:
         asked[one.rank].condition = "ended" if one.ended else processes.condition(one.pid)
@@ -34,7 +38,9 @@ def gather(ranks: Sequence[LocalRank]) -> list[Asked]:
     ]
     question = str(time.time_ns())
     heard = _by_pipe(probed, question, asked)
-    _by_signal([one for one in probed if not asked[one.rank].origin], asked)
+    _from_outside([one for one in probed if one.rank not in heard], asked)
+    silent = [one for one in probed if not asked[one.rank].origin]
+    _by_signal([one for one in silent if interrupt or one.rank in heard], asked)
     for rank in heard:  # its thread has the question, and could not answer
         asked[rank].locked_out = asked[rank].origin == "signal"
     _late_answers([one for one in probed if asked[one.rank].locked_out], question, asked)
