@@ -102,7 +102,7 @@ def ruling(looks: Sequence[Look], spell: Spell) -> Ruling | None:
     for condition in ("ended", "stopped"):
         found = [rank for rank in ranks if rank.condition == condition]
         if found and (len(found) < len(ranks) or condition == "stopped"):
-            return Ruling("stalled", spell.suspicion, condition, found[0].rank)  # type: ignore[arg-type]
+            return Ruling("stalled", spell.suspicion, condition, found[0].rank)
     others = [rank for rank in ranks if not doing[rank.rank].waits and rank.condition != "ended"]
     if not others:
         return _all_wait(ranks, doing, spell)
