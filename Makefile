@@ -100,8 +100,9 @@ scoreboard: $(VENV)/.dev ## how often the diagnosis is right, on every labelled 
 bench-scan: $(VENV)/.dev ## reading one generated log: the diagnosis against ripgrep, mtail, Drain3 and others
 	$(BIN)/python bench/scan.py
 
-bench-stall: $(VENV)/.dev ## 10,000 simulated run-hours: false stalls and time to a hang, against fixed timeouts
+bench-stall: $(VENV)/.dev ## 10,000 simulated run-hours: false stalls and time to a hang, against fixed timeouts; false slow-downs
 	$(BIN)/python bench/stall.py
+	$(BIN)/python bench/slowdown.py
 
 $(VENV)/.notebooks: $(VENV)/.base
 	@$(PIP) $(NOTEBOOKS)

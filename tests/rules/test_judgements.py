@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import random
+
 import pytest
 
 from stallwatch_rules.judgements.facts import RunFacts, Trace
@@ -117,7 +120,7 @@ def test_steps_that_hold_more_tokens_are_no_slower() -> None:
 
 
 def test_a_slowdown_must_be_large_and_last() -> None:
-    assert slowdown([1.0] * 40 + [1.6] * 10) == (1.0, 1.6, 5)
+    assert slowdown([1.0] * 40 + [1.6] * 10) == (1.0, 1.6, 10)
     assert slowdown([1.0] * 40 + [1.4] * 10) is None
     assert slowdown([1.0] * 40 + [3.0] * 3) is None, "three slow steps may be an evaluation"
     assert slowdown([1.0] * 40 + [3.0] * 20 + [1.0] * 6) is None, "it recovered"
@@ -267,12 +270,56 @@ def test_moments_fall_into_the_steps_of_another_stream() -> None:
 
 
 def test_a_pace_near_the_limit_does_not_flap() -> None:
-    baseline = [1.0] * 40
+    baseline = [0.99, 1.01, 1.0, 1.0] * 10
     assert slowdown(baseline + [1.45] * 20) is None, "never above the limit"
     assert slowdown(baseline + [1.6] * 10) is not None
     assert slowdown(baseline + [1.6] * 10 + [1.45] * 6) is not None, "slow a moment ago, and nearly so now"
     assert slowdown(baseline + [1.6] * 10 + [1.45] * 30) is None, "long over"
     assert slowdown(baseline + [1.6] * 10 + [1.2] * 6) is None, "below the lower limit"
+
+
+@pytest.mark.parametrize("spread", [0.1, 0.4, 0.8, 1.0])
+def test_independent_steps_of_any_spread_are_not_slow_at_any_look(spread: float) -> None:
+    draw = random.Random(4)
+    for _ in range(8):
+        paces = [draw.lognormvariate(0, spread) for _ in range(400)]
+        assert all(slowdown(paces[:seen]) is None for seen in range(20, 401, 3))
+
+
+@pytest.mark.parametrize(("spread", "within"), [(0.02, 20), (0.1, 20), (0.4, 60)])
+def test_steps_that_take_twice_as_long_are_soon_found(spread: float, within: int) -> None:
+    draw = random.Random(5)
+    for _ in range(10):
+        paces = [draw.lognormvariate(0, spread) * (2 if step >= 100 else 1) for step in range(100 + within)]
+        found = slowdown(paces)
+        assert found is not None
+        assert found[1] / found[0] == pytest.approx(2, rel=spread) and found[2] <= 1.3 * within
+        assert slowdown(paces + [draw.lognormvariate(0, spread) for _ in range(within)]) is None
+
+
+@pytest.mark.parametrize("alike", [0.5, 0.9])
+def test_steps_that_are_alike_their_neighbours_are_not_slow_for_it(alike: float) -> None:
+    draw = random.Random(6)
+    for _ in range(5):
+        paces, last = [], 0.0
+        for _ in range(400):
+            last = alike * last + (1 - alike**2) ** 0.5 * draw.gauss(0, 1)
+            paces.append(math.exp(0.3 * last))
+        assert all(slowdown(paces[:seen]) is None for seen in range(20, 401, 5))
+
+
+def test_steps_that_grow_little_by_little_are_not_slow() -> None:
+    draw = random.Random(7)
+    paces = [draw.lognormvariate(0, 0.1) * (1 + step / 100) for step in range(400)]
+    assert all(slowdown(paces[:seen]) is None for seen in range(20, 401, 5))
+
+
+def test_a_long_run_is_looked_at_as_a_whole() -> None:
+    draw = random.Random(8)
+    paces = [draw.lognormvariate(0, 0.3) * (2 if step >= 3000 else 1) for step in range(4000)]
+    assert slowdown(paces[:3000]) is None
+    found = slowdown(paces)
+    assert found is not None and found[2] == pytest.approx(1000, rel=0.2)
 
 
 def test_a_shift_must_stand_out_of_very_even_steps_and_last() -> None:

@@ -1,8 +1,18 @@
-"""Steps that became slower than the run's own baseline."""
+"""Steps that became slower than the run's own baseline, as a sequential test.
+
+A live run is judged again and again, so a rule of thumb would fire by chance sooner or later. At each look
+the latest steps are compared with all before them by their ranks (the Mann-Whitney test, which assumes
+nothing about how steps are distributed), for windows of many lengths. The limit is set so that independent
+step times of any spread raise a false alarm in at most one run of a hundred over 400 steps. It grows with the
+length of the run, and with how much neighbouring steps are alike. `bench/slowdown.py` measures it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, groupby, pairwise
+from operator import itemgetter
 from statistics import median
 
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
@@ -10,10 +20,14 @@ from stallwatch_rules.text.digest import short_duration
 from stallwatch_rules.text.sentences import say
 
 SLOWER = 1.5  #: a step time above this multiple of the run's own baseline is slow
-STILL_SLOWER = 1.3  #: and above this one it still is, if it was slow shortly before
+STILL_SLOWER = 1.3  #: and the last third of the slow steps must be above this one: else it has recovered
 AS_QUICK = 0.9  #: of the tokens a second that the first third of the run had
-RECENT = 5  #: the least number of steps that a recent pace is taken from
-BASELINE = 10  #: and a baseline
+RECENT = 6  #: the least number of steps that a recent pace is taken from
+BASELINE = 12  #: and a baseline
+LIMIT = 25.0  #: squared deviations by which ranks must stand out in a run of …
+LIMIT_STEPS = 400  #: … so many steps; twice the logarithm more in a longer one
+WIDER = 1.2  #: from one window to the next
+LOOKED_AT = 1000  #: as many paces at most, each perhaps of several steps
 SHIFT = 1.04  #: a rise that a straggler explains …
 EVEN = 0.02  #: … in a run whose steps vary by no more than this share
 EXCERPT = 30  #: fewer steps are an excerpt
@@ -24,26 +38,79 @@ WARM_UP = 2  #: steps at the start that compile, allocate and record
 def slowdown(paces: Sequence[float]) -> tuple[float, float, int] | None:
     """Baseline, recent pace and how many recent steps, where the recent ones are slower for good.
 
-    A run that was slow a moment ago and is nearly so now is still slow: else a pace near the limit would be
-    news again and again. What it was is read from its own steps, so that the answer has no memory.
+    It must have come at once: steps grow little by little by design, as with ever longer sequences.
     """
-    slowed = _slower(paces, SLOWER)
-    if slowed is not None:
-        return slowed
-    still = _slower(paces, STILL_SLOWER)
-    if still is None:
+    steps = len(paces) - WARM_UP
+    joined = max(1, -(-steps // LOOKED_AT))  # steps that are judged together in a long run
+    steady = [median(paces[i : i + joined]) for i in range(WARM_UP, len(paces), joined)]
+    if len(steady) < BASELINE + RECENT:
         return None
-    window = still[2]
-    stride = max(1, window // RECENT)
-    lately = range(stride, 2 * window + 1, stride)
-    return still if any(_slower(paces[:-back], SLOWER) for back in lately) else None
+    limit = LIMIT + 2 * math.log(steps / LIMIT_STEPS)
+    for _, recent in sorted(_standing_out(steady, limit), reverse=True):
+        before, after = steady[:-recent], steady[-recent:]
+        usual, now, latest = median(before), median(after), median(after[-max(RECENT - 1, recent // 3) :])
+        edge = max(RECENT, min(recent, len(before)) // 4)
+        came_at_once = median(after[:edge]) ** 2 * usual >= median(before[-edge:]) ** 2 * now
+        if now > SLOWER * usual and latest > STILL_SLOWER * usual and came_at_once:
+            return usual, now, recent * joined
+    return None
+
+
+def _standing_out(paces: Sequence[float], limit: float) -> Iterator[tuple[float, int]]:
+    """How far the last paces stand out of those before, and how many: for all windows above the limit."""
+    ranks = _ranks(paces)
+    size = len(ranks)
+    sums = [0.0, *accumulate(ranks)]
+    squares = [0.0, *accumulate(rank * rank for rank in ranks)]
+    pairs = [0.0, *accumulate(one * other for one, other in pairwise(ranks))]
+
+    def spread(begin: int, end: int) -> tuple[float, float]:
+        """The sums of squared deviations from the mean, and of the products of neighbouring ones."""
+        count, total = end - begin, sums[end] - sums[begin]
+        mean = total / count
+        neighbours = 2 * total - ranks[begin] - ranks[end - 1]
+        return (
+            squares[end] - squares[begin] - count * mean * mean,
+            pairs[end - 1] - pairs[begin] - mean * neighbours + (count - 1) * mean * mean,
+        )
+
+    recent = RECENT
+    while recent <= size - BASELINE:
+        before = size - recent
+        beyond = sums[size] - sums[before] - recent * (size + 1) / 2
+        stands = beyond * beyond * 12 / (recent * before * (size + 1))
+        if beyond > 0 and stands > limit:
+            (first, alike), (second, also_alike) = spread(0, before), spread(before, size)
+            stands /= _times_alike((alike + also_alike) / max(first + second, 1e-9), size)
+            if stands > limit:
+                yield stands, recent
+        recent = max(recent + 1, int(recent * WIDER))
+
+
+def _ranks(paces: Sequence[float]) -> list[float]:
+    """The place of each in their order; equal ones share the middle of theirs."""
+    ranks, behind = [0.0] * len(paces), 0
+    for _, equal in groupby(sorted(enumerate(paces), key=itemgetter(1)), key=itemgetter(1)):
+        places = [place for place, _ in equal]
+        for place in places:
+            ranks[place] = behind + (len(places) + 1) / 2
+        behind += len(places)
+    return ranks
+
+
+def _times_alike(correlation: float, size: int) -> float:
+    """By how much fewer steps count where each is like the one before it; few steps show too little of it."""
+    if correlation < 2 / math.sqrt(size):
+        return 1.0
+    correlation = min(correlation + 2 * (1 + 3 * correlation) / size, 0.98)
+    return (1 + correlation) / (1 - correlation)
 
 
 def as_quick(rates: Sequence[float]) -> bool:
     """Whether as many tokens a second are worked off as in the first third of the run: then steps that take
     longer hold more of them, as a reinforcement learner's answers grow."""
-    recent, baseline = rates[-max(RECENT, len(rates) // 10) :], rates[: max(BASELINE, len(rates) // 3)]
-    return len(rates) >= BASELINE + RECENT and median(recent) >= AS_QUICK * median(baseline)
+    recent, baseline = rates[-max(5, len(rates) // 10) :], rates[: max(10, len(rates) // 3)]
+    return len(rates) >= 15 and median(recent) >= AS_QUICK * median(baseline)
 
 
 def slowed_from(paces: Sequence[float], usual: float, now: float) -> int:
@@ -60,25 +127,6 @@ def slowed_from(paces: Sequence[float], usual: float, now: float) -> int:
     return min(start, len(paces) - 1)
 
 
-def _slower(paces: Sequence[float], factor: float) -> tuple[float, float, int] | None:
-    """The same for one moment.
-
-    The baseline is the first third of the run. A run whose steps vary by nature (rollouts of any length) has
-    a wide baseline, so the recent median must also be above nearly all of it.
-    """
-    steady = list(paces[WARM_UP:])
-    recent = steady[-max(RECENT, len(steady) // 10) :]
-    baseline = steady[: max(BASELINE, len(steady) // 3)]
-    if len(steady) < BASELINE + RECENT or len(baseline) + len(recent) > len(steady):
-        return None
-    usual, now = median(baseline), median(recent)
-    high = sorted(baseline)[int(0.95 * (len(baseline) - 1))]
-    slow = sum(pace > factor * usual for pace in recent)
-    if now > factor * usual and now > high and slow >= 0.8 * len(recent):
-        return usual, now, len(recent)
-    return None
-
-
 def steady_shift(paces: Sequence[float], *, excerpt: bool = False) -> tuple[float, float, int] | None:
     """The pace before and after, and since how many steps, where very even steps became a little slower.
 
@@ -91,7 +139,7 @@ def steady_shift(paces: Sequence[float], *, excerpt: bool = False) -> tuple[floa
     few = len(paces) < EXCERPT
     if len(paces) < 5 or (few and not excerpt):
         return None
-    least = 2 if few else max(BASELINE, len(paces) // 10)
+    least = 2 if few else max(10, len(paces) // 10)
     for count in range(len(paces) - 3, least - 1, -1):  # the earliest shift that explains all after it
         before, after = list(paces[:-count])[-200:], list(paces[-count:])
         ordered = sorted(before)

@@ -1,0 +1,68 @@
+"""False alarms of the slow-down test, and how long it takes to see a real one, in simulated step times.
+
+Each series is judged after every step, as live use does. `python bench/slowdown.py [SERIES]`
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+from collections.abc import Iterator
+from statistics import median
+
+from stallwatch_rules.judgements.step_time import slowdown
+
+STEPS = 400
+CHANGED = 100  #: steps before the one from which all take twice as long
+SPREADS = (0.1, 0.4, 0.8, 1.0)  #: of the logarithms of step times
+
+
+def series(
+    draw: random.Random, spread: float, alike: float = 0.0, slower_at: int | None = None
+) -> list[float]:
+    """Log-normal step times; ``alike`` is the correlation of each step with the one before it."""
+    paces, last = [], draw.gauss(0, 1)
+    for step in range(STEPS):
+        last = alike * last + math.sqrt(1 - alike * alike) * draw.gauss(0, 1)
+        factor = 2.0 if slower_at is not None and step >= slower_at else 1.0
+        paces.append(factor * math.exp(spread * last))
+    return paces
+
+
+def ramp(draw: random.Random, spread: float) -> list[float]:
+    """A curriculum: steps that take four times as long in the end, little by little."""
+    return [pace * (1 + 3 * step / STEPS) for step, pace in enumerate(series(draw, spread))]
+
+
+def alarms(paces: list[float]) -> Iterator[int]:
+    """After how many steps the test finds the run slow."""
+    return (seen for seen in range(1, len(paces) + 1) if slowdown(paces[:seen]) is not None)
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("series", type=int, nargs="?", default=100)
+    count = parser.parse_args().series
+    draw = random.Random(17)
+    print(f"{count} series of {STEPS} steps each, judged after every step\n")
+    print("spread of logs | judged slow, none is | steps to see all steps double: median, 9 of 10")
+    for spread in SPREADS:
+        false = sum(any(alarms(series(draw, spread))) for _ in range(count))
+        found = [
+            next(alarms(series(draw, spread, slower_at=CHANGED)), STEPS) for _ in range(max(20, count // 5))
+        ]
+        delays = sorted(at - CHANGED for at in found)
+        print(f"{spread:14} | {false / count:20.1%} | {median(delays):5g}, {delays[len(delays) * 9 // 10]}")
+    print("\nneighbouring steps alike (correlation), or a curriculum | judged slow")
+    for alike in (0.5, 0.9):
+        for spread in (0.4, 0.8):
+            false = sum(any(alarms(series(draw, spread, alike))) for _ in range(count // 2))
+            print(f"{alike}, spread {spread} | {false / (count // 2):.1%}")
+    false = sum(any(alarms(ramp(draw, 0.1))) for _ in range(count // 2))
+    print(f"steps of four times the length in the end, spread 0.1 | {false / (count // 2):.1%}")
+
+
+if __name__ == "__main__":
+    main()
