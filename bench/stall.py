@@ -6,6 +6,13 @@
 ``StallWatch``), with a clock that jumps. What they tell is what the probe tells of ranks, or what the reader
 makes of log lines. Then the healthy recordings of the test corpus, line by line, as far as their lines have
 times. The runs are made up in ``simulated.py``; none of its numbers is known to the watch.
+
+The model of activity: start-up of up to 40 minutes and a first step that compiles; steps that are even,
+log-normal (sigma 0.2 to 1.0), Pareto (index 1.5 to 5), Weibull or drifting, at most ten minutes each; after
+20 to 500 of them, seven times in ten each, an evaluation of 5 to 60 batches with up to five minutes of
+metrics, and a checkpoint of 2 to 600 seconds; or rollouts, restarts, compilations, and logs alone. Stack
+samples are no part of it: what is counted here are thresholds that were passed, before the ranks' stacks
+decide.
 """
 
 from __future__ import annotations
@@ -38,6 +45,8 @@ def main() -> None:
     print(false_stalls(verdicts))
     print()
     print(hangs(verdicts))
+    print()
+    print(summary(verdicts))
     if not given.kind:
         print("\nnot among them: pauses unlike anything that the run has shown before")
         print(false_stalls(watched(given.hours / 10, given.seed, sorted(UNFORESEEN))))
@@ -85,6 +94,14 @@ def hangs(verdicts: list[Verdict]) -> str:
         lines.append(f"{kind:34}{len(own):8,}{statistics.median(own):9,.0f}{late:9,.0f}{own[-1]:9,.0f}")
     lines.append(f"{'fixed timeouts':34}{'':8}" + "".join(f"{seconds:9,}" for seconds in FIXED))
     return "\n".join(lines)
+
+
+def summary(verdicts: list[Verdict]) -> str:
+    """False stalls in 1,000 run-hours, with the time to a hang that they buy."""
+    hours = sum(verdict.hours for verdict in verdicts)
+    rate = 1000 * sum(verdict.false_learnt for verdict in verdicts) / hours
+    median = statistics.median(verdict.found_after for verdict in verdicts)
+    return f"{rate:.2f} false stalls in 1,000 run-hours; a hang is a stall after {median:,.0f} s (median)"
 
 
 def recordings(paths: Iterable[Path]) -> str:

@@ -7,8 +7,8 @@ from itertools import islice
 
 import pytest
 from simulated import KINDS, SAVES, UNFORESEEN, Course, simulate
-from stall import ROOT, false_stalls, hangs, watched
-from watchers import FIXED, Watched, found_after, watch_recording
+from stall import ROOT, false_stalls, hangs, summary, watched
+from watchers import FIXED, Verdict, Watched, found_after, watch_recording
 
 HOURS = 5.0  # of each kind, at least
 
@@ -59,6 +59,11 @@ def test_recordings_with_times_are_followed() -> None:
     verdict = watch_recording(ROOT / "tests" / "recordings" / "trace-cache-healthy")
     assert verdict is not None and verdict.hours > 0
     assert verdict.false_learnt == 0
+
+
+def test_the_rate_of_false_stalls_is_said_beside_the_time_to_a_hang() -> None:
+    verdicts = [Verdict("even", 400.0, 1, 31.0), Verdict("even", 100.0, 0, 33.0)]
+    assert summary(verdicts) == "2.00 false stalls in 1,000 run-hours; a hang is a stall after 32 s (median)"
 
 
 def test_the_tables_have_a_line_for_each_kind() -> None:
