@@ -52,4 +52,20 @@ def tables(rows: Iterable[Row]) -> str:
     odd = [row for row in known if row["outcome"] not in ("right", "skipped")]
     lines += ["", *(f"{row['name']} seed {row['seed']}: {row['outcome']}, {row['why']}" for row in odd)]
     lines += [f"{row['name']} seed {row['seed']}: right when it was repeated alone" for row in repeated]
+    lines += ["", *_sums(known)]
     return "\n".join(lines).strip("\n")
+
+
+def _sums(known: Sequence[Row]) -> list[str]:
+    """The two numbers to reach: no false alarm, and nearly all failures right."""
+    ran = [row for row in known if row["outcome"] not in ("skipped", "invalid")]
+    healthy, failing = ([row for row in ran if row["healthy"] is kind] for kind in (True, False))
+    lines = []
+    if healthy:
+        lines.append(
+            f"{sum(row['outcome'] == 'false' for row in healthy)} of {len(healthy)} healthy runs false"
+        )
+    if failing:
+        right = sum(row["outcome"] == "right" for row in failing)
+        lines.append(f"{right} of {len(failing)} failing runs right ({right / len(failing):.0%})")
+    return lines

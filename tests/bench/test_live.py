@@ -151,6 +151,15 @@ def test_the_table_has_a_line_for_each_family() -> None:
     ]
 
 
+def test_the_sums_leave_out_what_did_not_run() -> None:
+    row = {"seed": 1, "alone": False, "why": "", "family": "ddp", "frozen": False}
+    outcomes = [("a", True, "false"), ("b", True, "right"), ("c", True, "skipped"), ("d", False, "right")]
+    rows = [
+        {**row, "name": name, "healthy": healthy, "outcome": outcome} for name, healthy, outcome in outcomes
+    ]
+    assert tables(rows).splitlines()[-2:] == ["1 of 2 healthy runs false", "1 of 1 failing runs right (100%)"]
+
+
 def test_the_programs_of_the_table_exist() -> None:
     folder = ROOT / "bench" / "live_programs"
     for program in PROGRAMS:
