@@ -104,10 +104,11 @@ class Run:
         try:
             self._watch(processes)
         finally:
+            stopped = time.time() if processes[-1].poll() is None else None
             self._end(processes)
             self._chat.close()
-        event = self._event()
-        return Observed(started, event, list(self._chat.messages), *self._final(), self._threshold())
+        messages = list(self._chat.messages)
+        return Observed(started, self._event(), messages, *self._final(), self._threshold(), stopped)
 
     def discard(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -89,6 +89,7 @@ class Observed:
     verdict: str  #: the final one, of the diagnosis
     state: str  #: how the agent says that it ended
     threshold: float | None = None  #: the longest that a stall of this run was allowed, as published
+    stopped: float | None = None  #: when the runner pressed Ctrl-C, for what hangs
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def _failing(expected: Expected, seen: Observed, event: float, alarms: Sequence[
     if expected.limit in _FOLLOWS_THRESHOLD and seen.threshold is not None:
         limit = min(max(limit, seen.threshold + _MARGIN), LONGEST)
     counted = _counts(alarms)[1:]
-    if not alarms:
+    if not alarms or (seen.stopped is not None and alarms[0].at > seen.stopped):
         return Score("missed", "no message", None, *counted, limit)
     first = alarms[0]
     seconds = first.at - event

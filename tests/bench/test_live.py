@@ -80,6 +80,10 @@ def test_a_message_after_the_limit_is_late_and_none_is_a_miss() -> None:
     assert score(HANG, seen()).outcome == "missed"
 
 
+def test_what_ctrl_c_brings_forth_is_no_detection() -> None:
+    assert score(HANG, seen(message(100.0), stopped=EVENT + 99)).outcome == "missed"
+
+
 def test_the_published_threshold_gives_time_up_to_a_bound() -> None:
     assert score(HANG, seen(message(50.0), threshold=46.0)).outcome == "right"
     assert score(HANG, seen(message(1000.0), threshold=1800.0)).outcome == "late"
