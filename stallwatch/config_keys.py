@@ -43,6 +43,7 @@ KEYS: tuple[Key, ...] = (
     Key("run", "keep_days", "int", 30, "ended runs older than this are removed", lowest=0),
     Key("run", "keep_gb", "number", 10.0, "the oldest ended runs beyond this size are removed", lowest=0),
     Key("run", "probe", "bool", True, "whether stallwatch run puts a probe into the ranks"),
+    Key("run", "fail_on_finding", "bool", False, "whether stallwatch run exits with 1 if the run failed"),
     Key("exporter", "host", "text", "127.0.0.1", "the address that /metrics is bound to"),
     Key("exporter", "port", "int", 19400, "the port of /metrics", **_PORT),
     Key(

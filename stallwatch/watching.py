@@ -53,6 +53,7 @@ class Listeners:
         self._deadman: DeadmanSink | None = None
         self._orphans: threading.Timer | None = None
         self._looked = False
+        self.run_failed = False  #: the run failed, whatever its command returned
         self._home: Path = config["run.home"]
         if config["alerts.deadman_url"]:
             from stallwatch_alerts.deadman_sink import DeadmanSink
@@ -101,6 +102,7 @@ class Listeners:
 
     def ended(self, diagnosis: Diagnosis, ending: Ending, folder: RunFolder) -> None:
         """Print how the command ended, under all that was told of it."""
+        self.run_failed = bool(ending.failed)
         self._terminal.settle(_TERMINAL_SECONDS)
         print_end(self._language, diagnosis, ending, folder)
 

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from stallwatch_rules.endings import Left, MemoryKnown
+from stallwatch_rules.endings import Crash, Left, MemoryKnown, Running
 from stallwatch_rules.records import Primary
 from stallwatch_rules.stacks.records import StallStacks
 
@@ -38,6 +38,8 @@ class Ending(msgspec.Struct, frozen=True):
     left: list[Left] = []  #: ranks that had ended by themselves, without an error, before the others
     memory: MemoryKnown | None = None  #: what was seen of its memory, where something was killed
     quiet: float | None = None  #: seconds without a step when somebody asked it to end, where that is known
+    crash: Crash | None = None  #: what failed although the command returned 0
+    running: list[Running] = []  #: ranks that were still alive when the command had ended
 
     @property
     def failed(self) -> bool | None:

@@ -52,3 +52,23 @@ class Left(msgspec.Struct, frozen=True):
     rank: int | None
     step: int | None = None  #: the last one that was seen before
     behind: int = 0  #: steps that the others were seen to make after it had left
+
+
+class Crash(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A process of a run that failed although the command itself returned 0."""
+
+    rank: int | None = None
+    pid: int | None = None
+    code: int | None = None  #: its exit code, ``-n`` for signal n; ``None``: nobody saw it
+    error: str = ""  #: what it printed last of its failure, redacted
+    step: int | None = None  #: where the run was, or the rank if that is known
+    total: int | None = None
+    by: Literal["process", "silence", "log", "loss"] = "process"  #: who says so
+    hidden: Literal["pipe", "wait", ""] = ""  #: how the command lost the exit code, as far as its words tell
+
+
+class Running(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A rank's process that outlived the command."""
+
+    rank: int
+    pid: int

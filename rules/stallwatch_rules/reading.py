@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stallwatch_rules.diagnosis.conclude import conclude
 from stallwatch_rules.diagnosis.verdict import Question
-from stallwatch_rules.endings import Left, MemoryKnown
+from stallwatch_rules.endings import Crash, Left, MemoryKnown
 from stallwatch_rules.failures.unexplained import complete
 from stallwatch_rules.hints import Hints, is_warning, may_hold
 from stallwatch_rules.lines.datatext import is_data
@@ -191,6 +191,7 @@ class RunReading:
         memory: MemoryKnown | None = None,
         left: Sequence[Left] = (),
         elsewhere: bool = False,
+        crash: Crash | None = None,
     ) -> Diagnosis:
         """The diagnosis of what was read so far.
 
@@ -198,7 +199,8 @@ class RunReading:
         ``stalled`` come from who watches the run live, or did, and so does ``waited``, the seconds without a
         step; ``memory`` is what was seen of a run that ended, ``left`` the ranks that ended before others;
         ``ended_at`` is when it did, by the clock that its lines were stamped by; ``elsewhere``: the stacks
-        showed the rank that the others wait for in none of the collectives.
+        showed the rank that the others wait for in none of the collectives; ``crash``: what failed although
+        the command returned 0.
         """
         question = Question(
             ending,
@@ -211,6 +213,7 @@ class RunReading:
             memory,
             waited,
             elsewhere,
+            crash,
             ended_at,
         )
         if failed is None and question.kind == "finished":

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND…")
 @watch_options
 @click.option("--no-probe", is_flag=True, help="Put no probe into the ranks: watch the output only.")
+@click.option(
+    "--fail-on-finding", is_flag=True, help="Exit with 1 if the run failed though the command returned 0."
+)
 @language_option
 @rules_option
 @click.pass_obj
@@ -33,6 +36,7 @@ def run(
     on_stall: str | None,
     no_metrics: bool,
     no_probe: bool,
+    fail_on_finding: bool,
     language: str | None,
     rule_dirs: tuple[Path, ...],
 ) -> None:
@@ -44,7 +48,7 @@ def run(
 
     Its output passes through untouched. A stall is shown and sent to the configured chats when it is found;
     at the end it says how the command ended, with the diagnosis under it. /metrics is on
-    http://127.0.0.1:19400/metrics. The exit code is the command's own.
+    http://127.0.0.1:19400/metrics. The exit code is the command's own, unless --fail-on-finding is given.
     """
     try:
         # A mistake in the configuration is told; the training starts all the same.
@@ -53,6 +57,7 @@ def run(
             exporter__port=port,
             stall__on_stall=on_stall,
             run__probe=False if no_probe else None,
+            run__fail_on_finding=True if fail_on_finding else None,
             ui__language=language,
             rules__dirs=rule_dirs,
         )
@@ -67,6 +72,8 @@ def run(
             code = watched()
         finally:
             listeners.close()
+    if code == 0 and listeners.run_failed and config["run.fail_on_finding"]:
+        code = 1
     raise click.exceptions.Exit(code)
 
 

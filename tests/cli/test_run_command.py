@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -308,3 +309,21 @@ def test_only_what_was_kept_is_said_to_be_there(tmp_path: Path) -> None:
     assert "copies of its output and this diagnosis are in" in kept_line(tmp_path, "en")
     (tmp_path / "diagnosis.json").unlink()
     assert kept_line(tmp_path, "en") == f"the copies of its output are in {tmp_path}"
+
+
+@pytest.mark.parametrize(("given", "code"), [((), 0), (("--fail-on-finding",), 1)])
+def test_a_failure_that_the_command_hides_is_its_exit_code_if_wanted(
+    process: Process, given: tuple[str, ...], code: int
+) -> None:
+    failing = f"{shlex.join(python(STEPS.format(steps=9, pause=0.2) + 'raise SystemExit(3)'))} | cat"
+    result = process("run", "--no-metrics", *given, "--", "bash", "-c", failing)
+    assert result.returncode == code
+    assert "How it ended: failed, exit code 0" in result.stderr
+    assert "The command returned 0, but its program exited with 3" in result.stderr
+
+
+def test_the_exit_code_of_a_run_that_finished_or_failed_openly_stays_its_own(process: Process) -> None:
+    environ = {"STALLWATCH_RUN_FAIL_ON_FINDING": "true"}
+    for code in (0, 3):
+        result = process("run", "--no-metrics", "--", *python(f"raise SystemExit({code})"), env=environ)
+        assert result.returncode == code

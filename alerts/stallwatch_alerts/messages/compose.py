@@ -19,7 +19,7 @@ from stallwatch_alerts.messages.remedies import remedy
 from stallwatch_alerts.messages.words import Words
 from stallwatch_alerts.neutral import neutralise, shorten
 from stallwatch_exporter.incident import RANK_GONE, Ending, Incident
-from stallwatch_exporter.running.ending_words import detail_in
+from stallwatch_exporter.running.ending_words import detail_in, running_sentence
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.pages.fixes import fixes_for
 from stallwatch_rules.pages.placeholders import why_of
@@ -301,7 +301,7 @@ def _where(incident: Incident, words: Words) -> str:
 def _how_it_ended(ending: Ending, words: Words) -> str:
     facts = [_ending_title(ending, words)]
     if ending.kind == "finished":
-        return words.ended.format(ending=facts[0])
+        return _lines(words.ended.format(ending=facts[0]), running_sentence(ending.running, words.language))
     if ending.exit_code is not None:
         facts.append(words.exit_code.format(code=ending.exit_code))
     if ending.seconds:

@@ -288,6 +288,7 @@ def _diagnose(
         memory=known.memory,
         left=known.left,
         elsewhere=stands_elsewhere(stacks),
+        crash=known.crash,
     )
     diagnosis.series = series_of(reading.streams)
     stats.seconds = round(time.monotonic() - started, 3)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from stallwatch_exporter.runs.given import run_folder
-from stallwatch_rules.endings import Left, MemoryKnown
+from stallwatch_rules.endings import Crash, Left, MemoryKnown
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.records import IN_TROUBLE, Diagnosis
 from stallwatch_rules.stacks.concluding import advice_in
@@ -35,6 +35,7 @@ class Recorded(NamedTuple):
     findings: Sequence[Incident] = ()  #: fatal ones that were
     watched: bool = False  #: the agent is at it
     end: Incident | None = None  #: of the run, where it alone tells of that: its own record was cut short
+    crash: Crash | None = None  #: what failed although the command returned 0
     unheard: float | None = None  #: when it was last heard of, where it is gone and saw no end; Unix seconds
 
 
@@ -74,6 +75,7 @@ def recorded(paths: Sequence[str | os.PathLike[str]], language: str) -> Recorded
         stall,
         findings,
         end=end,
+        crash=known.crash,
     )
 
 

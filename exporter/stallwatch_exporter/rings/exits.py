@@ -14,6 +14,7 @@ import os
 import select
 import struct
 import threading
+from collections.abc import Hashable
 from pathlib import Path
 
 from stallwatch_exporter import steady
@@ -31,13 +32,14 @@ class Exits:
     """Hand it processes while they are up; their codes come when they have ended, where anybody can tell."""
 
     def __init__(self) -> None:
-        self.codes: dict[Path, int] = {}  #: by what `watch` was given; ``-n`` for signal n
-        self._seen: set[Path] = set()
-        self._watched: dict[int, tuple[int, Path]] = {}  # process and key by descriptor
+        self.codes: dict[Hashable, int] = {}  #: by what `watch` was given; ``-n`` for signal n
+        self.ended_at: dict[Hashable, float] = {}  #: when each that was watched ended, steady time
+        self._seen: set[Hashable] = set()
+        self._watched: dict[int, tuple[int, Hashable]] = {}  # process and key by descriptor
         self._epoll: select.epoll | None = None
         self._lock = threading.Lock()
 
-    def watch(self, key: Path, pid: int, started: float) -> None:
+    def watch(self, key: Hashable, pid: int, started: float) -> None:
         """Look after the process that was there at `started` (steady time), once for each key."""
         if key in self._seen or not hasattr(os, "pidfd_open"):
             return
@@ -91,6 +93,7 @@ class Exits:
                     return
                 for fd, _ in ended:
                     pid, key = self._watched.pop(fd)
+                    self.ended_at[key] = steady.now()
                     code = exit_code(pid, fd)
                     if code is not None:
                         self.codes[key] = code

@@ -22,6 +22,7 @@ from stallwatch_exporter.rings.exits import Exits
 from stallwatch_exporter.rings.presence import is_there, process_namespace
 from stallwatch_exporter.rings.ranks import RankRings
 from stallwatch_exporter.rings.reader import Record, RingReader
+from stallwatch_exporter.running.crashes import ProcessEnd
 from stallwatch_exporter.settings import make_home
 from stallwatch_rules.text.redact import redact
 
@@ -102,6 +103,8 @@ class Probing:
         self._offsets: dict[str, int] = {}
         self._ranks = RankRings()
         self._exits = Exits()
+        self._steps: dict[Path, tuple[int, float]] = {}  # the last step of each ring, and when it was told
+        self._left: dict[Path, bool] = {}  # whether its process ended without an error, where it said so
 
     def read(self) -> list[Record]:
         """What all ranks told since the last look, in the order of time."""
@@ -114,6 +117,9 @@ class Probing:
             batch = reader.read(_MOST_RECORDS)
             self._lost_records += batch.lost
             found += batch.records
+            for record in batch.records:
+                if "step" in record.values:
+                    self._steps[reader.path] = int(record.values["step"]), record.time
             if over:  # an open file for each rank that ever was would be too many
                 reader.close()
         self.lost = self._lost_records + sum(
@@ -148,6 +154,8 @@ class Probing:
                 except ValueError:
                     continue
                 left = isinstance(event, dict) and event.get("kind") == "left"
+                if left:
+                    self._left[reader.path] = not event.get("error")
                 if left and not self._ranks.leaves(reader, self._known()):
                     continue
                 if isinstance(event, dict):
@@ -165,6 +173,27 @@ class Probing:
     def pids(self) -> set[int]:
         """The processes of all rings, whether they are up or not."""
         return {reader.header.pid for reader in self._known()}
+
+    def ends(self) -> list[ProcessEnd]:
+        """How each process ended that has a ring."""
+        found = []
+        for reader in self._known():
+            path, header = reader.path, reader.header
+            step, at = self._steps.get(path, (None, None))
+            found.append(
+                ProcessEnd(
+                    header.pid,
+                    header.rank if header.rank >= 0 and step is not None else None,
+                    is_there(header.pid, steady.wall(header.started)),
+                    self._exits.codes.get(path),
+                    self._exits.ended_at.get(path),
+                    True,
+                    self._left.get(path),
+                    step,
+                    at,
+                )
+            )
+        return found
 
     def close(self) -> None:
         """The run is over: the folder goes. What is worth keeping was read."""

@@ -91,7 +91,7 @@ def classify(
 
     `passed_on` is a signal that was sent to us and that we sent on; `interrupted` means Ctrl-C was pressed.
     """
-    killer, how = _signal_of(returncode)
+    killer, how = signal_of(returncode)
     exit_code = 128 - returncode if returncode < 0 else returncode
     name = killer.name if killer else None
 
@@ -202,7 +202,7 @@ def _processes(count: int) -> str:
     return "one process" if count == 1 else f"{count} processes"
 
 
-def _signal_of(returncode: int) -> tuple[signal.Signals | None, str]:
+def signal_of(returncode: int) -> tuple[signal.Signals | None, str]:
     """The signal that ended the command, or the one that a shell or a launcher reports by its exit code."""
     try:
         if returncode < 0:

@@ -164,9 +164,14 @@ def _outermost(ranks: list[LocalRank]) -> list[LocalRank]:
 def _launches(pid: int) -> bool:
     """Whether it is a launcher: ``python …/torchrun …`` or ``python -u -m torch.distributed.run …``."""
     try:
-        words = psutil.Process(pid).cmdline()[1:]
+        return launches(psutil.Process(pid).cmdline())
     except (psutil.Error, OSError):
         return False
+
+
+def launches(words: list[str]) -> bool:
+    """Whether this command line is a launcher's."""
+    words = words[1:]
     while words and words[0].startswith("-") and words[0] != "-m":
         words = words[1:]
     program = words[1:2] if words[:1] == ["-m"] else [Path(word).name for word in words[:1]]

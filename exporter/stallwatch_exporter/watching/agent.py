@@ -6,7 +6,7 @@ in here gets out (see ``guard``).
 
 from __future__ import annotations
 
-import os
+import functools
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -15,6 +15,7 @@ from stallwatch_exporter.incident import Ending, Severity, Sink
 from stallwatch_exporter.notices import surviving
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.running.memory_held import MemoryHeld
+from stallwatch_exporter.running.witnesses import Witnesses
 from stallwatch_exporter.runs.copies import RankCopies
 from stallwatch_exporter.runs.runfolder import RunFolder, State
 from stallwatch_exporter.serving.metrics import RunMetrics
@@ -73,6 +74,8 @@ class Agent:
         self._reading = RunReading(catalogue)
         self._reading.tracker = self._progress = HookedProgress()
         self._probing = probing
+        self.witnesses = Witnesses(folder, self._reading, self.memory, self.last_lines, self._guarded)
+        self.ending = Ending("unknown", None)  #: how the run ended, by all who saw it
         self._diagnoser = Diagnoser(self._reading, settings.language, self._guarded, clock)
         self._readers = Readers()
         self._watch = StallWatch(settings, folder.info.started_at)
@@ -244,6 +247,7 @@ class Agent:
             for bar in self._readers.idle(present - _IDLE_SECONDS):
                 self._take(bar, 0, bar[-1].time if bar else None)
         with self._guarded("the probe's records"):
+            self.witnesses.look()
             self._hear(now)
         with self._guarded("looking at checkpoints"):
             self._hearing.look(now, self._probing.pids() if self._probing is not None else ())
@@ -364,10 +368,7 @@ class Agent:
 
     def judged(self, ending: Ending) -> Ending:
         """How the command ended, with what only we know: who ended it, who had left, who held memory."""
-        ending = self.advance.judged(self._hearing.judged(self.response.judged(ending)))
-        with self._guarded("how it ended"):
-            return self.memory.told(ending, list(self.last_lines), os.environ)
-        return ending
+        return self.witnesses.weighed(self.advance.judged(self._hearing.judged(self.response.judged(ending))))
 
     def end(self, ending: Ending, now: float | None = None) -> Diagnosis:
         """The command ended, or we stop looking: raise or resolve what is left, and keep the diagnosis."""
@@ -380,26 +381,25 @@ class Agent:
                 self._take(left, 0, min(at, present), progress=self._stall is None)
         with self._guarded("the probe's records"):
             self._hear(now, everything=True)
-            if self._probing is not None:
-                self._probing.close()
         with self._guarded("looking at checkpoints"):
             self._hearing.look(now, ended=True)
         was_stalled, quiet = self._stall is not None, None
         with self._guarded("watching the run"):
             state, continues = self._check_stall(present)
             quiet = state.seconds if was_stalled and continues else None
-        diagnosis, _ = self._diagnosis(present, ending)
+        diagnose = functools.partial(self._diagnosis, present)
+        self.ending, diagnosis = self.witnesses.ending(ending, self._probing, diagnose)
         with self._guarded("the incidents"):
-            self._alarms.ended(ending, diagnosis, self._shown_lines(), quiet, now)
+            self._alarms.ended(self.ending, diagnosis, self._shown_lines(), quiet, now)
             self._reporting.flush(now, everything=True)
-            self.metrics.milestones.ended(now, ending.kind)
+            self.metrics.milestones.ended(now, self.ending.kind)
         with self._guarded("the log copies"):
             if self._copies is not None:
                 self._copies.flush(now, everything=True)
         with self._guarded("the run's record"):
             self.folder.write_json("diagnosis.json", diagnosis)
-            shown: State = "finished" if ending.kind in ("finished", "unknown") else "failed"
-            self._write_info(now, state=shown, ended_at=steady.wall(now), ending=redacted(ending))
+            shown: State = "finished" if self.ending.kind in ("finished", "unknown") else "failed"
+            self._write_info(now, state=shown, ended_at=steady.wall(now), ending=redacted(self.ending))
         return diagnosis
 
     # ---- help

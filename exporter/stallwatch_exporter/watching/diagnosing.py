@@ -86,6 +86,7 @@ class Diagnoser:
             memory=ending.memory if ending else self.memory.now(),
             left=self.left,
             elsewhere=stands_elsewhere(self.stacks),
+            crash=ending.crash if ending else None,
         )
         if ending is None:
             kill = any(one.rule in (SIGKILL, FROM_OUTSIDE) and one.harm == "fatal" for one in found.findings)

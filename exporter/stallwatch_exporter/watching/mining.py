@@ -166,12 +166,13 @@ class Miner:
         try:
             agent, server = self._open_agent()
             agent.response.watch(self._pid)
+            agent.witnesses.programs.command = self._pid
             if self._endings is not None:
                 agent.memory.counted, agent.memory.killed = self._endings.counted, self._endings.killed
             self._mine(Mining(agent, self._queue, self._pid, told_to_end=self._told_to_end))
             if self._judge is not None:
-                ending = agent.judged(self._judge(list(agent.last_lines)))
-                self._result = (agent, ending, agent.end(ending, self._ended_at))
+                diagnosis = agent.end(agent.judged(self._judge(list(agent.last_lines))), self._ended_at)
+                self._result = (agent, agent.ending, diagnosis)
         except Exception as error:  # whatever it is, the command must not be affected
             self._notice(f"the watching failed ({type(error).__name__}: {error}); the command goes on")
             while not self._queue.ended:

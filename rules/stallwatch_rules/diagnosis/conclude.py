@@ -167,6 +167,8 @@ def conclude(
         if not one.hits and stands(chosen[0]):
             show_apart(one, streams)
         diagnosis.primary = _primary(one, chosen[1], environment, streams, tracker.last_step, language)
+        if question.crash is not None and diagnosis.primary.rank is None:
+            diagnosis.primary.rank = question.crash.rank
         if one.role == "symptom" and one.harm == "fatal":
             silent = ended_silently(found, exceptions, streams, language)
             diagnosis.primary.fixes[:0] = [silent] if silent else []

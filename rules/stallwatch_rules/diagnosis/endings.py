@@ -13,7 +13,8 @@ from stallwatch_rules.diagnosis.verdict import AT_EXIT, Question
 from stallwatch_rules.judgements.conclusions import concluded
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.pages.catalogue import Catalogue
-from stallwatch_rules.records import Harm
+from stallwatch_rules.records import Harm, Line
+from stallwatch_rules.selftold import SOURCE
 from stallwatch_rules.text.digest import MAX_TITLE, fold_ranks
 from stallwatch_rules.text.redact import redact
 from stallwatch_rules.text.reported import shown
@@ -89,6 +90,9 @@ def killed(found: list[Found], catalogue: Catalogue, exceptions: Exceptions, que
     if rule in catalogue.pages and not any(one.rule == rule for one in found):
         one = concluded(catalogue.pages[rule], Judgement("fatal", say(key, question.language)))
         one.facts.add(fact)
+        if question.crash is not None and question.crash.rank is not None:
+            one.where = Line(question.told, SOURCE, 0, question.crash.rank)
+            one.step = question.crash.step
         found.append(one)
 
 

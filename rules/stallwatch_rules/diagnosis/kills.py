@@ -80,7 +80,7 @@ def _was_here(
 
     pdsh, mpirun and srun show the lines of all nodes; their own machine's memory says nothing of the rest.
     """
-    if question.kind == "killed" and BY_ITSELF in question.told:
+    if question.kind == "killed" and (BY_ITSELF in question.told or question.crash is not None):
         return True
     killed = {rank for each in summaries for rank, code in each.codes.items() if code in BY_SIGKILL}
     known = set(memory.ranks)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from stallwatch_rules.diagnosis.causes import Candidate
 from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams
-from stallwatch_rules.endings import Left, MemoryKnown
+from stallwatch_rules.endings import Crash, Left, MemoryKnown
 from stallwatch_rules.failures.templates import states_error
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.judgements.facts import RunFacts
@@ -35,6 +35,7 @@ class Question:
     memory: MemoryKnown | None = None  #: of a run that ended: what was seen of its memory
     waited: float | None = None  #: seconds without a step at the end, by who watched it
     elsewhere: bool = False  #: as in ``RunFacts``
+    crash: Crash | None = None  #: what failed although the command returned 0
     ended_at: float | None = None  #: when the command ended, by the clock of lines that a watcher stamped
 
     @property

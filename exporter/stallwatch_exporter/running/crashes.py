@@ -1,0 +1,170 @@
+"""Which process of a run crashed though its command returned 0: judged by all who saw how it ended.
+
+A shell returns the status of the last thing it did: ``python train.py | tee log`` that of tee, and ``wait``
+without arguments always 0. So the command's own exit code is one witness among several. The others are the
+exit codes of its programs, as the kernel tells them; what each interpreter said as it ended; how far the run
+came; and, where nobody saw the processes, the log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from stallwatch_rules.endings import GONE_ON, Crash, Running
+
+_AFTER_SECONDS = 1.0  #: progress so much later than the end of a process is not its own
+#: Of processes that were asked to end, by SIGHUP, SIGINT or SIGTERM: also as a shell's code of it.
+_ASKED = frozenset((-1, -2, -15, 129, 130, 143))
+
+Fate = Literal["up", "well", "failed", "silent", "unknown"]
+
+
+@dataclass(frozen=True)
+class ProcessEnd:
+    """How one process ended, or that it has not."""
+
+    pid: int
+    rank: int | None = None  #: ``None``: a program that nobody gave a rank, and that told of no step
+    up: bool = False
+    code: int | None = None  #: by the kernel, ``-n`` for signal n; ``None``: nobody saw it
+    ended_at: float | None = None  #: steady time, as all times here
+    probed: bool = False  #: a probe in it would have told of its end
+    left: bool | None = None  #: its interpreter ended without an error, or with one; ``None``: without a word
+    step: int | None = None  #: the last that it told of
+    stepped_at: float | None = None
+    run_step: int | None = None  #: where the run was when its end was noticed
+
+    @property
+    def fate(self) -> Fate:
+        """What is known of its end."""
+        if self.up:
+            return "up"
+        if self.code is not None:
+            return "failed" if self.code and not self._in_teardown else "well"
+        if self.left is not None:
+            return "well" if self.left else "failed"
+        return "silent" if self.probed else "unknown"
+
+    @property
+    def _in_teardown(self) -> bool:
+        """Whether it was ended by a signal after its program had ended well: libraries crash at exit."""
+        return self.left is True and self.code is not None and self.code < 0
+
+    @property
+    def last_seen(self) -> float:
+        """When it ended, or told something last."""
+        if self.up:
+            return float("inf")
+        return self.ended_at or self.stepped_at or 0.0
+
+
+@dataclass(frozen=True)
+class Reached:
+    """How far a run came."""
+
+    step: int | None = None
+    total: int | None = None
+    at: float | None = None  #: when it made its last step
+    complete: bool = False  #: its steps or its words say that it came to its end
+
+    @property
+    def short(self) -> bool:
+        """Whether steps were left."""
+        return (
+            not self.complete and self.step is not None and self.total is not None and self.step < self.total
+        )
+
+
+def crash_among(ends: Sequence[ProcessEnd], reached: Reached, log_fails: Callable[[], bool]) -> Crash | None:
+    """The first process whose end is credibly why the run ended; ``None`` where the run ended well.
+
+    `log_fails` is asked where the processes leave it open: whether the log ends in a failure after which
+    nothing came.
+    """
+    ranks = last_of_ranks(ends)
+    dead = [one for one in ranks if one.fate in ("failed", "silent") and not _excused(one, ranks, reached)]
+    if not dead and not any(one.step is not None for one in ranks):
+        dead = _dead_programs([one for one in ends if one.rank is None], reached, log_fails)
+    if dead:
+        return _crash(min(dead, key=lambda one: one.last_seen), reached)
+    known = any(one.fate in ("well", "up", "failed") for one in (*ranks, *ends))
+    if not known and not reached.complete and log_fails():
+        return Crash(step=reached.step, total=_total(reached.step, reached), by="log")
+    return None
+
+
+def still_running(ends: Sequence[ProcessEnd]) -> list[Running]:
+    """The ranks whose process has outlived the command."""
+    return [Running(one.rank, one.pid) for one in last_of_ranks(ends) if one.up and one.rank is not None]
+
+
+def last_of_ranks(ends: Sequence[ProcessEnd]) -> list[ProcessEnd]:
+    """Of each rank the process that ended last: others were retried, or worked beside it.
+
+    Processes that have stepped come first: a program that runs after the training may have its rank, too.
+    """
+    last: dict[int, ProcessEnd] = {}
+    for one in sorted(ends, key=lambda each: (each.step is not None, each.last_seen)):
+        if one.rank is not None:
+            last[one.rank] = one
+    return [last[rank] for rank in sorted(last)]
+
+
+def _excused(one: ProcessEnd, others: Sequence[ProcessEnd], reached: Reached) -> bool:
+    """Whether a process may end like this although all is well."""
+    asked = one.code in _ASKED
+    if asked and any(
+        other.fate == "well" and other.last_seen <= one.last_seen for other in others if other is not one
+    ):
+        return True  # a script ends what is left of it, after a rank came to its end
+    return reached.complete and (asked or one.fate == "silent") and not _before_the_end(one, reached)
+
+
+def _before_the_end(one: ProcessEnd, reached: Reached) -> bool:
+    """Whether others made steps after it had ended."""
+    known = one.run_step if one.step is None else one.step
+    if known is not None and reached.step is not None and known < reached.step - GONE_ON:
+        return True
+    return one.ended_at is not None and reached.at is not None and reached.at - one.ended_at > _AFTER_SECONDS
+
+
+def _dead_programs(
+    programs: Sequence[ProcessEnd], reached: Reached, log_fails: Callable[[], bool]
+) -> list[ProcessEnd]:
+    """Of programs without a rank those that trained: nobody saw which of them made the steps.
+
+    After the end of the one that did, none is made. Where another one ended well, it may have been that one:
+    unless steps were left, or the log ends in a failure.
+    """
+    dead = [one for one in programs if one.fate == "failed" and not _before_the_end(one, reached)]
+    dead = [one for one in dead if not _excused(one, programs, reached)]
+    well = any(one.fate == "well" for one in programs)
+    if well and (reached.complete or not (reached.short or log_fails())):
+        return []
+    return dead
+
+
+def _crash(one: ProcessEnd, reached: Reached) -> Crash:
+    step = next((each for each in (one.step, one.run_step, reached.step) if each is not None), None)
+    return Crash(
+        one.rank,
+        one.pid,
+        one.code,
+        step=step,
+        total=_total(step, reached),
+        by="silence" if one.fate == "silent" else "process",
+    )
+
+
+def _total(step: int | None, reached: Reached) -> int | None:
+    return reached.total if step is not None and reached.total is not None and step <= reached.total else None
+
+
+def hidden_by(script: str) -> Literal["pipe", "wait", ""]:
+    """How a shell's script loses exit codes: in a pipe, or by a ``wait`` that names no process."""
+    if re.search(r"(?<![|>])\|&?(?!\|)", script) and "pipefail" not in script:
+        return "pipe"
+    return "wait" if re.search(r"(?:^|[\s;&])wait\s*(?:$|[;&)\n])", script) else ""

@@ -1,0 +1,201 @@
+"""All who saw how a run ended, and the ending that they make together."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from stallwatch_exporter.incident import Ending
+from stallwatch_exporter.rings.probing import Probing
+from stallwatch_exporter.running.crashes import (
+    ProcessEnd,
+    Reached,
+    crash_among,
+    hidden_by,
+    last_of_ranks,
+    still_running,
+)
+from stallwatch_exporter.running.ending import signal_of
+from stallwatch_exporter.running.ending_words import crash_sentence, running_sentence
+from stallwatch_exporter.running.memory_held import MemoryHeld
+from stallwatch_exporter.running.programs import Program, Programs
+from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_exporter.watching.guard import Guard
+from stallwatch_rules.endings import Crash, MemoryKnown
+from stallwatch_rules.progress.tracker import ProgressTracker
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.report.phrases import exception_in_short
+from stallwatch_rules.text.redact import redact
+
+_PATIENCE = 1.0  # seconds for ranks to go, once the command has
+_FAILED = frozenset(("failed", "unknown-failure"))
+_ERROR = 100  # characters
+
+Diagnose = Callable[[Ending], tuple[Diagnosis, bool]]  # and whether one could be made
+
+
+class Witnesses:
+    """Set `programs.command`, ``look`` about once a second, then ask for the ``ending``."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        reading: RunReading,
+        memory: MemoryHeld,
+        last_lines: Sequence[str],
+        guard: Guard,
+    ) -> None:
+        self.programs = Programs(folder.info.command)
+        self._reading = reading
+        self._memory = memory
+        self._last_lines = last_lines
+        self._guarded = guard
+        self._run_steps: dict[Program, int | None] = {}  # where the run was when the end of each was noticed
+
+    def look(self) -> None:
+        """Find what the command has started since the last look, and what of it has ended."""
+        self.programs.look()
+        for program in self.programs.known.values():
+            if program in self.programs.exits.ended_at and program not in self._run_steps:
+                self._run_steps[program] = self._reading.tracker.last_step
+
+    def ranks_up(self) -> dict[int, frozenset[Path]]:
+        """For each rank without a ring that a launcher or a script started, its processes that are up."""
+        up: dict[int, frozenset[Path]] = {}
+        for program in self.programs.known.values():
+            if program.rank is not None:
+                here = {Path(str(program.pid))} if self.programs.is_up(program) else set[Path]()
+                up[program.rank] = up.get(program.rank, frozenset()) | here
+        return up
+
+    def exit_codes(self) -> Mapping[int, int]:
+        """The exit codes of those ranks, ``-n`` for signal n."""
+        codes = self.programs.exits.codes
+        known = self.programs.known.values()
+        return {one.rank: codes[one] for one in known if one.rank is not None and one in codes}
+
+    def weighed(self, ending: Ending) -> Ending:
+        """The ending of what was killed, with what is known of its memory."""
+        with self._guarded("what held memory"):
+            return self._memory.told(ending, list(self._last_lines), os.environ)
+        return ending
+
+    def ending(
+        self, command: Ending, probing: Probing | None, diagnose: Diagnose
+    ) -> tuple[Ending, Diagnosis]:
+        """How the run ended, and the diagnosis that goes with it, from how the command did.
+
+        It is the last word: the rings of `probing` are let go.
+        """
+        ends: list[ProcessEnd] = []
+        with self._guarded("how the processes ended"):
+            ends = self._settled(probing, command.exit_code)
+            self.programs.close()
+            if probing is not None:
+                probing.close()
+        with self._guarded("how it ended"):
+            return self._judged(command, ends, diagnose)
+        return command, diagnose(command)[0]
+
+    def _ends(self, probing: Probing | None, exit_code: int | None) -> list[ProcessEnd]:
+        """How each process ended that anybody saw; `exit_code` is the command's own."""
+        rings = {one.pid: one for one in (probing.ends() if probing is not None else [])}
+        exits = self.programs.exits
+        found = []
+        for program in self.programs.known.values():
+            own = ProcessEnd(
+                program.pid,
+                program.rank,
+                self.programs.is_up(program),
+                exits.codes.get(program, exit_code if program.pid == self.programs.command else None),
+                exits.ended_at.get(program),
+                run_step=self._run_steps.get(program),
+            )
+            told = rings.pop(program.pid, None)
+            found.append(own if told is None else _both(own, told))
+        return [*found, *(one for one in rings.values() if one.rank is not None)]
+
+    def _judged(
+        self, command: Ending, ends: Sequence[ProcessEnd], diagnose: Diagnose
+    ) -> tuple[Ending, Diagnosis]:
+        if running := still_running(ends):
+            more = running_sentence(running, "en")
+            command = msgspec.structs.replace(command, running=running, detail=f"{command.detail} {more}")
+        if command.kind != "finished":
+            return command, diagnose(command)[0]
+        tracker = self._reading.tracker
+        crash = crash_among(ends, _reached(tracker), lambda: self._reading.diagnose().verdict in _FAILED)
+        if crash is None:
+            found, _ = diagnose(command)
+            if found.verdict not in _FAILED:
+                return command, found
+            crash = Crash(step=tracker.last_step, total=tracker.total_steps, by=_seen_in(tracker))
+        crash = msgspec.structs.replace(crash, hidden=hidden_by(self.programs.script))
+        counted = self._memory.counted()
+        found, _ = diagnose(self.weighed(_failed(command, crash, counted)))
+        crash = msgspec.structs.replace(crash, error=_error(found))
+        ending = self.weighed(_failed(command, crash, counted))
+        return ending, msgspec.structs.replace(found, ending=redact(ending.detail))
+
+    def _settled(self, probing: Probing | None, exit_code: int | None) -> list[ProcessEnd]:
+        """The ends, once ranks had a moment to end with their command."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            ends = self._ends(probing, exit_code)
+            if not any(one.up for one in last_of_ranks(ends)) or time.monotonic() > deadline:
+                return ends
+            time.sleep(_PATIENCE / 20)
+
+
+def _both(own: ProcessEnd, told: ProcessEnd) -> ProcessEnd:
+    """What was seen of a program, with what its probe told."""
+    return dataclasses.replace(
+        told,
+        rank=own.rank if told.rank is None else told.rank,
+        code=own.code if told.code is None else told.code,
+        ended_at=own.ended_at or told.ended_at,
+        run_step=own.run_step,
+    )
+
+
+def _reached(tracker: ProgressTracker) -> Reached:
+    return Reached(tracker.last_step, tracker.total_steps, tracker.last_progress_time, tracker.told_finished)
+
+
+def _seen_in(tracker: ProgressTracker) -> Literal["loss", "log"]:
+    """Where a failure shows that no exit code tells."""
+    return "loss" if tracker.last_loss is not None and math.isnan(tracker.last_loss) else "log"
+
+
+def _failed(command: Ending, crash: Crash, counted: bool | None) -> Ending:
+    """The ending of a command whose run failed although it returned 0."""
+    ended_by = signal_of(crash.code)[0] if crash.code is not None else None
+    killed = ended_by is not None or crash.by == "silence"
+    may_be_memory = crash.by == "silence" or (ended_by is not None and ended_by.name == "SIGKILL")
+    detail = crash_sentence(crash, "en")
+    if command.running:
+        detail = f"{detail} {running_sentence(command.running, 'en')}"
+    return msgspec.structs.replace(
+        command,
+        kind="oom-killed" if may_be_memory and counted else "killed" if killed else "failed",
+        signal=ended_by.name if ended_by is not None else None,
+        detail=detail,
+        crash=crash,
+        memory=MemoryKnown(counted=counted) if killed and counted is not None else None,
+    )
+
+
+def _error(found: Diagnosis) -> str:
+    """What the run printed of its failure."""
+    if found.primary is None:
+        return exception_in_short(found.unknown[0], _ERROR) if found.unknown else ""
+    first = next(iter(found.primary.evidence), "") if found.primary.line else ""
+    return first if len(first) <= _ERROR else first[: _ERROR - 1] + "…"

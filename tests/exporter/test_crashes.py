@@ -1,0 +1,92 @@
+"""Which process's end decides that a run failed whose command returned 0."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallwatch_exporter.running.crashes import ProcessEnd, Reached, crash_among, hidden_by, still_running
+from stallwatch_rules.endings import Running
+
+EARLY = Reached(step=300, total=6250, at=100.0)
+DONE = Reached(step=6250, total=6250, at=100.0, complete=True)
+OPEN = Reached(step=300, at=100.0)  # nobody knows how many steps there should be
+
+
+def rank(number: int, code: int | None = 0, at: float = 101.0, step: int = 300, **more: bool) -> ProcessEnd:
+    left = more.get("left", True if code == 0 else None)
+    return ProcessEnd(10 + number, number, code=code, ended_at=at, probed=True, left=left, step=step)
+
+
+def program(pid: int, code: int | None = 0, at: float = 101.0) -> ProcessEnd:
+    return ProcessEnd(pid, code=code, ended_at=at)
+
+
+@pytest.mark.parametrize(
+    ("ends", "reached", "log_fails"),
+    [
+        ([rank(0)], EARLY, True),  # what the log shows was handled
+        ([rank(0), program(9, -9)], EARLY, True),  # a helper beside a rank
+        ([rank(0, -9, at=50, step=100), rank(0, at=101)], EARLY, False),  # tried again
+        ([rank(0, -11, left=True)], EARLY, False),  # a crash in teardown
+        ([rank(0, step=6250), rank(1, -15, step=6250)], DONE, False),
+        ([rank(0, at=101), rank(1, -15, at=101.5)], OPEN, False),  # a script ends what is left
+        ([rank(0, None, left=True)], EARLY, True),  # its own word, where the kernel gives none
+        ([rank(0, None, step=6250)], DONE, False),  # os._exit at the end
+        ([program(9, -9), program(8, 0)], OPEN, False),  # nobody knows which of the two trained
+        ([program(9, 1, at=50), program(8, 0)], EARLY, True),  # steps followed
+        ([program(9, None)], DONE, True),
+        ([], EARLY, False),
+    ],
+)
+def test_well(ends: list[ProcessEnd], reached: Reached, log_fails: bool) -> None:
+    assert crash_among(ends, reached, lambda: log_fails) is None
+
+
+@pytest.mark.parametrize(
+    ("ends", "reached", "log_fails", "found"),
+    [
+        ([rank(0), rank(1, -9, at=60, step=150)], EARLY, False, (1, -9, "process", 150)),
+        ([rank(0, 1, at=102), rank(1, -9, at=101)], EARLY, False, (1, -9, "process", 300)),  # the first
+        ([rank(0), rank(1, None)], EARLY, False, (1, None, "silence", 300)),
+        ([rank(0), rank(1, None, left=False)], EARLY, False, (1, None, "process", 300)),
+        ([rank(0, step=6250), rank(1, -9, at=60, step=150)], DONE, False, (1, -9, "process", 150)),
+        ([rank(0, 1, step=6250)], DONE, False, (0, 1, "process", 6250)),  # in the last save
+        ([rank(0, -15)], EARLY, False, (0, -15, "process", 300)),
+        ([program(9, -9)], OPEN, False, (None, -9, "process", 300)),
+        ([program(9, -9), program(8, 0)], EARLY, False, (None, -9, "process", 300)),
+        ([program(9, 1), program(8, 0)], OPEN, True, (None, 1, "process", 300)),
+        ([program(9, None)], EARLY, True, (None, None, "log", 300)),
+        ([], EARLY, True, (None, None, "log", 300)),
+    ],
+)
+def test_crashed(
+    ends: list[ProcessEnd],
+    reached: Reached,
+    log_fails: bool,
+    found: tuple[int | None, int | None, str, int],
+) -> None:
+    crash = crash_among(ends, reached, lambda: log_fails)
+    assert crash is not None and (crash.rank, crash.code, crash.by, crash.step) == found
+
+
+def test_ranks_that_are_up_are_named_and_programs_are_not() -> None:
+    ends = [ProcessEnd(7, 2, up=True), ProcessEnd(8, up=True), rank(0)]
+    assert still_running(ends) == [Running(2, 7)]
+    assert crash_among(ends, EARLY, lambda: True) is None
+
+
+@pytest.mark.parametrize(
+    ("script", "how"),
+    [
+        ("python t.py 2>&1 | tee log", "pipe"),
+        ("python t.py |& tee log", "pipe"),
+        ("set -o pipefail; python t.py | tee log", ""),
+        ("python t.py || true", ""),
+        ("a & b & wait", "wait"),
+        ("a & b & wait; echo done", "wait"),
+        ("a & wait $!", ""),
+        ("", ""),
+    ],
+)
+def test_how_a_script_loses_an_exit_code(script: str, how: str) -> None:
+    assert hidden_by(script) == how

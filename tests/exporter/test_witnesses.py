@@ -1,0 +1,183 @@
+"""How a run ended whose command returned 0, on real processes: a shell hides what became of the training."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stallwatch_exporter.files.postmortem import diagnose_paths
+from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.running.command import run_command
+from stallwatch_exporter.running.ending_words import detail_in
+from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.records import Diagnosis
+
+# Prints its steps; the last argument is what it does then.
+PLAIN = """
+import os, signal, sys, time, traceback
+steps, end = int(sys.argv[1]), sys.argv[2]
+for step in range(1, steps + 1):
+    print(f"step {step}/6250 loss {1 / step:.4f}", flush=True)
+    time.sleep(0.01)
+exec(end)
+"""
+# The same with an optimizer, so that it has a ring.
+TORCH = (
+    PLAIN.replace("import os", "import torch, os", 1)
+    .replace(
+        "    print(f",
+        "    model(torch.ones(1, 2)).sum().backward(); optimizer.step(); optimizer.zero_grad()\n    print(f",
+    )
+    .replace(
+        "for step",
+        "model = torch.nn.Linear(2, 1); optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\nfor step",
+        1,
+    )
+)
+DIES = "raise ValueError('the batch has no labels')"
+IS_KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
+HANDLED = "try: 1 / 0\nexcept ZeroDivisionError: traceback.print_exc()"
+DIVERGES = "for step in range(61, 70): print(f'step {step}/6250 loss nan')"
+HELPER = f"{sys.executable} -c 'import time; time.sleep(99)'"
+OUT_OF_MEMORY = "sys.exit('torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.')"
+
+
+class Watched:
+    """A shell script that was run under watch, and what was said of it."""
+
+    def __init__(self, told: list[Incident], code: int, end: tuple[Diagnosis, Ending, RunFolder]) -> None:
+        self.told, self.code = told, code
+        self.diagnosis, self.ending, self.folder = end
+
+    @property
+    def detail(self) -> str:
+        return self.ending.detail
+
+
+@pytest.fixture
+def shell(tmp_path: Path, catalogue: Catalogue) -> Callable[[str], Watched]:
+    """Runs a script of bash under watch. ``plain`` and ``torch`` in it are the two trainings."""
+
+    def start(script: str) -> Watched:
+        for name, source in (("plain", PLAIN), ("torch", TORCH)):
+            (tmp_path / f"train_{name}.py").write_text(source)
+            script = script.replace(f"{name} ", f"{sys.executable} {tmp_path}/train_{name}.py ")
+        told: list[Incident] = []
+        ends: list[Any] = []
+        settings = ExporterSettings(home=tmp_path / "home", port=0)
+        command = ["bash", "-c", script]
+        on_end = ends.append
+        code = run_command(
+            command, settings, [told.append], catalogue, metrics=False, on_end=lambda *end: on_end(end)
+        )
+        return Watched(told, code, ends[0])
+
+    return start
+
+
+def ends(how: str) -> str:
+    return shlex.quote(how)
+
+
+@pytest.mark.parametrize(
+    ("training", "how", "kind", "said"),
+    [
+        ("plain", DIES, "failed", "died of ValueError: the batch has no labels"),
+        ("torch", DIES, "failed", "died of ValueError: the batch has no labels"),
+        ("plain", OUT_OF_MEMORY, "failed", "died of torch.OutOfMemoryError: CUDA out of memory."),
+        ("plain", IS_KILLED, "killed", "was ended by SIGKILL, at step 150 of 6,250"),
+        ("torch", IS_KILLED, "killed", "was ended by SIGKILL, at step 150 of 6,250"),
+        ("plain", "os._exit(3)", "failed", "exited with 3, at step 150 of 6,250"),
+    ],
+)
+def test_a_pipe_hides_no_crash(
+    shell: Callable[[str], Watched], catalogue: Catalogue, training: str, how: str, kind: str, said: str
+) -> None:
+    run = shell(f"{training} 150 {ends(how)} 2>&1 | cat")
+    assert (run.code, run.ending.kind, run.ending.exit_code) == (0, kind, 0)
+    who = "rank 0" if training == "torch" else "its program"
+    assert run.detail.startswith(f"The command returned 0, but {who} {said}")
+    assert "at step 150 of 6,250; a pipe hides exit codes: use `set -o pipefail`." in run.detail
+    assert run.diagnosis.verdict in ("failed", "unknown-failure")
+    assert run.told[-1].kind == "ended" and run.told[-1].ending == run.ending
+    assert run.folder.info.state == "failed" and run.folder.info.ending == run.ending
+    later, *_ = diagnose_paths([run.folder.path], catalogue=catalogue)
+    assert (later.verdict, later.ending) == (run.diagnosis.verdict, run.diagnosis.ending)
+    assert "`set -o pipefail`" in detail_in(run.ending, "zh") and "命令返回 0" in detail_in(run.ending, "zh")
+
+
+@pytest.mark.parametrize("training", ["plain", "torch"])
+def test_the_rank_that_was_killed_is_named_though_the_shell_only_waits(
+    shell: Callable[[str], Watched], training: str
+) -> None:
+    run = shell(f"RANK=0 {training} 200 pass & RANK=1 {training} 30 {ends(IS_KILLED)} & wait")
+    assert (run.code, run.ending.kind, run.ending.signal) == (0, "killed", "SIGKILL")
+    crash = run.ending.crash
+    assert crash is not None and (crash.rank, crash.code, crash.hidden) == (1, -signal.SIGKILL, "wait")
+    assert crash.step is not None and crash.step < 200
+    assert run.diagnosis.primary is not None and run.diagnosis.primary.rank == 1
+    assert run.told[-1].kind == "ended"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        # stopped early
+        "plain 60 pass 2>&1 | cat",
+        "torch 60 'os._exit(0)' 2>&1 | cat",
+        # a helper without a rank is killed, by the script at the end or by somebody in the middle
+        "sleep 100 & H=$!; torch 60 pass; kill -9 $H; wait",
+        f"{HELPER} & H=$!; torch 60 pass; kill -9 $H; wait",
+        f"{HELPER} & H=$!; (sleep 1; kill -9 $H) & plain 400 pass; true",
+        # what failed was tried again, or handled
+        f"torch 40 {ends(IS_KILLED)} || torch 60 pass; true",
+        'plain 60 \'import subprocess; subprocess.run([sys.executable, "-c", "1/0"])\' 2>&1 | cat',
+        f"plain 60 {ends(HANDLED)} 2>&1 | cat",
+        # the last line is a traceback
+        "plain 60 'import atexit; atexit.register(lambda: 1 / 0); print(\"Training completed.\")' 2>&1 | cat",
+        # a rank that the script ends after another has come to its end
+        "RANK=1 plain 9999 pass & RANK=0 plain 150 pass; kill %1; wait",
+    ],
+)
+def test_a_run_that_ended_well_has_finished(shell: Callable[[str], Watched], script: str) -> None:
+    run = shell(script)
+    assert (run.code, run.ending.kind, run.ending.crash) == (0, "finished", None), run.detail
+    assert run.diagnosis.verdict == "healthy"
+    assert not any(incident.kind == "ended" for incident in run.told)
+
+
+def test_a_loss_that_is_nan_at_the_end_is_a_failure_for_all(shell: Callable[[str], Watched]) -> None:
+    run = shell(f"plain 60 {ends(DIVERGES)}")
+    assert (run.code, run.ending.kind) == (0, "failed")
+    assert run.detail == "The command returned 0, but its loss was NaN at the end, at step 69 of 6,250."
+    assert run.diagnosis.verdict == "failed" and run.diagnosis.ending == run.detail
+    assert (run.told[-1].kind, run.told[-1].rule, run.told[-1].ending) == ("ended", "loss-nan", run.ending)
+
+
+@pytest.fixture
+def orphan(tmp_path: Path) -> Iterator[Callable[[], int]]:
+    pid = tmp_path / "pid"
+
+    def number() -> int:
+        return int(pid.read_text())
+
+    yield number
+    os.kill(number(), signal.SIGKILL)
+
+
+def test_a_rank_that_outlives_the_command_is_named(
+    shell: Callable[[str], Watched], tmp_path: Path, orphan: Callable[[], int]
+) -> None:
+    run = shell(f"RANK=2 plain 9999 pass > /dev/null 2>&1 & echo $! > {tmp_path / 'pid'}; plain 150 pass")
+    assert run.ending.kind == "finished"
+    assert f"Rank 2 (PID {orphan()}) is still running." in run.detail
+    assert f"rank 2（PID {orphan()}）仍在运行" in detail_in(run.ending, "zh")
