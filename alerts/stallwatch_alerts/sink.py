@@ -55,6 +55,7 @@ class ChatSink:
         self._settings = settings
         self._catalogue = catalogue
         self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._shown: dict[str, tuple[object, ...]] = {}  # of open incidents: what was sent last
         self._failed = 0
         planner = Planner(settings, people)
         ways = Ways(connect, report, delivered, clock, retry or Retry(), settled)
@@ -67,11 +68,15 @@ class ChatSink:
     def __call__(self, incident: Incident) -> None:
         """Queue a message where this change deserves one."""
         try:
-            if not self._deserves_message(incident):
+            is_new = self._deserves_message(incident)
+            if not is_new and not self._changes_message(incident):
                 return
             page = self._catalogue.pages.get(incident.rule)
             notice = incident_notice(incident, self._settings.language, page)
             notice = linked(notice, page, incident.run, self._settings)
+            if not is_new:
+                self._office.amend(notice)
+                return
             letter = Letter(msgspec.structs.replace(incident), notice, page.family if page else "")
             self._office.put(letter)
         except Exception:
@@ -95,6 +100,13 @@ class ChatSink:
         """Messages that wait on disk for the next agent, or for ``stallwatch relay``."""
         return self._office.kept()
 
+    def _changes_message(self, incident: Incident) -> bool:
+        """Whether an open incident that was sent has another cause, more of a history, or stacks now."""
+        if incident.status != "open" or incident.id not in self._shown:
+            return False
+        before, self._shown[incident.id] = self._shown[incident.id], _shape(incident)
+        return before != self._shown[incident.id]
+
     def _deserves_message(self, incident: Incident) -> bool:
         """Once per stage and incident. An end goes to whoever got the beginning; a crash to everybody."""
         key = (incident.id, incident.stage)
@@ -104,6 +116,15 @@ class ChatSink:
         if not severe and (incident.id, "open") not in self._told:
             return False
         self._told[key] = None
+        self._shown.pop(incident.id, None)
+        if incident.status == "open":
+            self._shown[incident.id] = _shape(incident)
         while len(self._told) > _REMEMBERED:
             self._told.popitem(last=False)
         return True
+
+
+def _shape(incident: Incident) -> tuple[object, ...]:
+    """What of an incident is worth an edit: not its durations and counts."""
+    known = incident.stacks is not None
+    return incident.rule, incident.severity, incident.rank, known, len(incident.history)

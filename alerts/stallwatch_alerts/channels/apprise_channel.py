@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, cast
 
 import apprise
 from apprise.plugins.custom_json import NotifyJSON
@@ -24,6 +25,10 @@ from stallwatch_alerts.messages.layout import clipped
 from stallwatch_alerts.messages.page import html_page
 from stallwatch_rules.text.redact import redact
 
+if TYPE_CHECKING:
+    from stallwatch_alerts.channels.chats import EditableChat, Place
+    from stallwatch_alerts.channels.posting import Request
+
 __all__ = ["AppriseChannel", "ChannelError"]
 
 _LEVELS = {
@@ -42,6 +47,7 @@ _PRIORITIES = {
 _NTFY_BYTES = 4096  # docs.ntfy.sh, "Limitations": a longer message becomes an attachment
 _NTFY_REST = 300  # topic, tags and the names of all fields
 _LONGEST_REASON = 500
+_MOST_PLACES = 500  # of open incidents
 
 
 class AppriseChannel:
@@ -65,7 +71,10 @@ class AppriseChannel:
         self._plugin: Any = plugin
         self._chat = chat_of(plugin, url)
         self._line = Line(plugin.verify_certificate, plugin.request_timeout, bool(plugin.redirects))
-        self._taken: tuple[Notice | None, int] = (None, 0)  # the notice in hand, and how many targets have it
+        # The notice in hand, and where it is by now, target by target.
+        self._taken: tuple[Notice | None, list[Place | None]] = (None, [])
+        self._editable = cast("EditableChat | None", self._chat if hasattr(self._chat, "edits") else None)
+        self._places: OrderedDict[str, list[Place]] = OrderedDict()  # of open incidents, by id
         self._own_fields = dict(plugin.payload_extras) if isinstance(plugin, NotifyJSON) else {}
         self._own_priority = isinstance(plugin, NotifyNtfy) and plugin.priority != NtfyPriority.NORMAL
         if isinstance(plugin, NotifyNtfy):
@@ -97,20 +106,58 @@ class AppriseChannel:
                 retry_after=failure.retry_after,
             )
 
+    def has_message(self, incident: str) -> bool:
+        """Whether we sent the chat a message of this open incident that can be edited."""
+        return incident in self._places
+
+    def edit(self, notice: Notice) -> None:
+        """Bring that message up to date. `ChannelError` where the chat refuses it."""
+        places = self._places.get(str(notice.facts.get("id")), [])
+        if self._editable is None:
+            return
+        failure: ChannelError | None = None
+        for request in self._editable.edits(notice, places):
+            try:
+                failure = self._editable.fault(post(request, self._line)) or failure
+            except ChannelError as error:
+                failure = error
+        if failure is not None:
+            raise ChannelError(self._hidden(str(failure)), code=failure.code, retry_after=failure.retry_after)
+
     def _post(self, notice: Notice) -> None:
         """To all targets; a second try goes on where the first one stopped."""
         assert self._chat is not None
         before, taken = self._taken
         if before != notice:
-            taken = 0
-        for number, request in enumerate(self._chat.requests(notice)):
-            if number < taken:
-                continue
-            failure = self._chat.fault(post(request, self._line))
+            taken = []
+        for request in self._requests(notice)[len(taken) :]:
+            answer = post(request, self._line)
+            failure = self._chat.fault(answer)
             if failure is not None:
+                if failure.retry_after is None:  # such as a thread that is gone: the next try needs none
+                    self._places.pop(str(notice.facts.get("id")), None)
                 raise failure
-            self._taken = (notice, number + 1)
-        self._taken = (None, 0)
+            taken = [*taken, self._editable.place(answer) if self._editable is not None else None]
+            self._taken = (notice, taken)
+        self._taken = (None, [])
+        self._keep(notice, [place for place in taken if place is not None], len(taken))
+
+    def _requests(self, notice: Notice) -> list[Request]:
+        assert self._chat is not None
+        places = self._places.get(str(notice.facts.get("id"))) if "count" not in notice.facts else None
+        if places and self._editable is not None:
+            return self._editable.replies(notice, places)
+        return self._chat.requests(notice)
+
+    def _keep(self, notice: Notice, places: list[Place], targets: int) -> None:
+        """Remember where the message of an open incident is; a later one is an answer to it."""
+        name = str(notice.facts.get("id"))
+        if notice.facts.get("status") == "resolved":
+            self._places.pop(name, None)
+        elif "count" not in notice.facts and places and len(places) == targets:
+            self._places.setdefault(name, places)
+        while len(self._places) > _MOST_PLACES:
+            self._places.popitem(last=False)
 
     def _notify(self, notice: Notice) -> None:
         title, body, form = self._words(notice)

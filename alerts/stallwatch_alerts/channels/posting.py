@@ -15,18 +15,19 @@ from stallwatch_alerts.channels.errors import ChannelError
 from stallwatch_alerts.channels.unreached import reason_of
 
 _TOO_MANY = 429
-_MOST_BYTES = 8192  # of an answer; error pages of proxies are longer, and no use
+_MOST_BYTES = 65_536  # of an answer: chats send the message back; error pages of proxies are no use
 _LONGEST = 30.0  # seconds for the whole answer: the time-out of the library starts anew with every byte
 
 
 @dataclass(frozen=True)
 class Request:
-    """A POST of JSON. Nothing of it is shown by ``repr``: tracebacks with variables must not leak it."""
+    """JSON to send. Nothing of it is shown by ``repr``: tracebacks with variables must not leak it."""
 
     url: str = field(repr=False)
     body: Mapping[str, Any] = field(repr=False)
     params: Mapping[str, str] = field(default_factory=dict, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    method: str = "POST"
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ def post(request: Request, line: Line) -> Answer:
 def _post(request: Request, line: Line) -> Answer:
     headers = {"User-Agent": "Stallwatch", "Content-Type": "application/json; charset=utf-8"}
     data = json.dumps(request.body, ensure_ascii=False).encode()
-    with requests.post(
+    with requests.request(
+        request.method,
         request.url,
         data=data,
         params=dict(request.params),

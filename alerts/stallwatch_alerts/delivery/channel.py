@@ -20,6 +20,16 @@ class Channel(Protocol):
         """
 
 
+class EditingChannel(Channel, Protocol):
+    """A channel that may be able to edit what it sent."""
+
+    def has_message(self, incident: str) -> bool:
+        """Whether it sent a message of this open incident that can be edited."""
+
+    def edit(self, notice: Notice) -> None:
+        """Bring that message up to date, or raise."""
+
+
 def apprise_channel(url: str) -> Channel:
     """The chat behind an Apprise URL. The import takes half a second: only who has URLs pays for it."""
     try:

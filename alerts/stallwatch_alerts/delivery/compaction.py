@@ -37,7 +37,12 @@ def compact(connection: Connection, channel: str, now: float) -> int:
     connection.execute(
         update(MESSAGES)
         .where(MESSAGES.c.id == first)
-        .values(notice=msgspec.to_builtins(group.worst), group=msgspec.to_builtins(group), keys=keys)
+        .values(
+            notice=msgspec.to_builtins(group.worst),
+            group=msgspec.to_builtins(group),
+            keys=keys,
+            claim="",  # whoever still tries it, with a claim that ran out, has not sent all of this
+        )
     )
     connection.execute(delete(MESSAGES).where(free, MESSAGES.c.id > first, MESSAGES.c.id <= last))
     return len(rows)

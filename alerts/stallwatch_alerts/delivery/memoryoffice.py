@@ -26,6 +26,9 @@ class MemoryOffice:
         for url in self._planner.urls_now(letter, self._ways.clock()):
             self._couriers[url].put(letter.notice)
 
+    def amend(self, notice: Notice) -> None:
+        """What changes goes into the closing message."""
+
     @property
     def sent(self) -> int:
         """Messages delivered, over all URLs."""

@@ -83,6 +83,14 @@ class Outbox:
             pacing.note_send(connection, channel, now)
             return self._claimed(connection, rows[first], expired, now)
 
+    def take_turn(self, channel: str, now: float, limits: Sequence[Limit]) -> bool:
+        """Whether the chat takes one more request now, which then counts as sent."""
+        with writing(self._engine) as connection:
+            if not pacing.may_send(connection, channel, limits, now):
+                return False
+            pacing.note_send(connection, channel, now)
+            return True
+
     def sent(self, batch: Batch, channel: str, now: float) -> None:
         """It arrived."""
         with writing(self._engine) as connection:

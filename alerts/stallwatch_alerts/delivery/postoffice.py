@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stallwatch_alerts.channels.notice import Notice
 from stallwatch_alerts.delivery.memoryoffice import MemoryOffice
 from stallwatch_alerts.delivery.planning import Letter, Planner
 from stallwatch_alerts.delivery.sender import Sender
@@ -50,6 +51,7 @@ class PostOffice:
         self._ways = ways
         self._clock = ways.clock
         self._letters: deque[Letter] = deque()
+        self._edits: deque[Notice] = deque(maxlen=_AT_ONCE)
         self._lost = 0
         self._outbox: Outbox | None = None
         self._senders: list[Sender] = []
@@ -63,6 +65,11 @@ class PostOffice:
             self._lost += 1
             return
         self._letters.append(letter)
+        self._worker.put(_Ring())
+
+    def amend(self, notice: Notice) -> None:
+        """Bring the message of an open incident up to date where a chat can; never waits."""
+        self._edits.append(notice)
         self._worker.put(_Ring())
 
     @property
@@ -129,6 +136,10 @@ class PostOffice:
                 self._troubled = False
             except Exception as error:
                 self._without_disk(some, error)
+        while self._edits:
+            notice = self._edits.popleft()
+            for sender in self._senders:
+                sender.amend(notice)
 
     def _keep(self, letters: Sequence[Letter]) -> None:
         assert self._outbox is not None

@@ -7,10 +7,10 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from stallwatch_alerts.channels.notice import Notice
-from stallwatch_alerts.delivery.channel import Channel, retry_after
+from stallwatch_alerts.delivery.channel import Channel, EditingChannel, retry_after
 from stallwatch_alerts.delivery.fingerprint import fingerprint
 from stallwatch_alerts.delivery.grouping import expiry_notice, merged, written
 from stallwatch_alerts.delivery.limits import Limit, limits_of
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from stallwatch_alerts.delivery.outbox import Outbox
 
 _LATE_SECONDS = 60.0  # before, nobody else can have told it, and asking another database takes time
+_EDIT_SECONDS = 5.0  # between two edits: the chat's limits are for its messages
+_MOST_EDITS = 100
 _LOOK_SECONDS = 1.0  # also for what another process put in, and for tries that are due
 
 
@@ -67,6 +69,8 @@ class Sender:
         self._limits = limits_of(url) if limits is None else limits
         self._channel: Channel | None = None
         self._troubled = self._refusing = False
+        self._edits: dict[str, Notice] = {}  # by incident; the newest of each
+        self._edited_at = 0.0
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._fingerprint = ""
@@ -76,6 +80,13 @@ class Sender:
 
     def wake(self) -> None:
         """There may be something to send."""
+        self._wake.set()
+
+    def amend(self, notice: Notice) -> None:
+        """More is known of an open incident: bring its message up to date, if that is ours and may change."""
+        self._edits[str(notice.facts.get("id"))] = notice
+        while len(self._edits) > _MOST_EDITS:
+            self._edits.pop(next(iter(self._edits)))
         self._wake.set()
 
     def close(self, timeout: float) -> None:
@@ -113,6 +124,7 @@ class Sender:
             try:
                 while not self._closing.is_set() and self.look():
                     pass
+                self._edit()
                 self._troubled = False
             except Exception as error:  # such as a database that is away for a while
                 if not self._troubled:
@@ -122,6 +134,18 @@ class Sender:
                 self._troubled = True
             self.looked_at = self._clock()
             self._wake.wait(_LOOK_SECONDS)
+
+    def _edit(self) -> None:
+        """Edit one message; what the chat does not take is in the closing one."""
+        if not hasattr(self._channel, "edit") or time.monotonic() - self._edited_at < _EDIT_SECONDS:
+            return
+        channel = cast("EditingChannel", self._channel)
+        name = next((each for each in list(self._edits) if channel.has_message(each)), None)
+        if name is None or not self._outbox.take_turn(self._fingerprint, self._clock(), self._limits):
+            return
+        self._edited_at = time.monotonic()
+        with contextlib.suppress(Exception):
+            channel.edit(self._edits.pop(name))
 
     def _open(self) -> None:
         try:
@@ -139,6 +163,9 @@ class Sender:
             self._refused(batch, channel, error)
             return
         self._refusing = False
+        for group in batch.groups:
+            if group.worst.facts.get("status") == "resolved":
+                self._edits.pop(str(group.worst.facts.get("id")), None)
         self.sent += sum(group.count for group in batch.groups)
         self._count("sent")
         with contextlib.suppress(Exception):

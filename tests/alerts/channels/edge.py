@@ -28,6 +28,7 @@ class Call:
     query: dict[str, str]
     headers: Mapping[str, str]
     body: bytes
+    method: str = "POST"
 
     @property
     def json(self) -> dict[str, Any]:
@@ -67,7 +68,7 @@ class Server:
                 url = urlsplit(self.path)
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 query = dict(parse_qsl(url.query, keep_blank_values=True))
-                call = Call(self.headers["Host"], url.path, query, self.headers, body)
+                call = Call(self.headers["Host"], url.path, query, self.headers, body, self.command)
                 outer.calls.append(call)
                 forced = outer.force.pop(0) if outer.force else None
                 said = forced or protocol(call)
@@ -79,6 +80,8 @@ class Server:
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(data)
+
+            do_PATCH = do_POST
 
             def log_message(self, *args: object) -> None:
                 pass

@@ -38,13 +38,26 @@ def slack(call: Call) -> Reply:
 
 
 def slack_bot(call: Call) -> Reply:
-    """chat.postMessage: errors come in a 200."""
+    """chat.postMessage and chat.update: errors come in a 200."""
     if call.headers["Authorization"] != "Bearer xoxb-1234567890-abcdefABCDEF":
         return reply({"ok": False, "error": "invalid_auth"})
-    if call.json.get("channel") not in ("#training", "C0123ABCD"):
-        return reply({"ok": False, "error": "channel_not_found"})
-    fault = slack_fault(call.json)
-    return reply({"ok": False, "error": fault} if fault else {"ok": True, "ts": "1.2"})
+    body, ids = call.json, {"#training": "C0000TRAI", "C0123ABCD": "C0123ABCD"}
+    fault = slack_fault(body)
+    if call.path == "/api/chat.update":  # takes ids only, and the exact time of a message
+        if body.get("channel") not in ids.values():
+            return reply({"ok": False, "error": "channel_not_found"})
+        if body.get("ts") != "1503435956.000247":
+            return reply({"ok": False, "error": "message_not_found"})
+    else:
+        if body.get("channel") not in (*ids, *ids.values()):
+            return reply({"ok": False, "error": "channel_not_found"})
+        if body.get("thread_ts") not in (None, "1503435956.000247"):
+            return reply({"ok": False, "error": "thread_not_found"})
+        if body.get("reply_broadcast") and not body.get("thread_ts"):
+            return reply({"ok": False, "error": "invalid_arguments"})
+    channel = ids.get(body["channel"], body["channel"])
+    posted = {"ok": True, "channel": channel, "ts": "1503435956.000247"}
+    return reply({"ok": False, "error": fault} if fault else posted)
 
 
 def slack_fault(body: dict[str, Any]) -> str:
@@ -71,8 +84,11 @@ def slack_fault(body: dict[str, Any]) -> str:
 
 
 def discord(call: Call) -> Reply:
-    """Execute webhook."""
-    if call.path != "/api/webhooks/" + "/".join(DISCORD):
+    """Execute webhook, and edit webhook message."""
+    own = "/api/webhooks/" + "/".join(DISCORD)
+    if call.method == "PATCH" and call.path != f"{own}/messages/1":
+        return reply({"message": "Unknown Message", "code": 10008}, 404)
+    if call.method == "POST" and call.path != own:
         return reply({"message": "Unknown Webhook", "code": 10015}, 404)
     body = call.json
     total = 0
@@ -83,12 +99,14 @@ def discord(call: Call) -> Reply:
         total += _utf16(title) + _utf16(description)
     if total > 6000 or (not total and not body.get("content")) or len(body.get("content", "")) > 2000:
         return reply({"message": "Cannot send an empty message", "code": 50006}, 400)
-    return reply({"id": "1", "type": 0}) if call.query.get("wait") == "true" else Reply(204)
+    answers = call.method == "PATCH" or call.query.get("wait") == "true"
+    return reply({"id": "1", "type": 0}) if answers else Reply(204)
 
 
 def telegram(call: Call) -> Reply:
-    """sendMessage with HTML."""
-    if call.path != f"/bot{TELEGRAM}/sendMessage":
+    """sendMessage and editMessageText with HTML."""
+    edits = call.path == f"/bot{TELEGRAM}/editMessageText"
+    if call.path != f"/bot{TELEGRAM}/sendMessage" and not edits:
         return _telegram(401, "Unauthorized")
     body = call.json
     if body.get("chat_id") not in (-1001234, 42):
@@ -102,7 +120,12 @@ def telegram(call: Call) -> Reply:
         return _telegram(400, f"Bad Request: can't parse entities: {error}")
     if not 1 <= _utf16(parser.text.strip()) <= 4096:
         return _telegram(400, "Bad Request: message is too long")
-    return reply({"ok": True, "result": {"message_id": 1}})
+    if edits and body.get("message_id") != 17:
+        return _telegram(400, "Bad Request: message to edit not found")
+    answered = body.get("reply_parameters", {})
+    if answered.get("message_id", 17) != 17 and not answered.get("allow_sending_without_reply"):
+        return _telegram(400, "Bad Request: message to be replied not found")
+    return reply({"ok": True, "result": {"message_id": 17, "chat": {"id": body["chat_id"]}, "date": 1}})
 
 
 def _telegram(code: int, description: str) -> Reply:

@@ -8,6 +8,7 @@ where there are cards.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
@@ -33,7 +34,10 @@ from stallwatch_alerts.channels.posting import Answer, Request
 
 
 class Chat(Protocol):
-    """Writes the requests for a notice, and reads what comes back."""
+    """Writes the requests for a notice, and reads what comes back.
+
+    A chat whose messages can be edited is an ``EditableChat``.
+    """
 
     name: str
 
@@ -42,6 +46,23 @@ class Chat(Protocol):
 
     def fault(self, answer: Answer) -> ChannelError | None:
         """What an answer complains of; `None` where the message was taken."""
+
+
+Place = Mapping[str, Any]
+"""Where a message is: what its chat asks for to edit it, or to answer it."""
+
+
+class EditableChat(Chat, Protocol):
+    """A chat that says where it put a message, and lets its sender edit it."""
+
+    def place(self, answer: Answer) -> Place | None:
+        """Where the message is that was taken with this answer; `None` if the chat does not say."""
+
+    def edits(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
+        """One for each of the places: the message is this notice from now on."""
+
+    def replies(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
+        """As ``requests``, below the messages at these places as far as the chat has threads."""
 
 
 def chat_of(plugin: Any, url: str) -> Chat | None:

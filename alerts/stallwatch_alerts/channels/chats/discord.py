@@ -1,9 +1,9 @@
 """Discord webhooks.
 
 Documented at discord.com/developers/docs: "Webhook resource", "Execute Webhook" (without ``wait=true`` a
-message that is not saved is no error), "Message resource", "Embed limits" (title 256, description 4096,
-6000 in all) and "Allowed mentions", "Rate limits" (429 with ``retry_after`` in seconds in the body and
-``Retry-After``).
+message that is not saved is no error; with it the answer is the message), "Edit Webhook Message" (a PATCH),
+"Message resource", "Embed limits" (title 256, description 4096, 6000 in all) and "Allowed mentions", "Rate
+limits" (429 with ``retry_after`` in seconds in the body and ``Retry-After``).
 
 Apprise sends without ``wait=true`` and without ``allowed_mentions``, and on a 429 it sends again at once.
 """
@@ -11,7 +11,7 @@ Apprise sends without ``wait=true`` and without ``allowed_mentions``, and on a 4
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stallwatch_alerts.channels.errors import ChannelError
@@ -46,15 +46,35 @@ class Discord:
 
     def requests(self, notice: Notice) -> list[Request]:
         """One embed; nobody can be mentioned by it."""
+        body = self._body(notice)
+        if self._user:
+            body["username"] = self._user
+        return [Request(self._url, body, params=self._params)]
+
+    def place(self, answer: Answer) -> Mapping[str, Any] | None:
+        """The message's id."""
+        said = answer.json()
+        return {"id": str(said["id"])} if str(said.get("id", "")).isdecimal() else None
+
+    def edits(self, notice: Notice, places: Sequence[Mapping[str, Any]]) -> list[Request]:
+        """A PATCH of the message."""
+        params = {name: value for name, value in self._params.items() if name == "thread_id"}
+        return [
+            Request(f"{self._url}/messages/{place['id']}", self._body(notice), params=params, method="PATCH")
+            for place in places
+        ]
+
+    def replies(self, notice: Notice, _: Sequence[Mapping[str, Any]]) -> list[Request]:
+        """A message of its own: webhooks answer none."""
+        return self.requests(notice)
+
+    def _body(self, notice: Notice) -> dict[str, Any]:
         embed: dict[str, Any] = {
             "title": _title(headline(notice)),
             "color": COLOURS[notice.level],
             "description": written(fitted(blocks_of(notice.message.text), _DESCRIPTION, _size)),
         }
-        body: dict[str, Any] = {"embeds": [embed], "allowed_mentions": {"parse": []}}
-        if self._user:
-            body["username"] = self._user
-        return [Request(self._url, body, params=self._params)]
+        return {"embeds": [embed], "allowed_mentions": {"parse": []}}
 
     def fault(self, answer: Answer) -> ChannelError | None:
         """Discord's own code where it gave one."""

@@ -1,7 +1,10 @@
 """Slack: incoming webhooks, and bots by ``chat.postMessage``.
 
+A bot edits its messages by ``chat.update``, and answers them in a thread, which the channel sees, too.
+
 Documented at docs.slack.dev: "Sending messages using incoming webhooks" (a plain ``ok``, or an error code
-as text with 400, 403, 404, 410), "chat.postMessage" (errors as ``"ok": false`` in a 200), "Rate limits"
+as text with 400, 403, 404, 410), "chat.postMessage" (errors as ``"ok": false`` in a 200,
+``channel`` and ``ts`` of what was posted, ``thread_ts``, ``reply_broadcast``), "chat.update", "Rate limits"
 (429 with ``Retry-After``), "Blocks": "Header" (150 characters) and "Rich text", "Formatting message text"
 (``&``, ``<`` and ``>`` are escaped in ``text``).
 
@@ -12,7 +15,7 @@ Rich text is literal: no mark, mention or link is looked for in it. Apprise send
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from apprise.plugins.slack import CHANNEL_RE, SlackMode
@@ -39,6 +42,7 @@ class Slack:
         self._targets = targets
         if self._bot:
             self._url = plugin.api_url.format("chat.postMessage")
+            self._update = plugin.api_url.format("chat.update")
             self._headers = {"Authorization": f"Bearer {plugin.access_token}"}
         else:
             host = plugin.webhook_gov_url if plugin.mode == SlackMode.WEBHOOK_GOV else plugin.webhook_url
@@ -64,6 +68,34 @@ class Slack:
 
     def requests(self, notice: Notice) -> list[Request]:
         """One for each channel."""
+        body = self._body(notice)
+        found = []
+        for channel, thread in self._targets:
+            where = {"channel": channel, "thread_ts": thread}
+            own = {**body, **{name: value for name, value in where.items() if value}}
+            found.append(Request(self._url, own, headers=self._headers))
+        return found
+
+    def place(self, answer: Answer) -> Mapping[str, Any] | None:
+        """The channel's id and the message's time; webhooks do not say."""
+        said = answer.json()
+        return {"channel": said["channel"], "ts": said["ts"]} if {"channel", "ts"} <= said.keys() else None
+
+    def edits(self, notice: Notice, places: Sequence[Mapping[str, Any]]) -> list[Request]:
+        """By ``chat.update``."""
+        body = {"text": _escaped(headline(notice)), "blocks": _blocks(notice)}
+        return [Request(self._update, {**body, **place}, headers=self._headers) for place in places]
+
+    def replies(self, notice: Notice, places: Sequence[Mapping[str, Any]]) -> list[Request]:
+        """In the message's thread, and in the channel; or in the thread that the URL names."""
+        found = []
+        for (_, thread), place in zip(self._targets, places, strict=True):
+            where = {"channel": place["channel"], "thread_ts": thread or place["ts"]}
+            own = {**self._body(notice), **where, **({} if thread else {"reply_broadcast": True})}
+            found.append(Request(self._url, own, headers=self._headers))
+        return found
+
+    def _body(self, notice: Notice) -> dict[str, Any]:
         body: dict[str, Any] = {
             "text": _escaped(headline(notice)),  # what notifications show
             "blocks": _blocks(notice),
@@ -72,12 +104,7 @@ class Slack:
         }
         if self._user:
             body["username"] = self._user
-        found = []
-        for channel, thread in self._targets:
-            where = {"channel": channel, "thread_ts": thread}
-            own = {**body, **{name: value for name, value in where.items() if value}}
-            found.append(Request(self._url, own, headers=self._headers))
-        return found
+        return body
 
     def fault(self, answer: Answer) -> ChannelError | None:
         """Slack's own code where it gave one."""

@@ -1,9 +1,9 @@
 """Telegram bots.
 
 Documented at core.telegram.org/bots/api: "sendMessage" (1 to 4096 characters after entities are parsed;
-they are counted in UTF-16), "HTML style" (only ``<``, ``>`` and ``&`` are escaped), "LinkPreviewOptions",
-"Making requests" and "ResponseParameters" (``error_code``, ``description``, ``retry_after``,
-``migrate_to_chat_id``).
+they are counted in UTF-16), "editMessageText", "ReplyParameters", "HTML style" (only ``<``, ``>`` and ``&``
+are escaped), "LinkPreviewOptions", "Making requests" and "ResponseParameters" (``error_code``,
+``description``, ``retry_after``, ``migrate_to_chat_id``).
 
 Words with a dot become code: Telegram makes links of ``train.py`` and the like, as .py is a country's
 domain.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stallwatch_alerts.channels.errors import ChannelError
@@ -35,27 +35,50 @@ class Telegram:
 
     def __init__(self, plugin: Any) -> None:
         self._url = f"{plugin.notify_url}{plugin.bot_token}/sendMessage"
+        self._edit = f"{plugin.notify_url}{plugin.bot_token}/editMessageText"
         self._targets = plugin.targets
         self._silent = bool(plugin.silent)
 
     def requests(self, notice: Notice) -> list[Request]:
         """One for each chat."""
-        head = f"<b>{_prose(headline(notice))}</b>"
-        room = _LIMIT - _length(head) - 2
-        text = f"{head}\n\n{written(fitted(blocks_of(notice.message.text), room, _size))}"
-        body: dict[str, Any] = {
-            "text": text.rstrip(),
-            "parse_mode": "HTML",
-            "link_preview_options": {"is_disabled": True},
-            "disable_notification": self._silent or notice.level == "info",
-        }
+        body = self._body(notice)
         found = []
         for chat, topic in self._targets:
-            own = {**body, "chat_id": chat}
+            own = {**body, "chat_id": chat, "disable_notification": self._silent or notice.level == "info"}
             if topic:
                 own["message_thread_id"] = topic
             found.append(Request(self._url, own))
         return found
+
+    def place(self, answer: Answer) -> Mapping[str, Any] | None:
+        """The chat's and the message's id."""
+        result = answer.json().get("result")
+        chat = result.get("chat") if isinstance(result, dict) else None
+        if not isinstance(result, dict) or not isinstance(chat, dict) or "message_id" not in result:
+            return None
+        return {"chat_id": chat.get("id"), "message_id": result["message_id"]}
+
+    def edits(self, notice: Notice, places: Sequence[Mapping[str, Any]]) -> list[Request]:
+        """By ``editMessageText``."""
+        return [Request(self._edit, {**self._body(notice), **place}) for place in places]
+
+    def replies(self, notice: Notice, places: Sequence[Mapping[str, Any]]) -> list[Request]:
+        """Each to the message in its chat, if that is still there."""
+        found = []
+        for request, place in zip(self.requests(notice), places, strict=True):
+            answered = {"message_id": place["message_id"], "allow_sending_without_reply": True}
+            found.append(Request(request.url, {**request.body, "reply_parameters": answered}))
+        return found
+
+    def _body(self, notice: Notice) -> dict[str, Any]:
+        head = f"<b>{_prose(headline(notice))}</b>"
+        room = _LIMIT - _length(head) - 2
+        text = f"{head}\n\n{written(fitted(blocks_of(notice.message.text), room, _size))}"
+        return {
+            "text": text.rstrip(),
+            "parse_mode": "HTML",
+            "link_preview_options": {"is_disabled": True},
+        }
 
     def fault(self, answer: Answer) -> ChannelError | None:
         """Telegram's description, and how long it wants to be left alone."""
