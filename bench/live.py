@@ -29,6 +29,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import psutil
 from live_programs.table import PROGRAMS, Program
 from live_runs import Run, missing, quiet
 from live_scoring import score
@@ -108,15 +109,19 @@ class Bench:
             self._record(task, alone, {"outcome": _NEVER_AGAIN, "why": f"needs {', '.join(lacking)}"})
             return
         with self._starting:
+            load = quiet(os.cpu_count() or 1, self._load, lambda: time.monotonic() > self._until)
             if time.monotonic() > self._until:
                 return
-            load = quiet(os.cpu_count() or 1, self._load)
             run = Run(program, task.seed, self._stallwatch)
             self._console.print(
                 f"[dim]{time.strftime('%H:%M:%S')} {program.name} seed {task.seed}: started[/dim]"
             )
             time.sleep(0 if alone else APART)
-        seen = run.observe()
+        try:
+            seen = run.observe()
+        except (OSError, ValueError, psutil.Error) as problem:  # such as a full disk: the others go on
+            self._record(task, alone, {"outcome": "invalid", "why": f"{type(problem).__name__}: {problem}"})
+            return
         judged = score(program, seen)
         row = {
             **asdict(judged),

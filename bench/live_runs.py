@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -231,8 +232,8 @@ def _free_port() -> int:
         return int(listening.getsockname()[1])
 
 
-def quiet(cores: int, limit: float) -> float:
+def quiet(cores: int, limit: float, given_up: Callable[[], bool]) -> float:
     """Wait until the machine has time for another program; its load, per core."""
-    while (load := os.getloadavg()[0] / cores) >= limit:
+    while (load := os.getloadavg()[0] / cores) >= limit and not given_up():
         time.sleep(2)
     return load
