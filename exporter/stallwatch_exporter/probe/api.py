@@ -50,7 +50,6 @@ class Probe:
         self._folder = folder
         self._environ = os.environ if environ is None else environ
         self.clock = clock or steady_clock(self._environ)
-        self.stepped_at = NAN  #: when the last step was
         self.ends_listening: Callable[[], None] | None = None  #: called with the next step
         self._ring: RingWriter | None = None
         self._events: EventFile | None = None
@@ -58,7 +57,7 @@ class Probe:
         self.is_rank = "RANK" in self._environ or "LOCAL_RANK" in self._environ  #: a launcher says so
         self._draft = Draft(clock=self.clock)
         self.row = self._draft.cells  #: the draft, for whoever counts: ``INDEX`` says where
-        self._begun_at, self._steps = NAN, 0.0  # when the steps of the next record began, and how many
+        self._begun_at, self._begun_with = NAN, 0.0  # when the steps of the next record began; the one before
         self.due_at = 0.0  #: when a step gets a record again
         self._written_at = self._sampled_at = 0.0
         self._missed = self._faults = 0
@@ -66,15 +65,14 @@ class Probe:
 
     # ---- numbers
 
-    def count(self, number: float | None = None) -> bool:
+    def count(self) -> bool:
         """Count a step that has no values; False if a record is due, which `step` is to be called for."""
         now = self.clock()
         row = self.row
         if now >= self.due_at or now < row[TIME]:
             return False
-        self.steps = row[_STEP] = self.steps + 1.0 if number is None else number
-        row[TIME] = self.stepped_at = now
-        self._steps += 1.0
+        self.steps = row[_STEP] = self.steps + 1.0
+        row[TIME] = now
         return True
 
     def step(
@@ -110,10 +108,11 @@ class Probe:
             if self.ends_listening is not None:
                 self.ends_listening()
             draft, row, now = self._draft, self.row, self.clock()
-            self.steps = row[_STEP] = self.steps + 1.0 if number is None else number
-            self.stepped_at = now
-            self._steps += 1.0
-            seconds = (now - self._begun_at) / self._steps  # NaN, so not told, where no step was before
+            steps = self.steps + 1.0
+            self.steps = row[_STEP] = steps if number is None else number
+            self._begun_with += self.steps - steps
+            # NaN, so not told, where no step was before.
+            seconds = (now - self._begun_at) / (self.steps - self._begun_with)
             if (
                 type(resident_bytes) is float  # hooks tell no such: they are soon through here
                 and type(memory_peak_bytes) is float
@@ -171,8 +170,8 @@ class Probe:
                 self._prepare(now)
             ring.write(now)
             self._written_at = self._begun_at = now
+            self._begun_with = self.steps
             self.due_at = now + RECORD_SECONDS if ring.written > FIRST_RECORDS else 0.0
-            self._steps = 0.0
             row[_FLEETING] = _NOTHING
         except Exception:
             self.failed()
@@ -218,7 +217,7 @@ class Probe:
             lasts = row[_PHASE] == phase
             row[_PHASE] = phase
             row[_BEATS] = (row[_BEATS] if row[_BEATS] == row[_BEATS] else 0.0) + 1.0
-            self._begun_at, self._steps = NAN, 0.0  # the time until the next step is not that step's alone
+            self._begun_at = NAN  # the time until the next step is not that step's alone
             self.due_at = 0.0
             if lasts:
                 self._write_if_due()
@@ -298,7 +297,7 @@ class Probe:
         self._ring = self._events = None
         self._draft = Draft(clock=self.clock)
         self.row = self._draft.cells
-        self._begun_at, self.due_at, self.steps = NAN, 0.0, 0.0
+        self._begun_at, self._begun_with, self.due_at, self.steps = NAN, 0.0, 0.0, 0.0
 
     def _enter(self) -> bool:
         try:
@@ -331,7 +330,9 @@ class Probe:
             self._write(self.row[TIME])
 
     def _write(self, now: float) -> None:
-        self._prepare(now).write(now)
+        ring, stepped_at = self._prepare(now), self.row[TIME]
+        ring.write(now)
+        self.row[TIME] = stepped_at
         self._written_at = now
         self.row[_FLEETING] = _NOTHING
 

@@ -7,7 +7,7 @@ records written: a record whose number the counter has not reached is not there 
 
 The record that is being filled, the draft, lies in the header's page. Every count and every step is stored
 there at once, so that a reader sees it before the record is complete, and it outlives a rank that is killed.
-Its time is that of the last step or record.
+Its time is that of the last step.
 """
 
 from __future__ import annotations

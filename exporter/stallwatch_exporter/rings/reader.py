@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from stallwatch_exporter.probe.layout import (
     record_struct,
     unpack_header,
 )
+from stallwatch_exporter.steady import now
 
 _MOST_TRIES = 3
 
@@ -56,7 +56,7 @@ class Batch:
 class RingReader:
     """Follows one ring; a `LayoutProblem` says that the file is none, an `OSError` that it did not open."""
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: Path, clock: Callable[[], float] = now) -> None:
         self.path = path
         self._clock = clock
         self._fd: int | None = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -21,30 +21,45 @@ _PHASE = INDEX["phase"]
 
 def install(module: Any, probe: Probe) -> None:
     """Watch the iterators of ``torch.utils.data.dataloader``."""
-    doing = doing_of(probe)
+    iterators = module._BaseDataLoaderIter
+    counted = iterators.__next__ = CountedBatches(vars(iterators)["__next__"], probe)
+    notice_method(module.DataLoader, "__iter__", counted.epoch, probe.failed)
 
-    def begins(_: Any, frame: FrameType) -> None:
+
+class CountedBatches:
+    """Stands for ``__next__``, as a `NoticedMethod` that does no more than counting: it is asked often."""
+
+    def __init__(self, function: Any, probe: Probe) -> None:
+        self.function = function
+        self._bind = function.__get__
+        self._probe = probe
+        self._doing = doing_of(probe)
+        self._counts = False  # an epoch has begun here, and this is no worker
+
+    def __get__(self, iterator: Any, owner: Any = None) -> Any:
+        if self._counts and iterator is not None:
+            try:
+                row = self._probe.row
+                handed_out = row[_OF_EPOCH] = iterator._num_yielded
+                if handed_out:
+                    row[_BATCHES] += 1.0
+                if row[_PHASE] != TRAIN:
+                    self._doing.batch(sys._getframe(1))
+            except Exception:
+                self._probe.failed()
+        return self._bind(iterator, owner)
+
+    def epoch(self, _: Any, frame: FrameType) -> None:
+        """A loader's ``__iter__`` was looked up."""
         if _in_worker():
             return
-        row = probe.row
+        self._counts = True
+        row = self._probe.row
         epochs, batches = row[_EPOCHS], row[_BATCHES]
         row[_EPOCHS] = epochs + 1.0 if epochs == epochs else 1.0
         row[_BATCHES] = batches if batches == batches else 0.0
         row[_OF_EPOCH] = 0.0
-        doing.batch(frame)
-
-    def asked(iterator: Any, frame: FrameType) -> None:
-        row = probe.row
-        if row[_EPOCHS] != row[_EPOCHS]:
-            return  # no epoch began in this process: a worker
-        handed_out = row[_OF_EPOCH] = iterator._num_yielded
-        if handed_out:
-            row[_BATCHES] += 1.0
-        if row[_PHASE] != TRAIN or doing.changed_mode():
-            doing.batch(frame)
-
-    notice_method(module.DataLoader, "__iter__", begins, probe.failed)
-    notice_method(module._BaseDataLoaderIter, "__next__", asked, probe.failed)
+        self._doing.batch(frame)
 
 
 def _in_worker() -> bool:

@@ -71,7 +71,7 @@ class EngineWatch:
         _engines.add(engine)
         if before is None:
             return
-        if steps != before + 1 or not self._leader.steps(engine):
+        if steps != before + 1 or not self._leader.steps(engine, self._probe.steps):
             return
         if not self._told:
             self._told = True

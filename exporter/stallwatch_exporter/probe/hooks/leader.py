@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 optimizers: weakref.WeakSet[Any] = weakref.WeakSet()  #: those that made a step
@@ -14,32 +15,34 @@ class Leader:
     """The first one that steps leads, as long as it goes on: two optimizers make two halves of one step."""
 
     def __init__(self) -> None:
-        self._leader: weakref.ref[Any] | None = None
+        self.leader: Callable[[], Any] = _nobody
         self._others = 0
+        self._made = -1.0  # steps of the run when another one stepped last
 
-    def steps(self, one: Any) -> bool:
-        """`one` made a step: whether it counts."""
-        leader = self._leader() if self._leader is not None else None
+    def steps(self, one: Any, made: float) -> bool:
+        """`one` made a step after the run's step `made`: whether it counts."""
+        leader = self.leader()
         if leader is not one:
-            self._others += 1
+            self._others = self._others + 1 if made == self._made else 1
+            self._made = made
             if leader is not None and self._others <= _SILENT_FOR:
                 return False
-            self._leader = weakref.ref(one)
-        self._others = 0
+            self.follow(one)
         return True
 
-    def goes_on(self, one: Any) -> bool:
-        """Whether `one` leads already: then its step counts."""
-        if self._leader is None or self._leader() is not one:
-            return False
-        self._others = 0
-        return True
+    def follow(self, one: Any) -> None:
+        """Let `one` lead."""
+        self.leader = weakref.ref(one)
 
     def leave(self) -> None:
-        """Nobody leads: others count the steps."""
-        self._leader = None
+        """Let nobody lead: others count the steps."""
+        self.leader = _nobody
 
     def leads(self, one: Any) -> bool:
         """Whether what `one` tells is the run's: nobody else has stepped."""
-        leader = self._leader() if self._leader is not None else None
+        leader = self.leader()
         return leader is None or leader is one
+
+
+def _nobody() -> None:
+    return None

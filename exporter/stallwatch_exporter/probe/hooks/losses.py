@@ -7,12 +7,13 @@ the last one stands for all.
 
 from __future__ import annotations
 
+import sys
 from types import FrameType
 from typing import Any
 
 from ..api import SAMPLE_SECONDS, Probe
 from ..devices import is_spread
-from ..draft import INDEX, NAN, Clock
+from ..draft import INDEX, NAN, TIME
 from ..noticing import notice_method
 from .phases import TRAIN, doing_of
 
@@ -25,34 +26,57 @@ def install(module: Any, probe: Probe) -> None:
     if hasattr(module, "GradScaler"):
         notice_method(module.GradScaler, "scale", watch.scales, probe.failed)
     else:
-        notice_method(module.Tensor, "backward", watch.backward, probe.failed)
+        module.Tensor.backward = NoticedBackward(vars(module.Tensor)["backward"], probe, watch)
+
+
+class NoticedBackward:
+    """Stands for ``Tensor.backward``, as a `NoticedMethod`; it times each, and has few of them looked at."""
+
+    def __init__(self, function: Any, probe: Probe, watch: LossWatch) -> None:
+        self.function = function
+        self._bind = function.__get__
+        self._probe = probe
+        self._watch = watch
+
+    def __get__(self, loss: Any, owner: Any = None) -> Any:
+        if loss is not None:
+            probe = self._probe
+            try:
+                now = probe.clock()
+                row = probe.row
+                row[_OWN_SECONDS] = own = now - row[TIME]
+                if row[_PHASE] != TRAIN:
+                    row[_OWN_SECONDS] = NAN
+                    self._watch.backward(loss, sys._getframe(1), now)
+                elif now >= self._watch.look_at or own < 0.0:
+                    self._watch.backward(loss, sys._getframe(1), now)
+            except Exception:
+                probe.failed()
+        return self._bind(loss, owner)
 
 
 class LossWatch:
     """What is noticed of the backward passes of one process."""
 
-    def __init__(self, probe: Probe, clock: Clock | None = None) -> None:
+    def __init__(self, probe: Probe) -> None:
         self._probe = probe
-        self._clock = clock or probe.clock
+        self.look_at = 0.0  #: until then there is nothing to be looked at while the run trains
         self._doing = doing_of(probe)
         self._scaled = False
         self._step = -1.0  # the step whose parts are added up
         self._parts: list[float] = []
         self._looked_at = float("-inf")
 
-    def backward(self, loss: Any, frame: FrameType) -> None:
+    def backward(self, loss: Any, frame: FrameType, now: float) -> None:
         """``loss.backward`` was looked up, by code at `frame`."""
-        probe, now = self._probe, self._clock()
-        row = probe.row
-        if row[_PHASE] == TRAIN and self._doing.thread is not None:
-            row[_OWN_SECONDS] = now - probe.stepped_at
-        else:
-            row[_OWN_SECONDS] = NAN
-            self._doing.train()
+        probe = self._probe
+        self._doing.train()
         if probe.told_by_user or self._scaled:
+            self.look_at = now + SAMPLE_SECONDS
             return  # somebody tells the loss who knows it unscaled
         if self._step != probe.steps:
             if 0.0 <= now - self._looked_at < SAMPLE_SECONDS:
+                self.look_at = self._looked_at + SAMPLE_SECONDS
                 return
             self._looked_at, self._step = now, probe.steps
             self._parts.clear()

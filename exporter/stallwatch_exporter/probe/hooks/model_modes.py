@@ -2,7 +2,8 @@
 
 ``Module.eval`` and ``Module.train`` are noticed at the outermost module alone. They call ``train`` of each
 module within, which would be noticed a thousand times a switch; so that is given up after a while. From then
-on the modes of the models that are known are compared whenever a batch is asked for.
+on the modes of the models that are known are compared as an epoch begins, and at each batch while the run is
+in another phase than training.
 
 A switch counts for the model that an optimizer trains: not for a reference or reward model, a copy that
 averages its weights, or a part of it that is kept in evaluation mode, such as batch normalisation.
@@ -30,8 +31,7 @@ _OVERRIDES = {"train": ("self", "mode"), "eval": ("self",)}
 def install(module: Any, probe: Probe) -> None:
     """Watch ``Module`` of ``torch.nn.modules.module``."""
     watch = ModeWatch(probe, module.Module)
-    doing = doing_of(probe)
-    doing.changed_mode, doing.compare_modes = watch.changed_mode, watch.compare
+    doing_of(probe).compare_modes = watch.compare
     notice_method(module.Module, "eval", watch.eval_looked_up, probe.failed)
     notice_method(module.Module, "train", watch.train_looked_up, probe.failed)
 
@@ -69,26 +69,14 @@ class ModeWatch:
             if self._within >= _MOST_WITHIN:
                 stop_noticing(self._cls, "train")
             if self._switching:  # the module around this one has its new mode by now
-                self._switching = False
-                self._compare(frame)
+                self.compare(frame)
         elif frame.f_code is not self._eval_code and self._is_outermost(module, frame):
             self._model(module)
             self._switching = True
 
-    def changed_mode(self) -> bool:
-        """Whether a model is in another mode than it was."""
-        for model in self._models:
-            module = model.module()
-            if module is not None and module.training is not model.training:
-                return True
-        return False
-
     def compare(self, frame: FrameType) -> None:
-        """Take in what has changed."""
+        """Take in which models are in another mode than they were."""
         self._switching = False
-        self._compare(frame)
-
-    def _compare(self, frame: FrameType) -> None:
         for model in self._models:
             module = model.module()
             if module is not None and module.training is not model.training:

@@ -138,8 +138,7 @@ class Doing:
         self._within = self._evaluates = ""  # the functions that began the phase and the trainer's evaluation
         self.thread: int | None = None  #: the one that trains; it counts once a step was made
         self._before = "train"  # a compilation
-        self.changed_mode: Callable[[], bool] = lambda: False  #: whether a model's mode is to be looked at
-        self.compare_modes: Callable[[FrameType], None] = lambda _: None
+        self.compare_modes: Callable[[FrameType], None] = lambda _: None  #: takes in changes of models' modes
 
     def beginning(self, phase: str, name: str, always: bool) -> Callable[[Any, FrameType], None]:
         """What to call when `phase` begins by a call of `name`, in the form of a notice.

@@ -35,13 +35,16 @@ def install(module: Any, probe: Probe) -> None:
 
         def stepped(optimizer: Any, *_: Any) -> None:
             try:
-                if leader.goes_on(optimizer) and not probe.told_by_user and probe.count():
-                    return
+                if leader.leader() is optimizer and (probe.told_by_user or probe.count()):
+                    return  # of most steps, this is all
                 optimizers.add(optimizer)
-                if _is_an_engines(probe):
+                if probe.told_by_user:
+                    leader.follow(optimizer)
+                    return
+                if _is_an_engines():
                     leader.leave()
                     return
-                if not leader.steps(optimizer):
+                if not leader.steps(optimizer, probe.steps):
                     return
                 probe.step(learning_rate=optimizer.param_groups[0].get("lr"))
                 if not told:
@@ -57,10 +60,8 @@ def install(module: Any, probe: Probe) -> None:
         probe.announce()
 
 
-def _is_an_engines(probe: Probe) -> bool:
-    """Whether somebody counts steps who knows better: the user, or an engine around the optimizer."""
-    if probe.told_by_user:
-        return True
+def _is_an_engines() -> bool:
+    """Whether an engine around the optimizer counts the steps."""
     hook = sys.modules.get(f"{__package__}.deepspeed")
     return hook is not None and bool(hook.trains())
 

@@ -1,0 +1,222 @@
+"""What the probe's hooks add to a step of a plain loop, beside the same step without them, in one process.
+
+    python bench/step_cost.py
+
+A step is one batch of a data loader, one forward pass, ten collectives, a backward pass and an optimizer's
+step. The library around it is a stand-in of the same form, twice: one that the probe watches and one that it
+does not. All kinds of steps come in random order, and between any two the caches are filled with other
+things, as a training does. The time is the processor's, which other programs on a busy machine disturb less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from stallwatch_exporter.probe.api import Probe
+
+WORK_SECONDS = 0.005  # of work before each step: as cold as after 50 ms, and a tenth of the noise
+STEP_SECONDS = 0.05  # of the training step that a cost is a share of
+COMPARED = 1500  # times that each kind of step is measured
+SWEPT_BYTES = 4 << 20  # that the work copies, so that the caches of a core hold nothing else
+FURTHER = 20  # batches of a step that has more than one
+WARM_UP = 300  # steps: the first ones have a record each
+
+
+class Costs(NamedTuple):
+    """Microseconds that something adds to the processor's time of a step, and the error of that."""
+
+    mean: float
+    error: float
+
+    def __str__(self) -> str:
+        share = 1e-4 / STEP_SECONDS  # in percent of a step
+        microseconds = f"{self.mean:+6.1f} ± {self.error:.1f} µs"
+        return f"{microseconds}, {self.mean * share:+.3f} ± {self.error * share:.3f} %"
+
+
+def costs(differences: list[float]) -> Costs:
+    """Of the middle half: without what something else fell into."""
+    differences.sort()
+    middle = differences[len(differences) // 4 : -(len(differences) // 4)]
+    # The error of an interquartile mean, of differences that are about normal.
+    spread = (middle[-1] - middle[0]) / 1.349
+    return Costs(statistics.mean(middle), 1.09 * spread / len(differences) ** 0.5)
+
+
+class Work:
+    """What a training does between two calls of the probe: arithmetic and copies.
+
+    Not a sleep: that would hide what is added to it.
+    """
+
+    def __init__(self) -> None:
+        self._values, self._swept = list(range(2000)), bytes(SWEPT_BYTES)
+        self._target = bytearray(SWEPT_BYTES)
+        begin = time.perf_counter()
+        self._do(500)
+        self._times = int(500 * WORK_SECONDS / (time.perf_counter() - begin)) or 1
+
+    def __call__(self) -> None:
+        self._do(self._times)
+
+    def _do(self, times: int) -> None:
+        self._target[:] = self._swept
+        for _ in range(times):
+            sum(self._values)
+
+
+class Library:
+    """The parts of torch that a step calls, as classes of their own."""
+
+    def __init__(self) -> None:
+        hooks: list[Callable[..., None]] = []
+
+        class Batches:
+            _num_yielded = 0
+
+            def __iter__(self) -> Batches:
+                return self
+
+            def __next__(self) -> int:
+                self._num_yielded += 1
+                return 1
+
+        class Loader:
+            def __iter__(self) -> Iterator[int]:
+                return Batches()
+
+        class Tensor:
+            device = SimpleNamespace(type="cpu")
+
+            def backward(self) -> None: ...
+
+            def numel(self) -> int:
+                return 1
+
+            def detach(self) -> float:
+                return 0.5
+
+        class Module:
+            training = True
+
+            def __call__(self, _: int) -> Tensor:
+                return loss
+
+            def train(self, mode: bool = True) -> None: ...
+
+            def eval(self) -> None: ...
+
+        class Optimizer:
+            param_groups: tuple[dict[str, Any], ...] = ({"lr": 0.1, "params": ()},)
+
+            def step(self) -> None:
+                for hook in hooks:
+                    hook(self, (), {})
+
+        loss = Tensor()
+        self.classes = SimpleNamespace(
+            DataLoader=Loader, _BaseDataLoaderIter=Batches, Tensor=Tensor, Module=Module
+        )
+        self.register = hooks.append
+        self._batches, self._model, self._optimizer = iter(Loader()), Module(), Optimizer()
+
+    def start(self) -> None:
+        """Begin an epoch."""
+        self._batches = iter(self.classes.DataLoader())
+
+    def step(self, further: int = 0) -> None:
+        """One step, with so many batches more than one."""
+        for number, batch in enumerate(self._batches):
+            if number == further:
+                loss = self._model(batch)
+                break
+        for _ in range(10):
+            collective()
+        loss.backward()
+        self._optimizer.step()
+
+
+def collective() -> None:
+    """Nothing of a collective is noticed: torch counts them itself."""
+
+
+def watched(probe: Probe) -> Library:
+    """A library with the hooks of the probe; of an older probe those that it has."""
+    library, package = Library(), "stallwatch_exporter.probe.hooks"
+    for name in ("losses", "batches", "model_modes"):
+        try:
+            hook = import_module(f"{package}.{name}")
+        except ModuleNotFoundError:
+            continue
+        hook.install(library.classes, probe)
+    hook = import_module(f"{package}.torch")
+    hook.leaving = hook.warnings_hook = SimpleNamespace(
+        install=lambda _: None
+    )  # no business of a benchmark's
+    hook.tell_versions = lambda _: None
+    hook.install(SimpleNamespace(register_optimizer_step_post_hook=library.register), probe)
+    return library
+
+
+def step_costs(folder: Path) -> dict[str, Costs]:
+    """What the hooks add to a step: between two records, with a record, and for each further batch."""
+    probe = Probe(folder, {"RANK": "0"})
+    ours, plain, work = watched(probe), Library(), Work()
+    ours.start()
+    plain.start()
+    for _ in range(WARM_UP):
+        ours.step()
+    kinds = {
+        "plain": lambda: plain.step(),
+        "control": lambda: plain.step(),
+        "a step": lambda: ours.step(),
+        "a step with a record": lambda: ours.step(),
+        "plain, further": lambda: plain.step(FURTHER),
+        "further": lambda: ours.step(FURTHER),
+    }
+    draw = random.Random(1)
+    spent: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for _ in range(COMPARED):
+        for kind in draw.sample(list(kinds), len(kinds)):
+            now = probe.clock() if hasattr(probe, "clock") else time.time()
+            if hasattr(probe, "due_at"):
+                probe.due_at = 0.0 if kind == "a step with a record" else now + 1.0
+            probe._sampled_at = now
+            work()
+            begin = time.thread_time()
+            kinds[kind]()
+            spent[kind].append((time.thread_time() - begin) * 1e6)
+
+    def added(kind: str, to: str) -> list[float]:
+        return [one - other for one, other in zip(spent[kind], spent[to], strict=True)]
+
+    batches = zip(added("further", "plain, further"), added("a step", "plain"), strict=True)
+    return {
+        "control": costs(added("control", "plain")),
+        "a step": costs(added("a step", "plain")),
+        "with a record": costs(added("a step with a record", "plain")),
+        "a further batch": costs([(more - one) / FURTHER for more, one in batches]),
+    }
+
+
+def main() -> None:
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
+    print(f"{COMPARED} steps of each kind with cold caches, beside the same without hooks; % of 50 ms")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        for kind, cost in step_costs(Path(name)).items():
+            print(f"  {kind:16} {cost}")
+
+
+if __name__ == "__main__":
+    main()
