@@ -107,6 +107,8 @@ class Evidence:
         try:
             began = time.monotonic()
             ranks = local_ranks(self._rings, self.command)
+            if not progressed:  # what never made a step may be anything: only ranks are looked at
+                ranks = [one for one in ranks if one.ring is not None and one.ring.exists()]
             if ranks:
                 asked = gather(ranks, interrupt=progressed)
                 now = time.time()

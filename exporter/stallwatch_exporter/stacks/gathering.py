@@ -12,6 +12,7 @@ from typing import Any
 from stallwatch_exporter.stacks import asking, processes
 from stallwatch_exporter.stacks.localranks import LocalRank
 from stallwatch_exporter.stacks.spying import find_py_spy, spied
+from stallwatch_rules.stacks.doing import doing_of
 from stallwatch_rules.stacks.flight import read_recorder
 from stallwatch_rules.stacks.reading import from_faulthandler, from_probe
 from stallwatch_rules.stacks.records import Asked
@@ -156,7 +157,8 @@ def _look(ranks: Sequence[LocalRank], asked: dict[int, Asked]) -> None:
             record.kernel = processes.kernel_place(one.pid)
             record.transferred = processes.transferred(one.pid)
             record.processor = processes.processor_seconds(one.pid)
-            record.children = processes.children_seconds(one.pid)
+            if doing_of(record).kind == "process":
+                record.children = processes.children_seconds(one.pid)
             holder = holders.get(one.pid)
             record.lock_holder = names.get(holder, f"PID {holder}") if holder else ""
 
