@@ -122,4 +122,6 @@ class Suspicion:
         if state.stalled and judged.status != "stalled":
             return  # what was reported is over only with a sign of life
         self.ruling = judged
+        for group in self.stacks.groups if self.stacks is not None else ():
+            group.busy = judged.status == "busy" and judged.rank in group.ranks
         self._watch.rule(judged.limit, judged.status)

@@ -110,6 +110,7 @@ class StackGroup(msgspec.Struct):
     collective: int | None = None  #: collectives joined, where the ranks' numbers differ
     note: str = ""  #: such as who holds the lock
     locked_out: bool = False
+    busy: bool = False  #: it computes, and nothing that is counted advances
     frames: list[str] = []  #: ``file:line in function``, outermost first
 
 

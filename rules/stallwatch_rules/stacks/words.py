@@ -25,6 +25,7 @@ class Words:
     conditions: Mapping[Condition, str]
     kinds: Mapping[Kind, str]
     asides: Mapping[Kind, str]  #: beside the place, in the brackets
+    busy: str
     locked_out: str
     held_by: str
     counted: str
@@ -78,7 +79,9 @@ def _most_telling(stacks: StallStacks) -> list[StackGroup]:
 def _clause(group: StackGroup, words: Words, *, alone: bool) -> str:
     single = len(group.ranks) == 1
     who = (words.all_of if alone else words.who[single]).format(ranks=fold_ranks(group.ranks))
-    template = words.conditions.get(group.condition) or words.kinds[group.kind]
+    template = words.conditions.get(group.condition) or (
+        words.busy if group.busy and group.place else words.kinds[group.kind]
+    )
     place = group.place.replace(" in ", words.in_function)
     about = [words.asides[group.kind]] if group.kind in words.asides and group.condition == "alive" else []
     if group.note and group.kind == "lock":
@@ -131,6 +134,7 @@ _EN = Words(
         "save": "checkpoint",
         "load": "loading",
     },
+    busy="{who} {is} busy without progress at {place}{about}",
     locked_out="a call keeps the interpreter lock",
     held_by="held by {holder}",
     counted="{count} collectives joined",
@@ -178,6 +182,7 @@ _ZH = Words(
         "save": "保存检查点",
         "load": "加载",
     },
+    busy="{who}一直在 {place} 中计算，但没有进展{about}",
     locked_out="有调用占着解释器锁",
     held_by="由 {holder} 持有",
     counted="已加入 {count} 次集合通信",
