@@ -112,3 +112,17 @@ def test_a_stall_that_ends_is_over_and_others_are_looked_at_anew(run: Run) -> No
     assert run.suspicion.ruling is None and run.looks.dropped[-1] is True
     run.steps()
     assert run.quiet(12) is None and run.looks.dropped[-1] is False
+
+
+def test_metrics_after_evaluations_that_were_quick_are_not_waited_for_as_long_as_the_first(run: Run) -> None:
+    for _ in range(4):
+        run.watch.observe(run.now + 1.0, "eval")
+        run.watch.observe(run.now + 2.0, "train")
+        run.now += 2.0
+        run.steps(1.5)
+        run.steps()
+    run.watch.observe(run.now + 1.0, "eval")
+    run.watch.observe(run.now + 2.0, "train")
+    run.now += 2.0
+    run.looks.function = "compute_metrics"
+    assert run.quiet(60) == 31.0

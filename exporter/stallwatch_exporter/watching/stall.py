@@ -8,6 +8,7 @@ quiet spell may last (`rule`). Otherwise the thresholds alone decide, with more 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -65,6 +66,8 @@ class StallWatch:
         self._usual: dict[Phase, float] = {}  # the same, for a phase that no pause was survived in
         self._to_learn: set[Phase] = {"init", "train"}
         self._rounds = Rounds()
+        self._seen: Counter[Phase] = Counter()  # how often evaluations, saves and the like came to their end
+        self._evaluated = False  # an evaluation is over, and no step was made since
         self._ruled: tuple[float, Status] | None = None  # what looks at the ranks say of this quiet spell
         self.sighted = False  #: looks at the ranks have said something
         self.last_wait: float | None = None  #: how long the run was quiet before its last sign of life
@@ -86,7 +89,17 @@ class StallWatch:
         status = self._ruled[1] if self._ruled is not None else "alive"
         # The steps do not become slower by what was seen to be something else.
         if waited > 0 and status != "paused" and not (status == "waiting" and self._phase == "train"):
-            self._learn(waited, phase)
+            after = self._evaluated and self._phase == phase == "train" and not self.blind
+            if after and self.rhythm_known:  # such as metrics, before the next step
+                self._rhythm("eval").learn(waited, over=True)
+                self._to_learn.add("eval")
+            else:
+                self._learn(waited, phase)
+        if phase != self._phase and self._phase in _EXPLAINED:
+            self._seen[self._phase] += 1
+        self._evaluated = phase == "train" and (
+            self._phase == "eval" or (self._evaluated and step in (None, self._step))
+        )
         self._ruled = None
         self._last = time
         self._stalled = False
@@ -134,8 +147,8 @@ class StallWatch:
     @property
     def known_quiet(self) -> float | None:
         """The longest quiet time of this phase that ended by itself; ``None`` while it was hardly seen."""
-        rhythm = self._rhythm(self._phase)
-        return rhythm.longest if self._phase in _EXPLAINED and len(rhythm.ends) >= _SEEN else None
+        phase: Phase = "eval" if self._evaluated else self._phase
+        return self._rhythm(phase).longest if self._seen[phase] >= _SEEN else None
 
     def pause(self, seconds: float) -> None:
         """The watch itself stood still (a suspended machine, Ctrl-Z): that time tells nothing of the run."""
@@ -181,7 +194,7 @@ class StallWatch:
         if phase not in _FLOORS:
             return alone
         learnt = max(settings.stall_floor_seconds, settings.stall_factor * rhythm.longest)
-        known = phase == "eval" and len(rhythm.ends) >= _SEEN
+        known = phase == "eval" and self._seen[phase] >= _SEEN
         return learnt if known else max(_FLOORS[phase] * settings.stall_floor_seconds, learnt)
 
     @property
