@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from stallwatch_exporter.files.postmortem import diagnose_paths
 from stallwatch_exporter.runs.cri import parse_record
+from stallwatch_rules.pages.catalogue import Catalogue
 
 
 def test_progress_bars_and_ranks_are_understood(run: Any) -> None:
@@ -60,3 +62,15 @@ def test_versions_that_the_log_names_become_labels(run: Any) -> None:
             labels = family.samples[0].labels
     assert labels is not None
     assert (labels["torch"], labels["deepspeed"], labels["flash_attn"]) == ("2.6.0", "0.16.4", "2.7.0")
+
+
+def test_a_run_that_is_stopped_while_it_is_waited_for_is_no_stall_in_its_folder_either(
+    run: Any, catalogue: Catalogue
+) -> None:
+    """What a live agent is patient with, `diagnose` of the run's folder is patient with as well."""
+    run.steps(1, 40)
+    run.agent._watch.rule(180.0, "waiting")
+    run.wait(60)
+    live = run.end("interrupted", 130)
+    found, _ = diagnose_paths([run.folder.path], catalogue=catalogue)
+    assert (found.verdict, live.verdict) == ("healthy", "healthy")

@@ -280,7 +280,7 @@ def _diagnose(
     diagnosis = reading.diagnose(
         ending=known.ending,
         failed=known.failed,
-        threshold=known.stall.threshold_seconds if known.stall is not None else None,
+        threshold=known.threshold,
         stalled=known.stall is not None,
         waited=known.waited,
         ended_at=known.ended_at,

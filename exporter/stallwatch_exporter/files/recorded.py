@@ -36,6 +36,7 @@ class Recorded(NamedTuple):
     watched: bool = False  #: the agent is at it
     end: Incident | None = None  #: of the run, where it alone tells of that: its own record was cut short
     crash: Crash | None = None  #: what failed although the command returned 0
+    threshold: float | None = None  #: seconds of quiet that were a stall in what the run did last
     unheard: float | None = None  #: when it was last heard of, where it is gone and saw no end; Unix seconds
 
 
@@ -57,11 +58,19 @@ def recorded(paths: Sequence[str | os.PathLike[str]], language: str) -> Recorded
     findings = [one for one in left if one.began_as[0] == "finding" and one.harm == "fatal"]
     watching = info.ending is None and agent_alive(info)
     end = None if info.ending is not None or watching else told_end(told, info.started_at)
+    threshold = stall.threshold_seconds if stall is not None else info.threshold
     known = info.ending or (end.ending if end is not None else None)
     if known is None:  # the agent was killed, or still watches
         unheard = None if watching else info.updated_at
         waited = stall.stalled_seconds if stall is not None else None
-        return Recorded(waited=waited, stall=stall, findings=findings, watched=watching, unheard=unheard)
+        return Recorded(
+            waited=waited,
+            stall=stall,
+            findings=findings,
+            watched=watching,
+            threshold=threshold,
+            unheard=unheard,
+        )
     ending = f"{known.kind}: {detail_in(known, language)}"
     if known.failed is False:
         stall, findings = None, []
@@ -76,6 +85,7 @@ def recorded(paths: Sequence[str | os.PathLike[str]], language: str) -> Recorded
         findings,
         end=end,
         crash=known.crash,
+        threshold=threshold,
     )
 
 

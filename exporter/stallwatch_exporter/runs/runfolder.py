@@ -59,6 +59,7 @@ class AgentInfo(msgspec.Struct, kw_only=True):
     endpoint: str | None = None  #: such as "http://127.0.0.1:19400/metrics"
     state: State = "starting"
     ending: Ending | None = None
+    threshold: float | None = None  #: seconds of quiet that are a stall in what the run did last
     namespace: str = ""  #: of `pid`: see ``presence.process_namespace``
     rank_logs: list[str] = []  #: copies written so far, relative to the run's folder
 

@@ -7,6 +7,7 @@ in here gets out (see ``guard``).
 from __future__ import annotations
 
 import functools
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -422,6 +423,8 @@ class Agent:
         if "state" not in changes:
             running: State = "training" if self._reading.tracker.progressed else "starting"
             changes["state"] = "stalled" if self._stall is not None else running
+        threshold = self._watch.check(now, begin=False).threshold
+        changes["threshold"] = round(threshold, 3) if math.isfinite(threshold) else None
         if self._copies is not None:
             changes["rank_logs"] = sorted(self._copies.files)
         if "ended_at" in changes or changes["state"] != info.state or not 0 <= now - info.updated_at < 1.0:
