@@ -43,7 +43,7 @@ def _close(folder: Path, now: float, tell: Callable[[Incident], None]) -> list[I
     episodes = Episodes(closed.append, read_journal(folder))
     for one in left:
         episodes.take(one)
-    episodes.flush(now, everything=True)
+    episodes.flush()
     try:
         with (folder / "incidents.jsonl").open("ab") as journal:
             for incident in closed:  # first to people: what is in the folder is not told again

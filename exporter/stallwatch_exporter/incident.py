@@ -99,8 +99,8 @@ class Incident(msgspec.Struct, kw_only=True):
     note: str = ""  #: the evidence behind the harm
     primary: Primary | None = None  #: the diagnosis at that moment
     ending: Ending | None = None
-    asking: bool = False  #: its ranks were being asked where they are as it opened; `stacks` will tell
     stacks: StallStacks | None = None  #: where the ranks of this host were
+    background: list[str] = []  #: rules of what was seen, too, and is not the cause
     folder: str = ""  #: of the run, on that host
     history: list[Event] = []  #: of an episode, oldest first
 

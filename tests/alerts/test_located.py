@@ -88,6 +88,17 @@ def test_it_names_host_process_and_commands() -> None:
     assert "用 `kill -CONT 4711` 让它继续" in text or "kill -CONT 4711 让它继续" in text
 
 
+def test_what_is_no_cause_is_background() -> None:
+    incident = located([1])
+    incident.background = ["zero3-trace-cache-invalidated"]
+    for language, line in (
+        ("en", "Also seen, as background: zero3-trace-cache-invalidated"),
+        ("zh", "同时出现（背景信息）：zero3-trace-cache-invalidated"),
+    ):
+        text = incident_notice(incident, language, None).message.text
+        assert line in text.splitlines() and "Likely cause" not in text and "可能的原因" not in text
+
+
 def test_ranks_that_went_different_ways_get_advice() -> None:
     for language, advice in (("en", "call different collectives"), ("zh", "调用的集合通信不一致")):
         incident = msgspec.structs.replace(located([0, 1], "diverged", ranks=2), rule=SILENT_HANG)

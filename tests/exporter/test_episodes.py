@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from stallwatch_exporter.incident import Ending, Incident
-from stallwatch_exporter.watching.episodes import EVIDENCE_SECONDS, Episodes, folded
+from stallwatch_exporter.watching.episodes import Episodes, folded
 from stallwatch_rules.judgements.concerns import CHECKPOINT, CONCERNS
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
 
@@ -44,10 +44,10 @@ class Story:
         self.told: list[Incident] = []
         self.episodes = Episodes(self.told.append)
 
-    def see(self, *troubles: Incident, now: float | None = None) -> None:
+    def see(self, *troubles: Incident) -> None:
         for one in troubles:
             self.episodes.take(one)
-        self.episodes.flush(troubles[-1].updated_at if now is None else now)
+        self.episodes.flush()
 
     @property
     def stages(self) -> list[tuple[str, str, str]]:
@@ -123,19 +123,13 @@ def test_a_broken_checkpoint_hides_no_stall() -> None:
     assert len({one.id for one in story.told}) == 2
 
 
-def test_the_first_message_waits_for_the_stacks_but_not_for_long() -> None:
+def test_stacks_that_come_late_are_an_update() -> None:
     story = Story()
-    stall = trouble("stall", "silent-hang-no-error", 100.0, asking=True)
+    stall = trouble("stall", "silent-hang-no-error", 100.0)
     story.see(stall)
-    assert story.told == []
-    story.see(msgspec.structs.replace(stall, stacks=STACKS, rank=1, updated_at=101.0))
-    assert [(one.stage, one.rank) for one in story.told] == [("open", 1)]
-    late = Story()
-    late.see(stall)
-    late.episodes.flush(100.0 + EVIDENCE_SECONDS)
-    late.see(msgspec.structs.replace(stall, stacks=STACKS, updated_at=105.0))
-    assert [one.stage for one in late.told] == ["open", "open"]
-    assert late.told[-1].history[-1].what == "stacks"
+    story.see(msgspec.structs.replace(stall, stacks=STACKS, rank=1, updated_at=105.0))
+    assert [(one.stage, one.rank) for one in story.told] == [("open", None), ("open", 1)]
+    assert story.told[-1].history[-1].what == "stacks"
 
 
 def test_a_journal_folds_as_it_was_reported() -> None:
@@ -148,8 +142,8 @@ def test_a_journal_folds_as_it_was_reported() -> None:
     assert folded(journal) == [story.told[-1]]
     resumed: list[Incident] = []
     episodes = Episodes(resumed.append, [stall])
-    episodes.flush(150.0)
+    episodes.flush()
     assert resumed == []
     episodes.take(over(stall, 160.0))
-    episodes.flush(160.0)
+    episodes.flush()
     assert [(one.id, one.outcome) for one in resumed] == [(stall.id, "recovered")]

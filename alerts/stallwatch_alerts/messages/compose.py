@@ -226,6 +226,8 @@ def _whole(incident: Incident, words: Words, cause: _Cause) -> Iterator[str]:
         yield neutralise(incident.note, 250)
     evidence = incident.evidence or (incident.primary.evidence if incident.primary else [])
     # Indented by four: literal text wherever Markdown is read, plain where it is not.
+    if incident.background:
+        yield words.also_seen.format(rules=words.comma.join(incident.background))
     last = [line for line in evidence if line.strip()][-_EVIDENCE_LINES:]
     shown = [f"    {neutralise(line, _LINE_LIMIT)}" for line in last]
     yield _lines(words.evidence, *shown) if shown and not known else ""

@@ -111,7 +111,6 @@ WORDS = Words(
     rank_pid="rank {rank} (PID {pid})",
     since="{sentence} The last step was at {when}.",
     also_seen="Also seen, as background: {rules}",
-    alive="Still running after the end: {ranks}. `kill {pids}` ends them and frees their memory.",
     after_stall="{title} after a stall of {duration}",
     ended="How it ended: {ending}",
     exit_code="exit code {code}",

@@ -56,7 +56,6 @@ class Words:
     rank_pid: str  #: {rank}, {pid}
     since: str  #: {when}, {sentence}
     also_seen: str  #: {rules}
-    alive: str  #: {ranks}, {pids}: ranks that run on after the end
     after_stall: str  #: {title}, {duration}
     ended: str  #: {ending}
     exit_code: str  #: {code}

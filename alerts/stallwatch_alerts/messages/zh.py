@@ -103,7 +103,6 @@ WORDS = Words(
     rank_pid="rank {rank}（PID {pid}）",
     since="{sentence}最后一步在 {when}。",
     also_seen="同时出现（背景信息）：{rules}",
-    alive="任务结束后仍在运行：{ranks}。`kill {pids}` 可结束它们并释放内存和显存。",
     after_stall="停滞 {duration}后{title}",
     ended="结束方式：{ending}",
     exit_code="退出码 {code}",

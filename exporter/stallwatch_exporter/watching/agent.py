@@ -261,7 +261,7 @@ class Agent:
             gone, stands = self._hearing.gone, self._stall is not None
             self._alarms.ranks.look(gone, self._progress, now, stalled=stands, memory=self.memory.now)
         with self._guarded("the incidents"):
-            self._reporting.flush(now)
+            self._reporting.flush()
         with self._guarded("the metrics"):
             self.metrics.thresholds(self._watch.thresholds)
             self.metrics.milestones.progressed(self._watch.last_sign)
@@ -392,7 +392,7 @@ class Agent:
         self.ending, diagnosis = self.witnesses.ending(ending, self._probing, diagnose)
         with self._guarded("the incidents"):
             self._alarms.ended(self.ending, diagnosis, self._shown_lines(), quiet, now)
-            self._reporting.flush(now, everything=True)
+            self._reporting.flush()
             self.metrics.milestones.ended(now, self.ending.kind)
         with self._guarded("the log copies"):
             if self._copies is not None:

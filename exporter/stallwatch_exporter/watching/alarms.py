@@ -21,6 +21,7 @@ from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS, ST
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis, Finding, Match, Phase, Primary, Progress, UnknownException
 from stallwatch_rules.report.phrases import exception_in_short
+from stallwatch_rules.stacks.concluding import background
 from stallwatch_rules.stacks.records import StallStacks
 
 _DEGRADING_AFTER = 2  # judgements in a row: one slow step is no news
@@ -173,6 +174,7 @@ class Alarms:
             evidence=_evidence(primary, None, last_lines),
             note=finding.note if finding else "",
             count=finding.count if finding else 1,
+            background=background(rule, diagnosis),
             **about,
         )
 
@@ -185,6 +187,7 @@ class Alarms:
                 self._book.judge_anew(incident, SILENT_HANG)  # the stacks speak against it
                 finding = next((one for one in diagnosis.findings if one.rule == SILENT_HANG), None)
                 about = {"note": finding.note if finding else "", "count": 1, "evidence": primary.evidence}
+                about["background"] = background(SILENT_HANG, diagnosis)
             self._book.update(incident, now, stacks=stacks, rank=rank, primary=primary, **about)
 
     def recovered(self, seconds: float, progress: Progress, phase: Phase, now: float) -> None:

@@ -15,8 +15,6 @@ import msgspec
 from stallwatch_exporter.incident import RANKS, Event, Incident, Resolution, Severity
 from stallwatch_rules.judgements.concerns import CHECKPOINT, tells_of
 
-#: For the stacks of a stall to come, so that the first message has them.
-EVIDENCE_SECONDS = 2.0
 #: Critical trouble this long after the last one, with steps in between, is another episode.
 APART_SECONDS = 600.0
 _MOST_EVENTS = 60
@@ -37,7 +35,6 @@ class _Episode:
     troubles: dict[str, Incident] = field(default_factory=dict)  # by id
     history: list[Event] = field(default_factory=list)
     reported: Incident | None = None  # as the sinks know it
-    since: float = 0.0  # when it was first seen, by the clock of `flush`
     changed: bool = True
     closed: bool = False
 
@@ -72,7 +69,7 @@ class Episodes:
         if episode is None:
             episode = next((one for one in reversed(self._episodes) if _joins(trouble, one)), None)
             if episode is None:
-                episode = _Episode(since=trouble.opened_at)
+                episode = _Episode()
                 self._episodes.append(episode)
         before = episode.troubles.get(trouble.id)
         episode.troubles[trouble.id] = trouble
@@ -80,15 +77,12 @@ class Episodes:
             episode.changed = True
             _note(episode, trouble, before)
 
-    def flush(self, now: float, *, everything: bool = False) -> None:
-        """Report what changed; `everything`: also what still waits for stacks."""
+    def flush(self) -> None:
+        """Report what changed."""
         for episode in self._episodes:
             if not episode.changed or episode.closed:
                 continue
             incident = _folded(episode)
-            waits = 0 <= now - episode.since < EVIDENCE_SECONDS and not everything
-            if episode.reported is None and incident.status == "open" and waits and _asking(episode):
-                continue
             episode.changed = False
             if incident.status == "resolved":
                 episode.closed = True
@@ -112,10 +106,10 @@ class Episodes:
         at = 0.0
         for trouble in troubles:
             if trouble.updated_at != at:
-                self.flush(at, everything=True)
+                self.flush()
             at = trouble.updated_at
             self.take(trouble)
-        self.flush(at, everything=True)
+        self.flush()
 
 
 def folded(troubles: Iterable[Incident]) -> list[Incident]:
@@ -157,10 +151,6 @@ def _is_done(episode: _Episode) -> bool:
     if episode.severity == "critical":
         going = [one for one in going if one.severity == "critical"]
     return not going or any(one.kind == "ended" for one in episode.troubles.values())
-
-
-def _asking(episode: _Episode) -> bool:
-    return any(one.asking and one.stacks is None for one in episode.troubles.values())
 
 
 def _lives_on(episode: _Episode) -> bool:

@@ -27,9 +27,9 @@ class Reporting:
         for adopted in self.book.all_open:
             metrics.incident(adopted.rule, adopted.severity, True)
 
-    def flush(self, now: float, *, everything: bool = False) -> None:
-        """Report what changed since the last time; `everything`: also what still waits for stacks."""
-        self._episodes.flush(now, everything=everything)
+    def flush(self) -> None:
+        """Report what changed since the last time."""
+        self._episodes.flush()
 
     def incident_of(self, trouble: Incident) -> Incident:
         """The incident that the trouble is part of."""

@@ -91,8 +91,7 @@ def slower_with(trace: Trace) -> tuple[float, float] | None:
 
 
 def _standstill(trace: Trace, facts: RunFacts) -> str:
-    steps = 0 if trace.tail else max(trace.after_last - 1, 0)
-    last = say("last-came-before" if steps else "last-came-then", facts.language, steps=steps)
+    last = say("last-came-then", facts.language) if trace.tail or trace.after_last <= 1 else ""
     if rose(trace):
         before, now = _first_and_last(trace)
         last += say("came-more-often", facts.language, before=f"{10 * before:.2g}", now=f"{10 * now:.2g}")

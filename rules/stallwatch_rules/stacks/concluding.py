@@ -134,6 +134,12 @@ def _all_join(stacks: StallStacks) -> bool:
     return all(group.kind == "joining" and group.condition == "alive" for group in stacks.groups)
 
 
+def background(rule: str, diagnosis: Diagnosis) -> list[str]:
+    """Rules of what a stall of this `rule` had beside it: trace-cache messages explain no rank's own hang."""
+    beside = any(one.rule == TRACE_CACHE for one in diagnosis.findings)
+    return [TRACE_CACHE] if beside and rule == SILENT_HANG else []
+
+
 def stands_elsewhere(stacks: StallStacks | None) -> bool:
     """Whether the rank that the others wait for is known to be in no collective."""
     return stacks is not None and bool(_elsewhere(stacks))

@@ -43,10 +43,6 @@ SENTENCES: dict[str, tuple[str, str]] = {
         " The messages went on up to that point.",
         "这些消息一直出现到那时。",
     ),
-    "last-came-before": (
-        " The last of these messages came {steps} steps before, no longer than usual between them.",
-        "最后一条这样的消息出现在 {steps} 步之前，间隔与往常相当。",
-    ),
     "came-more-often": (
         " They became more: {before} in ten steps at first, {now} at the end.",
         "并且越来越多：起初每十步 {before} 条，最后每十步 {now} 条。",
