@@ -128,6 +128,19 @@ def test_the_rank_that_was_killed_is_named_though_the_shell_only_waits(
     assert run.told[-1].kind == "ended"
 
 
+def test_a_rank_without_a_probe_that_was_killed_is_reported_while_the_others_go_on(
+    shell: Callable[[str], Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stallwatch_exporter.watching.goneranks.GONE_SECONDS", 1.0)
+    run = shell(f"RANK=0 plain 700 pass & RANK=1 plain 100 {ends(IS_KILLED)} & wait")
+    gone = run.told[0]
+    assert (gone.kind, gone.rule, gone.rank) == ("finding", "rank-gone", 1)
+    assert gone.note.startswith(
+        "The process of rank 1 is gone; the others go on without it. Ended by SIGKILL."
+    )
+    assert (run.ending.kind, run.told[-1].resolution) == ("killed", "run-failed")
+
+
 @pytest.mark.parametrize(
     "script",
     [

@@ -104,6 +104,7 @@ class Probing:
         self._ranks = RankRings()
         self._exits = Exits()
         self._steps: dict[Path, tuple[int, float]] = {}  # the last step of each ring, and when it was told
+        self._was_up: set[Path] = set()  # rings whose process was seen: none of another namespace of numbers
         self._left: dict[Path, bool] = {}  # whether its process ended without an error, where it said so
 
     def read(self) -> list[Record]:
@@ -113,6 +114,7 @@ class Probing:
             # Asked first: of whoever is gone by now, the last words are there to read.
             over = not is_there(reader.header.pid, steady.wall(reader.header.started))
             if not over:
+                self._was_up.add(reader.path)
                 self._exits.watch(reader.path, reader.header.pid, reader.header.started)
             batch = reader.read(_MOST_RECORDS)
             self._lost_records += batch.lost
@@ -187,7 +189,7 @@ class Probing:
                     is_there(header.pid, steady.wall(header.started)),
                     self._exits.codes.get(path),
                     self._exits.ended_at.get(path),
-                    True,
+                    path in self._was_up,
                     self._left.get(path),
                     step,
                     at,

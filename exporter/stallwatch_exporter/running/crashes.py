@@ -31,7 +31,7 @@ class ProcessEnd:
     up: bool = False
     code: int | None = None  #: by the kernel, ``-n`` for signal n; ``None``: nobody saw it
     ended_at: float | None = None  #: steady time, as all times here
-    probed: bool = False  #: a probe in it would have told of its end
+    probed: bool = False  #: it was seen to be up, with a probe in it that would have told of its end
     left: bool | None = None  #: its interpreter ended without an error, or with one; ``None``: without a word
     step: int | None = None  #: the last that it told of
     stepped_at: float | None = None

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -67,16 +67,21 @@ class Witnesses:
             if program in self.programs.exits.ended_at and program not in self._run_steps:
                 self._run_steps[program] = self._reading.tracker.last_step
 
+    @property
     def ranks_up(self) -> dict[int, frozenset[Path]]:
-        """For each rank without a ring that a launcher or a script started, its processes that are up."""
-        up: dict[int, frozenset[Path]] = {}
-        for program in self.programs.known.values():
-            if program.rank is not None:
-                here = {Path(str(program.pid))} if self.programs.is_up(program) else set[Path]()
-                up[program.rank] = up.get(program.rank, frozenset()) | here
-        return up
+        """By rank that a launcher or a script started its processes that are up.
 
-    def exit_codes(self) -> Mapping[int, int]:
+        Empty where the last one is known to have failed; a rank of which less is known is left out.
+        """
+        up: dict[int, frozenset[Path]] = {}
+        codes = self.exit_codes
+        for program in self.programs.known.values():
+            if program.rank is not None and self.programs.is_up(program):
+                up[program.rank] = up.get(program.rank, frozenset()) | {Path(str(program.pid))}
+        return {rank: frozenset() for rank, code in codes.items() if code} | up
+
+    @property
+    def exit_codes(self) -> dict[int, int]:
         """The exit codes of those ranks, ``-n`` for signal n."""
         codes = self.programs.exits.codes
         known = self.programs.known.values()
@@ -107,7 +112,7 @@ class Witnesses:
 
     def _ends(self, probing: Probing | None, exit_code: int | None) -> list[ProcessEnd]:
         """How each process ended that anybody saw; `exit_code` is the command's own."""
-        rings = {one.pid: one for one in (probing.ends() if probing is not None else [])}
+        rings = probing.ends() if probing is not None else []
         exits = self.programs.exits
         found = []
         for program in self.programs.known.values():
@@ -119,9 +124,10 @@ class Witnesses:
                 exits.ended_at.get(program),
                 run_step=self._run_steps.get(program),
             )
-            told = rings.pop(program.pid, None)
-            found.append(own if told is None else _both(own, told))
-        return [*found, *(one for one in rings.values() if one.rank is not None)]
+            own_rings = [one for one in rings if one.pid == program.pid]
+            found += [_both(own, told) for told in own_rings] or [own]
+        known = {program.pid for program in self.programs.known.values()}
+        return [*found, *(one for one in rings if one.rank is not None and one.pid not in known)]
 
     def _judged(
         self, command: Ending, ends: Sequence[ProcessEnd], diagnose: Diagnose

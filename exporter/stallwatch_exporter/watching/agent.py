@@ -224,7 +224,8 @@ class Agent:
                 self._moving.stepped(record.time)
         up = self._probing.ranks_up()
         self.metrics.milestones.ranks(up)
-        self._diagnoser.left = self._hearing.there(up, now, self._probing.exit_codes())
+        others, codes = self.witnesses.ranks_up, self.witnesses.exit_codes | self._probing.exit_codes()
+        self._diagnoser.left = self._hearing.there(up, now, codes, others)
         if self._probing.just_left() and self._stall is None:  # a hang that kills its ranks is not over
             self._progress.ended(now)
             self.advance.seen(now)

@@ -26,6 +26,7 @@ from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import EVALUATION, Line, Match, Sample
 from stallwatch_rules.selftold import SOURCE
 
+NO_RANKS: Mapping[int, frozenset[Path]] = {}
 Warned = Callable[[Match], None]
 
 
@@ -122,12 +123,19 @@ class Hearing:
         return bool(news)
 
     def there(
-        self, up: Mapping[int, frozenset[Path]], now: float, codes: Mapping[int, int] = NO_CODES
+        self,
+        up: Mapping[int, frozenset[Path]],
+        now: float,
+        codes: Mapping[int, int] = NO_CODES,
+        unprobed: Mapping[int, frozenset[Path]] = NO_RANKS,
     ) -> list[Left]:
-        """Which ranks are up now, and how others ended: those that ended by themselves before the others."""
+        """Which ranks are up now, and how others ended: those that ended by themselves before the others.
+
+        `unprobed` are ranks that were found without a probe.
+        """
         self._unprobed.look(now, probed=bool(up), steps=self._reading.tracker.last_step is not None)
         self._leavers.look(up, codes)
-        self._gone.look(up, self._leavers.stepped, self._leavers.well, now)
+        self._gone.look({**unprobed, **up}, self._leavers.stepped, self._leavers.well, now)
         return self._leavers.left
 
     def is_ending(self, now: float) -> bool:
