@@ -19,8 +19,9 @@ from stallwatch_exporter.watching.unfitting import after_a_failure, before_it_fa
 from stallwatch_exporter.watching.unprobed import Unprobed
 from stallwatch_exporter.watching.waiting import ENDING_SECONDS
 from stallwatch_rules.endings import GONE_ON, Left
-from stallwatch_rules.judgements.concerns import CHECKPOINT, NAN_LOSSES, SEEN, evidence_of
-from stallwatch_rules.judgements.conclusions import LOSS_NAN
+from stallwatch_rules.judgements.concerns import CHECKPOINT, LATE_RANK, NAN_LOSSES, SEEN, evidence_of
+from stallwatch_rules.judgements.conclusions import LOSS_NAN, STRAGGLER
+from stallwatch_rules.judgements.late_rank import LateRanks, Own
 from stallwatch_rules.judgements.nan_losses import SEVERAL, NanLosses
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import EVALUATION, Line, Match, Sample
@@ -46,6 +47,7 @@ class Hearing:
         self._mended = mended
         self._invalidations = Invalidations()
         self._nan_losses = NanLosses()
+        self._late_ranks = LateRanks()
         self._logged: dict[Hashable, int | None] = {}  # by counter: the last step with a loss
         self._losses_until: dict[int, tuple[int, float]] = {}  # by rank: last record, steps skipped by then
         self._exceptions = ToldExceptions()
@@ -88,6 +90,7 @@ class Hearing:
             self._reading.tell(told.match, told.more)
         if sample is not None:
             self._reading.step(sample, SOURCE)
+        self._own_time_of(record)
         return self._loss_of(record) or told is not None
 
     def _loss_of(self, record: Record) -> bool:
@@ -100,6 +103,22 @@ class Hearing:
         if skipped > skipped_before:
             return False
         return self._loss((record.rank, SOURCE), loss, record.rank, record.time)
+
+    def _own_time_of(self, record: Record) -> None:
+        """Take when a rank came to its backward pass: it may be the one that the others wait for."""
+        values = record.values
+        if not {"step", "own_seconds", "step_seconds"} <= values.keys():
+            return
+        own = Own(values["own_seconds"], values["step_seconds"])
+        if not self._late_ranks.see(record.rank, int(values["step"]), own):
+            return
+        self._reading.withdraw(STRAGGLER, SEEN, LATE_RANK)
+        late = self._late_ranks.late
+        if late is not None:
+            later = {"later": f"{late.later:.2g}", "share": f"{late.share:.0%}", "count": str(late.steps)}
+            captures = {SEEN: LATE_RANK, "rank": str(late.rank), **later}
+            line = Line(evidence_of(captures), SOURCE, self._number, late.rank, record.time)
+            self._all([Match(STRAGGLER, line, captures, int(values["step"]))])
 
     def logged(self, samples: Iterable[Sample]) -> None:
         """Take the losses that lines of the log show."""

@@ -16,6 +16,7 @@ from stallwatch_rules.text.sentences import say
 
 SEEN = "seen"  #: the capture that names the warning, a key of ``CONCERNS``
 CHECKPOINT = "checkpoint"  #: the key of checkpoints that are broken
+LATE_RANK = "late-rank"  #: the key of a rank that the others wait for in each step
 NAN_LOSSES = "nan-losses"  #: the key of several losses in a row that are no numbers
 
 
@@ -98,6 +99,13 @@ CONCERNS: Mapping[str, Concern] = {
         "loss 已连续 {count} 个优化步不是有限数：继续训练只会让权重更糟，或毫无作用。",
         lasting=True,
         fatal=True,
+    ),
+    LATE_RANK: Concern(
+        "rank {rank} begins its backward pass {later} s after the others (median of {count} steps)",
+        "The other ranks wait for rank {rank} in each step: it begins its backward pass {later} s after them,"
+        " {share} of a step (median of {count} steps).",
+        "每一步其他 rank 都在等 rank {rank}：它开始 backward 的时间比其他 rank 晚 {later} 秒，"
+        "占每步耗时的 {share}（{count} 步的中位数）。",
     ),
     "versions": Concern(
         "{fault}",
