@@ -6,39 +6,50 @@ import contextlib
 import errno
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
-from stallwatch.commands.alerts import alerts
-from stallwatch.commands.check import check
-from stallwatch.commands.config import config
 from stallwatch.commands.context import CONTEXT, App, tell
-from stallwatch.commands.dashboard import dashboard
-from stallwatch.commands.demo import demo
-from stallwatch.commands.diagnose import diagnose
-from stallwatch.commands.grafana import grafana
-from stallwatch.commands.matches import matches
-from stallwatch.commands.relay import relay
-from stallwatch.commands.replay import replay
-from stallwatch.commands.rules import rules
-from stallwatch.commands.run import run
-from stallwatch.commands.runs import runs
-from stallwatch.commands.samples import samples
-from stallwatch.commands.tail import tail
 
+# In the order in which a newcomer meets them. Each has a module of its name, imported when it is called.
+_COMMANDS = (
+    "run",
+    "tail",
+    "diagnose",
+    "check",
+    "samples",
+    "matches",
+    "dashboard",
+    "runs",
+    "rules",
+    "alerts",
+    "relay",
+    "grafana",
+    "config",
+    "replay",
+    "demo",
+)
 _INTERNAL_ERROR = 70  # EX_SOFTWARE
 _UNWRITTEN = 2
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  #: what only a write fails with
 
 
 class StallwatchGroup(click.Group):
-    """Errors as one message on stderr, in the order in which a newcomer meets the commands."""
+    """Imports a command when it is called, and shows errors as one message on stderr."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """As they were added, not by the alphabet."""
-        return list(self.commands)
+        """Not by the alphabet."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import the command's module."""
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"stallwatch.commands.{cmd_name}"), cmd_name)
+        return command
 
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Run a command and exit with its code."""
@@ -116,26 +127,6 @@ def cli(ctx: click.Context, config_file: Path | None, debug: bool, version: bool
         ctx.exit()
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
-
-
-for command in (
-    run,
-    tail,
-    diagnose,
-    check,
-    samples,
-    matches,
-    dashboard,
-    runs,
-    rules,
-    alerts,
-    relay,
-    grafana,
-    config,
-    replay,
-    demo,
-):
-    cli.add_command(command)
 
 
 def main() -> None:

@@ -9,9 +9,10 @@ from datetime import datetime, timezone
 from typing import Any
 
 from stallwatch_alerts.people import Silence
+from stallwatch_rules.text.lazy import lazy
 
 _TIMEOUT = 10.0
-_WILD = re.compile(r"(\*|\?|\[[^\]]+\])")
+_WILD = lazy(r"(\*|\?|\[[^\]]+\])")
 
 
 def silence_there(url: str, silence: Silence) -> str:

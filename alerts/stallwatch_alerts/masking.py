@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, unquote
 
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import also_schemes
 
 # In these the host is an address; elsewhere (slack://TokenA/…) the place of the host may hold a token.
 _HOST_IS_NO_SECRET = {"http", "https", "json", "jsons", "xml", "xmls", "form", "forms"}
-_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
-_HOST = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
+_URL = lazy(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
+_HOST = lazy(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
 _SHORTEST_SECRET = 6
 _MASK = "****"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from stallwatch_rules.text.controls import without_controls
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
 
 # Look-alikes instead of escapes: every chat has other escapes, none reads meaning into these.
@@ -20,10 +21,10 @@ _LOOK_ALIKES = str.maketrans(
         "~": "∼",
     }
 )
-_MENTION = re.compile(r"@(?=\S)")  # @here, @everyone, @all, <@U123>; not the one in "cache @ step 10"
-_ENTITY = re.compile(r"&(?=#?\w{1,10};)")
-_LINK = re.compile(r"\](?=\s*[(\[])|(?<=[A-Za-z]):(?=//)|:\|\||\|\|")
-_BREAKS = re.compile(r"[\r\n\t\v\f\x85\u2028\u2029]+")
+_MENTION = lazy(r"@(?=\S)")  # @here, @everyone, @all, <@U123>; not the one in "cache @ step 10"
+_ENTITY = lazy(r"&(?=#?\w{1,10};)")
+_LINK = lazy(r"\](?=\s*[(\[])|(?<=[A-Za-z]):(?=//)|:\|\||\|\|")
+_BREAKS = lazy(r"[\r\n\t\v\f\x85\u2028\u2029]+")
 
 
 def neutralise(text: str, limit: int = 0) -> str:

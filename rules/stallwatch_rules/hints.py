@@ -6,7 +6,6 @@ its lines. The words that do are then looked for line by line, so portions decid
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from stallwatch_rules.failures.crashes import WORDS
 from stallwatch_rules.failures.environment import RUN_WORDS
 from stallwatch_rules.progress.phases import SIGN_WORDS
 from stallwatch_rules.progress.serving import WORDS as SERVING_WORDS
+from stallwatch_rules.text.lazy import lazy
 
 # A line of each kind holds one of its words.
 TRACEBACK = ("call last", 'File "', "Error", "Exception", "Interrupt", "Exit", "Timeout", "error ---", *WORDS)
@@ -42,7 +42,7 @@ WARNING = ("Warning:", "WARN", "[W", "W0", "W1")
 
 # A class of Python's warnings, a logger's level as a word of its own, or the lead of glog's lines (WMMDD, and
 # torch's [WMDD). No "learning_rate", and no "[Worker 3]".
-_WARNING = re.compile(
+_WARNING = lazy(
     r"Warning:(?!\w)|(?<![A-Za-z0-9_])WARN(?:ING)?(?![A-Za-z0-9_])"
     r"|(?:^|[\s:])\[?W[01]?\d[0-3]\d \d\d:\d\d:"
 )

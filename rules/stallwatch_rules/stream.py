@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -22,6 +21,7 @@ from stallwatch_rules.progress.counters import Counter
 from stallwatch_rules.progress.curve import Curves
 from stallwatch_rules.progress.timeline import StreamTimelines
 from stallwatch_rules.records import Line, Match, Sample
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked
 
 MAX_EXEMPLARS = 3
@@ -31,7 +31,7 @@ AGED_STEPS, AGED_LINES = 3, 100  #: after which the last line's time is no longe
 ACTIVITY_SECONDS = 15.0  #: lines closer together than this are one sign of life
 TIMEOUTS = frozenset(("nccl-collective-timeout", "hccl-collective-timeout"))  #: rules with flight data
 #: DeepSpeed's engine (deepspeed 0.19.8, runtime/engine.py, ``_report_progress``); others skip samples, too.
-_ENGINES_COUNT = re.compile(r"\bstep=\d{1,15}, skipped=\d{1,15}, lr=\[")
+_ENGINES_COUNT = lazy(r"\bstep=\d{1,15}, skipped=\d{1,15}, lr=\[")
 VERSION_LINES = 20_000  #: programs say their versions when they start
 
 

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import parse_qs
 
-_FEISHU = re.compile(
+from stallwatch_rules.text.lazy import lazy
+
+_FEISHU = lazy(
     r"https://open\.(?P<host>feishu\.cn|larksuite\.com|larkoffice\.com)/open-apis/bot/v2/hook/"
     r"(?P<token>[\w-]+)/?(?:\?(?P<query>.*))?",
     re.IGNORECASE,
 )
-_DINGTALK = re.compile(r"https://oapi\.dingtalk\.com/robot/send\?(?P<query>.+)", re.IGNORECASE)
+_DINGTALK = lazy(r"https://oapi\.dingtalk\.com/robot/send\?(?P<query>.+)", re.IGNORECASE)
 
 
 def apprise_url(url: str) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
+from stallwatch_rules.text.lazy import lazy
 
-_REPLY = re.compile(r"\b([45]\d\d)\b")
+_REPLY = lazy(r"\b([45]\d\d)\b")
 
 
 def code_of(said: str) -> str:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 
-_CERTIFICATE = re.compile(
-    r"certificate verify failed:? ?(?P<why>[^'\"]*?)(?: \(_ssl|['\")]|$)", re.IGNORECASE
-)
-_SSL = re.compile(r"\[SSL: (?P<code>\w+)\]")
+from stallwatch_rules.text.lazy import lazy
+
+_CERTIFICATE = lazy(r"certificate verify failed:? ?(?P<why>[^'\"]*?)(?: \(_ssl|['\")]|$)", re.IGNORECASE)
+_SSL = lazy(r"\[SSL: (?P<code>\w+)\]")
 # In this order: what stands behind a proxy's error says "refused", too.
 _REASONS: tuple[tuple[str, str, str], ...] = (
     (r"ProxyError|Tunnel connection failed|Cannot connect to proxy", "the proxy refuses", "proxy"),
@@ -42,7 +42,7 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
     (r"Failed to parse|InvalidURL|Port out of range", "no such host or port can be", "address"),
 )
 #: What servers with TLS answer to a request without: nginx, Go's net/http, Apache.
-_WANTS_TLS = re.compile(
+_WANTS_TLS = lazy(
     r"HTTP request was sent to HTTPS port|HTTP request to an HTTPS server|speaking plain HTTP to an SSL",
     re.IGNORECASE,
 )

@@ -15,9 +15,10 @@ from itertools import groupby
 
 from stallwatch_alerts.messages.en import WORDS as ENGLISH
 from stallwatch_alerts.messages.zh import WORDS as CHINESE
+from stallwatch_rules.text.lazy import lazy
 
 _INDENT = "    "
-_LINK = re.compile(r"(?P<label>[^:：]{1,30})[:：] ?(?P<url>https?://[^\s<>\"|\\^`{}]+)")
+_LINK = lazy(r"(?P<label>[^:：]{1,30})[:：] ?(?P<url>https?://[^\s<>\"|\\^`{}]+)")
 _JOINERS = "\u200d\ufe0e\ufe0f"
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 from stallwatch_alerts.neutral import shorten
+from stallwatch_rules.text.lazy import lazy
 
-_LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)|<https?://[^>\s]*>")
-_BARE_LINK = re.compile(r"\s*\(?https?://[^\s)]+\)?")
-_CODE = re.compile(r"(`[^`]*`)")
-_EMPHASIS = re.compile(r"(\*\*|(?<!\w)\*)(?=\S)(.+?)(?<=\S)\1")
-_SENTENCE_END = re.compile(r"[.!?](?=\s)|[。！？]")
+_LINK = lazy(r"!?\[([^\]]*)\]\([^)]*\)|<https?://[^>\s]*>")
+_BARE_LINK = lazy(r"\s*\(?https?://[^\s)]+\)?")
+_CODE = lazy(r"(`[^`]*`)")
+_EMPHASIS = lazy(r"(\*\*|(?<!\w)\*)(?=\S)(.+?)(?<=\S)\1")
+_SENTENCE_END = lazy(r"[.!?](?=\s)|[。！？]")
 _OPEN_END = (":", "：")  # what it announces is left out
 
 

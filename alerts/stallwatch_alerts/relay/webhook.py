@@ -6,15 +6,16 @@ The form is Alertmanager's ``notify/webhook/webhook.go`` (``Message``) around ``
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
 import msgspec
 
+from stallwatch_rules.text.lazy import lazy
+
 VERSION = "4"
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_FRACTION = re.compile(r"\.(\d+)")  # Go prints up to nanoseconds, Python before 3.11 reads microseconds
+_FRACTION = lazy(r"\.(\d+)")  # Go prints up to nanoseconds, Python before 3.11 reads microseconds
 
 
 class WebhookProblem(ValueError):

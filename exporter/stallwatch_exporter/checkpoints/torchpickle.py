@@ -9,12 +9,13 @@ stride, …)``, where the storage is a persistent id ``("storage", type, key, lo
 from __future__ import annotations
 
 import pickletools
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-_LOCATION = re.compile(r"storage|[a-z]+(?::\d+)?|\d+")  # strings of the persistent id: kind, device, key
+from stallwatch_rules.text.lazy import lazy
+
+_LOCATION = lazy(r"storage|[a-z]+(?::\d+)?|\d+")  # strings of the persistent id: kind, device, key
 _INTEGERS = {"BININT", "BININT1", "BININT2", "LONG1", "INT", "LONG"}
 _TUPLES = {"TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_TUPLE"}
 _MEMO = {"BINPUT", "LONG_BINPUT", "PUT", "MEMOIZE"}

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from stallwatch_exporter.checkpoints.faults import Fault, empty_tensors, examples
 from stallwatch_exporter.checkpoints.torchpickle import PickleFacts, pickle_facts
+from stallwatch_rules.text.lazy import lazy
 
 MAX_PICKLE = 32 << 20  #: bytes; the pickle holds names and sizes, the numbers lie in members of their own
-_OURS = re.compile(r"(?:pytorch_model|adapter_model|optimizer|scheduler|rng_state)\b.*|.*_states\.pt")
+_OURS = lazy(r"(?:pytorch_model|adapter_model|optimizer|scheduler|rng_state)\b.*|.*_states\.pt")
 _ZIP = b"PK\x03\x04"
 _PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))  # those that ``pickle`` has a mark for
 

@@ -8,18 +8,16 @@ and the model in ``mp_rank_<mp>_model_states.pt`` (stages 1 and 2) or
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from stallwatch_exporter.checkpoints.faults import Fault, examples
 from stallwatch_exporter.checkpoints.torchzip import facts_of
+from stallwatch_rules.text.lazy import lazy
 
-_OPTIMIZER = re.compile(
-    r"(?P<kind>(?:bf16_|fp16_)?zero_pp_rank)_(?P<dp>\d+)_mp_rank_(?P<mp>\d+)_optim_states\.pt"
-)
-PARTITIONED = re.compile(r"zero_pp_rank_(?P<dp>\d+)_mp_rank_(?P<mp>\d+)_model_states\.pt")
-_WHOLE = re.compile(r"mp_rank_(?P<mp>\d+)_model_states\.pt")
+_OPTIMIZER = lazy(r"(?P<kind>(?:bf16_|fp16_)?zero_pp_rank)_(?P<dp>\d+)_mp_rank_(?P<mp>\d+)_optim_states\.pt")
+PARTITIONED = lazy(r"zero_pp_rank_(?P<dp>\d+)_mp_rank_(?P<mp>\d+)_model_states\.pt")
+_WHOLE = lazy(r"mp_rank_(?P<mp>\d+)_model_states\.pt")
 _MOST_RANKS = 1 << 17
 
 

@@ -14,40 +14,41 @@ from typing import NamedTuple
 
 from stallwatch_exporter.files.jobnumbers import counts_other, names_a_job, numbers_jobs
 from stallwatch_rules.lines.rankpaths import rank_of_path
+from stallwatch_rules.text.lazy import lazy
 
 OTHER = "other"  #: files of which nothing says to which of the jobs they belong
 
-_PARTS = re.compile(r"[/\\!]")  # of a path, and of an archive's member
-_PACKED = re.compile(r"\.(?:gz|xz|bz2|zst)$", re.IGNORECASE)
+_PARTS = lazy(r"[/\\!]")  # of a path, and of an archive's member
+_PACKED = lazy(r"\.(?:gz|xz|bz2|zst)$", re.IGNORECASE)
 _JOB_WORD = r"(?:slurm|sbatch|(?:slurm)?job(?:[-_]?id)?)"
 # Names that only a scheduler's job gives, wherever they lie. What Slurm's %N, %n and %t put behind the job's
 # number (node, its number, the task) stays with it, as does an array's task.
-_SURE = re.compile(
+_SURE = lazy(
     rf"""(?:.*[^a-z0-9])?{_JOB_WORD}[-_.]?(?P<word>[1-9]\d{{3,9}})(?!\d).*   # slurm-1001_3.out, job-1001.log
        | .+\.p?[oe](?P<pbs>[1-9]\d{{3,9}})(?:[.-]\d{{1,5}}|\[\d{{1,5}}\])?   # PBS and SGE: sft.o1001
        | (?P<submitit>[1-9]\d{{3,9}})(?:_\d{{1,4}}){{1,2}}_log\.(?:out|err)  # submitit: 1001_0_log.out
      """,
     re.VERBOSE | re.IGNORECASE,
 )
-_JOB_FOLDER = re.compile(rf"{_JOB_WORD}[-_.]?([1-9]\d{{3,9}})", re.IGNORECASE)
+_JOB_FOLDER = lazy(rf"{_JOB_WORD}[-_.]?([1-9]\d{{3,9}})", re.IGNORECASE)
 # `%x-%j.out`, `%x.%j.out` (LSF: %J), `%j.out`, each with tasks or nodes that are numbered behind it.
-_NUMBERED = re.compile(
+_NUMBERED = lazy(
     r"""(?P<text>(?:.*[-_.])?)(?P<number>\d{4,})
         (?:[_.+-](?:(?:task|proc|procid|rank|node|n|t)[-_]?)?\d{1,3}|\[\d{1,5}\]){0,2}
         \.(?P<end>out|err|log)""",
     re.VERBOSE | re.IGNORECASE,
 )
-_COUNTED = re.compile(r"(?P<text>(?:.*[-_.])?)\d{1,3}\.(?:out|err|log)", re.IGNORECASE)
-_ANY_NUMBER = re.compile(r"(?<![A-Za-z0-9])[1-9]\d{3,9}(?![A-Za-z0-9])")
+_COUNTED = lazy(r"(?P<text>(?:.*[-_.])?)\d{1,3}\.(?:out|err|log)", re.IGNORECASE)
+_ANY_NUMBER = lazy(r"(?<![A-Za-z0-9])[1-9]\d{3,9}(?![A-Za-z0-9])")
 # torchrun makes such a folder on each node: those of one run have one id, and are told apart by nothing.
-_TORCHRUN = re.compile(r"(?P<run>.+)_[a-z0-9_]{8}")
-_ATTEMPT = re.compile(r"attempt_\d{1,4}")
-_POD = re.compile(
+_TORCHRUN = lazy(r"(?P<run>.+)_[a-z0-9_]{8}")
+_ATTEMPT = lazy(r"attempt_\d{1,4}")
+_POD = lazy(
     r"(?P<job>.+?)-(?:master|worker|launcher)-\d{1,4}(?:_[\w.-]+)?(?:\.(?:log|txt|out|err))?", re.IGNORECASE
 )
-_FIRST_POD = re.compile(r".+?-(?:master|worker|launcher)-0(?!\d).*", re.IGNORECASE)
+_FIRST_POD = lazy(r".+?-(?:master|worker|launcher)-0(?!\d).*", re.IGNORECASE)
 # What tells pods of one training from each other in the same place as a job's name.
-_ROLE = re.compile(
+_ROLE = lazy(
     r"""actor | critic | ref | reference | reward | rm | policy | value | rollout | rollouts | generator |
     gen | sampler | learner | trainer | train | eval | evaluator | inference | infer | vllm | sglang |
     driver | server | client | env | judge | teacher | student | data | loader | cpu | gpu | npu | head

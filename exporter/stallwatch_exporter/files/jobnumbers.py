@@ -7,10 +7,11 @@ import re
 from collections.abc import Collection, Mapping
 
 from stallwatch_rules.lines.rankpaths import rank_of_path
+from stallwatch_rules.text.lazy import lazy
 
 _FEW_DIGITS, _MOST_DIGITS = 4, 10
 # Behind these words a number counts, names a process or an address, or says how large something is.
-_NO_JOB = re.compile(
+_NO_JOB = lazy(
     r"""rank | node | nodes | host | hosts | machine | worker | workers | proc | process | procs | procid |
     pid | ppid | tid | port | gpu | gpus | device | dev | npu | cpu | core | local | global | localrank
     | globalrank | task | tasks | thread | part | parts | shard | chunk | split | piece | seed | step |
@@ -25,16 +26,16 @@ _NO_JOB = re.compile(
     | recorder | prof | profile | memory""",
     re.VERBOSE,
 )
-_LAST_WORD = re.compile(r"([a-z]+)[-_.]?\d*[-_.]*$")
+_LAST_WORD = lazy(r"([a-z]+)[-_.]?\d*[-_.]*$")
 # Machines are called after the chips in them, and by their addresses.
-_MACHINE = re.compile(
+_MACHINE = lazy(
     r"""(?<![a-z0-9]) (?: (?:gb|gh|[abhlpv])\d{1,3}0s? | [lt]4 | mi\d{3}x? | v\d{1,2}[ep] | 910[a-d] | k8s
                         | ip(?:[-_.]\d{1,3}){2,3} ) [-_.]$""",
     re.VERBOSE,
 )
 # Wherever they stand: Ray's workers, NCCL's and CANN's own logs put the process behind more than that.
-_PROCESSES = re.compile(r"(?<![a-z])(?:rank|nccl|hccl|pid|plog|worker|raylet|driver)(?![a-z])", re.IGNORECASE)
-_DATE = re.compile(r"(?<!\d)(?:19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?!\d)")
+_PROCESSES = lazy(r"(?<![a-z])(?:rank|nccl|hccl|pid|plog|worker|raylet|driver)(?![a-z])", re.IGNORECASE)
+_DATE = lazy(r"(?<!\d)(?:19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?!\d)")
 _EPOCHS = range(1_400_000_000, 2_200_000_000)  # Unix seconds, from 2014 on
 _YEARS = range(2015, 2040)
 _ROUND = 100

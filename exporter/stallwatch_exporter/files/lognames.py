@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-_LOG = re.compile(
+from stallwatch_rules.text.lazy import lazy
+
+_LOG = lazy(
     r"""(?: .*\.(?:log|txt|out|err|stdout|stderr|console|output)   # train.log, slurm-17.out
           | .*\.log[._-][\w.:-]+                                   # train.log.1, train.log.2026-11-20
           | .*\.[oe]\d+                                            # PBS and SGE: job.o12345
@@ -15,26 +17,24 @@ _LOG = re.compile(
         )""",
     re.VERBOSE | re.IGNORECASE,
 )
-_COMPRESSED = re.compile(r"\.(?:gz|xz|bz2|zst)$", re.IGNORECASE)
-_ARCHIVE = re.compile(r"\.(?:(?P<zip>zip)|tar|tgz|txz|tbz2?|tzst|tar\.\w{1,4})$", re.IGNORECASE)
-_OF_LOGS = re.compile(r"log|rank|std|output|node|worker", re.IGNORECASE)
-_NO_LOG = re.compile(
+_COMPRESSED = lazy(r"\.(?:gz|xz|bz2|zst)$", re.IGNORECASE)
+_ARCHIVE = lazy(r"\.(?:(?P<zip>zip)|tar|tgz|txz|tbz2?|tzst|tar\.\w{1,4})$", re.IGNORECASE)
+_OF_LOGS = lazy(r"log|rank|std|output|node|worker", re.IGNORECASE)
+_NO_LOG = lazy(
     r"""(?: (?:requirements|readme|licen[sc]e|notice|merges|vocab|constraints|cmakelists)\b.*\.txt
           | debug(?:-[\w]+)?\.log                                  # W&B's own
           | incidents\.jsonl | stacks-\d{8}-\d{6}\.txt             # Stallwatch's own
         )""",
     re.VERBOSE | re.IGNORECASE,
 )
-_OTHER_THINGS = re.compile(
+_OTHER_THINGS = lazy(
     r""".*\.(?:py|ipynb|sh|c|cc|cpp|cu|h|hpp|js|ts|rs|go|md|rst|html?|css|xml|svg|ya?ml|toml|ini|cfg|json|jsonl
           |csv|tsv|parquet|arrow|pt|pth|bin|safetensors|pkl|npy|npz|onnx|gguf|h5|so|a|o|whl|egg|png|jpe?g|gif|pdf
           |mp4|wav|duckdb|db|sqlite|lock|patch|diff|zip|tar|tgz|7z|rar)
         |events\.out\.tfevents\..*|Makefile|Dockerfile|LICENSE|NOTICE|README|latest""",
     re.VERBOSE | re.IGNORECASE,
 )
-_NO_FOLDER = re.compile(
-    r"checkpoint-\d+|global_step_?\d+|__pycache__|node_modules|site-packages|.*\.egg-info"
-)
+_NO_FOLDER = lazy(r"checkpoint-\d+|global_step_?\d+|__pycache__|node_modules|site-packages|.*\.egg-info")
 
 
 def takes_name(name: str) -> bool:

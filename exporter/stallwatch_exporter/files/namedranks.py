@@ -6,17 +6,16 @@ lines of each name one rank and no other, the file's own number, each holds that
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from stallwatch_rules.text.lazy import lazy
+
 HEAD = 64 * 1024  #: bytes of each file that are looked at
 MOST_FILES = 4096  #: of a family, beyond which nothing is asked
-_NUMBERED = re.compile(r"(?P<before>.*?[._-])(?P<number>\d{1,4})(?P<behind>\.(?:log|out|err|txt))?")
+_NUMBERED = lazy(r"(?P<before>.*?[._-])(?P<number>\d{1,4})(?P<behind>\.(?:log|out|err|txt))?")
 # As loggers name their rank, and Ascend's CANN: what a LoRA's configuration says is another number, or none.
-_NAMED = re.compile(
-    rb"(?<![A-Za-z_])(?:[Rr]ank[ _]?|[Rr]ank(?:ID|_id)? ?[:=] ?|RANK ?[:=] ?)(\d{1,6})(?![\d.])"
-)
+_NAMED = lazy(rb"(?<![A-Za-z_])(?:[Rr]ank[ _]?|[Rr]ank(?:ID|_id)? ?[:=] ?|RANK ?[:=] ?)(\d{1,6})(?![\d.])")
 _ENOUGH = 2  # times that a file names it
 
 

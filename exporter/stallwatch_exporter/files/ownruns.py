@@ -6,17 +6,17 @@ time, where and by what is the same but for numbers. Only folders of which that 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from stallwatch_exporter.runs.runfolder import AgentInfo, read_info
+from stallwatch_rules.text.lazy import lazy
 
 TOGETHER = 900.0  #: seconds within which the nodes of one training start: as long as they wait for each other
 
-_NUMBER = re.compile(r"\d+")
+_NUMBER = lazy(r"\d+")
 
 
 class OwnRuns(NamedTuple):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import tempfile
 import time
@@ -24,6 +23,7 @@ from stallwatch_exporter.rings.ranks import RankRings
 from stallwatch_exporter.rings.reader import Record, RingReader
 from stallwatch_exporter.running.crashes import ProcessEnd
 from stallwatch_exporter.settings import make_home
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
 
 BOOTSTRAP = Path(__file__).parents[1] / "probe" / "bootstrap"
@@ -31,7 +31,7 @@ _MOST_RINGS = 4096
 _MOST_RECORDS = 256  # of one ring in one look: more say nothing that these do not
 _ORPHAN_SECONDS = 86400.0
 _FOREIGN_SECONDS = 30 * 86400.0  # memory that is written through a mapping may leave the file its time
-_QUOTES = re.compile(r"[\"\n\r\\]")
+_QUOTES = lazy(r"[\"\n\r\\]")
 
 
 def make_folder(home: Path) -> Path:

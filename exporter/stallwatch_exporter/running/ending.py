@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stallwatch_exporter.incident import Ending
 from stallwatch_rules.endings import MemoryKnown
+from stallwatch_rules.text.lazy import lazy
 
 TIMEOUT_EXIT = 124  #: what timeout(1) ends with when the time is up
-_SLURM_CANCELLED = re.compile(r"CANCELLED AT .* DUE TO (TIME LIMIT|PREEMPTION|NODE FAILURE)")
-_KILLED_CHILD = re.compile(
-    r"Signal 9 \(SIGKILL\)|exit ?code:? *:? *-9\b|return code = -9\b|exits with .*code -9\b"
-)
+_SLURM_CANCELLED = lazy(r"CANCELLED AT .* DUE TO (TIME LIMIT|PREEMPTION|NODE FAILURE)")
+_KILLED_CHILD = lazy(r"Signal 9 \(SIGKILL\)|exit ?code:? *:? *-9\b|return code = -9\b|exits with .*code -9\b")
 _HOW_STOPPED = (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
 # What sys.exit(-n) becomes in a launcher that passes its worker's status on: 256 - n.
 _PASSED_ON = {256 - number: signal.Signals(number) for number in (6, 7, 9, 11, 15)}

@@ -8,7 +8,6 @@ part is looked at together with what came before it: half a token looks like no 
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections import defaultdict
 from collections.abc import Callable
@@ -17,10 +16,9 @@ from pathlib import Path
 
 from stallwatch_exporter.runs.cri import CriRecord, format_record
 from stallwatch_rules.lines.prefixes import take_rank
+from stallwatch_rules.text.lazy import lazy
 
-_PIECE_END = re.compile(
-    rb"\n|\r(?=[^\n])"
-)  # "\r\n" is one end; a "\r" at the end of a portion waits for the next
+_PIECE_END = lazy(rb"\n|\r(?=[^\n])")  # "\r\n" is one end; a "\r" at the end of a portion waits for the next
 MAX_PIECE = 64 * 1024
 UNFINISHED_SECONDS = (
     1.0  #: a piece without an end is written after this long, so that a crash leaves it on disk

@@ -12,7 +12,9 @@ import re
 import time
 from typing import NamedTuple
 
-_RECORD = re.compile(
+from stallwatch_rules.text.lazy import lazy
+
+_RECORD = lazy(
     rb"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?Z (stdout|stderr) ([FP])(?: (.*))?",
     re.DOTALL,
 )

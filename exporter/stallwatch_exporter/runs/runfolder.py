@@ -17,6 +17,7 @@ import msgspec
 from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_exporter.rings.presence import is_there, process_namespace
 from stallwatch_exporter.settings import make_home, state_home
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
 
 __all__ = [
@@ -32,10 +33,8 @@ __all__ = [
 ]
 
 State = Literal["starting", "training", "stalled", "finished", "failed"]
-_LAUNCHERS = re.compile(
-    r"(python[\d.]*|uv|bash|sh|env|nohup|time|timeout|srun|torchrun|deepspeed|accelerate)"
-)
-_ASSIGNMENT = re.compile(r"(?s)(-{0,2}[\w.-]+=)(.+)")
+_LAUNCHERS = lazy(r"(python[\d.]*|uv|bash|sh|env|nohup|time|timeout|srun|torchrun|deepspeed|accelerate)")
+_ASSIGNMENT = lazy(r"(?s)(-{0,2}[\w.-]+=)(.+)")
 #: Agents write ``agent.json`` about once a second. What NFS keeps of a file may be a minute old (acregmax,
 #: nfs(5)), and clocks of hosts may differ.
 SILENT_SECONDS = 300.0

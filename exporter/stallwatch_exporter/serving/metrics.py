@@ -6,7 +6,6 @@ text of a log. A rank that is not known is the empty label, which to Prometheus 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import get_args
@@ -20,6 +19,7 @@ from stallwatch_exporter.serving.registry import RunRegistry
 from stallwatch_exporter.serving.series import Family
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.records import Match, Phase, Sample
+from stallwatch_rules.text.lazy import lazy
 
 _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200)
 _MOST_RANKS = 100_000
@@ -270,8 +270,8 @@ class RunMetrics:
         )
 
 
-_NAME = re.compile(r"[a-z][a-z0-9_-]{0,40}")
-_SHORT = re.compile(r"[\w.+:-]{1,60}")
+_NAME = lazy(r"[a-z][a-z0-9_-]{0,40}")
+_SHORT = lazy(r"[\w.+:-]{1,60}")
 
 
 def _own_version() -> str:

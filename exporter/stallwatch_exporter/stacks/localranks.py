@@ -5,7 +5,6 @@ Where there are neither, the command may be a single Python program: then that o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,9 @@ from stallwatch_exporter.probe.stacks import SIGNAL
 from stallwatch_exporter.rings.presence import is_there
 from stallwatch_exporter.rings.reader import RingReader
 from stallwatch_exporter.stacks.processes import condition, family
+from stallwatch_rules.text.lazy import lazy
 
-_NAME = re.compile(r"(\d+)-(\d+)-(\d+)")
+_NAME = lazy(r"(\d+)-(\d+)-(\d+)")
 # In clusters that number their pods (Kubeflow's PyTorchJob), a launcher has a RANK of its own.
 _LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed", "accelerate"}
 _LAUNCHERS |= {"deepspeed.launcher.runner", "deepspeed.launcher.launch", "accelerate.commands.launch"}

@@ -13,9 +13,10 @@ from pathlib import Path
 import psutil
 
 from stallwatch_rules.stacks.records import Condition
+from stallwatch_rules.text.lazy import lazy
 
 PROC = Path("/proc")
-_LOCK = re.compile(r"^\d+: (?P<waits>-> )?\S+\s+\S+\s+\S+\s+(?P<pid>\d+) ")
+_LOCK = lazy(r"^\d+: (?P<waits>-> )?\S+\s+\S+\s+\S+\s+(?P<pid>\d+) ")
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _STATES: dict[str, Condition] = {
     "T": "stopped",

@@ -14,10 +14,11 @@ from statistics import median
 from typing import NamedTuple
 
 from stallwatch_rules.records import Line
+from stallwatch_rules.text.lazy import lazy
 
-_CLOCK = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?")
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
-_NO_LIFE = re.compile(
+_CLOCK = lazy(r"\d{4}-\d\d-\d\d|\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?")
+_NUMBER = lazy(r"\d+(?:\.\d+)?")
+_NO_LIFE = lazy(
     r"retr(?:y|ies|ying)|attempt|wait|elapsed|heartbeat|time-?out|uptime|still |alive|watchdog|cache"
     r"|等待|重试|超时",
     re.IGNORECASE,

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from stallwatch_rules.failures.nearest import words_of
 from stallwatch_rules.pages.patterns import compile_re2
 from stallwatch_rules.records import Diagnosis, NewLines, UnknownException
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked
 
 MAX_PATTERN_TEXT = 160  #: characters of the message that go into the pattern
 LEAST_TEXT = 12  #: fixed characters without which a pattern would fire on anything
 MAX_NAMED = 3  #: numbers that get a name
 
-_VALUES = re.compile(
+_VALUES = lazy(
     r"(?P<secret>\S*\*\*\*)"  # as redaction leaves it
     r"|(?P<url>\b[a-z][a-z0-9+]{1,9}://\S+)"
     r"|(?P<path>(?<![\w.])(?:[\\/~.]{1,3}[\w@+%=~-][\w.@+%=~-]*){2,}[\\/]?)"
@@ -36,11 +37,9 @@ _FORMS = {
     "float": r"[\d.eE+-]+",
 }
 # Level, date, time, thread and source line before a message of glog: no two lines share them.
-_GLOG_LEAD = re.compile(r"^\[?[IWEF]\d{4} [\d:.]+(?: +\d+)? +[^\s\]]+:\d+\]:? *")
-_SPECIAL = re.compile(r"([\\.^$*+?{}\[\]|()])")
-_INSTALLED = re.compile(
-    r"[/\\](?:site|dist)-packages[/\\](?P<path>(?P<package>\w+)[\w./\\-]*)(?::\d+ in .*)?$"
-)
+_GLOG_LEAD = lazy(r"^\[?[IWEF]\d{4} [\d:.]+(?: +\d+)? +[^\s\]]+:\d+\]:? *")
+_SPECIAL = lazy(r"([\\.^$*+?{}\[\]|()])")
+_INSTALLED = lazy(r"[/\\](?:site|dist)-packages[/\\](?P<path>(?P<package>\w+)[\w./\\-]*)(?::\d+ in .*)?$")
 _NAMED_PACKAGES = {
     "torch": "torch",
     "ray": "ray",

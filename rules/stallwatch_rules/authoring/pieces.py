@@ -7,9 +7,9 @@ A piece is found where a string's own text covers most of it, in order: ``Functi
 from __future__ import annotations
 
 import builtins
-import re
 
 from stallwatch_rules.matching.literals import Branch
+from stallwatch_rules.text.lazy import lazy
 
 GAP = "\0"  #: in a template: where a value is put in
 LEAST = 6  #: characters of a piece that are worth looking for
@@ -18,12 +18,10 @@ ENOUGH_NAME = 12  #: the same of an identifier (``ds_active_sub_modules``) and o
 COVERED = 0.6  #: share of a piece that a template's own text must cover, and ENOUGH characters at least
 LEAST_PART = 5  #: characters of a template between two gaps that count
 
-_RAISED = re.compile(
-    r"^(?:[\w.]+\.)?_?(?:[A-Z]\w*)?(?:Error|Exception|Warning|Exit|Interrupt|Timeout)\b:?\s*"
-)
-_CLASS = re.compile(r"\b[A-Z]\w+(?:Error|Exception)\b")
+_RAISED = lazy(r"^(?:[\w.]+\.)?_?(?:[A-Z]\w*)?(?:Error|Exception|Warning|Exit|Interrupt|Timeout)\b:?\s*")
+_CLASS = lazy(r"\b[A-Z]\w+(?:Error|Exception)\b")
 # What the interpreter or the linker says around a name; the package's source holds the name only.
-_INTERPRETERS = re.compile(
+_INTERPRETERS = lazy(
     r"object has no attribute|has no attribute|is not defined|No module named|cannot import name"
     r"|torch\.Size\(\[|\{'|['\"][,:] ?['\"]?"  # values as Python writes them
     r"|returned non-zero exit status"
@@ -31,10 +29,10 @@ _INTERPRETERS = re.compile(
     r"|\bFunction \w+Backward"  # autograd's name of a node, put in
 )
 _AROUND = " '\"`[](){}<>,:;=.*#|-\t"
-_LEVEL = re.compile(r"^\W*(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\W*$")
-_NAME = re.compile(r"\w*[^\W_]_[^\W_]\w*")
-WORD = re.compile(r"[^\W\d_]{4,}")
-_PLACEHOLDER = re.compile(r"\{[^{}\s]{0,40}\}|%[-+ #0-9.*]*[sdrfgixulp]+\b|%\([\w.]+\)[sdrf]")
+_LEVEL = lazy(r"^\W*(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\W*$")
+_NAME = lazy(r"\w*[^\W_]_[^\W_]\w*")
+WORD = lazy(r"[^\W\d_]{4,}")
+_PLACEHOLDER = lazy(r"\{[^{}\s]{0,40}\}|%[-+ #0-9.*]*[sdrfgixulp]+\b|%\([\w.]+\)[sdrf]")
 
 
 def pieces_of(branch: Branch) -> list[str]:

@@ -8,7 +8,6 @@ Trainer's once it has trained (transformers 5.23.0: neither ``save_pretrained`` 
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
 from stallwatch_rules.checks.dsconfig import DsConfig
@@ -16,12 +15,13 @@ from stallwatch_rules.checks.kinds import kinds_of
 from stallwatch_rules.checks.names import Names
 from stallwatch_rules.checks.remark import Remark, Words
 from stallwatch_rules.checks.script import Call, Script, dotted, scopes
+from stallwatch_rules.text.lazy import lazy
 
 _GATHER = "stage3_gather_16bit_weights_on_model_save"
 _SAVERS = ("save", "save_file", "safe_save_file", "save_model", "save_checkpoint")
 _OF_TRAINER = ("model", "model_wrapped", "deepspeed")
-_NO_MODEL = re.compile(r"(?i)opt|sched|load|data")  # what prepare() is given beside the model
-_ASKS = re.compile(r"(?i)deepspeed|zero_?[123]|zero_?stage|\bstage\b")
+_NO_MODEL = lazy(r"(?i)opt|sched|load|data")  # what prepare() is given beside the model
+_ASKS = lazy(r"(?i)deepspeed|zero_?[123]|zero_?stage|\bstage\b")
 _MODEL, _STATE = "model", "state"
 
 

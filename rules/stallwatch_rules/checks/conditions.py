@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Literal
 
 from stallwatch_rules.checks.script import dotted
+from stallwatch_rules.text.lazy import lazy
 
 #: ``always``; ``sometimes``, below a condition; ``asked``, below one about what the installed packages take
 Reached = Literal["always", "sometimes", "asked"]
-_ASKS = re.compile(r"(?i)version|signature|hasattr|fields|parameters|available|inspect|find_spec")
+_ASKS = lazy(r"(?i)version|signature|hasattr|fields|parameters|available|inspect|find_spec")
 _TOLD = {"TypeError", "ImportError", "ModuleNotFoundError", "AttributeError"}  # what another release raises
 _CATCHERS = {"suppress", "raises", "assertRaises"}
 

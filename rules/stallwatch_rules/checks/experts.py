@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from packaging.version import Version
@@ -10,12 +9,13 @@ from packaging.version import Version
 from stallwatch_rules.checks.dsconfig import DsConfig
 from stallwatch_rules.checks.remark import Remark, Words
 from stallwatch_rules.checks.script import Script
+from stallwatch_rules.text.lazy import lazy
 
 #: names of models and classes; the first group are those that DeepSpeed treats as units by itself since
 #: 0.18.0
 #: (``DEFAULT_LEAF_MODULE_CLASSES`` in ``runtime/zero/leaf_module_config.py``: Mixtral, Qwen2-MoE, Qwen3-MoE)
-_BY_ITSELF = re.compile(r"(?i)\bmixtral|Qwen3-\d+B-A\d|qwen[23]_?moe|Qwen1\.5-MoE")
-_OTHER = re.compile(r"(?i)deepseek-?(?:moe|v[23])(?!.*distill)|SparseMoeBlock|olmoe|phi-?3\.5-moe")
+_BY_ITSELF = lazy(r"(?i)\bmixtral|Qwen3-\d+B-A\d|qwen[23]_?moe|Qwen1\.5-MoE")
+_OTHER = lazy(r"(?i)deepseek-?(?:moe|v[23])(?!.*distill)|SparseMoeBlock|olmoe|phi-?3\.5-moe")
 _HANDLED_BY = {"trl", "swift", "llamafactory", "set_z3_leaf_modules", "leaf_module"}
 
 

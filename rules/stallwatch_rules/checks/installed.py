@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -10,7 +9,9 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-_PLAIN = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)\s+(?P<version>\d\S*)")  # `pip list`
+from stallwatch_rules.text.lazy import lazy
+
+_PLAIN = lazy(r"(?P<name>[A-Za-z0-9][\w.-]*)\s+(?P<version>\d\S*)")  # `pip list`
 
 
 def version_of(versions: Mapping[str, str], package: str) -> Version | None:

@@ -6,7 +6,6 @@ trainers save and leave at it, each in words of its own.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -21,6 +20,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import StreamReading
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.reported import earliest
 from stallwatch_rules.text.sentences import say
 
@@ -29,12 +29,12 @@ NEAR = 500  #: lines before the end of a stream within which it must stand
 GRACE = 5  #: steps that other ranks' lines may still tell below it
 
 _SIGNAL = r"(?:SIG(?:TERM|HUP|USR[12])\b|(?:termination )?signal:? ?\(?(?:1|10|12|15)\b)"
-_ASKED = re.compile(
+_ASKED = lazy(
     rf"(?i)\b(?:recei?v(?:ed|ing)|caught|got|trapped|handling|after|due to|because of|on)\b.{{0,24}}?"
     rf"\b{_SIGNAL}|\b{_SIGNAL}.{{0,12}}?\b(?:received|caught)\b|(?:收到|捕获).{{0,8}}?{_SIGNAL}"
 )
 #: Of what a program means to do at a signal, or does not do.
-_NOT = re.compile(
+_NOT = lazy(
     r"(?i)\bignor|bypass|\bregist|install|\b(?:when|if|upon|wait(?:s|ing)? for|listen(?:s|ing)?)\b"
     r"|\bon SIG\w+,? .{0,40}?\bwill\b|handlers? (?:is |are )?set|\bset(?:ting)? up|忽略|注册|如果|当"
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from stallwatch_rules.diagnosis.exceptions import Exceptions, Unknown
 from stallwatch_rules.diagnosis.findings import Found, Streams
 from stallwatch_rules.diagnosis.helpers import EXIT_STATUS, TOLD_OF_ANY, of_another, texts_of
@@ -16,6 +14,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Harm, Line
 from stallwatch_rules.selftold import SOURCE
 from stallwatch_rules.text.digest import MAX_TITLE, fold_ranks
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
 from stallwatch_rules.text.reported import shown
 from stallwatch_rules.text.sentences import say
@@ -48,18 +47,18 @@ ENDED_BY = frozenset(
 #: Of these, the reasons that a scheduler has by itself.
 _SCHEDULERS_OWN = frozenset(("slurm-time-limit", "slurm-preempted", "scheduler-node-failed"))
 #: Of launchers: torchrun's agent, its SignalException, accelerate's main process.
-_TOLD_TO_END = re.compile(r"death signal|got signal|Main process received|closing signal SIGHUP")
+_TOLD_TO_END = lazy(r"death signal|got signal|Main process received|closing signal SIGHUP")
 #: What is a cause only where nothing failed before it.
 AFTERMATH = frozenset(("slurm-cancelled", "rendezvous-connection-failed", "process-segfault"))
 #: glibc's words before it aborts (malloc/malloc.c), which alone do not say whose process it was.
-_HEAP = re.compile(r"^(?:double free|free\(\): |malloc(?:_consolidate)?\(\): |munmap_chunk\(\): |corrupted )")
+_HEAP = lazy(r"^(?:double free|free\(\): |malloc(?:_consolidate)?\(\): |munmap_chunk\(\): |corrupted )")
 #: A shell's, a container's or systemd's words for a process that a signal ended, which may be a helper's.
-_SOMEBODYS = re.compile(
+_SOMEBODYS = lazy(
     r": line \d+: +\d+ |\b[Cc]ode[:= ]+1[2-9]\d\b|^[A-Z][\w /-]{3,40}(?: ?\(core dumped\))?\s*$"
     r"|Main process exited, code=|^g?make(?:\[\d+\])?: |^zsh: "
 )
 #: A task that failed by itself: cancelled ones end by these signals, too (SIGINT, SIGKILL, SIGTERM).
-_TASK_FAILED = re.compile(r"Exited with exit code (?!(?:130|137|143)\b)[1-9]")
+_TASK_FAILED = lazy(r"Exited with exit code (?!(?:130|137|143)\b)[1-9]")
 BY_SEGFAULT = (-11, 139)  #: of a process, and of a shell that ran it
 
 

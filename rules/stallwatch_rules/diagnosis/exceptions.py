@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,6 +15,7 @@ from stallwatch_rules.judgements.recovery import served_on
 from stallwatch_rules.progress.timeline import StepClock
 from stallwatch_rules.records import UnknownException
 from stallwatch_rules.stream import RuleHits, StreamReading
+from stallwatch_rules.text.lazy import lazy
 
 SURVIVED = 2  #: so many further steps show that an exception did not end the run
 SURVIVED_LINES = 1000  #: the same, for logs whose steps are not understood
@@ -26,11 +26,11 @@ AT_ONCE_SECONDS = 2.0  #: and the time, where the lines tell theirs
 SNIPPET_LINES = 5  #: lines after which the exception of code without a file was not the program's own
 
 # Or that a collective ended because the communicator did: the words for why stand behind it, or were cut off.
-_TIMED_OUT = re.compile(r"Timed out waiting|timed out after \d|before timing out|^NCCL error(?: in)?: ")
+_TIMED_OUT = lazy(r"Timed out waiting|timed out after \d|before timing out|^NCCL error(?: in)?: ")
 
 #: What a process raises when the one it talks to is gone: never why that one went.
 _PEER_GONE = frozenset(("BrokenPipeError", "ConnectionAbortedError", "ConnectionResetError", "EOFError"))
-_BACKEND_GONE = re.compile(r"process has (?:been )?shut ?down")  # the same in words, of W&B
+_BACKEND_GONE = lazy(r"process has (?:been )?shut ?down")  # the same in words, of W&B
 
 
 @dataclass

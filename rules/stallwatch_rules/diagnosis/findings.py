@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -30,6 +29,7 @@ from stallwatch_rules.progress.timeline import StepClock, between, leading
 from stallwatch_rules.records import Finding, Harm, Line, Match, Place, Role
 from stallwatch_rules.selftold import SOURCE
 from stallwatch_rules.stream import RuleHits, StreamReading
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER, number
 from stallwatch_rules.text.reported import earliest, latest, place, shown
 from stallwatch_rules.text.sentences import say, say_counted
@@ -43,9 +43,9 @@ MAX_EVIDENCE = 4
 
 Streams = Mapping[Stream, StreamReading]
 
-_NUMBER = re.compile(NUMBER)
-_HANGS = re.compile(r"timeout|timed-out|heartbeat|hang|stuck|sigabrt")
-_TIMED_OUT = re.compile(r"[Tt]imed out|[Tt]ime-?out")
+_NUMBER = lazy(NUMBER)
+_HANGS = lazy(r"timeout|timed-out|heartbeat|hang|stuck|sigabrt")
+_TIMED_OUT = lazy(r"[Tt]imed out|[Tt]ime-?out")
 
 
 @dataclass
@@ -151,7 +151,7 @@ class Found:
         )
 
 
-_LITERAL = re.compile(r"\(\?P<\w+>|\\[dwsSDWb]|\[[^\]]*\]|[\\^$.|?*+(){}]")
+_LITERAL = lazy(r"\(\?P<\w+>|\\[dwsSDWb]|\[[^\]]*\]|[\\^$.|?*+(){}]")
 
 
 def _stream_order(item: tuple[Stream, RuleHits]) -> tuple[bool, int, str]:

@@ -6,9 +6,10 @@ exit status whenever it likes; the line mostly names it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+from stallwatch_rules.text.lazy import lazy
 
 if TYPE_CHECKING:
     from stallwatch_rules.diagnosis.findings import Found
@@ -19,7 +20,7 @@ TOLD_OF_ANY = frozenset(
     ("secondary-sigterm-cascade", "sighup-terminal-closed", "process-ended-by-signal", EXIT_STATUS)
 )
 #: Bash and zsh (which say the signal and the command), make (the target), compose (the container), systemd.
-_NAMED = re.compile(
+_NAMED = lazy(
     r"(?:[:：] ?(?:line \d+: +|(?:第 ?\d+ ?行|行 ?\d+)[：:] *)\d+ +|^zsh: )"
     r"(?:[A-Z][a-z]+(?:/[a-z]+)?|Real-time|[a-z-]+|[^\x00-\x7f]+)(?: ?(?:defined|time|size|limit|exceeded"
     r"|expired|timer|signal|system|call|clock|fault|trap|error|exception|point|instruction|hardware"
@@ -30,7 +31,7 @@ _NAMED = re.compile(
     r"|(?P<unit>[\w.@:-]{1,80})\.service: Main process exited, code="
 )
 #: Programs that stand beside a training, and never are one.
-_HELPER = re.compile(
+_HELPER = lazy(
     r"(?i)^(?:\S*/)?(?:nvidia-\w+|dcgm\w*|dcgmi|nvtop|nvitop|gpustat|h?top|iostat|vmstat|sar|tail|sleep|watch|tee"
     r"|(?:auto)?sshd?|tensorboard|mlflow|jupyter\w*|redis(?:-server)?|minio|prometheus|grafana|telegraf|cron|dbus"
     r"|(?:[\w-]+[-_])?(?:exporter|sidecar|proxy|monitor)|docker|containerd|rsyslog|apt|snapd|systemd-\w+|user)"
@@ -38,12 +39,12 @@ _HELPER = re.compile(
     r"|^(?:\S*/)?python[\d.]* (?:-[mu] ?)*(?:\S*[/_-])?(?:tensorboard|monitor|exporter|http\.server|jupyter)"
 )
 #: What starts a training; and what such a program serves beside it.
-_TRAINS = re.compile(
+_TRAINS = lazy(
     r"(?i)python|torchrun|accelerate|deepspeed|srun|mpirun|horovodrun|swift|llamafactory|tun(?:e|ing)|train|sft|dpo|ppo"
 )
-_SERVES = re.compile(r"(?i)vllm|sglang|serve|server|api|tensorboard|monitor|exporter|proxy")
+_SERVES = lazy(r"(?i)vllm|sglang|serve|server|api|tensorboard|monitor|exporter|proxy")
 #: What a program prints of one that it ran, without a name: a reward's sandbox does so again and again.
-_NAMELESS = re.compile(r"(?i:\bcode)[:= ]+\d+|^[A-Z][a-z][\w /-]{2,40}(?: ?\(core dumped\))?\s*$")
+_NAMELESS = lazy(r"(?i:\bcode)[:= ]+\d+|^[A-Z][a-z][\w /-]{2,40}(?: ?\(core dumped\))?\s*$")
 MOST_RESTARTS = 5  #: a run that ended more often did not: something that it calls did
 
 

@@ -7,7 +7,6 @@ unknown.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from stallwatch_rules.diagnosis.causes import Occurrence
@@ -19,13 +18,14 @@ from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import Inferred
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.reported import earliest
 from stallwatch_rules.text.sentences import say
 
 PLACE, WORDS = "inferred-place", "inferred-words"  #: facts of ``confidence``, and keys of sentences
 GUESS = 0.4  #: a confidence up to which a page that was inferred is a guess, and its title says so
 # A client of the network says that nobody answered, and not whose server that was: the program's own as well.
-_OF_NETWORK = re.compile(
+_OF_NETWORK = lazy(
     r"^(?:requests|urllib3?|httpx2?|httpcore|aiohttp|http|socket|grpc|openai|anthropic)\."
     r"|^(?:\w+\.)*(?:\w*Timeout|ConnectionError|ConnectError|URLError)$"
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 
 from stallwatch_rules.diagnosis.findings import Found
@@ -12,6 +11,7 @@ from stallwatch_rules.failures.launchers import LauncherSummary
 from stallwatch_rules.judgements.conclusions import concluded
 from stallwatch_rules.judgements.facts import Judgement
 from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.sentences import say
 
 SIGKILL = "host-oom-sigkill"
@@ -21,8 +21,8 @@ TOLD_AS = {SIGKILL: FROM_OUTSIDE}  #: what `weigh_memory` tells a finding as, wh
 GIB = 2**30
 
 BY_SIGKILL = (-9, 137)
-_LOCAL = re.compile(r"\(exitcode: -9\) local_rank: (\d{1,6})\b")
-_MEMORY = re.compile(r"(?i)memory|\boom|oom[-_ ]?kill")
+_LOCAL = lazy(r"\(exitcode: -9\) local_rank: (\d{1,6})\b")
+_MEMORY = lazy(r"(?i)memory|\boom|oom[-_ ]?kill")
 
 
 def tells_of_memory(one: Found) -> list[str]:

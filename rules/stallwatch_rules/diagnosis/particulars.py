@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 
 from stallwatch_rules.diagnosis.endings import SIGNALS, SIGTERM, told_from_outside
@@ -15,13 +13,14 @@ from stallwatch_rules.failures.flight import apart
 from stallwatch_rules.failures.raised import Frame
 from stallwatch_rules.records import Primary
 from stallwatch_rules.stream import TIMEOUTS
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.reported import shown
 from stallwatch_rules.text.sentences import say
 
 EVICTED = "kubernetes-evicted"
-_OOM_KILLED = re.compile(r"\bOOMKill(?:ed|ing)\b")
-_HANGUP = re.compile(r"SIGHUP|sig(?:nal|val) ?: ?1\b")
-_FAULTHANDLER = re.compile(r"-X faulthandler")
+_OOM_KILLED = lazy(r"\bOOMKill(?:ed|ing)\b")
+_HANGUP = lazy(r"SIGHUP|sig(?:nal|val) ?: ?1\b")
+_FAULTHANDLER = lazy(r"-X faulthandler")
 
 
 def with_particulars(

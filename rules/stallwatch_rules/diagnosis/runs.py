@@ -13,6 +13,7 @@ from itertools import combinations, islice
 from statistics import median
 
 from stallwatch_rules.stream import StreamReading
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.sentences import say
 
 MAX_SOURCES = 200  #: of a run's files that are compared, each with each
@@ -20,8 +21,8 @@ ENOUGH = 8  #: losses that two files must both tell, for their difference to cou
 MOST = 256  #: of a file's losses that are compared
 OTHERWISE = 0.001  #: by which part of themselves they must differ
 
-_JOB = re.compile(r"(?i)(?:slurm|job|run)[-_.]?(\d{4,})")  # slurm-123456.out, job_123456.log
-_SAME_RUN = re.compile(r"(?:^|[/\\])attempt_\d+[/\\]|\.log\.\d+$")  # torchrun's restarts, rotated logs
+_JOB = lazy(r"(?i)(?:slurm|job|run)[-_.]?(\d{4,})")  # slurm-123456.out, job_123456.log
+_SAME_RUN = lazy(r"(?:^|[/\\])attempt_\d+[/\\]|\.log\.\d+$")  # torchrun's restarts, rotated logs
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,18 @@ a script does all in ``main``, the innermost call's line of code says it (``load
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from stallwatch_rules.diagnosis.exceptions import tells
 from stallwatch_rules.failures.places import found_in
+from stallwatch_rules.text.lazy import lazy
 
 if TYPE_CHECKING:
     from stallwatch_rules.diagnosis.findings import Found, Streams
     from stallwatch_rules.failures.raised import Raised
     from stallwatch_rules.pages.page import RulePage
 
-_STRINGS = re.compile(r"'[^']*'|\"[^\"]*\"")  #: in code, which hold the words themselves: row["RANK"]
+_STRINGS = lazy(r"'[^']*'|\"[^\"]*\"")  #: in code, which hold the words themselves: row["RANK"]
 
 
 def leave_out_others(found: list[Found], streams: Streams) -> None:

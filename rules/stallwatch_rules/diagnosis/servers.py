@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 from stallwatch_rules.diagnosis.findings import Streams
+from stallwatch_rules.text.lazy import lazy
 
 #: vLLM 0.11.0: ``v1/engine/core.py``, ``entrypoints/openai/api_server.py``.
-_VLLM = re.compile(r"\bEngineCore\b|\bvLLM API server version\b|\bInitializing a V1 LLM engine\b")
+_VLLM = lazy(r"\bEngineCore\b|\bvLLM API server version\b|\bInitializing a V1 LLM engine\b")
 
 
 def is_vllm_server(source: str, streams: Streams) -> bool:

@@ -6,16 +6,15 @@ then is only that their peer went away. Which rank it was, its launcher knows.
 
 from __future__ import annotations
 
-import re
-
 from stallwatch_rules.diagnosis.endings import SIGTERM
 from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams
 from stallwatch_rules.diagnosis.peers import ended_first
 from stallwatch_rules.diagnosis.verdict import Question
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.sentences import say
 
-_NOT_RUN = re.compile(r"exited with 12[67]\b")  # POSIX 2018, Shell Command Language, 2.8.2
+_NOT_RUN = lazy(r"exited with 12[67]\b")  # POSIX 2018, Shell Command Language, 2.8.2
 MOST = 127  #: 128 + n stands for a signal, and so do negative numbers
 
 

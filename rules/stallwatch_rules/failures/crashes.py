@@ -5,12 +5,12 @@ A ``CrashReader`` is fed the lines of one source and rank in order, beside the `
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 
 from stallwatch_rules.failures.errorfile import read_error_file
 from stallwatch_rules.failures.raised import Frame, Mark, Raised
 from stallwatch_rules.records import Line
+from stallwatch_rules.text.lazy import lazy
 
 MAX_FRAMES = 60
 MAX_MESSAGE = 1000
@@ -31,26 +31,26 @@ WORDS = (
     "py_callstack",
 )
 
-_THROWN = re.compile(r"terminate called after throwing an instance of '(?P<name>[^']+)'")
-_THROWN_LIBCXX = re.compile(
+_THROWN = lazy(r"terminate called after throwing an instance of '(?P<name>[^']+)'")
+_THROWN_LIBCXX = lazy(
     r"(?:libc\+\+abi: )?terminating (?:due to|with) uncaught exception of type (?P<name>[\w:]+): ?(?P<m>.*)"
 )
-_PLAIN = re.compile(r"terminate called (?P<m>without an active exception|recursively)")
-_FATAL = re.compile(r"(?P<name>Fatal Python error): (?P<m>.+)")
-_SIGNAL = re.compile(r"\*\*\* (?P<name>SIG[A-Z]+)\b(?: \(@0x[0-9a-f]+\))? received\b")
-_MPI = re.compile(r"\*\*\* Process received signal \*\*\*")
-_CHECK = re.compile(r"(?:^|\s)F\d{4} .*?\] (?P<name>Check failed): (?P<m>.+)")
-_ASCEND = re.compile(r"^(?P<name>E[A-Z0-9]\d{4}): \[PID: ?\d+\] \S+ (?P<m>.+)")
+_PLAIN = lazy(r"terminate called (?P<m>without an active exception|recursively)")
+_FATAL = lazy(r"(?P<name>Fatal Python error): (?P<m>.+)")
+_SIGNAL = lazy(r"\*\*\* (?P<name>SIG[A-Z]+)\b(?: \(@0x[0-9a-f]+\))? received\b")
+_MPI = lazy(r"\*\*\* Process received signal \*\*\*")
+_CHECK = lazy(r"(?:^|\s)F\d{4} .*?\] (?P<name>Check failed): (?P<m>.+)")
+_ASCEND = lazy(r"^(?P<name>E[A-Z0-9]\d{4}): \[PID: ?\d+\] \S+ (?P<m>.+)")
 _BEGINNINGS = (_THROWN, _THROWN_LIBCXX, _PLAIN, _FATAL, _SIGNAL, _MPI, _CHECK, _ASCEND)
 
-_WHAT = re.compile(r"\s*what\(\): +(?P<m>.*)")
-_MPI_SIGNAL = re.compile(r"(?:\[[\w.:-]+\] )?Signal: (?P<m>.+)")
-_PYTHON_FRAME = re.compile(r'\s*File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<name>.+)$')
-_NATIVE_FRAME = re.compile(
+_WHAT = lazy(r"\s*what\(\): +(?P<m>.*)")
+_MPI_SIGNAL = lazy(r"(?:\[[\w.:-]+\] )?Signal: (?P<m>.+)")
+_PYTHON_FRAME = lazy(r'\s*File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<name>.+)$')
+_NATIVE_FRAME = lazy(
     r"\s*(?:frame )?#(?P<number>\d+):? +(?:0x[0-9a-f]+ (?:in )?)?(?P<name>.+?)"
     r"(?: \+ 0x[0-9a-f]+)?(?: \(0x[0-9a-f]+ in (?P<path>[^)]+)\)| (?:at|from) (?P<at>\S+))?$"
 )
-_STACK = re.compile(
+_STACK = lazy(
     r"\s*(?:Exception raised from|C\+\+ CapturedTraceback|Current thread 0x|Thread 0x|Extension modules:"
     r"|\[[\w.:-]+\] (?:\[ ?\d+\]|\*\*\* |Signal|Failing|Associated)|@ +0x|PC: @|Python runtime state"
     r"|<no Python frame>|Solution:|TraceBack \(most|\s{4,}\S)"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from stallwatch_rules.text.lazy import lazy
+
 PACKAGES = (
     "torch",
     "deepspeed",
@@ -53,7 +55,7 @@ _BY_NAME = (
     re.compile(rf"(?P<name>{_NAMES})-{_VERSION}(?:\.dist-info|-py\d)", re.IGNORECASE),
 )
 # What every version of _BY_NAME stands behind: a look for it saves five searches in most lines.
-_ANY_VERSION = re.compile(r"[\s=@:'\"v.-]\d+\.\d")
+_ANY_VERSION = lazy(r"[\s=@:'\"v.-]\d+\.\d")
 # Package, a word that must stand in the line, and the pattern.
 _BY_KEY = (
     ("deepspeed", "DeepSpeed info: ", re.compile(rf"DeepSpeed info: version={_VERSION}")),
@@ -66,7 +68,7 @@ _BY_KEY = (
 
 
 # What launchers, DeepSpeed, NCCL and trainers print around a training.
-_RUN = re.compile(
+_RUN = lazy(
     r"DeepSpeed info: version=|Setting ds_accelerator to |Initializing TorchBackend|:see_memory_usage\]"
     r"|\[launch(?:er)?\.py:\d+:|\bNCCL (?:INFO|version) |Setting OMP_NUM_THREADS environment variable"
     r"|torch/distributed/(?:run|elastic/\S+)\.py:\d+\]|\*{5} Running training \*{5}"

@@ -9,10 +9,11 @@ import msgspec
 
 from stallwatch_rules.failures.raised import Frame, Mark, Raised, kind_of
 from stallwatch_rules.records import Line
+from stallwatch_rules.text.lazy import lazy
 
 MAX_MESSAGE = 1000
-_FRAME = re.compile(r'^\s*File "(?P<path>[^"\n]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$', re.MULTILINE)
-_NAME = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$", re.DOTALL)
+_FRAME = lazy(r'^\s*File "(?P<path>[^"\n]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$', re.MULTILINE)
+_NAME = lazy(r"(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$", re.DOTALL)
 
 
 def read_error_file(line: Line, mark: Mark) -> Raised | None:

@@ -6,11 +6,11 @@ last enqueued collective is older than everybody's, or the one that printed noth
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from stallwatch_rules.text.digest import fold_ranks
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.sentences import say
 
 START_UP = 5  #: collectives that hardly more than the start-up of a communicator makes
@@ -19,14 +19,12 @@ MAX_SHOWN = 4  #: different collectives that a sentence names
 #: Of two ranks only, and both ends of one transfer have the same number (torch, ProcessGroupNCCL.cpp).
 _OF_A_PAIR = frozenset(("SEND", "RECV", "COALESCED"))
 
-_RANK = re.compile(r"\bRank (\d{1,6})\]")
-_GROUP = re.compile(r"\bPG (?:ID|GUID) (\d{1,6})\b")
-_GUID = re.compile(r"\bPG GUID (\w{1,64})")
-_SIZE = re.compile(r"\bNumelIn=(\d{1,18})")
-_WORK = re.compile(r"\bSeqNum=(\d{1,12}), ?OpType=(\w{1,40})")
-_COUNTERS = re.compile(
-    r"last enqueued (?:NCCL )?work: (-?\d{1,12}), last completed (?:NCCL )?work: (-?\d{1,12})"
-)
+_RANK = lazy(r"\bRank (\d{1,6})\]")
+_GROUP = lazy(r"\bPG (?:ID|GUID) (\d{1,6})\b")
+_GUID = lazy(r"\bPG GUID (\w{1,64})")
+_SIZE = lazy(r"\bNumelIn=(\d{1,18})")
+_WORK = lazy(r"\bSeqNum=(\d{1,12}), ?OpType=(\w{1,40})")
+_COUNTERS = lazy(r"last enqueued (?:NCCL )?work: (-?\d{1,12}), last completed (?:NCCL )?work: (-?\d{1,12})")
 
 
 @dataclass

@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 
 from stallwatch_rules.failures.raised import Frame, Raised
+from stallwatch_rules.text.lazy import lazy
 
-_PACKAGES = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
-_TRACKERS = re.compile(
+_PACKAGES = lazy(r"[/\\](?:site|dist)-packages[/\\]")
+_TRACKERS = lazy(
     r"[/\\](?:site|dist)-packages[/\\]"
     r"(?:wandb|swanlab|mlflow|comet_ml|clearml|neptune|tensorboard|tensorboardX)[/\\]"
 )

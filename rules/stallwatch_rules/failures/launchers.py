@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 from stallwatch_rules.records import Line
+from stallwatch_rules.text.lazy import lazy
 
-_RANK = re.compile(r"^\s*rank\s*: (\d{1,6}) \(local_rank: \d+\)")
-_EXIT = re.compile(r"^\s*exitcode\s*: (-?\d{1,4})\b")
-_STATUS = re.compile(r"failed \(exitcode: (-?\d{1,4})\) local_rank|exits with return code = (-?\d{1,4})\b")
+_RANK = lazy(r"^\s*rank\s*: (\d{1,6}) \(local_rank: \d+\)")
+_EXIT = lazy(r"^\s*exitcode\s*: (-?\d{1,4})\b")
+_STATUS = lazy(r"failed \(exitcode: (-?\d{1,4})\) local_rank|exits with return code = (-?\d{1,4})\b")
 # Open MPI's summaries (orte/tools/orterun/help-orterun.txt in 4.1; "prterun" prints them since 5.0)
-_SIGNALLED = re.compile(r" noticed that process rank (\d{1,6}) .{1,200}? exited on signal (\d{1,3})")
-_PROCESS = re.compile(r"^\s*Process name: \[(?:\[\d+,\d+\]|[\w.@-]+),\s?(\d{1,6})\]")
-_CODE = re.compile(r"^\s*Exit code:\s+(-?\d{1,4})\b")
+_SIGNALLED = lazy(r" noticed that process rank (\d{1,6}) .{1,200}? exited on signal (\d{1,3})")
+_PROCESS = lazy(r"^\s*Process name: \[(?:\[\d+,\d+\]|[\w.@-]+),\s?(\d{1,6})\]")
+_CODE = lazy(r"^\s*Exit code:\s+(-?\d{1,4})\b")
 # DeepSpeed's launcher (launcher/launch.py of 0.19.8); --local_rank is the rank only where all is on one node
-_NODES = re.compile(r"\bnnodes=(\d{1,6}), num_local_procs=\d")
-_SPAWNED = re.compile(r"\bprocess (\d{1,8}) spawned with command: (?:.*?--local_rank=(\d{1,6})\b)?")
-_LEFT = re.compile(r"\bProcess (\d{1,8}) exits successfully")
+_NODES = lazy(r"\bnnodes=(\d{1,6}), num_local_procs=\d")
+_SPAWNED = lazy(r"\bprocess (\d{1,8}) spawned with command: (?:.*?--local_rank=(\d{1,6})\b)?")
+_LEFT = lazy(r"\bProcess (\d{1,8}) exits successfully")
 _BY_SIGTERM = (-15, 143)
 _ROOT = "Root Cause (first observed failure)"
-_AGAIN = re.compile(r"Worker group \w{1,20}\. (\d{1,6}/\d{1,6}) attempts left; ?will restart worker group")
-_LOCAL = re.compile(r"failed \(exitcode: -?\d{1,4}\) local_rank: (\d{1,6})\b")
+_AGAIN = lazy(r"Worker group \w{1,20}\. (\d{1,6}/\d{1,6}) attempts left; ?will restart worker group")
+_LOCAL = lazy(r"failed \(exitcode: -?\d{1,4}\) local_rank: (\d{1,6})\b")
 # Of `kubectl describe pod` (describeContainers in kubectl's pkg/describe/describe.go): of each container its
 # state, then its limits, then its requests; a node's capacity has no state.
-_STATE = re.compile(r"^\s+State: {2,20}\S")
-_KILLED = re.compile(r"^\s+Reason: {2,20}OOMKilled\s*$")
-_LIMITS = re.compile(r"^\s+Limits:\s*$")
-_LIMIT = re.compile(r"^\s+memory: {2,20}(\d{1,15}(?:\.\d{1,3})?(?:[kKMGTPE]i?)?)\s*$")
+_STATE = lazy(r"^\s+State: {2,20}\S")
+_KILLED = lazy(r"^\s+Reason: {2,20}OOMKilled\s*$")
+_LIMITS = lazy(r"^\s+Limits:\s*$")
+_LIMIT = lazy(r"^\s+memory: {2,20}(\d{1,15}(?:\.\d{1,3})?(?:[kKMGTPE]i?)?)\s*$")
 MAX_RANKS = 4096
 MAX_STOPS = 1000
 MAX_LIMITS = 16

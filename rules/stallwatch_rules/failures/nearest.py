@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import re
 from dataclasses import dataclass
 
 from stallwatch_rules.failures.commonwords import COMMON, OF_PYTHON
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import NearPage
+from stallwatch_rules.text.lazy import lazy
 
 THRESHOLD = 0.25  #: below it the words that two texts share are everybody's words
 LEAST_WORDS = 3  #: shared words without which the score means nothing
@@ -28,8 +28,8 @@ _NAMED_SCORE, _NAMED_MARGIN, _NAMED_RATIO, _NAMED_RARITY = 0.4, 0.2, 1.5, 10.0
 #: the wrong guesses and a tenth to a fifth of the right ones.
 _NAMED_WEIGHT = 11.0
 
-_WORD = re.compile(r"[A-Za-z][a-z]+|[A-Z]{2,}(?![a-z])|[\u4e00-\u9fff]{2}")
-_IDENTIFIER = re.compile(r"[A-Za-z_]\w*(?:[._:]+\w+)+|[a-z]+[A-Z]\w+|[A-Z][a-z]+[A-Z]\w*")
+_WORD = lazy(r"[A-Za-z][a-z]+|[A-Z]{2,}(?![a-z])|[\u4e00-\u9fff]{2}")
+_IDENTIFIER = lazy(r"[A-Za-z_]\w*(?:[._:]+\w+)+|[a-z]+[A-Z]\w+|[A-Z][a-z]+[A-Z]\w*")
 _MAX_TEXT = 2000
 _ASKED = 32  # texts whose pages are remembered
 _PAIR = 0.5  # what two words in a row count beside the words themselves

@@ -7,7 +7,6 @@ or two joined by Drain3 where it is installed, which sees one exemplar of each o
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,11 +15,12 @@ from stallwatch_rules.failures.templates import Level, Template, TemplateTable
 from stallwatch_rules.progress.timeline import StepClock, leading
 from stallwatch_rules.records import NewLines
 from stallwatch_rules.stream import StreamReading
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked
 from stallwatch_rules.text.reported import earliest, latest, place, shown
 
 #: What stands in a log after any failure: rows of torchrun's table, and CUDA's standing advice.
-_BOILERPLATE = re.compile(
+_BOILERPLATE = lazy(
     r"^\s*(?:traceback\s*:\s*To enable traceback see|error_file\s*:\s*<N/A>"
     r"|rank\s*:\s*\d+ \(local_rank: \d+\)|exitcode\s*:\s*-?\d+ \("
     r"|host\s*:\s*\S+\s*$|time\s*:\s*\d{4}-\d\d-\d\d_"

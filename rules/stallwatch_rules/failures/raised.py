@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from stallwatch_rules.records import Line
+from stallwatch_rules.text.lazy import lazy
 
 Kind = Literal["failure", "snippet", "ignored", "interrupt", "wrapper"]
 
 _LAUNCHER_NAMES = ("ChildFailedError", "SignalException", "ProcessExitedException")
-_LAUNCHER_FRAMES = re.compile(
+_LAUNCHER_FRAMES = lazy(
     r"torch/distributed/(?:run|launch|launcher/)|accelerate/commands/|deepspeed/launcher/|bin/(?:torchrun|deepspeed|accelerate)$"
 )
-_SNIPPET = re.compile(r"^<(?:string|stdin|frozen [^>]*)>$")
+_SNIPPET = lazy(r"^<(?:string|stdin|frozen [^>]*)>$")
 _QUEUE_CLOSED = "Enqueue operation was cancelled"
 
 
@@ -38,9 +38,9 @@ class Frame:
         return f"{self.path}:{self.line} in {self.name}" if self.name else f"{self.path}:{self.line}"
 
 
-_SHOWN = re.compile(r":\d+(?: in |$)")
-_STARTER = re.compile(r"[/\\]bin[/\\][\w-]+:\d+ in <module>$")  # written by pip: it only starts the program
-_LIBRARY = re.compile(
+_SHOWN = lazy(r":\d+(?: in |$)")
+_STARTER = lazy(r"[/\\]bin[/\\][\w-]+:\d+ in <module>$")  # written by pip: it only starts the program
+_LIBRARY = lazy(
     r"[/\\](?:site-packages|dist-packages)[/\\]|[/\\]lib(?:64)?[/\\]python3|[/\\]Lib[/\\]\w+\.py"
     r"|[/\\]python3\d*\.zip|^<frozen|^<string>$|^python/ray/"
 )

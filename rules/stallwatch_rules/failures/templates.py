@@ -16,6 +16,7 @@ import msgspec
 
 from stallwatch_rules.failures.raised import Mark
 from stallwatch_rules.records import Line
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import skeleton
 from stallwatch_rules.text.redact import redact
 
@@ -25,14 +26,14 @@ MAX_TEXT = 400  #: characters of a line that are looked at and kept
 
 Level = Literal["error", "warning", "info"]
 
-_MESSAGE = re.compile(r"[A-Za-z]{3,}[^A-Za-z\n]{1,3}[A-Za-z]{2,}|[\u4e00-\u9fff]{4,}")
-_NO_MESSAGE = re.compile(r"\s*(?:[|+│├└╭╰{}\[\]()=*#<>~^-]{2}|raise \w)|.*(?:\d%\||[~^]{4,}\s*$)")
+_MESSAGE = lazy(r"[A-Za-z]{3,}[^A-Za-z\n]{1,3}[A-Za-z]{2,}|[\u4e00-\u9fff]{4,}")
+_NO_MESSAGE = lazy(r"\s*(?:[|+│├└╭╰{}\[\]()=*#<>~^-]{2}|raise \w)|.*(?:\d%\||[~^]{4,}\s*$)")
 # The level that a logger states, near the line's beginning; else the words tell.
-_STATED = re.compile(
+_STATED = lazy(
     r"(?<![A-Za-z_])(?:(?P<info>DEBUG|INFO|NOTICE|TRACE)|(?P<warning>WARN(?:ING)?)"
     r"|(?P<error>ERROR|CRITICAL|FATAL))(?![A-Za-z_])|^\[?(?:(?P<w>W)|(?P<e>[EF])|(?P<i>I))\d{3,4} \d\d:"
 )
-_ERROR = re.compile(
+_ERROR = lazy(
     r"error|exception|fatal|critical|\bfail|abort|panic|\bkill|crash|corrupt|refused|denied|unreachable"
     r"|cannot|can't|could not|couldn't|unable to|not found|no such|time[d-]? ?out|invalid|broken|\bdead"
     r"|unhealthy|out of memory|mismatch|\bhung\b|\bhang|\blost\b|错误|失败|异常|超时|无法",
@@ -40,11 +41,11 @@ _ERROR = re.compile(
 )
 # TensorFlow and XLA print the first with severity E at an import beside another of their plug-ins, torch the
 # last of each kernel that it tries and leaves (``_inductor/select_algorithm.py``, ``autotune_process.py``).
-_WITHOUT_EFFECT = re.compile(
+_WITHOUT_EFFECT = lazy(
     r"Unable to register cu(?:DNN|BLAS|FFT) factory|computation placer already registered"
     r"|_inductor/(?:select_algorithm|autotune_process)\.py:\d+\] "
 )
-_WARNING = re.compile(r"warn|deprecat|retry|retries|slow|skipp|\bmissing|unexpected|警告|重试", re.IGNORECASE)
+_WARNING = lazy(r"warn|deprecat|retry|retries|slow|skipp|\bmissing|unexpected|警告|重试", re.IGNORECASE)
 
 
 @dataclass(slots=True)

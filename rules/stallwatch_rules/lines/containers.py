@@ -14,14 +14,15 @@ import msgspec
 
 from stallwatch_rules.lines.collected import collected
 from stallwatch_rules.lines.stamps import unix_time
+from stallwatch_rules.text.lazy import lazy
 
-_CRI = re.compile(
+_CRI = lazy(
     r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)"
     r" (stdout|stderr) ([FP])(?::\w+)?(?: |$)"
 )
 # `kubectl logs --timestamps`, `docker logs -t`, GitHub's and GitLab's runners. A program's own logger writes
 # fewer digits.
-_STAMPED = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.(?:(\d{7,9})Z |(\d{6})Z \d\d[OE][ +])")
+_STAMPED = lazy(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.(?:(\d{7,9})Z |(\d{6})Z \d\d[OE][ +])")
 _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
 
 

@@ -5,7 +5,7 @@ Trainers print samples, prompts and completions, and data sets about programming
 
 from __future__ import annotations
 
-import re
+from stallwatch_rules.text.lazy import lazy
 
 _NAMES = (
     r"prompts?|responses?|completions?|questions?|answers?|instructions?|quer(?:y|ies)|chosen|rejected|samples?"
@@ -13,40 +13,40 @@ _NAMES = (
     r"|inputs?|decoded(?: (?:inputs?|labels?|text))?|labels?"
 )
 #: ``prompt: …``, ``[rank0] Response 3: …``, ``[INPUT] …``: a name of data, and then nothing but a mark.
-_NAMED = re.compile(
+_NAMED = lazy(
     rf"(?i)(?:\[?20\d\d-\d\d-\d\d[ T][\d:.,]{{8,18}}Z?\]?\W{{1,3}})?(?:(?:INFO|DEBUG)\W{{1,4}})?"
     rf"\W{{0,4}}(?:(?:rank ?\d+|step ?\d+|eval(?:uation)?|val(?:idation)?)\W{{1,4}}){{0,3}}(?:{_NAMES})"
     r"(?: text| tokens| ids)?"
     r"(?: ?[#\[(]?\d+[\])]?)?(?:\] |\W{0,2}[:=|] ?)"
 )
 #: A record of a data set, as JSON or as Python prints it.
-_RECORD = re.compile(
+_RECORD = lazy(
     r"""[^{]{0,40}\{\W{0,3}["'](?:messages|conversations?|role|from|prompt|completion|instruction|question|query"""
     r"""|chosen|text|input|content|problem)["']: ?["'\[]"""
 )
 #: A logger's own keys: with one of them and no second name of data it is a record of the log (loguru's begins
 #: with "text").
-_LOGGED = re.compile(
+_LOGGED = lazy(
     r"""["'](?:level|levelname|severity|lvl|record|time|timestamp|ts|asctime|rank|msg|logger)["']: ?[^\s,}]"""
 )
-_FIELD = re.compile(
+_FIELD = lazy(
     r"""["'](messages|conversations?|role|from|value|prompt|completion|instruction|question|answer|query|response"""
     r"""|chosen|rejected|text|input|output|content|problem|solution)["']: ?["'\[]"""
 )
 #: What chat templates and reasoning models put around text.
-_MARKS = re.compile(
+_MARKS = lazy(
     r"<\|(?:im_start|im_end|user|assistant|eot_id|start_header_id|endoftext)\|>|</?think>|\[/?INST\]"
 )
 #: Requests and answers as inference servers log them: vLLM (``entrypoints/logger.py``) and SGLang
 #: (``managers/tokenizer_manager.py``).
-_SERVED = re.compile(
+_SERVED = lazy(
     r"\b(?:Received request|Request) \S{1,80}(?: details)?: prompt: "
     r"|\bGenerated response \S{1,80}(?: \([^)]{1,40}\))?: output: "
     r"|\b(?:Receive|Finish): obj=GenerateReqInput\("
 )
 _HEAD = 200  # characters in which a server says what its line is about
 #: An exception may name such a mark.
-_RAISED = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)\b")
+_RAISED = lazy(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)\b")
 
 
 def is_data(text: str) -> bool:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 
+from stallwatch_rules.text.lazy import lazy
+
 # After a progress bar's end, before another rank's prefix or a traceback.
-_GLUED = re.compile(
+_GLUED = lazy(
     r"(?<=\])(?<=it\]|/s\])(?=[^\s\]),])|(?<=[^\s:\]])(?=\[(?:rank|default)\d+\]:)"
     r"|(?<=[^\s\"'])(?=Traceback \(most recent call last\):)"
 )
 _BAR_ENDS = ("it]", "/s]")
 # A message behind a bar that ends with numbers of its own, as Lightning's do; no other metrics are parted.
-_BEHIND_POSTFIX = re.compile(
+_BEHIND_POSTFIX = lazy(
     r"(\d/\d{1,15} \[[\d:]+<[^\[\]]{1,400}=[^\[\]]{1,80}\])(?=[`A-Z*])(?!.*(?i:\||loss|step|iter))"
 )
 # Python writes an exception's name, the colon and the message one after the other: of processes that fail at
 # once comes "KeyErrorKeyError: : 'text'", or the message as often as the name.
-_AT_ONCE = re.compile(
+_AT_ONCE = lazy(
     r"(?<![\w.])(?P<name>(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt))(?P<more>(?P=name)+)"
     r"(?:: ){2,}(?P<message>\S.*)"
 )

@@ -14,33 +14,35 @@ import re
 from collections.abc import Iterable
 from itertools import pairwise
 
-_NUMBER = re.compile(r" {0,5}(\d{1,5}): ?|\[(\d{1,5})\] (?!NCCL|include/|/)")
+from stallwatch_rules.text.lazy import lazy
+
+_NUMBER = lazy(r" {0,5}(\d{1,5}): ?|\[(\d{1,5})\] (?!NCCL|include/|/)")
 _SURE_NUMBERS = 12  # so many labelled lines in a row, by far fewer tasks, are no numbered list
 _SURE_TASKS = 4  # so many are enough where the tasks are counted from 0 and take turns
-_LABEL = re.compile(r" {0,5}(\d{1,5}): ")  # as srun writes it; what ``grep -n`` writes has no blank
-_OF_TRACEBACK = re.compile(r'Traceback \(most recent call last\):|  File "[^"]+", line \d')
+_LABEL = lazy(r" {0,5}(\d{1,5}): ")  # as srun writes it; what ``grep -n`` writes has no blank
+_OF_TRACEBACK = lazy(r'Traceback \(most recent call last\):|  File "[^"]+", line \d')
 # A metrics line, and nothing that an epoch's number stands before: other lines have the label, too.
-_METRIC = re.compile(r"[^:]{0,40}\b(?:step|iter(?:ation)?)s?\W{0,4}\d", re.IGNORECASE)
-_HOST = re.compile(r"([A-Za-z0-9](?=[\w.-]{0,62}\d|[\w-]{1,62}\.)[\w.-]{1,62}):(?: |$)")
-_NO_HOST = re.compile(
+_METRIC = lazy(r"[^:]{0,40}\b(?:step|iter(?:ation)?)s?\W{0,4}\d", re.IGNORECASE)
+_HOST = lazy(r"([A-Za-z0-9](?=[\w.-]{0,62}\d|[\w-]{1,62}\.)[\w.-]{1,62}):(?: |$)")
+_NO_HOST = lazy(
     r".*\.(?:py|c|cc|cpp|cu|h|sh|json|yaml|log)|(?:step|iter|epoch|rank|layer|loss)\w*|[\d.]+"
     r"|E[A-Z0-9]\d{4}"  # an error code of Ascend's, with a time behind it
 )
-_ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
+_ADDRESS = lazy(r"\d{1,3}(?:\.\d{1,3}){3}")
 # What begins a line and never follows a word and a colon by itself.
-_LINE_STARTS = re.compile(
+_LINE_STARTS = lazy(
     r'  File "|    \S|Traceback \(most recent|\[20\d\d-|\[rank\d|\[default\d|20\d\d-\d\d-\d\d|\{\'loss\''
     r"|\[?[IWE]\d{3,4} \d\d:|\s{0,3}\d{1,3}%\||\[(?:INFO|WARNING|ERROR)[\]|]"
 )
 # What shows that a task is no rank: its processes are, with numbers of their own; it is torchrun; the command
 # with which it all began.
-_OWN_RANK = re.compile(r"\[(?:rank|default)(\d{1,6})\]:")
-_ELASTIC = re.compile(
+_OWN_RANK = lazy(r"\[(?:rank|default)(\d{1,6})\]:")
+_ELASTIC = lazy(
     r"\[?[IWE]\d{3,4} \d\d:\d\d:\d\d\S* \d+ torch/distributed/"
     r"(?:run\.py|elastic/(?:agent/|multiprocessing/api\.py))"
 )
-_NCCL = re.compile(r"[\w.-]+:(\d+):\d+ \[\d+\] ")  # host, process, thread, device
-_STARTED = re.compile(
+_NCCL = lazy(r"[\w.-]+:(\d+):\d+ \[\d+\] ")  # host, process, thread, device
+_STARTED = lazy(
     r"\bsrun\b(?=.*?\s(?:-\w*l|--label)\b).*?\s(?:\S*torchrun|\S*accelerate launch"
     r"|-m torch\.distributed\.(?:run|launch))\s(?!.*--nproc[-_]per[-_]node[= ]1\b)"
 )

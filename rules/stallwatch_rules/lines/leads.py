@@ -19,6 +19,7 @@ from stallwatch_rules.lines.prefixes import take_rank
 from stallwatch_rules.lines.stamps import own_time
 from stallwatch_rules.lines.wrapped import as_pasted
 from stallwatch_rules.text import ansi
+from stallwatch_rules.text.lazy import lazy
 
 _LOOKED_AT = 300  # lines of the beginning
 _BEGINNING = 64 * 1024  # bytes, in which they are
@@ -27,34 +28,34 @@ _LONGEST = 120  # characters of a lead
 _NEARLY_ALL = 0.9  # of the lines have it
 _LONG_NUMBER = 10  # digits, with which nothing is counted
 
-_LEVEL = re.compile(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL|SUCCESS)\b *")
+_LEVEL = lazy(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL|SUCCESS)\b *")
 _LEVELS = "\x01"  # stands for any of these, and the blanks that fill their column
-_DIGITS = re.compile(r"\d+")
-_COLUMN = re.compile(r"^ +(?=\d)")  # numbers that end in one column
-_ENDS = re.compile(r"\S (?=.)|\x01(?=\S)|\t|:(?=[^\s\d])|[|>\])}\"](?=\S)|[^\w\s] ?$")
+_DIGITS = lazy(r"\d+")
+_COLUMN = lazy(r"^ +(?=\d)")  # numbers that end in one column
+_ENDS = lazy(r"\S (?=.)|\x01(?=\S)|\t|:(?=[^\s\d])|[|>\])}\"](?=\S)|[^\w\s] ?$")
 # A number that a trainer counts or measures is no lead, nor is a record's beginning.
-_MEASURED = re.compile(
+_MEASURED = lazy(
     r"(?i)(?<![a-z])(?:global_?)?(?:step|iter\w*|epoch|loss|batch|lr|it/s|reward)s?\W{0,8}(?:0|$)|[{}'%=]"
 )
 # Nor is the name of what a bar counts, of a phase that trains nothing or of a document, as a word of its own.
-_NAMED = re.compile(
+_NAMED = lazy(
     r"(?i)(?<![\w./-])(?:(?!train|deepspeed)[a-z]{2,}ing|eval\w*|valid\w*|val|tests?|dev|predict\w*|infer\w*"
     r"|generat\w*|sampl\w*|rollouts?|warm-?up|requests?|map|filter|prefill|decode"
     r"|(?:docs?|notes?|faq|todo|tips?|examples?|cases?|issues?|answers?|questions?|[qa])[-_ #]?\d*)"
     r"(?![\w./-])"
 )
-_TELLING = re.compile(r"[^\W_\x01]|[│┃|>]")  # a lead says something besides a level
+_TELLING = lazy(r"[^\W_\x01]|[│┃|>]")  # a lead says something besides a level
 # What begins a line and follows no logger's lead.
-_STARTS = re.compile(
+_STARTS = lazy(
     r'Traceback \(most recent call last\):|\s+File "[^"]+", line \d|\{\'(?:loss|eval_loss|train_runtime)\''
     r"|\[(?:rank|default)\d+\]:"
 )
-_STAMPED = re.compile(  # nor does another stamp, unless it is a level that stands before it
+_STAMPED = lazy(  # nor does another stamp, unless it is a level that stands before it
     r"\[?20\d\d-\d\d-\d\d[ T]\d\d:\d\d|\[?[IWEF]\d{4} \d\d:\d\d:\d\d\.|(?:INFO|WARNING|ERROR) \d\d-\d\d \d\d:"
     r"|[\w.-]+:\d+:\d+ \[\d+\] NCCL "
 )
-_RANK = re.compile(r"(?i)(?<![a-z])(?:mpi)?rank[ _:=-]{0,2}(\d{1,6})")
-_STAMP = re.compile(r"20\d\d[-/]\d\d[-/]\d\d[ T_-]\d\d:\d\d:\d\d|\d\d/\d\d/(?:20)?\d\d \d\d:\d\d:\d\d")
+_RANK = lazy(r"(?i)(?<![a-z])(?:mpi)?rank[ _:=-]{0,2}(\d{1,6})")
+_STAMP = lazy(r"20\d\d[-/]\d\d[-/]\d\d[ T_-]\d\d:\d\d:\d\d|\d\d/\d\d/(?:20)?\d\d \d\d:\d\d:\d\d")
 
 
 class Lead(NamedTuple):

@@ -13,15 +13,16 @@ from collections.abc import Sequence
 import msgspec
 
 from stallwatch_rules.records import Line
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER
 
 HEAD = "Training Loss"  #: a column that all of these tables have
 _COUNTERS = {"Step": "step", "Epoch": "epoch"}
 _NAMES = {**_COUNTERS, HEAD: "loss", "Validation Loss": "eval_loss"}
-_CELLS = re.compile(r" {0,40}\| {0,40}|\t| {2,}")
-_COUNT = re.compile(r"\d{1,15}(?:\.\d+)?")
-_NUMBER = re.compile(NUMBER)
-_RULE = re.compile(r"[\s|:+-]+")  # of a table in Markdown
+_CELLS = lazy(r" {0,40}\| {0,40}|\t| {2,}")
+_COUNT = lazy(r"\d{1,15}(?:\.\d+)?")
+_NUMBER = lazy(NUMBER)
+_RULE = lazy(r"[\s|:+-]+")  # of a table in Markdown
 
 
 class MetricTables:

@@ -7,31 +7,33 @@ from __future__ import annotations
 
 import re
 
+from stallwatch_rules.text.lazy import lazy
+
 # A trailing blank belongs to the prefix, further ones are the line's own indentation (tracebacks).
-_BRACKETED = re.compile(
+_BRACKETED = lazy(
     r"\[(?:[Rr]ank[ _]?|default|trainer|worker)(\d{1,6})\]: ?"  # torch, torchrun --tee
     r"|\[(?:[\w.-]+@)?(?:\d+,)?(\d{1,6})\](?:\[[\w.:-]+\])?<std(?:out|err)>: ?"  # mpirun, horovod
     r"|\[std(?:out|err)\] ?"  # Azure ML, Horovod on Spark
     r"|\[pod/[\w.-]+/[\w.-]+\] "  # kubectl logs --prefix
 )
-_BARE = re.compile(r"(?:global[ _])?[Rr](?:ank|ANK)[ _]?(\d{1,6}): ?")
+_BARE = lazy(r"(?:global[ _])?[Rr](?:ank|ANK)[ _]?(\d{1,6}): ?")
 # Ray's workers "(WorkerDict pid=7, ip=10.0.0.2)", SkyPilot's tasks, vLLM's "(VllmWorker rank=3 pid=7)"
-_RAY = re.compile(r"\([\w.:\[\]=/-]+(?:,? \w+=[\w.-]+)*?,? pid=\d+(?:, ?\w+=[\w.:-]+)*\) ?")
-_RAY_RANK = re.compile(r"(?<!,)[ \[]rank=(\d{1,6})(?!\d)")  # SkyPilot's ", rank=" counts nodes
-_REPEATED = re.compile(r" ?\[repeated \d+x across cluster\](?: \(Ray deduplicates logs by default\..*)?\s*\Z")
-_JOURNALD = re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]+ [\w./@-]+(?:\[\d+\])?: ")
-_JOURNALD_ISO = re.compile(
+_RAY = lazy(r"\([\w.:\[\]=/-]+(?:,? \w+=[\w.-]+)*?,? pid=\d+(?:, ?\w+=[\w.:-]+)*\) ?")
+_RAY_RANK = lazy(r"(?<!,)[ \[]rank=(\d{1,6})(?!\d)")  # SkyPilot's ", rank=" counts nodes
+_REPEATED = lazy(r" ?\[repeated \d+x across cluster\](?: \(Ray deduplicates logs by default\..*)?\s*\Z")
+_JOURNALD = lazy(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]+ [\w./@-]+(?:\[\d+\])?: ")
+_JOURNALD_ISO = lazy(
     r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:?\d\d) [\w.-]+ [\w./@-]+\[\d+\]: "
 )
-_KAGGLE = re.compile(r"\d+\.\d+s[ \t]+\d+[ \t]")
-_COMPOSE = re.compile(r"(?!(?:global_?)?(?:step|iter|epoch|batch|loss))[\w.-]+[-_]\d+ +\| ", re.IGNORECASE)
-_HOST = re.compile(r"[A-Za-z0-9][\w.-]*: ?(?=\[(?:rank|default)\d)")  # pdsh, only where a rank follows
+_KAGGLE = lazy(r"\d+\.\d+s[ \t]+\d+[ \t]")
+_COMPOSE = lazy(r"(?!(?:global_?)?(?:step|iter|epoch|batch|loss))[\w.-]+[-_]\d+ +\| ", re.IGNORECASE)
+_HOST = lazy(r"[A-Za-z0-9][\w.-]*: ?(?=\[(?:rank|default)\d)")  # pdsh, only where a rank follows
 # DeepSpeed's log_dist, NCCL's watchdog; a process group other than the first has ranks of its own.
-_NAMED_INSIDE = re.compile(
+_NAMED_INSIDE = lazy(
     r"\[(?:PG (?:ID )?0\b[^\]]{0,60} )?(?:[Rr]ank|RANK)(?:: | |=)?(\d{1,6})\]"
     r"|: rank(\d{1,6})\[\d+\]\[MainThread\]:"  # MosaicML's Composer
 )
-_NAMED_FIRST = re.compile(r"[ \d.]{0,12}s? {0,2}[Rr]ank (\d{1,6}) ")  # "rank 3 step 17 …", "12.5s rank 3 …"
+_NAMED_FIRST = lazy(r"[ \d.]{0,12}s? {0,2}[Rr]ank (\d{1,6}) ")  # "rank 3 step 17 …", "12.5s rank 3 …"
 
 
 def take_rank(text: str) -> tuple[int | None, str]:

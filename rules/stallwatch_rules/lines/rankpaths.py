@@ -6,16 +6,18 @@ import re
 from collections.abc import Iterable
 from pathlib import PurePath
 
-_RANK_WORD = re.compile(r"([a-z]*)[._-]?rank[._-]?(\d{1,6})(?![\d])", re.IGNORECASE)
+from stallwatch_rules.text.lazy import lazy
+
+_RANK_WORD = lazy(r"([a-z]*)[._-]?rank[._-]?(\d{1,6})(?![\d])", re.IGNORECASE)
 _NOT_A_RANK = ("lora", "low", "node", "machine", "adapter", "matrix", "f", "c", "p")
-_NUMBERED_FILE = re.compile(
+_NUMBERED_FILE = lazy(
     r"worker_(\d{1,5})\.(?:log|out|err|txt)"  # MindSpore's msrun
     r"|workerlog\.(\d{1,5})"  # paddle.distributed.launch
     r"|std_log_process_(\d{1,5})\.txt"  # Azure ML
     r"|.{0,200}?[._-](?:task|proc|procid)[_-]?(\d{1,5})\.(?:log|out|err|txt)",  # Slurm's %t, named
     re.IGNORECASE,
 )
-_RANK_FOLDER = re.compile(
+_RANK_FOLDER = lazy(
     r"(?:(?:global[_-]?|local[_-]?)?rank[._-]?|device[_-]?)(\d{1,6})",  # torch, Open MPI, MindSpore, Ascend
     re.IGNORECASE,
 )
@@ -43,7 +45,7 @@ def rank_of_path(path: str) -> int | None:
 
 
 # `%x-%j-%t.out`: job name, job, task. An array's `slurm-17_4.out` is a run of its own, and a date no job.
-_SLURM_TASK = re.compile(r"(.*?(?<!\d)(?!20\d{6}(?!\d))\d{3,10})[.-](\d{1,4})\.(out|err)")
+_SLURM_TASK = lazy(r"(.*?(?<!\d)(?!20\d{6}(?!\d))\d{3,10})[.-](\d{1,4})\.(out|err)")
 
 
 def ranks_of_tasks(paths: Iterable[str]) -> dict[str, int]:

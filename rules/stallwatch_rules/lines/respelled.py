@@ -11,33 +11,34 @@ from __future__ import annotations
 import re
 
 from stallwatch_rules.lines.datatext import is_data
+from stallwatch_rules.text.lazy import lazy
 
 COLON = "："
 TYPESET = {"‘": "'", "’": "'", "“": '"', "”": '"', "\u00a0": " ", "\u3000": " "}  #: a page's → as printed
 _TYPESET = str.maketrans({**TYPESET, "\u200b": None, "\ufeff": None})
-_IS_TYPESET = re.compile("[‘’“”\u00a0\u3000\u200b\ufeff]")
-_ENTITY = re.compile(r"&(lt|gt|quot|apos|nbsp|#0?39|#x27|#34|amp);")
+_IS_TYPESET = lazy("[‘’“”\u00a0\u3000\u200b\ufeff]")
+_ENTITY = lazy(r"&(lt|gt|quot|apos|nbsp|#0?39|#x27|#34|amp);")
 _ENTITIES = {"lt": "<", "gt": ">", "quot": '"', "#34": '"', "nbsp": " ", "amp": "&"}
 ESCAPED_END = "\\n"
 MAX_PIECES = 200  #: lines of one string; what follows stays together
 
-_NAMED = re.compile(r"(\s*(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Warning))：\s?", re.ASCII)
+_NAMED = lazy(r"(\s*(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Warning))：\s?", re.ASCII)
 # Whoever types the colon by hand types the name by hand, too; "value error：0.02" is measured.
-_TYPED = re.compile(
+_TYPED = lazy(
     r"\s*(assertion|runtime|value|type|attribute|import) ?error：\s?(?=[^\W\d]|[\"'`(\[])",
     re.ASCII | re.IGNORECASE,
 )
 # What programs put an exception's text into. What a sandbox or a tool answered ("stderr", "output") is data.
-_KEY = re.compile(
+_KEY = lazy(
     r"""['"](?:message|msg|detail|exception|exc_info|traceback|stack_?trace|error_message)['"]: ?"""
     r"""(?P<quote>['"])"""
 )
 _VALUE = {"'": re.compile(r"(?:[^'\\]|\\.)*"), '"': re.compile(r'(?:[^"\\]|\\.)*')}
-_RAISED = re.compile(
+_RAISED = lazy(
     r"(?:^|\\n)(?:Traceback \(most recent call last\):|(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Failed): )",
     re.ASCII,
 )
-_ESCAPE = re.compile(r"\\([\\'\"t])")
+_ESCAPE = lazy(r"\\([\\'\"t])")
 
 
 def as_printed(text: str) -> str:

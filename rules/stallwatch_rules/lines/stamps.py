@@ -6,36 +6,37 @@ a moment ``near`` which they were written; without one they tell nothing.
 
 from __future__ import annotations
 
-import re
 from calendar import timegm
 from datetime import datetime, timezone
 from functools import lru_cache
+
+from stallwatch_rules.text.lazy import lazy
 
 # What loggers write before their stamp: a level, a name in brackets, Megatron's "[after …] datetime:".
 _LEAD = (
     r"(?:\[[A-Z]+\||\[[\w./ :|-]{1,48}\][ :]{0,2}|[A-Z]{4,9}[:| ]{1,4}|[A-Z]{2,12}\([\w,./-]{1,60}\):"
     r"|datetime: |\[| - ){0,3}"
 )
-_USUAL = re.compile(  # the same as the next one finds, at once
+_USUAL = lazy(  # the same as the next one finds, at once
     r"\[?(20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,](\d{1,9})(?!\.?\d))? ?(Z|[+-]\d\d:?\d\d(?!\d))?"
 )
-_DATED = re.compile(
+_DATED = lazy(
     _LEAD + r"(20\d\d[-/]\d\d[-/]\d\d)[ T-](\d\d:\d\d:\d\d)(?:[.,](\d{1,9})(?:\.(\d{3}))?)?"
     r" ?(Z|[+-]\d\d:?\d\d(?!\d))?"
 )
 _LEAD_LENGTH = 110  # characters before the year at most
-_SLASHED = re.compile(r"\[?(\d\d)/(\d\d)/(20)?(\d\d) (\d\d:\d\d:\d\d)")  # transformers' examples, rich
-_GLOG = re.compile(r"\[?[IWEFD](\d{1,2})(\d\d) (\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?")
-_LEVELLED = re.compile(r"[A-Z]{4,8} (\d\d)-(\d\d) (\d\d:\d\d:\d\d)")  # vLLM
-_SHORT_DATE = re.compile(r"(\d\d)[/-](\d\d) (\d\d:\d\d:\d\d)")  # mmengine
-_NAMED = re.compile(  # syslog, dmesg -T, date
+_SLASHED = lazy(r"\[?(\d\d)/(\d\d)/(20)?(\d\d) (\d\d:\d\d:\d\d)")  # transformers' examples, rich
+_GLOG = lazy(r"\[?[IWEFD](\d{1,2})(\d\d) (\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?")
+_LEVELLED = lazy(r"[A-Z]{4,8} (\d\d)-(\d\d) (\d\d:\d\d:\d\d)")  # vLLM
+_SHORT_DATE = lazy(r"(\d\d)[/-](\d\d) (\d\d:\d\d:\d\d)")  # mmengine
+_NAMED = lazy(  # syslog, dmesg -T, date
     r"\[?(?:[A-Z][a-z]{2} )?([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d)(?:\.\d{1,6})?"
     r"(?: [A-Z]{3,4})?(?: (20\d\d)\b)?"
 )
-_CLOCK = re.compile(r"\[?(\d\d:\d\d:\d\d)(?:[.,-](\d{1,6}))?(?:\]|\b(?=[ |-]))")
-_ZONED = re.compile(r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})? ?(?:Z|UTC|GMT|[+-]\d\d:?\d\d(?!\d))")
+_CLOCK = lazy(r"\[?(\d\d:\d\d:\d\d)(?:[.,-](\d{1,6}))?(?:\]|\b(?=[ |-]))")
+_ZONED = lazy(r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})? ?(?:Z|UTC|GMT|[+-]\d\d:?\d\d(?!\d))")
 CANCELLED = "CANCELLED AT"  #: of slurmstepd's last words, which have their time behind them
-_CANCELLED = re.compile(  # slurm, src/slurmd/slurmstepd/req.c: "*** JOB 7 ON n1 CANCELLED AT … ***"
+_CANCELLED = lazy(  # slurm, src/slurmd/slurmstepd/req.c: "*** JOB 7 ON n1 CANCELLED AT … ***"
     r"slurmstepd[^ ]{0,80}: error: \*\*\* .{1,200}? CANCELLED AT (20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d)\b"
 )
 _RAYS = ("(raylet", "(gcs_server", "(autoscaler")  # what Ray's driver writes before its daemons' lines

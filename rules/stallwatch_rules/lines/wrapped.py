@@ -11,26 +11,26 @@ from __future__ import annotations
 
 import codecs
 import itertools
-import re
 
 from stallwatch_rules.lines.longlines import MAX_LINE
+from stallwatch_rules.text.lazy import lazy
 
 _WIDTHS = range(60, 301)
 _FULL_LINES = 3  # of different wording
 _BROKEN_WORDS = 2
 # What begins a line, so that it continues none.
-_FRESH = re.compile(
+_FRESH = lazy(
     r"\s*(?:$|\[rank\d|\[default\d|Traceback |File \"|\[?20\d\d-\d\d-\d\d|\[?[IWEF]\d{3,4} \d\d:|\{'"
     r"|\[(?:INFO|WARNING|ERROR|DEBUG)\b|INFO |WARNING |ERROR |\d{1,3}%\||[\w.]+(?:Error|Exception|Warning):"
     r"|[\w.-]{1,255}:\d+:\d+ \[\d+\] )"  # NCCL's host, process, thread and device
 )
-_BOXES = re.compile(r"[│╭╰╮╯┃┏┗━─█▉-▏]")
-_NUMBER = re.compile(r" *\d+")  # with the blanks that fill its column
-_WORDY = re.compile(r"[\w/.-]")
-_FIRST_WORD = re.compile(r"\S{1,300}")
-_LONG_WORD = re.compile(r"\S{24,}\Z")  # a path, a symbol: broken where the line is full, for want of blanks
+_BOXES = lazy(r"[│╭╰╮╯┃┏┗━─█▉-▏]")
+_NUMBER = lazy(r" *\d+")  # with the blanks that fill its column
+_WORDY = lazy(r"[\w/.-]")
+_FIRST_WORD = lazy(r"\S{1,300}")
+_LONG_WORD = lazy(r"\S{24,}\Z")  # a path, a symbol: broken where the line is full, for want of blanks
 # What a program begins a line of its own with: a mark, a label, a count of its progress.
-_LABELLED = re.compile(
+_LABELLED = lazy(
     r"[(\[{<>#|*]|[-+•]\s|\d{1,2}[.)]\s|\s{2}|\S+[:=|]\s"
     r"|(?i:(?:global_?)?(?:step|iter\w*|epoch|batch|loss|train\w*|eval\w*)\b\W{0,4}\d)"
 )

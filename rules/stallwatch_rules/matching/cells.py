@@ -6,13 +6,13 @@ but the source's bytes: not on the portions in which they came, nor on which pro
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from stallwatch_rules.lines.reader import MAX_LINE
+from stallwatch_rules.text.lazy import lazy
 
-LINE_END = re.compile(rb"[\r\n]")
+LINE_END = lazy(rb"[\r\n]")
 
 
 class Cell(NamedTuple):

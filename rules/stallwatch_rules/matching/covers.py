@@ -7,19 +7,19 @@ found, the line may match; the pattern then decides.
 from __future__ import annotations
 
 import functools
-import re
 import warnings
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from stallwatch_rules.matching.literals import sre, sre_parse
 from stallwatch_rules.matching.seldom import cut_at_its_rarest
+from stallwatch_rules.text.lazy import lazy
 
 LEAST = 6  #: letters below which a text stands on too many lines
 ENOUGH = 12  #: letters that are left where a text is cut
 MOST_TEXTS = 24  #: of one pattern
 # Every other line of a training's log holds one of these.
-_FREQUENT = re.compile(
+_FREQUENT = lazy(
     "loss|grad_norm|gradient|learning_rate|learning|rate|epoch|iteration|global_step|steps?=?|rank|torch"
     "|Alloc|INFO|WARN(?:ING)?|[Ww]arning|NCCL|deepspeed|DeepSpeed|python|site-packages|Traceback|File|line"
     "|Evaluation|time|samples|tokens|memory|model|train|trainer|dataset|[Ee]rror"

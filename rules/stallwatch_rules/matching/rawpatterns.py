@@ -11,15 +11,16 @@ import functools
 import re
 
 from stallwatch_rules.pages.patterns import widened
+from stallwatch_rules.text.lazy import lazy
 
 _START = r"(?:^|\W)"  # a prefix ends in a blank or a sign
-_TOKEN = re.compile(
+_TOKEN = lazy(
     r"\\Q.*?(?:\\E|$)|\\[pPx]\{[^}]*\}|\\."  # quoted text, named or numbered characters, escapes
     r"|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]"  # classes
     r"|(?P<start>\^)|(?P<end>\$)"
 )
 # What may reach over a line's end or into another segment of it.
-_CROSSING = re.compile(r"\[\^|\\[sWDPp]|\[[^\]]*\\[sWD]|(?<!\\)\.|\(\?i\)")
+_CROSSING = lazy(r"\[\^|\\[sWDPp]|\[[^\]]*\\[sWD]|(?<!\\)\.|\(\?i\)")
 
 
 @functools.lru_cache(maxsize=8192)  # a start asks for each of them several times

@@ -6,15 +6,14 @@ n-th of the cell.
 
 from __future__ import annotations
 
-import re
-
 from stallwatch_rules.lines.collected import TEXTS
 from stallwatch_rules.lines.respelled import TYPESET
 from stallwatch_rules.text import ansi
 from stallwatch_rules.text.encodings import decode_foreign
+from stallwatch_rules.text.lazy import lazy
 
 # What docker's json-file driver writes, and collectors whose first record has its text in sight.
-_JSON_LINES = re.compile(rb'\s*\{"(?:log":"|[^\n]{0,400}?"(?:%s)": ?")' % "|".join(TEXTS).encode())
+_JSON_LINES = lazy(rb'\s*\{"(?:log":"|[^\n]{0,400}?"(?:%s)": ?")' % "|".join(TEXTS).encode())
 _JSON_ESCAPES = (
     (b'\\"', b'"'),
     (b"\\u003c", b"<"),

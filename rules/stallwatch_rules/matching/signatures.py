@@ -6,7 +6,6 @@ more than that (``sourcereading``).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,6 +19,7 @@ from stallwatch_rules.matching.segments import Segments, record_head
 from stallwatch_rules.matching.textindex import rules_index
 from stallwatch_rules.pages.catalogue import scanned_patterns, scanned_rules
 from stallwatch_rules.records import Line
+from stallwatch_rules.text.lazy import lazy
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,7 +32,7 @@ _BACK = 8  #: segments before a line that are asked for the time, where the line
 _BEFORE = 2048  #: bytes of them
 _AT_ONCE = 128  #: segments that wait until they are read
 _FEW = 8192  #: bytes that Python looks through sooner than numpy
-_CLOCK = re.compile(rb"\d\d:\d\d:\d\d")  # without it a line tells no time
+_CLOCK = lazy(rb"\d\d:\d\d:\d\d")  # without it a line tells no time
 
 
 class Signature(NamedTuple):

@@ -7,17 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
-
 from stallwatch_rules.pages.placeholders import written
+from stallwatch_rules.text.lazy import lazy
 
 if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
+
     from stallwatch_rules.pages.page import RulePage
 
-_CONDITION = re.compile(r"\{(?P<condition>[^{}]*)\}\s*(?P<text>.*)", re.DOTALL)
+_CONDITION = lazy(r"\{(?P<condition>[^{}]*)\}\s*(?P<text>.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -34,6 +32,8 @@ def parse_fix(text: str) -> Fix:
     found = _CONDITION.fullmatch(text)
     if found is None:
         return Fix(text)
+    from packaging.requirements import InvalidRequirement, Requirement
+
     try:
         requirement = Requirement(found["condition"])
     except InvalidRequirement:
@@ -49,6 +49,8 @@ def fixes_for(page: RulePage, environment: Mapping[str, str], language: str = "e
     A fix whose condition is known to be false is left out. A condition that cannot be decided, because the
     log does not tell the version, becomes words. What is still to be written is left out.
     """
+    from packaging.utils import canonicalize_name
+
     chinese = language.startswith("zh")
     texts = page.sections.zh_fixes if chinese else page.sections.fixes
     versions = {canonicalize_name(name): version for name, version in environment.items()}
@@ -69,6 +71,8 @@ def fixes_for(page: RulePage, environment: Mapping[str, str], language: str = "e
 
 
 def _holds(specifier: SpecifierSet, version: str | None) -> bool | None:
+    from packaging.version import InvalidVersion, Version
+
     try:
         known = Version(version) if version else None
     except InvalidVersion:

@@ -10,14 +10,15 @@ import msgspec
 import yaml
 
 from stallwatch_rules.pages.page_error import PageError
+from stallwatch_rules.text.lazy import lazy
 
 T = TypeVar("T")
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster where PyYAML has libyaml
 
-_AT = re.compile(r" - at `\$(?P<path>[^`]*)`$")
-_STEP = re.compile(r"\.(?P<key>\w+)|\[(?P<index>\d+)\]")
-_UNKNOWN = re.compile(r"unknown field `(?P<field>[^`]*)`")
+_AT = lazy(r" - at `\$(?P<path>[^`]*)`$")
+_STEP = lazy(r"\.(?P<key>\w+)|\[(?P<index>\d+)\]")
+_UNKNOWN = lazy(r"unknown field `(?P<field>[^`]*)`")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ a ``RulePage`` or raises ``PageError``, which names file, line and remedy.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Literal
@@ -18,6 +17,7 @@ from stallwatch_rules.pages.page_body import Body, read_body
 from stallwatch_rules.pages.page_error import PageError
 from stallwatch_rules.pages.patterns import pattern_fault
 from stallwatch_rules.records import Harm, Role
+from stallwatch_rules.text.lazy import lazy
 
 if TYPE_CHECKING:
     from stallwatch_rules.pages.frontmatter import Matter
@@ -26,7 +26,7 @@ __all__ = ["EmittedBy", "PageError", "RaisedIn", "RulePage", "SaidBy", "Sections
 
 Status = Literal["stable", "incubating", "retired"]
 
-KEBAB = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+KEBAB = lazy(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 class EmittedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

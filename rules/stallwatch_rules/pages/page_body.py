@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from stallwatch_rules.pages.page_error import PageError
+from stallwatch_rules.text.lazy import lazy
 
 _HEADINGS = {
     "## What happened": "what",
@@ -28,10 +29,10 @@ _CHINESE = ("zh", *_ZH_HEADINGS.values())
 
 _Report = Callable[[int, str, str], None]  # takes a problem: line, message, remedy
 
-_HEADING = re.compile(r"#{1,3} .*")
-_FENCE = re.compile(r"(?P<indent> *)(?P<ticks>`{3,})\s*(?P<info>[^`]*)")
-_ITEM = re.compile(r"\d+[.)]\s+(?P<text>\S.*)")
-_BULLET = re.compile(r"\s*([-*+]|\d+[.)])\s")
+_HEADING = lazy(r"#{1,3} .*")
+_FENCE = lazy(r"(?P<indent> *)(?P<ticks>`{3,})\s*(?P<info>[^`]*)")
+_ITEM = lazy(r"\d+[.)]\s+(?P<text>\S.*)")
+_BULLET = lazy(r"\s*([-*+]|\d+[.)])\s")
 
 
 @dataclass(frozen=True)

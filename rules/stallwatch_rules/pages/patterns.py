@@ -9,6 +9,8 @@ from typing import Any
 
 import re2
 
+from stallwatch_rules.text.lazy import lazy
+
 __all__ = [
     "Fault",
     "compile_hyperscan",
@@ -25,10 +27,10 @@ try:
 except ImportError:  # no wheel for this platform: google-re2 alone does the work
     hyperscan = None  # type: ignore[assignment]
 
-_LEADING = re.compile(r"\^?\(*(?:\?:|\?P<\w+>)?\.[*+]\??")
-_TRAILING = re.compile(r"(?<!\\)\.[*+]\??\$?$")
-_ANCHORS = re.compile(r"(?<!\\)(?:\\\\)*\\[AzZ]")
-_FLAGS = re.compile(r"(?<!\\)\(\?(?!i\)|i:|:|P<|P=|P>|=|!|<)")
+_LEADING = lazy(r"\^?\(*(?:\?:|\?P<\w+>)?\.[*+]\??")
+_TRAILING = lazy(r"(?<!\\)\.[*+]\??\$?$")
+_ANCHORS = lazy(r"(?<!\\)(?:\\\\)*\\[AzZ]")
+_FLAGS = lazy(r"(?<!\\)\(\?(?!i\)|i:|:|P<|P=|P>|=|!|<)")
 
 
 @dataclass(frozen=True)
@@ -110,12 +112,12 @@ def hyperscan_flags() -> int:
     return int(hyperscan.HS_FLAG_MULTILINE | hyperscan.HS_FLAG_UTF8)
 
 
-_TOKEN = re.compile(
+_TOKEN = lazy(
     r"\\Q.*?(?:\\E|$)|\\[pPx]\{[^}]*\}|\\."  # quoted text, named or numbered characters, escapes
     r"|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]"  # classes
     r"|\{(?P<least>\d+)(?P<range>,(?P<most>\d*))?\}"
 )
-_TAIL = re.compile(r"(?P<atom>\\[dwSD]|\[(?:\\.|[^\]\\])+\]|(?<!\\)\.)(?P<repeat>[+*])\??(?P<close>\)*)$")
+_TAIL = lazy(r"(?P<atom>\\[dwSD]|\[(?:\\.|[^\]\\])+\]|(?<!\\)\.)(?P<repeat>[+*])\??(?P<close>\)*)$")
 COUNTED = 16  #: the longest counted repeat that hyperscan is asked to count
 
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
+from stallwatch_rules.text.lazy import lazy
 
 WORDS = ("HTTP/", "throughput")  #: a line of each kind holds one of these
 
 #: uvicorn 0.54.0: ``config.py``, the access log's format. What only asks for the server's state, or sets it,
 #: is no work: ``GET /health`` is answered by a server whose engine hangs, too.
-_ANSWERED = re.compile(
+_ANSWERED = lazy(
     r'"POST /(?:v\d+/|generate|chat|completions?\b|inference|infer\b|invocations|embed|score|rerank|classify)'
     r'[^" ]* HTTP/\d(?:\.\d)?" 2\d\d\b'
 )
 #: vLLM 0.11.0: ``v1/metrics/loggers.py``; SGLang: its scheduler's "Decode batch" lines. An engine that
 #: has nothing to do, or hangs, reports 0.
-_GENERATED = re.compile(
-    r"(?:Avg generation throughput: |gen throughput \(token/s\): )(?!0(?:\.0*)?(?![\d.]))\d"
-)
+_GENERATED = lazy(r"(?:Avg generation throughput: |gen throughput \(token/s\): )(?!0(?:\.0*)?(?![\d.]))\d")
 
 
 def is_answer(text: str) -> bool:

@@ -7,15 +7,15 @@ matter in which order the ranks' lines come.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterator, Sequence
 
 from stallwatch_rules.progress.counters import Counter
 from stallwatch_rules.progress.phases import ANNOUNCES, sign_of
 from stallwatch_rules.records import EVALUATION, Line, Phase, Progress, Sample
+from stallwatch_rules.text.lazy import lazy
 
 _MAX_COUNTERS = 65536
-_ATTEMPT_FOLDER = re.compile(r"(?:^|[/\\])attempt_(\d{1,4})[/\\]")  # torchrun's log folders
+_ATTEMPT_FOLDER = lazy(r"(?:^|[/\\])attempt_(\d{1,4})[/\\]")  # torchrun's log folders
 
 
 def stall_threshold(

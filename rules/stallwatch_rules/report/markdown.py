@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 from stallwatch_rules.records import Diagnosis, JobTold, NewLines, Primary, UnknownException
 from stallwatch_rules.report import phrases
 from stallwatch_rules.report.clean import clean_diagnosis
 from stallwatch_rules.report.words import word
+from stallwatch_rules.text.lazy import lazy
 
-_BACKTICKS = re.compile(r"`+")
-_MARKUP = re.compile(r"([\\`*_\[\]<>|#~@])")
+_BACKTICKS = lazy(r"`+")
+_MARKUP = lazy(r"([\\`*_\[\]<>|#~@])")
 
 
 def to_markdown(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobTold] = ()) -> str:

@@ -6,7 +6,6 @@ what the agent put before them (the rank that did not come, the place where it i
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,13 +17,14 @@ from stallwatch_rules.records import Primary
 from stallwatch_rules.stacks.concluding import TAKE_STACKS
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.words import sentence
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.retelling import retold
 from stallwatch_rules.text.sentences import say
 
 if TYPE_CHECKING:
     from stallwatch_rules.pages.page import RulePage
 
-_CHINESE = re.compile(r"[\u4e00-\u9fff]")
+_CHINESE = lazy(r"[\u4e00-\u9fff]")
 _LANGUAGES = ("en", "zh")
 
 

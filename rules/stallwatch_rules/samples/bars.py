@@ -10,26 +10,27 @@ from stallwatch_rules.samples.found import Found
 from stallwatch_rules.samples.pairs import keyed
 from stallwatch_rules.samples.rates import rates
 from stallwatch_rules.samples.tqdm import Bar, read_bar
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER, duration, lowered, number
 
-_RICH = re.compile(
+_RICH = lazy(
     r"Epoch (?P<epoch>\d{1,9})/(?P<last>\d{1,9}|-\d) +[━╸╺ ]+ +(?P<done>\d{1,15})/(?P<total>\d{1,15}|--) +"
     r"(?P<elapsed>[\d:]+) •(?: +[\d:-]+)? +(?P<rate>" + NUMBER + r")it/s(?: (?P<more>.*))?$"
 )
 # Whose loss stands before the bar: torchtune's "1|25|Loss: 0.85" (epoch and step of the run), and a row of
 # YOLO's table, "3/100  2.1G  1.23  2.34  1.10  12  640" (epoch, memory, losses to be added up, labels, size).
-_TORCHTUNE = re.compile(r"(\d{1,9})\|(\d{1,15})\|Loss: (" + NUMBER + r"):")
-_YOLO = re.compile(r"(\d{1,9})/\d{1,9}\s+(?:([\d.]+)G|0)\s+((?:" + NUMBER + r"\s+){2,6})\d+\s+\d+:")
-_YOLO_BAR = re.compile(r" +\d{1,3}% [━─╸╺]* ?(\d{1,9})/(\d{1,9}) (" + NUMBER + r")(it/s|s/it)")
+_TORCHTUNE = lazy(r"(\d{1,9})\|(\d{1,15})\|Loss: (" + NUMBER + r"):")
+_YOLO = lazy(r"(\d{1,9})/\d{1,9}\s+(?:([\d.]+)G|0)\s+((?:" + NUMBER + r"\s+){2,6})\d+\s+\d+:")
+_YOLO_BAR = lazy(r" +\d{1,3}% [━─╸╺]* ?(\d{1,9})/(\d{1,9}) (" + NUMBER + r")(it/s|s/it)")
 # Keras' bar of an epoch, and what is drawn like it. Keras 2: "20/60 [====>....] - ETA: 3s - loss: 0.51",
 # Keras 3: "20/60 ━━━━━━━━ 3s 30ms/step - loss: 0.51". Without a known length none is drawn.
-_COUNTED = re.compile(
+_COUNTED = lazy(
     r"(?:\[?[Tt]rain(?:ing)?\]?:? )? *(?P<done>\d{1,15})/(?P<total>\d{1,15}|Unknown)"
     r"(?P<bar> +(?:\[[=>.#\- ]*\]|[━─╸╺]+|[=#\-]*>[ .]*))?(?: (?:- )?(?P<rest>.*))?$"
 )
-_A_STEP = re.compile(r"(?<![\w.])(" + NUMBER + r")(s|ms|us)/step\b")
+_A_STEP = lazy(r"(?<![\w.])(" + NUMBER + r")(s|ms|us)/step\b")
 _PARTS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}  # of a second
-_WRITTEN = re.compile(
+_WRITTEN = lazy(
     r"Progress on:train(?:ing)? ([\d.]+)(k?)it/([\d.]+)(k?)it rate:(" + NUMBER + r")(s/it|it/s)\b(.*)"
 )  # Levanter's, where it writes into no terminal
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
+from stallwatch_rules.text.lazy import lazy
+
 _COUNT = r"(\d{1,15}(?:,\d{3}){0,4}(?:\s?/\s?\d{1,15}(?:,\d{3}){0,4})?)"
-_STEP = re.compile(r"第\s?" + _COUNT + r"\s?(?:个?(?:训练|迭代))?(步|轮)(?!\w)")  # the number stands inside
-_LEAD = re.compile(r"(?:正在)?训练(?:中|进度)?\s?[：:]\s{0,4}(?=第\s?\d)")  # before the step: it says no more
-_UNIT = re.compile(r"(?<=\d)\s?步(?!\w)")
+_STEP = lazy(r"第\s?" + _COUNT + r"\s?(?:个?(?:训练|迭代))?(步|轮)(?!\w)")  # the number stands inside
+_LEAD = lazy(r"(?:正在)?训练(?:中|进度)?\s?[：:]\s{0,4}(?=第\s?\d)")  # before the step: it says no more
+_UNIT = lazy(r"(?<=\d)\s?步(?!\w)")
 _NAMES = {
     "验证损失": "val loss",
     "评估损失": "eval loss",
@@ -26,12 +28,12 @@ _NAMES = {
     "轮次": "epoch",
 }
 # Each is a name by itself: no part of a longer word (总步数 is the total), and a value follows.
-_NAME = re.compile(
+_NAME = lazy(
     r"(?<!\w)(" + "|".join(_NAMES) + r")\s{0,4}[:=：]?\s{0,4}(?=[-+]?(?:\[\s{0,4})?(?:\d|\.\d|nan\b|inf))",
     re.IGNORECASE,
 )
 # "安装 loss 0.5 版本": what a sentence says of a loss is no metric.
-_PROSE = re.compile(r"(?<=[\u4e00-\u9fff])(?<!训练)(?<!平均)(?<!当前)\s{1,4}loss", re.IGNORECASE)
+_PROSE = lazy(r"(?<=[\u4e00-\u9fff])(?<!训练)(?<!平均)(?<!当前)\s{1,4}loss", re.IGNORECASE)
 
 
 def in_english(text: str) -> str:

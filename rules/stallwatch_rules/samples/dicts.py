@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 from stallwatch_rules.hints import may_hold
 from stallwatch_rules.samples.fields import put
 from stallwatch_rules.samples.found import Found
 from stallwatch_rules.samples.leads import leads
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER, duration, number
 
-_PAIR = re.compile(
+_PAIR = lazy(
     r"""['"]([\w /().:-]{1,60})['"]\s?:\s?"""
     r"""(?:['"]?(""" + NUMBER + r""")['"]?\s?(?=[,}\]])|"([^"]{0,40})"|'([^']{0,40})')"""
 )
@@ -29,7 +28,7 @@ _TOTAL_KEYS = ("total_steps", "max_steps", "train/total_steps")
 _COUNTS = frozenset((*_STEP_KEYS, *_TOTAL_KEYS))
 _TELLING = frozenset(("loss", "eval_loss", "train_runtime"))
 _CONFIGURATION = ("batch_size", "zero_optimization", "per_device", "hidden_size", "num_train_epochs")
-_COUNT = re.compile(r"\d{1,15}")
+_COUNT = lazy(r"\d{1,15}")
 
 
 def from_dict(text: str) -> Found | None:

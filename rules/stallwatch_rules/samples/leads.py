@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from stallwatch_rules.text.lazy import lazy
+
 # A logger's lead, and words such as "epoch 3, rank 0".
-_LEAD = re.compile(
+_LEAD = lazy(
     r"(?:.{0,160}(?: - |>> ?|\| |\][: ]\s*|: |, |\t))?"
     r" {0,3}(?:(?:\b(?:train(?:ing)?|epochs?|rank|gpu|worker|node|ppo|global|local|at|info|completed"
     r"|\d[\d-]*T\d[\d:.,]*(?:Z|\+\d\d:?\d\d)?|\d[\d.]*s?)\b|\[)"
@@ -16,27 +18,27 @@ _LEAD = re.compile(
 # A logger's level, its name or its source's file and line where no bracket or dash ends them.
 _STAMP = r"(?:[\[\dIWE][\d\s:.,TZ+/\[\]-]{0,60})?"
 _LEVEL = r"\[?(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL)\]?"
-_LOGGER = re.compile(
+_LOGGER = lazy(
     _LEVEL + r":[\w.]{1,60}:\s{0,3}"  # Python's default format
     r"|" + _STAMP + r"(?:" + _LEVEL + r"[\s:]{1,10})?" + _STAMP
     + r"(?:[\w.]{1,40}:\s{0,3})?\[?(?:[\w-]{1,40}/){0,8}[\w-]{1,60}\.py:\d{1,6}\]?:?\s{1,3}(?:[-|]\s)?"
     r"|" + _STAMP + _LEVEL + r"\s{1,10}" + _STAMP + r"(?:__main__|root|\w{1,40}(?:\.\w{1,40}){1,6}):?\s{1,3}"
 )  # fmt: skip
-_CODE = re.compile(r"""["'`{};#\\]|\((?!\d|train\))|\b(?:return|def|for|if|self)\b""")
+_CODE = lazy(r"""["'`{};#\\]|\((?!\d|train\))|\b(?:return|def|for|if|self)\b""")
 
 # What says that the numbers behind it are an evaluation's: its name alone in a bracket or between bars, or
 # before a colon at the line's beginning. With more words it may tell of the next evaluation, or of both.
 _NAME = r"(?:eval(?:uat(?:e|ion|ing))?|val(?:id(?:at(?:e|ion|ing))?)?)"
-_EVALUATION = re.compile(
+_EVALUATION = lazy(
     rf"\[\s?{_NAME}\s?\]|(?:^|\|)\s{{0,3}}{_NAME}\s{{0,3}}\||(?:^|\]\s{{0,3}}){_NAME}:\s{{0,3}}$"
     rf"|(?:^|[\]:-]\s{{1,3}})(?:test|{_NAME}):\s{{1,3}}\[\s{{0,9}}0{{1,9}}/0{{1,9}}\]",  # timm, DETR
     re.IGNORECASE,
 )
-_TRAINING = re.compile(r"\btrain(?:ing)?\b", re.IGNORECASE)
+_TRAINING = lazy(r"\btrain(?:ing)?\b", re.IGNORECASE)
 # Of a mean it is enough that a word before it, no part of a path, names one: "Test set: Average loss".
-_EVALUATED = re.compile(rf"(?<![\w/.-])(?:test(?:ing)?|dev|{_NAME})(?![\w/.-])", re.IGNORECASE)
+_EVALUATED = lazy(rf"(?<![\w/.-])(?:test(?:ing)?|dev|{_NAME})(?![\w/.-])", re.IGNORECASE)
 # What tells of a whole run, of the best evaluation or of what is done for it, is no line of its metrics.
-_SUMS_UP = re.compile(
+_SUMS_UP = lazy(
     r"\b(?:finish(?:ed)?|completed?|done|final|best|lowest|previous|sav(?:ing|ed)|early|improved)\b",
     re.IGNORECASE,
 )

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
-
 from stallwatch_rules.records import EVALUATION
 from stallwatch_rules.samples.found import Found
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER, number
 
 MARK = ":::MLLOG {"
-_KEY = re.compile(r'"key": "(\w{1,40})", "value": (' + NUMBER + r")?")
-_STEP = re.compile(r'"metadata": \{[^}]{0,300}"(?:step|step_num|iteration)": (\d{1,15})')
-_INSIDE = re.compile(r'"(?:train_)?loss": (' + NUMBER + r")")  # of the statistics of an interval
+_KEY = lazy(r'"key": "(\w{1,40})", "value": (' + NUMBER + r")?")
+_STEP = lazy(r'"metadata": \{[^}]{0,300}"(?:step|step_num|iteration)": (\d{1,15})')
+_INSIDE = lazy(r'"(?:train_)?loss": (' + NUMBER + r")")  # of the statistics of an interval
 _LOSSES = {"train_loss": "loss", "loss": "loss", "eval_loss": "eval_loss", "eval_error": "eval_loss"}
 
 

@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 
 from stallwatch_rules.hints import may_hold
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER, lowered, number
 
 GIB = 1024.0**3
@@ -14,24 +15,24 @@ _LOSSES = ("loss", "loss_step", "loss train")
 _WORDS = ("loss", "norm", "lr", "learning", "skipped")  # each name holds one of them
 # All three look at lower case. A pattern that begins with letters is quick; what stands before them is
 # looked at where one is found.
-_KEYED = re.compile(
+_KEYED = lazy(
     r"(loss(?:_step| train)?|norm|lr|learning[ _]rate|skipped|loss[ _]scale)\b"
     r"(?:(?<=loss)['\"](?=:))?\s{0,4}(?:[:=：]\s{0,4})?\[?(?:np\.float\d\d\(|tensor\(\[{0,2})?("
     + NUMBER
     + r")(?![\w])"
 )
-_NAME_BEFORE = re.compile(r"(?<![\w/.])[\w/]{0,20}\Z")  # "train/policy_" of "train/policy_loss"
-_NORM_BEFORE = re.compile(r"g|global_|[\w/]{0,12}grad_?")
-_OTHER_NORM = re.compile(r"(?:key|head|layer|weight|param(?:eter)?|update|activation|embedding)s? \Z")
-_WORD_BEFORE = re.compile(r"(?<![\w/])[a-z]{2,12} \Z")  # "val" of "val loss"
-_TIMED = re.compile(
+_NAME_BEFORE = lazy(r"(?<![\w/.])[\w/]{0,20}\Z")  # "train/policy_" of "train/policy_loss"
+_NORM_BEFORE = lazy(r"g|global_|[\w/]{0,12}grad_?")
+_OTHER_NORM = lazy(r"(?:key|head|layer|weight|param(?:eter)?|update|activation|embedding)s? \Z")
+_WORD_BEFORE = lazy(r"(?<![\w/])[a-z]{2,12} \Z")  # "val" of "val loss"
+_TIMED = lazy(
     r"(?:elapsed[ _]time[ _]per[ _]iteration|iter time|train_step_timing|time_per_step|per_step_time"
     r"|step[_ ]time|timing_s/step|^, seconds)"  # the last is MaxText's, right behind its step
     r"(?: in s|[ _]?\(?(ms|s)\)?)?\s{0,3}[:=]\s{0,3}(" + NUMBER + r")(k\b)?\s?(ms|s)?"
 )
-_SINCE_START = re.compile(r"\btrain_time[:=]\s?(" + NUMBER + r")(ms|s)\b")
+_SINCE_START = lazy(r"\btrain_time[:=]\s?(" + NUMBER + r")(ms|s)\b")
 # Losses that are not the training's: "val loss", "aux_loss", …
-_OTHER_LOSS = re.compile(
+_OTHER_LOSS = lazy(
     r"\b(?:val|valid|validation|eval|test|dev|critic|aux|auxiliary|kl|value|vf|router|z|balance|balancing"
     r"|entropy|unsupervised|ptx|mtp|ref|best|min|max|prev|previous|last)\b",
     re.IGNORECASE,
@@ -107,10 +108,10 @@ def _names_other(word: str, name: str) -> bool:
 
 
 # What stands before is looked at behind the letters: so the expressions begin with something to look for.
-_ALLOCATED = re.compile(
+_ALLOCATED = lazy(
     r"MemAllocated=(?<!\wMemAllocated=)(" + NUMBER + r")GB(?:, MaxMemAllocated=(" + NUMBER + r")GB)?"
 )
-_MEMORY_USAGE = re.compile(r"MA (?<!\wMA )(" + NUMBER + r") GB\s+Max_MA (" + NUMBER + r") GB\s+CA ")
+_MEMORY_USAGE = lazy(r"MA (?<!\wMA )(" + NUMBER + r") GB\s+Max_MA (" + NUMBER + r") GB\s+CA ")
 
 
 def memory(text: str) -> dict[str, float]:

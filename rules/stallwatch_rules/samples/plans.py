@@ -19,16 +19,15 @@ from stallwatch_rules.records import Line, Sample
 from stallwatch_rules.samples import extract
 from stallwatch_rules.samples.fields import GIB, MIB
 from stallwatch_rules.samples.table import fields_of, is_bare, phase_of, tells
+from stallwatch_rules.text.lazy import lazy
 
 Outcome = dict[str, float | str | None]
 Convert = Callable[[float], float]
 
-_TOKEN = re.compile(
-    rb"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
-)
-_BLANKS = re.compile(rb" +")
-_DIGITS = re.compile(rb"\d+")
-PICTURE = re.compile(rb"%\|[\x80-\xff #\d]*\|")  #: what a bar looks like does not matter
+_TOKEN = lazy(rb"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?")
+_BLANKS = lazy(rb" +")
+_DIGITS = lazy(rb"\d+")
+PICTURE = lazy(rb"%\|[\x80-\xff #\d]*\|")  #: what a bar looks like does not matter
 _ANY_PICTURE = re.escape(b"%||"), rb"%\|[^|\n]*\|"
 _AT_ONCE = b"+" if sys.version_info >= (3, 11) else b""  # possessive: nothing to come back to
 _RUN = rb"\d{1,15}" + _AT_ONCE  # longer counts are none

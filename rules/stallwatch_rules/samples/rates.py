@@ -7,43 +7,42 @@ from collections.abc import Callable
 
 from stallwatch_rules.hints import may_hold
 from stallwatch_rules.samples.fields import GIB, MIB
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER, number
 
 _GIVEN = r"\s{0,3}[:=]\s{0,4}(?:np\.float\d\d\()?(" + NUMBER + r")"
 
 # Python looks fast for letters with which an expression begins: so what may not stand before them is asked
 # behind the first one.
-_TOKENS = re.compile(
+_TOKENS = lazy(
     r"(?:t(?<![\w/]t)(?:ps|gs|ok(?:en)?s?(?:[_ ]per[_ ]|/)s(?:ec(?:ond)?)?(?:(?:_per_|/)(?:gpu|device))?"
     r"|okens per gpu per second)|p(?<![\w/]p)erf/throughput)" + _GIVEN + r"([km]\b)?"
 )
-_TOKENS_COUNTED = re.compile(r"(?<![\w.])(" + NUMBER + r") tok(?:ens)?/s(?![ec]*\s?[:=])")
-_SAMPLES = re.compile(
+_TOKENS_COUNTED = lazy(r"(?<![\w.])(" + NUMBER + r") tok(?:ens)?/s(?![ec]*\s?[:=])")
+_SAMPLES = lazy(
     r"(?:c(?<!avgc)(?<!runningc)urrsamplespersec"
     r"|s(?<!avgs)(?<!runnings)amples?(?:[_ ]per[_ ]|/)s(?:ec(?:ond)?)?)" + _GIVEN
 )
-_SAMPLES_COUNTED = re.compile(r"(?<![\w.])(" + NUMBER + r") samples/s(?![ec]*\s?[:=])")
-_REWARD = re.compile(
+_SAMPLES_COUNTED = lazy(r"(?<![\w.])(" + NUMBER + r") samples/s(?![ec]*\s?[:=])")
+_REWARD = lazy(
     r"(?<![\w/])(?:(?:mean|avg|average|eval)?[_ ]?rewards?(?:[_/]mean|[_ ]score)?"
     r"|critic/(?:rewards|score)/mean)" + _GIVEN
 )
-_KL = re.compile(r"(?<![\w/])(?:actor/ppo_|objective/|approx_)?kl" + _GIVEN)
-_EVAL_LOSS = re.compile(
+_KL = lazy(r"(?<![\w/])(?:actor/ppo_|objective/|approx_)?kl" + _GIVEN)
+_EVAL_LOSS = lazy(
     r"(?<![\w/])(?:eval|val|valid|validation|dev|test)[_/ ](?:lm[_ ])?loss(?:_epoch)?(?![\w/])"
     r"\s{0,3}[:=]?\s{0,4}(" + NUMBER + r")(?!\w)"
 )
 _EVALUATED = ("val", "dev", "test")  # one of them names the loss
-_SKIPPED = re.compile(r"number of skipped iterations" + _GIVEN)
+_SKIPPED = lazy(r"number of skipped iterations" + _GIVEN)
 # torchtitan, DETR and mmengine (MiB), verl (GB); what a bar or a line calls the memory without saying which
-_MEMORY = re.compile(
+_MEMORY = lazy(
     r"mem(?:(?<![\w/]mem)|(?<=max_mem)(?<![\w/]max_mem)|(?<=peak_mem)(?<![\w/]peak_mem))(?:ory)?"
     r"(?:_active|_alloc|_reserved)?(?:\((gib|gb|mib|mb)\))?"
     + _GIVEN + r"\s?(gib|gb|mib|mb|g)?(?![\w])"
 )  # fmt: skip
-_VERL_MEMORY = re.compile(r"perf/max_memory_(allocated|reserved)_gb" + _GIVEN)
-_MEGATRON_MEMORY = re.compile(
-    r"memory \(mb\) \| allocated: (" + NUMBER + r") \| max allocated: (" + NUMBER + r")"
-)
+_VERL_MEMORY = lazy(r"perf/max_memory_(allocated|reserved)_gb" + _GIVEN)
+_MEGATRON_MEMORY = lazy(r"memory \(mb\) \| allocated: (" + NUMBER + r") \| max allocated: (" + NUMBER + r")")
 _THOUSANDS = {"k": 1e3, "m": 1e6}  # nanotron's "52.1K"
 _UNITS = {"gib": GIB, "gb": GIB, "g": GIB, "mib": MIB, "mb": MIB, "": MIB}
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 from stallwatch_rules.samples.found import Found
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER, number
 
-_ATTEMPTED = re.compile(r"Attempted loss scale: (" + NUMBER + r")(?:, reducing to (" + NUMBER + r"))?")
-_RESCALED = re.compile(r"(?:Reducing|Increasing) dynamic loss scale from \S+ to (" + NUMBER + r")")
+_ATTEMPTED = lazy(r"Attempted loss scale: (" + NUMBER + r")(?:, reducing to (" + NUMBER + r"))?")
+_RESCALED = lazy(r"(?:Reducing|Increasing) dynamic loss scale from \S+ to (" + NUMBER + r")")
 
 
 def from_loss_scaler(text: str) -> Found | None:

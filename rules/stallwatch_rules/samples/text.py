@@ -10,12 +10,13 @@ from stallwatch_rules.samples.found import Found
 from stallwatch_rules.samples.leads import evaluates, evaluates_mean, leads, sums_up, zeroed
 from stallwatch_rules.samples.pairs import keyed, memory
 from stallwatch_rules.samples.rates import rates
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER, lowered, number
 
 _INTEGER = r"\d{1,15}(?:,\d{3}){0,4}"
 _STEP_WORDS = ("step", "iter", "num_updates")  # each counter's name holds one of them
 _STEP_NAME = 10  # characters that it may begin before that word
-_STEP = re.compile(
+_STEP = lazy(
     r"(?:(?:global|train(?:ing)?|optimi[sz]er)[ _]?steps?|steps?"
     r"|iterations?|iters?(?:\(train\))?|num_updates)"
     r"\s{0,4}[:=：#]?\s{0,9}\[?\s{0,9}("
@@ -24,52 +25,52 @@ _STEP = re.compile(
     + _INTEGER
     + r"))?(?![\w%]|[.:]\d)"
 )  # in lower case, and no part of a longer name
-_DEEPSPEED_TIMER = re.compile(r"epoch=\d+/micro_step=\d+/global_step=(\d{1,15})")
-_ITEM_OF_EPOCH = re.compile(
+_DEEPSPEED_TIMER = lazy(r"epoch=\d+/micro_step=\d+/global_step=(\d{1,15})")
+_ITEM_OF_EPOCH = lazy(
     r"(?:Epoch(?:\(train\))?|Train: data epoch):? {1,2}\[(\d{1,9})(?:/\d{1,9})?\]\s{0,4}"
     r"\[\s*(\d{1,15})/\s*(\d{1,15})\]"
 )  # mmengine, DETR, LAVIS, DINO
-_ITEM_OF_EPOCHS = re.compile(
+_ITEM_OF_EPOCHS = lazy(
     r"Epoch:?\s?\[(\d{1,9})/(\d{1,9})\]\((\d{1,15})/(\d{1,15})\)"
 )  # MiniMind: epochs from 1 to the last one
 # Counters within an epoch: of batches with their total, and PyTorch's MNIST example's of items.
-_BATCH = re.compile(
+_BATCH = lazy(
     r"\bbatch(?:es)?\s{0,4}[:=#]?\s{0,4}\[?\s{0,4}(?P<done>"
     + _INTEGER
     + r")\s{0,4}/\s{0,4}("
     + _INTEGER
     + r")(?![\w%]|[.:]\d)"
 )
-_SHARE_OF_EPOCH = re.compile(
+_SHARE_OF_EPOCH = lazy(
     r"(?:epoch:?|train:)\s{1,4}(?P<epoch>\d{1,9})(?:/\d{1,9})?,? {0,2}"
     r"\[\s{0,9}(?P<done>\d{1,15})\s{0,4}/\s{0,9}(\d{1,15})(?: \(\s{0,3}\d{1,3}(?:\.\d+)?%\))?\]"
 )  # PyTorch's MNIST example, timm (Train: 0 [ 50/1251 (  4%)]), CoreNet
-_SHORT = re.compile(r"s:(\d{1,15}) (?:trl:(" + NUMBER + r")|tel:(" + NUMBER + r"))")  # llm.c's log file
-_LOSS = re.compile(r"loss\s?[:=：]")
-_LOSS_FIRST = re.compile(
+_SHORT = lazy(r"s:(\d{1,15}) (?:trl:(" + NUMBER + r")|tel:(" + NUMBER + r"))")  # llm.c's log file
+_LOSS = lazy(r"loss\s?[:=：]")
+_LOSS_FIRST = lazy(
     r"(?:(?:batch|current|(?P<mean>average|avg|mean)|eval(?:uation)?|val(?:id(?:ation)?)?|test|dev)[ _])?"
     r"(?:train(?:ing)?[ _])?(?:\w{1,12}_)?loss\s?[:=：]"
 )
-_LOSS_IS = re.compile(r", loss is (" + NUMBER + r")$")  # MindSpore, behind its step
-_OLMO = re.compile(r"\s{4}train/(?:CrossEntropyLoss|CE loss)=(" + NUMBER + r")$")  # a line of its record
+_LOSS_IS = lazy(r", loss is (" + NUMBER + r")$")  # MindSpore, behind its step
+_OLMO = lazy(r"\s{4}train/(?:CrossEntropyLoss|CE loss)=(" + NUMBER + r")$")  # a line of its record
 # "loss 2.0 lr 1e-5 " before "step 3", with nothing but blanks and commas between the numbers.
-_LOSS_THEN_STEP = re.compile(
+_LOSS_THEN_STEP = lazy(
     r"(?:train(?:ing)?[ _])?\b(?:[a-z]{1,12}_)?loss\s?[:=]?\s?" + NUMBER
     + r"(?:[,;| ]{1,3}[a-z_]{2,20}\s?[:=]?\s?" + NUMBER + r"){0,6}[,;| ]{1,4}(?:at )?$"
 )  # fmt: skip
 _LOSS_BEFORE = 200  # characters before the step in which such numbers may stand
 _LOSS_NAME = 30  # characters that this may begin before its last word
-_DONE_IN = re.compile(
+_DONE_IN = lazy(
     r"[\s:,|-]{0,4}(?:done|finished|completed|took)(?: in)? (" + NUMBER + r") ?s(?:ec(?:onds?)?)?\b[\s.]*$"
 )
-_FIGURE = re.compile(r"[A-Za-z_)]\s?[:=]\s?" + NUMBER)
-_EPOCH_BEFORE = re.compile(r"\bepochs?[\s:=\[]{0,4}(\d+(?:\.\d+)?)", re.IGNORECASE)
-_WORD = re.compile(r"[A-Za-z]+")
-_MEGATRON_EVAL = re.compile(
+_FIGURE = lazy(r"[A-Za-z_)]\s?[:=]\s?" + NUMBER)
+_EPOCH_BEFORE = lazy(r"\bepochs?[\s:=\[]{0,4}(\d+(?:\.\d+)?)", re.IGNORECASE)
+_WORD = lazy(r"[A-Za-z]+")
+_MEGATRON_EVAL = lazy(
     r"\s?(?:valid|validation|test) loss at (?:iteration (\d{1,15})|the end of training)[^|]{0,60}"
     r"\| lm loss value: (" + NUMBER + r")"
 )
-_MINDFORMERS = re.compile(r"\{ ?(?=Epoch:\[)")
+_MINDFORMERS = lazy(r"\{ ?(?=Epoch:\[)")
 
 
 def from_text(text: str) -> Found | None:

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import re
 
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER, duration, number
 
-_BAR = re.compile(
+_BAR = lazy(
     r"([^|]{0,80}?)(?:(?:\d{1,3}%)?\|[^|]*\|)? ?\b(\d{1,15})(?:/(\d{1,15}|\?)|it|steps?|batch(?:es)?) "
     r"\[([\d:]+)(?:<(?:[\d:]+|\?))?(?:, *(?:(" + NUMBER + r"|\?) ?([^\s,\]]{1,12})))?"
     r"([^\]]*)\]?"
 )
-_TRAINING = re.compile(
+_TRAINING = lazy(
     r"(?:train(?:ing)?(?: (?:step|epoch|progress)s?)?|train step of epoch"
     r"|(?:global |optimi[sz]er )?(?:step|iter(?:ation)?)s?|epochs?)[\s\d\[\]/:,.=-]*",
     re.IGNORECASE,
 )
 # What else draws bars with a loss: evaluations, and loops over parts of a step.
 _EVALUATION = r"eval|valid|\bval\b|\btest|\bdev\b"
-_OTHER = re.compile(_EVALUATION + r"|predict|infer|generat|sampl|scor|rollout|critic|perplex", re.IGNORECASE)
-_EVALUATES = re.compile(_EVALUATION, re.IGNORECASE)
-_WITH_LOSS = re.compile(r"(?<![\w/])(?:train[_/ ])?(?:step_|avr_|avg_)?loss\s?[:=]\s?[-\dn]", re.IGNORECASE)
-_EPOCH = re.compile(r"epochs?\s*\[?(\d{1,9})", re.IGNORECASE)
+_OTHER = lazy(_EVALUATION + r"|predict|infer|generat|sampl|scor|rollout|critic|perplex", re.IGNORECASE)
+_EVALUATES = lazy(_EVALUATION, re.IGNORECASE)
+_WITH_LOSS = lazy(r"(?<![\w/])(?:train[_/ ])?(?:step_|avr_|avg_)?loss\s?[:=]\s?[-\dn]", re.IGNORECASE)
+_EPOCH = lazy(r"epochs?\s*\[?(\d{1,9})", re.IGNORECASE)
 _STEPS_A_SECOND = ("it/s", "step/s", "steps/s", "batch/s", "iter/s")
 _SECONDS_A_STEP = ("s/it", "s/step", "s/steps", "s/batch", "s/iter")
 

@@ -6,7 +6,6 @@ dictionary, which for a block of lines needs no step of Python's own for each.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 
 from stallwatch_rules.pages.patterns import hyperscan
 from stallwatch_rules.samples.plans import PICTURE, Plan
+from stallwatch_rules.text.lazy import lazy
 
 DIGITS = b"0123456789"
 
@@ -28,11 +28,11 @@ _METRICS = (
 # So is this in that of a line which may tell the time: hours stand behind no letter but a "T".
 _STAMPS = r"[^A-SU-Za-z_]::[^\n]*\n"
 # A wording of lines that begin with a full stamp; with neither of the words, they tell their source's time.
-_CLOCK = re.compile(rb"\[?--[ T]::")
+_CLOCK = lazy(rb"\[?--[ T]::")
 _RANKED = (b"ank", b"ANK", b"[default", b"]<std", b"[trainer", b"[worker")
 # Bars without a name or numbers of their own: of those that follow one another in a line, the last counts.
-_NAMELESS = re.compile(rb" {0,2}%\|\| / \[:+<(?::+|\?), *\.(?:it/s|s/it)\]")
-_GLUED = re.compile(rb"(?:it\]|/s\])(?=[!-~])[^\]),]")  # something was printed behind a bar's end
+_NAMELESS = lazy(rb" {0,2}%\|\| / \[:+<(?::+|\?), *\.(?:it/s|s/it)\]")
+_GLUED = lazy(rb"(?:it\]|/s\])(?=[!-~])[^\]),]")  # something was printed behind a bar's end
 
 READ, CLOCK, BAR, EMPTY = 1, 2, 4, 8  #: kinds of wordings, as flags
 _MOST_WORDINGS = 20_000

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 from stallwatch_rules.matching.segments import Segments
+from stallwatch_rules.text.lazy import lazy
 
 MAX_BLOCK = 400  #: segments of a chain of tracebacks
-_HEAD = re.compile(rb"[Tt]raceback \(most recent call last\)")
-_CHAIN = re.compile(rb"During handling of the above exception|The above exception was the direct cause")
+_HEAD = lazy(rb"[Tt]raceback \(most recent call last\)")
+_CHAIN = lazy(rb"During handling of the above exception|The above exception was the direct cause")
 _CHAIN_LINES = 4  #: behind a final line, in which the chain's marker and the next head stand
-_LIBRARY = re.compile(rb"site-packages|dist-packages|[/\\]lib[/\\]python3|<frozen|<string>")
+_LIBRARY = lazy(rb"site-packages|dist-packages|[/\\]lib[/\\]python3|<frozen|<string>")
 
 
 class Block(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,6 +11,7 @@ from stallwatch_rules.matching.rawpatterns import anchored, certain
 from stallwatch_rules.matching.segments import Segments
 from stallwatch_rules.pages.patterns import compile_re2
 from stallwatch_rules.records import Line
+from stallwatch_rules.text.lazy import lazy
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     Units = NDArray[np.int64]
 
 # Where a line may name its rank, or not be the run's: then each is looked at.
-_MARKED = re.compile(rb"[Rr]ank[ _\]\d]|\[default\d|\[trainer\d|\[worker\d|<std(?:out|err)>|stallwatch:")
+_MARKED = lazy(rb"[Rr]ank[ _\]\d]|\[default\d|\[trainer\d|\[worker\d|<std(?:out|err)>|stallwatch:")
 # The usual prefixes of launchers; the last of several counts.
-_LEAD = re.compile(rb"(?:\[(?:rank|default)(\d{1,6})\]: ?)+")
+_LEAD = lazy(rb"(?:\[(?:rank|default)(\d{1,6})\]: ?)+")
 
 
 class Target(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ from stallwatch_rules.matching.blockscan import BlockScanner
 from stallwatch_rules.matching.segments import Segments
 from stallwatch_rules.sieve.metrics import COUNTING, kinds_at
 from stallwatch_rules.sieve.state import SieveSizes, SieveState, wording
+from stallwatch_rules.text.lazy import lazy
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # What launchers put before the lines of a rank (``lines.prefixes`` knows more of them, which few logs have).
 # The last of several counts.
-_LEAD = re.compile(rb"(?:\[?(?:[Rr]ank|default|trainer|worker)[ _-]?(\d{1,6})\]?: ?)+")
+_LEAD = lazy(rb"(?:\[?(?:[Rr]ank|default|trainer|worker)[ _-]?(\d{1,6})\]?: ?)+")
 _NEAREST = 4  #: the share of the probe that is looked through first
 _INDENTED = 5  #: times as many indented neighbours of one wording
 _FARTHEST = 8  #: times the probe, where no metric stands in it

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -10,9 +9,10 @@ from pathlib import PurePosixPath
 from stallwatch_rules.stacks.kinds import EVALUATES, TIERS, is_library, kind_of
 from stallwatch_rules.stacks.reading import main_thread
 from stallwatch_rules.stacks.records import Asked, Frame, Kind, ThreadStack
+from stallwatch_rules.text.lazy import lazy
 
 _BACKWARD = ("run_backward", "_engine_run_backward", "backward")
-_LOOP = re.compile(r"/(?:selectors|asyncio/\w+)\.py$")
+_LOOP = lazy(r"/(?:selectors|asyncio/\w+)\.py$")
 _WAITS: tuple[Kind, ...] = ("collective", "joining")
 
 

@@ -6,14 +6,14 @@ with a smaller number has not come to the collective that the others wait in. to
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from stallwatch_rules.stacks.records import Asked, Counts, Recorded, Waiting
+from stallwatch_rules.text.lazy import lazy
 
-_NUMBERS = re.compile(r"\d+")
+_NUMBERS = lazy(r"\d+")
 
 
 def read_recorder(told: Any) -> Recorded:

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 
 from stallwatch_rules.stacks.records import Frame, Kind
+from stallwatch_rules.text.lazy import lazy
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ _LOADERS = r"torch/utils/data/|torchdata/|/webdataset/|/streaming/base/|nvidia/d
 
 #: Functions that evaluate, by name: ``evaluate``, ``run_validation``, ``compute_metrics``,
 #: ``on_validation_epoch_end``, ``estimate_loss`` (nanoGPT), ``evaluate_and_print_results`` (Megatron).
-EVALUATES = re.compile(
+EVALUATES = lazy(
     r"(?:^|_)(?:eval|evals|evaluat\w*|valid|validat\w*|val|compute_metrics?|metrics?_fn|predict\w*|testing"
     r"|benchmark\w*)(?:_|$)|^(?:estimate_loss|test|test_epoch|test_model|test_loop)$|[a-z](?:Eval|Valid)[a-z]*$"
 )
@@ -108,8 +109,8 @@ ROWS: tuple[Row, ...] = (
 )
 
 # What is on every stack, or only passes a call on.
-_PASSING = re.compile(r"torch/(?:utils/_contextlib|distributed/c10d_logger|utils/_device)\.py$")
-_LIBRARY = re.compile(r"/(?:site-packages|dist-packages)/|/lib(?:64)?/python3|^<|/stallwatch_exporter/|^…")
+_PASSING = lazy(r"torch/(?:utils/_contextlib|distributed/c10d_logger|utils/_device)\.py$")
+_LIBRARY = lazy(r"/(?:site-packages|dist-packages)/|/lib(?:64)?/python3|^<|/stallwatch_exporter/|^…")
 
 
 def is_library(frame: Frame) -> bool:

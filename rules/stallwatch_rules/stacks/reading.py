@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 from typing import Any, Literal
 
 from stallwatch_rules.stacks.records import Frame, ThreadStack
+from stallwatch_rules.text.lazy import lazy
 
 _MOST_FRAMES = 200
 _OURS = "/probe/stacks.py"  # of the exporter
 # "Thread 0x00007f1c (most recent call first):"; Python 3.14 puts the thread's name behind the number.
-_THREAD = re.compile(
+_THREAD = lazy(
     r"^(?:Current thread|Thread) 0x[0-9a-f]+(?: \[(?P<name>[^\]]*)\])? \(most recent call first\):"
 )
-_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
+_FRAME = lazy(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
 
 
 def from_probe(answer: Any) -> tuple[ThreadStack, ...]:

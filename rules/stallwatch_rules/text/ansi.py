@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
+from stallwatch_rules.text.lazy import lazy
 
 # CSI, OSC up to its end (never beyond the line's), and the short ones.
 _CODE = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~]?)"
-IN_TEXT = re.compile(_CODE)
-IN_BYTES = re.compile(_CODE.encode())
+IN_TEXT = lazy(_CODE)
+IN_BYTES = lazy(_CODE.encode())

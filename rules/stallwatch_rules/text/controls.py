@@ -5,11 +5,11 @@ Log text and file names may hold any of them. Every place that shows such text t
 
 from __future__ import annotations
 
-import re
+from stallwatch_rules.text.lazy import lazy
 
 # Unicode's Cc but for tab and line feed, the separators of lines and paragraphs, zero-width characters, and
 # those that turn the direction of writing.
-_CONTROLS = re.compile(
+_CONTROLS = lazy(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028\u2029\u202a-\u202e\u2060-\u206f\ufeff]"
 )
 

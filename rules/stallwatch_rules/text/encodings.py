@@ -5,9 +5,11 @@ from __future__ import annotations
 import codecs
 import re
 
+from stallwatch_rules.text.lazy import lazy
+
 #: Letters and marks of Western Europe's encodings, as single bytes among ASCII; and two lower-case letters
 #: after another letter ("créé", "Größe"), which as GBK would be one of its rare characters.
-_WESTERN = re.compile(
+_WESTERN = lazy(
     rb"(?<![\x80-\xff])[\x80\x85\x91-\x97\xa0-\xff](?![\x80-\xff])"
     rb"|(?<=[A-Za-z])[\xdf-\xff]{2}(?![\x80-\xff])"
 )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+from stallwatch_rules.text.lazy import lazy
+
 __all__ = ["masked", "repeats", "skeleton"]
 
-_VARYING = re.compile(
+_VARYING = lazy(
     r"(?P<url>\b[a-z][a-z0-9+]{1,9}://[^\s'\"<>)\]]+)"
     r"|(?P<path>(?<![\w/.])(?:[A-Za-z]:)?(?:[\\/~.]{1,3}[\w@+%=-][\w.@+%=-]*){2,}[\\/]?"
     r"|(?<![\w/.])[\w.-]+(?:/[\w.@+%=-]+){2,}/?)"
@@ -17,7 +19,7 @@ _VARYING = re.compile(
     r"|(?P<ip>\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b)"
     r"|(?P<n>\d+(?:[.,:]\d+)*(?:[eE][+-]?\d+)?)"
 )
-_REPEATED = re.compile(r"\s*\[repeated (\d+)x across cluster\].*$")
+_REPEATED = lazy(r"\s*\[repeated (\d+)x across cluster\].*$")
 #: What a line's key leaves out: the digits, the letters of hexadecimal numbers and what joins them.
 _DROPPED = b"0123456789abcdefABCDEF.,+-:_ \t"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from stallwatch_rules.text.lazy import lazy
 
 NUMBER = (
     r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
@@ -16,8 +16,8 @@ def number(text: str) -> float:
     return float(text.replace(",", ""))
 
 
-_CLOCK = re.compile(r"(?:(\d+) days?, ?)?(?:(\d+):)?(\d{1,2}):(\d\d(?:\.\d+)?)")
-_UNITS = re.compile(r"(?:(\d+)d)? ?(?:(\d+)h)? ?(?:(\d+)m)? ?(?:(\d+(?:\.\d+)?)s)?")
+_CLOCK = lazy(r"(?:(\d+) days?, ?)?(?:(\d+):)?(\d{1,2}):(\d\d(?:\.\d+)?)")
+_UNITS = lazy(r"(?:(\d+)d)? ?(?:(\d+)h)? ?(?:(\d+)m)? ?(?:(\d+(?:\.\d+)?)s)?")
 
 
 def duration(text: str) -> float | None:

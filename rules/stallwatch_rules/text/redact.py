@@ -7,13 +7,13 @@ nearly all. Line ends are never touched, so many lines may be redacted at once.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import re2
 
 from stallwatch_rules.text.chaturls import HOST_SCHEMES, OPEN_SCHEMES, SECRET_SCHEMES
+from stallwatch_rules.text.lazy import lazy
 
 MASK = b"***"
 
@@ -76,7 +76,7 @@ def _is_mixed(value: bytes) -> bool:
     return value != value.lower() and value != value.upper()
 
 
-_PREFIX = re.compile(rb"nvapi-|[a-z]+_(?:live_|pat_)?|r8_|xai-|dapi|hvs\.|SG\.|LTAI|AKID")
+_PREFIX = lazy(rb"nvapi-|[a-z]+_(?:live_|pat_)?|r8_|xai-|dapi|hvs\.|SG\.|LTAI|AKID")
 
 
 def _keep_name(match: Any) -> bytes:
@@ -120,10 +120,10 @@ _CODE = (
 )
 
 
-_CALL = re.compile(rb"[A-Za-z_][\w.]*[(\[]")
-_PLAIN = re.compile(rb"[\w.~+/=-]{16,}")
+_CALL = lazy(rb"[A-Za-z_][\w.]*[(\[]")
+_PLAIN = lazy(rb"[\w.~+/=-]{16,}")
 # ``hf_…`` in advice: at most a token's beginning. More than that may be a secret that somebody has cut.
-_PLACEHOLDER = re.compile(rb"[A-Za-z_-]{0,8}(?:\xe2\x80\xa6|\.{3})")
+_PLACEHOLDER = lazy(rb"[A-Za-z_-]{0,8}(?:\xe2\x80\xa6|\.{3})")
 
 
 def _looks_secret(value: bytes, name: bytes) -> bool:

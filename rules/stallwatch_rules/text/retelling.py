@@ -10,10 +10,11 @@ import re
 from collections.abc import Mapping
 from functools import cache
 
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.sentences import SENTENCES
 
 _ENGLISH, _CHINESE = 0, 1
-_PLACE = re.compile(r"\\{(\w+)\\}")
+_PLACE = lazy(r"\\{(\w+)\\}")
 _GROUP = r"(?P<\1>.{1,200}?)"
 _ENDS = (r"(?!\S)", "")  #: behind a sentence, by language: "5.0 s." is not over at its first full stop
 

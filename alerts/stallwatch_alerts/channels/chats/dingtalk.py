@@ -34,12 +34,13 @@ from stallwatch_alerts.messages.layout import (
     in_markdown,
     joined,
 )
+from stallwatch_rules.text.lazy import lazy
 
 _LIMIT = 19_500
 _TOO_MANY = "130101"
 _BANNED = 600.0
 # An underscore within a word is no mark: names of options stay as they are.
-_MARKS = re.compile(r"([\\*~`<]|(?<=\])\(|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[#>])")
+_MARKS = lazy(r"([\\*~`<]|(?<=\])\(|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[#>])")
 
 
 class DingTalk:

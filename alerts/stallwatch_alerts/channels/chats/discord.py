@@ -10,7 +10,6 @@ Apprise sends without ``wait=true`` and without ``allowed_mentions``, and on a 4
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,9 +26,10 @@ from stallwatch_alerts.messages.layout import (
     in_markdown,
     joined,
 )
+from stallwatch_rules.text.lazy import lazy
 
 _TITLE, _DESCRIPTION = 256, 4096
-_MARKS = re.compile(r"([\\*_~`|<]|(?<=\])\(|^[#>])")
+_MARKS = lazy(r"([\\*_~`|<]|(?<=\])\(|^[#>])")
 
 
 class Discord:

@@ -14,7 +14,6 @@ Rich text is literal: no mark, mention or link is looked for in it. Apprise send
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,10 +24,11 @@ from stallwatch_alerts.channels.faces import headline
 from stallwatch_alerts.channels.notice import Notice
 from stallwatch_alerts.channels.posting import Answer, Request, retry_after
 from stallwatch_alerts.messages.layout import Block, Code, Links, blocks_of, clipped, fitted
+from stallwatch_rules.text.lazy import lazy
 
 _HEADER = 150
 _TEXT = 10_000  # of all blocks together; "msg_blocks_too_long" comes beyond some 13,000
-_CODE = re.compile(r"[a-z][a-z0-9_]{2,60}")
+_CODE = lazy(r"[a-z][a-z0-9_]{2,60}")
 
 
 class Slack:

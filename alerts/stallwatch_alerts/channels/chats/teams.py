@@ -11,7 +11,6 @@ Text runs are literal; text blocks, as Apprise sends them, read Markdown.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,10 +19,11 @@ from stallwatch_alerts.channels.faces import headline
 from stallwatch_alerts.channels.notice import Notice
 from stallwatch_alerts.channels.posting import Answer, Request, retry_after
 from stallwatch_alerts.messages.layout import Block, Code, Links, blocks_of, fitted
+from stallwatch_rules.text.lazy import lazy
 
 _LIMIT = 27_000
 _STYLES = {"failure": "attention", "warning": "warning", "info": "accent", "success": "good"}
-_CODE = re.compile(r"[A-Za-z0-9_.-]{1,60}")
+_CODE = lazy(r"[A-Za-z0-9_.-]{1,60}")
 
 
 class Teams:

@@ -12,7 +12,6 @@ domain.
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,11 +20,12 @@ from stallwatch_alerts.channels.faces import headline
 from stallwatch_alerts.channels.notice import Notice
 from stallwatch_alerts.channels.posting import Answer, Request, retry_after
 from stallwatch_alerts.messages.layout import Block, Code, Links, blocks_of, fitted, joined
+from stallwatch_rules.text.lazy import lazy
 
 _LIMIT = 4096
 # Only from the beginning of a word: tried from each letter, a long word costs the square of its length.
-_DOTTED = re.compile(r"(?<![\w/\\-])[\w/\\-]*\w\.[A-Za-z]\w*(?:[\w./:-]*\w)?")
-_TAG = re.compile(r"<[^>]*>")
+_DOTTED = lazy(r"(?<![\w/\\-])[\w/\\-]*\w\.[A-Za-z]\w*(?:[\w./:-]*\w)?")
+_TAG = lazy(r"<[^>]*>")
 
 
 class Telegram:

@@ -13,7 +13,6 @@ There are no escapes, so what would be a mark becomes its look-alike.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,14 +28,15 @@ from stallwatch_alerts.messages.layout import (
     in_markdown,
     joined,
 )
+from stallwatch_rules.text.lazy import lazy
 
 _LIMIT = 4096
 _TOO_MANY = {"45009", "45033"}
 _PAUSE = 60.0
 _COLOURS = {"failure": "warning", "warning": "warning", "info": "comment", "success": "info"}
 _LOOK_ALIKES = str.maketrans({"<": "‹", ">": "›", "*": "∗", "`": "'"})
-_LINK = re.compile(r"\](?=\s*\()")
-_HEADING = re.compile(r"^(\s*)#(?=#*\s)")
+_LINK = lazy(r"\](?=\s*\()")
+_HEADING = lazy(r"^(\s*)#(?=#*\s)")
 
 
 class WeCom:
