@@ -42,7 +42,11 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, language: str = "en")
         if stacks.file:
             look = f"{look} {say('all-stacks', language, file=stacks.file)}"
         if primary.rule == SILENT_HANG:
-            primary = _advised(primary, look, language, alone=alone, joining=_all_join(stacks))
+            if stacks.why == "ended":
+                why, fixes = _of_ended(look, language)
+                primary = msgspec.structs.replace(primary, why=why, fixes=fixes)
+            else:
+                primary = _advised(primary, look, language, alone=alone, joining=_all_join(stacks))
             findings = [_without_riddle(one, language) for one in findings]
         elif any(TAKE_STACKS in fix for fix in primary.fixes):
             primary = _advised(primary, look, language)
@@ -95,6 +99,8 @@ def advice_in(
     """
     if primary is None or primary.rule != SILENT_HANG:
         return None
+    if stacks is not None and stacks.groups and stacks.why == "ended" and _known(stacks):
+        return _of_ended(say("look-there", language, told=sentence(stacks, language)), language)
     if stacks is not None and stacks.groups and _in_no_collective(stacks) and _known(stacks):
         return _of_alone(say("look-there", language, told=sentence(stacks, language)), language)
     if stacks is not None and stacks.groups and _all_join(stacks):
@@ -104,6 +110,10 @@ def advice_in(
     if primary.why in _either("alone-why"):
         return _of_alone(retold(primary.fixes[0], language), language)
     return _of_one(language) if primary.why in _either("single-why") else None
+
+
+def _of_ended(look: str, language: str) -> tuple[str, list[str]]:
+    return say("ended-why", language), [look, say("ended-fix", language)]
 
 
 def _of_alone(look: str, language: str) -> tuple[str, list[str]]:

@@ -177,6 +177,16 @@ SENTENCES: dict[str, tuple[str, str]] = {
         " first what it waits for there.",
         "该 rank 不在 ZeRO-3 的任何集合通信中，trace cache 多半不是它没有到达的原因：请先看它在那里等什么。",
     ),
+    "ended-why": (
+        "A rank that has ended never arrives at the collective that the others wait in: they wait until its"
+        " time-out.",
+        "已经退出的 rank 不会再到达其他 rank 正在等待的集合通信，其他 rank 会一直等到超时。",
+    ),
+    "ended-fix": (
+        "Find out how it ended: its exit code or signal, its own last lines and, if it was SIGKILL,"
+        " `dmesg -T` and the scheduler.",
+        "查明它是怎样退出的：退出码或信号、它自己最后的输出；如果是 SIGKILL，再看 `dmesg -T` 和调度器。",
+    ),
     "alone-fix": (
         "Give what this call waits for a time-out, and look at the service or storage behind it; a loop there"
         " that cannot end is the other thing to look for.",

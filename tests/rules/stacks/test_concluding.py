@@ -99,6 +99,16 @@ def test_ranks_that_all_join_wait_for_ranks_that_never_came(
     assert asked not in told(stood(known, late, language)), "the other one is here"
 
 
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_rank_that_has_ended_is_said_to_be_nowhere_else(known: Catalogue, language: str) -> None:
+    gone = StackGroup([1], "unknown", condition="ended")
+    stacks = StallStacks(0.0, 0.1, [WAITS, gone], odd=[1], why="ended")
+    found = stood(known, stacks, language)
+    assert not any(word in told(found) for word in (*RIDDLES, "data loader", "TORCH_NCCL_TRACE"))
+    assert found.primary is not None and "SIGKILL" in found.primary.fixes[1]
+    assert advice_in(found.primary, stacks, language) == (found.primary.why, found.primary.fixes)
+
+
 def test_a_launcher_without_ranks_is_told_as_such_in_either_language(known: Catalogue) -> None:
     reading = RunReading(known)
     reading.feed(lines_of("W1122 torch/distributed/run.py:874] Setting OMP_NUM_THREADS\n"))
