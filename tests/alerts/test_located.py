@@ -88,6 +88,18 @@ def test_it_names_host_process_and_commands() -> None:
     assert "用 `kill -CONT 4711` 让它继续" in text or "kill -CONT 4711 让它继续" in text
 
 
+def test_a_data_loaders_own_worker_is_shown() -> None:
+    incident = located([1])
+    assert incident.stacks is not None
+    group, incident.stacks.pids = incident.stacks.groups[-1], {1: 4711}
+    incident.folder = "/runs/r"
+    group.worker, group.worker_frames = 4712, ["/t/train.py:9 in __getitem__", "/t/train.py:4 in fetch"]
+    for language, head in (("en", "Its data loader's worker (PID 4712):"), ("zh", "worker（PID 4712）：")):
+        text = incident_notice(incident, language, None).message.text
+        assert f"{head}\n    /t/train.py:9 in __getitem__\n    /t/train.py:4 in fetch\n" in text
+        assert "    py-spy dump --pid 4712\n    py-spy dump --pid 4711\n" in text
+
+
 def test_what_is_no_cause_is_background() -> None:
     incident = located([1])
     incident.background = ["zero3-trace-cache-invalidated"]

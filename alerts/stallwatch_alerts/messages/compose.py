@@ -211,8 +211,8 @@ def _whole(incident: Incident, words: Words, cause: _Cause) -> Iterator[str]:
     known = incident.rule == SILENT_HANG and stacks is not None and bool(stacks.groups)
     yield _what(incident, words)
     if stacks is not None:
-        frames = [f"    {frame}" for frame in stack(stacks)]
-        yield _lines(neutralise(sentence(stacks, words.language), _SENTENCE_LIMIT), *frames)
+        told = neutralise(sentence(stacks, words.language), _SENTENCE_LIMIT)
+        yield _lines(told, *stack(stacks, words.language))
     yield _where(incident, words)
     if incident.ending is not None:
         yield _how_it_ended(incident.ending, words)

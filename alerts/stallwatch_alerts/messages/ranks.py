@@ -20,12 +20,14 @@ _WORDS = {
         "many": "ranks {ranks} hold up the run",
         "diverged": "{which} {ranks} went another way than the others",
         "apart": "ranks {ranks} went different ways",
+        "worker": "Its data loader's worker (PID {pid}):",
     },
     "zh": {
         "one": "rank {ranks} 拖住了任务",
         "many": "rank {ranks} 拖住了任务",
         "diverged": "rank {ranks} 与其他 rank 走了不同的路径",
         "apart": "rank {ranks} 走了不同的路径",
+        "worker": "它的数据加载 worker（PID {pid}）：",
     },
 }
 
@@ -39,13 +41,20 @@ def who(stacks: StallStacks, language: str) -> str:
     return words[_how(stacks)].format(ranks=fold_ranks(stacks.odd), which=which)
 
 
-def stack(stacks: StallStacks) -> list[str]:
-    """The end of the stack to look at, outermost first; empty if all ranks differ."""
+def stack(stacks: StallStacks, language: str) -> list[str]:
+    """Lines with the end of the stack to look at, outermost first; empty if all ranks differ.
+
+    Of a rank that waits for its data loader, that of the worker.
+    """
     if not stacks.groups or not (stacks.odd or len(stacks.groups) == 1):
         return []
-    return [
-        neutralise(frame, _FRAME_LIMIT) for frame in _shown(stacks.groups[-1].frames)
-    ]  # odd ones come last
+    group = stacks.groups[-1]  # odd ones come last
+    shown = _shown(group.worker_frames or group.frames)
+    lines = [f"    {neutralise(frame, _FRAME_LIMIT)}" for frame in shown]
+    if not group.worker_frames:
+        return lines
+    words = _WORDS["zh" if language.startswith("zh") else "en"]
+    return [words["worker"].format(pid=group.worker), *lines]
 
 
 def suspects(stacks: StallStacks) -> list[StackGroup]:
@@ -68,6 +77,8 @@ def commands(stacks: StallStacks | None, folder: str) -> list[str]:
         pids = (
             [stacks.pids[rank] for rank in group.ranks if rank in stacks.pids] if stacks is not None else []
         )
+        if group.worker is not None:
+            pids = [group.worker, *pids]
         if group.condition != "ended":
             found += [command.format(pid) for pid in pids]
     found = found[:_MOST_COMMANDS]

@@ -11,7 +11,7 @@ from typing import Any
 
 from stallwatch_exporter.stacks import asking, processes
 from stallwatch_exporter.stacks.localranks import LocalRank
-from stallwatch_exporter.stacks.spying import find_py_spy, spied
+from stallwatch_exporter.stacks.spying import busy_worker, find_py_spy, spied
 from stallwatch_rules.stacks.doing import doing_of
 from stallwatch_rules.stacks.flight import read_recorder
 from stallwatch_rules.stacks.reading import from_faulthandler, from_probe
@@ -21,6 +21,7 @@ ANSWER_SECONDS = 2.0  #: for the thread in the rank
 COLLECTIVES_SECONDS = 1.0  #: for torch's flight recorder, from the first answer on
 SIGNAL_SECONDS = 1.5  #: for faulthandler
 SPY_SECONDS = 10.0  #: for py-spy
+WORKERS_SECONDS = 1.5  #: for all workers of one rank's data loader
 _LOOK_SECONDS = 0.02
 _SPIES = 4
 
@@ -157,8 +158,11 @@ def _look(ranks: Sequence[LocalRank], asked: dict[int, Asked]) -> None:
             record.kernel = processes.kernel_place(one.pid)
             record.transferred = processes.transferred(one.pid)
             record.processor = processes.processor_seconds(one.pid)
-            if doing_of(record).kind == "process":
+            kind = doing_of(record).kind
+            if kind == "process":
                 record.children = processes.children_seconds(one.pid)
+            elif kind == "data":
+                record.worker, record.worker_frames = busy_worker(one.pid, WORKERS_SECONDS)
             holder = holders.get(one.pid)
             record.lock_holder = names.get(holder, f"PID {holder}") if holder else ""
 

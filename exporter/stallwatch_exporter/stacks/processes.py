@@ -69,6 +69,14 @@ def processor_seconds(pid: int, proc: Path = PROC) -> float | None:
     return (int(fields[11]) + int(fields[12])) / _TICKS if len(fields) > 12 else None
 
 
+def children_of(pid: int) -> list[int]:
+    """The processes that it started itself, the oldest first."""
+    try:
+        return [child.pid for child in psutil.Process(pid).children()]
+    except (psutil.Error, OSError):
+        return []
+
+
 def children_seconds(pid: int) -> float | None:
     """Processor seconds of all processes below this one so far; ``None`` if it has none."""
     try:

@@ -50,6 +50,8 @@ def _group(rank: Asked, doing: Doing, count: int | None) -> StackGroup:
         note=rank.lock_holder or (rank.kernel if rank.condition == "blocked" else ""),
         locked_out=rank.locked_out,
         frames=[line(frame) for frame in _shown(doing.frames)],
+        worker=rank.worker,
+        worker_frames=[line(frame) for frame in _shown(rank.worker_frames)],
     )
 
 

@@ -96,6 +96,8 @@ class Asked(msgspec.Struct):
     counters: dict[str, float] = {}  #: totals that its probe counts, such as ``batches`` and ``forwards``
     transferred: int | None = None  #: bytes that its main thread has read and written so far
     processor: float | None = None  #: processor seconds of its main thread so far
+    worker: int | None = None  #: the process of its data loader that runs the user's own code
+    worker_frames: tuple[Frame, ...] = ()  #: of that worker, its outermost first
     children: float | None = None  #: processor seconds of the processes that it started, so far
 
 
@@ -112,6 +114,8 @@ class StackGroup(msgspec.Struct):
     locked_out: bool = False
     busy: bool = False  #: it computes, and nothing that is counted advances
     frames: list[str] = []  #: ``file:line in function``, outermost first
+    worker: int | None = None  #: the process of the data loader that it waits for, if it is known
+    worker_frames: list[str] = []
 
 
 class StallStacks(msgspec.Struct):
