@@ -27,8 +27,9 @@ SHORT = [
     "prints-megatron",
     "spawned-steady",
     "plain-exception",
-    "plain-killed",
     "plain-nan-in-the-log",
+    "plain-endless-loop",
+    "ddp-rank-1-hangs",
 ]
 SAID = "Rank 0 waits in all_reduce; rank 1 is in collapse (train.py:79)."
 
