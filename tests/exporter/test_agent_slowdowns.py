@@ -24,6 +24,28 @@ def test_invalidations_before_the_silence_are_named_as_its_cause(run: Any) -> No
     assert run.metric("stallwatch_trace_cache_invalidations_total") == 60
 
 
+def test_invalidations_that_go_on_while_no_step_comes_do_not_hide_the_stall(run: Any) -> None:
+    run.steps(1, 60, seconds=0.25)
+    stepped_at = run.now
+    while run.now < stepped_at + 60:
+        run.say(CACHE)
+        run.wait(0.5)
+    assert run.changes == [("stall/zero3-trace-cache-invalidated/1", "open", "")]
+    assert run.told[0].opened_at - stepped_at <= 45
+    run.steps(61, 80, seconds=0.25)
+    run.wait(2)
+    assert run.changes[1:] == [("stall/zero3-trace-cache-invalidated/1", "resolved", "recovered")]
+
+
+def test_ever_more_invalidations_while_steps_slow_down_little_by_little_warn_once(run: Any) -> None:
+    for step in range(1, 241):
+        run.say(*[CACHE] * (step // 40))
+        run.steps(step, step, seconds=1.0 + step / 60)
+    opened = [(one.rule, one.severity) for one in run.told if one.status == "open"]
+    assert set(opened) == {("zero3-trace-cache-invalidated", "warning")}
+    assert len(run.changes) == 1
+
+
 def test_invalidations_in_a_run_that_advances_raise_nothing(run: Any) -> None:
     for step in range(1, 60):
         run.say(CACHE)

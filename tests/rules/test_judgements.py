@@ -63,6 +63,12 @@ def test_steps_that_became_slower_with_ever_more_messages_degrade() -> None:
     assert "2.0 s" in judgement.note
 
 
+def test_steps_that_slow_down_little_by_little_with_ever_more_messages_degrade() -> None:
+    growing = [(0.25 * (1 + step / 100), step // 50) for step in range(300)]
+    assert judge_trace_cache(trace(*growing), GOES_ON).harm == "degrading"
+    assert slowdown([seconds for seconds, _ in growing]) is None, "nothing else says so"
+
+
 def test_slower_steps_with_as_many_messages_as_ever_are_not_its_fault() -> None:
     assert judge_trace_cache(trace(*[(1.0, 1)] * 30, *[(2.0, 1)] * 20), GOES_ON).harm == "harmless"
 

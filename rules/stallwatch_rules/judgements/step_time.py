@@ -35,10 +35,11 @@ BLOCKS = 400  #: as many paces at most are looked at, each perhaps of several st
 WARM_UP = 2  #: steps at the start that compile, allocate and record
 
 
-def slowdown(paces: Sequence[float]) -> tuple[float, float, int] | None:
+def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, float, int] | None:
     """Baseline, recent pace and how many recent steps, where the recent ones are slower for good.
 
-    It must have come at once: steps grow little by little by design, as with ever longer sequences.
+    `alone`: nothing but the step times says so. Then it must have come at once: by design, steps grow little
+    by little, as with ever longer sequences.
     """
     steps = len(paces) - WARM_UP
     joined = max(1, -(-steps // LOOKED_AT))  # steps that are judged together in a long run
@@ -46,17 +47,17 @@ def slowdown(paces: Sequence[float]) -> tuple[float, float, int] | None:
     if len(steady) < BASELINE + RECENT:
         return None
     limit = LIMIT + 2 * math.log(steps / LIMIT_STEPS)
-    for _, recent in sorted(_standing_out(steady, limit), reverse=True):
+    for _, recent in sorted(_standing_out(steady, limit, alone=alone), reverse=True):
         before, after = steady[:-recent], steady[-recent:]
         usual, now, latest = median(before), median(after), median(after[-max(RECENT - 1, recent // 3) :])
         edge = max(RECENT, min(recent, len(before)) // 4)
-        came_at_once = median(after[:edge]) ** 2 * usual >= median(before[-edge:]) ** 2 * now
+        came_at_once = not alone or median(after[:edge]) ** 2 * usual >= median(before[-edge:]) ** 2 * now
         if now > SLOWER * usual and latest > STILL_SLOWER * usual and came_at_once:
             return usual, now, recent * joined
     return None
 
 
-def _standing_out(paces: Sequence[float], limit: float) -> Iterator[tuple[float, int]]:
+def _standing_out(paces: Sequence[float], limit: float, *, alone: bool) -> Iterator[tuple[float, int]]:
     """How far the last paces stand out of those before, and how many: for all windows above the limit."""
     ranks = _ranks(paces)
     size = len(ranks)
@@ -79,11 +80,11 @@ def _standing_out(paces: Sequence[float], limit: float) -> Iterator[tuple[float,
         before = size - recent
         beyond = sums[size] - sums[before] - recent * (size + 1) / 2
         stands = beyond * beyond * 12 / (recent * before * (size + 1))
-        if beyond > 0 and stands > limit:
+        if alone and beyond > 0 and stands > limit:
             (first, alike), (second, also_alike) = spread(0, before), spread(before, size)
             stands /= _times_alike((alike + also_alike) / max(first + second, 1e-9), size)
-            if stands > limit:
-                yield stands, recent
+        if beyond > 0 and stands > limit:
+            yield stands, recent
         recent = max(recent + 1, int(recent * WIDER))
 
 

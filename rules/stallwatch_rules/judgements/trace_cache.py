@@ -80,7 +80,7 @@ def _first_and_last(trace: Trace) -> tuple[float, float]:
 def slower_with(trace: Trace) -> tuple[float, float] | None:
     """The pace before and now, where steps became slower while the matches became more."""
     paced = [(i, interval.pace) for i, (interval, _) in enumerate(trace.intervals) if interval.pace]
-    slowed = slowdown([pace for _, pace in paced])
+    slowed = slowdown([pace for _, pace in paced], alone=False)
     if slowed is None:
         return None
     baseline, recent, count = slowed
