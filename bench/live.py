@@ -91,8 +91,7 @@ class Bench:
             except KeyboardInterrupt:
                 self._until = 0.0
                 self._console.print("Nothing more is started; waiting for what runs …")
-                raise
-        if self._once:
+        if self._once or not self._until:
             return
         again = {(row["name"], row["seed"]) for row in self.rows if row["alone"]}
         surprises = {
