@@ -33,8 +33,8 @@ def play(stack: Any, script: Any) -> list[dict[str, Any]]:
     script.run(settle=2)
     script.at(0, lambda: stack.start("relay"))
     # The killed one may have been trying: its claim runs out after a minute, and what came later waits.
-    script.between(0, 60 + 60, "told that was kept", lambda: stack.chat.about("before"))
-    script.between(0, 60 + 90, "told that came meanwhile", lambda: stack.chat.about("meanwhile"))
+    script.between(0, 60 + 60, "told that was kept", lambda: stack.chat.about("before", "resolved"))
+    script.between(0, 60 + 90, "told that came meanwhile", lambda: stack.chat.about("meanwhile", "resolved"))
     script.run(settle=3)
     return list(stack.chat.messages)
 
