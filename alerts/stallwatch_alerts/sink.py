@@ -51,12 +51,15 @@ class ChatSink:
         delivered: Callable[[str, Sequence[str]], None] = lambda _url, _keys: None,
         settled: Callable[[str, Sequence[str]], bool] = lambda _url, _keys: False,
         clock: Callable[[], float] = time.time,
+        warning_seconds: float = 0.0,
     ) -> None:
         self._settings = settings
         self._catalogue = catalogue
         self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._shown: dict[str, tuple[object, ...]] = {}  # of open incidents: what was sent last
         self._failed = 0
+        self._warning_seconds = warning_seconds
+        self._held: dict[str, tuple[float, Incident]] = {}  # warnings, and since when
         planner = Planner(settings, people)
         ways = Ways(connect, report, delivered, clock, retry or Retry(), settled)
         self._office: PostOffice | MemoryOffice
@@ -67,6 +70,28 @@ class ChatSink:
 
     def __call__(self, incident: Incident) -> None:
         """Queue a message where this change deserves one."""
+        if incident.status == "open" and incident.severity == "warning" and self._holds(incident):
+            return
+        self._held.pop(incident.id, None)
+        self._take(incident)
+
+    def alive(self, _problem: str) -> None:
+        """The agent looked at its run: send the warnings that waited long enough."""
+        now = time.monotonic()
+        for since, incident in list(self._held.values()):
+            if now - since >= self._warning_seconds:
+                del self._held[incident.id]
+                self._take(incident)
+
+    def _holds(self, incident: Incident) -> bool:
+        """Whether the warning waits: it may turn critical, and is one message with that then."""
+        if not self._warning_seconds or (incident.id, "open") in self._told:
+            return False
+        since, _ = self._held.get(incident.id, (time.monotonic(), incident))
+        self._held[incident.id] = since, msgspec.structs.replace(incident)
+        return True
+
+    def _take(self, incident: Incident) -> None:
         try:
             is_new = self._deserves_message(incident)
             if not is_new and not self._changes_message(incident):
@@ -84,6 +109,9 @@ class ChatSink:
 
     def close(self, timeout: float) -> bool:
         """Send what is queued within `timeout` seconds in all; whether everything left."""
+        for _, incident in self._held.values():
+            self._take(incident)
+        self._held.clear()
         return self._office.close(timeout) and not self._failed
 
     @property

@@ -134,6 +134,20 @@ def test_a_stall_that_the_failure_ended_says_how_long_it_was(
     assert render(ended, language, None).title == title
 
 
+def test_a_warning_that_turns_critical_within_its_wait_is_one_message(
+    chat_server: Any, found: Incident, catalogue: Catalogue
+) -> None:
+    warned = Event(found.opened_at, "opened", "finding", "step-time-rising", "warning")
+    first = msgspec.structs.replace(found, severity="warning", history=[warned])
+    sink = ChatSink(AlertSettings(urls=(chat_server.url,)), catalogue, warning_seconds=3600.0)
+    sink(first)
+    sink.alive("")
+    sink(msgspec.structs.replace(found, history=[warned]))
+    sink(msgspec.structs.replace(first, id="myrun/finding/cuda-oom/2"))
+    assert sink.close(120)
+    assert [body["severity"] for body in chat_server.bodies] == ["critical", "warning"], "none is lost"
+
+
 class Desk:
     """What is planned for the two chats."""
 

@@ -44,7 +44,9 @@ class _Episode:
 
     @property
     def severity(self) -> Severity:
-        return max((one.severity for one in self.history), key=lambda each: RANKS[each])
+        seen = [event.severity for event in self.history]
+        seen += [trouble.severity for trouble in self.troubles.values()]
+        return max(seen, key=lambda each: RANKS[each])
 
     @property
     def is_about_checkpoints(self) -> bool:
