@@ -124,12 +124,20 @@ def _alive(before: Look, now: Look, doing: Mapping[int, Doing], spell: Spell) ->
         earlier = _same(rank, before)
         if earlier is None:
             continue
-        if any(rank.counters.get(name, 0.0) > earlier.counters.get(name, float("inf")) for name in _LIFE):
+        if any(
+            _grew(rank, earlier, name)
+            for name in _LIFE
+            if name != "forwards" or doing[rank.rank].kind != "rollout"  # a generation that may never end
+        ):
             return True
         moves_bytes = doing[rank.rank].kind in _TRANSFERS or spell.phase in ("init", "save")
         if moves_bytes and (rank.transferred or 0) - (earlier.transferred or sys.maxsize) > _FLOWS:
             return True
     return False
+
+
+def _grew(rank: Asked, before: Asked, name: str) -> bool:
+    return rank.counters.get(name, 0.0) > before.counters.get(name, float("inf"))
 
 
 def _all_wait(ranks: Sequence[Asked], doing: Mapping[int, Doing], spell: Spell) -> Ruling:
@@ -172,6 +180,8 @@ def _of_one(rank: Asked, doing: Doing, before: Asked | None, spell: Spell, looks
     if kind == "rollout":
         known = spell.longest if spell.phase == "rollout" else None
         limit = spell.factor * known if known is not None else spell.rollout
+        if before is not None and _grew(rank, before, "forwards"):
+            limit = max(limit, LONG * spell.floor)
         return Ruling("waiting", max(spell.suspicion, limit), "rollout", number, doing.place, _site(doing))
     if kind == "network":
         return _patience(spell, SHORT, "network", number, doing)

@@ -171,6 +171,13 @@ def test_bytes_that_flow_are_life_in_a_save_and_not_in_a_loop_that_prints() -> N
     assert judged([prints[0]], [prints[1]]).status == "stalled"
 
 
+def test_a_generation_that_goes_on_is_waited_for_longer_and_not_for_ever() -> None:
+    looks = [[rank(0, GENERATE, counters={"forwards": float(count)})] for count in (5, 9)]
+    found = judged(*looks, phase="rollout", longest=2.0)
+    assert (found.status, found.limit) == ("waiting", LONG * FLOOR)
+    assert judged(looks[0], looks[0], phase="rollout", longest=2.0).limit == FLOOR
+
+
 def test_a_loop_that_computes_and_advances_nothing_is_busy() -> None:
     looks = [[rank(0, own("collapse", line), processor=line * 0.9)] for line in (10, 21)]
     found = judged(*looks)
