@@ -55,7 +55,10 @@ class Response:
         """How the command ended, if need be with who ended it."""
         if not self.aborted or ending.kind == "finished":
             return ending
-        return msgspec.structs.replace(ending, kind="killed", detail=f"{ABORTED} {ending.detail}")
+        ended_by = ending.signal or "SIGTERM"  # a launcher that it was sent to exits with a code
+        return msgspec.structs.replace(
+            ending, kind="killed", signal=ended_by, detail=f"{ABORTED} {ending.detail}"
+        )
 
     def react(self, incident: Incident) -> None:
         """Do what the user wants done at a stall; returns at once."""

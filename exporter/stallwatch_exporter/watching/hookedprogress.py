@@ -12,7 +12,7 @@ from stallwatch_rules.records import Line, Phase, Sample
 
 SOURCE = "probe"
 _NO_PAUSE = ("init", "train")
-_COUNTED = ("batches", "epochs", "switches", "forwards")  #: signs of life besides steps
+_COUNTED = ("batches", "epochs", "switches")  #: signs of life besides steps; forwards need a look
 _LATE = 5.0  #: seconds after a step of the ranks; what the log counts then is something else
 _SILENT = 30.0  #: ranks that told nothing for so long may have lost their probes: the log counts again
 
@@ -79,6 +79,7 @@ class HookedProgress(ProgressTracker):
         """Take in what a rank told; the sample that it is, or ``None`` where it tells of no step."""
         values = dict(record.values)
         self._count(record, {name: values.pop(name) for name in _COUNTED if name in values})
+        values.pop("forwards", None)
         phase, beats = values.pop("phase", None), values.pop("beats", None)
         step, total = values.pop("step", None), values.pop("target_steps", None)
         rank = self._ranks.setdefault(record.rank, _Rank())

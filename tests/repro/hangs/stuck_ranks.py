@@ -105,7 +105,7 @@ def endless_generation(model: Any) -> None:
 
     class Released(StoppingCriteria):
         def __call__(self, ids: torch.Tensor, scores: torch.Tensor, **_: Any) -> torch.Tensor:
-            time.sleep(0.01)
+            time.sleep(0.1)
             return torch.full((ids.shape[0],), not held("rollout"))
 
     prompt = torch.ones((1, 4), dtype=torch.long)
