@@ -187,11 +187,13 @@ def _folded(episode: _Episode) -> Incident:
     leading = [one for one in troubles if _resolution(one) == resolution] if closes else going
     lead = min(leading or troubles, key=_precedence)
     stall = max((one for one in troubles if one.kind == "stall"), key=lambda one: one.opened_at, default=None)
-    updated = max(one.updated_at for one in troubles)
+    opened = min(one.opened_at for one in troubles)
+    # A line may have been read late, with a time that is ahead of ours.
+    updated = max(opened, *(one.updated_at for one in troubles))
     facts: dict[str, Any] = {
         "id": episode.first.id,
         "episode": episode.first.episode,
-        "opened_at": min(one.opened_at for one in troubles),
+        "opened_at": opened,
         "updated_at": updated,
         "severity": episode.severity,
         "status": "resolved" if closes else "open",
