@@ -193,7 +193,7 @@ def test_a_failure_is_in_the_chat_in_the_database_and_on_the_terminal(process: P
     code = f"import sys\nprint({OOM!r}, file=sys.stderr)\nraise SystemExit(1)"
     result = process("run", "--no-metrics", "--name", "oom", "--", *python(code))
     assert result.returncode == 1
-    body = chat.wait_for(kind="ended", status="open")
+    body = chat.wait_for(kind="ended", status="resolved", outcome="crashed")
     assert (body["run"], body["rule"], body["severity"]) == ("oom", "cuda-oom", "critical")
     assert body["title"].startswith("[oom] failed: ")
     assert "exit code 1" in body["text"]
