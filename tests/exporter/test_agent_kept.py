@@ -32,6 +32,19 @@ def test_progress_bars_and_ranks_are_understood(run: Any) -> None:
     assert run.kept("agent.json")["rank_logs"] == ["output.log", "ranks/rank1.log"]
 
 
+def test_agent_json_is_written_at_once_with_news_and_else_every_five_seconds(run: Any) -> None:
+    run.wait(10)  # it is starting
+    written = set()
+    for _ in range(20):
+        run.wait(1)
+        written.add(run.kept("agent.json")["updated_at"])
+    assert 4 <= len(written) <= 5
+    run.say("step 1/1000 loss 0.5")
+    run.wait(1)
+    assert run.kept("agent.json")["state"] == "training"
+    assert run.kept("agent.json")["updated_at"] == run.now
+
+
 def test_the_copies_hold_what_was_printed(run: Any) -> None:
     run.say("hello", "[rank1]: one")
     run.end("finished", 0)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import psutil
 import pytest
 
 from stallwatch_exporter.incident import Ending
-from stallwatch_exporter.running.bytequeue import ByteQueue
+from stallwatch_exporter.running.bytequeue import GATHER_SECONDS, ByteQueue, Chunk
 from stallwatch_exporter.running.hostmemory import resident_bytes
 from stallwatch_exporter.watching.mining import SLICE_BYTES, Miner, Mining
 
@@ -25,13 +26,13 @@ def ended(_: object) -> Ending:
 
 def mining(run: Any, queue: ByteQueue, cost: float = 0.0) -> Mining:
     """Mining by the run's clock, where reading a piece takes `cost` seconds."""
-    feed = run.agent.feed
+    feed = run.agent.feed_all
 
     def slow(*args: Any, **more: Any) -> None:
         run.now += cost
         feed(*args, **more)
 
-    run.agent.feed = slow
+    run.agent.feed_all = slow
     return Mining(run.agent, queue, os.getpid(), clock=lambda: run.now, weigh=lambda _: 1)
 
 
@@ -86,6 +87,47 @@ def test_a_backlog_is_taken_in_slices() -> None:
     assert queue.waiting
     assert len(queue.take(0.0)) == 3
     assert not queue.waiting
+
+
+def test_what_came_together_is_read_together_and_keeps_its_times(run: Any) -> None:
+    queue = ByteQueue()
+    for number in range(1, 13):  # ten lines a second, then one after a pause
+        queue.put("stdout", b"step %d/1000 loss 0.5\n" % number, run.now + 0.1 * number)
+    queue.put("stdout", b"step 13/1000 loss 0.5\n", run.now + 9.0)
+    feed, rounds = run.agent.feed_all, []
+
+    def counting(chunks: Sequence[Chunk]) -> None:
+        rounds.append([round(chunk.time - run.now, 1) for chunk in chunks])
+        feed(chunks)
+
+    run.agent.feed_all = counting
+    mining(run, queue).round()
+    assert all(together[-1] - together[0] <= GATHER_SECONDS + 0.05 for together in rounds)
+    assert [at for together in rounds for at in together] == [
+        *(round(0.1 * number, 1) for number in range(1, 13)),
+        9.0,
+    ]
+    assert len(rounds) < 13 and rounds[-1] == [9.0]
+    assert run.metric("stallwatch_step") == 13
+
+
+def test_memory_that_does_not_change_is_looked_at_less_often_until_it_does(run: Any) -> None:
+    held, weighed = [1000], []
+
+    def weigh(_: int) -> int:
+        weighed.append(round(run.now - begin))
+        return held[0]
+
+    begin = run.now
+    work = Mining(run.agent, ByteQueue(), os.getpid(), clock=lambda: run.now, weigh=weigh)
+    for second in range(170):
+        if second == 140:
+            held[0] = 2000
+        work.round()
+        run.now += 1.0
+    gaps = [after - before for before, after in pairwise(weighed)]
+    assert gaps[:5] == [5, 10, 20, 40, 40]
+    assert gaps[-1] == 5  # it had grown
 
 
 def test_what_was_taken_makes_room() -> None:

@@ -7,7 +7,7 @@ from collections import deque
 from typing import NamedTuple
 
 MAX_BYTES = 64 * 1024 * 1024
-GATHER_SECONDS = 0.05
+GATHER_SECONDS = 0.25  #: what comes in small pieces is mined in larger ones: each round has its price
 
 
 class Chunk(NamedTuple):
@@ -44,8 +44,8 @@ class ByteQueue:
             if len(self._chunks) == 1:
                 self._change.notify()
 
-    def take(self, timeout: float, most: int | None = None) -> list[Chunk]:
-        """What is there, waiting up to `timeout` seconds for the first; may be empty.
+    def take(self, timeout: float, most: int | None = None, *, gather: float = GATHER_SECONDS) -> list[Chunk]:
+        """What is there, waiting up to `timeout` seconds for the first, then `gather` more; may be empty.
 
         With `most`, no further chunk once that many bytes were taken.
         """
@@ -54,8 +54,7 @@ class ByteQueue:
             if not self._chunks and not self._closed:
                 self._change.wait(timeout)
             if self._chunks and not self._closed and self._bytes < enough:
-                # What comes in small pieces is mined in larger ones.
-                self._change.wait_for(lambda: self._closed, GATHER_SECONDS)
+                self._change.wait_for(lambda: self._closed, gather)
             chunks: list[Chunk] = []
             size = 0
             while self._chunks and size < enough:

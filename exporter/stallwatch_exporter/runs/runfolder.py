@@ -35,7 +35,7 @@ __all__ = [
 State = Literal["starting", "training", "stalled", "finished", "failed"]
 _LAUNCHERS = lazy(r"(python[\d.]*|uv|bash|sh|env|nohup|time|timeout|srun|torchrun|deepspeed|accelerate)")
 _ASSIGNMENT = lazy(r"(?s)(-{0,2}[\w.-]+=)(.+)")
-#: Agents write ``agent.json`` about once a second. What NFS keeps of a file may be a minute old (acregmax,
+#: Agents write ``agent.json`` every few seconds. What NFS keeps of a file may be a minute old (acregmax,
 #: nfs(5)), and clocks of hosts may differ.
 SILENT_SECONDS = 300.0
 #: Of the same host there is but one clock, and one cache of NFS: this is only as long as a disk may hang.

@@ -6,6 +6,7 @@ text of a log. A rank that is not known is the empty label, which to Prometheus 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import get_args
@@ -274,6 +275,7 @@ _NAME = lazy(r"[a-z][a-z0-9_-]{0,40}")
 _SHORT = lazy(r"[\w.+:-]{1,60}")
 
 
+@functools.cache
 def _own_version() -> str:
     try:
         return version("stallwatch")

@@ -15,6 +15,7 @@ from stallwatch_exporter import steady
 from stallwatch_exporter.incident import Ending, Severity, Sink
 from stallwatch_exporter.notices import surviving
 from stallwatch_exporter.rings.probing import Probing
+from stallwatch_exporter.running.bytequeue import Chunk
 from stallwatch_exporter.running.memory_held import MemoryHeld
 from stallwatch_exporter.running.witnesses import Witnesses
 from stallwatch_exporter.runs.copies import RankCopies
@@ -47,6 +48,7 @@ _IDLE_SECONDS = 0.5  #: a progress bar that was not drawn anew for this long is 
 _QUIET_SECONDS = 30.0  #: after this long without a line, an exception that no rule knows was the last word
 _LAST_LINES = 200
 _SHOWN_LINES = 3
+_WRITTEN_SECONDS = 5.0  #: agent.json is written anew after this time, and at once when it has news
 
 
 class Agent:
@@ -130,6 +132,16 @@ class Agent:
         self._keep(source, stream, data, now, rank, fresh)
         with self._guarded("reading the log"):
             self._take(self._readers.lines(source, data, now, rank, fresh=fresh), len(data), now)
+
+    def feed_all(self, chunks: Sequence[Chunk]) -> None:
+        """Chunks of one short moment: their lines keep their own times and are read together."""
+        lines: list[Line] = []
+        for chunk in chunks:
+            self._keep(chunk.stream, chunk.stream, chunk.data, chunk.time, None, chunk.gap)
+            with self._guarded("reading the log"):
+                lines += self._readers.lines(chunk.stream, chunk.data, chunk.time, None, fresh=chunk.gap)
+        with self._guarded("reading the log"):
+            self._take(lines, sum(len(chunk.data) for chunk in chunks), chunks[-1].time)
 
     def copy(
         self,
@@ -428,5 +440,9 @@ class Agent:
         changes["threshold"] = round(threshold, 3) if math.isfinite(threshold) else None
         if self._copies is not None:
             changes["rank_logs"] = sorted(self._copies.files)
-        if "ended_at" in changes or changes["state"] != info.state or not 0 <= now - info.updated_at < 1.0:
+        news = any(
+            changes.get(name, known) != known
+            for name, known in (("state", info.state), ("rank_logs", info.rank_logs))
+        )
+        if "ended_at" in changes or news or not 0 <= now - info.updated_at < _WRITTEN_SECONDS:
             self.folder.write_info(updated_at=now, **changes)

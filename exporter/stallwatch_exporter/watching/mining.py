@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.notices import surviving
-from stallwatch_exporter.running.bytequeue import ByteQueue, Chunk
+from stallwatch_exporter.running.bytequeue import GATHER_SECONDS, ByteQueue, Chunk
 from stallwatch_exporter.running.ending import EndingWatch
 from stallwatch_exporter.running.hostmemory import memory_limit, resident_bytes
 from stallwatch_exporter.serving.server import MetricsServer
@@ -23,6 +23,10 @@ FINISH_SECONDS = 10.0  #: how long the rest may be mined after the command ended
 REPORT_SECONDS = 10.0  #: and how long copying that (half of it at most) and concluding may take
 SLICE_BYTES = 512 * 1024  #: mined in one go: the clock is looked at in between
 _MEMORY_SECONDS = 5.0
+_MEMORY_SELDOM = (
+    40.0  # the same while it hardly changes and there is plenty left: it takes a look at all processes
+)
+_MEMORY_STEADY = 0.1  # a change by this share
 _SAME_MOMENT = 0.01
 _STOOD_STILL = 10.0  # a wait of a second that took longer than this: we were stopped, or the machine slept
 _AFTER_A_FAULT = 0.1
@@ -53,6 +57,8 @@ class Mining:
         self._weigh = weigh
         self._ticked = self._weighed = 0.0
         self._limit: int | None = None
+        self._held = 0
+        self._weigh_again = _MEMORY_SECONDS
         self.ended = False  #: the command did: its silence from here on tells nothing
 
     def round(self) -> None:
@@ -60,12 +66,13 @@ class Mining:
         before = self._clock()
         timeout = max(0.0, min(TICK_SECONDS, self._ticked + TICK_SECONDS - before))
         timeout = min(timeout, max(HASTE_SECONDS, self._agent.due_in()))
-        chunks = self._queue.take(timeout, SLICE_BYTES)
+        gather = GATHER_SECONDS if self._agent.due_in() == float("inf") else HASTE_SECONDS
+        chunks = self._queue.take(timeout, SLICE_BYTES, gather=gather)
         waited = self._clock() - before
         if waited > _STOOD_STILL:
             self._agent.paused(waited - TICK_SECONDS)
-        for chunk in joined(chunks):
-            self._agent.feed(chunk.stream, chunk.data, chunk.time, stream=chunk.stream, fresh=chunk.gap)
+        for together in moments(joined(chunks)):
+            self._agent.feed_all(together)
         # The clock before the queue: what is put after this moment was printed after it, too.
         now = self._clock()
         behind = self.ended or self._queue.waiting
@@ -77,14 +84,20 @@ class Mining:
             self._agent.dropped(self._queue.dropped)
             # While lines wait unread, nobody knows that the run is silent: it is as far as the log was read.
             self._agent.tick(now, read_until=chunks[-1].time if behind else None)
-        if not 0 <= now - self._weighed < _MEMORY_SECONDS:
+        if not 0 <= now - self._weighed < self._weigh_again:
             self._weighed = now
-            if self._limit is None:
-                self._limit = memory_limit()
-                self._agent.metrics.host_memory_limit(self._limit)
-            held = self._weigh(self._pid)
-            self._agent.metrics.host_memory(held)
-            self._agent.memory.command(held, self._limit)
+            self._weigh_command()
+
+    def _weigh_command(self) -> None:
+        if self._limit is None:
+            self._limit = memory_limit()
+            self._agent.metrics.host_memory_limit(self._limit)
+        held, before = self._weigh(self._pid), self._held
+        self._held = held
+        self._agent.metrics.host_memory(held)
+        self._agent.memory.command(held, self._limit)
+        calm = abs(held - before) <= _MEMORY_STEADY * before and held < self._limit / 2
+        self._weigh_again = min(2 * self._weigh_again, _MEMORY_SELDOM) if calm else _MEMORY_SECONDS
 
     def leave(self, in_time: Callable[[], bool]) -> tuple[int, int]:
         """Only copy what is left in the queue, while there is time: the lines copied, and those dropped."""
@@ -220,3 +233,15 @@ def joined(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
         parts.append(chunk)
     if parts:
         yield parts[0]._replace(data=b"".join(part.data for part in parts))
+
+
+def moments(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
+    """Chunks that came within one moment of gathering, together: a backlog may span minutes."""
+    together: list[Chunk] = []
+    for chunk in chunks:
+        if together and chunk.time - together[0].time > GATHER_SECONDS:
+            yield together
+            together = []
+        together.append(chunk)
+    if together:
+        yield together
