@@ -38,6 +38,10 @@ def test_a_number_that_grows_twice_is_a_sign_of_life() -> None:
         "waiting for rank 1 ({number})",
         "Invalidate trace cache @ step {number}: expected module 3, but got module 4",
         "heartbeat {number}",
+        "polling the reward server ({number})",
+        "not ready, {number} of 100",
+        "running for {number}.5 min",
+        "tick {number}",
         "nothing new",
     ],
 )

@@ -114,6 +114,38 @@ def test_a_stall_that_ends_is_over_and_others_are_looked_at_anew(run: Run) -> No
     assert run.quiet(12) is None and run.looks.dropped[-1] is False
 
 
+def test_a_call_site_is_known_by_the_whole_wait_however_soon_steps_follow_it(run: Run) -> None:
+    run.looks.function = "evaluate"
+    assert run.quiet(100) is None
+    for _ in range(4):  # before the next look at the clock
+        run.steps(0.1)
+    run.quiet(1)
+    run.steps(0.1)
+    assert run.quiet(310) == 301.0
+
+
+def test_a_wait_in_which_something_advanced_is_not_known_to_end(run: Run) -> None:
+    run.looks.function = "evaluate"
+    run.looks.counters = {"batches": 1.0}
+    assert run.quiet(25) is None
+    run.looks.counters = {"batches": 2.0}
+    assert run.quiet(10) is None
+    assert run.quiet(200) is not None and run.suspicion.ruling is not None
+    assert run.suspicion.ruling.limit == 180.0
+
+
+def test_the_stacks_of_a_reported_stall_are_kept_though_the_watcher_was_suspended(run: Run) -> None:
+    assert run.quiet(31) == 31.0
+    run.watch.pause(600.0)
+    run.now += 600.0
+    run.quiet(2)
+    assert run.looks.dropped == [False] and run.suspicion.ruling is not None
+    run.steps()
+    run.steps()
+    run.quiet(1)
+    assert run.looks.dropped[-1] is True
+
+
 def test_metrics_after_evaluations_that_were_quick_are_not_waited_for_as_long_as_the_first(run: Run) -> None:
     for _ in range(4):
         run.watch.observe(run.now + 1.0, "eval")

@@ -40,15 +40,16 @@ def collectives(ring: Path, question: str) -> dict[str, Any] | None:
     return _told(ring.with_suffix(COLLECTIVES), question)
 
 
-def has_left(ring: Path) -> bool:
-    """Whether the rank told that its program is over: its process may take a while to go."""
+def has_left(ring: Path, *, well: bool = False) -> bool:
+    """Whether the rank told that its program is over, or even `well`: its process may take a while to go."""
     try:
         with ring.with_suffix(".jsonl").open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_LINE))
             last = json.loads(file.read().rstrip(b"\n").rpartition(b"\n")[2])
     except (OSError, ValueError):
         return False
-    return isinstance(last, dict) and last.get("kind") == "left"
+    left = isinstance(last, dict) and last.get("kind") == "left"
+    return left and (not well or last.get("error") is False)
 
 
 def _told(path: Path, question: str) -> dict[str, Any] | None:

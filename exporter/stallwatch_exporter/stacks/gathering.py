@@ -154,7 +154,9 @@ def _look(ranks: Sequence[LocalRank], asked: dict[int, Asked]) -> None:
         silent = record.condition == "alive" and not any(thread.frames for thread in record.threads)
         if silent and one.ring is not None and asking.has_left(one.ring):
             record.condition = "ended"  # all but its process: torch and the kernel take their time
-        if record.condition != "ended":
+        if record.condition == "ended":
+            record.left = one.ring is not None and asking.has_left(one.ring, well=True)
+        else:
             record.kernel = processes.kernel_place(one.pid)
             record.transferred = processes.transferred(one.pid)
             record.processor = processes.processor_seconds(one.pid)

@@ -89,7 +89,7 @@ class Agent:
         self._hearing = Hearing(self._reading, self._warned, notice, self._alarms.checkpoints.discard)
         self.response = Response(folder, settings.on_stall, probing, notice)
         self._suspicion = Suspicion(settings, self._watch, self.response.evidence)
-        self._repeats = Repeats()
+        self._repeats = Repeats(catalogue)
         self._moving = MovingLines()
         self._diagnoser.alone, self._diagnoser.launching = self.response.alone, self.response.launching
         self._diagnoser.memory = self.memory

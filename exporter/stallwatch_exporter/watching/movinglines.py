@@ -1,8 +1,9 @@
 """Lines that count something no parser knows, such as ``val batch 12/80``: a sign of life in a quiet run.
 
-A line counts if its template came twice before in the same quiet spell and a number in it grew both times.
-Not a sign of life is what only follows the clock (``waited 20 s``), what counts attempts (``retry 3``), and
-the chatter of loggers, which is there while the run trains as well.
+A line counts if it speaks of batches, files and the like, or of so many of a total, if its template came
+twice before in the same quiet spell, and if a whole number in it grew both times. Not a sign of life is
+what only follows the clock (``waited 20 s``), what counts attempts (``retry 3``), and the chatter of loggers,
+which is there while the run trains as well.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ _CLOCK = lazy(r"\d{4}-\d\d-\d\d|\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?")
 _NUMBER = lazy(r"\d+(?:\.\d+)?")
 _NO_LIFE = lazy(
     r"retr(?:y|ies|ying)|attempt|wait|elapsed|heartbeat|time-?out|uptime|still |alive|watchdog|cache"
-    r"|等待|重试|超时",
+    r"|\btr(?:y|ies)\b|poll|not ready|running for|等待|重试|超时",
+    re.IGNORECASE,
+)
+_COUNTS = re.compile(
+    r"\d\s*(?:/|of)\s*\d|batch|step|iter|sample|example|item|file|shard|token|row|record|document|chunk|epoch"
+    r"|批|样本|步",
     re.IGNORECASE,
 )
 _AS_USUAL = 3.0  # times the median gap between steps: what comes in such gaps is chatter
@@ -58,7 +64,7 @@ class MovingLines:
         alive = False
         for line in lines:
             text = line.text[:_LONGEST]
-            if not any(map(str.isdigit, text)) or _NO_LIFE.search(text):
+            if not any(map(str.isdigit, text)) or _NO_LIFE.search(text) or not _COUNTS.search(text):
                 continue
             text = _CLOCK.sub("", text)
             template = f"{line.rank} {_NUMBER.sub('#', text)}"
@@ -89,6 +95,6 @@ def _grew(before: _Last, now: float, numbers: Sequence[float]) -> list[bool]:
 
     def counts(grown: float) -> bool:
         clock = any(abs(grown - seconds * unit) <= _LIKE_CLOCK * seconds * unit for unit in (1.0, 1000.0))
-        return grown > 0 and (seconds < 1 or not clock)
+        return grown > 0 and grown == int(grown) and (seconds < 1 or not clock)
 
     return [counts(new - old) for old, new in zip(before.numbers, numbers, strict=True)]

@@ -44,6 +44,14 @@ class StallState:
     learning: bool = False  #: too little was seen for a rhythm: the threshold is what is allowed until then
 
 
+@dataclass(frozen=True)
+class Over:
+    """A quiet spell that ended by itself."""
+
+    seconds: float
+    stalled: bool  #: it was reported as a stall
+
+
 class StallWatch:
     """Learns how long each phase is quiet between two signs of progress."""
 
@@ -70,8 +78,8 @@ class StallWatch:
         self._evaluated = False  # an evaluation is over, and no step was made since
         self._ruled: tuple[float, Status] | None = None  # what looks at the ranks say of this quiet spell
         self.sighted = False  #: looks at the ranks have said something
-        self.last_wait: float | None = None  #: how long the run was quiet before its last sign of life
-        self.last_stalled = False  #: whether that was a stall
+        self.spell = 0  #: number of the quiet spell; each sign of life begins another
+        self.over: Over | None = None  #: the last one that was judged or reported, once it is over
 
     def observe(self, time: float, phase: Phase, step: int | None = None) -> None:
         """A sign of progress: a further step, a batch of an evaluation, another phase.
@@ -85,7 +93,9 @@ class StallWatch:
             self._rounds.paused(announced=waited <= max(self._rhythm("train").within, default=0.0))
         if self._rounds.due != due:
             self._to_learn.add("train")
-        self.last_wait, self.last_stalled = max(0.0, waited), self._stalled
+        if self._ruled is not None or self._stalled:
+            self.over = Over(max(0.0, waited), self._stalled)
+        self.spell += 1
         status = self._ruled[1] if self._ruled is not None else "alive"
         # The steps do not become slower by what was seen to be something else.
         if waited > 0 and status != "paused" and not (status == "waiting" and self._phase == "train"):
@@ -127,7 +137,6 @@ class StallWatch:
     def rule(self, limit: float, status: Status) -> None:
         """Let this quiet spell last until `limit`, in seconds; the next sign of life ends that."""
         self._ruled = (limit, status)
-        self.sighted = True
 
     @property
     def suspicion(self) -> float:

@@ -31,7 +31,7 @@ class Suspicion:
         self._settings = settings
         self._watch = watch
         self._evidence = evidence
-        self._since: float | None = None  # when the spell began: the last sign of life
+        self._spell = watch.spell  # the one that is looked at
         self._looks: list[Look] = []
         self._looked_at: float | None = None  # when the newest look of this spell began
         self._sites: dict[str, float] = {}  # longest quiet time at a call site that ended by itself
@@ -39,8 +39,8 @@ class Suspicion:
     def look(self, now: float, *, progressed: bool, repeating: Callable[[], bool]) -> None:
         """Look at the clock, at `now`. `repeating`: whether a known message repeats since the last sign."""
         state = self._watch.check(now, begin=False)
-        if state.since != self._since:
-            self._begin(state)
+        if self._watch.spell != self._spell:
+            self._begin()
         found = self._evidence.take()
         if found is not None:
             self._judge(found, state, now, repeating)
@@ -76,18 +76,21 @@ class Suspicion:
         again = before + max(_AGAIN * self._settings.stall_floor_seconds, quiet / 20)
         return quiet >= min([*planned, again]) if before >= _LAST * suspicion else quiet >= planned[0]
 
-    def _begin(self, state: StallState) -> None:
+    def _begin(self) -> None:
         """A sign of life came: the spell before it is over, and what it waited for is known to end."""
-        before, quiet = self.ruling, self._watch.last_wait
-        if before is not None and before.site and before.status != "alive" and quiet is not None:
-            known = self._sites.pop(before.site, 0.0)
-            self._sites[before.site] = max(known, quiet)
+        over, self._watch.over = self._watch.over, None
+        if over is not None and self.ruling is not None and self.ruling.site:
+            # After a stall that ended by itself the next is reported after half as long again.
+            most = self._settings.stall_start_seconds / self._settings.stall_factor
+            length = over.seconds if not over.stalled else min(over.seconds / 2, most)
+            known = self._sites.pop(self.ruling.site, 0.0)
+            self._sites[self.ruling.site] = max(known, length)
             while len(self._sites) > _MOST_SITES:
                 del self._sites[next(iter(self._sites))]
-        self._since, self._looked_at, self._looks = state.since, None, []
+        self._spell, self._looked_at, self._looks = self._watch.spell, None, []
         self.ruling = self.stacks = None
         self.nobody = ""
-        self._evidence.drop(reported=self._watch.last_stalled)
+        self._evidence.drop(reported=over is not None and over.stalled)
 
     def _judge(self, found: Found, state: StallState, now: float, repeating: Callable[[], bool]) -> None:
         self.nobody = found.nobody
@@ -113,10 +116,11 @@ class Suspicion:
         )
         if judged is None:
             return
+        self._watch.sighted = True
         if judged.status == "alive":
             self._watch.observe(self._looked_at or now, state.phase)
-            looks = self._looks
-            self._begin(self._watch.check(now, begin=False))
+            looks, self.ruling = self._looks, None  # what it waited for is not over yet
+            self._begin()
             self._looks = looks[-1:]  # what advances next is compared with this one
             return
         if state.stalled and judged.status != "stalled":

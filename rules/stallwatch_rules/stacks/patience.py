@@ -24,7 +24,7 @@ _DATA_UNCOUNTED = 2.5  # floors, if no probe says whether it is the first batch 
 _BUSY = 5 / 3  # floors: a warning within a minute
 CRITICAL = LONG  #: floors after which "busy without progress" is critical
 _WORKS = 0.3  # share of a processor from which a thread or a child process is at work
-_FLOWS = 4096  # bytes between two looks: more than messages
+_FLOWS = 1024  # bytes a second: more than messages
 _LIFE = ("steps", "batches", "epochs", "forwards", "switches", "collectives")
 _TRANSFERS = ("save", "load", "import", "data", "network", "process")
 
@@ -100,11 +100,14 @@ def ruling(looks: Sequence[Look], spell: Spell) -> Ruling | None:
     if before is not None and _alive(before, looks[-1], doing, spell):
         return Ruling("alive", spell.suspicion)
     for condition in ("ended", "stopped"):
-        found = [rank for rank in ranks if rank.condition == condition]
+        found = [rank for rank in ranks if rank.condition == condition and not rank.left]
         if found and (len(found) < len(ranks) or condition == "stopped"):
             return Ruling("stalled", spell.suspicion, condition, found[0].rank)
     others = [rank for rank in ranks if not doing[rank.rank].waits and rank.condition != "ended"]
     if not others:
+        left = [rank.rank for rank in ranks if rank.left]
+        if left:  # the others wait for it in vain
+            return Ruling("stalled", spell.suspicion, "ended", left[0])
         return _all_wait(ranks, doing, spell)
     behind = blamed(ranks)
     suspects = [rank for rank in others if rank.rank in behind] or others
@@ -130,8 +133,12 @@ def _alive(before: Look, now: Look, doing: Mapping[int, Doing], spell: Spell) ->
             if name != "forwards" or doing[rank.rank].kind != "rollout"  # a generation that may never end
         ):
             return True
-        moves_bytes = doing[rank.rank].kind in _TRANSFERS or spell.phase in ("init", "save")
-        if moves_bytes and (rank.transferred or 0) - (earlier.transferred or sys.maxsize) > _FLOWS:
+        kind = doing[rank.rank].kind
+        moves_bytes = kind in _TRANSFERS or spell.phase in ("init", "save")
+        if spell.repeating and kind not in ("save", "load"):
+            continue  # what it writes may be these messages
+        moved = (rank.transferred or 0) - (earlier.transferred or sys.maxsize)
+        if moves_bytes and moved > _FLOWS * max(1.0, now.time - before.time):
             return True
     return False
 
@@ -162,8 +169,6 @@ def _of_one(rank: Asked, doing: Doing, before: Asked | None, spell: Spell, looks
     evaluating = spell.phase == "eval" or evaluates(doing.frames)
     if kind == "debugger":
         return Ruling("paused", float("inf"), "debugger", number, doing.place)
-    if kind == "lock" or rank.lock_holder:
-        return Ruling("stalled", spell.suspicion, "lock", number, doing.place)
     if kind == "save" or (spell.phase == "save" and kind in ("code", "thread", "unknown")):
         return _patience(spell, LONG, "save", number, doing)
     if kind == "compile":
@@ -191,6 +196,8 @@ def _of_one(rank: Asked, doing: Doing, before: Asked | None, spell: Spell, looks
         return _patience(spell, SHORT, "evaluation", number, doing, known=spell.longest)
     if spell.phase in ("rollout", "weight-sync"):
         return _patience(spell, SHORT, spell.phase, number, doing, known=spell.longest)
+    if kind == "lock" or rank.lock_holder:
+        return Ruling("stalled", spell.suspicion, "lock", number, doing.place)
     computes = kind in ("code", "reward", "thread", "unknown") and _busy(rank, doing, before, looks)
     if computes and not spell.repeating:
         return _patience(spell, _BUSY, "busy", number, doing, status="busy")

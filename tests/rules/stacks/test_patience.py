@@ -145,6 +145,19 @@ def test_a_rank_that_is_gone_or_stopped_is_a_stall_whatever_the_others_do(condit
     assert (found.status, found.reason, found.rank, found.limit) == ("stalled", condition, 1, FLOOR)
 
 
+def test_a_rank_that_left_well_is_missed_only_by_ranks_that_wait_for_it() -> None:
+    left = Asked(1, 101, condition="ended", left=True)
+    assert judged([rank(0, own("merge"), SAVE), left]).reason == "save"
+    found = judged([rank(0, ALL_REDUCE), left])
+    assert (found.status, found.reason, found.rank) == ("stalled", "ended", 1)
+
+
+def test_a_lock_is_waited_for_before_the_first_steps_and_in_an_evaluation() -> None:
+    locked = rank(0, own("cache"), lock_holder="PID 7")
+    assert judged([locked], rhythm_known=False).limit == LONG * FLOOR
+    assert judged([locked], phase="eval").limit == SHORT * FLOOR
+
+
 def waiting(number: int, joined: int, operation: str = "all_reduce") -> Asked:
     recorded = Recorded(2, {0: Counts(joined, joined - 1)}, waiting=(Waiting(0, "0", joined, operation),))
     return rank(number, ALL_REDUCE, recorded=recorded)
@@ -165,7 +178,7 @@ def test_what_its_probe_counts_is_a_sign_of_life(name: str) -> None:
 
 
 def test_bytes_that_flow_are_life_in_a_save_and_not_in_a_loop_that_prints() -> None:
-    saves = [rank(0, SAVE, transferred=size) for size in (1_000, 90_000)]
+    saves = [rank(0, SAVE, transferred=size) for size in (1_000, 90_000)]  # ten seconds apart
     prints = [rank(0, own("loop"), transferred=size) for size in (1_000, 90_000)]
     assert judged([saves[0]], [saves[1]]).status == "alive"
     assert judged([prints[0]], [prints[1]]).status == "stalled"
