@@ -79,7 +79,7 @@ def test_the_documentation_names_every_key(root: Path) -> None:
     unknown = {name for cell in documented for name in re.findall(r"`(\w+)`", cell)} - {
         key.name for key in KEYS
     }
-    variables = ("HOME", "CACHE", "CONFIG", "MATCHER", "PROBE", "PROBE_DIR")
+    variables = ("HOME", "CACHE", "CONFIG", "MATCHER", "PROBE", "PROBE_CLOCK", "PROBE_DIR")
     assert unknown == {f"STALLWATCH_{name}" for name in variables}
 
 
