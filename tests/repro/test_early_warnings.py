@@ -65,7 +65,8 @@ def test_what_fails_is_told_just_before_and_diagnosed_without_a_log(
     assert diagnosis["primary"]["harm"] == "fatal"
     assert place in diagnosis["primary"]["evidence"][0]
     assert raised[0]["message"].splitlines()[0] in diagnosis["primary"]["evidence"][1]
-    assert [(one.kind, one.rule) for one in watched.told if one.status == "open"][-1] == ("ended", rule)
+    last = watched.told[-1]
+    assert (last.kind, last.rule, last.outcome) == ("ended", rule, "crashed")
 
 
 def test_a_trainer_that_saves_the_bare_policy_is_told_before_its_first_step(watched: Watched) -> None:

@@ -31,9 +31,8 @@ from stallwatch_exporter.watching.hearing import Hearing
 from stallwatch_exporter.watching.heartbeat import Heartbeat
 from stallwatch_exporter.watching.hookedprogress import HookedProgress
 from stallwatch_exporter.watching.incidents import redacted
-from stallwatch_exporter.watching.movinglines import MovingLines
+from stallwatch_exporter.watching.logactivity import MovingLines, Repeats
 from stallwatch_exporter.watching.readers import Readers
-from stallwatch_exporter.watching.repeats import Repeats
 from stallwatch_exporter.watching.reporting import Reporting
 from stallwatch_exporter.watching.stall import StallState, StallWatch
 from stallwatch_exporter.watching.suspicion import Suspicion

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_exporter.watching.movinglines import MovingLines
-from stallwatch_rules.records import Line
+from stallwatch_exporter.watching.logactivity import MovingLines, Repeats
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.records import Line, Match
 
 
 def alive(moving: MovingLines, texts: list[str], seconds: float = 10.0, start: float = 100.0) -> list[bool]:
@@ -67,3 +68,29 @@ def test_a_step_begins_anew() -> None:
     assert alive(moving, ["val 1/8", "val 2/8"]) == [False, False]
     moving.stepped(130.0)
     assert alive(moving, ["val 3/8", "val 4/8"], start=140.0) == [False, False]
+
+
+def matches(catalogue: Catalogue, rule: str, count: int) -> list[Match]:
+    assert rule in catalogue.pages
+    return [Match(rule, Line("text", "train.log", number, None, None), {}) for number in range(count)]
+
+
+def test_a_known_message_repeats_if_it_comes_more_often_than_while_steps_were_made(
+    catalogue: Catalogue,
+) -> None:
+    repeats = Repeats(catalogue)
+    for _ in range(3):
+        repeats.add(matches(catalogue, "zero3-trace-cache-invalidated", 2), progressed=True)
+    repeats.add(matches(catalogue, "zero3-trace-cache-invalidated", 5), progressed=False)
+    assert not repeats.now()
+    repeats.add(matches(catalogue, "zero3-trace-cache-invalidated", 1), progressed=False)
+    assert repeats.now()
+    repeats.add((), progressed=True)
+    assert not repeats.now()
+
+
+def test_a_harmless_message_that_repeats_says_nothing(catalogue: Catalogue) -> None:
+    repeats = Repeats(catalogue)
+    harmless = next(page.id for page in catalogue.pages.values() if page.harm == "harmless")
+    repeats.add(matches(catalogue, harmless, 50), progressed=False)
+    assert not repeats.now()

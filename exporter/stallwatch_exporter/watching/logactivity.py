@@ -1,9 +1,10 @@
-"""Lines that count something no parser knows, such as ``val batch 12/80``: a sign of life in a quiet run.
+"""What the log of a quiet run says of its life: lines that count something, and known messages that repeat.
 
-A line counts if it speaks of batches, files and the like, or of so many of a total, if its template came
-twice before in the same quiet spell, and if a whole number in it grew both times. Not a sign of life is
-what only follows the clock (``waited 20 s``), what counts attempts (``retry 3``), and the chatter of loggers,
-which is there while the run trains as well.
+`MovingLines` finds lines that no parser knows, such as ``val batch 12/80``. A line counts if it speaks of
+batches, files and the like, or of so many of a total, if its template came twice before in the same quiet
+spell, and if a whole number in it grew both times. Not a sign of life is what only follows the clock
+(``waited 20 s``), what counts attempts (``retry 3``), and the chatter of loggers, which is there while the
+run trains as well. `Repeats` counts known messages: they are no sign of life.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from stallwatch_rules.records import Line
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.records import Line, Match
 from stallwatch_rules.text.lazy import lazy
 
 _CLOCK = lazy(r"\d{4}-\d\d-\d\d|\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?")
@@ -34,6 +36,8 @@ _CHATTER = 2  # such gaps
 _LIKE_CLOCK = 0.05
 _GAPS = 200
 _MOST_TEMPLATES = 500
+_OFTEN = 5  # matches of a rule since the last step
+_MORE = 3  # times as many as ever between two steps
 _LONGEST = 500  # characters
 
 
@@ -98,3 +102,28 @@ def _grew(before: _Last, now: float, numbers: Sequence[float]) -> list[bool]:
         return grown > 0 and grown == int(grown) and (seconds < 1 or not clock)
 
     return [counts(new - old) for old, new in zip(before.numbers, numbers, strict=True)]
+
+
+class Repeats:
+    """Call `add` with the matches of every batch of lines; notices and harmless rules do not count."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._counts = {
+            rule
+            for rule, page in catalogue.pages.items()
+            if page.harm != "harmless" and page.role != "notice"
+        }
+        self._since: Counter[str] = Counter()  # by rule, since the last sign of progress
+        self._usual: Counter[str] = Counter()  # most between two such signs
+
+    def add(self, matches: Sequence[Match], *, progressed: bool) -> None:
+        """Take these in; `progressed`: the batch held a sign of progress as well."""
+        self._since.update(match.rule for match in matches if match.rule in self._counts)
+        if progressed:
+            for rule, count in self._since.items():
+                self._usual[rule] = max(self._usual[rule], count)
+            self._since.clear()
+
+    def now(self) -> bool:
+        """Whether a known message repeats since the last sign of progress, more than it did before."""
+        return any(count >= max(_OFTEN, _MORE * self._usual[rule]) for rule, count in self._since.items())
