@@ -25,7 +25,10 @@ def commands(
     group: click.Group = cli, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     """Every command with its words."""
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         yield (*path, name), command
         if isinstance(command, click.Group):
             yield from commands(command, (*path, name))
