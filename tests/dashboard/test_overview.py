@@ -20,6 +20,8 @@ from stallwatch_dashboard.overview import (
     state_of,
     told_by_log,
 )
+from stallwatch_dashboard.sources.glances import glance
+from stallwatch_dashboard.sources.pulses import Pulse
 from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_exporter.runs.runfolder import AgentInfo
 from stallwatch_rules.records import Progress
@@ -193,6 +195,25 @@ def test_those_that_need_someone_come_first() -> None:
 def test_where_only_numbers_are_here_they_tell_the_state(numbers: Numbers, expected: str) -> None:
     row = make_row("far", None, numbers, [], alive=True, seen=NOW, now=NOW)
     assert row.state == expected and row.ended_at == numbers.ended_at
+
+
+@pytest.mark.parametrize(
+    ("stalled", "overdue"),
+    [(0.0, False), (1.0, True), (None, True)],
+    ids=["patient", "stalled", "an old agent"],
+)
+def test_whether_a_quiet_run_is_stalled_is_what_its_agent_publishes(
+    stalled: float | None, overdue: bool
+) -> None:
+    """An agent of version 0.1 publishes only its threshold."""
+    latest: dict[str, dict[tuple[int | None, str], float]] = {
+        "last_progress_timestamp_seconds": {(None, ""): NOW - 60},
+        "stall_threshold_seconds": {(None, '{"phase": "train"}'): 30.0},
+        "phase": {(None, '{"stallwatch_phase": "train"}'): 1.0},
+    }
+    if stalled is not None:
+        latest["stalled"] = {(None, ""): stalled}
+    assert glance(latest, Pulse(), now=NOW).overdue is overdue
 
 
 @pytest.mark.parametrize(

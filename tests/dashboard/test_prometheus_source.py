@@ -107,7 +107,8 @@ def test_a_row_tells_the_same_as_from_the_embedded_store(store: PrometheusStore)
     assert (found.step_seconds, found.stalled_seconds, found.stepping_seconds) == (2.0, 12.0, 20.0)
     assert (found.memory_bytes, found.host_memory_limit_bytes) == (21 << 30, 10 << 30)
     assert not found.overdue and found.started_at is not None
-    assert store.glances([RUN], time.time() + 600)[RUN].overdue
+    later = store.glances([RUN], time.time() + 600)[RUN]
+    assert later.alarm_at is not None and not later.overdue, "its agent says whether it is stalled"
     assert store.problem is None
 
 
