@@ -7,6 +7,7 @@ depends on the class. A compilation that begins meanwhile ends it.
 
 from __future__ import annotations
 
+import _thread
 import sys
 import time
 
@@ -31,31 +32,45 @@ class Listening:
         self._until = 0.0
         self._cls: Any = None
         self._ours: Any = None
+        self._turn = _thread.allocate_lock()  # only tried: a step never waits for the thread that answers
 
     def begin(self) -> None:
         """Count from now on; the agent's question asks for it, again and again."""
         self._until = time.monotonic() + MOST_SECONDS
+        if self._turn.acquire(False):
+            try:
+                self._begin()
+            finally:
+                self._turn.release()
+
+    def _begin(self) -> None:
         module = sys.modules.get("torch.nn.modules.module")
         if module is None or self._ours is not None or _has_compiled():
             return
         cls = module.Module
         function = vars(cls).get("__call__")
-        if isinstance(function, NoticedMethod):
-            return  # somebody else's
+        if isinstance(function, (NoticedMethod, _CountedCall)):
+            return  # somebody else's, or counted by the process that this was forked from
         row = self._probe.row
         if row[_FORWARDS] != row[_FORWARDS]:
             row[_FORWARDS] = 0.0
-        self._cls, self._ours = cls, _CountedCall(function, self._probe)
+        ours = _CountedCall(function, self._probe)
+        cls.__call__ = ours
+        self._cls, self._ours = cls, ours
         self._probe.ends_listening = self.end
-        cls.__call__ = self._ours
         self._probe.due_at = 0.0  # the next step is told, not only counted
 
     def end(self) -> None:
         """Put back what was there, unless somebody else has replaced it since."""
-        ours, self._ours = self._ours, None
-        self._probe.ends_listening = None
-        if ours is not None and vars(self._cls).get("__call__") is ours:
-            self._cls.__call__ = ours.function
+        if not self._turn.acquire(False):
+            return  # the other thread is at it; the next step comes here again
+        try:
+            ours, self._ours = self._ours, None
+            self._probe.ends_listening = None
+            if ours is not None and vars(self._cls).get("__call__") is ours:
+                self._cls.__call__ = ours.function
+        finally:
+            self._turn.release()
 
     def left(self) -> float | None:
         """Seconds until it ends by itself, which it does here; ``None`` if it is not under way."""

@@ -1,0 +1,71 @@
+"""Forward passes are counted from one thread while another trains: a step may come at any moment."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType, ModuleType
+from typing import Any
+
+import pytest
+
+from stallwatch_exporter.probe.api import Probe
+from stallwatch_exporter.probe.draft import INDEX
+from stallwatch_exporter.probe.listening import Listening
+
+
+def forward(_: object) -> int:
+    return 1
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Stands for ``torch.nn.Module``."""
+    torch = ModuleType("torch.nn.modules.module")
+    torch.Module = type("Module", (), {"__call__": forward})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, torch.__name__, torch)
+    monkeypatch.delitem(sys.modules, "torch._dynamo.utils", raising=False)
+    return torch.Module
+
+
+def begin(listening: Listening, probe: Probe, step_at: int) -> int:
+    """Begin, with a step of the training before the line of this number; how many lines there are."""
+    lines = 0
+
+    def each(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal lines
+        if frame.f_globals.get("__name__") != Listening.__module__:
+            return None
+        if event == "line":
+            lines += 1
+            if lines == step_at and probe.ends_listening is not None:
+                probe.ends_listening()
+        return each
+
+    before = sys.gettrace()
+    sys.settrace(each)
+    try:
+        listening.begin()
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+def test_a_step_at_any_moment_leaves_modules_callable_and_the_next_one_ends_it(module: Any) -> None:
+    probe = Probe(None)
+    lines = begin(Listening(probe), probe, 0)
+    assert lines > 10 and probe.ends_listening is not None
+    probe.ends_listening()
+    for line in range(1, lines + 1):
+        begin(Listening(probe), probe, line)
+        assert module()() == 1
+        if probe.ends_listening is not None:
+            probe.ends_listening()
+        assert vars(module)["__call__"] is forward and probe.ends_listening is None
+
+
+def test_what_is_counted_by_another_is_not_counted_twice(module: Any) -> None:
+    probe = Probe(None)
+    Listening(probe).begin()
+    Listening(probe).begin()
+    module()()
+    assert probe.row[INDEX["forwards"]] == 1.0
