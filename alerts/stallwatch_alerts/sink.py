@@ -70,7 +70,7 @@ class ChatSink:
 
     def __call__(self, incident: Incident) -> None:
         """Queue a message where this change deserves one."""
-        if incident.status == "open" and incident.severity == "warning" and self._holds(incident):
+        if self._holds(incident):
             return
         self._held.pop(incident.id, None)
         self._take(incident)
@@ -84,8 +84,9 @@ class ChatSink:
                 self._take(incident)
 
     def _holds(self, incident: Incident) -> bool:
-        """Whether the warning waits: it may turn critical, and is one message with that then."""
-        if not self._warning_seconds or (incident.id, "open") in self._told:
+        """Whether it is a finding that warns, and waits: with a stall that follows it is one message."""
+        warns = (incident.status, incident.kind, incident.severity) == ("open", "finding", "warning")
+        if not warns or not self._warning_seconds or (incident.id, "open") in self._told:
             return False
         since, _ = self._held.get(incident.id, (time.monotonic(), incident))
         self._held[incident.id] = since, msgspec.structs.replace(incident)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,18 @@ def test_a_warning_that_turns_critical_within_its_wait_is_one_message(
     sink(msgspec.structs.replace(first, id="myrun/finding/cuda-oom/2"))
     assert sink.close(120)
     assert [body["severity"] for body in chat_server.bodies] == ["critical", "warning"], "none is lost"
+
+
+def test_a_stall_that_warns_does_not_wait(
+    chat_server: Any, stall: Callable[..., Incident], catalogue: Catalogue
+) -> None:
+    sink = ChatSink(AlertSettings(urls=(chat_server.url,)), catalogue, warning_seconds=3600.0)
+    sink(stall(severity="warning"))
+    until = time.monotonic() + 60
+    while not chat_server.bodies and time.monotonic() < until:
+        time.sleep(0.01)
+    assert [body["severity"] for body in chat_server.bodies] == ["warning"]
+    sink.close(120)
 
 
 class Desk:
