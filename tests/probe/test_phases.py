@@ -227,6 +227,12 @@ ACCUMULATED_AND_SCALED = LOOP + (
     "scaler = torch.amp.GradScaler('cpu')\n"
     "scaler.scale((weight * 1.5).sum()).backward()\nscaler.step(optimizer); scaler.update()\n"
 )
+STAGES = LOOP + (
+    "import time\n"
+    "def step(begin): time.sleep(0.06); begin(); optimizer.step()\n"
+    "for _ in range(3): step(lambda: (weight * 1.5).sum().backward())\n"
+    "for _ in range(3): step(lambda: (weight * torch.ones(2)).backward(torch.ones(2)))\n"
+)
 TRACEBACKS = LOOP + (
     "import traceback\n"
     "@torch.compile(backend='eager')\n"
@@ -254,6 +260,14 @@ class TestPlainLoops:
         accumulated, scaled = [each.values for each in records if "step" in each.values]
         assert (accumulated["loss"], accumulated["learning_rate"]) == (6.0, 0.0)
         assert "loss" not in scaled
+
+    @trains(STAGES)
+    def test_only_a_loss_tells_how_long_a_rank_took_to_come_to_its_backward_pass(
+        self, trained: list[Trained]
+    ) -> None:
+        steps = [each.values for each in trained[0].ranks.records() if "step" in each.values]
+        assert ["own_seconds" in each for each in steps] == [False, True, True, False, False, False]
+        assert steps[1]["own_seconds"] >= 0.05
 
     @trains(TRACEBACKS, Program(TRACEBACKS, probe=False))
     def test_tracebacks_and_compiled_code_are_those_of_a_run_without_probe(

@@ -59,6 +59,21 @@ def test_ranks_that_do_not_wait_for_each_other_are_not_compared() -> None:
     assert late_at(lambda rank, _: 0.8 if rank == 1 else 0.5, together=False) == []
 
 
+@pytest.mark.parametrize("left", [[0, 2], [0]])
+def test_a_restart_without_the_late_rank_ends_it_and_the_others_are_judged(left: list[int]) -> None:
+    watched = LateRanks()
+    for step in range(60):
+        for rank in range(3):
+            watched.see(rank, step, Own(0.8 if rank == 1 else 0.5, 0.9))
+    assert watched.late is not None and watched.late.rank == 1
+    changes = list[int]()
+    for step in range(30, 300):  # from its last checkpoint
+        for rank in left:
+            if watched.see(rank, step, Own(0.8 if rank == 2 and step >= 200 else 0.5, 0.9)):
+                changes.append(watched.late.rank if watched.late is not None else -1)
+    assert changes == ([-1, 2] if 2 in left else [-1])
+
+
 def test_steps_that_a_rank_never_reports_are_forgotten() -> None:
     watched = LateRanks()
     for step in range(1000):

@@ -19,7 +19,7 @@ IN_STEP = (
     0.15  #: of a step by which the ranks' own step times may differ: else they do not wait for each other
 )
 OVER = 10  #: late steps among the last ones below which it has caught up
-_MOST_OPEN = 100  # steps that some rank has not reported yet
+_MOST_OPEN = 100  # steps that some rank has not reported yet; a rank so far from the others is gone
 
 
 class Own(NamedTuple):
@@ -43,33 +43,40 @@ class LateRanks:
 
     def __init__(self) -> None:
         self._open: dict[int, dict[int, Own]] = {}  # by step, then by rank
-        self._ranks: set[int] = set()
+        self._at: dict[int, int] = {}  # by rank: the last step that it reported
         self._steps: deque[Mapping[int, Own]] = deque(maxlen=STEPS)
         self.late: LateRank | None = None
 
     def see(self, rank: int, step: int, own: Own) -> bool:
         """Take a step of a rank; whether the answer in ``late`` became another rank, or none."""
-        self._ranks.add(rank)
+        before = self.late
+        if step not in self._open:
+            self._forget(step)
+        self._at[rank] = step
         reported = self._open.setdefault(step, {})
         reported[rank] = own
         if len(self._open) > _MOST_OPEN:
-            del self._open[min(self._open)]
-        if len(self._ranks) < 2 or len(reported) < len(self._ranks):
-            return False
-        self._steps.append(self._open.pop(step))
-        before = self.late
-        self.late = self._judge(before)
+            del self._open[next(iter(self._open))]  # the oldest; a restart may have gone back to lower ones
+        if len(self._at) >= 2 and len(reported) >= len(self._at):
+            self._steps.append(self._open.pop(step))
+            self.late = self._judge(self.late)
         return (before and before.rank) != (self.late and self.late.rank)
 
+    def _forget(self, step: int) -> None:
+        """Drop the ranks that are gone, such as those that a restart did without."""
+        self._at = {rank: at for rank, at in self._at.items() if abs(step - at) < _MOST_OPEN}
+        if self.late is not None and (self.late.rank not in self._at or len(self._at) < 2):
+            self.late = None
+
     def _judge(self, before: LateRank | None) -> LateRank | None:
-        steps = [one for one in self._steps if one.keys() == self._ranks]
+        steps = [one for one in self._steps if one.keys() == self._at.keys()]
         if len(steps) < STEPS:
             return before
-        whole = {rank: median(one[rank].whole for one in steps) for rank in self._ranks}
+        whole = {rank: median(one[rank].whole for one in steps) for rank in self._at}
         if max(whole.values()) - min(whole.values()) > IN_STEP * min(whole.values()):
             return None  # each goes at its own pace
         usual = median(whole.values())
-        for rank in sorted(self._ranks):
+        for rank in sorted(self._at):
             by = [_later(rank, one) for one in steps]
             count = sum(each > max(SHARE * usual, LEAST_SECONDS) for each in by)
             if count >= (OVER if before is not None and before.rank == rank else LATE):

@@ -44,7 +44,9 @@ class NoticedBackward:
             try:
                 now = probe.clock()
                 row = probe.row
-                row[_OWN_SECONDS] = own = now - row[TIME]
+                own = now - row[TIME]
+                # No loss, if it has several numbers: its gradient came from another stage of a pipeline.
+                row[_OWN_SECONDS] = own if loss.numel() == 1 else NAN
                 if row[_PHASE] != TRAIN:
                     row[_OWN_SECONDS] = NAN
                     self._watch.backward(loss, sys._getframe(1), now)
