@@ -13,9 +13,10 @@ GOOD = 20  #: finite losses in a row after which the run has recovered
 
 @dataclass
 class _Row:
+    seen: int  # how many losses all counters had had at its last one
     bad: int = 0
     good: int = 0
-    reported: bool = False
+    gap: int = 0  # most losses from one of its own to the next
 
 
 class NanLosses:
@@ -26,20 +27,33 @@ class NanLosses:
 
     def __init__(self) -> None:
         self._rows: dict[Hashable, _Row] = {}
+        self._reported: set[Hashable] = set()
+        self._losses = 0  # of all counters
 
     def see(self, counter: Hashable, loss: float) -> Literal["", "began", "over"]:
         """Take a counter's next loss. `began`: it is the last of ``SEVERAL`` bad ones; `over`: no counter has
         been bad for ``GOOD`` losses."""
-        row = self._rows.setdefault(counter, _Row())
+        self._losses += 1
+        row = self._rows.setdefault(counter, _Row(self._losses))
+        row.gap, row.seen = max(row.gap, self._losses - row.seen), self._losses
         if math.isfinite(loss):
             row.bad, row.good = 0, row.good + 1
-            if not row.reported or row.good < GOOD:
+            if not self._reported or row.good < GOOD:
                 return ""
-            row.reported = False
-            return "" if any(one.reported for one in self._rows.values()) else "over"
+            self._reported.discard(counter)
+            self._drop_ended()
+            return "" if self._reported else "over"
         row.bad, row.good = row.bad + 1, 0
-        if row.bad < SEVERAL or row.reported:
+        if row.bad < SEVERAL or counter in self._reported:
             return ""
-        first = not any(one.reported for one in self._rows.values())
-        row.reported = True
+        first = not self._reported
+        self._reported.add(counter)
         return "began" if first else ""
+
+    def _drop_ended(self) -> None:
+        """Forget counters that ended while they were bad: of a rank that is gone, under a name of before."""
+        for counter in list(self._reported):
+            row = self._rows[counter]
+            if self._losses - row.seen > max(GOOD, 2 * row.gap):
+                self._reported.discard(counter)
+                del self._rows[counter]
