@@ -59,14 +59,6 @@ def local_ranks(rings: Path | None, command: int | None) -> list[LocalRank]:
     return [chosen[rank] for rank in sorted(chosen)]
 
 
-def has_probes(rings: Path | None) -> bool:
-    """Whether processes live in which a probe waits to be asked; where it cannot be known, they do not."""
-    try:
-        return any(not one.ended for one in local_ranks(rings, None))
-    except (psutil.Error, OSError):
-        return False
-
-
 def is_alone(rings: Path | None, command: int | None) -> bool:
     """Whether the command is a single Python program that belongs to no job of several processes.
 

@@ -11,7 +11,7 @@ from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.running.ending_words import ABORTED
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.stacks.evidence import Evidence
-from stallwatch_exporter.stacks.localranks import has_probes, is_alone, is_launching
+from stallwatch_exporter.stacks.localranks import is_alone, is_launching
 from stallwatch_exporter.stacks.reaction import ABORT, react
 
 
@@ -40,10 +40,6 @@ class Response:
     def launching(self) -> bool:
         """Whether the command is a launcher that has started no rank yet."""
         return is_launching(self._rings, self.evidence.command)
-
-    def asks(self) -> bool:
-        """Whether ``begin`` will find ranks with a probe, so that an answer is to be expected."""
-        return has_probes(self._rings)
 
     def explain(self, nobody: str) -> None:
         """Say once why nobody could be asked at a stall, if that is so."""
