@@ -17,6 +17,13 @@ def rank(number: int, code: int | None = 0, at: float = 101.0, step: int = 300, 
     return ProcessEnd(10 + number, number, code=code, ended_at=at, probed=True, left=left, step=step)
 
 
+def attempt(pid: int, code: int | None, at: float, step: int | None, *words: str) -> ProcessEnd:
+    """Rank 0 of one attempt, which took ten seconds."""
+    return ProcessEnd(
+        pid, 0, code=code, ended_at=at, probed=True, step=step, started=at - 10, words=("python", *words)
+    )
+
+
 def program(pid: int, code: int | None = 0, at: float = 101.0) -> ProcessEnd:
     return ProcessEnd(pid, code=code, ended_at=at)
 
@@ -27,6 +34,9 @@ def program(pid: int, code: int | None = 0, at: float = 101.0) -> ProcessEnd:
         ([rank(0)], EARLY, True),  # what the log shows was handled
         ([rank(0), program(9, -9)], EARLY, True),  # a helper beside a rank
         ([rank(0, -9, at=50, step=100), rank(0, at=101)], EARLY, False),  # tried again
+        # a retry finds all steps done
+        ([attempt(1, 1, 50, 6250, "train.py"), attempt(2, 0, 70, None, "train.py")], DONE, False),
+        ([attempt(1, None, 50, 6250, "train.py"), attempt(2, 0, 70, None, "train.py")], EARLY, True),
         ([rank(0, -11, left=True)], EARLY, False),  # a crash in teardown
         ([rank(0, step=6250), rank(1, -15, step=6250)], DONE, False),
         ([rank(0, at=101), rank(1, -15, at=101.5)], OPEN, False),  # a script ends what is left
@@ -51,6 +61,25 @@ def test_well(ends: list[ProcessEnd], reached: Reached, log_fails: bool) -> None
         ([rank(0), rank(1, None, left=False)], EARLY, False, (1, None, "process", 300)),
         ([rank(0, step=6250), rank(1, -9, at=60, step=150)], DONE, False, (1, -9, "process", 150)),
         ([rank(0, 1, step=6250)], DONE, False, (0, 1, "process", 6250)),  # in the last save
+        # what runs after it, or beside it, is no retry; nor is one that fails, too
+        (
+            [attempt(1, 1, 50, 300, "train.py"), attempt(2, 0, 70, None, "merge.py")],
+            EARLY,
+            False,
+            (0, 1, "process", 300),
+        ),
+        (
+            [attempt(1, 1, 50, 300, "train.py"), attempt(2, 0, 55, None, "train.py")],
+            EARLY,
+            False,
+            (0, 1, "process", 300),
+        ),
+        (
+            [attempt(1, 1, 50, 300, "train.py"), attempt(2, 2, 70, None, "train.py")],
+            EARLY,
+            False,
+            (0, 1, "process", 300),
+        ),
         ([rank(0, -15)], EARLY, False, (0, -15, "process", 300)),
         ([program(9, -9)], OPEN, False, (None, -9, "process", 300)),
         ([program(9, -9), program(8, 0)], EARLY, False, (None, -9, "process", 300)),

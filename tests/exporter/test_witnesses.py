@@ -176,6 +176,17 @@ def test_a_loss_that_is_nan_at_the_end_is_a_failure_for_all(shell: Callable[[str
     assert (run.told[-1].kind, run.told[-1].rule, run.told[-1].ending) == ("ended", "loss-nan", run.ending)
 
 
+def test_a_rank_that_ends_well_just_after_the_command_is_not_taken_for_killed(
+    shell: Callable[[str], Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stallwatch_exporter.rings.exits.exit_code", lambda *_: None)  # its parent was first
+    monkeypatch.setattr("stallwatch_exporter.running.witnesses._PATIENCE", 20.0)  # a machine may be busy
+    done = tmp_path / "done"
+    end = shlex.quote(f"open({str(done)!r}, 'w'); time.sleep(0.4)")
+    run = shell(f"RANK=0 torch 60 {end} > /dev/null 2>&1 & until [ -e {done} ]; do sleep 0.02; done")
+    assert (run.ending.kind, run.ending.crash) == ("finished", None), run.detail
+
+
 @pytest.fixture
 def orphan(tmp_path: Path) -> Iterator[Callable[[], int]]:
     pid = tmp_path / "pid"
@@ -194,3 +205,15 @@ def test_a_rank_that_outlives_the_command_is_named(
     assert run.ending.kind == "finished"
     assert f"Rank 2 (PID {orphan()}) is still running." in run.detail
     assert f"rank 2（PID {orphan()}）仍在运行" in detail_in(run.ending, "zh")
+
+
+def test_processes_are_looked_at_once_a_second_however_often_the_clock_is(
+    watch: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+    run = watch()
+    monkeypatch.setattr(run.agent.witnesses.programs, "look", lambda: looks.append(run.now))
+    for _ in range(100):
+        run.now += 0.1
+        run.agent.tick(run.now)
+    assert 10 <= len(looks) <= 12

@@ -193,6 +193,7 @@ class Probing:
                     self._left.get(path),
                     step,
                     at,
+                    started=header.started,
                 )
             )
         return found

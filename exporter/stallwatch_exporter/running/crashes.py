@@ -36,6 +36,8 @@ class ProcessEnd:
     step: int | None = None  #: the last that it told of
     stepped_at: float | None = None
     run_step: int | None = None  #: where the run was when its end was noticed
+    started: float | None = None  #: when it was first seen, or earlier
+    words: tuple[str, ...] = ()  #: its command line, where that is known
 
     @property
     def fate(self) -> Fate:
@@ -47,6 +49,12 @@ class ProcessEnd:
         if self.left is not None:
             return "well" if self.left else "failed"
         return "silent" if self.probed else "unknown"
+
+    def retried(self, other: ProcessEnd) -> bool:
+        """Whether it is the same program as `other`, started again after that had failed, and ended well."""
+        same = bool(self.words) and (self.rank, self.words) == (other.rank, other.words)
+        after = self.started is not None and self.started > other.last_seen
+        return same and after and self.fate == "well" and other.fate in ("failed", "silent")
 
     @property
     def _in_teardown(self) -> bool:
@@ -104,10 +112,12 @@ def still_running(ends: Sequence[ProcessEnd]) -> list[Running]:
 def last_of_ranks(ends: Sequence[ProcessEnd]) -> list[ProcessEnd]:
     """Of each rank the process that ended last: others were retried, or worked beside it.
 
-    Processes that have stepped come first: a program that runs after the training may have its rank, too.
+    Processes that have stepped come first: a program that runs after the training may have its rank, too. But
+    a retry that ended well need not step: it may have found all steps done.
     """
     last: dict[int, ProcessEnd] = {}
-    for one in sorted(ends, key=lambda each: (each.step is not None, each.last_seen)):
+    final = [one for one in ends if not any(other.retried(one) for other in ends)]
+    for one in sorted(final, key=lambda each: (each.step is not None, each.last_seen)):
         if one.rank is not None:
             last[one.rank] = one
     return [last[rank] for rank in sorted(last)]

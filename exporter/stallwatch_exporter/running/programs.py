@@ -26,6 +26,7 @@ class Program:
     pid: int
     seen: float  #: when it was found, steady time
     rank: int | None  #: as its environment says; ``None`` without one
+    words: tuple[str, ...] = ()  #: its command line
 
 
 class Programs:
@@ -51,7 +52,7 @@ class Programs:
                 if not _is_python(words) or launches(words):
                     waiting += self._children(pid)
                     continue
-                self._add(pid)
+                self._add(pid, words)
             if self.script and pid == self.command:  # a shell becomes the last program of its script
                 waiting += [
                     each for each in self._children(pid) if self._rank(each) not in (None, self._rank(pid))
@@ -65,8 +66,8 @@ class Programs:
         """Nobody asks any more."""
         self.exits.close()
 
-    def _add(self, pid: int) -> None:
-        program = self.known[pid] = Program(pid, steady.now(), self._rank(pid))
+    def _add(self, pid: int, words: Sequence[str]) -> None:
+        program = self.known[pid] = Program(pid, steady.now(), self._rank(pid), tuple(words))
         self.exits.watch(program, pid, program.seen)
 
     def _rank(self, pid: int) -> int | None:

@@ -36,6 +36,7 @@ from stallwatch_rules.report.phrases import exception_in_short
 from stallwatch_rules.text.redact import redact
 
 _PATIENCE = 1.0  # seconds for ranks to go, once the command has
+_LOOK_SECONDS = 0.9  # at least, from one look at the processes to the next
 _FAILED = frozenset(("failed", "unknown-failure"))
 _ERROR = 100  # characters
 
@@ -43,7 +44,7 @@ Diagnose = Callable[[Ending], tuple[Diagnosis, bool]]  # and whether one could b
 
 
 class Witnesses:
-    """Set `programs.command`, ``look`` about once a second, then ask for the ``ending``."""
+    """Set `programs.command`, ``look`` once a second or more often, then ask for the ``ending``."""
 
     def __init__(
         self,
@@ -58,17 +59,22 @@ class Witnesses:
         self._memory = memory
         self._last_lines = last_lines
         self._guarded = guard
+        self.ranks_up: dict[int, frozenset[Path]] = {}  #: as ``_up`` found them at the last look
+        self._looked_at = -math.inf
         self._run_steps: dict[Program, int | None] = {}  # where the run was when the end of each was noticed
 
-    def look(self) -> None:
+    def look(self, now: float) -> None:
         """Find what the command has started since the last look, and what of it has ended."""
+        if 0 <= now - self._looked_at < _LOOK_SECONDS:
+            return
+        self._looked_at = now
         self.programs.look()
+        self.ranks_up = self._up()
         for program in self.programs.known.values():
             if program in self.programs.exits.ended_at and program not in self._run_steps:
                 self._run_steps[program] = self._reading.tracker.last_step
 
-    @property
-    def ranks_up(self) -> dict[int, frozenset[Path]]:
+    def _up(self) -> dict[int, frozenset[Path]]:
         """By rank that a launcher or a script started its processes that are up.
 
         Empty where the last one is known to have failed; a rank of which less is known is left out.
@@ -94,15 +100,16 @@ class Witnesses:
         return ending
 
     def ending(
-        self, command: Ending, probing: Probing | None, diagnose: Diagnose
+        self, command: Ending, probing: Probing | None, diagnose: Diagnose, hear: Callable[[], None]
     ) -> tuple[Ending, Diagnosis]:
         """How the run ended, and the diagnosis that goes with it, from how the command did.
 
-        It is the last word: the rings of `probing` are let go.
+        `hear` reads what the ranks say until they are gone. It is the last word: the rings of `probing` are
+        let go.
         """
         ends: list[ProcessEnd] = []
         with self._guarded("how the processes ended"):
-            ends = self._settled(probing, command.exit_code)
+            ends = self._settled(probing, command.exit_code, hear)
             self.programs.close()
             if probing is not None:
                 probing.close()
@@ -123,6 +130,8 @@ class Witnesses:
                 exits.codes.get(program, exit_code if program.pid == self.programs.command else None),
                 exits.ended_at.get(program),
                 run_step=self._run_steps.get(program),
+                started=program.seen,
+                words=program.words,
             )
             own_rings = [one for one in rings if one.pid == program.pid]
             found += [_both(own, told) for told in own_rings] or [own]
@@ -151,13 +160,16 @@ class Witnesses:
         ending = self.weighed(_failed(command, crash, counted))
         return ending, msgspec.structs.replace(found, ending=redact(ending.detail))
 
-    def _settled(self, probing: Probing | None, exit_code: int | None) -> list[ProcessEnd]:
+    def _settled(
+        self, probing: Probing | None, exit_code: int | None, hear: Callable[[], None]
+    ) -> list[ProcessEnd]:
         """The ends, once ranks had a moment to end with their command."""
         deadline = time.monotonic() + _PATIENCE
         while True:
-            ends = self._ends(probing, exit_code)
-            if not any(one.up for one in last_of_ranks(ends)) or time.monotonic() > deadline:
-                return ends
+            up = any(one.up for one in last_of_ranks(self._ends(probing, exit_code)))
+            hear()  # after that look: of whoever was gone by then, the last words are there
+            if not up or time.monotonic() > deadline:
+                return self._ends(probing, exit_code)
             time.sleep(_PATIENCE / 20)
 
 
@@ -169,6 +181,7 @@ def _both(own: ProcessEnd, told: ProcessEnd) -> ProcessEnd:
         code=own.code if told.code is None else told.code,
         ended_at=own.ended_at or told.ended_at,
         run_step=own.run_step,
+        words=own.words,
     )
 
 

@@ -260,7 +260,7 @@ class Agent:
             for bar in self._readers.idle(present - _IDLE_SECONDS):
                 self._take(bar, 0, bar[-1].time if bar else None)
         with self._guarded("the probe's records"):
-            self.witnesses.look()
+            self.witnesses.look(now)
             self._hear(now)
         with self._guarded("looking at checkpoints"):
             self._hearing.look(now, self._probing.pids() if self._probing is not None else ())
@@ -392,8 +392,7 @@ class Agent:
                 # It came when it came: that the file ends here is no sign of progress.
                 at = max((line.time for line in left if line.time is not None), default=present)
                 self._take(left, 0, min(at, present), progress=self._stall is None)
-        with self._guarded("the probe's records"):
-            self._hear(now, everything=True)
+        self._hear_last(now)
         with self._guarded("looking at checkpoints"):
             self._hearing.look(now, ended=True)
         was_stalled, quiet = self._stall is not None, None
@@ -401,7 +400,8 @@ class Agent:
             state, continues = self._check_stall(present)
             quiet = state.seconds if was_stalled and continues else None
         diagnose = functools.partial(self._diagnosis, present)
-        self.ending, diagnosis = self.witnesses.ending(ending, self._probing, diagnose)
+        hear = functools.partial(self._hear_last, now)
+        self.ending, diagnosis = self.witnesses.ending(ending, self._probing, diagnose, hear)
         with self._guarded("the incidents"):
             self._alarms.ended(self.ending, diagnosis, self._shown_lines(), quiet, now)
             self._reporting.flush()
@@ -416,6 +416,11 @@ class Agent:
         return diagnosis
 
     # ---- help
+
+    def _hear_last(self, now: float) -> None:
+        """What the ranks say as they end."""
+        with self._guarded("the probe's records"):
+            self._hear(now, everything=True)
 
     def _warned(self, match: Match) -> None:
         """A rank warns of what has not failed yet."""
