@@ -179,7 +179,11 @@ METRIC_HANGS = Expected("compute_metrics", "evaluation", limit="evaluation")
 
 FAILING: list[Program] = [
     _of(PLAIN_HANG, "hang_in_own_code", Expected("stuck", "own-code")),
-    _of(PLAIN_HANG, "endless_loop", Expected("collapse", "busy")),
+    _of(
+        PLAIN_HANG,
+        "endless_loop",
+        Expected("collapse", "busy", limit="busy", severities=("warning", "critical")),
+    ),
     _of(PLAIN_HANG, "request_without_timeout", Expected("fetch_weights", "network", limit="evaluation")),
     _of(PLAIN_HANG, "lock_of_a_dead_owner", Expected("take_lock", "lock")),
     _of(PLAIN_HANG, "loader_worker_waits_for_a_lock", Expected("DataLoader", "loader")),

@@ -26,7 +26,6 @@ RECENT = 6  #: the least number of steps that a recent pace is taken from
 BASELINE = 12  #: and a baseline
 LIMIT = 25.0  #: squared deviations by which ranks must stand out in a run of …
 LIMIT_STEPS = 400  #: … so many steps; twice the logarithm more in a longer one
-WIDER = 1.2  #: from one window to the next
 LOOKED_AT = 1000  #: as many paces at most, each perhaps of several steps
 SHIFT = 1.04  #: a rise that a straggler explains …
 EVEN = 0.02  #: … in a run whose steps vary by no more than this share
@@ -75,8 +74,8 @@ def _standing_out(paces: Sequence[float], limit: float, *, alone: bool) -> Itera
             pairs[end - 1] - pairs[begin] - mean * neighbours + (count - 1) * mean * mean,
         )
 
-    recent = RECENT
-    while recent <= size - BASELINE:
+    # Every length: in a window that begins off the rise, even steps look alike because of the rise itself.
+    for recent in range(RECENT, size - BASELINE + 1):
         before = size - recent
         beyond = sums[size] - sums[before] - recent * (size + 1) / 2
         stands = beyond * beyond * 12 / (recent * before * (size + 1))
@@ -85,7 +84,6 @@ def _standing_out(paces: Sequence[float], limit: float, *, alone: bool) -> Itera
             stands /= _times_alike((alike + also_alike) / max(first + second, 1e-9), size)
         if beyond > 0 and stands > limit:
             yield stands, recent
-        recent = max(recent + 1, int(recent * WIDER))
 
 
 def _ranks(paces: Sequence[float]) -> list[float]:

@@ -80,7 +80,7 @@ def rates(lower: str, values: dict[str, float]) -> None:
         if word in lower and field not in values:
             found = find(lower)
             if found:
-                more = found[2] if field == "tokens_per_second" and found.re is _TOKENS else None
+                more = found[2] if field == "tokens_per_second" and found.re.pattern == _TOKENS.pattern else None
                 values[field] = number(found[1]) * (_THOUSANDS[more] if more else 1)
     if "loss" in lower and may_hold(lower, _EVALUATED) and "eval_loss" not in values:
         found = _EVAL_LOSS.search(lower)

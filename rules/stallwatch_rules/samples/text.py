@@ -214,7 +214,7 @@ def _from_epoch_part(text: str, lower: str) -> Found | None:
     epoch = _EPOCH_BEFORE.search(text, 0, found.end())
     if epoch:
         values.setdefault("epoch", float(epoch[1]))
-    elif found.re is _SHARE_OF_EPOCH:
+    elif found.re.pattern == _SHARE_OF_EPOCH.pattern:
         values["epoch"] = float(found["epoch"])
     series = _series(zeroed(text[: found.start("done")]))
     return _whose(Found(int(found["done"].replace(",", "")), None, values, series), text[: found.start()])

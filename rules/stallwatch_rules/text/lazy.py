@@ -14,7 +14,10 @@ _NAMES += ("pattern", "flags", "groups", "groupindex")
 
 
 def lazy(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
-    """Return what acts as ``re.compile(pattern, flags)``."""
+    """Return what acts as ``re.compile(pattern, flags)``.
+
+    ``match.re`` is the pattern that was compiled: compare its text, not the object.
+    """
     return cast("re.Pattern[AnyStr]", _Lazy(pattern, flags))
 
 
