@@ -80,7 +80,8 @@ def rates(lower: str, values: dict[str, float]) -> None:
         if word in lower and field not in values:
             found = find(lower)
             if found:
-                more = found[2] if field == "tokens_per_second" and found.re.pattern == _TOKENS.pattern else None
+                counted = field == "tokens_per_second" and found.re.pattern == _TOKENS.pattern
+                more = found[2] if counted else None
                 values[field] = number(found[1]) * (_THOUSANDS[more] if more else 1)
     if "loss" in lower and may_hold(lower, _EVALUATED) and "eval_loss" not in values:
         found = _EVAL_LOSS.search(lower)
