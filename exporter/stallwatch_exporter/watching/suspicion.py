@@ -67,8 +67,6 @@ class Suspicion:
 
     def _due(self, state: StallState) -> bool:
         suspicion, quiet = self._watch.suspicion, state.seconds
-        if state.phase == "idle":
-            return False
         if self._looked_at is None:
             return quiet >= _FIRST * suspicion
         before = self._looked_at - state.since

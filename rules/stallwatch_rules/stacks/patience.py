@@ -99,10 +99,12 @@ def ruling(looks: Sequence[Look], spell: Spell) -> Ruling | None:
         return Ruling("paused", float("inf"), "suspended")
     if before is not None and _alive(before, looks[-1], doing, spell):
         return Ruling("alive", spell.suspicion)
-    for condition in ("ended", "stopped"):
+    for condition in ("ended", "stopped") if spell.phase != "idle" else ():
         found = [rank for rank in ranks if rank.condition == condition and not rank.left]
         if found and (len(found) < len(ranks) or condition == "stopped"):
             return Ruling("stalled", spell.suspicion, condition, found[0].rank)
+    if spell.phase == "idle" and not all(one.waits for one in doing.values()):
+        return None  # what comes after a training may take hours
     others = [rank for rank in ranks if not doing[rank.rank].waits and rank.condition != "ended"]
     if not others:
         left = [rank.rank for rank in ranks if rank.left]
@@ -147,7 +149,7 @@ def _grew(rank: Asked, before: Asked, name: str) -> bool:
     return rank.counters.get(name, 0.0) > before.counters.get(name, float("inf"))
 
 
-def _all_wait(ranks: Sequence[Asked], doing: Mapping[int, Doing], spell: Spell) -> Ruling:
+def _all_wait(ranks: Sequence[Asked], doing: Mapping[int, Doing], spell: Spell) -> Ruling | None:
     """All ranks of this host wait for each other, or for ranks elsewhere."""
     first = doing[ranks[0].rank]
     if all(one.kind == "joining" for one in doing.values()):
@@ -155,6 +157,8 @@ def _all_wait(ranks: Sequence[Asked], doing: Mapping[int, Doing], spell: Spell) 
     odd, why = odd_ones(ranks, doing)
     if odd and why in ("behind", "diverged"):
         return Ruling("stalled", spell.suspicion, "behind", odd[0], doing[odd[0]].place)
+    if spell.phase == "idle":
+        return None
     world = max((rank.recorded.world_size for rank in ranks), default=0)
     if world > len(ranks) or spell.phase != "train":
         return _patience(spell, SHORT, "others", None, first)

@@ -170,6 +170,15 @@ def test_a_rank_that_missed_a_collective_is_a_stall_also_in_an_evaluation() -> N
     assert judged([waiting(0, 47), waiting(1, 47)]).status == "stalled"
 
 
+def test_after_the_training_only_ranks_that_lost_each_other_are_a_stall() -> None:
+    found = judged([waiting(0, 47), waiting(1, 46, "barrier")], phase="idle")
+    assert (found.status, found.rank) == ("stalled", 1)
+    looks = [[rank(0, own("merge")), rank(1, BARRIER)], [waiting(0, 47), waiting(1, 47)]]
+    looks += [[rank(0, own("merge")), Asked(1, 101, condition="ended")]]
+    for ranks in looks:
+        assert ruling([Look(0.0, ranks)], Spell("idle", FLOOR, FLOOR)) is None
+
+
 @pytest.mark.parametrize("name", ["batches", "forwards", "collectives", "switches"])
 def test_what_its_probe_counts_is_a_sign_of_life(name: str) -> None:
     before, after = (rank(0, own("loop"), counters={name: count}) for count in (3.0, 4.0))
