@@ -133,7 +133,7 @@ def test_the_recorded_run_stalls_and_then_fails_on_the_page(scene, watched) -> N
     """The real recording: two ranks under ZeRO-3, replayed faster."""
     page = watched.page
     run = f"recorded-{time.monotonic_ns()}"
-    scene.run(run, replayed(12.0), floor=3.0)
+    scene.run(run, replayed(6.0), floor=3.0)
     page.goto(f"{scene.urls['embedded']}/run?run={run}")
     page.get_by_role("heading", name="Stalled").wait_for(timeout=120_000)
     page.get_by_text("ZeRO-3 threw away its recorded order of modules").first.wait_for()
