@@ -29,7 +29,7 @@ HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "live_programs"
 SETTLES = 6.0  #: seconds in which a second message of the same story may follow the first
 ENDS = 15.0  #: seconds between Ctrl-C, SIGTERM and SIGKILL
-_LATER = 10.0  #: seconds after the limit: late is told from missed
+_LATER = 10.0  #: seconds after the limit: what comes until then is late, not missed
 _TICK = 0.2
 
 

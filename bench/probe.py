@@ -25,9 +25,10 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from prometheus_client import generate_latest
+from step_cost import Costs, costs
 
 from stallwatch_exporter.probe.api import SAMPLE_SECONDS, Probe
 from stallwatch_exporter.probe.hooks.torch import accelerator_memory, resident_memory
@@ -262,18 +263,6 @@ def steps(folder: Path) -> dict[str, list[float]]:
     return took
 
 
-class Costs(NamedTuple):
-    """Microseconds that something adds to the processor's time of a step, and the error of that."""
-
-    mean: float
-    error: float
-
-    def __str__(self) -> str:
-        share = 1e-4 / STEP_SECONDS  # in percent of a step
-        microseconds = f"{self.mean:+6.1f} ± {self.error:.1f} µs"
-        return f"{microseconds}, {self.mean * share:+.3f} ± {self.error * share:.3f} %"
-
-
 def cold(folder: Path) -> dict[str, Costs]:
     """What a probe adds to a step of a training that has used the caches for other things meanwhile.
 
@@ -311,22 +300,13 @@ def cold(folder: Path) -> dict[str, Costs]:
             spent[kind] = time.thread_time() - begin
         for kind, seconds in spent.items():
             added[kind].append((seconds - spent["nothing"]) * 1e6)
-    found = {kind: _costs(differences) for kind, differences in added.items() if kind != "nothing"}
+    found = {kind: costs(differences) for kind, differences in added.items() if kind != "nothing"}
     plain, sampled, share = found["step"], found["with readings"], STEP_SECONDS / SAMPLE_SECONDS
     found["a step of 50 ms"] = Costs(
         plain.mean + share * (sampled.mean - plain.mean),
         math.hypot((1 - share) * plain.error, share * sampled.error),
     )
     return found
-
-
-def _costs(differences: list[float]) -> Costs:
-    """Of the middle half: without what something else fell into."""
-    differences.sort()
-    middle = differences[len(differences) // 4 : -(len(differences) // 4)]
-    # The error of an interquartile mean, of differences that are about normal.
-    spread = (middle[-1] - middle[0]) / 1.349
-    return Costs(statistics.mean(middle), 1.09 * spread / len(differences) ** 0.5)
 
 
 def rendering_milliseconds() -> tuple[float, float, int]:

@@ -46,7 +46,7 @@ def _close(folder: Path, now: float, tell: Callable[[Incident], None]) -> list[I
     episodes.flush()
     try:
         with (folder / "incidents.jsonl").open("ab") as journal:
-            for incident in closed:  # first to people: what is in the folder is not told again
+            for incident in closed:  # people first: what is in the folder is not sent again
                 tell(incident)
             journal.write(b"\n" + b"".join(msgspec.json.encode(one) + b"\n" for one in left))
     except OSError:

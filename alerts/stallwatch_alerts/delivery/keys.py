@@ -14,7 +14,7 @@ def told_key(incident: Incident, stage: str = "") -> str:
 
 
 def opening_keys(incident: Incident) -> tuple[str, str]:
-    """Of these stages: who was told of either knows that it began."""
+    """Stages whose message says that the incident began."""
     return told_key(incident, "open"), told_key(incident, "worse")
 
 

@@ -17,7 +17,6 @@ from stallwatch_rules.stacks.records import StallStacks
 EVIDENCE_SECONDS = 2.0  #: so long a stall waits for the look that is under way when its threshold passes
 _FIRST, _SECOND, _LAST = 1 / 3, 2 / 3, 0.93  # of the threshold: when the looks before it are taken
 _AGAIN = 1 / 6  # floors between two looks after it; and a twentieth of the quiet time, if that is more
-_MOST_LOOKS = 3  # that are compared
 _MOST_SITES = 1000
 
 
@@ -95,7 +94,8 @@ class Suspicion:
         if not found.asked:
             return
         self.stacks = found.stacks
-        self._looks = [*self._looks, Look(self._looked_at or now, found.asked)][-_MOST_LOOKS:]
+        newest = Look(self._looked_at or now, found.asked)
+        self._looks = [*self._looks[-1:], newest]  # the table compares two
         start = self._settings.stall_start_seconds
         judged = ruling(
             self._looks,

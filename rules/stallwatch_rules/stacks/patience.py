@@ -113,7 +113,8 @@ def ruling(looks: Sequence[Look], spell: Spell) -> Ruling | None:
         return _all_wait(ranks, doing, spell)
     behind = blamed(ranks)
     suspects = [rank for rank in others if rank.rank in behind] or others
-    rulings = [_of_one(rank, doing[rank.rank], _same(rank, before), spell, looks) for rank in suspects]
+    seconds = looks[-1].time - before.time if before is not None else 0.0
+    rulings = [_of_one(rank, doing[rank.rank], _same(rank, before), spell, seconds) for rank in suspects]
     return max(rulings, key=lambda one: one.limit)
 
 
@@ -167,8 +168,8 @@ def _all_wait(ranks: Sequence[Asked], doing: Mapping[int, Doing], spell: Spell) 
     return Ruling("stalled", spell.suspicion, "behind", odd[0] if odd else None, first.place)
 
 
-def _of_one(rank: Asked, doing: Doing, before: Asked | None, spell: Spell, looks: Sequence[Look]) -> Ruling:
-    """How long to wait for one rank that waits for no other."""
+def _of_one(rank: Asked, doing: Doing, before: Asked | None, spell: Spell, seconds: float) -> Ruling:
+    """How long to wait for one rank that waits for no other; it was `before` so many `seconds` ago."""
     kind, number = doing.kind, rank.rank
     evaluating = spell.phase == "eval" or evaluates(doing.frames)
     if kind == "debugger":
@@ -194,7 +195,7 @@ def _of_one(rank: Asked, doing: Doing, before: Asked | None, spell: Spell, looks
         return Ruling("waiting", max(spell.suspicion, limit), "rollout", number, doing.place, _site(doing))
     if kind == "network":
         return _patience(spell, SHORT, "network", number, doing)
-    if kind == "process" and _child_works(rank, before, looks):
+    if kind == "process" and _child_works(rank, before, seconds):
         return _patience(spell, SHORT, "process", number, doing)
     if evaluating:
         return _patience(spell, SHORT, "evaluation", number, doing, known=spell.longest)
@@ -202,7 +203,7 @@ def _of_one(rank: Asked, doing: Doing, before: Asked | None, spell: Spell, looks
         return _patience(spell, SHORT, spell.phase, number, doing, known=spell.longest)
     if kind == "lock" or rank.lock_holder:
         return Ruling("stalled", spell.suspicion, "lock", number, doing.place)
-    computes = kind in ("code", "reward", "thread", "unknown") and _busy(rank, doing, before, looks)
+    computes = kind in ("code", "reward", "thread", "unknown") and _busy(rank, doing, before, seconds)
     if computes and not spell.repeating:
         return _patience(spell, _BUSY, "busy", number, doing, status="busy")
     return Ruling("stalled", spell.suspicion, "code", number, doing.place, _site(doing))
@@ -235,16 +236,16 @@ def _share(now: float | None, before: float | None, seconds: float) -> float:
     return (now - before) / seconds if now is not None and before is not None and seconds > 0 else 0.0
 
 
-def _child_works(rank: Asked, before: Asked | None, looks: Sequence[Look]) -> bool:
+def _child_works(rank: Asked, before: Asked | None, seconds: float) -> bool:
     if before is None:
         return rank.children is not None
-    return _share(rank.children, before.children, looks[-1].time - looks[-2].time) >= _WORKS
+    return _share(rank.children, before.children, seconds) >= _WORKS
 
 
-def _busy(rank: Asked, doing: Doing, before: Asked | None, looks: Sequence[Look]) -> bool:
+def _busy(rank: Asked, doing: Doing, before: Asked | None, seconds: float) -> bool:
     """Whether it computes in its own code: the stack moves and a processor is used, and nothing advances."""
     if before is None:
         return False
     moved = own_places(doing.frames) != own_places(doing_of(before).frames)
-    works = _share(rank.processor, before.processor, looks[-1].time - looks[-2].time) >= _WORKS
+    works = _share(rank.processor, before.processor, seconds) >= _WORKS
     return moved and works
