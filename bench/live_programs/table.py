@@ -45,7 +45,7 @@ class Program:
     seconds: float  #: how long it takes, about
     form: str = "python"
     expected: Expected | None = None  #: none: it is healthy
-    state: str = "finished"  #: how a healthy one ends
+    state: str = "finished"  #: how a healthy one ends; who follows a log that is left alone cannot know
     needs: tuple[str, ...] = ()  #: packages
     signals: tuple[tuple[float, str], ...] = ()  #: what the runner sends, seconds after the event
 
@@ -120,7 +120,7 @@ HEALTHY: list[Program] = [
     _of(PLAIN, "trace_cache_lines_while_steps_advance", seconds=80),
     _of(PLAIN, "loss_spikes", seconds=80),
     _of(PLAIN, "silent_evaluation", form="no-probe"),
-    _of(PLAIN, "announced_evaluation", form="tail"),
+    _of(PLAIN, "announced_evaluation", form="tail", state="unknown"),
     _of(PLAIN, "slow_torch_save", form="tee"),
     _of(DDP, "evaluation_on_rank_0"),
     _of(DDP, "evaluation_on_all_ranks"),
@@ -134,7 +134,7 @@ HEALTHY: list[Program] = [
     _of(PRINTS, "keras_bar"),
     _of(PRINTS, "tqdm_bar", seconds=110),
     _of(PRINTS, "rich_bar"),
-    _of(PRINTS, "validation_lines", form="tail", seconds=160),
+    _of(PRINTS, "validation_lines", form="tail", state="unknown", seconds=160),
     _of(PRINTS, "megatron", form="tee"),
     _of(PRINTS, "warm_up"),
     _of(FSDP, "steady", seconds=80),

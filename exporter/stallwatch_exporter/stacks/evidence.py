@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stallwatch_exporter.stacks.gathering import file_name, gather, keep
-from stallwatch_exporter.stacks.localranks import is_launching, local_ranks
+from stallwatch_exporter.stacks.localranks import is_launching, local_ranks, sole_program
 from stallwatch_exporter.stacks.processes import is_suspended
 from stallwatch_rules.stacks.folding import fold
 from stallwatch_rules.stacks.listing import listing
@@ -109,6 +109,8 @@ class Evidence:
             ranks = local_ranks(self._rings, self.command)
             if not progressed:  # what never made a step may be anything: only ranks are looked at
                 ranks = [one for one in ranks if one.ring is not None and one.ring.exists()]
+            elif not ranks:
+                ranks = sole_program(self.command)
             if ranks:
                 asked = gather(ranks, interrupt=progressed)
                 now = time.time()

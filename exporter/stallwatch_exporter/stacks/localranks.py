@@ -59,6 +59,29 @@ def local_ranks(rings: Path | None, command: int | None) -> list[LocalRank]:
     return [chosen[rank] for rank in sorted(chosen)]
 
 
+def sole_program(command: int | None) -> list[LocalRank]:
+    """The command's one Python program, as rank 0; none if there are several, or only launchers.
+
+    What that program started itself, such as workers of a data loader, does not count.
+    """
+    pythons: dict[int, psutil.Process] = {}
+    for process in family(command) if command is not None else ():
+        try:
+            if "python" in process.name().lower() and not _launches(process.pid):
+                pythons[process.pid] = process
+        except (psutil.Error, OSError):
+            continue  # ended meanwhile
+    try:
+        outermost = [
+            process
+            for process in pythons.values()
+            if not any(above.pid in pythons for above in process.parents())
+        ]
+        return [LocalRank(0, one.pid, one.create_time()) for one in outermost] if len(outermost) == 1 else []
+    except (psutil.Error, OSError):
+        return []
+
+
 def is_alone(rings: Path | None, command: int | None) -> bool:
     """Whether the command is a single Python program that belongs to no job of several processes.
 

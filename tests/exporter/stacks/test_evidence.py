@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from stallwatch_exporter.files.postmortem import diagnose_paths
@@ -217,6 +219,20 @@ def test_if_nobody_can_be_asked_the_result_says_why(tmp_path: Path) -> None:
         assert found == evidence.Found([], nobody=evidence.NO_RANK)
         plain.communicate()
     assert notices == []
+
+
+@pytest.mark.parametrize(("programs", "names_it"), [(1, True), (2, False)])
+def test_the_only_program_of_a_command_stands_for_rank_0(programs: int, names_it: bool) -> None:
+    program = "import subprocess, sys; own = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=-1);"
+    program += "print(1, flush=True); own.wait()"
+    shell = ["sh", "-c", '"$0" -c "$1" & ' * programs + "wait", sys.executable, program]
+    with subprocess.Popen(shell, stdout=subprocess.PIPE, start_new_session=True) as command:
+        assert command.stdout is not None and all(command.stdout.readline() for _ in range(programs))
+        outermost = [one.pid for one in psutil.Process(command.pid).children()]
+        found = [(one.rank, one.pid) for one in localranks.sole_program(command.pid)]
+        os.killpg(command.pid, signal.SIGKILL)
+    assert found == ([(0, outermost[0])] if names_it else [])
+    assert localranks.sole_program(command.pid) == []
 
 
 def test_a_rank_that_answered_late_was_not_locked_out(watched: Watched) -> None:
