@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,19 @@ def execute(*sources: str) -> None:
 
 def trains() -> None:
     execute("loop = Loop()\nloop.train(220)", "loop.evaluate(10)")
+
+
+def kernel_is_idle_between_cells() -> None:
+    """Somebody looks at the results of a cell for a minute and a half before running the next."""
+    from jupyter_client.manager import start_new_kernel
+
+    manager, client = start_new_kernel(kernel_name="python3")
+    for source in (_SETUP, "loop = Loop()\nloop.train(100)"):
+        client.execute_interactive(source, timeout=600)
+    time.sleep(90)
+    client.execute_interactive("loop.train(40)", timeout=600)
+    client.stop_channels()
+    manager.shutdown_kernel()
 
 
 def cell_hangs() -> None:

@@ -143,6 +143,7 @@ HEALTHY: list[Program] = [
     _of(ACTORS, "steady", seconds=80),
     _of(ACTORS, "slow_rollouts", seconds=130),
     _of(NOTEBOOK, "trains"),
+    _of(NOTEBOOK, "kernel_is_idle_between_cells", seconds=150),
     _of(HF, "steady", seconds=80),
     _of(HF, "long_evaluation", seconds=150),
     _of(HF, "long_evaluation_without_bars", seconds=150),

@@ -68,7 +68,11 @@ EVALUATES = lazy(
 
 TIERS = 3
 ROWS: tuple[Row, ...] = (
-    Row("debugger", r"/(?:pdb|bdb|code)\.py$|/(?:ipdb|pudb|debugpy|IPython)/", label="debugger"),
+    Row(
+        "debugger",
+        r"/(?:pdb|bdb|code)\.py$|/(?:ipdb|pudb|debugpy)/|/IPython/(?:core/debugger|terminal)",
+        label="debugger",
+    ),
     Row("joining", r"torch/distributed/rendezvous\.py$", _JOINS, "init_process_group"),
     Row("joining", r"torch/distributed/(?:c10d_logger|distributed_c10d)\.py$", _JOINS),
     Row("joining", r"deepspeed/comm/", r"init_distributed|init_process_group|new_group"),
@@ -102,6 +106,9 @@ ROWS: tuple[Row, ...] = (
         "compilation",
     ),
     Row("compile", r"torch/utils/cpp_extension\.py$|deepspeed/ops/op_builder/", label="compilation"),
+    # A kernel of a notebook runs a cell, or waits for one.
+    Row("code", r"/IPython/core/interactiveshell\.py$", r"run_code", tier=1),
+    Row("debugger", r"/ipykernel/kernelapp\.py$", label="idle notebook kernel", tier=1),
     Row("network", _CLIENTS, tier=1),
     Row("network", r"/python3[^/]*/(?:socket|ssl|http/client|urllib/request)\.py$", tier=1),
     Row("process", r"/python3[^/]*/subprocess\.py$|/multiprocessing/popen_", tier=1),

@@ -7,6 +7,7 @@ All lengths are multiples of the floor (30 s by default), so that one setting sc
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ Reason = Literal[
     "suspended",
     "debugger",
     "start-up",
+    "first-steps",
     "compilation",
     "save",
     "data",
@@ -87,6 +89,12 @@ class Ruling:
     place: str = ""  #: such as ``train.py:42 in step``
     site: str = ""  #: what its length is remembered by; empty if it is not
 
+    def usual(self, spell: Spell) -> float:
+        """Return how long a wait that ends by itself may be and still be a step like others, in seconds."""
+        if self.status not in ("waiting", "paused") or self.reason == "first-steps":
+            return math.inf
+        return spell.suspicion if self.reason == "others" else 0.0
+
 
 def ruling(looks: Sequence[Look], spell: Spell) -> Ruling | None:
     """Judge a quiet spell by the `looks` since it began, the newest last; ``None`` if they show nothing."""
@@ -96,7 +104,7 @@ def ruling(looks: Sequence[Look], spell: Spell) -> Ruling | None:
         return None
     doing = {rank.rank: doing_of(rank) for rank in ranks}
     if spell.suspended:
-        return Ruling("paused", float("inf"), "suspended")
+        return Ruling("paused", math.inf, "suspended")
     if before is not None and _alive(before, looks[-1], doing, spell):
         return Ruling("alive", spell.suspicion)
     for condition in ("ended", "stopped") if spell.phase != "idle" else ():
@@ -160,11 +168,11 @@ def _all_wait(ranks: Sequence[Asked], doing: Mapping[int, Doing], spell: Spell) 
         return Ruling("stalled", spell.suspicion, "behind", odd[0], doing[odd[0]].place)
     if spell.phase == "idle":
         return None
+    if spell.phase == "train" and not spell.rhythm_known:
+        return _first_steps(spell, None, first)
     world = max((rank.recorded.world_size for rank in ranks), default=0)
     if world > len(ranks) or spell.phase != "train":
         return _patience(spell, SHORT, "others", None, first)
-    if not spell.rhythm_known:
-        return _patience(spell, LONG, "start-up", None, first)
     return Ruling("stalled", spell.suspicion, "behind", odd[0] if odd else None, first.place)
 
 
@@ -173,13 +181,15 @@ def _of_one(rank: Asked, doing: Doing, before: Asked | None, spell: Spell, secon
     kind, number = doing.kind, rank.rank
     evaluating = spell.phase == "eval" or evaluates(doing.frames)
     if kind == "debugger":
-        return Ruling("paused", float("inf"), "debugger", number, doing.place)
+        return Ruling("paused", math.inf, "debugger", number, doing.place)
     if kind == "save" or (spell.phase == "save" and kind in ("code", "thread", "unknown")):
         return _patience(spell, LONG, "save", number, doing)
     if kind == "compile":
         return _patience(spell, LONG, "compilation", number, doing)
-    if kind in ("load", "import") or (not spell.rhythm_known and kind != "rollout"):
+    if kind in ("load", "import"):
         return _patience(spell, LONG, "start-up", number, doing)
+    if not spell.rhythm_known and kind != "rollout":
+        return _first_steps(spell, number, doing)
     if kind == "data":
         first = rank.counters.get("epoch_batches")
         if evaluating or first == 0:
@@ -207,6 +217,11 @@ def _of_one(rank: Asked, doing: Doing, before: Asked | None, spell: Spell, secon
     if computes and not spell.repeating:
         return _patience(spell, _BUSY, "busy", number, doing, status="busy")
     return Ruling("stalled", spell.suspicion, "code", number, doing.place, _site(doing))
+
+
+def _first_steps(spell: Spell, rank: int | None, doing: Doing) -> Ruling:
+    """Nobody knows yet how long a step takes: an earlier wait at the same call site says nothing."""
+    return Ruling("waiting", max(LONG * spell.floor, spell.suspicion), "first-steps", rank, doing.place)
 
 
 def _patience(

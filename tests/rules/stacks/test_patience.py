@@ -51,7 +51,7 @@ ROWS = [
     ("a save", rank(0, own("checkpoint"), SAVE), {}, "waiting", "save", LONG * FLOOR),
     ("own code in a save", rank(0, own("dump")), {"phase": "save"}, "waiting", "save", LONG * FLOOR),
     ("compiling", rank(0, COMPILE), {}, "waiting", "compilation", LONG * FLOOR),
-    ("before any rhythm", rank(0, own("f")), {"rhythm_known": False}, "waiting", "start-up", LONG * FLOOR),
+    ("before any rhythm", rank(0, own("f")), {"rhythm_known": False}, "waiting", "first-steps", LONG * FLOOR),
     (
         "importing",
         rank(0, Frame("<frozen importlib._bootstrap>", 1, "_load")),
@@ -225,3 +225,17 @@ def test_a_child_process_that_works_is_waited_for() -> None:
 def test_ranks_that_show_no_stack_decide_nothing() -> None:
     assert ruling([Look(0.0, [Asked(0, 100)])], Spell("train", FLOOR, FLOOR)) is None
     assert ruling([], Spell("train", FLOOR, FLOOR)) is None
+
+
+CELL = Frame(PACKAGES + "IPython/core/interactiveshell.py", 9, "InteractiveShell.run_code")
+KERNEL = Frame(PACKAGES + "ipykernel/kernelapp.py", 5, "IPKernelApp.start")
+LOOP_WAITS = Frame("/usr/lib/python3.11/selectors.py", 4, "EpollSelector.select")
+
+
+def test_a_notebook_is_paused_between_cells_only() -> None:
+    idle, cell = (
+        Asked(0, 1, "probe", threads=(ThreadStack(frames, main=True),))
+        for frames in ((KERNEL, LOOP_WAITS), (KERNEL, CELL, own("label")))
+    )
+    assert judged([idle]).status == "paused"
+    assert judged([cell]).status == "stalled"
