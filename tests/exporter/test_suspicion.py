@@ -43,15 +43,15 @@ class Looks:
 
 
 class Run:
-    """A run whose clock the tests turn, with 50 steps of a quarter of a second behind it."""
+    """A run whose clock the tests turn, with steps of a quarter of a second behind it."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: int = 50) -> None:
         self.looks = Looks()
         self.watch = StallWatch(SETTINGS, started=0.0)
         self.suspicion = Suspicion(SETTINGS, self.watch, self.looks)  # type: ignore[arg-type]
         self.step = 0
         self.now = 100.0
-        for _ in range(50):
+        for _ in range(steps):
             self.steps()
 
     def steps(self, seconds: float = 0.25) -> None:
@@ -75,6 +75,16 @@ class Run:
 @pytest.fixture
 def run() -> Run:
     return Run()
+
+
+@pytest.mark.parametrize("seconds", [15.0, 120.0])
+def test_steps_that_are_long_enough_to_be_looked_at_are_learnt(seconds: float) -> None:
+    run = Run(steps=0)
+    for _ in range(10):
+        assert run.quiet(seconds - 1) is None
+        run.steps(1.0)
+    assert run.watch.rhythm_known
+    assert run.quiet(700) == pytest.approx(max(30.0, 3 * seconds), abs=2)
 
 
 def test_looks_come_before_the_threshold_and_the_stall_right_after_it(run: Run) -> None:

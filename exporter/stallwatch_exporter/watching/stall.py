@@ -77,6 +77,7 @@ class StallWatch:
         self._seen: Counter[Phase] = Counter()  # how often evaluations, saves and the like came to their end
         self._evaluated = False  # an evaluation is over, and no step was made since
         self._ruled: tuple[float, Status] | None = None  # what looks at the ranks say of this quiet spell
+        self._step_like = math.inf  # up to so many seconds it is a step like others, by these looks
         self.sighted = False  #: looks at the ranks have said something
         self.spell = 0  #: number of the quiet spell; each sign of life begins another
         self.over: Over | None = None  #: the last one that was judged or reported, once it is over
@@ -98,7 +99,7 @@ class StallWatch:
         self.spell += 1
         status = self._ruled[1] if self._ruled is not None else "alive"
         # The steps do not become slower by what was seen to be something else.
-        if waited > 0 and status != "paused" and not (status == "waiting" and self._phase == "train"):
+        if waited > 0 and status != "paused" and (self._phase != "train" or waited <= self._step_like):
             after = self._evaluated and self._phase == phase == "train" and not self.blind
             if after and self.rhythm_known:  # such as metrics, before the next step
                 self._rhythm("eval").learn(waited, over=True)
@@ -110,7 +111,7 @@ class StallWatch:
         self._evaluated = phase == "train" and (
             self._phase == "eval" or (self._evaluated and step in (None, self._step))
         )
-        self._ruled = None
+        self._ruled, self._step_like = None, math.inf
         self._last = time
         self._stalled = False
         self._phase = phase
@@ -134,9 +135,12 @@ class StallWatch:
             self._stalled, self._phase, self._step, self._last, quiet, threshold, self._episode, learning
         )
 
-    def rule(self, limit: float, status: Status) -> None:
-        """Let this quiet spell last until `limit`, in seconds; the next sign of life ends that."""
-        self._ruled = (limit, status)
+    def rule(self, limit: float, status: Status, *, usual: float = math.inf) -> None:
+        """Let this quiet spell last until `limit`, in seconds; the next sign of life ends that.
+
+        If the spell lasts longer than `usual`, its length says nothing about the steps of the run.
+        """
+        self._ruled, self._step_like = (limit, status), usual
 
     @property
     def suspicion(self) -> float:

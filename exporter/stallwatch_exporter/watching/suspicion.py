@@ -97,21 +97,19 @@ class Suspicion:
         newest = Look(self._looked_at or now, found.asked)
         self._looks = [*self._looks[-1:], newest]  # the table compares two
         start = self._settings.stall_start_seconds
-        judged = ruling(
-            self._looks,
-            Spell(
-                phase=state.phase,
-                floor=self._settings.stall_floor_seconds,
-                suspicion=self._watch.suspicion,
-                factor=self._settings.stall_factor,
-                rollout=start * PATIENCE["rollout"],
-                rhythm_known=self._watch.rhythm_known,
-                longest=self._watch.known_quiet,
-                sites=self._sites,
-                repeating=repeating(),
-                suspended=found.suspended,
-            ),
+        spell = Spell(
+            phase=state.phase,
+            floor=self._settings.stall_floor_seconds,
+            suspicion=self._watch.suspicion,
+            factor=self._settings.stall_factor,
+            rollout=start * PATIENCE["rollout"],
+            rhythm_known=self._watch.rhythm_known,
+            longest=self._watch.known_quiet,
+            sites=self._sites,
+            repeating=repeating(),
+            suspended=found.suspended,
         )
+        judged = ruling(self._looks, spell)
         if judged is None:
             return
         self._watch.sighted = True
@@ -126,4 +124,4 @@ class Suspicion:
         self.ruling = judged
         for group in self.stacks.groups if self.stacks is not None else ():
             group.busy = judged.status == "busy" and judged.rank in group.ranks
-        self._watch.rule(judged.limit, judged.status)
+        self._watch.rule(judged.limit, judged.status, usual=judged.usual(spell))
