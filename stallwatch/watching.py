@@ -38,7 +38,7 @@ _TERMINAL_SECONDS = 2.0
 _STORE_SECONDS = 5.0
 _CHAT_SECONDS = 10.0
 _DEADMAN_SECONDS = 5.0
-_WARNING_SECONDS = 60.0  # a finding that warns waits so long: with a stall that follows it is one message
+_WARNING_SECONDS = 60.0  # a warning whose harm the next steps decide waits: with a stall it is one message
 _ORPHANS_SECONDS = 60.0
 _LATER = "they leave with the next stallwatch run or relay, or with stallwatch alerts send"
 

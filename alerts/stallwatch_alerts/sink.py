@@ -84,9 +84,12 @@ class ChatSink:
                 self._take(incident)
 
     def _holds(self, incident: Incident) -> bool:
-        """Whether it is a finding that warns, and waits: with a stall that follows it is one message."""
+        """Whether it warns of what the next steps decide: with a stall that follows it is one message."""
         warns = (incident.status, incident.kind, incident.severity) == ("open", "finding", "warning")
         if not warns or not self._warning_seconds or (incident.id, "open") in self._told:
+            return False
+        page = self._catalogue.pages.get(incident.rule)
+        if page is None or page.harm != "by-progress":
             return False
         since, _ = self._held.get(incident.id, (time.monotonic(), incident))
         self._held[incident.id] = since, msgspec.structs.replace(incident)

@@ -21,7 +21,10 @@ from stallwatch_alerts.settings import AlertSettings
 from stallwatch_alerts.sink import ChatSink
 from stallwatch_alerts.store import IncidentStore
 from stallwatch_exporter.incident import Ending, Event, Incident
+from stallwatch_rules.diagnosis.findings import TRACE_CACHE
+from stallwatch_rules.judgements.conclusions import STEP_TIME
 from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.pages.page import RulePage
 
 FIRST, BOSS = "json://first.test/", "json://boss.test/"
 NAME = "myrun/finding/cuda-oom/1"
@@ -136,24 +139,29 @@ def test_a_stall_that_the_failure_ended_says_how_long_it_was(
 
 
 def test_a_warning_that_turns_critical_within_its_wait_is_one_message(
-    chat_server: Any, found: Incident, catalogue: Catalogue
+    chat_server: Any, found: Incident, oom_page: RulePage
 ) -> None:
-    warned = Event(found.opened_at, "opened", "finding", "step-time-rising", "warning")
-    first = msgspec.structs.replace(found, severity="warning", history=[warned])
+    warned = Event(found.opened_at, "opened", "finding", TRACE_CACHE, "warning")
+    first = msgspec.structs.replace(found, rule=TRACE_CACHE, severity="warning", history=[warned])
+    catalogue = Catalogue.of(
+        [oom_page, msgspec.structs.replace(oom_page, id=TRACE_CACHE, harm="by-progress")]
+    )
     sink = ChatSink(AlertSettings(urls=(chat_server.url,)), catalogue, warning_seconds=3600.0)
     sink(first)
     sink.alive("")
     sink(msgspec.structs.replace(found, history=[warned]))
-    sink(msgspec.structs.replace(first, id="myrun/finding/cuda-oom/2"))
+    sink(msgspec.structs.replace(first, id="myrun/finding/trace-cache/2"))
     assert sink.close(120)
     assert [body["severity"] for body in chat_server.bodies] == ["critical", "warning"], "none is lost"
 
 
-def test_a_stall_that_warns_does_not_wait(
-    chat_server: Any, stall: Callable[..., Incident], catalogue: Catalogue
+@pytest.mark.parametrize("kind", ["stall", "finding"])
+def test_a_warning_that_no_later_step_decides_does_not_wait(
+    chat_server: Any, stall: Callable[..., Incident], found: Incident, catalogue: Catalogue, kind: str
 ) -> None:
+    slower = msgspec.structs.replace(found, rule=STEP_TIME, severity="warning", harm="degrading")
     sink = ChatSink(AlertSettings(urls=(chat_server.url,)), catalogue, warning_seconds=3600.0)
-    sink(stall(severity="warning"))
+    sink(stall(severity="warning") if kind == "stall" else slower)
     until = time.monotonic() + 60
     while not chat_server.bodies and time.monotonic() < until:
         time.sleep(0.01)
