@@ -10,9 +10,11 @@ confidence limit stands for it. Decisions 14 and 19 say what this costs, and ``m
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import NormalDist
+from typing import Any
 
 from stallwatch_rules.progress.tracker import stall_threshold
 
@@ -34,12 +36,41 @@ _HABIT = 3  # a pause that ended by itself this often is no stall of this run an
 _HABITS_KEPT = 20
 
 
+class Waits(Sequence[float]):
+    """The latest quiet times, the shortest first: each new one moves few others, and none is sorted again."""
+
+    def __init__(self) -> None:
+        self._latest: deque[float] = deque()
+        self._ordered: list[float] = []
+
+    def append(self, seconds: float) -> None:
+        """Take in one more, and drop the oldest if there are too many."""
+        seconds = max(seconds, 1e-3)
+        self._latest.append(seconds)
+        insort(self._ordered, seconds)
+        if len(self._latest) > REMEMBERED:
+            del self._ordered[bisect_left(self._ordered, self._latest.popleft())]
+
+    def extend(self, waits: Iterable[float]) -> None:
+        """Take in several."""
+        for seconds in waits:
+            self.append(seconds)
+
+    def __len__(self) -> int:
+        return len(self._ordered)
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(self._ordered)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._ordered[at]
+
+
 class Rhythm:
     """The quiet times of one phase: between its own signs of life, and before another phase began."""
 
     def __init__(self) -> None:
-        self.within: deque[float] = deque(maxlen=REMEMBERED)
-        self.ends: deque[float] = deque(maxlen=REMEMBERED)
+        self.within, self.ends = Waits(), Waits()
         self._paused: list[float] = []  # stalls that ended by themselves
         self._since_pause = 0
         self._habits: deque[float] = deque(maxlen=_HABITS_KEPT)
@@ -62,7 +93,7 @@ class Rhythm:
     @property
     def longest(self) -> float:
         """The longest time that this phase was quiet and no stall."""
-        return max((max(waits, default=0.0) for waits in (self.within, self.ends)), default=0.0)
+        return max((waits[-1] for waits in (self.within, self.ends) if waits), default=0.0)
 
     @property
     def longest_pause(self) -> float:
@@ -95,10 +126,11 @@ def too_long(waits: Sequence[float], *, cap: float, factor: float, floor: float)
     """
     if not waits:
         return 0.0
-    longest = max(waits)
+    waits = sorted(waits)  # which costs little if they are in order
+    longest = waits[-1]
     if len(waits) < ENOUGH:
         return factor * longest
-    plain = stall_threshold(list(waits), floor=0.0, start=0.0, factor=factor)
+    plain = stall_threshold(waits, floor=0.0, start=0.0, factor=factor)
     if len(waits) >= KNOWN_TAIL:
         varied = rare(waits)
     else:
@@ -117,7 +149,7 @@ def slow_at_most(waits: Sequence[float]) -> float:
     slow side, the tail is a power: Hill's estimator of the slower half (B. M. Hill, A Simple General Approach
     to Inference About the Tail of a Distribution, Annals of Statistics 3, 1975).
     """
-    ordered = sorted(max(wait, 1e-3) for wait in waits)
+    ordered = sorted(waits)
     if _even(ordered, both_ends=True):
         return 0.0
     logs = [math.log(wait) for wait in ordered]
@@ -135,7 +167,7 @@ def slow_at_most(waits: Sequence[float]) -> float:
 
 def rare(waits: Sequence[float]) -> float:
     """How long a rare one may take, by the slowest of these many; the slowest itself where they are even."""
-    ordered = sorted(max(wait, 1e-3) for wait in waits)
+    ordered = sorted(waits)
     return ordered[-1] if _even(ordered) else _beyond_tail(ordered)
 
 

@@ -91,7 +91,7 @@ class StallWatch:
         if phase == "train":
             self._rounds.trained()
         elif self._phase == "train" and phase in _EXPLAINED:
-            self._rounds.paused(announced=waited <= max(self._rhythm("train").within, default=0.0))
+            self._rounds.paused(announced=waited <= max(self._rhythm("train").within[-1:], default=0.0))
         if self._rounds.due != due:
             self._to_learn.add("train")
         if self._ruled is not None or self._stalled:
