@@ -162,14 +162,14 @@ def _all_wait(ranks: Sequence[Asked], doing: Mapping[int, Doing], spell: Spell) 
     """All ranks of this host wait for each other, or for ranks elsewhere."""
     first = doing[ranks[0].rank]
     if all(one.kind == "joining" for one in doing.values()):
-        return _patience(spell, LONG, "start-up", None, first)
+        return _patience(spell, LONG, "start-up", None, first, varies=True)
     odd, why = odd_ones(ranks, doing)
     if odd and why in ("behind", "diverged"):
         return Ruling("stalled", spell.suspicion, "behind", odd[0], doing[odd[0]].place)
     if spell.phase == "idle":
         return None
     if spell.phase == "train" and not spell.rhythm_known:
-        return _first_steps(spell, None, first)
+        return _patience(spell, LONG, "first-steps", None, first)
     world = max((rank.recorded.world_size for rank in ranks), default=0)
     if world > len(ranks) or spell.phase != "train":
         return _patience(spell, SHORT, "others", None, first)
@@ -185,11 +185,11 @@ def _of_one(rank: Asked, doing: Doing, before: Asked | None, spell: Spell, secon
     if kind == "save" or (spell.phase == "save" and kind in ("code", "thread", "unknown")):
         return _patience(spell, LONG, "save", number, doing)
     if kind == "compile":
-        return _patience(spell, LONG, "compilation", number, doing)
+        return _patience(spell, LONG, "compilation", number, doing, varies=True)
     if kind in ("load", "import"):
-        return _patience(spell, LONG, "start-up", number, doing)
+        return _patience(spell, LONG, "start-up", number, doing, varies=True)
     if not spell.rhythm_known and kind != "rollout":
-        return _first_steps(spell, number, doing)
+        return _patience(spell, LONG, "first-steps", number, doing)
     if kind == "data":
         first = rank.counters.get("epoch_batches")
         if evaluating or first == 0:
@@ -219,11 +219,6 @@ def _of_one(rank: Asked, doing: Doing, before: Asked | None, spell: Spell, secon
     return Ruling("stalled", spell.suspicion, "code", number, doing.place, _site(doing))
 
 
-def _first_steps(spell: Spell, rank: int | None, doing: Doing) -> Ruling:
-    """Nobody knows yet how long a step takes: an earlier wait at the same call site says nothing."""
-    return Ruling("waiting", max(LONG * spell.floor, spell.suspicion), "first-steps", rank, doing.place)
-
-
 def _patience(
     spell: Spell,
     floors: float,
@@ -233,12 +228,16 @@ def _patience(
     *,
     known: float | None = None,
     status: Status = "waiting",
+    varies: bool = False,
 ) -> Ruling:
-    """Wait so many floors at a call site that is new, else as long as it is known to take, and then some."""
-    site = _site(doing)
+    """Wait so many floors at a call site that is new, else as long as it is known to take, and then some.
+
+    If its length `varies` from one time to the next, a short one before says nothing.
+    """
+    site = "" if reason == "first-steps" else _site(doing)  # nobody knows yet how long a step takes there
     seen = [length for length in (spell.sites.get(site), known) if length is not None]
-    limit = spell.factor * max(seen) if seen else floors * spell.floor
-    limit = max(limit, spell.floor, spell.suspicion)
+    least = floors * spell.floor if varies or not seen else spell.floor
+    limit = max(least, spell.factor * max(seen, default=0.0), spell.suspicion)
     return Ruling(status, limit, reason, rank, doing.place, site)
 
 
