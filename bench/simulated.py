@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 What = Literal["step", "phase", "gone", "log-step", "log-line"]
+Doing = Literal["step", "load", "compile", "evaluate", "metrics", "save", "rollout", "sync"]
 LONGEST_STEP = 600.0
 EVALUATES, SAVES = "***** Running Evaluation *****", "Saving model checkpoint to out/checkpoint-1"
 
@@ -24,6 +25,7 @@ class Told:
     wait: float
     what: What
     value: int | str
+    doing: Doing = "step"  #: what the stacks of the ranks show in that time
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Run:
     hours: float
     ranks: int
     told: Iterator[Told]
+    hooked: bool = True  #: its ranks have a probe, and can be looked at
 
 
 Steps = Callable[[], float]  # seconds of the next step
@@ -54,18 +57,18 @@ class Course:
 
     def begin(self, low: float = 20.0, high: float = 2400.0) -> Iterator[Told]:
         """Imports, which end in the probe's first word; then loading, and a first step that compiles."""
-        yield Told(self.between(5, 60), "phase" if self.hooked else "log-line", "init")
-        yield Told(self.between(low, high), "log-line", "loaded")
-        yield from self.steps(1, lambda: self.between(1, LONGEST_STEP))
+        yield Told(self.between(5, 60), "phase" if self.hooked else "log-line", "init", "load")
+        yield Told(self.between(low, high), "log-line", "loaded", "load")
+        yield from self.steps(1, lambda: self.between(1, LONGEST_STEP), "compile")
 
-    def steps(self, count: int, seconds: Steps) -> Iterator[Told]:
+    def steps(self, count: int, seconds: Steps, doing: Doing = "step") -> Iterator[Told]:
         """So many training steps."""
         waited = 0.0
         for _ in range(count):
             self.step += 1
             waited += min(seconds(), LONGEST_STEP)
             if self.hooked or self.step % self.every == 0:
-                yield Told(waited, "step" if self.hooked else "log-step", self.step)
+                yield Told(waited, "step" if self.hooked else "log-step", self.step, doing)
                 waited = 0.0
 
     def evaluate(self, batches: int, seconds: Steps, after: float) -> Iterator[Told]:
@@ -73,8 +76,8 @@ class Course:
         if self.hooked:
             yield Told(0.1, "phase", "eval")
             for _ in range(batches):
-                yield Told(min(seconds(), LONGEST_STEP), "phase", "eval")
-            yield Told(after, "phase", "train")
+                yield Told(min(seconds(), LONGEST_STEP), "phase", "eval", "evaluate")
+            yield Told(after, "phase", "train", "metrics")
         else:
             yield Told(0.1, "log-line", EVALUATES)
             waited = sum(min(seconds(), LONGEST_STEP) for _ in range(batches))
@@ -84,18 +87,20 @@ class Course:
         """A checkpoint."""
         if self.hooked:
             yield Told(0.1, "phase", "save")
-            yield Told(seconds, "phase", "train")
+            yield Told(seconds, "phase", "train", "save")
         else:
             yield Told(0.1, "log-line", SAVES)
             yield Told(seconds, "log-line", "")
 
 
-def trained(course: Course, seconds: Steps, longest_start: float = 2400.0) -> Iterator[Told]:
+def trained(
+    course: Course, seconds: Steps, longest_start: float = 2400.0, longest_metrics: float = 180.0
+) -> Iterator[Told]:
     """A run with steps like these, evaluations and checkpoints, for ever."""
     draw = course.draw
     yield from course.begin(high=longest_start)
     part = draw.randint(20, 500)
-    batch, batches, after = course.between(0.2, 20), draw.randint(5, 60), course.between(0.1, 300)
+    batch, batches, after = course.between(0.2, 20), draw.randint(5, 60), course.between(0.1, longest_metrics)
     saving = course.between(2, 600)
     while True:
         yield from course.steps(part, seconds)
@@ -167,8 +172,8 @@ def reinforced(course: Course) -> Iterator[Told]:
     yield from course.begin()
     while True:
         yield Told(0.5, "phase", "rollout")
-        yield Told(min(usual * draw.lognormvariate(0, spread), 5400), "phase", "weight-sync")
-        yield Told(draw.uniform(1, 30), "phase", "train")
+        yield Told(min(usual * draw.lognormvariate(0, spread), 5400), "phase", "weight-sync", "rollout")
+        yield Told(draw.uniform(1, 30), "phase", "train", "sync")
         yield from course.steps(updates, lambda: step * draw.lognormvariate(0, 0.1))
 
 
@@ -184,7 +189,7 @@ def restarted(course: Course) -> Iterator[Told]:
         yield from course.steps(draw.randint(1, 40), seconds)
         course.step = saved
         yield Told(course.between(1, 3), "gone", "")  # the launcher starts them anew, after some time
-        yield Told(course.between(1, 60), "log-line", "")
+        yield Told(course.between(1, 60), "log-line", "", "load")
 
 
 def compiled(course: Course) -> Iterator[Told]:
@@ -194,7 +199,7 @@ def compiled(course: Course) -> Iterator[Told]:
     while True:
         yield from course.steps(draw.randint(1, 200), seconds)
         yield Told(0.1, "phase", "init")
-        yield Told(course.between(5, 1200), "phase", "train")
+        yield Told(course.between(5, 600), "phase", "train", "compile")
 
 
 def logged_every_half_hour(course: Course) -> Iterator[Told]:
@@ -245,17 +250,17 @@ KINDS: dict[str, Callable[[Course], Iterator[Told]]] = {
     "log only, each 33 minutes": logged_every_half_hour,
 }
 
-#: Pauses unlike anything that the run has shown before: whoever calls a hang within a minute or two calls
-#: these stalls, and tells when they are over.
+#: Pauses unlike anything that the run has shown before, and longer than first waits may be: whoever calls a
+#: hang within a minute or two calls these stalls, and reports when they are over.
 UNFORESEEN: dict[str, Callable[[Course], Iterator[Told]]] = {
     "stragglers": _trains(stragglers),
     "evaluations that nothing tells of": untold,
+    "metrics of up to 15 minutes": lambda course: trained(course, even(course), longest_metrics=900.0),
 }
 
 
 def simulate(kind: str, draw: random.Random) -> Run:
     """A run of this kind; by its probes, or by its log alone."""
     course = Course(draw, hooked=not kind.startswith(("log only", "evaluations")))
-    return Run(
-        kind, course.between(3, 100), draw.choice((1, 1, 1, 1, 2, 8)), {**KINDS, **UNFORESEEN}[kind](course)
-    )
+    hours, ranks = course.between(3, 100), draw.choice((1, 1, 1, 1, 2, 8))
+    return Run(kind, hours, ranks, {**KINDS, **UNFORESEEN}[kind](course), course.hooked)

@@ -9,10 +9,12 @@ times. The runs are made up in ``simulated.py``; none of its numbers is known to
 
 The model of activity: start-up of up to 40 minutes and a first step that compiles; steps that are even,
 log-normal (sigma 0.2 to 1.0), Pareto (index 1.5 to 5), Weibull or drifting, at most ten minutes each; after
-20 to 500 of them, seven times in ten each, an evaluation of 5 to 60 batches with up to five minutes of
-metrics, and a checkpoint of 2 to 600 seconds; or rollouts, restarts, compilations, and logs alone. Stack
-samples are no part of it: what is counted here are thresholds that were passed, before the ranks' stacks
-decide.
+20 to 500 of them, seven times in ten each, an evaluation of 5 to 60 batches with up to three minutes of
+metrics, and a checkpoint of 2 to 600 seconds; or rollouts, restarts, compilations of up to ten minutes, and
+logs alone. Runs with a probe go through it twice: by their thresholds alone, as where nobody can look at the
+ranks, and with looks. A simulated look shows the call that rank 0 is in, the others in a collective; bytes
+move while a save or a load goes on, and nothing else is counted. A hang is a call of the program's own in
+whatever the run was doing.
 """
 
 from __future__ import annotations
@@ -21,11 +23,13 @@ import argparse
 import random
 import statistics
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
 from recorded import healthy_recordings
+from rich.console import Console
+from rich.progress import track
 from simulated import KINDS, UNFORESEEN, Run, simulate
 from watchers import FIXED, Verdict, watch_recording, watch_run
 
@@ -58,50 +62,70 @@ def main() -> None:
 def watched(hours: float, seed: int, kinds: list[str]) -> list[Verdict]:
     """Verdicts on runs of each kind until their hours are full; every run ends in a hang."""
     found: list[Verdict] = []
-    for kind in kinds:
+    for kind in track(kinds, "simulating", console=Console(stderr=True), transient=True):
         draw = random.Random(f"{seed} {kind}")
         done = 0.0
         while done < hours / len(kinds):
+            before = draw.getstate()
             run: Run = simulate(kind, draw)
-            found.append(watch_run(run))
+            verdict = watch_run(run)
+            if run.hooked:
+                draw.setstate(before)
+                verdict.looked = watch_run(simulate(kind, draw), looks=True)
+            found.append(verdict)
             done += run.hours
     return found
+
+
+def final(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """Return what Stallwatch says of each: with looks, if there can be any."""
+    return [verdict.looked or verdict for verdict in verdicts]
+
+
+def by_kind(verdicts: list[Verdict]) -> list[tuple[str, list[Verdict]]]:
+    """The verdicts of each kind of run, then all."""
+    found: dict[str, list[Verdict]] = defaultdict(list)
+    for verdict in verdicts:
+        found[verdict.kind].append(verdict)
+    return [*sorted(found.items()), ("all", verdicts)]
 
 
 def false_stalls(verdicts: list[Verdict]) -> str:
     """One line a kind of run: stalls called in healthy time."""
     lines = [
-        f"{'false stalls':34}{'hours':>8}{'learnt':>9}" + "".join(f"{f'{s // 60} min':>9}" for s in FIXED)
+        f"{'false stalls':34}{'hours':>8}{'looks':>8}{'none':>8}"
+        + "".join(f"{f'{s // 60} min':>9}" for s in FIXED)
     ]
-    by_kind: dict[str, list[Verdict]] = defaultdict(list)
-    for verdict in verdicts:
-        by_kind[verdict.kind].append(verdict)
-    for kind, own in [*sorted(by_kind.items()), ("all", verdicts)]:
-        row = f"{kind:34}{sum(v.hours for v in own):8,.0f}{sum(v.false_learnt for v in own):9,}"
+    for kind, own in by_kind(verdicts):
+        looked = sum(v.false_learnt for v in final(own))
+        row = f"{kind:34}{sum(v.hours for v in own):8,.0f}{looked:8,}{sum(v.false_learnt for v in own):8,}"
         lines.append(row + "".join(f"{sum(v.false_fixed[s] for v in own):9,}" for s in FIXED))
     return "\n".join(lines)
 
 
 def hangs(verdicts: list[Verdict]) -> str:
     """One line a kind of run: seconds from the last sign of life of a hang to its stall."""
-    lines = [f"{'seconds until a hang is a stall':34}{'hangs':>8}{'median':>9}{'90 %':>9}{'longest':>9}"]
-    by_kind: dict[str, list[float]] = defaultdict(list)
-    for verdict in verdicts:
-        by_kind[verdict.kind].append(verdict.found_after)
-    for kind, own in [*sorted(by_kind.items()), ("all", [v.found_after for v in verdicts])]:
-        own.sort()
-        late = own[int(0.9 * (len(own) - 1))]
-        lines.append(f"{kind:34}{len(own):8,}{statistics.median(own):9,.0f}{late:9,.0f}{own[-1]:9,.0f}")
-    lines.append(f"{'fixed timeouts':34}{'':8}" + "".join(f"{seconds:9,}" for seconds in FIXED))
+    lines = [
+        f"{'seconds until a hang is a stall':34}{'hangs':>8}{'median':>8}{'90 %':>8}{'longest':>9}"
+        f"{'without looks: median':>23}{'longest':>9}"
+    ]
+    for kind, own in by_kind(verdicts):
+        looked, alone = sorted(v.found_after for v in final(own)), [v.found_after for v in own]
+        late = looked[int(0.9 * (len(looked) - 1))]
+        row = f"{kind:34}{len(own):8,}{statistics.median(looked):8,.0f}{late:8,.0f}{looked[-1]:9,.0f}"
+        lines.append(f"{row}{statistics.median(alone):23,.0f}{max(alone):9,.0f}")
+    lines.append(f"{'fixed timeouts':34}{'':8}" + "".join(f"{seconds:8,}" for seconds in FIXED))
     return "\n".join(lines)
 
 
 def summary(verdicts: list[Verdict]) -> str:
     """False stalls in 1,000 run-hours, with the time to a hang that they buy."""
-    hours = sum(verdict.hours for verdict in verdicts)
-    rate = 1000 * sum(verdict.false_learnt for verdict in verdicts) / hours
-    median = statistics.median(verdict.found_after for verdict in verdicts)
-    return f"{rate:.2f} false stalls in 1,000 run-hours; a hang is a stall after {median:,.0f} s (median)"
+    hours, said = sum(verdict.hours for verdict in verdicts), final(verdicts)
+    rate = 1000 * sum(verdict.false_learnt for verdict in said) / hours
+    median = statistics.median(verdict.found_after for verdict in said)
+    wrongly = Counter(wrong.partition(" s >")[0].rpartition(" ")[0] for v in said for wrong in v.wrongly)
+    of = "".join(f"\n  {count} × {what}" for what, count in wrongly.most_common())
+    return f"{rate:.2f} false stalls in 1,000 run-hours; a hang is a stall after {median:,.0f} s (median){of}"
 
 
 def recordings(paths: Iterable[Path]) -> str:

@@ -1,26 +1,48 @@
-"""The watch of the agent, and fixed timeouts beside it, on what a run tells."""
+"""The watch of the agent, with and without looks at the ranks, and fixed timeouts beside it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
-from simulated import LONGEST_STEP, Run, Told
+from simulated import LONGEST_STEP, Doing, Run, Told
 
 from stallwatch_exporter.probe.layout import PHASES
 from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_exporter.stacks.evidence import Found
 from stallwatch_exporter.watching.advance import Advance
 from stallwatch_exporter.watching.hookedprogress import HookedProgress
 from stallwatch_exporter.watching.stall import StallWatch
+from stallwatch_exporter.watching.suspicion import Suspicion
 from stallwatch_rules.records import Line, Sample
+from stallwatch_rules.stacks.records import Asked, Frame, ThreadStack
 
 FIXED = (300, 600, 1800)  #: seconds without progress that others call a hang
 STARTED = 1_790_000_000.0
 TICK = 1.0  #: the agent looks about once a second
+LOOK_TICK = 5.0  #: the same while looks are simulated, which take time
 _RANKS_APART = 0.02  # seconds
+_FLOWING = 1 << 30  # bytes that a save or a load moves between two looks
+_OWN, _LIBRARY = "/work/train.py", "/usr/lib/python3/dist-packages/"
+_MAIN = Frame(_OWN, 9, "main")
+_WAITS = (_MAIN, Frame(_LIBRARY + "torch/distributed/distributed_c10d.py", 1, "all_reduce"))
+#: Function of the program's own, and the library's that it called, by what it does.
+_CALLS: dict[Doing | Literal["hang"], tuple[str, str, str]] = {
+    "step": ("train_step", "torch/autograd/graph.py", "_engine_run_backward"),
+    "load": ("load_model", "transformers/modeling_utils.py", "from_pretrained"),
+    "compile": ("train_step", "torch/_inductor/compile_fx.py", "compile_fx"),
+    "evaluate": ("evaluate", "torch/nn/modules/module.py", "_call_impl"),
+    "metrics": ("compute_metrics", "sklearn/metrics/_ranking.py", "roc_auc_score"),
+    "save": ("save_checkpoint", "torch/serialization.py", "save"),
+    "rollout": ("sample", "vllm/entrypoints/llm.py", "generate"),
+    "sync": ("push_weights", "requests/sessions.py", "send"),
+    "hang": ("stuck", "numpy/linalg/linalg.py", "solve"),
+}
 
 
 @dataclass
@@ -31,20 +53,85 @@ class Verdict:
     hours: float
     false_learnt: int = 0
     found_after: float = 0.0  #: seconds from the hang's last sign of life
+    hangs_in: Doing = "step"
+    looked: Verdict | None = None  #: the same with looks at the ranks, if there can be any
     false_fixed: dict[int, int] = field(default_factory=lambda: dict.fromkeys(FIXED, 0))
     wrongly: list[str] = field(default_factory=list)  #: what was called a stall
+
+
+class SimulatedLooks:
+    """Takes the place of `Evidence`: shows at once what the ranks of a simulated run would.
+
+    Rank 0 is in the call, the others wait for it. Only a save and a load move bytes.
+    """
+
+    possible = True
+
+    def __init__(self) -> None:
+        self.doing: Doing | Literal["hang"] = "step"
+        self.inside: Doing = "step"  #: what it was doing when it began to hang
+        self.ranks = 1
+        self.under_way = False
+        self._moved = 0
+
+    def look(self, **_: bool) -> None:
+        self.under_way = True
+
+    def take(self) -> Found | None:
+        if not self.under_way:
+            return None
+        self.under_way = False
+        self._moved += _FLOWING if self.doing in ("save", "load") else 0
+        frames = [_MAIN]
+        for doing in dict.fromkeys((self.inside, self.doing)) if self.doing == "hang" else (self.doing,):
+            function, library, called = _CALLS[doing]
+            frames += [Frame(_OWN, 20, function), Frame(_LIBRARY + library, 1, called)]
+        stacks = [tuple(frames), *[_WAITS] * (self.ranks - 1)]
+        return Found(
+            [
+                Asked(
+                    number,
+                    100 + number,
+                    "probe",
+                    threads=(ThreadStack(stack, main=True),),
+                    transferred=self._moved,
+                )
+                for number, stack in enumerate(stacks)
+            ]
+        )
+
+    def drop(self, **_: bool) -> None:
+        self.under_way = False
 
 
 class Watched:
     """The parts of the agent that decide, fed as the agent feeds them."""
 
-    def __init__(self, started: float = STARTED) -> None:
+    def __init__(self, started: float = STARTED, looks: SimulatedLooks | None = None) -> None:
         settings = ExporterSettings()
         self.progress = HookedProgress()
         self.watch = StallWatch(settings, started)
         self.advance = Advance(self.progress, self.watch, RunMetrics("simulated"))
         self.signs = 0.0  #: when any sign of progress came last, for the fixed timeouts
         self._beats = 0
+        self._looks = looks
+        self._suspicion = Suspicion(settings, self.watch, looks) if looks is not None else None  # type: ignore[arg-type]
+
+    def waits(self, now: float, until: float, doing: Doing | Literal["hang"]) -> float | None:
+        """Let the run do this from `now` on; when it is called stalled, if that is before `until`."""
+        if self._suspicion is None or self._looks is None:
+            return until if self.stalled(until) else None
+        self._looks.doing = doing
+        while (now := now + self._tick(now, exact=doing == "hang")) < until:
+            if now - self.watch.last_sign >= LOOK_TICK:
+                self._suspicion.look(now, progressed=self.progress.progressed, repeating=lambda: False)
+                if self.watch.check(now).stalled:
+                    return now
+        return None
+
+    def _tick(self, now: float, *, exact: bool) -> float:
+        """Until the next look: in a long wait they are as rare as the agent's own."""
+        return LOOK_TICK if exact else max(LOOK_TICK, (now - self.watch.last_sign) / 20)
 
     def stalled(self, now: float) -> bool:
         """Whether the run counts as stalled at `now`."""
@@ -81,18 +168,24 @@ class Watched:
         return Record(rank, 0, at, values)
 
 
-def watch_run(run: Run) -> Verdict:
+def watch_run(run: Run, *, looks: bool = False) -> Verdict:
     """Follow the run until its time is over, then let it hang where it is."""
-    watched, verdict = Watched(), Verdict(run.kind, run.hours)
+    seen = SimulatedLooks() if looks else None
+    watched, verdict = Watched(looks=seen), Verdict(run.kind, run.hours)
+    if seen is not None:
+        seen.ranks = run.ranks
     now = sign = STARTED
     for told in run.told:
-        now += told.wait
+        began, now = now, now + told.wait
+        verdict.hangs_in = told.doing
         if now > STARTED + run.hours * 3600:
             break
-        if watched.stalled(now):
+        if watched.waits(began, now, told.doing) is not None:
             verdict.false_learnt += 1
             state = watched.watch.check(now)
-            verdict.wrongly.append(f"{state.phase} {state.seconds:.0f} s > {state.threshold:.0f} s")
+            verdict.wrongly.append(
+                f"{told.doing} in {state.phase} {state.seconds:.0f} s > {state.threshold:.0f} s"
+            )
         if told.what != "log-line":  # whoever waits for steps alone knows of nothing else
             for seconds in FIXED:
                 verdict.false_fixed[seconds] += now - sign > seconds
@@ -100,7 +193,11 @@ def watch_run(run: Run) -> Verdict:
             sign = now
         watched.tell(now, told, run.ranks)
     last = watched.watch.last_sign
-    verdict.found_after = found_after(watched, last)
+    if seen is not None:
+        seen.inside = verdict.hangs_in
+        verdict.found_after = (watched.waits(last, math.inf, "hang") or math.inf) - last
+    else:
+        verdict.found_after = found_after(watched, last)
     return verdict
 
 

@@ -7,8 +7,8 @@ from itertools import islice
 
 import pytest
 from simulated import KINDS, SAVES, UNFORESEEN, Course, simulate
-from stall import ROOT, false_stalls, hangs, summary, watched
-from watchers import FIXED, Verdict, Watched, found_after, watch_recording
+from stall import ROOT, false_stalls, final, hangs, summary, watched
+from watchers import FIXED, LOOK_TICK, Verdict, Watched, found_after, watch_recording
 
 HOURS = 5.0  # of each kind, at least
 
@@ -16,8 +16,10 @@ HOURS = 5.0  # of each kind, at least
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_no_healthy_run_is_called_stalled_and_its_hang_is(kind: str) -> None:
     verdicts = watched(HOURS, seed=3, kinds=[kind])
-    assert [wrong for verdict in verdicts for wrong in verdict.wrongly] == []
-    assert all(30 < verdict.found_after <= 4 * 7200 + 1 for verdict in verdicts)
+    both = [*verdicts, *final(verdicts)]
+    assert [wrong for verdict in both for wrong in verdict.wrongly] == []
+    assert all(30 < verdict.found_after <= 4 * 7200 + LOOK_TICK for verdict in both)
+    assert all((verdict.looked is None) == kind.startswith("log only") for verdict in verdicts)
 
 
 def test_a_watch_that_is_too_hasty_would_be_found_out() -> None:
