@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from importlib import import_module
@@ -13,6 +14,7 @@ from ranks import TINY, Program, Trained, needs, trains
 
 from stallwatch_exporter.probe import api
 from stallwatch_exporter.probe.api import Probe
+from stallwatch_exporter.probe.counters import counters
 from stallwatch_exporter.probe.hooks.phases import PLACES, Doing
 from stallwatch_exporter.probe.hooks.transformers import TrainerWatch, install
 from stallwatch_exporter.probe.imports import HOOKS
@@ -54,6 +56,23 @@ def test_a_thread_that_saves_first_is_not_taken_for_the_one_that_trains(tmp_path
     assert probe.doing == "train"
     told.begin("save")
     assert probe.doing == "save"
+
+
+def test_the_longest_save_of_each_function_is_remembered(tmp_path: Path) -> None:
+    now = [100.0]
+    probe = Probe(tmp_path, {"RANK": "0"}, clock=lambda: now[0])
+    seen = Doing(probe)
+
+    def keep_best(seconds: float) -> None:
+        seen.begin("save", frame=sys._getframe())
+        now[0] += seconds
+        seen.train()
+
+    seen.train()
+    probe.step()
+    for seconds in (2.0, 5.0, 3.0):
+        keep_best(seconds)
+    assert counters(probe)["saves"] == {"keep_best": 5.0}
 
 
 def test_what_an_evaluation_generates_is_no_rollout(tmp_path: Path) -> None:

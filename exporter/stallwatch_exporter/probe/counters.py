@@ -22,6 +22,8 @@ _MOST_WORKERS = 64
 def counters(probe: Probe) -> dict[str, Any]:
     """Totals by name; what was never counted is left out."""
     told: dict[str, Any] = {"phase": probe.doing, "steps": probe.steps}
+    if probe.saves:
+        told["saves"] = dict(probe.saves)
     row = probe.row
     for name in _COUNTED:
         value = row[INDEX[name]]

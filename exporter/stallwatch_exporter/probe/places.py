@@ -13,13 +13,17 @@ _STANDARD = f"{Path(os.__file__).parent}{os.sep}"
 
 def place_of(frame: FrameType | None) -> str:
     """``file:line`` of the innermost call that is no library's; of `frame` itself where all are."""
-    first, found = frame, frame
-    for _ in range(_MOST_FRAMES):
-        if found is None or is_own(found.f_code.co_filename):
-            break
-        found = found.f_back
-    shown = found or first
+    shown = own_frame(frame) or frame
     return f"{shown.f_code.co_filename}:{shown.f_lineno}" if shown is not None else ""
+
+
+def own_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost call that is no library's."""
+    for _ in range(_MOST_FRAMES):
+        if frame is None or is_own(frame.f_code.co_filename):
+            return frame
+        frame = frame.f_back
+    return None
 
 
 def is_own(path: str) -> bool:

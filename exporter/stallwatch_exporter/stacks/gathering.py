@@ -85,9 +85,12 @@ def _take_answer(record: Asked, told: Mapping[str, Any]) -> None:
     record.threads, record.origin = from_probe(told), "probe"
     counters = told.get("counters")
     if isinstance(counters, dict):
-        record.counters = {
-            str(name): float(value) for name, value in counters.items() if isinstance(value, (int, float))
-        }
+        saves = counters.pop("saves", None)
+        record.counters, record.saves = _numbers(counters), _numbers(saves if isinstance(saves, dict) else {})
+
+
+def _numbers(found: Mapping[Any, Any]) -> dict[str, float]:
+    return {str(name): float(value) for name, value in found.items() if isinstance(value, (int, float))}
 
 
 def _late_answers(ranks: Sequence[LocalRank], question: str, asked: dict[int, Asked]) -> None:

@@ -183,7 +183,7 @@ def _of_one(rank: Asked, doing: Doing, before: Asked | None, spell: Spell, secon
     if kind == "debugger":
         return Ruling("paused", math.inf, "debugger", number, doing.place)
     if kind == "save" or (spell.phase == "save" and kind in ("code", "thread", "unknown")):
-        return _patience(spell, LONG, "save", number, doing)
+        return _patience(spell, LONG, "save", number, doing, known=rank.saves.get(_function(doing)))
     if kind == "compile":
         return _patience(spell, LONG, "compilation", number, doing, varies=True)
     if kind in ("load", "import"):
@@ -243,7 +243,11 @@ def _patience(
 
 def _site(doing: Doing) -> str:
     """The call site: what is done, and the function of the user's own that asked for it."""
-    return f"{doing.kind} {doing.what} {doing.place.rpartition(' in ')[2]}"
+    return f"{doing.kind} {doing.what} {_function(doing)}"
+
+
+def _function(doing: Doing) -> str:
+    return doing.place.rpartition(" in ")[2].rpartition(".")[2]
 
 
 def _share(now: float | None, before: float | None, seconds: float) -> float:

@@ -227,6 +227,14 @@ def test_ranks_that_show_no_stack_decide_nothing() -> None:
     assert ruling([], Spell("train", FLOOR, FLOOR)) is None
 
 
+@pytest.mark.parametrize(("saves", "seconds"), [({}, 600.0), ({"dump": 2.0}, 30.0), ({"dump": 40.0}, 120.0)])
+def test_a_save_may_take_three_times_as_long_as_its_function_ever_took(
+    saves: dict[str, float], seconds: float
+) -> None:
+    saving = rank(0, own("Keeper.dump"), SAVE, saves=saves | {"another": 500.0})
+    assert judged([saving]).limit == seconds
+
+
 CELL = Frame(PACKAGES + "IPython/core/interactiveshell.py", 9, "InteractiveShell.run_code")
 KERNEL = Frame(PACKAGES + "ipykernel/kernelapp.py", 5, "IPKernelApp.start")
 LOOP_WAITS = Frame("/usr/lib/python3.11/selectors.py", 4, "EpollSelector.select")

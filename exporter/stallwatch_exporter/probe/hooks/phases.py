@@ -20,6 +20,7 @@ from typing import Any
 from ..api import Probe
 from ..layout import PHASES
 from ..noticing import notice_method, notice_module_attribute
+from ..places import own_frame
 
 #: Module → (class, or "" for the module itself; name; what it begins). "train" ends whatever was before.
 PLACES: dict[str, tuple[tuple[str, str, str], ...]] = {
@@ -87,6 +88,7 @@ PLACES: dict[str, tuple[tuple[str, str, str], ...]] = {
 }
 _ANY_FILE = ("torch.serialization", "safetensors.torch")  # what they write before training is no checkpoint
 _MOST_FRAMES = 200
+_MOST_SAVES = 100  # functions that save
 TRAIN = float(PHASES.index("train"))
 _EVALUATES = (
     "evaluate",
@@ -138,6 +140,7 @@ class Doing:
         self._within = self._evaluates = ""  # the functions that began the phase and the trainer's evaluation
         self.thread: int | None = None  #: the one that trains; it counts once a step was made
         self._before = "train"  # a compilation
+        self._saving = ("", 0.0)  # the program's own function that asked for a save, and when
         self.compare_modes: Callable[[FrameType], None] = lambda _: None  #: takes in changes of models' modes
 
     def beginning(self, phase: str, name: str, always: bool) -> Callable[[Any, FrameType], None]:
@@ -153,13 +156,14 @@ class Doing:
                 self.train()
             elif always or self.has_stepped():
                 within = frame.f_code.co_name if name.startswith("__") else name
-                self.begin(phase, surely=name in _EVALUATES, within=within)
+                self.begin(phase, surely=name in _EVALUATES, within=within, frame=frame)
 
         return notice
 
     def train(self) -> None:
         """A batch of the training. Until the first step is done this is still the beginning."""
         self._look()
+        self._saved()
         self.thread = threading.get_ident()  # here alone: whoever saves after the first step may be another
         self._evaluated = False
         phase = "train" if self._begun else "init"
@@ -167,7 +171,9 @@ class Doing:
             self._evaluating = False
             self._probe.phase(phase)
 
-    def begin(self, phase: str, *, surely: bool = False, within: str = "") -> None:
+    def begin(
+        self, phase: str, *, surely: bool = False, within: str = "", frame: FrameType | None = None
+    ) -> None:
         """Something else than training begins, or goes on, `within` a function of that name.
 
         Checkpoints are also written by threads beside the training, and servers sample in theirs.
@@ -177,6 +183,9 @@ class Doing:
             return
         if phase != self._probe.doing:
             self._within = within
+            if phase == "save":
+                own = own_frame(frame)
+                self._saving = (own.f_code.co_name if own is not None else "", self._probe.clock())
         if phase == "eval":
             if surely and not self._evaluating:
                 self._evaluating, self._evaluates = True, within
@@ -211,6 +220,14 @@ class Doing:
                 self.train()
         elif doing == "eval" and self._evaluating and not evaluates:
             self.train()
+
+    def _saved(self) -> None:
+        """What was saved is saved: remember how long that took at most, for whoever asked for it."""
+        function, began = self._saving
+        if function:
+            known, self._saving = self._probe.saves, ("", 0.0)
+            if function in known or len(known) < _MOST_SAVES:
+                known[function] = max(known.get(function, 0.0), self._probe.clock() - began)
 
     def has_stepped(self) -> bool:
         """Whether the first step is done."""
