@@ -47,15 +47,23 @@ def stall(stacks: StallStacks | None = None) -> Incident:
 @pytest.mark.parametrize(
     ("incident", "language", "title"),
     [
-        (located([1]), "en", ", rank 1 holds up the run"),
-        (located([1, 3]), "en", ", ranks 1, 3 hold up the run"),
-        (located([2], "diverged"), "en", ", rank 2 went another way than the others"),
-        (located([0, 1], "diverged", ranks=2), "en", ", ranks 0, 1 went different ways"),
-        (located([], ""), "en", ""),
-        (located([1]), "zh", "，rank 1 拖住了任务"),
+        (located([1]), "en", ", rank 1 holds up the run at ‹!channel›:30 in main"),
+        (located([1, 3]), "en", ", ranks 1, 3 hold up the run at ‹!channel›:30 in main"),
+        (
+            located([2], "diverged"),
+            "en",
+            ", rank 2 went another way than the others at ‹!channel›:30 in main",
+        ),
+        (
+            located([0, 1], "diverged", ranks=2),
+            "en",
+            ", ranks 0, 1 went different ways at ‹!channel›:30 in main",
+        ),
+        (located([], ""), "en", ", at train.py:42 in step"),
+        (located([1]), "zh", "，rank 1 拖住了任务（‹!channel›:30 in main）"),
     ],
 )
-def test_the_title_names_the_odd_ranks(incident: Incident, language: str, title: str) -> None:
+def test_the_title_names_the_odd_ranks_and_their_place(incident: Incident, language: str, title: str) -> None:
     stalled = {"en": "[r] stalled: no step for 42 s", "zh": "[r] 停滞：已 42 秒没有新的步"}[language]
     assert incident_notice(incident, language, None).message.title == stalled + title
 

@@ -8,6 +8,7 @@ from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.stacks.evidence import Found
 from stallwatch_exporter.watching.stall import StallWatch
 from stallwatch_exporter.watching.suspicion import Suspicion
+from stallwatch_rules.stacks.folding import fold
 from stallwatch_rules.stacks.records import Asked, Frame, ThreadStack
 
 SETTINGS = ExporterSettings()
@@ -35,7 +36,7 @@ class Looks:
         self.under_way = False
         frames = (Frame("/w/train.py", 40, "main"), Frame("/w/train.py", 7, self.function))
         rank = Asked(0, 1, "probe", threads=(ThreadStack(frames, main=True),), counters=self.counters)
-        return Found([rank])
+        return Found([rank], fold([rank], time=0.0, seconds=0.1))
 
     def drop(self, *, reported: bool) -> None:
         self.under_way = False
@@ -168,3 +169,11 @@ def test_metrics_after_evaluations_that_were_quick_are_not_waited_for_as_long_as
     run.now += 2.0
     run.looks.function = "compute_metrics"
     assert run.quiet(60) == 31.0
+
+
+def test_what_ranks_do_after_a_stall_was_reported_is_not_what_it_was_reported_for(run: Run) -> None:
+    assert run.quiet(40) is not None
+    run.looks.function = "shut_down"
+    run.quiet(40)
+    assert run.suspicion.stacks is not None
+    assert run.suspicion.stacks.groups[0].place == "train.py:7 in score"

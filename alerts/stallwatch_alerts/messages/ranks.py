@@ -12,6 +12,7 @@ from stallwatch_rules.text.digest import fold_ranks
 
 _INNERMOST, _OWN, _FRAME_LIMIT = 2, 2, 120  # frames that are shown: of any code, and of the user's
 _PATH_LIMIT = 200
+_PLACE_LIMIT = 80
 _MOST_COMMANDS = 2
 _GAP = "…"
 _WORDS = {
@@ -20,6 +21,8 @@ _WORDS = {
         "many": "ranks {ranks} hold up the run",
         "diverged": "{which} {ranks} went another way than the others",
         "apart": "ranks {ranks} went different ways",
+        "there": "{who} at {place}",
+        "alone": "at {place}",
         "worker": "Its data loader's worker (PID {pid}):",
     },
     "zh": {
@@ -27,18 +30,23 @@ _WORDS = {
         "many": "rank {ranks} 拖住了任务",
         "diverged": "rank {ranks} 与其他 rank 走了不同的路径",
         "apart": "rank {ranks} 走了不同的路径",
+        "there": "{who}（{place}）",
+        "alone": "停在 {place}",
         "worker": "它的数据加载 worker（PID {pid}）：",
     },
 }
 
 
 def who(stacks: StallStacks, language: str) -> str:
-    """Who holds up the run, in a few words; empty if nobody in particular does."""
-    if not stacks.odd:
-        return ""
+    """Who holds up the run, and where, in a few words; empty if neither is known."""
     words = _WORDS["zh" if language.startswith("zh") else "en"]
+    places = {neutralise(group.place, _PLACE_LIMIT) for group in suspects(stacks)}
+    place = places.pop() if len(places) == 1 else ""
+    if not stacks.odd:
+        return words["alone"].format(place=place) if place else ""
     which = "rank" if len(stacks.odd) == 1 else "ranks"
-    return words[_how(stacks)].format(ranks=fold_ranks(stacks.odd), which=which)
+    holding = words[_how(stacks)].format(ranks=fold_ranks(stacks.odd), which=which)
+    return words["there"].format(who=holding, place=place) if place else holding
 
 
 def stack(stacks: StallStacks, language: str) -> list[str]:

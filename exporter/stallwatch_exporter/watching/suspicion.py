@@ -93,7 +93,9 @@ class Suspicion:
         self.nobody = found.nobody
         if not found.asked:
             return
-        self.stacks = found.stacks
+        reported = self.stacks if state.stalled else None
+        if reported is None or (found.stacks is not None and found.stacks.odd and not reported.odd):
+            self.stacks = found.stacks  # what a stall was reported for is not what follows, such as its end
         newest = Look(self._looked_at or now, found.asked)
         self._looks = [*self._looks[-1:], newest]  # the table compares two
         start = self._settings.stall_start_seconds

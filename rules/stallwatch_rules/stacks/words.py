@@ -83,7 +83,8 @@ def _clause(group: StackGroup, words: Words, *, alone: bool) -> str:
         words.busy if group.busy and group.place else words.kinds[group.kind]
     )
     place = group.place.replace(" in ", words.in_function)
-    about = [words.asides[group.kind]] if group.kind in words.asides and group.condition == "alive" else []
+    aside = words.asides.get(group.kind, "") if group.condition == "alive" else ""
+    about = [aside] if aside and aside != group.what else []
     if group.note and group.kind == "lock":
         about.append(words.held_by.format(holder=group.note))
     if place and "{place}" not in template:
