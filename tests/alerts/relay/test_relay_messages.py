@@ -58,7 +58,8 @@ def test_where_the_ranks_stand_is_in_the_first_message(
     start()(group(alert(incident="stall")))
     chat_server.wait_for_requests(1)
     (body,) = chat_server.bodies
-    title = "[myrun] stalled: no step for 42 s after step 160 of 900, rank 1 holds up the run at train.py:42 in step"
+    title = "[myrun] stalled: no step for 42 s after step 160 of 900, rank 1 holds up the run"
+    title += " at train.py:42 in step"
     assert body["title"] == title
     for fact in ("train.py:42 in step", "step 160 of 900"):
         assert fact in body["text"]
