@@ -13,8 +13,8 @@ VENVS     ?= .venvs
 CORPUS    ?= $(wildcard ../shared/corpus)
 # What `make bench-probe` compares with, in an environment of their own.
 LOGGERS   ?= tensorboardX==2.6.5 wandb==0.31.0 trackio==0.43.0 mlflow-skinny==3.17.2
-# What `make bench-live` runs notebooks with.
-NOTEBOOKS ?= nbconvert==7.17.2 ipykernel==7.4.0
+# What `make bench-live` runs notebooks and actors with.
+NOTEBOOKS ?= nbconvert==7.17.2 ipykernel==7.4.0 ray==2.60.0
 DEBIAN_PACKAGES := prometheus prometheus-alertmanager chromium fonts-noto-cjk openssl postgresql
 DIRS := stallwatch exporter rules alerts dashboard tests bench
 

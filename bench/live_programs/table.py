@@ -90,6 +90,7 @@ ACCELERATE = family("accelerate", "accelerate_loop.py", needs=("accelerate",), f
 FSDP = family("fsdp", "fsdp.py", needs=TORCH, form="torchrun2", seconds=110)
 SPAWNED = family("spawned", "spawned.py", needs=TORCH, seconds=60)
 ACTORS = family("actors", "actors.py", needs=TORCH, seconds=80)
+RAY = family("ray", "with_ray.py", needs=("ray", "torch"), seconds=110)
 NOTEBOOK = family("notebook", "notebook.py", needs=("nbconvert", "ipykernel", "torch"), seconds=90)
 ZERO = family("zero", "zero.py", needs=("deepspeed",), form="torchrun2", seconds=110)
 
@@ -142,6 +143,7 @@ HEALTHY: list[Program] = [
     _of(SPAWNED, "steady"),
     _of(ACTORS, "steady", seconds=80),
     _of(ACTORS, "slow_rollouts", seconds=130),
+    _of(RAY, "steady"),
     _of(NOTEBOOK, "trains"),
     _of(NOTEBOOK, "kernel_is_idle_between_cells", seconds=150),
     _of(HF, "steady", seconds=80),
@@ -185,7 +187,7 @@ FAILING: list[Program] = [
         "endless_loop",
         Expected("collapse", "busy", limit="busy", severities=("warning", "critical")),
     ),
-    _of(PLAIN_HANG, "request_without_timeout", Expected("fetch_weights", "network", limit="evaluation")),
+    _of(PLAIN_HANG, "request_without_timeout", Expected("fetch_weights", "network", limit="patience")),
     _of(PLAIN_HANG, "lock_of_a_dead_owner", Expected("take_lock", "lock")),
     _of(PLAIN_HANG, "loader_worker_waits_for_a_lock", Expected("DataLoader", "loader")),
     _of(
@@ -259,6 +261,7 @@ FAILING += [
     _of(SPAWNED, "rank_1_is_killed", Expected("", "killed", 1, "crash")),
     _of(ACTORS, "actor_hangs", Expected("next_rollout|step_environment", "own-code"), seconds=60),
     _of(ACTORS, "actor_is_killed", Expected("next_rollout|actor|play", "own-code"), seconds=60),
+    _of(RAY, "player_hangs", Expected("learn|play|step_environment", "own-code"), seconds=60),
     _of(NOTEBOOK, "cell_hangs", Expected("wait_for_labels", "own-code"), seconds=60),
     _of(HF, "metric_hangs_at_the_5th_evaluation", METRIC_HANGS, seconds=110),
     _of(HF, "metric_hangs_at_the_8th_evaluation", METRIC_HANGS, seconds=130),

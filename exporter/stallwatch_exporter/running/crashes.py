@@ -50,6 +50,14 @@ class ProcessEnd:
             return "well" if self.left else "failed"
         return "silent" if self.probed else "unknown"
 
+    @property
+    def answered_for(self) -> bool:
+        """Whether a program of the command started it, and it ended with a code and no other word.
+
+        Ray's workers exit with 1 as Ray shuts down. A signal or an error is more than that.
+        """
+        return not self.words and self.left is None and self.code is not None and self.code > 0
+
     def retried(self, other: ProcessEnd) -> bool:
         """Whether it is the same program as `other`, started again after that had failed, and ended well."""
         same = bool(self.words) and (self.rank, self.words) == (other.rank, other.words)
@@ -94,6 +102,8 @@ def crash_among(ends: Sequence[ProcessEnd], reached: Reached, log_fails: Callabl
     """
     ranks = last_of_ranks(ends)
     dead = [one for one in ranks if one.fate in ("failed", "silent") and not _excused(one, ranks, reached)]
+    if not reached.short and any(one.words and one.fate == "well" for one in ends):
+        dead = [one for one in dead if not one.answered_for]
     if not dead and not any(one.step is not None for one in ranks):
         dead = _dead_programs([one for one in ends if one.rank is None], reached, log_fails)
     if dead:
