@@ -31,6 +31,14 @@ def is_there(pid: int, started: float) -> bool:
         return False
 
 
+def command_line(pid: int) -> tuple[str, ...]:
+    """The words of a process's command line; none if it is gone."""
+    try:
+        return tuple(psutil.Process(pid).cmdline())
+    except (psutil.Error, OSError):
+        return ()
+
+
 @functools.cache
 def process_namespace() -> str:
     """Whose process numbers ours are, such as ``<boot id>/pid:[4026531836]``; "" where that is not known.

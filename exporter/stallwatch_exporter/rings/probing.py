@@ -18,7 +18,7 @@ from stallwatch_exporter import steady
 from stallwatch_exporter.probe.api import FOLDER_VARIABLE, SWITCH_VARIABLE
 from stallwatch_exporter.probe.layout import LayoutProblem
 from stallwatch_exporter.rings.exits import Exits
-from stallwatch_exporter.rings.presence import is_there, process_namespace
+from stallwatch_exporter.rings.presence import command_line, is_there, process_namespace
 from stallwatch_exporter.rings.ranks import RankRings
 from stallwatch_exporter.rings.reader import Record, RingReader
 from stallwatch_exporter.running.crashes import ProcessEnd
@@ -104,6 +104,7 @@ class Probing:
         self._ranks = RankRings()
         self._exits = Exits()
         self._steps: dict[Path, tuple[int, float]] = {}  # the last step of each ring, and when it was told
+        self._words: dict[Path, tuple[str, ...]] = {}  # of its process, as it made its first step
         self._was_up: set[Path] = set()  # rings whose process was seen: none of another namespace of numbers
         self._left: dict[Path, bool] = {}  # whether its process ended without an error, where it said so
 
@@ -122,6 +123,8 @@ class Probing:
             for record in batch.records:
                 if "step" in record.values:
                     self._steps[reader.path] = int(record.values["step"]), record.time
+            if reader.path in self._steps and reader.path not in self._words:
+                self._words[reader.path] = command_line(reader.header.pid)
             if over:  # an open file for each rank that ever was would be too many
                 reader.close()
         self.lost = self._lost_records + sum(
@@ -194,6 +197,7 @@ class Probing:
                     step,
                     at,
                     started=header.started,
+                    words=self._words.get(path, ()),
                 )
             )
         return found

@@ -51,12 +51,12 @@ class ProcessEnd:
         return "silent" if self.probed else "unknown"
 
     @property
-    def answered_for(self) -> bool:
-        """Whether a program of the command started it, and it ended with a code and no other word.
+    def is_rays(self) -> bool:
+        """Whether Ray started it: it ends its workers by SIGTERM, SIGKILL or a code of 1 as it shuts down.
 
-        Ray's workers exit with 1 as Ray shuts down. A signal or an error is more than that.
+        That one of them died fails the call of whoever waits for it (ray 2.60, ``RayActorError``).
         """
-        return not self.words and self.left is None and self.code is not None and self.code > 0
+        return bool(self.words) and self.words[0].startswith("ray::")
 
     def retried(self, other: ProcessEnd) -> bool:
         """Whether it is the same program as `other`, started again after that had failed, and ended well."""
@@ -100,10 +100,9 @@ def crash_among(ends: Sequence[ProcessEnd], reached: Reached, log_fails: Callabl
     `log_fails` is asked where the processes leave it open: whether the log ends in a failure after which
     nothing came.
     """
+    ends = [one for one in ends if not one.is_rays]
     ranks = last_of_ranks(ends)
     dead = [one for one in ranks if one.fate in ("failed", "silent") and not _excused(one, ranks, reached)]
-    if not reached.short and any(one.words and one.fate == "well" for one in ends):
-        dead = [one for one in dead if not one.answered_for]
     if not dead and not any(one.step is not None for one in ranks):
         dead = _dead_programs([one for one in ends if one.rank is None], reached, log_fails)
     if dead:
