@@ -8,11 +8,11 @@ from stallwatch_exporter.probe.api import Probe
 from stallwatch_exporter.probe.draft import INDEX
 
 
-def train(probed: tuple[Any, list[Probe]], steps: int, later: float) -> None:
-    """Steps of two seconds; rank 1 begins its backward pass this much later."""
+def train(probed: tuple[Any, list[Probe]], steps: int, later: float, seconds: float = 2.0) -> None:
+    """Steps of so many seconds; rank 1 begins its backward pass this much later."""
     run, probes = probed
     for _ in range(steps):
-        run.wait(2.0)
+        run.wait(seconds)
         for rank, probe in enumerate(probes):
             probe.row[INDEX["own_seconds"]] = 0.5 + later * rank
             probe.step(loss=0.5)
@@ -31,3 +31,17 @@ def test_the_rank_is_named_and_the_incident_closes_when_it_keeps_up(
     assert "rank 1" in incident.note and "40%" in incident.note
     train(probed, 60, 0.0)
     assert (run.told[-1].status, run.told[-1].resolution) == ("resolved", "recovered")
+
+
+def test_slower_steps_are_one_incident_that_names_the_rank(probed: tuple[Any, list[Probe]]) -> None:
+    run, _ = probed
+    train(probed, 60, 0.0)
+    train(probed, 40, 3.0, seconds=5.0)
+    assert {(incident.rule, incident.rank) for incident in run.told} == {("straggler-slow-node", 1)}
+
+
+def test_slower_steps_of_all_ranks_are_reported_as_such(probed: tuple[Any, list[Probe]]) -> None:
+    run, _ = probed
+    train(probed, 60, 0.0)
+    train(probed, 40, 0.0, seconds=5.0)
+    assert {incident.rule for incident in run.told} == {"step-time-degraded"}

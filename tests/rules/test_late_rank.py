@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stallwatch_rules.judgements.late_rank import STEPS, LateRanks, Own
+from stallwatch_rules.judgements.late_rank import IN_A_ROW, LATE, STEPS, LateRanks, Own
 
 Seconds = Callable[[int, int], float]  # of a rank's own work in a step
 
@@ -28,8 +28,13 @@ def late_at(
 @pytest.mark.parametrize("ranks", [2, 8])
 def test_a_rank_that_comes_later_in_each_step_is_named(ranks: int) -> None:
     changes = late_at(lambda rank, step: 0.8 if rank == 1 and step >= 100 else 0.5, ranks)
+    assert changes == [(100 + IN_A_ROW - 1, 1)]
+
+
+def test_it_may_be_in_time_in_a_step_of_ten() -> None:
+    changes = late_at(lambda rank, step: 0.8 if rank == 1 and step >= 100 and step % 10 else 0.5)
     assert [rank for _, rank in changes] == [1]
-    assert 100 + STEPS - 5 <= changes[0][0] <= 100 + STEPS
+    assert 100 + LATE <= changes[0][0] <= 100 + STEPS
 
 
 def test_it_is_over_when_the_rank_keeps_up_again() -> None:

@@ -266,6 +266,7 @@ class Agent:
             self._hearing.look(now, self._probing.pids() if self._probing is not None else ())
         with self._guarded("watching the run"):
             self._alarms.ending = self._hearing.is_ending(now)
+            self._alarms.ranks_compared = self._hearing.compares_ranks
             self._suspicion.look(
                 present, progressed=self._reading.tracker.progressed, repeating=self._repeats.now
             )

@@ -17,7 +17,8 @@ from stallwatch_exporter.watching.waiting import Waiting
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.diagnosis.kills import TOLD_AS
 from stallwatch_rules.judgements.concerns import CHECKPOINT, SEEN, tells_of
-from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS, STEP_TIME
+from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS, STEP_TIME, STRAGGLER
+from stallwatch_rules.judgements.late_rank import IN_A_ROW
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis, Finding, Match, Phase, Primary, Progress, UnknownException
 from stallwatch_rules.report.phrases import exception_in_short
@@ -36,6 +37,8 @@ class Alarms:
     def __init__(self, book: IncidentBook, catalogue: Catalogue) -> None:
         self._book = book
         self._catalogue = catalogue
+        self.ranks_compared = False  #: several ranks report how long their own part of a step takes
+        self._slow_from = 0  # the step at which steps were first judged slow
         self.ending = False  #: a rank ends with an error, and the launcher will end the others
         self._pending = Waiting()
         self._warnings = Waiting()  # of what has not failed yet
@@ -280,6 +283,8 @@ class Alarms:
         if finding.count <= self._known_past.get(rule, 0):
             return
         self._harmful[rule] = self._harmful.get(rule, 0) + 1
+        if rule == STEP_TIME and self._comparing(diagnosis.progress.last_step or 0):
+            return
         if any(incident.rule == rule for incident in self._book.of_kind("stall")):
             return  # told already, as what it led to
         if finding.harm == "fatal" or self._harmful[rule] >= _DEGRADING_AFTER:
@@ -289,10 +294,18 @@ class Alarms:
         """Whether it only says again what another finding says with its cause."""
         if rule != STEP_TIME:
             return False
+        if STRAGGLER in self._warnings or self._book.get("finding", STRAGGLER) is not None:
+            return True
         slowing = any(
             one.rule == TRACE_CACHE and one.harm in ("fatal", "degrading") for one in diagnosis.findings
         )
         return slowing or self._book.get("finding", TRACE_CACHE) is not None
+
+    def _comparing(self, step: int) -> bool:
+        """Whether it may turn out soon that one rank is what makes the steps slow."""
+        if self._harmful[STEP_TIME] == 1:
+            self._slow_from = step
+        return self.ranks_compared and step < self._slow_from + IN_A_ROW
 
     def _raise(
         self,

@@ -104,6 +104,11 @@ class Hearing:
             return False
         return self._loss((record.rank, SOURCE), loss, record.rank, record.time)
 
+    @property
+    def compares_ranks(self) -> bool:
+        """Whether several ranks report how long their own part of a step takes."""
+        return self._late_ranks.compares
+
     def _own_time_of(self, record: Record) -> None:
         """Take when a rank came to its backward pass: it may be the one that the others wait for."""
         values = record.values

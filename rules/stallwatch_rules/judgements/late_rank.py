@@ -12,7 +12,8 @@ from statistics import median
 from typing import NamedTuple
 
 STEPS = 30  #: the last steps, of which …
-LATE = 27  #: … a rank is late in so many: of ranks that vary alike, none is in one run of a thousand
+LATE = 27  #: … a rank is late in so many …
+IN_A_ROW = 15  #: … or in so many at the end: of ranks that vary alike, none is in one run of a thousand
 SHARE = 0.2  #: of a step by which it must be later than the others
 LEAST_SECONDS = 0.05  #: the same in seconds: in very short steps a printed line makes a rank late
 IN_STEP = (
@@ -57,15 +58,20 @@ class LateRanks:
         reported[rank] = own
         if len(self._open) > _MOST_OPEN:
             del self._open[next(iter(self._open))]  # the oldest; a restart may have gone back to lower ones
-        if len(self._at) >= 2 and len(reported) >= len(self._at):
+        if self.compares and len(reported) >= len(self._at):
             self._steps.append(self._open.pop(step))
             self.late = self._judge(self.late)
         return (before and before.rank) != (self.late and self.late.rank)
 
+    @property
+    def compares(self) -> bool:
+        """Whether several ranks report their steps."""
+        return len(self._at) >= 2
+
     def _forget(self, step: int) -> None:
         """Drop the ranks that are gone, such as those that a restart did without."""
         self._at = {rank: at for rank, at in self._at.items() if abs(step - at) < _MOST_OPEN}
-        if self.late is not None and (self.late.rank not in self._at or len(self._at) < 2):
+        if self.late is not None and (self.late.rank not in self._at or not self.compares):
             self.late = None
 
     def _judge(self, before: LateRank | None) -> LateRank | None:
@@ -78,9 +84,13 @@ class LateRanks:
         usual = median(whole.values())
         for rank in sorted(self._at):
             by = [_later(rank, one) for one in steps]
-            count = sum(each > max(SHARE * usual, LEAST_SECONDS) for each in by)
-            if count >= (OVER if before is not None and before.rank == rank else LATE):
+            late = [each > max(SHARE * usual, LEAST_SECONDS) for each in by]
+            known = before is not None and before.rank == rank
+            if sum(late) >= (OVER if known else LATE):
                 return LateRank(rank, median(by), median(by) / usual, len(steps))
+            if all(late[-IN_A_ROW:]):
+                latest = median(by[-IN_A_ROW:])
+                return LateRank(rank, latest, latest / usual, IN_A_ROW)
         return None
 
 
