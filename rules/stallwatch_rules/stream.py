@@ -32,6 +32,7 @@ ACTIVITY_SECONDS = 15.0  #: lines closer together than this are one sign of life
 TIMEOUTS = frozenset(("nccl-collective-timeout", "hccl-collective-timeout"))  #: rules with flight data
 #: DeepSpeed's engine (deepspeed 0.19.8, runtime/engine.py, ``_report_progress``); others skip samples, too.
 _ENGINES_COUNT = lazy(r"\bstep=\d{1,15}, skipped=\d{1,15}, lr=\[")
+_ZONE_SECONDS, _SAME_SECONDS = 900.0, 0.001  # zones differ by quarters of an hour; stamps have milliseconds
 VERSION_LINES = 20_000  #: programs say their versions when they start
 
 
@@ -90,6 +91,12 @@ class Gaps:
         self.losses += losses / max(1, streams)
 
 
+def _same_clock(stamp: float | None, time: float) -> bool:
+    """Whether a line's time is that of its timestamp, but for the zone."""
+    apart = abs(time - stamp) % _ZONE_SECONDS if stamp is not None else _ZONE_SECONDS / 2
+    return min(apart, _ZONE_SECONDS - apart) < _SAME_SECONDS
+
+
 class StreamReading:
     """What was read of one source and rank."""
 
@@ -138,9 +145,9 @@ class StreamReading:
         return self._gaps.lines > 0
 
     def clock(self, line: Line) -> None:
-        """Notice the line's time: one that changes without a timestamp in the text came from outside."""
+        """Notice the line's time: one that is not that of a timestamp in the text came from outside."""
         if line.time is not None and line.time != self.last_time:
-            self.timed = self.timed or own_time(line.text, line.time) is None
+            self.timed = self.timed or not _same_clock(own_time(line.text, line.time), line.time)
             self.last_time, self._undated, self._undated_steps = line.time, 0, 0
             self.last_zoned = line.zoned
             self._steps_then = self._gaps.steps

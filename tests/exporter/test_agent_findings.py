@@ -157,3 +157,15 @@ def test_what_waits_to_be_told_is_told_when_the_watching_stops(run: Any, lines: 
     run.say(*lines)
     run.end("unknown", None)
     assert run.changes == [(f"finding/{rule}/1", "open", "")]
+
+
+def test_what_was_caught_and_logged_with_a_date_is_no_incident(probed: tuple[Any, list[Any]]) -> None:
+    """The traceback below the dated line has no date: it counts as of when it came."""
+    run, probes = probed
+    run.train(probes, 20, 0.5)
+    run.say("2026-09-21 14:54:47,668 [ERROR] could not read sample 33, taking another one")
+    run.say("Traceback (most recent call last):", '  File "/w/train.py", line 8, in <module>')
+    run.say("torch.OutOfMemoryError: CUDA out of memory while decoding")
+    run.train(probes, 6, 0.3)
+    run.wait(5)
+    assert run.told == []
