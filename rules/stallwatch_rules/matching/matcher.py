@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from stallwatch_rules.lines.reader import MAX_LINE, LineReader
-from stallwatch_rules.matching.prefilter import Candidate, prefilter
+from stallwatch_rules.matching.prefilter import Candidate, Prefilter, prefilter
 from stallwatch_rules.pages.catalogue import Catalogue, scanned_patterns, scanned_rules
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.pages.patterns import compile_re2
@@ -35,7 +35,7 @@ class Scan(NamedTuple):
 
 
 class Matcher:
-    """The catalogue's patterns, compiled.
+    """The catalogue's patterns, compiled with the first line: a command may print none.
 
     ``match`` honours ``unless``, which is about the line itself, but not ``requires``, which is about all
     lines of the same source and rank, also those still to come. Who reads a run in portions calls ``scan``,
@@ -46,14 +46,25 @@ class Matcher:
 
     def __init__(self, catalogue: Catalogue) -> None:
         self.catalogue = catalogue
-        rules = [_Compiled(page) for page in scanned_rules(catalogue.pages.values())]
-        self._ids = [rule.page.id for rule in rules]
-        self._parts = [part for order, rule in enumerate(rules) for part in rule.parts(order)]
-        patterns = scanned_patterns(catalogue.pages.values())
-        self._prefilter = prefilter(patterns, os.environ.get(ENGINE_VARIABLE, ""), catalogue.store)
-        self.engine = self._prefilter.name  #: "hyperscan", "re2", or "none" without any pattern
+        self._wanted = os.environ.get(ENGINE_VARIABLE, "")
+        self._pages = scanned_rules(catalogue.pages.values())
         #: ids of the rules that have ``requires``
-        self.conditional = frozenset(rule.page.id for rule in rules if rule.page.requires)
+        self.conditional = frozenset(page.id for page in self._pages if page.requires)
+
+    @property
+    def engine(self) -> str:
+        """``hyperscan``, ``re2``, or ``none`` without any pattern."""
+        return self._prefilter.name
+
+    @functools.cached_property
+    def _prefilter(self) -> Prefilter:
+        patterns = scanned_patterns(self.catalogue.pages.values())
+        return prefilter(patterns, self._wanted, self.catalogue.store)
+
+    @functools.cached_property
+    def _parts(self) -> list[_Part]:
+        rules = [_Compiled(page) for page in self._pages]
+        return [part for order, rule in enumerate(rules) for part in rule.parts(order)]
 
     def match(self, lines: Sequence[Line]) -> list[Hit]:
         """The rules that fire: (index into ``lines``, rule id, captures); ``requires`` is not looked at."""
@@ -98,7 +109,7 @@ class Matcher:
                     if value is not None:
                         kept.setdefault(name.decode(), value.decode("utf-8", "replace")[:MAX_CAPTURE])
         return Scan(
-            [(index, self._ids[order], captures[index, order]) for index, order in sorted(captures)],
+            [(index, self._pages[order].id, captures[index, order]) for index, order in sorted(captures)],
             list(contexts),
         )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stallwatch_rules.matching.blockscan import BlockScanner
 from stallwatch_rules.matching.covers_cache import covers_of
 from stallwatch_rules.matching.database import DatabaseStore
+from stallwatch_rules.matching.rawpatterns import raw_form
 from stallwatch_rules.matching.segments import Segments
 from stallwatch_rules.matching.textindex import TextIndex
 
@@ -35,18 +36,17 @@ class SignScanner:
         self,
         patterns: Sequence[str],
         store: DatabaseStore,
-        origins: Sequence[str],
         words: Sequence[str] = (),
         seldom: Collection[int] = (),
     ) -> None:
-        """``patterns`` in the form to look for in raw bytes; ``origins`` as they were written; ``words`` are
-        looked for beside them. ``seldom`` are numbers of patterns that not every cell is searched for."""
-        covers = covers_of(origins, store.folder)
-        self._all = TextIndex(origins, store, patterns, words, covers=covers)
-        self._most = TextIndex(origins, store, patterns, words, seldom, covers) if seldom else self._all
+        """``words`` are looked for, too. ``seldom`` are numbers of patterns that not every cell is searched
+        for."""
+        covers = covers_of(patterns, store.folder)
+        self._all = TextIndex(patterns, store, raw_form, words, covers=covers)
+        self._most = TextIndex(patterns, store, raw_form, words, seldom, covers) if seldom else self._all
         bare = set(self._all.rest)
         self._covered = [number for number in range(len(patterns)) if number not in bare]
-        covered = tuple(patterns[number] for number in self._covered)
+        covered = tuple(raw_form(patterns[number]) for number in self._covered)
         self._patterns = BlockScanner(store.compiled(covered)) if covered else None
 
     def find(self, view: bytes, segments: Segments, *, everything: bool = True) -> Found:

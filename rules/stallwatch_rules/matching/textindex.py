@@ -7,7 +7,7 @@ found are the patterns themselves tried.
 from __future__ import annotations
 
 import functools
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from stallwatch_rules.matching.blockscan import BlockScanner, Hits
 from stallwatch_rules.matching.covers import Cover, Text
@@ -24,12 +24,12 @@ class TextIndex:
         self,
         patterns: Sequence[str],
         store: DatabaseStore,
-        raw: Sequence[str] | None = None,
+        raw: Callable[[str], str] = str,
         words: Sequence[str] = (),
         without: Container[int] = (),
         covers: Sequence[Cover | None] | None = None,
     ) -> None:
-        """``raw`` are the forms in which patterns without a text are looked for, where that differs.
+        """``raw`` gives the form in which a pattern without a text is looked for.
 
         ``words`` are looked for, too; their numbers follow those of ``owners``. ``without`` are patterns
         that are not looked for; ``covers`` those of the patterns, where they are known.
@@ -47,13 +47,12 @@ class TextIndex:
         self.rest = tuple(rest)  #: patterns that have no text: they themselves are found
         #: what each number that is found stands for: one of ``rest``, then the patterns of each text
         self.owners = (*((number,) for number in rest), *map(tuple, texts.values()))
-        shown = raw if raw is not None else patterns
         looked_for = (*texts, *map(Text, words))
         self._scanner: BlockScanner | None = None
         if rest or looked_for:
             self._scanner = BlockScanner(
                 store.compiled(
-                    tuple(shown[number] for number in rest),
+                    tuple(raw(patterns[number]) for number in rest),
                     tuple((text.text, text.caseless) for text in looked_for),
                 )
             )
@@ -69,7 +68,7 @@ def rules_index(patterns: tuple[str, ...], store: DatabaseStore) -> TextIndex:
 
     Raises ``hyperscan.error`` where there can be none.
     """
-    return TextIndex(patterns, store, [raw_form(pattern) for pattern in patterns])
+    return TextIndex(patterns, store, raw_form)
 
 
 def matchable(patterns: tuple[str, ...], store: DatabaseStore) -> bool:

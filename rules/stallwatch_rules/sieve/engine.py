@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from stallwatch_rules.matching.blockscan import BlockScanner, available
 from stallwatch_rules.matching.matcher import Matcher
-from stallwatch_rules.matching.rawpatterns import raw_form
 from stallwatch_rules.matching.signscan import SignScanner
 from stallwatch_rules.pages.catalogue import scanned_rules
 from stallwatch_rules.pages.patterns import hyperscan
@@ -53,7 +52,7 @@ def sieve_engine(matcher: Matcher) -> SieveEngine | None:
     )
     store = matcher.catalogue.store
     try:
-        signs = SignScanner([raw_form(pattern) for pattern in patterns], store, patterns, SEVERE, seldom)
+        signs = SignScanner(patterns, store, SEVERE, seldom)
     except hyperscan.error:  # patterns of the user's own may be too much for it
         return None
     warning = BlockScanner(store.compiled((WARNING,)))
