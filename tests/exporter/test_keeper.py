@@ -74,6 +74,21 @@ def test_a_keeper_that_is_dismissed_carries_nothing(tmp_path: Path) -> None:
         os.close(fd)
 
 
+def test_a_keeper_outlives_the_signals_that_end_the_others() -> None:
+    (source, printing), (shown, target) = os.pipe(), os.pipe()
+    keeper = Keeper([(source, target)])
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
+        os.kill(keeper._process.pid, number)
+    os.close(source)
+    os.close(target)
+    os.close(keeper._life)  # as at the agent's death
+    os.write(printing, b"after")
+    os.close(printing)
+    with os.fdopen(shown, "rb") as reading:
+        assert reading.read() == b"after"
+    assert keeper._process.wait(120) == 0
+
+
 def test_a_keeper_that_is_stopped_keeps_nobody_from_ending() -> None:
     source, target = os.pipe()
     keeper = Keeper([(source, target)])

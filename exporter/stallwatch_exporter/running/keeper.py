@@ -2,31 +2,30 @@
 
 A program whose output nobody reads any more ends with a broken pipe. So this process holds the same ends as
 the agent and sleeps; it wakes when the agent dies without having said good-bye. It is run as a script of its
-own, standard library only, and costs some megabytes.
+own and costs some megabytes. What only the agent needs is imported there: that is half of its start.
 """
 
 from __future__ import annotations
 
 import os
 import select
-import signal
-import subprocess
 import sys
-from collections.abc import Sequence
 
 _PORTION = 65536
 _GOODBYE_SECONDS = 2.0  # it only has to wake and leave
-_IGNORED = (
-    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE),
-    *(signal.SIGUSR1, signal.SIGUSR2),  # a scheduler sends them to all processes of a job
-)
 
 
 class Keeper:
     """The agent's end: `pairs` are what the command's output is read from and where it goes to."""
 
-    def __init__(self, pairs: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, pairs: list[tuple[int, int]]) -> None:
+        import signal
+        import subprocess
+
         life, self._life = os.pipe()
+        ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+        # A scheduler sends the last two to all processes of a job. What is blocked here stays blocked there.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (*ends, signal.SIGUSR1, signal.SIGUSR2))
         targets: list[int] = []
         try:
             targets += [os.dup(target) for _, target in pairs]
@@ -42,11 +41,14 @@ class Keeper:
             os.close(self._life)
             raise
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             for fd in (life, *targets):
                 os.close(fd)
 
     def dismiss(self) -> None:
         """The output was carried to its end: the keeper is not needed."""
+        import subprocess
+
         try:
             os.write(self._life, b"x")
         except OSError:
@@ -85,8 +87,6 @@ def _write(target: int, data: bytes) -> None:
 
 def main(life: str, *told: str) -> None:
     """Wait for the agent's good-bye; where it dies instead, carry on."""
-    for number in _IGNORED:
-        signal.signal(number, signal.SIG_IGN)
     if not os.read(int(life), 1):
         parts = [pair.split(":") for pair in told]
         _carry_on({int(source): int(target) for source, target in parts})
