@@ -8,16 +8,19 @@ one sends what it may be about to every chat.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from fnmatch import fnmatchcase
-from zoneinfo import ZoneInfo
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from stallwatch_exporter.incident import RANKS
 
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
 
-@dataclass(frozen=True)
-class QuietHours:
+
+class QuietHours(msgspec.Struct, frozen=True):
     """From one time of the day to another, also over midnight, where people live."""
 
     begin: time
@@ -37,8 +40,7 @@ class QuietHours:
         return now
 
 
-@dataclass(frozen=True)
-class Route:
+class Route(msgspec.Struct, frozen=True):
     """For incidents that fit: all that is given must."""
 
     runs: tuple[str, ...] = ()  #: names with * and ?
@@ -65,8 +67,7 @@ class Route:
         )
 
 
-@dataclass(frozen=True)
-class Stop:
+class Stop(msgspec.Struct, frozen=True):
     """One chat that hears of an incident."""
 
     url: str

@@ -6,7 +6,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,8 +25,7 @@ _CAPACITY = 20_000  # while the database is away; the run's folder has them all,
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 
 
-@dataclass(frozen=True)
-class _Told:
+class _Told(msgspec.Struct, frozen=True):
     """A chat took a message."""
 
     url: str

@@ -7,7 +7,8 @@ its lines. The words that do are then looked for line by line, so portions decid
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from stallwatch_rules.failures.crashes import WORDS
 from stallwatch_rules.failures.environment import RUN_WORDS
@@ -48,8 +49,7 @@ _WARNING = lazy(
 )
 
 
-@dataclass(frozen=True)
-class Hints:
+class Hints(msgspec.Struct, frozen=True):
     """The words of each kind of line that a portion holds."""
 
     traceback: tuple[str, ...]

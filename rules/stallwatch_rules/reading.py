@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.conclude import conclude
 from stallwatch_rules.diagnosis.verdict import Question
@@ -35,13 +37,12 @@ MAX_STREAMS = 20_000
 _MAX_RANKS = 4096  # of one source: a text that names more ranks than that is no log
 
 
-@dataclass
-class Observed:
+class Observed(msgspec.Struct):
     """What one portion of lines told."""
 
-    matches: list[Match] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
-    warnings: list[Line] = field(default_factory=list)
+    matches: list[Match] = []
+    samples: list[Sample] = []
+    warnings: list[Line] = []
 
 
 class Aside(NamedTuple):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from stallwatch_rules.stream import StreamReading
 

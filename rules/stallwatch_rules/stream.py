@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -36,8 +35,7 @@ _ZONE_SECONDS, _SAME_SECONDS = 900.0, 0.001  # zones differ by quarters of an ho
 VERSION_LINES = 20_000  #: programs say their versions when they start
 
 
-@dataclass
-class RuleHits:
+class RuleHits(msgspec.Struct):
     """The matches of one rule in one stream."""
 
     first: Match
@@ -49,8 +47,8 @@ class RuleHits:
     last_index: int = 0  #: of the last match's line in its stream
     answers: int = 0  #: requests that the stream's server had answered at the last match
     count: int = 0
-    exemplars: list[str] = field(default_factory=list)
-    lowest: dict[str, float] = field(default_factory=dict)  #: the lowest number that a capture held
+    exemplars: list[str] = []
+    lowest: dict[str, float] = {}  #: the lowest number that a capture held
 
     def add(self, match: Match, mark: int, own_step: int | None, more: int = 0) -> None:
         """Count one, and ``more`` before it that were not read."""
@@ -75,8 +73,7 @@ class RuleHits:
         self.exemplars.append(text)
 
 
-@dataclass
-class Gaps:
+class Gaps(msgspec.Struct):
     """What the streams of a source share: how far it is, and what was left out of it so far, as much as falls
     on each of them."""
 

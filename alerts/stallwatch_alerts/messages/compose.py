@@ -6,11 +6,11 @@ What comes from a log, a host or a user's command is neutralised; what comes fro
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from stallwatch_alerts.messages.languages import words_of
 from stallwatch_alerts.messages.plain import plain
@@ -44,8 +44,7 @@ _LEAD_LIMIT = 160
 _SENTENCE_LIMIT = 400
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(msgspec.Struct, frozen=True):
     """What a chat gets: plain text, no markup, no links."""
 
     title: str
@@ -55,7 +54,7 @@ class Message:
 def render(incident: Incident, language: str, page: RulePage | None) -> Message:
     """The message of an incident as it opens or resolves; `page` is that of its rule, if there is one."""
     words = words_of(language)
-    incident = msgspec.structs.replace(incident, note=retold(incident.note, language))
+    incident = replace(incident, note=retold(incident.note, language))
     cause = _cause(incident, language, page)
     if (primary := _primary(incident)) is not None:
         leading = neutralise(lead(primary.apart, language), _LEAD_LIMIT)
@@ -85,8 +84,7 @@ def ending_line(ending: Ending, language: str) -> str:
 # ---------------------------------------------------------------- the cause, in the reader's language
 
 
-@dataclass(frozen=True)
-class _Cause:
+class _Cause(msgspec.Struct, frozen=True):
     rule: str
     title: str  #: empty where nothing is known
     why: str = ""
@@ -101,7 +99,7 @@ def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
         advice = advice_in(primary, incident.stacks, language)
         primary = told_in(primary, page, language, incident.stacks)
         if advice is not None:
-            primary = msgspec.structs.replace(primary, why=advice[0], fixes=advice[1])
+            primary = replace(primary, why=advice[0], fixes=advice[1])
     if primary is not None:
         if page is None:  # no page stands behind these words: they may be the log's
             fixes = tuple(neutralise(fix, _FIX_LIMIT) for fix in primary.fixes[:_FIXES])

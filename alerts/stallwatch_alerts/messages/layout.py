@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
+
+import msgspec
 
 from stallwatch_alerts.messages.en import WORDS as ENGLISH
 from stallwatch_alerts.messages.zh import WORDS as CHINESE
@@ -22,22 +23,19 @@ _LINK = lazy(r"(?P<label>[^:：]{1,30})[:：] ?(?P<url>https?://[^\s<>\"|\\^`{}]
 _JOINERS = "\u200d\ufe0e\ufe0f"
 
 
-@dataclass(frozen=True)
-class Prose:
+class Prose(msgspec.Struct, frozen=True):
     """Lines of a label (with its colon, may be empty) and the rest."""
 
     lines: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True)
-class Code:
+class Code(msgspec.Struct, frozen=True):
     """Literal lines."""
 
     lines: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Links:
+class Links(msgspec.Struct, frozen=True):
     """Labels and addresses."""
 
     links: tuple[tuple[str, str], ...]

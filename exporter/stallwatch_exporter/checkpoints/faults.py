@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 
-@dataclass(frozen=True)
-class Fault:
+
+class Fault(msgspec.Struct, frozen=True):
     """One fault: ``kind`` is stable, for programs; ``what`` and ``what_zh`` say it in words."""
 
     path: Path

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import pickletools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import IO, Any
+
+import msgspec
 
 from stallwatch_rules.text.lazy import lazy
 
@@ -22,16 +23,13 @@ _MEMO = {"BINPUT", "LONG_BINPUT", "PUT", "MEMOIZE"}
 _NUMBERS = ("dp_world_size", "mp_world_size")
 
 
-@dataclass
-class PickleFacts:
+class PickleFacts(msgspec.Struct):
     """What was found in one pickle."""
 
     tensors: int = 0
-    empty: list[str] = field(
-        default_factory=list
-    )  #: names of tensors of shape [0], as far as they can be told
-    keys: set[str] = field(default_factory=set)  #: of the storages that are referred to
-    numbers: dict[str, int] = field(default_factory=dict)  #: DeepSpeed's world sizes
+    empty: list[str] = []  #: names of tensors of shape [0], as far as they can be told
+    keys: set[str] = set()  #: of the storages that are referred to
+    numbers: dict[str, int] = {}  #: DeepSpeed's world sizes
 
 
 def pickle_facts(file: IO[bytes]) -> PickleFacts:

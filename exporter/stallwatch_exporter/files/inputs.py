@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from stallwatch_exporter.notices import printable
 
 CHUNK = 256 * 1024  #: bytes read at once
 
 
-@dataclass(frozen=True)
-class InputProblem:
+class InputProblem(msgspec.Struct, frozen=True):
     """One thing that could not be read. The rest of what was asked for is still done."""
 
     path: str
@@ -23,8 +22,7 @@ class InputProblem:
         return printable(f"{place}: {self.message}; {self.remedy}".replace("\n", " "))
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """How much one compressed file or archive may hold."""
 
     members: int = 10_000

@@ -8,8 +8,9 @@ What tells them from the rank is that they take no steps beside one that does.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.probe.layout import Header
@@ -17,8 +18,7 @@ from stallwatch_exporter.rings.presence import is_there
 from stallwatch_exporter.rings.reader import RingReader
 
 
-@dataclass(frozen=True)
-class _Seen:
+class _Seen(msgspec.Struct, frozen=True):
     path: Path
     header: Header
     stepped: bool

@@ -12,8 +12,10 @@ import contextlib
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from stallwatch_exporter.probe.layout import (
     COUNTERS,
@@ -35,8 +37,7 @@ from stallwatch_exporter.steady import now
 _MOST_TRIES = 3
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """What a rank told at one moment; fields that it did not tell are absent."""
 
     rank: int
@@ -45,11 +46,10 @@ class Record:
     values: dict[str, float]
 
 
-@dataclass
-class Batch:
+class Batch(msgspec.Struct):
     """What came since the last look."""
 
-    records: list[Record] = field(default_factory=list)
+    records: list[Record] = []
     lost: int = 0  #: overwritten before they were read
 
 

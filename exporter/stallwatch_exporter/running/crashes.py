@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from stallwatch_rules.endings import GONE_ON, Crash, Running
 
@@ -22,8 +23,7 @@ _ASKED = frozenset((-1, -2, -15, 129, 130, 143))
 Fate = Literal["up", "well", "failed", "silent", "unknown"]
 
 
-@dataclass(frozen=True)
-class ProcessEnd:
+class ProcessEnd(msgspec.Struct, frozen=True):
     """How one process ended, or that it has not."""
 
     pid: int
@@ -77,8 +77,7 @@ class ProcessEnd:
         return self.ended_at or self.stepped_at or 0.0
 
 
-@dataclass(frozen=True)
-class Reached:
+class Reached(msgspec.Struct, frozen=True):
     """How far a run came."""
 
     step: int | None = None

@@ -7,8 +7,9 @@ that is no launcher is looked at, and nothing below it, unless a launcher gave i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.rings.exits import Exits
@@ -19,8 +20,7 @@ _MOST = 256  #: processes that are looked at in one go; jobs have fewer on one h
 _SHELLS = frozenset(("bash", "dash", "sh", "zsh", "ksh", "fish"))
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(msgspec.Struct, frozen=True):
     """A Python program of the command."""
 
     pid: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import time
@@ -175,7 +174,7 @@ class Witnesses:
 
 def _both(own: ProcessEnd, told: ProcessEnd) -> ProcessEnd:
     """What was seen of a program, with what its probe told."""
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         told,
         rank=own.rank if told.rank is None else told.rank,
         code=own.code if told.code is None else told.code,

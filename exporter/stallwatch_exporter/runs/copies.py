@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from stallwatch_exporter.runs.cri import CriRecord, format_record
 from stallwatch_rules.lines.prefixes import take_rank
 from stallwatch_rules.text.lazy import lazy
@@ -30,8 +32,7 @@ _MOST_RANKS = 100_000
 _HEADER = 45
 
 
-@dataclass
-class _Stream:
+class _Stream(msgspec.Struct):
     name: str
     held: bytes = b""
     held_ns: int = 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from stallwatch_exporter.runs.runfolder import agent_alive, read_info, runs_home
 
@@ -14,8 +15,7 @@ _DAY = 86400.0
 _TRASH = ".removed-"
 
 
-@dataclass(frozen=True)
-class _Old:
+class _Old(msgspec.Struct, frozen=True):
     path: Path
     ended_at: float
     bytes: int

@@ -6,8 +6,9 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from stallwatch_exporter.stacks.gathering import file_name, gather, keep
 from stallwatch_exporter.stacks.localranks import is_launching, local_ranks, sole_program
@@ -25,8 +26,7 @@ NO_RANK_YET = "no rank can be asked where it stands: the launcher has not starte
 PATIENCE_SECONDS = 30.0  #: reading the command line of a process that is stuck in the kernel may never end
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """The result of one look."""
 
     asked: list[Asked]  #: empty if there is no rank on this host

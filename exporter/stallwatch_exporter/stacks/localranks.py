@@ -6,9 +6,9 @@ Where there are neither, the command may be a single Python program: then that o
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import psutil
 
 from stallwatch_exporter import steady
@@ -29,8 +29,7 @@ _LAUNCHED = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "OMPI_COMM_WORLD
 _LAUNCHED |= {"PMI_RANK", "PMIX_RANK", "SLURM_PROCID"}
 
 
-@dataclass(frozen=True)
-class LocalRank:
+class LocalRank(msgspec.Struct, frozen=True):
     """One rank's process."""
 
     rank: int

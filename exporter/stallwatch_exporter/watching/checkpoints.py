@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from stallwatch_exporter.checkpoints.checking import check_checkpoint, listed
 from stallwatch_exporter.checkpoints.faults import Fault
@@ -35,18 +36,17 @@ Sizes = Mapping[Path, tuple[int, int]]  #: of each file its size and the time of
 Key = tuple[Path, str]  #: the place of a fault, and its kind
 
 
-@dataclass
-class Waiting:
+class Waiting(msgspec.Struct):
     """A path to look at, what was wrong with it the last time, and how large its files were then."""
 
     path: Path
     event: Event
     number: int
     due: float
-    before: set[Key] = field(default_factory=set)
-    sizes_before: Sizes = field(default_factory=dict)
-    found: list[Fault] = field(default_factory=list)
-    sizes: Sizes = field(default_factory=dict)
+    before: set[Key] = set()
+    sizes_before: Sizes = {}
+    found: list[Fault] = []
+    sizes: Sizes = {}
     open: bool = False  #: for writing
 
     def look(self, pids: Collection[int]) -> None:

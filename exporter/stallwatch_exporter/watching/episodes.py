@@ -7,7 +7,6 @@ stacks and causes are updates of it; it closes when its critical troubles are ov
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
@@ -30,10 +29,9 @@ _RESOLUTIONS: Sequence[Resolution] = (
 )
 
 
-@dataclass
-class _Episode:
-    troubles: dict[str, Incident] = field(default_factory=dict)  # by id
-    history: list[Event] = field(default_factory=list)
+class _Episode(msgspec.Struct):
+    troubles: dict[str, Incident] = {}  # by id
+    history: list[Event] = []
     reported: Incident | None = None  # as the sinks know it
     changed: bool = True
     closed: bool = False

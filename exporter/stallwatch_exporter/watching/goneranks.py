@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 #: At the end of a run its ranks leave one after the other, and a launcher that sees one die ends the others,
 #: or starts all anew: none of that takes longer. The alert for Prometheus follows the incident at once.
 GONE_SECONDS = 15.0
 
 
-@dataclass(frozen=True)
-class Gone:
+class Gone(msgspec.Struct, frozen=True):
     """A rank that is gone."""
 
     rank: int

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.watching.rhythm import ENOUGH, Rhythm
@@ -30,8 +31,7 @@ _SEEN = 2  # evaluations, saves and the like, after which their length is known
 _FLOORS: Mapping[Phase, float] = {"init": LONG, "eval": SHORT, "save": LONG, "weight-sync": SHORT}
 
 
-@dataclass(frozen=True)
-class StallState:
+class StallState(msgspec.Struct, frozen=True):
     """What the watch knows at one moment."""
 
     stalled: bool
@@ -44,8 +44,7 @@ class StallState:
     learning: bool = False  #: too little was seen for a rhythm: the threshold is what is allowed until then
 
 
-@dataclass(frozen=True)
-class Over:
+class Over(msgspec.Struct, frozen=True):
     """A quiet spell that ended by itself."""
 
     seconds: float

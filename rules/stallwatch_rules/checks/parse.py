@@ -8,11 +8,11 @@ DeepSpeed reads its file as Hjson (comments, trailing commas) and refuses a key 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import hjson
 import yaml
+from msgspec.structs import replace
 
 from stallwatch_rules.checks.dsconfig import DsConfig, Path, has_auto
 from stallwatch_rules.checks.remark import Remark, Words

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 #: ``fails``: it cannot go well; ``likely``: it goes wrong in the usual case; ``advice``: worth knowing.
 Severity = Literal["fails", "likely", "advice"]
@@ -22,8 +24,7 @@ class Words(NamedTuple):
         return self.zh if language.startswith("zh") else self.en
 
 
-@dataclass(frozen=True)
-class Remark:
+class Remark(msgspec.Struct, frozen=True):
     """What is wrong, where, why, and what to change."""
 
     check: str  #: the check's own name, kebab-case: stable, for programs

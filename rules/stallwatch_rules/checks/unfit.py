@@ -7,13 +7,13 @@ wider than what was seen to fail.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from stallwatch_rules.checks.remark import Severity, Words
 
 
-@dataclass(frozen=True)
-class Unfit:
+class Unfit(msgspec.Struct, frozen=True):
     """Packages in these ranges together fail."""
 
     ranges: Mapping[str, str]  #: canonical package name → version specifier; all must hold

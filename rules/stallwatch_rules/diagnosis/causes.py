@@ -7,7 +7,8 @@ cannot give another answer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from stallwatch_rules.diagnosis.confidence import Known, Rivals, confidence
 from stallwatch_rules.records import Harm, Role
@@ -18,8 +19,7 @@ _ROLES: tuple[Role, ...] = ("cause", "symptom", "wrapper", "notice")
 _HARMS: tuple[Harm, ...] = ("fatal", "degrading", "by-progress", "harmless")
 
 
-@dataclass(frozen=True)
-class Occurrence:
+class Occurrence(msgspec.Struct, frozen=True):
     """The first time that a rule fired in one stream."""
 
     stream: Stream
@@ -28,8 +28,7 @@ class Occurrence:
     step: int | None = None
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """A finding as far as the causal order is concerned."""
 
     rule: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.asked import tell_asked
 from stallwatch_rules.diagnosis.caught import judge_caught

@@ -6,8 +6,9 @@ there for a named fact.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from stallwatch_rules.records import Role
 
@@ -52,8 +53,7 @@ CAPS: dict[str, float] = {
 }
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(msgspec.Struct, frozen=True):
     """What a confidence is made of."""
 
     role: Role

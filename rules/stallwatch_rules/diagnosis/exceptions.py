@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from stallwatch_rules.diagnosis.afterwards import answers_after, steps_after
 from stallwatch_rules.diagnosis.causes import Candidate, Stream
@@ -33,8 +34,7 @@ _PEER_GONE = frozenset(("BrokenPipeError", "ConnectionAbortedError", "Connection
 _BACKEND_GONE = lazy(r"process has (?:been )?shut ?down")  # the same in words, of W&B
 
 
-@dataclass
-class Unknown:
+class Unknown(msgspec.Struct):
     """One unknown exception in one stream."""
 
     seen: Seen
@@ -55,16 +55,17 @@ class Unknown:
         return self.seen.raised.exception in _PEER_GONE
 
 
-@dataclass
-class Exceptions:
+class Exceptions(msgspec.Struct):
     """All of a run."""
 
-    unknown: list[Unknown] = field(default_factory=list)
+    unknown: list[Unknown] = []
     any: bool = False  #: whether there was any exception at all, known or not
     interrupted: bool = False  #: whether somebody stopped the run with Ctrl-C
     are_the_cause: bool = False
-    beside: set[str] = field(default_factory=set)  #: rules that matched in threads of helpers only
-    ended_in: set[str] = field(default_factory=set)  #: rules that matched an exception that nothing survived
+    beside: set[str] = set()  #: rules that matched in threads of helpers only
+    ended_in: set[str] = msgspec.field(
+        default_factory=set
+    )  #: rules that matched an exception that nothing survived
 
     @property
     def fatal(self) -> list[Unknown]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 
 import msgspec
+from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.afterwards import answers_after, steps_after
 from stallwatch_rules.diagnosis.caught import CAUGHT
@@ -48,8 +48,7 @@ _HANGS = lazy(r"timeout|timed-out|heartbeat|hang|stuck|sigabrt")
 _TIMED_OUT = lazy(r"[Tt]imed out|[Tt]ime-?out")
 
 
-@dataclass
-class Found:
+class Found(msgspec.Struct):
     """One rule in the run, with its harm."""
 
     page: RulePage
@@ -60,10 +59,10 @@ class Found:
     role: Role
     note: str = ""
     judged: bool = False  #: the harm was concluded from the run's progress
-    explains: list[str] = field(default_factory=list)
+    explains: list[str] = []
     count: int = 0
-    facts: set[str] = field(default_factory=set)  #: what makes it less sure; see ``confidence``
-    proof: list[str] = field(default_factory=list)  #: lines that say for certain what others leave open
+    facts: set[str] = set()  #: what makes it less sure; see ``confidence``
+    proof: list[str] = []  #: lines that say for certain what others leave open
     where: Line | None = None  #: for what was concluded: the line it is about
     step: int | None = None
 

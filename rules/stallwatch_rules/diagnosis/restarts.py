@@ -7,7 +7,8 @@ on; that all workers were started anew after it, and that the run's steps follow
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.causes import Stream
 from stallwatch_rules.diagnosis.exceptions import Exceptions

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations, islice
 from statistics import median
+
+import msgspec
 
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.lazy import lazy
@@ -25,8 +26,7 @@ _JOB = lazy(r"(?i)(?:slurm|job|run)[-_.]?(\d{4,})")  # slurm-123456.out, job_123
 _SAME_RUN = lazy(r"(?:^|[/\\])attempt_\d+[/\\]|\.log\.\d+$")  # torchrun's restarts, rotated logs
 
 
-@dataclass(frozen=True)
-class Course:
+class Course(msgspec.Struct, frozen=True):
     """How far the training of one file went."""
 
     source: str
@@ -67,8 +67,7 @@ def runs_note(streams: Mapping[tuple[str, int | None], StreamReading], language:
     return ""
 
 
-@dataclass(frozen=True)
-class Losses:
+class Losses(msgspec.Struct, frozen=True):
     """What the transformers Trainer told of its losses in one file: by epoch, with the gradients' norm."""
 
     source: str

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median, median_high
+
+import msgspec
 
 from stallwatch_rules.diagnosis.findings import Streams
 from stallwatch_rules.progress.timeline import StepClock, Timeline
@@ -21,8 +22,7 @@ MOST = 0.6  #: share of the ranks that must have gone on to the same end
 LATE = 4  #: gaps that show the rhythm at the end; of long logs the middle is not read
 
 
-@dataclass(frozen=True)
-class _Course:
+class _Course(msgspec.Struct, frozen=True):
     """The steps that one rank printed, in their order."""
 
     stream: StreamReading
@@ -36,8 +36,7 @@ class _Course:
         return max(later - earlier for earlier, later in pairwise(self.steps[-LATE - 1 :]))
 
 
-@dataclass(frozen=True)
-class Uneven:
+class Uneven(msgspec.Struct, frozen=True):
     """Ranks whose steps ended before the others'."""
 
     behind: Mapping[int, int]  #: rank → its last step

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from stallwatch_rules.diagnosis.causes import Candidate
 from stallwatch_rules.diagnosis.exceptions import Exceptions
@@ -21,8 +22,7 @@ AT_EXIT = "aborted-at-exit"  #: the fact of an abort after a run had finished
 ENDING_KINDS = ("finished", "failed", "oom-killed", "killed", "time-limit", "interrupted", "unknown")
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(msgspec.Struct, frozen=True):
     """What the asker knows beside the log; see ``RunReading.diagnose``."""
 
     ending: str = ""  #: "<kind>: <sentence>", either part alone will do; kinds as in ``ENDING_KINDS``

@@ -7,7 +7,8 @@ last enqueued collective is older than everybody's, or the one that printed noth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from stallwatch_rules.text.digest import fold_ranks
 from stallwatch_rules.text.lazy import lazy
@@ -27,8 +28,7 @@ _WORK = lazy(r"\bSeqNum=(\d{1,12}), ?OpType=(\w{1,40})")
 _COUNTERS = lazy(r"last enqueued (?:NCCL )?work: (-?\d{1,12}), last completed (?:NCCL )?work: (-?\d{1,12})")
 
 
-@dataclass
-class Flight:
+class Flight(msgspec.Struct):
     """One rank's place among its collectives."""
 
     work: int | None = None  #: the number of the collective that timed out
@@ -87,8 +87,7 @@ def different_gathers(flights: Mapping[tuple[str, int], Flight]) -> bool:
     return any(len(found) > 1 for found in sizes.values())
 
 
-@dataclass(frozen=True)
-class Apart:
+class Apart(msgspec.Struct, frozen=True):
     """Ranks that waited in another collective than most of their process group."""
 
     ranks: list[int]

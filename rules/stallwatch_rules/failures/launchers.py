@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
@@ -34,28 +34,26 @@ MAX_LIMITS = 16
 STATE_LINES = 20  #: of a container in `kubectl describe pod`, from the reason of its end to its limits
 
 
-@dataclass
-class Stop:
+class Stop(msgspec.Struct):
     """Workers of torchrun that failed; whether others were started in their place shows what follows."""
 
     line: Line  #: the launcher's last word of it
-    ranks: list[int] = field(default_factory=list)  #: on their node
+    ranks: list[int] = []  #: on their node
     left: str = ""  #: attempts left, where it says that it starts them again: "3/3"
     over: int | None = None  #: the line where torchrun ended of it
 
 
-@dataclass
-class LauncherSummary:
+class LauncherSummary(msgspec.Struct):
     """Reads torchrun's list of failures, Open MPI's and DeepSpeed's exit codes, line by line."""
 
-    codes: dict[int, int | None] = field(default_factory=dict)  #: failed rank → exit code
-    told: dict[int, Line] = field(default_factory=dict)  #: … → the line that tells its exit code
+    codes: dict[int, int | None] = {}  #: failed rank → exit code
+    told: dict[int, Line] = {}  #: … → the line that tells its exit code
     first: int | None = None  #: the rank that torchrun saw fail first
     failed_by_itself: bool = False  #: some process failed that no SIGTERM ended
-    spawned: dict[int, int | None] = field(default_factory=dict)  #: process that was started → local rank
-    stops: list[Stop] = field(default_factory=list)  #: times that torchrun saw its workers fail
-    left: dict[int, tuple[Line, int | None]] = field(default_factory=dict)  #: … that ended well, and the step
-    limits: dict[str, Line] = field(default_factory=dict)  #: of memory that containers were killed over
+    spawned: dict[int, int | None] = {}  #: process that was started → local rank
+    stops: list[Stop] = []  #: times that torchrun saw its workers fail
+    left: dict[int, tuple[Line, int | None]] = {}  #: … that ended well, and the step
+    limits: dict[str, Line] = {}  #: of memory that containers were killed over
     one_node: bool = False  #: DeepSpeed's launcher says that there is no other
     _killed: int | None = None  # the line of this container's OOMKilled
     _limited: bool = False  # the next lines tell the limits of a killed container

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
@@ -19,8 +20,7 @@ _SNIPPET = lazy(r"^<(?:string|stdin|frozen [^>]*)>$")
 _QUEUE_CLOSED = "Enqueue operation was cancelled"
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True):
     """One call of a traceback."""
 
     path: str
@@ -52,8 +52,7 @@ def own_frame(shown: Sequence[str]) -> str:
     return next((frame for frame in own if not _STARTER.search(frame)), "")
 
 
-@dataclass(frozen=True)
-class Mark:
+class Mark(msgspec.Struct, frozen=True):
     """Where a stream was when a line came."""
 
     index: int = 0  #: lines before it
@@ -63,18 +62,17 @@ class Mark:
     answers: int = 0  #: requests that a server had answered
 
 
-@dataclass
-class Raised:
+class Raised(msgspec.Struct):
     """A chain of exceptions that a traceback (or a bare line) told; the last one is what ended the call."""
 
     exception: str  #: as printed, such as ``torch.OutOfMemoryError``; empty where the text ends before it
     message: str
     line: Line  #: the line with the final exception
     mark: Mark  #: where the stream was at that line
-    frames: list[Frame] = field(default_factory=list)
+    frames: list[Frame] = []
     root: str = ""  #: the chain's first exception with its message, where there is a chain
     kind: Kind = "failure"
-    rules: set[str] = field(default_factory=set)  #: rules that matched in the chain
+    rules: set[str] = set()  #: rules that matched in the chain
     group: bool = False  #: an exception group, whose parts follow behind a margin
     thread: bool = False  #: raised in a thread beside the main one, which goes on
     warned: bool = False  #: told by a logger with the level of a warning

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
@@ -48,8 +47,7 @@ _WITHOUT_EFFECT = lazy(
 _WARNING = lazy(r"warn|deprecat|retry|retries|slow|skipp|\bmissing|unexpected|警告|重试", re.IGNORECASE)
 
 
-@dataclass(slots=True)
-class Template:
+class Template(msgspec.Struct):
     """One wording in one stream."""
 
     first: Line  #: its exemplar, its text redacted and cut
@@ -62,12 +60,11 @@ class Template:
     last_index: int
 
 
-@dataclass
-class TemplateTable:
+class TemplateTable(msgspec.Struct):
     """The messages of one source and rank, in bounded memory."""
 
-    entries: dict[str, Template] = field(default_factory=dict)
-    dropped: set[int] = field(default_factory=set)
+    entries: dict[str, Template] = {}
+    dropped: set[int] = set()
     partial: bool = False  #: lines were left out, or entries forgotten: no message is new for certain
 
     def again(self, line: Line, index: int, count: int = 1) -> bool:

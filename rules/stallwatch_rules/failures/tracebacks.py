@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, field
+
+import msgspec
 
 from stallwatch_rules.failures.raised import Frame, Mark, Raised, kind_of
 from stallwatch_rules.failures.tracebacklines import (
@@ -49,8 +50,7 @@ MESSAGE_LINES = 14  #: how far a message may go on after the exception's first l
 BARE_LINES_AFTER = 6  #: a bare "XError: …" counts while no more than this follows it
 
 
-@dataclass
-class _Open:
+class _Open(msgspec.Struct):
     """A traceback whose final exception has not come yet."""
 
     start: Line
@@ -58,8 +58,8 @@ class _Open:
     aside: bool
     chain: Raised | None
     header: bool
-    frames: list[Frame] = field(default_factory=list)
-    rules: set[str] = field(default_factory=set)
+    frames: list[Frame] = []
+    rules: set[str] = set()
     foreign: int = 0
     adjoining: bool = False  #: whether the line before belonged to it
     source: str = ""  #: the last frame's line of code

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from stallwatch_rules.failures.raised import Frame, Raised
 from stallwatch_rules.records import Line, UnknownException
@@ -17,8 +18,7 @@ USER_FRAMES, LIBRARY_FRAMES = 8, 4
 Key = tuple[str, str, str]
 
 
-@dataclass
-class Seen:
+class Seen(msgspec.Struct):
     """One exception in one stream, as often as it came."""
 
     raised: Raised  #: the first time
@@ -26,11 +26,10 @@ class Seen:
     last: Raised
 
 
-@dataclass
-class ExceptionTable:
+class ExceptionTable(msgspec.Struct):
     """The exceptions of one stream."""
 
-    seen: dict[Key, Seen] = field(default_factory=dict)
+    seen: dict[Key, Seen] = {}
 
     def add(self, raised: Raised) -> None:
         """Count an exception that was raised."""

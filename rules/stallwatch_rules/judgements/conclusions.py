@@ -8,7 +8,8 @@ talk directly).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import NOT_A_NUMBER, OVERFLOW, TRACE_CACHE, Found, Streams
@@ -83,8 +84,7 @@ CONCLUDED = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(msgspec.Struct, frozen=True):
     """What conclusions are drawn from."""
 
     found: list[Found]  #: the rules that fired; conclusions are added to it

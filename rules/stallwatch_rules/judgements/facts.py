@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from stallwatch_rules.progress.timeline import Interval
 from stallwatch_rules.records import Harm, Phase
 
 
-@dataclass(frozen=True)
-class RunFacts:
+class RunFacts(msgspec.Struct, frozen=True):
     """The run as far as judgements need it."""
 
     advances: int = 0  #: steps seen
@@ -39,16 +39,14 @@ class RunFacts:
         return max(self.silence or 0.0, self.threshold if self.stalled else 0.0)
 
 
-@dataclass(frozen=True)
-class Judgement:
+class Judgement(msgspec.Struct, frozen=True):
     """A harm, and the evidence behind it in a sentence."""
 
     harm: Harm
     note: str
 
 
-@dataclass(frozen=True)
-class Trace:
+class Trace(msgspec.Struct, frozen=True):
     """How often one rule fired between the steps."""
 
     intervals: Sequence[tuple[Interval, int]]  #: each with the rule's matches in it

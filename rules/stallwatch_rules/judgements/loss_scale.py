@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
+
+import msgspec
 
 from stallwatch_rules.judgements.facts import Judgement, RunFacts, Trace
 from stallwatch_rules.judgements.recovery import RECOVERED
@@ -15,8 +16,7 @@ OVERFLOWS_IN_A_ROW = 4
 NEARLY_ALL = 0.9  #: of the steps skipped: no training
 
 
-@dataclass(frozen=True)
-class ScaleFacts:
+class ScaleFacts(msgspec.Struct, frozen=True):
     """Dynamic loss scaling as the log tells it."""
 
     lowest: float | None = None  #: the lowest scale that a step overflowed at

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 SEVERAL = 3  #: losses in a row that are no chance: fp16 loses a step or two while it finds its loss scale
 GOOD = 20  #: finite losses in a row after which the run has recovered
 
 
-@dataclass
-class _Row:
+class _Row(msgspec.Struct):
     seen: int  # how many losses all counters had had at its last one
     bad: int = 0
     good: int = 0

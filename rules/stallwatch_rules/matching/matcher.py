@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import msgspec
 
 from stallwatch_rules.lines.reader import MAX_LINE, LineReader
 from stallwatch_rules.matching.prefilter import Candidate, Prefilter, prefilter
@@ -139,8 +140,7 @@ def lines_of(text: str, source: str = "text") -> list[Line]:
     return [*reader.feed(text.encode("utf-8", "replace")), *reader.finish()]
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(msgspec.Struct, frozen=True):
     """One pattern in the prefilter's order."""
 
     order: int  #: of the rule in the catalogue
@@ -159,8 +159,7 @@ def _compiled(pattern: str) -> Any:
     return compile_re2(pattern)
 
 
-@dataclass
-class _Compiled:
+class _Compiled(msgspec.Struct):
     page: RulePage
 
     def parts(self, order: int) -> list[_Part]:

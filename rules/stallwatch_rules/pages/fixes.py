@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from stallwatch_rules.pages.placeholders import written
 from stallwatch_rules.text.lazy import lazy
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
 _CONDITION = lazy(r"\{(?P<condition>[^{}]*)\}\s*(?P<text>.*)", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Fix:
+class Fix(msgspec.Struct, frozen=True):
     """One fix; with a condition it is for some versions of one package."""
 
     text: str

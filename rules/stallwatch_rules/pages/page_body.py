@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+
+import msgspec
 
 from stallwatch_rules.pages.page_error import PageError
 from stallwatch_rules.text.lazy import lazy
@@ -35,16 +36,14 @@ _ITEM = lazy(r"\d+[.)]\s+(?P<text>\S.*)")
 _BULLET = lazy(r"\s*([-*+]|\d+[.)])\s")
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(msgspec.Struct, frozen=True):
     """One numbered fix, or one sample, and the page's line it starts on."""
 
     text: str
     line: int
 
 
-@dataclass
-class Body:
+class Body(msgspec.Struct):
     """The sections' text (Markdown, every paragraph on one line) and the samples."""
 
     what: str = ""
@@ -52,16 +51,15 @@ class Body:
     harmless: str = ""
     zh_what: str = ""
     zh_why: str = ""
-    fixes: list[Item] = field(default_factory=list)
-    zh_fixes: list[Item] = field(default_factory=list)
-    fires: list[Item] = field(default_factory=list)
-    quiet: list[Item] = field(default_factory=list)
+    fixes: list[Item] = []
+    zh_fixes: list[Item] = []
+    fires: list[Item] = []
+    quiet: list[Item] = []
 
 
-@dataclass
-class _Section:
+class _Section(msgspec.Struct):
     line: int
-    lines: list[tuple[int, str]] = field(default_factory=list)
+    lines: list[tuple[int, str]] = []
 
 
 def read_body(text: str, first_line: int, path: str, *, chinese: bool = True) -> tuple[Body, list[PageError]]:
@@ -133,16 +131,15 @@ def _cut(text: str, first_line: int, body: Body, problem: _Report) -> dict[str, 
     return sections
 
 
-@dataclass
-class _Fenced:
+class _Fenced(msgspec.Struct):
     """A fenced block: its words, its lines, and the lines with the fences as they are in the page."""
 
     line: int
     ticks: str
     indent: int
     info: list[str]
-    inner: list[str] = field(default_factory=list)
-    raw: list[tuple[int, str]] = field(default_factory=list)
+    inner: list[str] = []
+    raw: list[tuple[int, str]] = []
     closed: bool = False
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import re2
 
 from stallwatch_rules.text.lazy import lazy
@@ -33,8 +33,7 @@ _ANCHORS = lazy(r"(?<!\\)(?:\\\\)*\\[AzZ]")
 _FLAGS = lazy(r"(?<!\\)\(\?(?!i\)|i:|:|P<|P=|P>|=|!|<)")
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(msgspec.Struct, frozen=True):
     """Why a pattern is refused, and what to do."""
 
     message: str

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from stallwatch_rules.records import Line
 
 
-@dataclass(frozen=True)
-class Restart:
+class Restart(msgspec.Struct, frozen=True):
     """Workers that were started again, as one source shows it."""
 
     line: Line  #: the launcher's last word before

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from stallwatch_rules.diagnosis.findings import Streams
 from stallwatch_rules.progress.tracker import ProgressTracker, stall_threshold
@@ -31,8 +32,7 @@ class End(NamedTuple):
     other_clock: bool  #: by the clock of the one who ended it, whose time zone may be another
 
 
-@dataclass(frozen=True)
-class RunClock:
+class RunClock(msgspec.Struct, frozen=True):
     """When something happened last."""
 
     threshold: float  #: seconds without a step that are too many

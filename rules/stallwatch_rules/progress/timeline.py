@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
+
+import msgspec
 
 from stallwatch_rules.progress.restarts import Restart, next_restart
 from stallwatch_rules.records import EVALUATION, Line, Sample
@@ -20,15 +21,14 @@ CLOCK_STEP = 60.0  #: seconds that a clock may go back without having been set
 HELD_BACK = 400  #: lines down to the last step that are more than a buffer (8 KiB) holds back until an end
 
 
-@dataclass(slots=True)
-class Interval:
+class Interval(msgspec.Struct):
     """From one step (or a few neighbouring ones) to the next."""
 
     span: int  #: steps that end in it
     step: int | None  #: the last of them
     time: float | None  #: when that step was done
     seconds: float | None  #: how long they took together; ``None`` where the log does not tell
-    hits: dict[str, int] = field(default_factory=dict)  #: rule → matches before the last of them
+    hits: dict[str, int] = {}  #: rule → matches before the last of them
     number: int = 0  #: the line of the last of them in its source
     rate: float | None = None  #: tokens a second of the last of them, where that is no mean of many steps
 

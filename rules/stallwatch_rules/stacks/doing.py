@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
+
+import msgspec
 
 from stallwatch_rules.stacks.kinds import EVALUATES, TIERS, is_library, kind_of
 from stallwatch_rules.stacks.reading import main_thread
@@ -16,8 +17,7 @@ _LOOP = lazy(r"/(?:selectors|asyncio/\w+)\.py$")
 _WAITS: tuple[Kind, ...] = ("collective", "joining")
 
 
-@dataclass(frozen=True)
-class Doing:
+class Doing(msgspec.Struct, frozen=True):
     """What a rank does and where; `frames` are those of the thread that tells."""
 
     kind: Kind

@@ -8,14 +8,14 @@ one fits: a thread that waits for a queue may wait for data.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from stallwatch_rules.stacks.records import Frame, Kind
 from stallwatch_rules.text.lazy import lazy
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """Frames of one meaning."""
 
     kind: Kind

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 from stallwatch_rules.records import Phase
 from stallwatch_rules.stacks.blame import odd_ones
@@ -54,16 +55,14 @@ Reason = Literal[
 ]
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(msgspec.Struct, frozen=True):
     """What was learnt of all ranks of this host at one moment."""
 
     time: float  #: seconds, by the clock of the agent
     ranks: Sequence[Asked]
 
 
-@dataclass(frozen=True)
-class Spell:
+class Spell(msgspec.Struct, frozen=True):
     """What is known of a quiet spell besides the looks. Lengths are in seconds."""
 
     phase: Phase
@@ -73,13 +72,12 @@ class Spell:
     rollout: float = 7200.0  #: patience with a first generation
     rhythm_known: bool = True  #: enough steps were seen to know how long one takes
     longest: float | None = None  #: quiet time of this phase that is known to end by itself
-    sites: Mapping[str, float] = field(default_factory=dict)  #: the same, by call site
+    sites: Mapping[str, float] = {}  #: the same, by call site
     repeating: bool = False  #: a known message repeats, which it did not while steps advanced
     suspended: bool = False  #: the whole command is stopped or frozen
 
 
-@dataclass(frozen=True)
-class Ruling:
+class Ruling(msgspec.Struct, frozen=True):
     """What the looks say of a quiet spell."""
 
     status: Status

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from stallwatch_rules.stacks.records import Condition, Kind, StackGroup, StallStacks
 from stallwatch_rules.text.digest import fold_ranks
@@ -11,8 +12,7 @@ from stallwatch_rules.text.digest import fold_ranks
 _MOST_GROUPS = 4
 
 
-@dataclass(frozen=True)
-class Words:
+class Words(msgspec.Struct, frozen=True):
     """Templates for ``str.format``.
 
     {who}: the ranks; {wait}, {is}, {has}: the verb for one or several; {what}: the operation; {place}: the
