@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from stallwatch_rules import __version__
+
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from stallwatch.integrations.loop import training_run
     from stallwatch.integrations.transformers import Callback
     from stallwatch_rules.records import Diagnosis
-
-    __version__: str
 
 __all__ = [
     "Callback",
@@ -104,10 +104,6 @@ def _listed(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -> list[
 
 def __getattr__(name: str) -> Any:
     # On demand: importing stallwatch costs nothing that is not used.
-    if name == "__version__":
-        from importlib.metadata import version
-
-        return version("stallwatch")
     if name == "Diagnosis":
         from stallwatch_rules.records import Diagnosis
 

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 import torch
 
+from stallwatch_exporter.checkpoints import checking
 from stallwatch_exporter.checkpoints.checking import Below, check_checkpoint
 from stallwatch_exporter.checkpoints.faults import Fault
 from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.probe.api import Probe
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.runs.runfolder import RunFolder
-from stallwatch_exporter.watching import checkpoints
 from stallwatch_exporter.watching.agent import Agent
 from stallwatch_exporter.watching.checkpoints import (
     PATIENCE_SECONDS,
@@ -265,7 +265,7 @@ def test_an_error_in_a_look_is_told_once_and_no_traceback(
             raise ValueError("year 0 is out of range")
         return check_checkpoint(path, below)
 
-    monkeypatch.setattr(checkpoints, "check_checkpoint", fails)
+    monkeypatch.setattr(checking, "check_checkpoint", fails)
     run = watch()
     watched = run.agent._hearing._checkpoints = CheckpointWatch(begin=lambda job: job())
     file = weights(tmp_path / "model.safetensors", [0])

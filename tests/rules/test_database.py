@@ -82,7 +82,7 @@ def test_what_others_may_write_is_compiled_again(tmp_path: Path, compiled: list[
 
 
 def another_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cachefolder, "made_by", lambda: "stallwatch 99")
+    monkeypatch.setattr(cachefolder, "MADE_BY", "stallwatch 99")
 
 
 def another_form(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def other_flags(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def another_hyperscan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "version", lambda _: "99")
+    monkeypatch.setattr(database.hyperscan, "__version__", "99")
 
 
 def another_processor(monkeypatch: pytest.MonkeyPatch) -> None:

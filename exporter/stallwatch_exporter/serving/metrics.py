@@ -6,9 +6,7 @@ text of a log. A rank that is not known is the empty label, which to Prometheus 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import get_args
 
 from prometheus_client import Enum, Histogram, Info
@@ -18,6 +16,7 @@ from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.serving.milestones import Milestones
 from stallwatch_exporter.serving.registry import RunRegistry
 from stallwatch_exporter.serving.series import Family
+from stallwatch_rules import __version__
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.records import Match, Phase, Sample
 from stallwatch_rules.text.lazy import lazy
@@ -261,7 +260,7 @@ class RunMetrics:
 
     def identity(self, host: str, versions: Mapping[str, str]) -> None:
         """Where the run is and which versions took part; what is no short word is left out."""
-        facts = {"host": host, "stallwatch": _own_version(), **versions}
+        facts = {"host": host, "stallwatch": __version__, **versions}
         self._info.labels(self.run).info(
             {
                 name.replace("-", "_"): value
@@ -273,14 +272,6 @@ class RunMetrics:
 
 _NAME = lazy(r"[a-z][a-z0-9_-]{0,40}")
 _SHORT = lazy(r"[\w.+:-]{1,60}")
-
-
-@functools.cache
-def _own_version() -> str:
-    try:
-        return version("stallwatch")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def _rank(rank: int | None) -> str:

@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 
-from stallwatch_exporter.checkpoints.checking import check_checkpoint, listed
 from stallwatch_exporter.checkpoints.faults import Fault
 from stallwatch_exporter.checkpoints.writers import has_writer
 from stallwatch_exporter.watching.concerns import line_of
@@ -51,6 +50,8 @@ class Waiting(msgspec.Struct):
 
     def look(self, pids: Collection[int]) -> None:
         """Find out what is wrong with it. A path that was removed, as trainers do, has no faults."""
+        from stallwatch_exporter.checkpoints.checking import check_checkpoint, listed  # few runs announce one
+
         self.found, self.sizes, self.open = [], {}, False
         try:
             below = listed(self.path)

@@ -8,23 +8,18 @@ them. Nothing here fails: what cannot be read or written is as good as absent.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import stat
 import tempfile
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from stallwatch_rules import __version__
 
 _FOREIGN = stat.S_IWGRP | stat.S_IWOTH
 
 
-@functools.cache
-def made_by() -> str:
-    """What a file's stamp begins with: another version of the package may make something else of the same."""
-    try:
-        return f"stallwatch {version('stallwatch')}"
-    except PackageNotFoundError:  # run from its source
-        return "stallwatch"
+#: What a file's stamp begins with: another version of the package may make something else of the same.
+MADE_BY = f"stallwatch {__version__}"
 
 
 def read(path: Path) -> bytes | None:

@@ -33,7 +33,7 @@ def covers_of(patterns: Sequence[str], folder: Path | None) -> list[Cover | None
 def _key(patterns: Sequence[str]) -> str:
     # Another way to choose texts chooses others.
     source = b"".join(Path(str(module.__file__)).read_bytes() for module in (covers, seldom))
-    seen = hashlib.sha256(cachefolder.made_by().encode() + b"\0" + source)
+    seen = hashlib.sha256(cachefolder.MADE_BY.encode() + b"\0" + source)
     for pattern in patterns:
         seen.update(b"\0" + pattern.encode("utf-8", "surrogatepass"))
     return seen.hexdigest()

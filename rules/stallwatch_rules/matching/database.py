@@ -11,7 +11,6 @@ import contextlib
 import functools
 import hashlib
 import platform
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +75,8 @@ def _load(path: Path) -> Any:
 def _key(patterns: tuple[str, ...], texts: Texts) -> str:
     """All that the database depends on; the expressions as they are compiled, not as they are written."""
     made = (
-        cachefolder.made_by(),
-        version("hyperscan"),
+        cachefolder.MADE_BY,
+        hyperscan.__version__,  # type: ignore[attr-defined]
         str(hyperscan_flags()),
         platform.machine(),
         _processor(),

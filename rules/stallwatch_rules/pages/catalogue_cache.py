@@ -26,7 +26,7 @@ class _Kept(msgspec.Struct):
 
 def stamp_of(files: Iterable[Path]) -> str:
     """Changes with every file that is added, removed or written, and with the package's version."""
-    seen = hashlib.sha256(cachefolder.made_by().encode())
+    seen = hashlib.sha256(cachefolder.MADE_BY.encode())
     here = Path(__file__).parent
     for path in (*files, *(here / name for name in _PARSERS)):
         status = path.stat()
