@@ -66,6 +66,10 @@ def went_on_without(streams: Streams) -> Uneven | None:
     Most ranks of a healthy run print little, or only at the start: so it takes the same counter, the same
     rhythm until then, and most of the ranks beyond it. A log that begins late was cut, and tells nothing.
     """
+    mains = [stream.timelines.main for (_, rank), stream in streams.items() if rank is not None]
+    lasts = [main.intervals[-1].step or 0 for main in mains if main is not None and main.intervals]
+    if len(lasts) < 3 or max(lasts) - min(lasts) < BEYOND:
+        return None
     courses = _courses(streams)
     if len(courses) < 3:
         return None
@@ -92,8 +96,7 @@ def _courses(streams: Streams) -> dict[int, _Course]:
         if rank is None or main is None:
             continue
         steps = [one.step for one in main.intervals if one.step is not None]
-        rising = all(later > earlier for earlier, later in pairwise(steps))
-        if len(steps) < max(2, len(main.intervals)) or not rising:
+        if len(steps) < max(2, len(main.intervals)) or steps != sorted(set(steps)):
             continue  # losses without step numbers, or a counter that began anew
         series = next(name for name, one in stream.timelines.by_series.items() if one is main)
         if rank not in found or found[rank].steps[-1] < steps[-1]:

@@ -61,10 +61,10 @@ def last_run(points: Sequence[Point]) -> Sequence[Point]:
     step, with losses well above the last ones and near those that the file's first run began with.
     """
     for at in range(len(points) - FEW, 0, -1):
-        if not _first_step(points[at : at + 2]) or _next_epoch(points[at - 1], points[at]):
-            continue
         step, before = points[at].step, points[at - 1].step
         if step is None or before is None or step >= before / 2:
+            continue
+        if not _first_step(points[at : at + 2]) or _next_epoch(points[at - 1], points[at]):
             continue
         first, last = _few(points[at : at + FEW]), _few(points[max(0, at - FEW) : at])
         begun = median(_few(points[:FEW]) or [math.inf])
@@ -112,6 +112,8 @@ def judge_divergence(
         return None
     recent = losses[-width:]
     before = losses[:-width]
+    if min(recent) <= ABOVE_ALL * min(before):  # as in every run that still learns
+        return None
     starts = range(len(before) - width + 1)
     best = min((before[i : i + width] for i in starts), key=lambda part: (median(part), max(part)))
     low, high = median(best), median(recent)

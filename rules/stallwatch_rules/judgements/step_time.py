@@ -10,6 +10,7 @@ length of the run, and with how much neighbouring steps are alike. `bench/slowdo
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
@@ -31,6 +32,7 @@ SHIFT = 1.04  #: a rise that a straggler explains …
 EVEN = 0.02  #: … in a run whose steps vary by no more than this share
 EXCERPT = 30  #: fewer steps are an excerpt
 BLOCKS = 400  #: as many paces at most are looked at, each perhaps of several steps
+BEFORE = 200  #: and as many of them before a shift
 WARM_UP = 2  #: steps at the start that compile, allocate and record
 
 
@@ -42,7 +44,7 @@ def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, floa
     """
     steps = len(paces) - WARM_UP
     joined = max(1, -(-steps // LOOKED_AT))  # steps that are judged together in a long run
-    steady = [median(paces[i : i + joined]) for i in range(WARM_UP, len(paces), joined)]
+    steady = _blocks(paces[WARM_UP:], joined)
     if len(steady) < BASELINE + RECENT:
         return None
     limit = LIMIT + 2 * math.log(steps / LIMIT_STEPS)
@@ -133,23 +135,36 @@ def steady_shift(paces: Sequence[float], *, excerpt: bool = False) -> tuple[floa
     that stay are one slower GPU. Runs whose steps vary anyway tell nothing here. ``excerpt``: the steps are
     some that somebody cut out of the middle of a run, so that few of them must do.
     """
-    joined = -(-len(paces) // BLOCKS)  # steps that are judged together in a long run
-    paces = [median(paces[i : i + joined]) for i in range(0, len(paces), max(joined, 1))]
+    joined = max(1, -(-len(paces) // BLOCKS))  # steps that are judged together in a long run
+    paces = _blocks(paces, joined)
     few = len(paces) < EXCERPT
     if len(paces) < 5 or (few and not excerpt):
         return None
     least = 2 if few else max(10, len(paces) // 10)
+    lowest = [*accumulate(reversed(paces), min)]  # lowest[n]: of the last n + 1
+    ordered = sorted(paces[:2])  # the last before the shift
     for count in range(len(paces) - 3, least - 1, -1):  # the earliest shift that explains all after it
-        before, after = list(paces[:-count])[-200:], list(paces[-count:])
-        ordered = sorted(before)
+        shift = len(paces) - count
+        insort(ordered, paces[shift - 1])
+        if shift > BEFORE:
+            ordered.remove(paces[shift - 1 - BEFORE])
         edge = len(ordered) // 20 if len(ordered) >= EXCERPT else 0
-        low, high = ordered[edge], ordered[-1 - edge]
-        usual, now = median(before), median(after)
+        low, high, after = ordered[edge], ordered[-1 - edge], lowest[count - 1]
+        if after < high + (high - low):
+            continue
+        usual, now = median(ordered), median(paces[shift:])
         if usual <= 0 or high - low > EVEN * usual or not SHIFT * usual <= now < SLOWER * usual:
             continue
-        if min(after) >= high + (high - low) and min(after) > (1 + EVEN) * usual:
+        if after > (1 + EVEN) * usual:
             return usual, now, count * joined
     return None
+
+
+def _blocks(paces: Sequence[float], joined: int) -> Sequence[float]:
+    """The paces of so many steps together."""
+    if joined == 1:
+        return paces
+    return [median(paces[i : i + joined]) for i in range(0, len(paces), joined)]
 
 
 def judge_straggler(paces: Sequence[float], facts: RunFacts, *, excerpt: bool = False) -> Judgement | None:
