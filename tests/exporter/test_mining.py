@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from stallwatch_exporter.incident import Ending
-from stallwatch_exporter.running.bytequeue import GATHER_SECONDS, ByteQueue, Chunk
+from stallwatch_exporter.running.bytequeue import ByteQueue, Chunk
 from stallwatch_exporter.running.hostmemory import resident_bytes
-from stallwatch_exporter.watching.mining import SLICE_BYTES, Miner, Mining
+from stallwatch_exporter.watching.mining import MOMENT_SECONDS, SLICE_BYTES, Miner, Mining
 
 Make = Callable[..., Any]
 FILLER = b"".join(b"chatter of a healthy run, number %d\n" % number for number in range(2000))
@@ -102,7 +102,7 @@ def test_what_came_together_is_read_together_and_keeps_its_times(run: Any) -> No
 
     run.agent.feed_all = counting
     mining(run, queue).round()
-    assert all(together[-1] - together[0] <= GATHER_SECONDS + 0.05 for together in rounds)
+    assert all(together[-1] - together[0] <= MOMENT_SECONDS + 0.05 for together in rounds)
     assert [at for together in rounds for at in together] == [
         *(round(0.1 * number, 1) for number in range(1, 13)),
         9.0,

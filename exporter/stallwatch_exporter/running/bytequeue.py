@@ -7,7 +7,6 @@ from collections import deque
 from typing import NamedTuple
 
 MAX_BYTES = 64 * 1024 * 1024
-GATHER_SECONDS = 0.25  #: what comes in small pieces is mined in larger ones: each round has its price
 
 
 class Chunk(NamedTuple):
@@ -27,6 +26,7 @@ class ByteQueue:
         self._max = max_bytes
         self._chunks: deque[Chunk] = deque()
         self._bytes = 0
+        self._enough = 0  # bytes that somebody waits for
         self._gaps: set[str] = set()
         self._closed = False
         self._change = threading.Condition()
@@ -41,23 +41,18 @@ class ByteQueue:
             self._chunks.append(Chunk(stream, data, time, stream in self._gaps))
             self._gaps.discard(stream)
             self._bytes += len(data)
-            if len(self._chunks) == 1:
+            if self._bytes >= self._enough:
                 self._change.notify()
 
-    def take(self, timeout: float, most: int | None = None, *, gather: float = GATHER_SECONDS) -> list[Chunk]:
-        """What is there, waiting up to `timeout` seconds for the first, then `gather` more; may be empty.
-
-        With `most`, no further chunk once that many bytes were taken.
-        """
-        enough = self._max if most is None else most
+    def take(self, timeout: float, most: int = MAX_BYTES) -> list[Chunk]:
+        """What came within `timeout` seconds, sooner if `most` bytes are there; no chunk behind these."""
         with self._change:
-            if not self._chunks and not self._closed:
+            self._enough = most
+            if self._bytes < most and not self._closed:
                 self._change.wait(timeout)
-            if self._chunks and not self._closed and self._bytes < enough:
-                self._change.wait_for(lambda: self._closed, gather)
             chunks: list[Chunk] = []
             size = 0
-            while self._chunks and size < enough:
+            while self._chunks and size < most:
                 chunks.append(self._chunks.popleft())
                 size += len(chunks[-1].data)
             self._bytes -= size

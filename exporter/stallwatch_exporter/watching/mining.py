@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from stallwatch_exporter import steady
 from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.notices import surviving
-from stallwatch_exporter.running.bytequeue import GATHER_SECONDS, ByteQueue, Chunk
+from stallwatch_exporter.running.bytequeue import ByteQueue, Chunk
 from stallwatch_exporter.running.ending import EndingWatch
 from stallwatch_exporter.running.hostmemory import memory_limit, resident_bytes
 from stallwatch_exporter.serving.server import MetricsServer
@@ -27,6 +27,7 @@ _MEMORY_SELDOM = (
     40.0  # the same while it hardly changes and there is plenty left: it takes a look at all processes
 )
 _MEMORY_STEADY = 0.1  # a change by this share
+MOMENT_SECONDS = 0.25  #: lines that came within it are read together: each reading has its price
 _SAME_MOMENT = 0.01
 _STOOD_STILL = 10.0  # a wait of a second that took longer than this: we were stopped, or the machine slept
 _AFTER_A_FAULT = 0.1
@@ -62,12 +63,11 @@ class Mining:
         self.ended = False  #: the command did: its silence from here on tells nothing
 
     def round(self) -> None:
-        """Wait up to a second for output, mine a slice of it, and look at the clock."""
+        """Wait for the next look at the clock, mine what was printed meanwhile (at most a slice), and look."""
         before = self._clock()
         timeout = max(0.0, min(TICK_SECONDS, self._ticked + TICK_SECONDS - before))
         timeout = min(timeout, max(HASTE_SECONDS, self._agent.due_in()))
-        gather = GATHER_SECONDS if self._agent.due_in() == float("inf") else HASTE_SECONDS
-        chunks = self._queue.take(timeout, SLICE_BYTES, gather=gather)
+        chunks = self._queue.take(timeout, SLICE_BYTES)
         waited = self._clock() - before
         if waited > _STOOD_STILL:
             self._agent.paused(waited - TICK_SECONDS)
@@ -236,10 +236,10 @@ def joined(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
 
 
 def moments(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
-    """Chunks that came within one moment of gathering, together: a backlog may span minutes."""
+    """Chunks that came within one moment, together: a backlog may span minutes."""
     together: list[Chunk] = []
     for chunk in chunks:
-        if together and chunk.time - together[0].time > GATHER_SECONDS:
+        if together and chunk.time - together[0].time > MOMENT_SECONDS:
             yield together
             together = []
         together.append(chunk)
