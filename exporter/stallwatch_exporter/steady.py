@@ -19,10 +19,15 @@ def now() -> float:
     return time.monotonic() + _OFFSET
 
 
+def moved() -> float:
+    """Return by how many seconds the wall clock has been set since we started; less than one is 0."""
+    by = time.time() - now()
+    return by if abs(by) >= _STEP else 0.0
+
+
 def wall(moment: float) -> float:
     """Return a steady time as the wall clock, as it is set now, would have shown it."""
-    moved = time.time() - now()
-    return moment + moved if abs(moved) >= _STEP else moment
+    return moment + moved()
 
 
 def environment() -> dict[str, str]:

@@ -49,6 +49,14 @@ class Watched:
             notice=self.notices.append,
         )
 
+    def restart(self) -> None:
+        """The agent is gone, and another goes on in its folder."""
+        self.folder = RunFolder.create("sft", ["python", "sft.py"], home=self.home, now=self.now, reuse=True)
+        self.told.clear()
+        self.agent = Agent(
+            self.folder, self.settings, self.catalogue, [self.told.append], clock=lambda: self.now
+        )
+
     def say(self, *lines: str, stream: str = "stdout") -> None:
         """The command prints lines now."""
         self.agent.feed(stream, "".join(f"{line}\n" for line in lines).encode(), self.now, stream=stream)

@@ -6,22 +6,12 @@ from typing import Any
 
 from agentcases import HANG
 
-from stallwatch_exporter.runs.runfolder import RunFolder
-from stallwatch_exporter.watching.agent import Agent
-
-
-def again(run: Any) -> None:
-    """The agent is gone, and another goes on in its folder."""
-    run.folder = RunFolder.create("sft", ["python", "sft.py"], home=run.home, now=run.now, reuse=True)
-    run.told.clear()
-    run.agent = Agent(run.folder, run.settings, run.catalogue, [run.told.append], clock=lambda: run.now)
-
 
 def test_episodes_count_on_and_what_was_left_open_is_resolved(run: Any) -> None:
     run.steps(1, 10)
     run.wait(40)
     run.end("unknown", None)
-    again(run)
+    run.restart()
     assert run.metric("stallwatch_incident_open{rule=silent-hang-no-error,severity=critical}") == 1
     run.steps(11, 20)
     assert run.changes == [(HANG + "/1", "resolved", "recovered")]
@@ -35,7 +25,7 @@ def test_a_stall_that_still_lasts_is_gone_on_with(run: Any) -> None:
     last = run.now
     run.wait(40)
     run.end("unknown", None)
-    again(run)
+    run.restart()
     run.agent.history("stdout", log, None, counted=False)
     run.agent.history_ends(last)
     run.wait(1800)
@@ -48,6 +38,6 @@ def test_a_torn_record_of_incidents_is_passed_over(run: Any) -> None:
     run.wait(40)
     with (run.folder.path / "incidents.jsonl").open("ab") as out:
         out.write(b'{"id": "sft/st\n\xff\n')
-    again(run)
+    run.restart()
     run.steps(11, 12)
     assert run.changes == [(HANG + "/1", "resolved", "recovered")]

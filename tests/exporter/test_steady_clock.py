@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -139,3 +140,25 @@ def test_the_steady_clock_does_not_move_with_the_wall_clock(monkeypatch: pytest.
     monkeypatch.setattr(time, "time", lambda: wall() - 3600.0)
     assert 0.0 <= steady.now() - before < 60.0
     assert steady.wall(before) == pytest.approx(before - 3600.0, abs=0.5)
+
+
+@pytest.mark.parametrize("seconds", [7200.0, -7200.0])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_an_incident_keeps_its_beginning_and_its_length_when_the_clock_is_set(
+    run: Any, monkeypatch: pytest.MonkeyPatch, seconds: float, restarted: bool
+) -> None:
+    """Chats, acknowledgements and the database know an incident by its id and its beginning."""
+    run.steps(1, 10)
+    began = run.now
+    run.wait(40)
+    wall = time.time
+    monkeypatch.setattr(time, "time", lambda: wall() + seconds)
+    if restarted:
+        run.end("unknown", None)
+        run.restart()
+    run.steps(11, 12)
+    closed = run.told[-1]
+    assert closed.status == "resolved"
+    assert {one.opened_at for one in (*run.told, *run.kept_incidents)} == {closed.opened_at}
+    assert 0.0 < closed.resolved_at - closed.opened_at < run.now - began
+    assert [event.at for event in closed.history] == [closed.opened_at, closed.resolved_at]

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from stallwatch_exporter import steady
 from stallwatch_exporter.incident import Incident, Kind, Resolution, Severity
 from stallwatch_rules.text.redact import redact
 
@@ -34,15 +33,15 @@ def _masked(value: Any) -> Any:
     return value
 
 
-def by_wall_clock(incident: Incident) -> Incident:
-    """The incident with its times as people's clocks show them."""
+def by_wall_clock(incident: Incident, moved: float) -> Incident:
+    """The incident with its times by a wall clock that was set by so many seconds; see ``steady.moved``."""
     over = incident.resolved_at
     return msgspec.structs.replace(
         incident,
-        opened_at=steady.wall(incident.opened_at),
-        updated_at=steady.wall(incident.updated_at),
-        resolved_at=None if over is None else steady.wall(over),
-        history=[msgspec.structs.replace(event, at=steady.wall(event.at)) for event in incident.history],
+        opened_at=incident.opened_at + moved,
+        updated_at=incident.updated_at + moved,
+        resolved_at=None if over is None else over + moved,
+        history=[msgspec.structs.replace(event, at=event.at + moved) for event in incident.history],
     )
 
 
