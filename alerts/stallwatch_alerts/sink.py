@@ -17,6 +17,7 @@ from stallwatch_alerts.delivery.planning import Letter, Planner
 from stallwatch_alerts.delivery.postoffice import PostOffice
 from stallwatch_alerts.delivery.ways import Ways
 from stallwatch_alerts.settings import AlertSettings
+from stallwatch_exporter import steady
 from stallwatch_exporter.incident import RANKS, Incident
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class ChatSink:
         connect: Callable[[str], Channel] = apprise_channel,
         delivered: Callable[[str, Sequence[str]], None] = lambda _url, _keys: None,
         settled: Callable[[str, Sequence[str]], bool] = lambda _url, _keys: False,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady.now,
         warning_seconds: float = 0.0,
     ) -> None:
         self._settings = settings

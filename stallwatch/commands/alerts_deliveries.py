@@ -14,6 +14,7 @@ from stallwatch.commands.alerts_meant import run_meant
 from stallwatch.commands.alerts_people import opened, show_table, when, who
 from stallwatch.commands.alerts_words import language_of, say
 from stallwatch.commands.context import App, tell
+from stallwatch_exporter import steady
 
 if TYPE_CHECKING:
     from stallwatch.config import Config
@@ -116,7 +117,7 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
     channels = [fingerprint(url) for url in settings.all_urls]
 
     def waiting() -> int:
-        return sum(outbox.waiting(channels, time.time()) for outbox in outboxes)
+        return sum(outbox.waiting(channels, steady.now()) for outbox in outboxes)
 
     began = [sender.looked_at for sender in senders]
     deadline = time.monotonic() + wait
@@ -152,7 +153,7 @@ def _drop(outboxes: Sequence[Outbox], named: str, urls: Sequence[str], language:
     ((channel, chat),) = meant.items()
     if channel in configured:
         raise click.UsageError(say("drop-configured", language, name=named, chat=chat))
-    count = sum(outbox.drop(channel, f"dropped by {who()}", time.time()) for outbox in outboxes)
+    count = sum(outbox.drop(channel, f"dropped by {who()}", steady.now()) for outbox in outboxes)
     click.echo(say("dropped", language, count=count, chat=chat))
 
 

@@ -23,7 +23,7 @@ def compact(connection: Connection, channel: str, now: float) -> int:
         MESSAGES.c.state == "waiting",
         MESSAGES.c.escalation == 0,
         MESSAGES.c.not_before <= now,
-        MESSAGES.c.claimed_until <= now,
+        MESSAGES.c.claim == "",
     )
     count = connection.scalar(select(func.count()).select_from(MESSAGES).where(free)) or 0
     if count <= MOST_WAITING:
@@ -41,7 +41,6 @@ def compact(connection: Connection, channel: str, now: float) -> int:
             notice=msgspec.to_builtins(group.worst),
             group=msgspec.to_builtins(group),
             keys=keys,
-            claim="",  # whoever still tries it, with a claim that ran out, has not sent all of this
         )
     )
     connection.execute(delete(MESSAGES).where(free, MESSAGES.c.id > first, MESSAGES.c.id <= last))

@@ -62,5 +62,5 @@ def limits_of(url: str) -> tuple[Limit, ...]:
 
 
 def has_room(limits: Sequence[Limit], sent: Sequence[float], now: float) -> bool:
-    """Whether one more message may leave `now`, after those that left at the times `sent`."""
-    return all(sum(0 <= now - at < limit.seconds + _MARGIN for at in sent) < limit.count for limit in limits)
+    """Whether one more message may leave `now`, after those that left at the steady times `sent`."""
+    return all(sum(now - at < limit.seconds + _MARGIN for at in sent) < limit.count for limit in limits)

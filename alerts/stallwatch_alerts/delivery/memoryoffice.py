@@ -9,6 +9,7 @@ from stallwatch_alerts.delivery.courier import Courier
 from stallwatch_alerts.delivery.planning import Letter, Planner
 from stallwatch_alerts.delivery.ways import Ways
 from stallwatch_alerts.settings import AlertSettings
+from stallwatch_exporter import steady
 
 
 class MemoryOffice:
@@ -23,7 +24,7 @@ class MemoryOffice:
 
     def put(self, letter: Letter) -> None:
         """Take it; never waits."""
-        for url in self._planner.urls_now(letter, self._ways.clock()):
+        for url in self._planner.urls_now(letter, steady.wall(self._ways.clock())):
             self._couriers[url].put(letter.notice)
 
     def amend(self, notice: Notice) -> None:

@@ -1,4 +1,7 @@
-"""When a chat may be sent something at all: its limits, the pauses it asked for, and what it was not told."""
+"""When a chat may be sent something at all: its limits, the pauses it asked for, and what it was not told.
+
+`now` is steady time.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +11,35 @@ from typing import Any
 from sqlalchemy import Connection, delete, insert, select, update
 
 from stallwatch_alerts.delivery.limits import LONGEST_WINDOW, Limit, has_room
-from stallwatch_alerts.delivery.waits import LONGEST_PAUSE, SKEW
+from stallwatch_alerts.delivery.moments import Moments
+from stallwatch_alerts.delivery.waits import LONGEST_PAUSE
 from stallwatch_alerts.storage.tables import CHANNELS, SENDS
 
 
-def may_send(connection: Connection, channel: str, limits: Sequence[Limit], now: float) -> bool:
+def may_send(
+    connection: Connection, channel: str, limits: Sequence[Limit], now: float, moments: Moments
+) -> bool:
     """Whether the chat takes one more message now, from whichever process."""
     row = _row(connection, channel)
-    if row is not None and _is_paused(row.paused_until, row.paused_at, now):
-        return False
-    if not limits:
-        return True
-    sent = select(SENDS.c.at).where(SENDS.c.channel == channel, SENDS.c.at > now - 2 * LONGEST_WINDOW)
-    return has_room(limits, connection.scalars(sent).all(), now)
+    if row is not None:
+        pause = min(row.paused_until - row.paused_at, LONGEST_PAUSE)
+        if now - moments.of(row.paused_at, now) < pause:
+            return False
+    return not limits or has_room(limits, list(_sends(connection, channel, now, moments).values()), now)
 
 
-def note_send(connection: Connection, channel: str, now: float) -> None:
+def note_send(connection: Connection, channel: str, now: float, moments: Moments) -> None:
     """Something leaves for the chat, whether it arrives or not."""
-    connection.execute(delete(SENDS).where(SENDS.c.channel == channel, SENDS.c.at < now - 2 * LONGEST_WINDOW))
-    connection.execute(insert(SENDS).values(channel=channel, at=now))
+    sends = _sends(connection, channel, now, moments)
+    old = [number for number, at in sends.items() if now - at > 2 * LONGEST_WINDOW]
+    connection.execute(delete(SENDS).where(SENDS.c.id.in_(old)))
+    connection.execute(insert(SENDS).values(channel=channel, at=moments.store(now)))
 
 
-def pause(connection: Connection, channel: str, until: float, now: float) -> None:
-    """Send the chat nothing until then."""
-    _set(connection, channel, paused_until=until, paused_at=now)
+def pause(connection: Connection, channel: str, seconds: float, now: float, moments: Moments) -> None:
+    """Send the chat nothing for so long."""
+    since = moments.store(now)
+    _set(connection, channel, paused_until=since + seconds, paused_at=since)
 
 
 def expired(connection: Connection, channel: str) -> int:
@@ -51,9 +59,10 @@ def tell_expired(connection: Connection, channel: str, count: int) -> None:
         _set(connection, channel, expired=max(0, expired(connection, channel) - count))
 
 
-def _is_paused(until: float, since: float, now: float) -> bool:
-    """A pause from the future is one from before a clock was set back."""
-    return now < until <= now + LONGEST_PAUSE + SKEW and since <= now + SKEW
+def _sends(connection: Connection, channel: str, now: float, moments: Moments) -> dict[int, float]:
+    """What left for the chat lately: by number, when it did, in steady time."""
+    rows = connection.execute(select(SENDS.c.id, SENDS.c.at).where(SENDS.c.channel == channel))
+    return {row.id: moments.of(row.at, now) for row in rows}
 
 
 def _row(connection: Connection, channel: str) -> Any:

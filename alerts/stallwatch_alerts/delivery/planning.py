@@ -41,7 +41,10 @@ def _is_news(incident: Incident) -> bool:
 
 
 class Planner:
-    """Knows the settings, and asks people's silences and acknowledgements now and then."""
+    """Knows the settings, and asks people's silences and acknowledgements now and then.
+
+    Its times are those of the wall clock: quiet hours and silences end by it.
+    """
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ from stallwatch_alerts.delivery.sender import Sender
 from stallwatch_alerts.delivery.ways import Ways
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_alerts.worker import Worker
+from stallwatch_exporter import steady
 
 if TYPE_CHECKING:
     from stallwatch_alerts.delivery.outbox import Outbox
@@ -145,7 +146,8 @@ class PostOffice:
         assert self._outbox is not None
         now, outbox = self._clock(), self._outbox
         over = [letter.incident.id for letter in letters if letter.incident.is_settled]
-        if outbox.put(lambda told: self._planner.drafts(letters, told, outbox, now), now, over):
+        at = steady.wall(now)
+        if outbox.put(lambda told: self._planner.drafts(letters, told, outbox, at), now, over):
             for sender in self._senders:
                 sender.wake()
 

@@ -32,7 +32,7 @@ class Batch:
     groups: tuple[Group, ...]
     told: tuple[tuple[str, ...], ...]  #: the keys of each
     attempts: int  #: tries of the first one that failed before
-    created_at: float  #: of the oldest
+    created_at: float  #: of the oldest, in steady time
     expired: int = 0  #: messages that were given up, of which the chat does not know yet
     escalates: str = ""  #: the incident's id, where it is an escalation
     deferred: frozenset[int] = frozenset()  #: the ids of those that were kept for a later time from the start

@@ -17,6 +17,7 @@ from stallwatch_alerts.delivery.limits import Limit, limits_of
 from stallwatch_alerts.delivery.records import Batch
 from stallwatch_alerts.delivery.waits import is_expired, wait_after
 from stallwatch_alerts.masking import mask_url
+from stallwatch_exporter import steady
 
 if TYPE_CHECKING:
     from stallwatch_alerts.delivery.outbox import Outbox
@@ -48,7 +49,7 @@ class Sender:
         delivered: Callable[[str, Sequence[str]], None] = lambda _url, _keys: None,
         acknowledged: Callable[[str], bool] = lambda _: False,
         settled: Callable[[str, Sequence[str]], bool] = lambda _url, _keys: False,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady.now,
         limits: Sequence[Limit] | None = None,
         start: bool = True,
     ) -> None:
@@ -177,7 +178,8 @@ class Sender:
             return expiry_notice(batch.expired, self._language)
         now = self._clock()
         late = 0.0 if batch.escalates else now - batch.created_at
-        return written(merged(batch.groups), self._language, late=late, expired=batch.expired, now=now)
+        shown = steady.wall(now)
+        return written(merged(batch.groups), self._language, late=late, expired=batch.expired, now=shown)
 
     def _refused(self, batch: Batch, channel: str, error: Exception) -> None:
         now = self._clock()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 GIVE_UP_AFTER = 86400.0  #: seconds for which a message is tried
-_TRIES_AT_LEAST = 30  # a clock that jumped ahead must not make everything look old
+_TRIES_AT_LEAST = 30  # where nobody sent for a day, a message is old before its first try
 LONGEST_PAUSE = 3600.0  #: a chat that asks for a longer one is asked again after this
-SKEW = 300.0  #: seconds by which clocks of two hosts may differ; beyond, a clock has jumped
 _FIRST, _LONGEST = 1.0, 60.0
 
 
@@ -20,5 +19,5 @@ def wait_after(failures: int, chance: float, asked: float | None = None) -> floa
 
 
 def is_expired(created_at: float, attempts: int, now: float) -> bool:
-    """Whether to give a message up that was just refused for the time `attempts`."""
+    """Whether to give a message up that was just refused for the time `attempts`. Steady times."""
     return attempts >= _TRIES_AT_LEAST and now - created_at >= GIVE_UP_AFTER

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from stallwatch_alerts.relay.dispatching import Dispatcher, note_delivered, told
 from stallwatch_alerts.relay.numbers import RelayNumbers
 from stallwatch_alerts.relay.relaying import Receipt, Relaying
 from stallwatch_alerts.relay.server import RelayServer
+from stallwatch_exporter import steady
 
 if TYPE_CHECKING:
     from stallwatch_alerts.relay.settings import RelaySettings
@@ -43,7 +43,7 @@ class Relay:
         *,
         report: Callable[[str], None] = lambda _: None,
         connect: Callable[[str], Channel] | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady.now,
     ) -> None:
         """An `OSError` where the address cannot be had."""
         self._settings = settings
@@ -58,8 +58,7 @@ class Relay:
         self._relaying = Relaying(store, self._outbox, dispatcher, clock)
         ledger = Ledger(store.engine)
         numbers = RelayNumbers()
-        numbers.follow(self._outbox.waiting, lambda: self._relaying.watchdog_at)
-        self._started = clock()
+        numbers.follow(self._outbox.waiting, self._watchdog_at)
         self._senders = [
             Sender(
                 url,
@@ -68,7 +67,9 @@ class Relay:
                 language=alerts.language,
                 report=report,
                 count=numbers.delivery,
-                delivered=lambda url, keys: note_delivered(ledger, fingerprint(url), keys, clock()),
+                delivered=lambda url, keys: note_delivered(
+                    ledger, fingerprint(url), keys, steady.wall(clock())
+                ),
                 acknowledged=planner.is_acknowledged,
                 settled=lambda url, keys: told_meanwhile(ledger, fingerprint(url), keys),
                 clock=clock,
@@ -150,6 +151,10 @@ class Relay:
                 sender.wake()
         self._prune()
         return receipt
+
+    def _watchdog_at(self) -> float | None:
+        heard = self._relaying.watchdog_at
+        return None if heard is None else steady.wall(heard)
 
     def _messages(self, run: str) -> list[Any]:
         return list(self._outbox.deliveries(run or None))

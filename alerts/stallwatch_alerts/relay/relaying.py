@@ -13,6 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from stallwatch_alerts.relay.dispatching import Dispatcher, Tally, Told
 from stallwatch_alerts.relay.joining import WATCHDOG, Story, doubt, stories
 from stallwatch_alerts.relay.webhook import read_notification
+from stallwatch_exporter import steady
 
 if TYPE_CHECKING:
     from stallwatch_alerts.delivery.outbox import Outbox
@@ -45,7 +46,7 @@ class Relaying:
         store: IncidentStore,
         outbox: Outbox,
         dispatcher: Dispatcher,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady.now,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._store = store
@@ -54,7 +55,7 @@ class Relaying:
         self._clock = clock
         self._pause = pause
         self._waiting = threading.BoundedSemaphore(_MOST_WAITING)
-        self.watchdog_at: float | None = None  #: when it was heard last; None where it is not heard
+        self.watchdog_at: float | None = None  #: steady time; None where it is not heard
 
     def receive(self, body: bytes) -> Receipt:
         """Take in a notification: what became of it. All messages are on disk when this returns.
@@ -88,16 +89,16 @@ class Relaying:
         return found
 
     def _is_early(self, story: Story) -> bool:
-        return story.unjoined and 0 <= self._clock() - story.alert.started < _YOUNG_SECONDS
+        return story.unjoined and 0 <= steady.wall(self._clock()) - story.alert.started < _YOUNG_SECONDS
 
     def _kept(self, found: Sequence[Story]) -> Tally:
         over = [story.subject.id for story in found if story.subject.is_settled]
         for left in reversed(range(_TRIES)):
             tally, now = Tally(), self._clock()
 
-            def make(told: Told, now: float = now) -> list[Draft]:
+            def make(told: Told, at: float = steady.wall(now)) -> list[Draft]:
                 nonlocal tally
-                drafts, tally = self._dispatcher.drafts(found, told, self._outbox, now)
+                drafts, tally = self._dispatcher.drafts(found, told, self._outbox, at)
                 return drafts
 
             try:

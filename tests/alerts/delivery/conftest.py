@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -125,7 +126,7 @@ def spool(tmp_path: Path) -> Iterator[Outbox]:
 
 
 class Clock:
-    """Unix time as the test says."""
+    """Steady time as the test says."""
 
     def __init__(self, now: float = 1_800_000_000.0) -> None:
         self.now = now
@@ -137,6 +138,13 @@ class Clock:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+@pytest.fixture
+def set_wall_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets the wall clock, by so many seconds; the steady one goes on."""
+    wall = time.time
+    return lambda seconds: monkeypatch.setattr(time, "time", lambda: wall() + seconds)
 
 
 class FaultyChat:

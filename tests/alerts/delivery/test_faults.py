@@ -96,26 +96,6 @@ def test_a_name_that_does_not_resolve_for_a_while(
     assert [body["id"] for body in chat.bodies] == ["a/1"]
 
 
-def test_a_clock_that_is_set_back_stops_nothing(mail: Any, chat: Any, notice: Make, clock: Any) -> None:
-    chat.script = [(429, {"Retry-After": "60"}, b"")]
-    mail.put(notice(id="a/1"))
-    mail.pass_time(2)
-    clock.now -= 30 * 86400
-    mail.put(notice(id="a/2"))
-    mail.pass_time(5)
-    assert [body["id"] for body in chat.bodies] == ["a/1", "a/2"]
-
-
-def test_a_claim_from_before_the_clock_was_set_back_holds_nobody(
-    mail: Any, chat: Any, notice: Make, clock: Any
-) -> None:
-    mail.put(notice(id="a/1"))
-    assert mail.outbox.claim(mail.channel, clock.now) is not None  # and its holder dies
-    clock.now -= 86400
-    mail.pass_time(2)
-    assert len(chat.bodies) == 1
-
-
 def test_a_clock_that_jumps_ahead_gives_nothing_up(mail: Any, chat: Any, notice: Make, clock: Any) -> None:
     chat.always = 500
     mail.put(notice(id="a/1"))

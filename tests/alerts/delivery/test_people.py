@@ -108,6 +108,19 @@ def test_nobody_cares_so_others_are_called_and_hear_of_the_end(desk: Any, stall:
     assert [len(heard) for heard in at.heard.values()] == [2, 2]
 
 
+@pytest.mark.parametrize("seconds", [7200.0, -7200.0])
+def test_an_escalation_waits_as_long_if_the_clock_is_set(
+    desk: Any, stall: Stall, set_wall_clock: Callable[[float], None], seconds: float
+) -> None:
+    at = desk(routes=ESCALATE)
+    at.tell(stall())
+    set_wall_clock(seconds)
+    at.pass_time(590)
+    assert at.heard[BOSS] == []
+    at.pass_time(30)
+    assert len(at.heard[BOSS]) == 1
+
+
 def test_somebody_cares_so_nobody_else_is_called(desk: Any, stall: Stall) -> None:
     at = desk(routes=ESCALATE)
     at.tell(stall())

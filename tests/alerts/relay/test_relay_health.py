@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
+import pytest
 from alertmanager import alert, group
 
 
@@ -54,3 +56,20 @@ def test_it_is_blind_until_it_hears_the_watchdog_and_when_that_falls_silent(star
     for alerts in ((heard, silent), (silent, heard)):
         post(group(*alerts))
         assert relay.blind() == ""
+
+
+def test_the_silence_of_the_watchdog_and_of_a_sender_is_measured_with_the_steady_clock(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wall clock is set back by as much as passes."""
+    relay = start(watchdog_seconds=300).relay
+    relay._relaying.receive(group(alert("StallwatchWatchdog")))
+    for sender in relay._senders:
+        sender.close(120)
+    monkeypatch.setattr(type(relay._senders[0]), "alive", True)
+    assert relay.blind() == ""
+    tick = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: tick() + 290)
+    assert "nothing is sent" in relay.blind()
+    monkeypatch.setattr(time, "monotonic", lambda: tick() + 310)
+    assert "300 s" in relay.blind()
