@@ -398,3 +398,24 @@ def test_a_group_after_a_group_is_the_end_of_the_chain() -> None:
     (raised,) = read(text + GROUP.replace("unhandled errors in a TaskGroup", "several failed"))
     assert raised.message == "several failed (2 sub-exceptions)"
     assert raised.root == "ValueError: no answer"
+
+
+def test_an_exception_that_a_launcher_quotes_is_not_explained_by_the_launchers_rule() -> None:
+    text = """\
+Traceback (most recent call last):
+  File "/opt/env/lib/python3.11/site-packages/torch/multiprocessing/spawn.py", line 211, in join
+    raise ProcessRaisedException(msg, error_index, failed_process.pid)
+torch.multiprocessing.spawn.ProcessRaisedException:
+
+-- Process 1 terminated with the following error:
+Traceback (most recent call last):
+  File "/opt/env/lib/python3.11/site-packages/torch/multiprocessing/spawn.py", line 87, in _wrap
+    fn(i, *args)
+  File "/home/ada/train.py", line 17, in main
+    row = rows[index]
+KeyError: 'row 7'
+"""
+    (raised,) = read(text, {4: {"torchrun-child-failed"}}, ["cuda-oom"])
+    assert (raised.exception, raised.root, raised.rules) == ("KeyError", "", set())
+    (raised,) = read(text, {4: {"cuda-oom"}}, ["cuda-oom"])
+    assert raised.rules == {"cuda-oom"}

@@ -257,7 +257,8 @@ class TracebackReader:
             raised.root = begun.chain.root
             if not raised.root and not begun.quoted:
                 raised.root = f"{begun.chain.exception}: {begun.chain.message}".rstrip(": ")
-            raised.rules |= begun.chain.rules
+            # That an exception quotes this one, as a launcher's does, does not explain this one.
+            raised.rules |= begun.chain.rules & self._failures if begun.quoted else begun.chain.rules
         raised.thread, raised.group, raised.warned = begun.thread, begun.group, begun.warned
         raised.kind = "ignored" if begun.aside else kind_of(raised)
         self._open, self._raised, self._after, self._chained = None, raised, 0, False
