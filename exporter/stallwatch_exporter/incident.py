@@ -39,6 +39,7 @@ class Ending(msgspec.Struct, frozen=True):
     memory: MemoryKnown | None = None  #: what was seen of its memory, where something was killed
     quiet: float | None = None  #: seconds without a step when somebody asked it to end, where that is known
     crash: Crash | None = None  #: what failed although the command returned 0
+    codes: dict[int, int | None] = {}  #: of ranks that failed, the first one first; ``None``: nobody saw it
     running: list[Running] = []  #: ranks that were still alive when the command had ended
 
     @property

@@ -26,7 +26,7 @@ from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Diagnosis, Line, Match, Sample
 from stallwatch_rules.samples import extract
 from stallwatch_rules.selftold import SOURCE as SELF_TOLD
-from stallwatch_rules.selftold import without_echoes
+from stallwatch_rules.selftold import NO_CODES, with_codes, without_echoes
 from stallwatch_rules.stream import Gaps, StreamReading
 
 if TYPE_CHECKING:
@@ -193,6 +193,7 @@ class RunReading:
         left: Sequence[Left] = (),
         elsewhere: bool = False,
         crash: Crash | None = None,
+        codes: Mapping[int, int | None] = NO_CODES,
     ) -> Diagnosis:
         """The diagnosis of what was read so far.
 
@@ -201,7 +202,7 @@ class RunReading:
         step; ``memory`` is what was seen of a run that ended, ``left`` the ranks that ended before others;
         ``ended_at`` is when it did, by the clock that its lines were stamped by; ``elsewhere``: the stacks
         showed the rank that the others wait for in none of the collectives; ``crash``: what failed although
-        the command returned 0.
+        the command returned 0; ``codes``: the exit codes of ranks that failed, in the order of their ends.
         """
         question = Question(
             ending,
@@ -219,7 +220,7 @@ class RunReading:
         )
         if failed is None and question.kind == "finished":
             question = replace(question, failed=False)
-        streams = without_echoes(self.streams)
+        streams = with_codes(without_echoes(self.streams), codes)
         diagnosis = conclude(streams, self.tracker, self.catalogue, self.matcher.conditional, question)
         ended = failed is not None or bool(ending) or now is not None
         return complete(diagnosis, streams, self.catalogue, self.baseline, ended=ended, language=language)

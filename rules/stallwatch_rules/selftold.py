@@ -1,17 +1,20 @@
-"""What ranks tell of themselves stands in streams of its own, beside those of the log."""
+"""What ranks, and who watches them, tell stands in streams of its own, beside those of the log."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from msgspec.structs import replace
 
+from stallwatch_rules.failures.launchers import LauncherSummary
 from stallwatch_rules.stream import StreamReading
 
 SOURCE = "events.jsonl"  #: the file of a run's folder in which it is kept
 
 Key = tuple[str, int | None]
+NO_CODES: Mapping[int, int | None] = MappingProxyType({})
 
 
 def without_echoes(streams: Mapping[Key, StreamReading]) -> Mapping[Key, StreamReading]:
@@ -32,6 +35,20 @@ def without_echoes(streams: Mapping[Key, StreamReading]) -> Mapping[Key, StreamR
         key: _without(stream, logged) if key[0] == SOURCE else _with(stream, echoes)
         for key, stream in streams.items()
     }
+
+
+def with_codes(
+    streams: Mapping[Key, StreamReading], codes: Mapping[int, int | None]
+) -> Mapping[Key, StreamReading]:
+    """The streams, with the exit codes of ranks as a launcher tells them, if none does.
+
+    `codes` are those of the ranks that failed, in the order of their ends, as who watched them saw.
+    """
+    if not codes or any(stream.summary.codes for stream in streams.values()):
+        return streams
+    told = copy.copy(streams.get((SOURCE, None)) or StreamReading(SOURCE, None, frozenset()))
+    told.summary = LauncherSummary.seen(codes)
+    return {**streams, (SOURCE, None): told}
 
 
 def _without(stream: StreamReading, rules: set[str]) -> StreamReading:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_exporter.running.crashes import ProcessEnd, Reached, crash_among, hidden_by, still_running
+from stallwatch_exporter.running.crashes import (
+    ProcessEnd,
+    Reached,
+    codes_of,
+    crash_among,
+    hidden_by,
+    still_running,
+)
 from stallwatch_rules.endings import Running
 
 EARLY = Reached(step=300, total=6250, at=100.0)
@@ -125,3 +132,8 @@ def test_ranks_that_are_up_are_named_and_programs_are_not() -> None:
 )
 def test_how_a_script_loses_an_exit_code(script: str, how: str) -> None:
     assert hidden_by(script) == how
+
+
+def test_exit_codes_stand_in_the_order_of_the_ends() -> None:
+    ends = [rank(0, -15, at=102), rank(1, -9, at=101), rank(2, 0), rank(3, None, at=103), program(9, 1)]
+    assert list(codes_of(ends).items()) == [(1, -9), (0, -15), (3, None)]

@@ -43,6 +43,7 @@ def held() -> MemoryHeld:
         (classify(137), []),
         (classify(1, last_lines=TORCHRUN), TORCHRUN),
         (classify(1, oom_before={"cgroup": 0}, oom_after={"cgroup": 1}), []),
+        (msgspec.structs.replace(classify(1), codes={3: -9, 0: -15}), []),  # no launcher says so
     ],
 )
 def test_a_kill_names_the_rank_that_held_most(ending: Ending, lines: list[str]) -> None:
@@ -58,16 +59,15 @@ def test_a_kill_names_the_rank_that_held_most(ending: Ending, lines: list[str]) 
 
 
 def test_little_memory_is_not_told_as_none(run: Any) -> None:
-    memory = MemoryHeld()
-    memory.rank(0, {"resident_bytes": 9000.0})
-    memory.command(int(10.8 * 2**20), 128 * GIB)
-    told = memory.told(classify(-9, oom_before={"host": 4}, oom_after={"host": 4}), [], {})
+    run.agent.memory.rank(0, {"resident_bytes": 9000.0})
+    run.agent.memory.command(int(10.8 * 2**20), 128 * GIB)
+    for step in range(20):
+        run.agent.feed("stdout", b"step %d/60 loss 0.5\n" % step, run.now)
+    diagnosis = run.agent.end(classify(-9, oom_before={"host": 4}, oom_after={"host": 4}))
+    told = run.agent.ending
     assert "Rank 0 held the most memory, up to 8.8 KiB." in told.detail
     assert "held up to 10.8 MiB, of 128.0 GiB that they may use." in told.detail
     assert "最高占用 10.8 MiB，可用上限为 128.0 GiB。" in detail_in(told, "zh")
-    for step in range(20):
-        run.agent.feed("stdout", b"step %d/60 loss 0.5\n" % step, run.now)
-    diagnosis = run.agent.end(told)
     assert "0.011 of the 128.0 GiB" in diagnosis.findings[0].note
     assert diagnosis.stats.lines == 20 and diagnosis.stats.seconds == 0  # the run's length is no reading time
 
@@ -75,12 +75,13 @@ def test_little_memory_is_not_told_as_none(run: Any) -> None:
 def test_a_kill_that_the_kernel_did_not_count_is_told_as_such(run: Any) -> None:
     """From the counters to the verdict, in one chain."""
     ending = classify(-9, oom_before={"host": 4}, oom_after={"host": 4})
-    told = msgspec.json.decode(msgspec.json.encode(held().told(ending, [], {})), type=Ending)
-    assert told.memory is not None and told.memory.counted is False and told.memory.ranks[0] == 9 * GIB
     for step in range(20):
         run.agent.feed("stdout", b"step %d/60 loss 0.5\n" % step, run.now)
-    few = msgspec.structs.replace(told, memory=msgspec.structs.replace(told.memory, held=GIB, ranks={}))
-    primary = run.agent.end(few).primary
+    run.agent.memory.rank(0, {"resident_bytes": 9.0 * GIB})
+    run.agent.memory.command(GIB, 128 * GIB)
+    primary = run.agent.end(ending).primary
+    told = msgspec.json.decode(msgspec.json.encode(run.agent.ending), type=Ending)
+    assert told.memory is not None and told.memory.counted is False and told.memory.ranks[0] == 9 * GIB
     assert primary is not None and primary.rule == "process-killed-from-outside"
 
 
@@ -142,6 +143,5 @@ def test_the_agent_remembers_what_its_ranks_held(run: Any, tmp_path: Path) -> No
         run.wait(2)
         probe.step(resident_bytes=size * GIB)
     run.wait(2)
-    assert "Rank 5 held the most memory, up to 3.0 GiB." in run.agent.judged(classify(-9)).detail
-    assert run.agent.judged(classify(0)) == classify(0)
-    run.agent._probing.close()
+    run.agent.end(classify(-9), run.now)
+    assert "Rank 5 held the most memory, up to 3.0 GiB." in run.agent.ending.detail

@@ -128,6 +128,55 @@ def test_the_rank_that_was_killed_is_named_though_the_shell_only_waits(
     assert run.told[-1].kind == "ended"
 
 
+SPAWNED = """
+import os, signal, sys, time
+import torch
+import torch.distributed as dist
+from torch import multiprocessing
+
+def main(rank, store, end):
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(1, 9999):
+        model(torch.ones(1, 2)).sum().backward(); optimizer.step(); optimizer.zero_grad()
+        time.sleep(0.02)
+        if rank == 0:
+            print(f"step {step}/6250 loss {1 / step:.4f}", flush=True)
+        elif step == 100:
+            exec(end)
+
+if __name__ == "__main__":
+    multiprocessing.spawn(main, tuple(sys.argv[1:]), nprocs=2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "rule", "exception"),
+    [
+        (IS_KILLED, "process-killed-from-outside", ""),
+        ("raise KeyError('row 7')", "unknown-failure", "KeyError: 'row 7' (<string>:1)"),
+    ],
+)
+def test_a_spawned_rank_whose_environment_names_no_rank_is_named(
+    shell: Callable[[str], Watched],
+    catalogue: Catalogue,
+    tmp_path: Path,
+    how: str,
+    rule: str,
+    exception: str,
+) -> None:
+    (tmp_path / "spawned.py").write_text(SPAWNED)
+    run = shell(f"{sys.executable} {tmp_path}/spawned.py {tmp_path}/store {ends(how)}")
+    assert list(run.ending.codes)[:1] == [1]
+    (told,) = run.told
+    assert (told.kind, told.rule, told.rank, told.exception) == ("ended", rule, 1, exception)
+    later, *_ = diagnose_paths([run.folder.path], catalogue=catalogue)
+    assert later.verdict == run.diagnosis.verdict
+    assert [one.ranks for one in later.unknown] == [one.ranks for one in run.diagnosis.unknown]
+    assert (later.primary.rank if later.primary else 1) == 1
+
+
 def test_a_rank_without_a_probe_that_was_killed_is_reported_while_the_others_go_on(
     shell: Callable[[str], Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:

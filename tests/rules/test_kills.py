@@ -108,6 +108,28 @@ def test_memory_tells_nothing_of_a_kill_on_another_node(
     assert least <= found.primary.confidence <= most
 
 
+SPAWN = "torch.multiprocessing.spawn.ProcessExitedException: process 3 terminated with signal "
+
+
+@pytest.mark.parametrize(("codes", "killed"), [({1: -9, 0: -15}, 1), ({1: None, 0: -15}, 1), ({}, None)])
+def test_the_exit_codes_that_were_seen_name_the_rank_if_no_launcher_does(
+    catalogue: Catalogue, codes: dict[int, int | None], killed: int | None
+) -> None:
+    reading = RunReading(catalogue)
+    reading.feed(lines_of(STEPS.replace("[rank0]: ", "") + SPAWN + "SIGKILL"))
+    found = reading.diagnose(ending="failed: It exited with 1.", failed=True, memory=LOW, codes=codes)
+    assert found.primary is not None and found.primary.rank == killed
+    assert (found.primary.rule == OUTSIDE) == (codes.get(1) == -9)  # killed on this machine
+
+
+def test_a_launcher_that_names_ranks_is_believed(catalogue: Catalogue) -> None:
+    reading = RunReading(catalogue)
+    summary = "  rank      : 5 (local_rank: 1)\n  exitcode  : -11 (pid: 27127)\n"
+    reading.feed(lines_of(STEPS.replace("[rank0]: ", "") + SPAWN + "SIGSEGV\n" + summary))
+    found = reading.diagnose(ending="failed: It exited with 1.", failed=True, codes={1: -11})
+    assert found.primary is not None and found.primary.rank == 5
+
+
 def test_a_kill_that_the_kernel_counted_is_the_surest(catalogue: Catalogue) -> None:
     told = "oom-killed: The kernel's OOM killer took one process of this run's control group."
     sure = []

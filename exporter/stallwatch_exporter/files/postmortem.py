@@ -289,6 +289,7 @@ def _diagnose(
         left=known.left,
         elsewhere=stands_elsewhere(stacks),
         crash=known.crash,
+        codes=known.codes,
     )
     diagnosis.series = series_of(reading.streams)
     stats.seconds = round(time.monotonic() - started, 3)

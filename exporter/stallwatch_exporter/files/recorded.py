@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -36,6 +36,7 @@ class Recorded(NamedTuple):
     watched: bool = False  #: the agent is at it
     end: Incident | None = None  #: of the run, where it alone tells of that: its own record was cut short
     crash: Crash | None = None  #: what failed although the command returned 0
+    codes: Mapping[int, int | None] = {}  #: of ranks that failed, the first one first
     threshold: float | None = None  #: seconds of quiet that were a stall in what the run did last
     unheard: float | None = None  #: when it was last heard of, where it is gone and saw no end; Unix seconds
 
@@ -85,6 +86,7 @@ def recorded(paths: Sequence[str | os.PathLike[str]], language: str) -> Recorded
         findings,
         end=end,
         crash=known.crash,
+        codes=known.codes,
         threshold=threshold,
     )
 

@@ -112,6 +112,12 @@ def crash_among(ends: Sequence[ProcessEnd], reached: Reached, log_fails: Callabl
     return None
 
 
+def codes_of(ends: Sequence[ProcessEnd]) -> dict[int, int | None]:
+    """The exit codes of the ranks that failed, in the order in which they ended; ``None``: nobody saw it."""
+    dead = [one for one in last_of_ranks(ends) if one.fate in ("failed", "silent")]
+    return {one.rank: one.code for one in sorted(dead, key=lambda one: one.last_seen) if one.rank is not None}
+
+
 def still_running(ends: Sequence[ProcessEnd]) -> list[Running]:
     """The ranks whose process has outlived the command."""
     return [Running(one.rank, one.pid) for one in last_of_ranks(ends) if one.up and one.rank is not None]

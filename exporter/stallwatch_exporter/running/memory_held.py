@@ -7,6 +7,7 @@ command and its processes, and in Kubernetes the pod knows why its container was
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -57,6 +58,7 @@ class MemoryHeld:
     def told(self, ending: Ending, last_lines: Sequence[str], environ: Mapping[str, str]) -> Ending:
         """The ending, where something was killed with what is known of its memory."""
         killed = ending.signal == "SIGKILL" or ending.kind == "oom-killed" or killed_within(last_lines)
+        killed = killed or next(iter(ending.codes.values()), None) == -signal.SIGKILL
         if not killed or ending.kind == "finished":
             return ending
         more = [ending.detail]

@@ -16,6 +16,7 @@ from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.running.crashes import (
     ProcessEnd,
     Reached,
+    codes_of,
     crash_among,
     hidden_by,
     last_of_ranks,
@@ -37,6 +38,7 @@ from stallwatch_rules.text.redact import redact
 _PATIENCE = 1.0  # seconds for ranks to go, once the command has
 _LOOK_SECONDS = 0.9  # at least, from one look at the processes to the next
 _FAILED = frozenset(("failed", "unknown-failure"))
+_DIED = ("failed", "killed", "oom-killed")
 _ERROR = 100  # characters
 
 Diagnose = Callable[[Ending], tuple[Diagnosis, bool]]  # and whether one could be made
@@ -143,6 +145,8 @@ class Witnesses:
         if running := still_running(ends):
             more = running_sentence(running, "en")
             command = msgspec.structs.replace(command, running=running, detail=f"{command.detail} {more}")
+        if command.kind in _DIED:
+            command = self.weighed(msgspec.structs.replace(command, codes=codes_of(ends)))
         if command.kind != "finished":
             return command, diagnose(command)[0]
         tracker = self._reading.tracker

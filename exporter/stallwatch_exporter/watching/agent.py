@@ -381,8 +381,8 @@ class Agent:
     # ---- the end
 
     def judged(self, ending: Ending) -> Ending:
-        """How the command ended, with what only we know: who ended it, who had left, who held memory."""
-        return self.witnesses.weighed(self.advance.judged(self._hearing.judged(self.response.judged(ending))))
+        """How the command ended, with what only we know: who ended it, and who had left."""
+        return self.advance.judged(self._hearing.judged(self.response.judged(ending)))
 
     def end(self, ending: Ending, now: float | None = None) -> Diagnosis:
         """The command ended, or we stop looking: raise or resolve what is left, and keep the diagnosis."""

@@ -87,6 +87,7 @@ class Diagnoser:
             left=self.left,
             elsewhere=stands_elsewhere(self.stacks),
             crash=ending.crash if ending else None,
+            codes=ending.codes if ending else {},
         )
         if ending is None:
             kill = any(one.rule in (SIGKILL, FROM_OUTSIDE) and one.harm == "fatal" for one in found.findings)

@@ -179,6 +179,9 @@ def conclude(
         one = by_rule[candidate.rule]
         diagnosis.findings.append(one.record(_title(one.page, language), tracker.last_step))
     diagnosis.unknown = exceptions.records()
+    culprits = _culprits(streams)
+    if exceptions.are_the_cause and len(culprits) == 1 and not diagnosis.unknown[0].ranks:
+        diagnosis.unknown[0].ranks, diagnosis.unknown[0].first.rank = culprits, culprits[0]
     diagnosis.progress = tracker.summary()
     diagnosis.progress.finished = complete
     if verdict == "stalled" or (chosen is not None and stands(chosen[0])):

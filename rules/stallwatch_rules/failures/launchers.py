@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from stallwatch_rules.records import Line
@@ -60,6 +62,12 @@ class LauncherSummary(msgspec.Struct):
     _over: bool = False  # the launcher ended what it had started
     _rank: int | None = None
     _root: bool = False
+
+    @classmethod
+    def seen(cls, codes: Mapping[int, int | None]) -> LauncherSummary:
+        """A summary of ranks that somebody else saw fail, the first one first."""
+        by_itself = any(code not in _BY_SIGTERM for code in codes.values())
+        return cls(dict(codes), first=next(iter(codes), None), failed_by_itself=by_itself)
 
     def see(self, line: Line, step: int | None = None) -> None:
         """Take the next line, at this step."""
