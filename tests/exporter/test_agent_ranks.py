@@ -13,11 +13,15 @@ from stallwatch_exporter.files.recorded import recorded
 from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.watching.goneranks import GONE_SECONDS
+from stallwatch_exporter.watching.waiting import ENDING_SECONDS
 from stallwatch_rules.endings import GONE_ON, Left
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.text.retelling import retold
 
 GONE, EARLY = "finding/rank-gone", "finding/rank-left-early"
+
+
+BEGIN = 1_795_000_000.0
 
 
 class Ranks:
@@ -104,6 +108,58 @@ def test_a_killed_rank_is_told_once_and_before_the_stall(run: Any, ranks: Ranks)
         "rank-gone",
         "silent-hang-no-error",
     ]
+
+
+KILLED = "torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 7)"
+
+
+def test_a_crash_is_one_message_however_the_launcher_ends_the_others(run: Any, ranks: Ranks) -> None:
+    """A killed rank says nothing. The others are asked to end, and take their time."""
+    run.steps(1, 10)
+    ranks.kill(1)
+    run.wait(2)
+    run.say(KILLED)
+    run.wait(6)
+    ranks.kill(0)
+    run.wait(9)
+    ranks.kill(2)
+    run.wait(4)
+    assert run.told == []
+    run.end()
+    assert run.changes == [("ended/host-oom-sigkill/1", "resolved", "run-failed")]
+
+
+def test_a_fatal_line_is_reported_soon_if_the_others_go_on(run: Any, ranks: Ranks) -> None:
+    run.steps(1, 10)
+    ranks.kill(1)
+    run.wait(1)
+    run.say(KILLED)
+    run.wait(ENDING_SECONDS)
+    assert run.changes == [("finding/host-oom-sigkill/1", "open", "")]
+
+
+def test_a_fatal_line_is_reported_while_a_launcher_starts_ranks_anew(run: Any, ranks: Ranks) -> None:
+    run.steps(1, 10)
+    ranks.kill(1)
+    run.wait(1)
+    run.say(KILLED)
+    for _ in range(8):
+        ranks.start(1)
+        run.wait(3)
+        ranks.kill(1)
+        run.wait(1)
+    opened = {one.rule: one.opened_at - BEGIN - 41 for one in run.kept_incidents if one.kind == "finding"}
+    assert opened == {"host-oom-sigkill": pytest.approx(30, abs=2)}
+
+
+def test_ranks_that_end_well_hold_up_nothing(run: Any, ranks: Ranks) -> None:
+    ranks.codes[2] = 0
+    run.steps(1, 10)
+    ranks.leave(1)
+    ranks.kill(2)
+    run.say(*OOM)
+    run.wait(4)
+    assert run.changes == [("finding/cuda-oom/1", "open", "")]
 
 
 def test_a_kill_that_the_kernel_counted_is_told_with_the_rank(run: Any, ranks: Ranks) -> None:

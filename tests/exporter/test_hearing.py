@@ -123,7 +123,7 @@ def test_an_exception_that_the_log_does_not_show_is_diagnosed(probed: Any) -> No
     run, probes = probed
     run.train(probes, 5)
     raise_unseen(probes[1])
-    run.wait(10)
+    run.wait(12)
     assert [(one.rule, one.severity) for one in run.told] == [("cuda-oom", "critical")]
     diagnosis = run.end()
     assert (diagnosis.verdict, diagnosis.primary.rule, diagnosis.primary.rank) == ("failed", "cuda-oom", 1)

@@ -271,8 +271,8 @@ class Agent:
                 present, progressed=self._reading.tracker.progressed, repeating=self._repeats.now
             )
             self._look(present, now)
-            gone, stands = self._hearing.gone, self._stall is not None
-            self._alarms.ranks.look(gone, self._progress, now, stalled=stands, memory=self.memory.now)
+            gone, held = self._hearing.gone, self._stall is not None or self._alarms.ending
+            self._alarms.ranks.look(gone, self._progress, now, held=held, memory=self.memory.now)
         with self._guarded("the incidents"):
             self._reporting.flush()
         with self._guarded("the metrics"):

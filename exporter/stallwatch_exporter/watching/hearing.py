@@ -57,7 +57,8 @@ class Hearing:
         self._unprobed = Unprobed(notice)
         self._versions: dict[int, dict[str, str]] = {}  # by rank
         self._number = 0
-        self._failed_at: float | None = None  # when a rank said last that it ends with an error
+        self._failed_at: float | None = None  # when a rank was last seen to fail, or said that it does
+        self._up: set[int] = set()  # ranks whose process is up
 
     def events(self, events: Sequence[Mapping[str, Any]], now: float) -> None:
         """What came since the last look, in its order in ``events.jsonl``."""
@@ -159,11 +160,16 @@ class Hearing:
         """
         self._unprobed.look(now, probed=bool(up), steps=self._reading.tracker.last_step is not None)
         self._leavers.look(up, codes)
-        self._gone.look({**unprobed, **up}, self._leavers.stepped, self._leavers.well, now)
+        everybody = {**unprobed, **up}
+        self._gone.look(everybody, self._leavers.stepped, self._leavers.well, now)
+        before, self._up = self._up, {rank for rank, rings in everybody.items() if rings}
+        well = {*self._leavers.well, *(rank for rank, code in codes.items() if code == 0)}
+        if before - self._up - well:
+            self._failed_at = now
         return self._leavers.left
 
     def is_ending(self, now: float) -> bool:
-        """Whether a rank has just ended with an error: most launchers end the others then."""
+        """Whether a rank has just failed: most launchers end the others then."""
         return self._failed_at is not None and 0 <= now - self._failed_at < ENDING_SECONDS
 
     @property

@@ -40,10 +40,13 @@ class RankAlarms:
         tracker: ProgressTracker,
         now: float,
         *,
-        stalled: bool,
+        held: bool,
         memory: Callable[[], MemoryKnown | None] = lambda: None,
     ) -> None:
-        """Ranks that are missed now; `memory` is asked where one may have been killed for want of it."""
+        """Ranks that are missed now; `held`: a stall names them, or the end of the run will.
+
+        `memory` is asked where one may have been killed for want of it.
+        """
         if not gone and not self.told:
             return
         step, total = tracker.last_step, tracker.total_steps
@@ -53,14 +56,14 @@ class RankAlarms:
         note += _how_they_ended(lost)
         known = memory() if any(not one.badly for one in lost) else None
         note += f" {say('gone-counted')}" if known is not None and known.counted else ""
-        news = not (stalled or over) and any(self._is_news(one, now) for one in lost)
+        news = not (held or over) and any(self._is_news(one, now) for one in lost)
         self._tell(RANK_GONE, "critical", lost, note, tracker, now, news=news)
         early = [one for one in gone if one.well and one.step is not None]
         first = min((one.step for one in early if one.step is not None), default=0)
         how = "gone-behind" if total is None else "gone-early"
         note = say(_of(early, how), ranks=_named(early), step=first, total=total)
         left_over = total is not None and tracker.phase not in _LAST_PHASES
-        news = not (stalled or over) and (left_over or any(one.behind >= GONE_ON for one in early))
+        news = not (held or over) and (left_over or any(one.behind >= GONE_ON for one in early))
         self._tell(LEFT_EARLY, "warning", early, note, tracker, now, news=news)
 
     def _is_news(self, one: Gone, now: float) -> bool:

@@ -7,7 +7,9 @@ from stallwatch_rules.records import Match
 
 #: Time for the other lines of a failure to come, and for the run to end: a crash is one message.
 GATHER_SECONDS = 2.0
-ENDING_SECONDS = 6.0  #: the same, once a rank is seen to end with an error
+#: After the last rank that was seen to fail: launchers take some seconds to end the others, and themselves.
+ENDING_SECONDS = 10.0
+_ENDING_AT_MOST = 30.0  # a launcher may start its ranks anew, to fail again
 #: A line that shows no finite loss is fatal if none with one follows; several in a row are a warning before.
 _HELD_SECONDS = {LOSS_NAN: 20.0}
 
@@ -50,4 +52,4 @@ class Waiting:
         left = until - now
         if left > max(_HELD_SECONDS.values()):
             return 0.0  # a clock that was set back is no reason to wait
-        return max(0.0, left + (ENDING_SECONDS - GATHER_SECONDS if ending else 0.0))
+        return max(0.0, left + (_ENDING_AT_MOST - GATHER_SECONDS if ending else 0.0))
