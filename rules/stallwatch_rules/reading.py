@@ -25,8 +25,8 @@ from stallwatch_rules.progress.serving import is_answer
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Diagnosis, Line, Match, Sample
 from stallwatch_rules.samples import extract
-from stallwatch_rules.selftold import SOURCE as SELF_TOLD
 from stallwatch_rules.selftold import NO_CODES, with_codes, without_echoes
+from stallwatch_rules.selftold import SOURCE as SELF_TOLD
 from stallwatch_rules.stream import Gaps, StreamReading
 
 if TYPE_CHECKING:
