@@ -63,7 +63,7 @@ class Mining:
         self.ended = False  #: the command did: its silence from here on tells nothing
 
     def round(self) -> None:
-        """Wait for the next look at the clock, read what was printed meanwhile (a slice at most), and look."""
+        """Wait for the next look at the clock, read what was printed by then (a slice at most), and look."""
         before = self._clock()
         timeout = max(0.0, min(TICK_SECONDS, self._ticked + TICK_SECONDS - before))
         timeout = min(timeout, max(HASTE_SECONDS, self._agent.due_in()))
