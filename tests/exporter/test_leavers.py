@@ -68,3 +68,16 @@ def test_a_rank_that_left_with_an_error_and_then_well_costs_no_record() -> None:
     step(leavers, 1, 2, 3.0)
     step(leavers, 0, 9, 9.0)
     assert not leavers.badly and look(leavers, 0) == [Left(1, 2, 8)]
+
+
+@pytest.mark.parametrize(("code", "left"), [(0, [Left(1, 5, 0)]), (None, [])])
+def test_a_rank_that_ended_with_0_and_no_word_left_the_others_that_failed(
+    code: int | None, left: list[Left]
+) -> None:
+    leavers = Leavers()
+    for number in range(1, 6):
+        for rank in (0, 1):
+            step(leavers, rank, number, float(number))
+    leave(leavers, 0, at=6.0, error=True)
+    leavers.look({0: (), 1: ()}, {0: 1, 1: code} if code is not None else {0: 1})
+    assert leavers.left == left

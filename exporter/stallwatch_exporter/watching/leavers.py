@@ -96,4 +96,12 @@ class Leavers:
         # Its process may take a while to go, after its program has ended.
         if any(is_up and rank not in self._well for rank, is_up in up.items()):
             self._gone |= self._well.keys()
-        self.left = [Left(rank, self._steps.get(rank), self.behind(rank)) for rank in sorted(self._gone)]
+        left = sorted(self._gone | self._silent())
+        self.left = [Left(rank, self._steps.get(rank), self.behind(rank)) for rank in left]
+
+    def _silent(self) -> set[int]:
+        """Ranks that ended with 0 and no word, as by ``os._exit(0)``, if others failed: for want of them."""
+        if not self._badly and not any(self.codes.values()):
+            return set()
+        ended = {rank for rank, code in self.codes.items() if code == 0 and rank in self._steps}
+        return ended - self._well.keys() - self._badly.keys()
