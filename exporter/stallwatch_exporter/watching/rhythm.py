@@ -24,6 +24,7 @@ KNOWN_TAIL = 600  #: from so many on, the slowest of them tell how slow the rare
 RARE = 1e-7  #: a step in so many may be taken for a stall
 _SLOW = 0.99  # of the steps are quicker than the one that the plain rule multiplies
 _SURE = 0.95  # how sure it is that they are, while few of them are known
+_QUICK = 0.1  # of the mean: steps quicker than that count as such
 _SKEWED = 0.7  # logarithms that lean so far to the slow side have a Pareto tail
 _EVEN = 0.1  # steps whose logarithms vary by no more than this are even
 _DOUBT_OF_TAIL = 2.0  # of the standard error of an estimate, added to it
@@ -152,7 +153,9 @@ def slow_at_most(waits: Sequence[float]) -> float:
     ordered = sorted(waits)
     if _even(ordered, both_ends=True):
         return 0.0
-    logs = [math.log(wait) for wait in ordered]
+    # How quick the quickest are says nothing of the slowest: a data loader hands out what it has ready at once.
+    least = _QUICK * sum(ordered) / len(ordered)
+    logs = [math.log(max(wait, least)) for wait in ordered]
     count, mean = len(logs), sum(logs) / len(logs)
     spread = math.sqrt(sum((log - mean) ** 2 for log in logs) / (count - 1))
     usual, doubt = NormalDist().inv_cdf(_SLOW), NormalDist().inv_cdf(_SURE)
