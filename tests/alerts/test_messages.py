@@ -136,6 +136,11 @@ def failed(stall: Stall, primary: Primary | None, **changes: object) -> Incident
     return stall(**{**fields, **changes})
 
 
+@pytest.mark.parametrize(("language", "title"), [("en", "failed with exit code 1"), ("zh", "失败，退出码 1")])
+def test_a_failure_without_a_known_cause_names_its_exit_code(stall: Stall, language: str, title: str) -> None:
+    assert render(failed(stall, None, rule="unknown-failure"), language, None).title == f"[myrun] {title}"
+
+
 def test_a_failure_names_cause_rank_fixes_and_ending(
     stall: Stall, oom_primary: Primary, oom_page: RulePage
 ) -> None:

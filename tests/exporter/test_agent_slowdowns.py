@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 CACHE = "Invalidate trace cache @ step 10: expected module 19, but got module 11"
 
 
@@ -69,3 +71,15 @@ def test_steps_that_become_slower_by_themselves_are_a_warning(run: Any) -> None:
     run.steps(1, 40, seconds=1.0)
     run.steps(41, 90, seconds=4.0)
     assert [(one.rule, one.severity) for one in run.told][:1] == [("step-time-degraded", "warning")]
+
+
+@pytest.mark.parametrize(("another", "warned"), [(True, []), (False, ["step-time-degraded"])])
+def test_slower_steps_of_another_training_in_the_same_process_are_no_news(
+    probed: tuple[Any, list[Any]], another: bool, warned: list[str]
+) -> None:
+    run, probes = probed
+    run.train(probes, 60, 0.25)
+    if another:
+        probes[0].event("training")
+    run.train(probes, 40, 1.5)
+    assert [one.rule for one in run.told if one.status == "open"][:1] == warned

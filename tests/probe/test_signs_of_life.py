@@ -30,6 +30,15 @@ def told(one: Trained) -> dict[str, list[object]]:
     return found
 
 
+FOLDS = (
+    f"{SHOWS}"
+    "def fold():\n"
+    "    model, head = nn.Linear(4, 1), nn.Linear(4, 1)\n"
+    "    one, two = (torch.optim.SGD(each.parameters(), 0.1) for each in (model, head))\n"
+    "    for _ in range(30):\n"
+    "        step(model, one); step(head, two)\n"
+    "fold(); fold()\n"
+)
 SWITCHES = (
     f"{SHOWS}"
     "class Frozen(nn.BatchNorm1d):\n"
@@ -206,3 +215,9 @@ class TestTorch:
             "accumulated": ["train", 10, 4, 3],
             "spawned": ["train", 13, 5, 3],
         }
+
+    @trains(FOLDS)
+    def test_each_training_after_the_first_is_announced(self, trained: list[Trained]) -> None:
+        """An optimizer that takes turns with another one belongs to the same training."""
+        told = "".join(path.read_text() for path in trained[0].ranks.rings.glob("*.jsonl"))
+        assert [json.loads(line)["kind"] for line in told.splitlines()].count("training") == 1

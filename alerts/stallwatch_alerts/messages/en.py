@@ -64,6 +64,7 @@ WORDS = Words(
         "unknown": "ended, it is not known how",
     },
     because="{ending}: {title}",
+    with_code="{ending} with exit code {code}",
     in_rank="{title} ({rank})",
     more_than="more than {duration}",
     stall_sentence="No step has finished for {duration}. This run's own rhythm allows {threshold}.",

@@ -28,6 +28,7 @@ class Words(msgspec.Struct, frozen=True):
     over: Mapping[str, str]  #: by resolution, behind a title: {duration}
     endings: Mapping[str, str]  #: by Ending.kind: {signal}, {duration}
     because: str  #: {ending}, {title}
+    with_code: str  #: {ending}, {code}
     in_rank: str  #: {title}, {rank}
     # Text
     more_than: str  #: {duration}, where it reads like the threshold

@@ -60,6 +60,7 @@ WORDS = Words(
         "unknown": "已结束，原因不明",
     },
     because="{ending}：{title}",
+    with_code="{ending}，退出码 {code}",
     in_rank="{title}（{rank}）",
     more_than="超过 {duration}",
     stall_sentence="已 {duration}没有完成任何一步；按这个任务自己的节奏，上限是 {threshold}。",

@@ -80,6 +80,8 @@ class Hearing:
                 self._checkpoints.heard(event, self._number, now)
             elif kind == "versions":
                 self._imported(event)
+            elif kind == "training":
+                self._reading.tracker.forget_paces()
             elif kind == "trainer":
                 self._all(before_it_fails(self._versions_of(event), event, self._number))
 
@@ -158,7 +160,7 @@ class Hearing:
 
         `unprobed` are ranks that were found without a probe.
         """
-        self._unprobed.look(now, probed=bool(up), steps=self._reading.tracker.last_step is not None)
+        self._unprobed.look(now, probed=bool(up), steps=bool(self._reading.tracker.last_step))
         self._leavers.look(up, codes)
         everybody = {**unprobed, **up}
         self._gone.look(everybody, self._leavers.stepped, self._leavers.well, now)

@@ -299,6 +299,12 @@ class ProgressTracker:
         best = max(found, key=lambda entry: entry[:4], default=None)
         return list(best[4].step_seconds) if best else []
 
+    def forget_paces(self) -> None:
+        """Another training begins in the same run: how long its steps take is not compared with this one's."""
+        for stream in self._streams.values():
+            for counter in stream.counters.values():
+                counter.step_seconds.clear()
+
     # ---- state
 
     @property

@@ -129,6 +129,11 @@ def own_places(frames: Iterable[Frame]) -> list[tuple[str, int]]:
     return [(frame.file, frame.line) for frame in frames if not is_library(frame)]
 
 
+def own_functions(frames: Sequence[Frame]) -> list[str]:
+    """The functions of the user's own code on the stack, innermost first."""
+    return [frame.function for frame in reversed(frames) if not is_library(frame)]
+
+
 def evaluates(frames: Iterable[Frame]) -> bool:
     """Whether a function that evaluates is on the stack, by its name."""
     return any(EVALUATES.search(frame.function.rpartition(".")[2]) for frame in frames)

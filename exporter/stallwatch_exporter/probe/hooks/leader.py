@@ -16,6 +16,7 @@ class Leader:
 
     def __init__(self) -> None:
         self.leader: Callable[[], Any] = _nobody
+        self.followed = 0  #: how many have led
         self._others = 0
         self._made = -1.0  # steps of the run when another one stepped last
 
@@ -33,6 +34,7 @@ class Leader:
     def follow(self, one: Any) -> None:
         """Let `one` lead."""
         self.leader = weakref.ref(one)
+        self.followed += 1
 
     def leave(self) -> None:
         """Let nobody lead: others count the steps."""

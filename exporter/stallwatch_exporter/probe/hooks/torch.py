@@ -23,6 +23,7 @@ _MEMORY = {
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
 _OPENED = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
 _STATM_BYTES = 256  # seven numbers
+_MOST_TRAININGS = 100  # in one process
 
 
 def install(module: Any, probe: Probe) -> None:
@@ -44,8 +45,11 @@ def install(module: Any, probe: Probe) -> None:
                 if _is_an_engines():
                     leader.leave()
                     return
+                known = leader.followed
                 if not leader.steps(optimizer, probe.steps):
                     return
+                if 0 < known < leader.followed < _MOST_TRAININGS:  # a fold or a trial, maybe of another size
+                    probe.event("training")
                 probe.step(learning_rate=optimizer.param_groups[0].get("lr"))
                 if not told:
                     told.append(True)
