@@ -153,7 +153,7 @@ def slow_at_most(waits: Sequence[float]) -> float:
     ordered = sorted(waits)
     if _even(ordered, both_ends=True):
         return 0.0
-    # How quick the quickest are says nothing of the slowest: a data loader hands out what it has ready at once.
+    # How quick the quickest are says nothing of the slowest: a data loader hands out at once what is ready.
     least = _QUICK * sum(ordered) / len(ordered)
     logs = [math.log(max(wait, least)) for wait in ordered]
     count, mean = len(logs), sum(logs) / len(logs)

@@ -300,7 +300,7 @@ class ProgressTracker:
         return list(best[4].step_seconds) if best else []
 
     def forget_paces(self) -> None:
-        """Another training begins in the same run: how long its steps take is not compared with this one's."""
+        """Another training begins in the same run: its steps are not compared with those before."""
         for stream in self._streams.values():
             for counter in stream.counters.values():
                 counter.step_seconds.clear()
