@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+import random
+import re
 
 import pytest
 
 from stallwatch_rules.records import EVALUATION, Line, Sample
 from stallwatch_rules.samples import extract
+from stallwatch_rules.samples.found import Found
+from stallwatch_rules.samples.templates import ByTemplate
+from stallwatch_rules.samples.text import from_text
 
 GIB = 1024**3
 NAN, INF = math.nan, math.inf
@@ -207,6 +212,33 @@ def test_metric_lines(text: str, step: int | None, total: int | None, values: di
     assert found.values == pytest.approx(values, nan_ok=True)
     assert (found.rank, found.time) == (2, 5.0)
     assert not found.from_bar
+
+
+def test_lines_of_a_learnt_template_are_not_read_anew() -> None:
+    lines = []
+
+    def read(text: str) -> Found | None:
+        lines.append(text)
+        return from_text._read(text)
+
+    reader = ByTemplate(read)
+    for step in range(1, 100):
+        found = reader(f"step {step}/900 loss {2 / step:.4f} lr 1e-4")
+        values = {"loss": float(f"{2 / step:.4f}"), "learning_rate": 1e-4}
+        assert found == (step, 900, values, "text step")
+    assert "step 99/900 loss 0.0202 lr 1e-4" not in lines
+
+
+@pytest.mark.parametrize("text", [text for text, *_ in METRICS if "%" not in text])
+def test_a_learnt_template_reads_what_its_lines_say(text: str) -> None:
+    rnd, reader = random.Random(1), ByTemplate(from_text._read)
+    for number in range(60):
+        other = re.sub(r"\d+", lambda run: "".join(rnd.choice("0123456789") for _ in run[0]), text)
+        read, expected = (each(text if number < 20 else other) for each in (reader, from_text._read))
+        assert (read is None) == (expected is None), other
+        if read is not None and expected is not None:
+            assert read._replace(values={}) == expected._replace(values={}), other
+            assert read.values == pytest.approx(expected.values, rel=0, abs=0, nan_ok=True), other
 
 
 LOSS_SCALES = [

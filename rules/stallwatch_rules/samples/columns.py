@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stallwatch_rules.samples.blocks import Block, Floats
-from stallwatch_rules.samples.plans import Plan, apply
+from stallwatch_rules.samples.plans import Plan
 from stallwatch_rules.samples.stamptimes import times
+from stallwatch_rules.samples.templates import apply
 
 Cells = Sequence[bytes]
 

@@ -8,8 +8,6 @@ number and a factor has no plan, and its lines are read one by one.
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -17,24 +15,16 @@ from stallwatch_rules.lines.reader import MAX_LINE, LineReader
 from stallwatch_rules.lines.stamps import own_time
 from stallwatch_rules.records import Line, Sample
 from stallwatch_rules.samples import extract
-from stallwatch_rules.samples.fields import GIB, MIB
 from stallwatch_rules.samples.table import fields_of, is_bare, phase_of, tells
+from stallwatch_rules.samples.templates import TOKEN, Outcome, apply, changed_in, explain, same, shape_of
 from stallwatch_rules.text.lazy import lazy
 
-Outcome = dict[str, float | str | None]
-Convert = Callable[[float], float]
-
-_TOKEN = lazy(rb"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?")
 _BLANKS = lazy(rb" +")
-_DIGITS = lazy(rb"\d+")
 PICTURE = lazy(rb"%\|[\x80-\xff #\d]*\|")  #: what a bar looks like does not matter
 _ANY_PICTURE = re.escape(b"%||"), rb"%\|[^|\n]*\|"
-_AT_ONCE = b"+" if sys.version_info >= (3, 11) else b""  # possessive: nothing to come back to
-_RUN = rb"\d{1,15}" + _AT_ONCE  # longer counts are none
 _MOST_TOKENS = 60
 
 _SOME_TIME = 1.7e9
-_FACTORS = (1.0, -1.0, 1e-3, GIB, MIB)
 
 
 @dataclass
@@ -91,28 +81,14 @@ def _told(sample: Sample) -> Outcome:
 def learn(raw: bytes, rank: int | None) -> Plan | None:
     """The plan for lines of this one's wording; ``None`` if there is none."""
     raw = PICTURE.sub(b"%||", raw)
-    tokens = list(_TOKEN.finditer(raw))
+    tokens = list(TOKEN.finditer(raw))
     base = _outcome(raw, rank) if len(tokens) <= _MOST_TOKENS and len(raw) <= MAX_LINE else None
     if base is None or base != _outcome(raw, rank, _SOME_TIME):  # its time needs its neighbours'
         return None
-    depends: dict[str, list[int]] = {}
-    changed: dict[int, Outcome] = {}
-    for index, token in enumerate(tokens):
-        other = _outcome(_changed(raw, token), rank)
-        if other is None or other.keys() != base.keys():
-            return None
-        changed[index] = other
-        for name, value in base.items():
-            if not _same(value, other[name]):
-                depends.setdefault(name, []).append(index)
-    wanted: dict[int, tuple[str, float]] = {}
-    for name, indices in depends.items():
-        if name == "time":
-            continue
-        factor = _factor(raw, tokens[indices[0]], base[name], changed[indices[0]][name])
-        if len(indices) > 1 or factor is None or indices[0] in wanted:
-            return None
-        wanted[indices[0]] = name, factor
+    explained = explain(raw, tokens, base, lambda raw: _outcome(raw, rank))
+    if explained is None:
+        return None
+    wanted, depends, changed = explained
     stamp = depends.get("time", [])
     if stamp and not _is_stamp(raw, tokens, stamp, base["time"], changed):
         return None
@@ -128,7 +104,7 @@ def likened(raw: bytes, rank: int | None, like: Plan) -> Plan | None:
     """The plan by which lines are read that another one's lines differ from in blanks and exponents; ``None``
     if it does not explain this line."""
     raw = PICTURE.sub(b"%||", raw)
-    tokens = list(_TOKEN.finditer(raw))
+    tokens = list(TOKEN.finditer(raw))
     base = _outcome(raw, rank) if len(raw) <= MAX_LINE else None
     expected = dict(like.constants)
     for index, (name, factor) in like.tokens.items():
@@ -138,7 +114,7 @@ def likened(raw: bytes, rank: int | None, like: Plan) -> Plan | None:
         expected[name] = apply(value, factor) if factor else 1 / value
     if like.stamp:
         expected["time"] = stamp_time(raw[tokens[like.stamp[0]].start() : tokens[like.stamp[-1]].end()])
-    if base is None or base.keys() != expected.keys() or not all(_same(base[n], expected[n]) for n in base):
+    if base is None or base.keys() != expected.keys() or not all(same(base[n], expected[n]) for n in base):
         return None
     plan = replace(like, groups=[])
     _compile(plan, raw, tokens)
@@ -147,38 +123,7 @@ def likened(raw: bytes, rank: int | None, like: Plan) -> Plan | None:
 
 def shape(raw: bytes) -> bytes:
     """What is common to a line and to those that may be read by its plan with other blanks and exponents."""
-    return _BLANKS.sub(b" ", _TOKEN.sub(b"0", PICTURE.sub(b"%||", raw)))
-
-
-def _changed(raw: bytes, token: re.Match[bytes]) -> bytes:
-    """The line with another last digit in this number: none of its exponent, and none that rounding drops."""
-    mantissa = token.start() + min(12, len(re.split(rb"[eE]", token[0])[0]))
-    at = max(found.end() for found in _DIGITS.finditer(raw, token.start(), mantissa)) - 1
-    digit = raw[at : at + 1]
-    return raw[:at] + (b"1" if digit == b"0" else b"%d" % (int(digit) - 1)) + raw[at + 1 :]
-
-
-def _same(one: object, two: object) -> bool:
-    return one == two or (one != one and two != two)
-
-
-def _factor(raw: bytes, token: re.Match[bytes], value: object, other: object) -> float | None:
-    """By what the number is multiplied to give the value (0: it is divided by), if that explains it."""
-    if not isinstance(value, int | float) or not isinstance(other, int | float):
-        return None
-    number = float(token[0].replace(b",", b""))
-    moved = float(_TOKEN.match(_changed(raw, token), token.start())[0].replace(b",", b""))  # type: ignore[index]
-    for factor in _FACTORS:
-        if apply(number, factor) == value and apply(moved, factor) == other:
-            return factor
-    if number and moved and 1 / number == value and 1 / moved == other:
-        return 0.0
-    return None
-
-
-def apply(number: float, factor: float) -> float:
-    """The value of a number: exactly as the reading of single lines computes it."""
-    return number / 1000 if factor == 1e-3 else number * factor
+    return _BLANKS.sub(b" ", TOKEN.sub(b"0", PICTURE.sub(b"%||", raw)))
 
 
 def _is_stamp(
@@ -189,7 +134,7 @@ def _is_stamp(
     if stamp != list(range(stamp[0], stamp[-1] + 1)) or stamp_time(raw[start:end]) != time:
         return False
     return all(
-        stamp_time(_changed(raw, tokens[index])[start:end]) == changed[index]["time"] for index in stamp
+        stamp_time(changed_in(raw, tokens[index])[start:end]) == changed[index]["time"] for index in stamp
     )
 
 
@@ -212,7 +157,7 @@ def _compile(plan: Plan, raw: bytes, tokens: list[re.Match[bytes]]) -> None:
     at = 0
     for index, token in enumerate(tokens):
         parts.append(re.escape(raw[at : token.start()]))
-        shape = _shape(token[0])
+        shape = shape_of(token[0])
         if stamp and index == stamp[0]:
             parts.append(b"(")
         if index in wanted:
@@ -226,8 +171,3 @@ def _compile(plan: Plan, raw: bytes, tokens: list[re.Match[bytes]]) -> None:
     if stamp:  # where its group is among the others
         plan.groups.insert(sum(index < stamp[0] for index in wanted), ("time", 1.0))
     plan.reads = re.compile(b"^" + b"".join(parts).replace(*_ANY_PICTURE) + b"$", re.MULTILINE)
-
-
-def _shape(token: bytes) -> bytes:
-    first, *others = (re.escape(part) for part in _DIGITS.split(token))
-    return first + _RUN + (rb"\d+" + _AT_ONCE).join(others)  # behind a point, as many as a float has

@@ -10,6 +10,7 @@ from stallwatch_rules.samples.found import Found
 from stallwatch_rules.samples.leads import evaluates, evaluates_mean, leads, sums_up, zeroed
 from stallwatch_rules.samples.pairs import keyed, memory
 from stallwatch_rules.samples.rates import rates
+from stallwatch_rules.samples.templates import ByTemplate
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER, lowered, number
 
@@ -43,7 +44,7 @@ _BATCH = lazy(
 )
 _SHARE_OF_EPOCH = lazy(
     r"(?:epoch:?|train:)\s{1,4}(?P<epoch>\d{1,9})(?:/\d{1,9})?,? {0,2}"
-    r"\[\s{0,9}(?P<done>\d{1,15})\s{0,4}/\s{0,9}(\d{1,15})(?: \(\s{0,3}\d{1,3}(?:\.\d+)?%\))?\]"
+    r"\[\s{0,9}(?P<done>\d{1,15})\s{0,4}/\s{0,9}(\d{1,15})(?: \(\s{0,3}\d{1,15}(?:\.\d+)?%\))?\]"
 )  # PyTorch's MNIST example, timm (Train: 0 [ 50/1251 (  4%)]), CoreNet
 _SHORT = lazy(r"s:(\d{1,15}) (?:trl:(" + NUMBER + r")|tel:(" + NUMBER + r"))")  # llm.c's log file
 _LOSS = lazy(r"loss\s?[:=：]")
@@ -73,6 +74,7 @@ _MEGATRON_EVAL = lazy(
 _MINDFORMERS = lazy(r"\{ ?(?=Epoch:\[)")
 
 
+@ByTemplate
 def from_text(text: str) -> Found | None:
     """The numbers of a line that begins with a step, or with a loss."""
     timer = _DEEPSPEED_TIMER.search(text) if "/micro_step=" in text else None
