@@ -35,7 +35,7 @@ _COMMANDS = (
 )
 _INTERNAL_ERROR = 70  # EX_SOFTWARE
 _UNWRITTEN = 2
-_OBJECTS = 20_000  #: made since the last collection, until the next one
+_OBJECTS = 100_000  #: made since the last collection, until the next one
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  #: what only a write fails with
 
 
