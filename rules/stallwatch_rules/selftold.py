@@ -1,4 +1,4 @@
-"""What ranks, and who watches them, tell stands in streams of its own, beside those of the log."""
+"""Streams of what ranks and the agent report, beside those of the log."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ THERE = " at ‹!channel›:30 in main"  #: of the odd ranks, made safe
             ", ranks 0, 1 went different ways at ‹!channel›:30 in main",
         ),
         (located([], ""), "en", ", at train.py:42 in step"),
-        (located([1]), "zh", "，rank 1 拖住了任务（‹!channel›:30 in main）"),
+        (located([1]), "zh", "，rank 1 拖住了任务（‹!channel›:30 的 main）"),
     ],
 )
 def test_the_title_names_the_odd_ranks_and_their_place(incident: Incident, language: str, title: str) -> None:

@@ -70,9 +70,21 @@ def test_the_longest_save_of_each_function_is_remembered(tmp_path: Path) -> None
 
     seen.train()
     probe.step()
-    for seconds in (2.0, 5.0, 3.0):
+    keep_best(2.0)
+    assert "saves" not in counters(probe), "once is no habit"
+    for seconds in (5.0, 3.0):
         keep_best(seconds)
     assert counters(probe)["saves"] == {"keep_best": 5.0}
+    seen.begin("save", frame=sys._getframe())
+    now[0] += 4.0
+    seen.begin("eval")
+    now[0] += 1000.0
+    seen.begin("save", frame=sys._getframe())
+    probe.step()  # ended it, at a time that nobody noticed
+    now[0] += 1000.0
+    seen.train()
+    own = "test_the_longest_save_of_each_function_is_remembered"
+    assert probe.saves[own] == (1, 4.0)
 
 
 def test_what_an_evaluation_generates_is_no_rollout(tmp_path: Path) -> None:

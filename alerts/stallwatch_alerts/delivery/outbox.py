@@ -31,6 +31,7 @@ from stallwatch_alerts.storage.tables import MESSAGES, TOLD
 from stallwatch_exporter import steady
 
 CLAIM_SECONDS = 60.0
+CLOCKS_APART = 300.0  #: by which the clocks of two hosts may differ; a claim that ran out before that is over
 _TITLES = 300
 _TRIED_LATELY = 10.0
 
@@ -219,7 +220,9 @@ class Outbox:
         wait = min(row.next_at - row.tried_at, LONGEST_PAUSE)
         is_due = now - self._moments.of(row.tried_at, now) >= wait
         is_held = bool(row.claim) and row.claim not in gone
-        is_claimed = is_held and now - self._moments.first_seen(row.claim, now) < CLAIM_SECONDS
+        claimed = self._moments.of(row.claimed_until - CLAIM_SECONDS, now)
+        is_new = now - self._moments.first_seen(row.claim, now) < CLAIM_SECONDS
+        is_claimed = is_held and is_new and now - claimed < CLAIM_SECONDS + CLOCKS_APART
         return Row(row.attempts, is_due, is_claimed, row.about or row.run, bool(row.escalation))
 
     def _claimed(self, connection: Connection, rows: Sequence[Any], expired: int, now: float) -> Batch:

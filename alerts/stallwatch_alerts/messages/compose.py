@@ -159,11 +159,12 @@ def _title(incident: Incident, words: Words, cause: str) -> str:
     title = _ending_title(incident.ending, words)
     if incident.stalled_seconds is not None and incident.ending is not None and incident.ending.failed:
         title = words.after_stall.format(title=title, duration=words.duration(incident.stalled_seconds))
+    if cause:
+        return words.because.format(ending=title, title=named)
     ending = incident.ending
-    code = ending.exit_code if ending is not None and ending.kind == "failed" else None
-    if not cause and code:
-        return words.with_code.format(ending=title, code=code)
-    return words.because.format(ending=title, title=named) if cause else title
+    if ending is not None and ending.kind == "failed" and ending.exit_code:
+        return words.with_code.format(ending=title, code=ending.exit_code)
+    return title
 
 
 def _stall_title(incident: Incident, words: Words) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from stallwatch_alerts.neutral import neutralise
 from stallwatch_rules.stacks.kinds import is_library
 from stallwatch_rules.stacks.records import Frame, StackGroup, StallStacks
+from stallwatch_rules.stacks.words import place_in
 from stallwatch_rules.text.digest import fold_ranks
 
 _INNERMOST, _OWN, _FRAME_LIMIT = 2, 2, 120  # frames that are shown: of any code, and of the user's
@@ -40,7 +41,7 @@ _WORDS = {
 def who(stacks: StallStacks, language: str) -> str:
     """Who holds up the run, and where, in a few words; empty if neither is known."""
     words = _WORDS["zh" if language.startswith("zh") else "en"]
-    places = {neutralise(group.place, _PLACE_LIMIT) for group in suspects(stacks)}
+    places = {neutralise(place_in(group.place, language), _PLACE_LIMIT) for group in suspects(stacks)}
     place = places.pop() if len(places) == 1 else ""
     if not stacks.odd:
         return words["alone"].format(place=place) if place else ""

@@ -47,7 +47,7 @@ class Probe:
         self.samplers: list[Callable[[], Mapping[str, float]]] = []
         self.told_by_user = False  #: the training itself calls ``step``: hooks do not count steps then
         self.steps: float = 0.0  #: number of the last step
-        self.saves: dict[str, float] = {}  #: seconds of the longest save, by the function that asked for it
+        self.saves: dict[str, tuple[int, float]] = {}  #: how many, and the longest, by caller
         self._folder = folder
         self._environ = os.environ if environ is None else environ
         self.clock = clock or steady_clock(self._environ)

@@ -16,14 +16,16 @@ if TYPE_CHECKING:
 _COUNTED = ("batches", "epochs", "epoch_batches", "switches", "forwards")
 _WAITS = ("_try_get_data", "_get_data", "_next_data")  # of an iterator, for its workers
 _MOST_FRAMES = 40
+_USUAL = 2  # saves of a function after which their length is known
 _MOST_WORKERS = 64
 
 
 def counters(probe: Probe) -> dict[str, Any]:
     """Totals by name; what was never counted is left out."""
     told: dict[str, Any] = {"phase": probe.doing, "steps": probe.steps}
-    if probe.saves:
-        told["saves"] = dict(probe.saves)
+    saves = {name: longest for name, (times, longest) in probe.saves.items() if times >= _USUAL}
+    if saves:
+        told["saves"] = saves
     row = probe.row
     for name in _COUNTED:
         value = row[INDEX[name]]

@@ -113,9 +113,12 @@ def crash_among(ends: Sequence[ProcessEnd], reached: Reached, log_fails: Callabl
 
 
 def codes_of(ends: Sequence[ProcessEnd]) -> dict[int, int | None]:
-    """The exit codes of the ranks that failed, in the order in which they ended; ``None``: nobody saw it."""
-    dead = [one for one in last_of_ranks(ends) if one.fate in ("failed", "silent")]
-    return {one.rank: one.code for one in sorted(dead, key=lambda one: one.last_seen) if one.rank is not None}
+    """The exit codes that were seen of ranks that failed, in the order in which they ended."""
+    seen = [one for one in last_of_ranks(ends) if one.fate == "failed" and not one.is_rays]
+    ended = [one for one in seen if one.ended_at is not None and one.code is not None]
+    return {
+        one.rank: one.code for one in sorted(ended, key=lambda one: one.last_seen) if one.rank is not None
+    }
 
 
 def still_running(ends: Sequence[ProcessEnd]) -> list[Running]:

@@ -36,7 +36,8 @@ from stallwatch_rules.report.phrases import exception_in_short
 from stallwatch_rules.text.redact import redact
 
 _PATIENCE = 1.0  # seconds for ranks to go, once the command has
-_LOOK_SECONDS = 0.9  # at least, from one look at the processes to the next
+_LOOK_SECONDS = 0.9  # at least, from one look at the processes to the next …
+_QUICK_SECONDS, _STARTING_SECONDS = 0.2, 10.0  # … and while the command starts, so long
 _FAILED = frozenset(("failed", "unknown-failure"))
 _DIED = ("failed", "killed", "oom-killed")
 _ERROR = 100  # characters
@@ -62,11 +63,14 @@ class Witnesses:
         self._guarded = guard
         self.ranks_up: dict[int, frozenset[Path]] = {}  #: as ``_up`` found them at the last look
         self._looked_at = -math.inf
+        self._began: float | None = None  # the first look
         self._run_steps: dict[Program, int | None] = {}  # where the run was when the end of each was noticed
 
     def look(self, now: float) -> None:
         """Find what the command has started since the last look, and what of it has ended."""
-        if 0 <= now - self._looked_at < _LOOK_SECONDS:
+        if self._began is None:
+            self._began = now
+        if 0 <= now - self._looked_at < (_QUICK_SECONDS if self._starts(now) else _LOOK_SECONDS):
             return
         self._looked_at = now
         self.programs.look()
@@ -74,6 +78,16 @@ class Witnesses:
         for program in self.programs.known.values():
             if program in self.programs.exits.ended_at and program not in self._run_steps:
                 self._run_steps[program] = self._reading.tracker.last_step
+
+    def due_in(self, now: float) -> float:
+        """Seconds until a look is due; infinity once the command has started: then once a second will do.
+
+        Nobody sees the exit code of a process that came and went between two looks.
+        """
+        return max(0.0, self._looked_at + _QUICK_SECONDS - now) if self._starts(now) else math.inf
+
+    def _starts(self, now: float) -> bool:
+        return self._began is not None and 0 <= now - self._began < _STARTING_SECONDS
 
     def _up(self) -> dict[int, frozenset[Path]]:
         """By rank that a launcher or a script started its processes that are up.

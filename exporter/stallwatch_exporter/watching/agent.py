@@ -299,7 +299,8 @@ class Agent:
 
     def due_in(self) -> float:
         """Seconds until the clock should be looked at because of what was read; infinity for no reason."""
-        return 0.0 if self._suspicion.due else self._alarms.due_in(self._clock())
+        now = self._clock()
+        return 0.0 if self._suspicion.due else min(self._alarms.due_in(now), self.witnesses.due_in(now))
 
     def paused(self, seconds: float) -> None:
         """We stood still ourselves (Ctrl-Z, a suspended machine)."""

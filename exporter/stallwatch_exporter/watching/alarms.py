@@ -27,6 +27,7 @@ from stallwatch_rules.stacks.records import StallStacks
 
 _DEGRADING_AFTER = 2  # judgements in a row: one slow step is no news
 _FINE_AFTER = 6
+_COMPARED_SECONDS = 60.0  # so long slower steps wait for the rank that makes them slow
 # By the kind of ending; any other one is a failure, which is told by a message of its own.
 _RESOLUTIONS: Mapping[str, Resolution] = {"finished": "run-finished", "interrupted": "run-stopped"}
 
@@ -38,7 +39,7 @@ class Alarms:
         self._book = book
         self._catalogue = catalogue
         self.ranks_compared = False  #: several ranks report how long their own part of a step takes
-        self._slow_from = 0  # the step at which steps were first judged slow
+        self._slow_from, self._slow_at = 0, 0.0  # the step at which steps were first judged slow, and when
         self.ending = False  #: a rank ends with an error, and the launcher will end the others
         self._pending = Waiting()
         self._warnings = Waiting()  # of what has not failed yet
@@ -97,6 +98,7 @@ class Alarms:
     def judged(self, diagnosis: Diagnosis, now: float) -> None:
         """A fresh diagnosis of the running run."""
         findings = {finding.rule: finding for finding in diagnosis.findings}
+        self._harmful = {rule: times for rule, times in self._harmful.items() if rule in findings}
         for rule, finding in findings.items():
             if self._by_progress(rule):
                 self._weigh(rule, finding, diagnosis, now)
@@ -282,7 +284,7 @@ class Alarms:
         if finding.count <= self._known_past.get(rule, 0):
             return
         self._harmful[rule] = self._harmful.get(rule, 0) + 1
-        if rule == STEP_TIME and self._comparing(diagnosis.progress.last_step or 0):
+        if rule == STEP_TIME and self._comparing(diagnosis.progress.last_step or 0, now):
             return
         if any(incident.rule == rule for incident in self._book.of_kind("stall")):
             return  # told already, as what it led to
@@ -293,18 +295,24 @@ class Alarms:
         """Whether it only says again what another finding says with its cause."""
         if rule != STEP_TIME:
             return False
-        if STRAGGLER in self._warnings or self._book.get("finding", STRAGGLER) is not None:
-            return True
+        late = self._book.get("finding", STRAGGLER)
+        if STRAGGLER in self._warnings or (
+            late is not None and (late.step or 0) >= self._slow_from - IN_A_ROW
+        ):
+            return True  # it became late as the steps became slow
         slowing = any(
             one.rule == TRACE_CACHE and one.harm in ("fatal", "degrading") for one in diagnosis.findings
         )
         return slowing or self._book.get("finding", TRACE_CACHE) is not None
 
-    def _comparing(self, step: int) -> bool:
+    def _comparing(self, step: int, now: float) -> bool:
         """Whether it may turn out soon that one rank is what makes the steps slow."""
         if self._harmful[STEP_TIME] == 1:
-            self._slow_from = step
-        return self.ranks_compared and step < self._slow_from + IN_A_ROW
+            self._slow_from, self._slow_at = step, now
+        soon = (
+            self._slow_from <= step < self._slow_from + IN_A_ROW and now - self._slow_at < _COMPARED_SECONDS
+        )
+        return self.ranks_compared and soon
 
     def _raise(
         self,

@@ -80,7 +80,7 @@ class Hearing:
                 self._checkpoints.heard(event, self._number, now)
             elif kind == "versions":
                 self._imported(event)
-            elif kind == "training":
+            elif kind == "training" and event.get("rank") == min(self._up, default=event.get("rank")):
                 self._reading.tracker.forget_paces()
             elif kind == "trainer":
                 self._all(before_it_fails(self._versions_of(event), event, self._number))

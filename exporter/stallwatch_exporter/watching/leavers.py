@@ -100,7 +100,7 @@ class Leavers:
         self.left = [Left(rank, self._steps.get(rank), self.behind(rank)) for rank in left]
 
     def _silent(self) -> set[int]:
-        """Ranks that ended with 0 and no word, as by ``os._exit(0)``, if others failed: for want of them."""
+        """Ranks that ended with 0 without reporting it, as by ``os._exit(0)``, if others failed."""
         if not self._badly and not any(self.codes.values()):
             return set()
         ended = {rank for rank, code in self.codes.items() if code == 0 and rank in self._steps}

@@ -129,9 +129,13 @@ def own_places(frames: Iterable[Frame]) -> list[tuple[str, int]]:
     return [(frame.file, frame.line) for frame in frames if not is_library(frame)]
 
 
-def own_functions(frames: Sequence[Frame]) -> list[str]:
-    """The functions of the user's own code on the stack, innermost first."""
-    return [frame.function for frame in reversed(frames) if not is_library(frame)]
+def caller(doing: Doing) -> str:
+    """The innermost function of the user's own code around the library's call that tells what a rank does."""
+    kinds = [kind_of(frame) for frame in doing.frames]
+    calls = [at for at, known in enumerate(kinds) if known is not None and known[0] == doing.kind]
+    outside = doing.frames[: calls[-1]] if calls else doing.frames
+    own = [frame.function for frame in outside if not is_library(frame)]
+    return own[-1].rpartition(".")[2] if own else ""
 
 
 def evaluates(frames: Iterable[Frame]) -> bool:

@@ -16,7 +16,7 @@ import msgspec
 
 from stallwatch_rules.records import Phase
 from stallwatch_rules.stacks.blame import odd_ones
-from stallwatch_rules.stacks.doing import Doing, doing_of, evaluates, own_functions, own_places
+from stallwatch_rules.stacks.doing import Doing, caller, doing_of, evaluates, own_places
 from stallwatch_rules.stacks.flight import blamed
 from stallwatch_rules.stacks.records import Asked
 
@@ -181,7 +181,9 @@ def _of_one(rank: Asked, doing: Doing, before: Asked | None, spell: Spell, secon
     if kind == "debugger":
         return Ruling("paused", math.inf, "debugger", number, doing.place)
     if kind == "save" or (spell.phase == "save" and kind in ("code", "thread", "unknown")):
-        return _patience(spell, LONG, "save", number, doing, known=_saved(rank, doing))
+        within = spell.longest if spell.phase == "save" and kind != "save" else None
+        known = rank.saves.get(caller(doing), within)
+        return _patience(spell, LONG, "save", number, doing, known=known)
     if kind == "compile":
         return _patience(spell, LONG, "compilation", number, doing, varies=True)
     if kind in ("load", "import"):
@@ -242,12 +244,6 @@ def _patience(
 def _site(doing: Doing) -> str:
     """The call site: what is done, and the function of the user's own that asked for it."""
     return f"{doing.kind} {doing.what} {doing.place.rpartition(' in ')[2]}"
-
-
-def _saved(rank: Asked, doing: Doing) -> float | None:
-    """How long the saves took at most that the innermost of its own functions has asked for before."""
-    functions = (name.rpartition(".")[2] for name in own_functions(doing.frames))
-    return next((rank.saves[name] for name in functions if name in rank.saves), None)
 
 
 def _share(now: float | None, before: float | None, seconds: float) -> float:

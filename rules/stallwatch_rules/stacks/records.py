@@ -94,7 +94,7 @@ class Asked(msgspec.Struct):
     kernel: str = ""  #: where in the kernel it waits, if that may be read
     locked_out: bool = False  #: no thread of the rank could answer: other code holds the interpreter lock
     counters: dict[str, float] = {}  #: totals that its probe counts, such as ``batches`` and ``forwards``
-    saves: dict[str, float] = {}  #: seconds of the longest save, by the program's function that asked for it
+    saves: dict[str, float] = {}  #: seconds of the longest save, by the user's function that called it
     left: bool = False  #: it has ended without an error, as it said itself
     transferred: int | None = None  #: bytes that its main thread has read and written so far
     processor: float | None = None  #: processor seconds of its main thread so far

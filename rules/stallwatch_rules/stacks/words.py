@@ -69,6 +69,11 @@ def behind(leading: str, title: str, language: str = "en") -> str:
     return words.beside.format(lead=leading, title=title) if leading else title
 
 
+def place_in(place: str, language: str) -> str:
+    """A place in this language: ``train.py:42 in step``."""
+    return place.replace(" in ", (_ZH if language.startswith("zh") else _EN).in_function)
+
+
 def _most_telling(stacks: StallStacks) -> list[StackGroup]:
     """The largest groups of the others, and the odd ones, which come last."""
     odd = [group for group in stacks.groups if group.ranks[0] in stacks.odd][-_MOST_GROUPS + 1 :]

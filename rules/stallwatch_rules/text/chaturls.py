@@ -1,6 +1,6 @@
 """Addresses of chats as Apprise writes them: which schemes hold a secret behind them.
 
-The names are those of Apprise 2.2.0 (``apprise/plugins/*.py``, ``protocol`` and ``secure_protocol``), and
+The names are those of Apprise 2.3.0 (``apprise/plugins/*.py``, ``protocol`` and ``secure_protocol``), and
 two that earlier versions had. Where Apprise is loaded anyway, ``redact.also_schemes`` takes what a later
 version adds; nobody who only redacts loads it.
 """
@@ -11,9 +11,12 @@ from __future__ import annotations
 SECRET_SCHEMES = frozenset(
     [
         "46elks",
+        "acs",
         "aprs",
-        "barks",
+        "awswhatsapp",
+        "bale",
         "bark",
+        "barks",
         "betterstack",
         "bluesky",
         "brevo",
@@ -71,6 +74,7 @@ SECRET_SCHEMES = frozenset(
         "ilert",
         "incidentio",
         "infobip",
+        "instagram",
         "jellyfin",
         "jellyfins",
         "jira",
@@ -117,6 +121,7 @@ SECRET_SCHEMES = frozenset(
         "notifiarr",
         "notifico",
         "notificos",
+        "notifyapp",
         "notifyre",
         "ntfy",
         "ntfys",
@@ -126,6 +131,8 @@ SECRET_SCHEMES = frozenset(
         "onebots",
         "onesignal",
         "opsgenie",
+        "opsimate",
+        "opsimates",
         "pagerduty",
         "pagertree",
         "pbul",

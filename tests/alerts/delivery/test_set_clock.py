@@ -118,3 +118,12 @@ def test_a_claim_that_an_earlier_process_left_runs_out(
     later = mail_of(chat.url, Outbox(mail.outbox._engine))
     later.pass_time(62)
     assert len(chat.bodies) == 1
+
+
+def test_a_claim_of_a_process_that_died_long_ago_holds_nothing(mail: Any, chat: Any, notice: Make) -> None:
+    mail.put(notice(id="a/1"))
+    other = Outbox(open_engine(mail.outbox._engine.url.render_as_string()))
+    assert other.claim(mail.channel, mail.clock.now) is not None
+    mail.clock.now += 7200.0
+    mail.pass_time(2)
+    assert len(chat.bodies) == 1

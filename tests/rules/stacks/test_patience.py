@@ -231,7 +231,7 @@ def test_ranks_that_show_no_stack_decide_nothing() -> None:
 def test_a_save_may_take_three_times_as_long_as_its_function_ever_took(
     saves: dict[str, float], seconds: float
 ) -> None:
-    saving = rank(0, own("Keeper.dump"), SAVE, own("Upload.write"), saves=saves | {"another": 500.0})
+    saving = rank(0, own("Keeper.dump"), SAVE, own("Upload.write"), saves=saves | {"main": 500.0})
     assert judged([saving]).limit == seconds
 
 

@@ -181,6 +181,8 @@ class Doing:
         self._look()
         if self._begun and self.thread is not None and threading.get_ident() != self.thread:
             return
+        if phase != "save":
+            self._saved()
         if phase != self._probe.doing:
             self._within = within
             if phase == "save":
@@ -222,12 +224,13 @@ class Doing:
             self.train()
 
     def _saved(self) -> None:
-        """What was saved is saved: remember how long that took at most, for whoever asked for it."""
+        """Record how long the save took."""
         function, began = self._saving
         if function:
-            known, self._saving = self._probe.saves, ("", 0.0)
+            self._saving, known = ("", 0.0), self._probe.saves
             if function in known or len(known) < _MOST_SAVES:
-                known[function] = max(known.get(function, 0.0), self._probe.clock() - began)
+                times, longest = known.get(function, (0, 0.0))
+                known[function] = times + 1, max(longest, self._probe.clock() - began)
 
     def has_stepped(self) -> bool:
         """Whether the first step is done."""
@@ -243,6 +246,7 @@ class Doing:
         if self._probe.doing == "train":  # so a step was made, and ended whatever was before
             self._evaluating = False
             self._begun = True
+            self._saving = ("", 0.0)  # nobody saw when it was over
 
     def compiling(self) -> None:
         """A compilation begins."""
