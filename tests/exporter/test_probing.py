@@ -94,6 +94,7 @@ def test_records_that_nobody_could_read_in_time_are_counted(probed: Any) -> None
     probes[0].step()
     run.wait(1.0)
     for _ in range(5000):
+        probes[0].due_at = 0.0  # each with a record
         probes[0].step()
     run.wait(1.0)
     assert run.metric("stallwatch_dropped_records_total") == 5000 - 4095

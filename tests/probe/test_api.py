@@ -7,9 +7,11 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from inspect import signature
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,8 @@ from stallwatch_exporter.probe import api
 from stallwatch_exporter.probe.api import FIRST_RECORDS, RECORD_SECONDS, Probe
 from stallwatch_exporter.probe.devices import Reading
 from stallwatch_exporter.probe.events import MOST_BYTES, EventFile
+from stallwatch_exporter.probe.hooks import losses
+from stallwatch_exporter.probe.hooks.torch import count_steps
 from stallwatch_exporter.probe.layout import FIELDS, LASTING
 from stallwatch_exporter.probe.ring import RingWriter
 from stallwatch_exporter.rings.reader import Record, RingReader
@@ -91,23 +95,30 @@ def test_the_time_of_another_phase_is_no_steps_time(tmp_path: Path, probe: Probe
     assert [each.values["phase"] for each in records(tmp_path)] == [1.0, 2.0, 1.0]
 
 
-def many_steps(probe: Probe) -> None:
-    """So many that not each has a record any more."""
+class Optimizer:
+    """Stands for one of torch."""
+
+    param_groups = ({"lr": 0.5},)
+
+
+def many_steps(probe: Probe) -> Callable[[], None]:
+    """Make so many steps that not each has a record any more, and return what makes another."""
+    step = partial(count_steps(probe), Optimizer())
     for _ in range(FIRST_RECORDS + 1):
-        probe.step()
+        step()
+    return step
 
 
 def test_of_many_quick_steps_some_have_records_and_the_last_is_seen(
     tmp_path: Path, probe: Probe, clock: Clock
 ) -> None:
-    many_steps(probe)
+    step = many_steps(probe)
     reader = RingReader(rings(tmp_path)[0])
     reader.read()
     took = RECORD_SECONDS / 4
     for _ in range(5):
         clock.now += took
-        if not probe.count():
-            probe.step(learning_rate=0.5)
+        step()
     kept, last = reader.read().records
     assert kept.values["step"] == FIRST_RECORDS + 5 and kept.values["learning_rate"] == 0.5
     assert kept.values["step_seconds"] == pytest.approx(took)  # of each
@@ -117,15 +128,33 @@ def test_of_many_quick_steps_some_have_records_and_the_last_is_seen(
 def test_a_phase_that_follows_a_step_at_once_leaves_it_its_record(
     tmp_path: Path, probe: Probe, clock: Clock
 ) -> None:
-    many_steps(probe)
+    step = many_steps(probe)
     clock.now += RECORD_SECONDS / 2
-    assert probe.count()
+    step()
     clock.now += RECORD_SECONDS / 4
     probe.phase("eval")
-    assert not probe.count()
-    step, phase = records(tmp_path)[-2:]
-    assert (step.values["step"], step.time) == (FIRST_RECORDS + 2, clock.now - RECORD_SECONDS / 4)
+    step()
+    before, phase, after = records(tmp_path)[-3:]
+    assert (before.values["step"], before.time) == (FIRST_RECORDS + 2, clock.now - RECORD_SECONDS / 4)
     assert (phase.values["phase"], phase.time, "step" in phase.values) == (2.0, clock.now, False)
+    assert (after.values["phase"], after.values["step"]) == (1.0, FIRST_RECORDS + 3)
+
+
+def test_of_steps_that_share_a_record_the_first_says_when_its_backward_pass_began(
+    tmp_path: Path, probe: Probe, clock: Clock
+) -> None:
+    tensor = type("Tensor", (), {"backward": lambda _: None, "numel": lambda _: 1})
+    losses.install(SimpleNamespace(Tensor=tensor), probe)
+    probe.told_by_user = True  # and so the loss
+    for _ in range(FIRST_RECORDS):
+        probe.step()
+    for number in range(1, 4):
+        clock.now += number / 100
+        tensor().backward()
+        clock.now += 0.01
+        probe.step()
+    own = [each.values["own_seconds"] for each in records(tmp_path)[FIRST_RECORDS:]]
+    assert own == pytest.approx([0.01, 0.02])
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])

@@ -8,12 +8,12 @@ Until there is something to tell, nothing is made: most Python processes of a co
 from __future__ import annotations
 
 import os
-import struct
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .clock import steady_clock
+from .clock import steady_offset
 from .draft import FIRST, INDEX, NAN, TIME, Clock, Draft
 from .events import EventFile
 from .launched import ranks
@@ -26,13 +26,9 @@ SAMPLE_SECONDS = 1.0  #: costly readings are taken at most this often
 RECORD_SECONDS = 0.05  #: of steps that follow each other faster, not each has a record of its own
 FIRST_RECORDS = 100  #: so many are kept in any case
 
-_STEP, _SECONDS = INDEX["step"], INDEX["step_seconds"]
-_LOSS, _RESIDENT = INDEX["loss"], INDEX["resident_bytes"]
+_STEP, _SECONDS, _LOSS = INDEX["step"], INDEX["step_seconds"], INDEX["loss"]
 _PHASE, _BEATS = INDEX["phase"], INDEX["beats"]
-_NAMES = tuple(name for name in FIELDS[_LOSS - FIRST : _RESIDENT - FIRST + 1] if name != "phase")
-# All that ``step`` names lies side by side. Never for a tensor: struct would wait for its number.
-_pack_named, _NAMED_AT = struct.Struct(f"={_RESIDENT + 1 - _SECONDS}d").pack_into, _SECONDS * 8
-_FLEETING = slice(FIRST, FIRST + len(PASSING))
+_FLEETING = slice(INDEX[PASSING[0]], INDEX[PASSING[-1]] + 1)
 _NOTHING = Draft(len(PASSING)).cells[FIRST:]
 _INIT, _TRAIN = float(PHASES.index("init")), float(PHASES.index("train"))
 
@@ -43,38 +39,35 @@ class Probe:
     def __init__(
         self, folder: Path | None, environ: Mapping[str, str] | None = None, clock: Clock | None = None
     ) -> None:
-        #: Called about once a second, within a step; each gives some fields their values.
-        self.samplers: list[Callable[[], Mapping[str, float]]] = []
+        # First what a hook asks for in each step: it lies side by side then.
         self.told_by_user = False  #: the training itself calls ``step``: hooks do not count steps then
         self.steps: float = 0.0  #: number of the last step
+        self.due_at = 0.0  #: when a step gets a record again
+        self._environ = os.environ if environ is None else environ
+        self.monotonic, self.offset = time.monotonic, steady_offset(self._environ)
+        if clock is not None:
+            self.monotonic, self.offset = clock, 0.0
+        self._draft = Draft(clock=self.clock)
+        self.row = self._draft.cells  #: the draft, for whoever counts: ``INDEX`` says where
+        #: Called about once a second, within a step; each gives some fields their values.
+        self.samplers: list[Callable[[], Mapping[str, float]]] = []
         self.saves: dict[str, tuple[int, float]] = {}  #: how many, and the longest, by caller
         self._folder = folder
-        self._environ = os.environ if environ is None else environ
-        self.clock = clock or steady_clock(self._environ)
         self.ends_listening: Callable[[], None] | None = None  #: called with the next step
         self._ring: RingWriter | None = None
         self._events: EventFile | None = None
         self._off = folder is None
         self.is_rank = "RANK" in self._environ or "LOCAL_RANK" in self._environ  #: a launcher says so
-        self._draft = Draft(clock=self.clock)
-        self.row = self._draft.cells  #: the draft, for whoever counts: ``INDEX`` says where
         self._begun_at, self._begun_with = NAN, 0.0  # when the steps of the next record began; the one before
-        self.due_at = 0.0  #: when a step gets a record again
         self._written_at = self._sampled_at = 0.0
         self._missed = self._faults = 0
         self._turn = [True]  # only tried: who comes second is counted. As atomic as a lock, and cheaper
 
-    # ---- numbers
+    def clock(self) -> float:
+        """Return the steady time, in Unix seconds."""
+        return self.monotonic() + self.offset
 
-    def count(self) -> bool:
-        """Count a step that has no values; False if a record is due, which `step` is to be called for."""
-        now = self.clock()
-        row = self.row
-        if now >= self.due_at or now < row[TIME]:
-            return False
-        self.steps = row[_STEP] = self.steps + 1.0
-        row[TIME] = now
-        return True
+    # ---- numbers
 
     def step(
         self,
@@ -108,67 +101,36 @@ class Probe:
             ring = self._ring or self._open()
             if self.ends_listening is not None:
                 self.ends_listening()
-            draft, row, now = self._draft, self.row, self.clock()
+            row, now = self.row, self.monotonic() + self.offset
             steps = self.steps + 1.0
             self.steps = row[_STEP] = steps if number is None else number
             self._begun_with += self.steps - steps
             # NaN, so not told, where no step was before.
-            seconds = (now - self._begun_at) / (self.steps - self._begun_with)
-            if (
-                type(resident_bytes) is float  # hooks tell no such: they are soon through here
-                and type(memory_peak_bytes) is float
-                and type(memory_reserved_bytes) is float
-                and type(memory_allocated_bytes) is float
-                and type(skipped_steps) is float
-                and type(target_steps) is float
-                and type(loss_scale) is float
-                and type(learning_rate) is float
-                and type(grad_norm) is float
-                and type(loss) is float
-                and loss - loss == 0.0
-                and grad_norm - grad_norm == 0.0
-            ):
-                _pack_named(
-                    draft.bytes,
-                    _NAMED_AT,
-                    seconds,
-                    loss,
-                    grad_norm,
-                    learning_rate,
-                    loss_scale,
-                    _TRAIN,
-                    target_steps,
-                    skipped_steps,
-                    memory_allocated_bytes,
-                    memory_reserved_bytes,
-                    memory_peak_bytes,
-                    resident_bytes,
-                )
-            else:
-                row[_SECONDS] = seconds
-                row[_PHASE] = _TRAIN
-                named = (
-                    loss,
-                    grad_norm,
-                    learning_rate,
-                    loss_scale,
-                    target_steps,
-                    skipped_steps,
-                    memory_allocated_bytes,
-                    memory_reserved_bytes,
-                    memory_peak_bytes,
-                    resident_bytes,
-                )
-                for place, value in enumerate(named):
-                    if value is not None:
-                        self._take_one(_NAMES[place], value)
+            row[_SECONDS] = (now - self._begun_at) / (self.steps - self._begun_with)
+            row[_PHASE] = _TRAIN
+            named = (
+                loss,
+                grad_norm,
+                learning_rate,
+                loss_scale,
+                target_steps,
+                skipped_steps,
+                memory_allocated_bytes,
+                memory_reserved_bytes,
+                memory_peak_bytes,
+                resident_bytes,
+            )
+            for place, value in enumerate(named, _LOSS):
+                if type(value) is float and value - value == 0.0:
+                    row[place] = value
+                elif value is not None:
+                    self._take_one(FIELDS[place - FIRST], value)
             for name, value in others.items():
                 self._take_one(name, value)
-            if row[TIME] < now < self.due_at:
-                row[TIME] = now
+            row[TIME] = now
+            if now < self.due_at:
                 return
-            if draft.waiting or not 0.0 <= now - self._sampled_at < SAMPLE_SECONDS:
-                self._prepare(now)
+            self._prepare(now)
             ring.write(now)
             self._written_at = self._begun_at = now
             self._begun_with = self.steps
@@ -322,7 +284,7 @@ class Probe:
     def _write_if_due(self) -> None:
         self._finish()
         now = self.clock()
-        if self._ring is None or now - self._written_at >= SAMPLE_SECONDS or now < self._written_at:
+        if self._ring is None or now - self._written_at >= SAMPLE_SECONDS:
             self._write(now)
 
     def _finish(self) -> None:
@@ -342,7 +304,7 @@ class Probe:
         ring = self._ring or self._open()
         if self._draft.waiting:
             self._draft.collect()
-        if not 0.0 <= now - self._sampled_at < SAMPLE_SECONDS:
+        if now - self._sampled_at >= SAMPLE_SECONDS:
             self._sampled_at = now
             self._sample()
         return ring

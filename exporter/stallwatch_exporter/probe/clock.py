@@ -11,25 +11,23 @@ import time
 
 TYPE_CHECKING = False  # `typing` costs more than all of this
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 VARIABLE = "STALLWATCH_PROBE_CLOCK"  #: ``<seconds to add to the monotonic clock>@<that clock>``
 
 
-def steady_clock(environ: Mapping[str, str]) -> Callable[[], float]:
-    """Return the clock that the agent measures with, or one of our own if it runs on another host."""
+def steady_offset(environ: Mapping[str, str]) -> float:
+    """Return what to add to the monotonic clock: as the agent does, or by our wall clock on another host.
+
+    Whoever reads the clock often adds it in place: of a step, the frame of a function is a good part.
+    """
     seconds, _, timeline = environ.get(VARIABLE, "").partition("@")
     try:
-        offset = float(seconds) if timeline and timeline == monotonic_timeline() else None
+        if timeline and timeline == monotonic_timeline():
+            return float(seconds)
     except ValueError:
-        offset = None
-    if offset is None:
-        offset = time.time() - time.monotonic()
-
-    def now(monotonic: Callable[[], float] = time.monotonic, offset: float = offset) -> float:
-        return monotonic() + offset
-
-    return now
+        pass
+    return time.time() - time.monotonic()
 
 
 def monotonic_timeline() -> str:

@@ -26,11 +26,12 @@ def stand_by(folder: str, environ: Mapping[str, str] = os.environ) -> None:
     if "RANK" in environ or "LOCAL_RANK" in environ or is_replay(_words()) or not _is_near(folder):
         return
     import atexit
+    import time
 
-    from .clock import steady_clock
+    from .clock import steady_offset
     from .stacks import stand_by_alone
 
-    now = steady_clock(environ)()
+    now = time.monotonic() + steady_offset(environ)
     stood_by = stand_by_alone(os.path.join(folder, f"0-{os.getpid()}-{now * 1e9:.0f}.ring"))
     atexit.register(stood_by.leave)
 

@@ -7,7 +7,7 @@ A ``for`` loop looks ``__next__`` up in the iterator's class for each batch, jus
 from __future__ import annotations
 
 import sys
-from types import FrameType
+from types import FrameType, MethodType
 from typing import Any
 
 from ..api import Probe
@@ -31,29 +31,27 @@ class CountedBatches:
 
     def __init__(self, function: Any, probe: Probe) -> None:
         self.function = function
-        self._bind = function.__get__
         self._probe = probe
         self._doing = doing_of(probe)
-        self._counts = False  # an epoch has begun here, and this is no worker
 
     def __get__(self, iterator: Any, owner: Any = None) -> Any:
-        if self._counts and iterator is not None:
-            try:
-                row = self._probe.row
-                handed_out = row[_OF_EPOCH] = iterator._num_yielded
-                if handed_out:
-                    row[_BATCHES] += 1.0
-                if row[_PHASE] != TRAIN:
-                    self._doing.batch(sys._getframe(1))
-            except Exception:
-                self._probe.failed()
-        return self._bind(iterator, owner)
+        if iterator is None:
+            return self.function
+        try:
+            row = self._probe.row
+            handed_out = row[_OF_EPOCH] = iterator._num_yielded
+            if handed_out:
+                row[_BATCHES] += 1.0  # NaN, so not counted, before an epoch has begun and in workers
+            if row[_PHASE] != TRAIN:
+                self._doing.batch(sys._getframe(1))
+        except Exception:
+            self._probe.failed()
+        return MethodType(self.function, iterator)
 
     def epoch(self, _: Any, frame: FrameType) -> None:
         """A loader's ``__iter__`` was looked up."""
         if _in_worker():
             return
-        self._counts = True
         row = self._probe.row
         epochs, batches = row[_EPOCHS], row[_BATCHES]
         row[_EPOCHS] = epochs + 1.0 if epochs == epochs else 1.0

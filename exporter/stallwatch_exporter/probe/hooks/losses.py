@@ -8,7 +8,7 @@ the last one stands for all.
 from __future__ import annotations
 
 import sys
-from types import FrameType
+from types import FrameType, MethodType
 from typing import Any
 
 from ..api import SAMPLE_SECONDS, Probe
@@ -17,71 +17,61 @@ from ..draft import INDEX, NAN, TIME
 from ..noticing import notice_method
 from .phases import TRAIN, doing_of
 
-_PHASE, _OWN_SECONDS = INDEX["phase"], INDEX["own_seconds"]
+_STEP, _PHASE, _OWN_SECONDS = INDEX["step"], INDEX["phase"], INDEX["own_seconds"]
 
 
 def install(module: Any, probe: Probe) -> None:
     """Watch ``Tensor.backward`` of ``torch._tensor``, and who scales losses in ``torch.amp.grad_scaler``."""
-    watch = _watches.setdefault(id(probe), LossWatch(probe))
     if hasattr(module, "GradScaler"):
-        notice_method(module.GradScaler, "scale", watch.scales, probe.failed)
+        # What is differentiated is the loss times a number on the device.
+        def scales(scaler: Any, _: FrameType) -> None:
+            if scaler.is_enabled():
+                _scaled.add(id(probe))
+
+        notice_method(module.GradScaler, "scale", scales, probe.failed)
     else:
-        module.Tensor.backward = NoticedBackward(vars(module.Tensor)["backward"], probe, watch)
+        module.Tensor.backward = NoticedBackward(vars(module.Tensor)["backward"], probe)
 
 
 class NoticedBackward:
-    """Stands for ``Tensor.backward``, as a `NoticedMethod`; it times each, and has few of them looked at."""
+    """Stands for ``Tensor.backward``, as a `NoticedMethod` that looks at the first step of each record.
 
-    def __init__(self, function: Any, probe: Probe, watch: LossWatch) -> None:
+    How late a rank comes to its backward pass matters only in steps so long that each has a record.
+    """
+
+    def __init__(self, function: Any, probe: Probe) -> None:
         self.function = function
-        self._bind = function.__get__
         self._probe = probe
-        self._watch = watch
-
-    def __get__(self, loss: Any, owner: Any = None) -> Any:
-        if loss is not None:
-            probe = self._probe
-            try:
-                now = probe.clock()
-                row = probe.row
-                own = now - row[TIME]
-                # No loss, if it has several numbers: its gradient came from another stage of a pipeline.
-                row[_OWN_SECONDS] = own if loss.numel() == 1 else NAN
-                if row[_PHASE] != TRAIN:
-                    row[_OWN_SECONDS] = NAN
-                    self._watch.backward(loss, sys._getframe(1), now)
-                elif now >= self._watch.look_at or own < 0.0:
-                    self._watch.backward(loss, sys._getframe(1), now)
-            except Exception:
-                probe.failed()
-        return self._bind(loss, owner)
-
-
-class LossWatch:
-    """What is noticed of the backward passes of one process."""
-
-    def __init__(self, probe: Probe) -> None:
-        self._probe = probe
-        self.look_at = 0.0  #: until then there is nothing to be looked at while the run trains
         self._doing = doing_of(probe)
-        self._scaled = False
         self._step = -1.0  # the step whose parts are added up
         self._parts: list[float] = []
-        self._looked_at = float("-inf")
+        self._look_at = 0.0  # when the next one is looked at
 
-    def backward(self, loss: Any, frame: FrameType, now: float) -> None:
-        """``loss.backward`` was looked up, by code at `frame`."""
+    def __get__(self, loss: Any, owner: Any = None) -> Any:
+        if loss is None:
+            return self.function
+        try:
+            probe = self._probe
+            row = probe.row
+            if row[_STEP] != row[_STEP]:  # no step since the last record
+                now = probe.monotonic() + probe.offset
+                trains = row[_PHASE] == TRAIN
+                # No loss, if it has several numbers: its gradient came from another stage of a pipeline.
+                row[_OWN_SECONDS] = now - row[TIME] if trains and loss.numel() == 1 else NAN
+                if not trains or now >= self._look_at or probe.steps == self._step:
+                    self._look(loss, sys._getframe(1), now)
+        except Exception:
+            self._probe.failed()
+        return MethodType(self.function, loss)
+
+    def _look(self, loss: Any, frame: FrameType, now: float) -> None:
         probe = self._probe
         self._doing.train()
-        if probe.told_by_user or self._scaled:
-            self.look_at = now + SAMPLE_SECONDS
-            return  # somebody tells the loss who knows it unscaled
         if self._step != probe.steps:
-            if 0.0 <= now - self._looked_at < SAMPLE_SECONDS:
-                self.look_at = self._looked_at + SAMPLE_SECONDS
-                return
-            self._looked_at, self._step = now, probe.steps
+            self._step, self._look_at = probe.steps, now + SAMPLE_SECONDS
             self._parts.clear()
+        if probe.told_by_user or id(probe) in _scaled:
+            return  # somebody tells the loss who knows it unscaled
         if loss.numel() != 1 or is_spread(loss) or _is_an_engines(frame):
             return
         if loss.device.type == "cpu":
@@ -90,14 +80,10 @@ class LossWatch:
         else:
             probe.value("loss", loss)
 
-    def scales(self, scaler: Any, _: FrameType) -> None:
-        """A ``GradScaler`` is used: what is differentiated is the loss times a number on the device."""
-        self._scaled = self._scaled or bool(scaler.is_enabled())
-
 
 def _is_an_engines(frame: FrameType) -> bool:
     """Whether DeepSpeed asks: its engine was told the loss before it scaled it."""
     return str(frame.f_globals.get("__name__", "")).startswith("deepspeed.")
 
 
-_watches: dict[int, LossWatch] = {}
+_scaled: set[int] = set()  # probes, by their identity

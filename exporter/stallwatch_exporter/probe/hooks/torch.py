@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from ..api import Probe
+from ..draft import INDEX, TIME
 from . import leaving
 from . import warnings as warnings_hook
 from .leader import Leader, optimizers
 from .versions import tell_versions
 
+_STEP = INDEX["step"]
+_DEEPSPEED = f"{__package__}.deepspeed"  # a hook
 _MEMORY = {
     "memory_allocated_bytes": ("allocated_bytes", "all", "current"),
     "memory_reserved_bytes": ("reserved_bytes", "all", "current"),
@@ -31,42 +35,54 @@ def install(module: Any, probe: Probe) -> None:
     probe.samplers += [accelerator_memory, resident_memory]
     register = getattr(module, "register_optimizer_step_post_hook", None)
     if register is not None:
-        leader = Leader()
-        told: list[bool] = []
-
-        def stepped(optimizer: Any, *_: Any) -> None:
-            try:
-                if leader.leader() is optimizer and (probe.told_by_user or probe.count()):
-                    return  # of most steps, this is all
-                optimizers.add(optimizer)
-                if probe.told_by_user:
-                    leader.follow(optimizer)
-                    return
-                if _is_an_engines():
-                    leader.leave()
-                    return
-                known = leader.followed
-                if not leader.steps(optimizer, probe.steps):
-                    return
-                if 0 < known < leader.followed < _MOST_TRAININGS:  # a fold or a trial, maybe of another size
-                    probe.event("training")
-                probe.step(learning_rate=optimizer.param_groups[0].get("lr"))
-                if not told:
-                    told.append(True)
-                    tell_versions(probe)
-            except Exception:
-                probe.failed()
-
-        register(stepped)
+        register(count_steps(probe))
     leaving.install(probe)
     warnings_hook.install(probe)
     if probe.is_rank:
         probe.announce()
 
 
+def count_steps(probe: Probe) -> Callable[..., None]:
+    """Return a hook that counts the steps of the optimizer that leads."""
+    leader = Leader()
+    leads = leader.leader  # in a variable of its own: every step asks for it
+    told: list[bool] = []
+
+    def stepped(optimizer: Any, *_: Any) -> None:
+        nonlocal leads
+        try:
+            if leads() is not optimizer:
+                optimizers.add(optimizer)
+            elif probe.told_by_user:
+                return
+            else:
+                now = probe.monotonic() + probe.offset
+                if now < probe.due_at:  # a step that shares a record: this is all
+                    row = probe.row
+                    probe.steps = row[_STEP] = probe.steps + 1.0
+                    row[TIME] = now
+                    return
+            if probe.told_by_user:
+                leader.follow(optimizer)
+            elif _is_an_engines():
+                leader.leave()
+            elif leader.steps(optimizer, probe.steps):
+                if 1 < leader.followed < _MOST_TRAININGS and leads() is not optimizer:
+                    probe.event("training")  # a fold or a trial, maybe of another size
+                probe.step(learning_rate=optimizer.param_groups[0].get("lr"))
+                if not told:
+                    told.append(True)
+                    tell_versions(probe)
+            leads = leader.leader
+        except Exception:
+            probe.failed()
+
+    return stepped
+
+
 def _is_an_engines() -> bool:
     """Whether an engine around the optimizer counts the steps."""
-    hook = sys.modules.get(f"{__package__}.deepspeed")
+    hook = sys.modules.get(_DEEPSPEED)
     return hook is not None and bool(hook.trains())
 
 
