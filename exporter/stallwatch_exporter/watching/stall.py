@@ -27,6 +27,7 @@ _WARM_UP = 2  # steps after the first one that may still compile, allocate and r
 _MOST_STEPS = 4  # waits for several steps may be longer, up to so many times
 _BLIND_PATIENCE = 4  # with a log's first interval: it may hold a rollout that nothing tells of
 _EXPLAINED = ("eval", "save", "rollout", "weight-sync")
+_BRIEF = 2.8  # floors, while a log has shown few steps: a stall is reported within 90 s
 _SEEN = 2  # evaluations, saves and the like, after which their length is known
 _FLOORS: Mapping[Phase, float] = {"init": LONG, "eval": SHORT, "save": LONG, "weight-sync": SHORT}
 
@@ -272,7 +273,7 @@ class StallWatch:
         brief = self.blind and phase == "train" and self._trained < floor
         if brief:
             # Its first evaluation may be what is quiet: nobody knows yet how often this run is, and how long.
-            floor *= settings.stall_factor
+            floor *= _BRIEF
         # A log seldom says that an evaluation is over: it may be the steps that are quiet.
         steps = self._thresholds.get("train", 0.0) if self.blind and phase in _EXPLAINED else 0.0
         own = rhythm.threshold(
