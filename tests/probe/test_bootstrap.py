@@ -5,15 +5,18 @@ The libraries here are stand-ins with what the hooks look at; the real ones are 
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from stallwatch_exporter import probe
 from stallwatch_exporter.rings.probing import with_probe
 from stallwatch_exporter.rings.reader import Record, RingReader
 
@@ -361,3 +364,30 @@ def test_ranks_outlive_an_agent_that_is_killed(programs: Programs) -> None:
     assert (programs.folder / "told").read_text() == "3002"
     (ring,) = (programs.folder / "stallwatch-home" / "rings").glob("*/*.ring")
     assert RingReader(ring).read().records[-1].values["step"] == 3002
+
+
+def evaluated(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes that Python evaluates: neither annotations nor what is for type checkers alone."""
+    yield node
+    for name, value in ast.iter_fields(node):
+        if name in ("annotation", "returns"):
+            continue
+        for inner in value if isinstance(value, list) else [value]:
+            for_checkers = isinstance(inner, ast.If) and "TYPE_CHECKING" in ast.dump(inner.test)
+            if isinstance(inner, ast.AST) and not for_checkers:
+                yield from evaluated(inner)
+
+
+GENERIC = ("Callable", "Iterable", "Iterator", "Mapping", "Sequence", "dict", "list", "set", "tuple", "type")
+
+
+def test_the_probe_is_written_for_python_3_8() -> None:
+    """What such a Python does not know: newer syntax, and generic types but in annotations."""
+    sources = sorted(Path(probe.__file__).parent.rglob("*.py"))
+    newer = [
+        f"{path.name}:{node.lineno}"
+        for path in sources
+        for node in evaluated(ast.parse(path.read_text(), feature_version=(3, 8)))
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in GENERIC
+    ]
+    assert len(sources) > 10 and newer == []

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .clock import steady_offset
-from .draft import FIRST, INDEX, NAN, TIME, Clock, Draft
+from .draft import FIRST, INDEX, NAN, TIME, Draft
 from .events import EventFile
 from .launched import ranks
 from .layout import DROPPED_EVENTS, DROPPED_RECORDS, FAULTS, FIELDS, PASSING, PHASES
@@ -37,7 +37,10 @@ class Probe:
     """Tell it of steps, values and phases; it never raises and never waits."""
 
     def __init__(
-        self, folder: Path | None, environ: Mapping[str, str] | None = None, clock: Clock | None = None
+        self,
+        folder: Path | None,
+        environ: Mapping[str, str] | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         # First what a hook asks for in each step: it lies side by side then.
         self.told_by_user = False  #: the training itself calls ``step``: hooks do not count steps then

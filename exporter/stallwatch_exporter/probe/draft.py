@@ -13,7 +13,6 @@ from typing import Any
 from .devices import Reading
 from .layout import FIELDS
 
-Clock = Callable[[], float]  # Unix seconds
 NUMBER, TIME = 0, 1  #: of the record, in ``Draft.cells``; the number is an integer there
 FIRST = 2  #: the first field
 INDEX = {name: place for place, name in enumerate(FIELDS, FIRST)}  #: where a field lies in ``Draft.cells``
@@ -24,7 +23,7 @@ _TOLD_NAN = INDEX["told_nan"]
 class Draft:
     """The fields of a record before it is written: their numbers lie where one copy takes them all."""
 
-    def __init__(self, fields: int = len(FIELDS), clock: Clock = time.time) -> None:
+    def __init__(self, fields: int = len(FIELDS), clock: Callable[[], float] = time.time) -> None:
         self.bytes = memoryview(bytearray((FIRST + fields) * 8))
         self.cells = self.bytes.cast("d")
         self.waiting: dict[str, Reading] = {}  #: by field, what is read of tensors

@@ -8,11 +8,14 @@ hands out the original: what is called, and what a traceback shows, stays as it 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from types import FrameType, ModuleType
-from typing import Any
 
-Notice = Callable[[Any, FrameType], None]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType, ModuleType
+    from typing import Any
+
+    Notice = Callable[[Any, FrameType], None]
 
 
 class NoticedMethod:

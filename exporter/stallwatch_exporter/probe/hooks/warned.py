@@ -8,10 +8,8 @@ from typing import Any
 
 from ..api import Probe
 
-BeforeBackward = Callable[[Any, Any, FrameType], None]
-
 #: Called with an engine, its loss and the frame of its ``backward``, once for each; see ``deepspeed``.
-before_backward: list[BeforeBackward] = []
+before_backward: list[Callable[[Any, Any, FrameType], None]] = []
 
 
 def warn(probe: Probe, rule: str, seen: str, about: str, **captures: str | int) -> None:
