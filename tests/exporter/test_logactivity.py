@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_exporter.watching.logactivity import MovingLines, Repeats
+from stallwatch_exporter.watching.logactivity import MovingBars, MovingLines, Repeats
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Line, Match
 
@@ -94,3 +94,17 @@ def test_a_harmless_message_that_repeats_says_nothing(catalogue: Catalogue) -> N
     harmless = next(page.id for page in catalogue.pages.values() if page.harm == "harmless")
     repeats.add(matches(catalogue, harmless, 50), progressed=False)
     assert not repeats.now()
+
+
+def test_a_bar_moves_if_it_counts_further_whatever_is_drawn_beside_it() -> None:
+    bars = MovingBars()
+
+    def bar(step: int, total: int) -> Line:
+        return Line(f"bar: {step / total:.0%}|██▌   | {step}/{total} [00:30<00:10,  1.03s/it]", "stderr", 1)
+
+    assert not bars.add([bar(100, 220), bar(0, 40)]), "their first sight"
+    assert bars.add([bar(1, 40)])
+    assert not bars.add([bar(1, 40), bar(100, 220)]), "drawn again"
+    assert not bars.add([bar(0, 40)]) and bars.add([bar(1, 40)]), "the next evaluation"
+    keras = ["3/60 [==>......] - loss: 0.2", "4/60 [==>......] - loss: 0.2"]
+    assert [bars.add([Line(text, "stdout", 1)]) for text in keras] == [False, True]

@@ -31,7 +31,7 @@ from stallwatch_exporter.watching.hearing import Hearing
 from stallwatch_exporter.watching.heartbeat import Heartbeat
 from stallwatch_exporter.watching.hookedprogress import HookedProgress
 from stallwatch_exporter.watching.incidents import redacted
-from stallwatch_exporter.watching.logactivity import MovingLines, Repeats
+from stallwatch_exporter.watching.logactivity import MovingBars, MovingLines, Repeats
 from stallwatch_exporter.watching.readers import Readers
 from stallwatch_exporter.watching.reporting import Reporting
 from stallwatch_exporter.watching.stall import StallState, StallWatch
@@ -89,7 +89,7 @@ class Agent:
         self.response = Response(folder, settings.on_stall, probing, notice)
         self._suspicion = Suspicion(settings, self._watch, self.response.evidence)
         self._repeats = Repeats(catalogue)
-        self._moving = MovingLines()
+        self._moving, self._bars = MovingLines(), MovingBars()
         self._diagnoser.alone, self._diagnoser.launching = self.response.alone, self.response.launching
         self._diagnoser.memory = self.memory
         self._copies = (
@@ -219,8 +219,12 @@ class Agent:
             for match in seen.matches:
                 self._alarms.matched(match, _came(match.line.time, began, now))
             self._repeats.add(seen.matches, progressed=progressed)
+            bar_moved = self._bars.add(lines)
             if progressed:
                 self._moving.stepped(stepped)
+            elif bar_moved:
+                self._progress.active_at = now
+                self.advance.seen(now)
             elif not self._watch.sighted:
                 known = {match.line.number for match in seen.matches}
                 unknown = (line for line in lines if line.number not in known)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ _NO_LIFE = lazy(
     r"|\btr(?:y|ies)\b|poll|not ready|running for|等待|重试|超时",
     re.IGNORECASE,
 )
+_BAR = lazy(r"\b(\d{1,12})/(\d{1,12}) ?\[")
 _COUNTS = re.compile(
     r"\d\s*(?:/|of)\s*\d|batch|step|iter|sample|example|item|file|shard|token|row|record|document|chunk|epoch"
     r"|批|样本|步",
@@ -39,6 +40,26 @@ _MOST_TEMPLATES = 500
 _OFTEN = 5  # matches of a rule since the last step
 _MORE = 3  # times as many as ever between two steps
 _LONGEST = 500  # characters
+
+
+class MovingBars:
+    """Progress bars that advance, whatever they count: the main thread draws them."""
+
+    def __init__(self) -> None:
+        self._at: dict[tuple[int | None, str], int] = {}  # by rank and the total as it is written
+
+    def add(self, lines: Iterable[Line]) -> bool:
+        """Take what was just read; whether a bar of tqdm's or Keras' form got on."""
+        moved = False
+        for line in lines:
+            found = _BAR.search(line.text) if "[" in line.text else None
+            if found is not None:
+                bar, count = (line.rank, found[2]), int(found[1])
+                moved = moved or count > self._at.get(bar, count)
+                self._at[bar] = count
+        if len(self._at) > _MOST_TEMPLATES:
+            self._at.clear()
+        return moved
 
 
 class MovingLines:

@@ -26,7 +26,8 @@ _DATA_UNCOUNTED = 2.5  # floors, if no probe says whether it is the first batch 
 _BUSY = 5 / 3  # floors: a warning within a minute
 CRITICAL = LONG  #: floors after which "busy without progress" is critical
 _WORKS = 0.3  # share of a processor from which a thread or a child process is at work
-_FLOWS = 1024  # bytes a second: more than messages
+_FLOWS = 1024  # bytes a second that a save, a load or a download moves: more than messages
+_WORKS_ON_FILES = 64 * 1024  # the same of one's own code, which may print a lot
 _LIFE = ("steps", "batches", "epochs", "forwards", "switches", "collectives")
 _TRANSFERS = ("save", "load", "import", "data", "network", "process")
 
@@ -143,11 +144,11 @@ def _alive(before: Look, now: Look, doing: Mapping[int, Doing], spell: Spell) ->
         ):
             return True
         kind = doing[rank.rank].kind
-        moves_bytes = kind in _TRANSFERS or spell.phase in ("init", "save")
+        transfers = kind in _TRANSFERS or spell.phase in ("init", "save")
         if spell.repeating and kind not in ("save", "load"):
             continue  # what it writes may be these messages
         moved = (rank.transferred or 0) - (earlier.transferred or sys.maxsize)
-        if moves_bytes and moved > _FLOWS * max(1.0, now.time - before.time):
+        if moved > (_FLOWS if transfers else _WORKS_ON_FILES) * max(1.0, now.time - before.time):
             return True
     return False
 

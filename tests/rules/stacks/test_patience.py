@@ -191,6 +191,10 @@ def test_bytes_that_flow_are_life_in_a_save_and_not_in_a_loop_that_prints() -> N
     prints = [rank(0, own("loop"), transferred=size) for size in (1_000, 90_000)]
     assert judged([saves[0]], [saves[1]]).status == "alive"
     assert judged([prints[0]], [prints[1]]).status == "stalled"
+    exports = [rank(0, own("export"), transferred=size) for size in (1_000, 5_000_000)]
+    assert judged([exports[0]], [exports[1]]).status == "alive", (
+        "a save of one's own writes faster than prints"
+    )
 
 
 def test_a_generation_that_goes_on_is_waited_for_longer_and_not_for_ever() -> None:
