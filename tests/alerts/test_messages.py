@@ -108,6 +108,11 @@ def test_a_stall_that_the_end_of_the_run_ends(stall: Stall, resolution: str, wor
     assert "recovered" not in message.title
 
 
+def test_a_stall_in_an_episode_that_began_with_a_warning_counts_from_the_last_step(stall: Stall) -> None:
+    message = render(stall(opened_at=1000.0, updated_at=1100.0, stalled_seconds=31.0), "en", None)
+    assert "no step for 31 s" in message.title
+
+
 def test_a_stall_that_ctrl_c_ends_promises_no_further_message(stall: Stall) -> None:
     """Nobody is told of the end of an interrupted run: it is no incident."""
     stopped = stall(status="resolved", resolution="run-stopped", stalled_seconds=48.0)
