@@ -23,4 +23,5 @@ def test_a_fatal_line_asks_for_a_look_and_is_told_at_it(run: Any) -> None:
     assert (run.agent.due_in(), run.told) == (0.0, [])
     run.agent.tick(run.now)
     assert [incident.rule for incident in run.told] == ["cuda-oom"]
+    run.wait(11)  # the command has started: its processes are looked at once a second from now on
     assert run.agent.due_in() == float("inf")
