@@ -12,7 +12,7 @@ from stallwatch_rules.records import Line, Match
 def alive(moving: MovingLines, texts: list[str], seconds: float = 10.0, start: float = 100.0) -> list[bool]:
     """Whether each of these lines counts, so many seconds apart."""
     return [
-        moving.add(Line(text, "train.log", number, None, None), start + number * seconds)
+        moving.add([Line(text, "train.log", number, None, None)], start + number * seconds)
         for number, text in enumerate(texts)
     ]
 

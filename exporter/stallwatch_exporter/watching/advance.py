@@ -36,10 +36,9 @@ class Advance:
         """What the run is doing."""
         return self._phase
 
-    def seen(self, now: float, stepped: float | None = None) -> bool:
-        """Take over what changed; whether there was progress, the last of it at `stepped`."""
+    def seen(self, now: float) -> bool:
+        """Take over what changed; whether there was progress."""
         tracker = self._tracker
-        stepped = now if stepped is None else stepped
         phase: Phase = "idle" if tracker.finished or self._leaving else tracker.phase
         self._watch.blind = not (isinstance(tracker, HookedProgress) and tracker.hooked_ranks)
         shown = (tracker.last_progress_time, tracker.last_step, tracker.attempt)
@@ -51,11 +50,11 @@ class Advance:
         self._shown = shown
         # Several ranks tell of the same step, each at its own moment: only the first is one of the run.
         if advanced or phase != "train" or tracker.last_step is None:
-            self._watch.observe(now if phase != self._phase else stepped, phase, tracker.last_step)
+            self._watch.observe(now, phase, tracker.last_step)
         if phase != "train":
             self._step_at = None
         if progressed:
-            self._steps(stepped, phase)
+            self._steps(now, phase)
         if phase != self._phase:
             if self._phase == "save":
                 self._metrics.milestones.saved(now)

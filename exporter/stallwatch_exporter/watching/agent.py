@@ -133,15 +133,14 @@ class Agent:
             self._take(self._readers.lines(source, data, now, rank, fresh=fresh), len(data), now)
 
     def feed_all(self, chunks: Sequence[Chunk]) -> None:
-        """Chunks that came in quick succession: their lines keep their own times and are read together."""
+        """Chunks of one short moment: their lines keep their own times and are read together."""
         lines: list[Line] = []
         for chunk in chunks:
             self._keep(chunk.stream, chunk.stream, chunk.data, chunk.time, None, chunk.gap)
             with self._guarded("reading the log"):
                 lines += self._readers.lines(chunk.stream, chunk.data, chunk.time, None, fresh=chunk.gap)
         with self._guarded("reading the log"):
-            size = sum(len(chunk.data) for chunk in chunks)
-            self._take(lines, size, chunks[-1].time, began=chunks[0].time)
+            self._take(lines, sum(len(chunk.data) for chunk in chunks), chunks[-1].time)
 
     def copy(
         self,
@@ -184,16 +183,8 @@ class Agent:
         return Diagnosis("no-training-log")
 
     def _take(
-        self,
-        lines: list[Line],
-        size: int,
-        now: float | None,
-        *,
-        began: float | None = None,
-        counted: bool = True,
-        progress: bool = True,
+        self, lines: list[Line], size: int, now: float | None, *, counted: bool = True, progress: bool = True
     ) -> None:
-        """Take in lines, the first of which came at `began` and the last at `now`."""
         self._size.bytes += size
         self._size.lines += len(lines)
         if counted:
@@ -212,23 +203,19 @@ class Agent:
                 self.metrics.warning(line.rank)
         if now is not None:
             self._line_at = self._fed_at = now
-            began = now if began is None else began
-            stepped = _came(self._progress.last_progress_time, began, now)
-            progressed = progress and self.advance.seen(now, stepped)
+            progressed = progress and self.advance.seen(now)
             self._hearing.logged(seen.samples)
-            for match in seen.matches:
-                self._alarms.matched(match, _came(match.line.time, began, now))
+            self._alarms.matched(seen.matches, now)
             self._repeats.add(seen.matches, progressed=progressed)
             bar_moved = self._bars.add(lines)
             if progressed:
-                self._moving.stepped(stepped)
+                self._moving.stepped(now)
             elif bar_moved:
                 self._progress.active_at = now
                 self.advance.seen(now)
             elif not self._watch.sighted:
                 known = {match.line.number for match in seen.matches}
-                unknown = (line for line in lines if line.number not in known)
-                if sum(self._moving.add(line, _came(line.time, began, now)) for line in unknown):
+                if self._moving.add((line for line in lines if line.number not in known), now):
                     self._progress.active_at = now
                     self.advance.seen(now)
             self._news = self._news or progressed or bool(seen.matches)
@@ -469,8 +456,3 @@ class Agent:
         )
         if "ended_at" in changes or news or not 0 <= now - info.updated_at < _WRITTEN_SECONDS:
             self.folder.write_info(updated_at=now, **changes)
-
-
-def _came(time: float | None, began: float, now: float) -> float:
-    """When a line of this while came: by our own clock, whatever its stamp says."""
-    return now if time is None else min(max(time, began), now)

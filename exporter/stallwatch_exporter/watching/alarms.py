@@ -51,14 +51,15 @@ class Alarms:
         self._known_past: dict[str, int] = {}  # matches by rule
         self._unknown_past = 0  # exceptions that no rule knows
 
-    def matched(self, match: Match, now: float) -> None:
-        """A rule fired: fatal causes are raised as soon as their lines are in."""
-        page = self._catalogue.pages.get(match.rule)
-        if page is None or page.role != "cause" or page.harm != "fatal" or match.rule in self._pending:
-            return
-        rules = (match.rule, TOLD_AS.get(match.rule, match.rule))
-        if all(self._book.get("finding", rule) is None for rule in rules):
-            self._pending.add(match, now, held=True)
+    def matched(self, matches: Sequence[Match], now: float) -> None:
+        """Rules fired: fatal causes are raised as soon as their lines are in."""
+        for match in matches:
+            page = self._catalogue.pages.get(match.rule)
+            if page is None or page.role != "cause" or page.harm != "fatal" or match.rule in self._pending:
+                continue
+            rules = (match.rule, TOLD_AS.get(match.rule, match.rule))
+            if all(self._book.get("finding", rule) is None for rule in rules):
+                self._pending.add(match, now, held=True)
 
     def warned(self, match: Match, now: float) -> None:
         """A rank saw what will fail, or what goes wrong without a word: told once, as soon as judged."""

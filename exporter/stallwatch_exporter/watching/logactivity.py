@@ -63,7 +63,7 @@ class MovingBars:
 
 
 class MovingLines:
-    """Hand it each line as it comes, and the moments of the steps."""
+    """Hand it the lines as they come, and the moments of the steps."""
 
     def __init__(self) -> None:
         self._gaps: deque[float] = deque(maxlen=_GAPS)
@@ -84,24 +84,26 @@ class MovingLines:
         self._stepped = now
         self._seen.clear()
 
-    def add(self, line: Line, now: float) -> bool:
-        """Take in a line that came at `now`; whether it counts."""
-        text = line.text[:_LONGEST]
-        if not any(map(str.isdigit, text)) or _NO_LIFE.search(text) or not _COUNTS.search(text):
-            return False
-        text = _CLOCK.sub("", text)
-        template = f"{line.rank} {_NUMBER.sub('#', text)}"
-        if self._chatter[template] >= _CHATTER:
-            return False
-        numbers = [float(number) for number in _NUMBER.findall(text)]
-        before = self._seen.get(template)
-        if before is not None:
-            grew = _grew(before, now, numbers)
-            self._seen[template] = _Last(now, numbers, grew)
-            return any(one and other for one, other in zip(before.grew, grew, strict=True))
-        if len(self._seen) < _MOST_TEMPLATES:
-            self._seen[template] = _Last(now, numbers, [False] * len(numbers))
-        return False
+    def add(self, lines: Iterable[Line], now: float) -> bool:
+        """Take in lines that came at `now`; whether one of them counts."""
+        alive = False
+        for line in lines:
+            text = line.text[:_LONGEST]
+            if not any(map(str.isdigit, text)) or _NO_LIFE.search(text) or not _COUNTS.search(text):
+                continue
+            text = _CLOCK.sub("", text)
+            template = f"{line.rank} {_NUMBER.sub('#', text)}"
+            if self._chatter[template] >= _CHATTER:
+                continue
+            numbers = [float(number) for number in _NUMBER.findall(text)]
+            before = self._seen.get(template)
+            if before is not None:
+                grew = _grew(before, now, numbers)
+                alive = alive or any(one and other for one, other in zip(before.grew, grew, strict=True))
+                self._seen[template] = _Last(now, numbers, grew)
+            elif len(self._seen) < _MOST_TEMPLATES:
+                self._seen[template] = _Last(now, numbers, [False] * len(numbers))
+        return alive
 
 
 class _Last(NamedTuple):

@@ -27,7 +27,7 @@ _MEMORY_SELDOM = (
     40.0  # the same while it hardly changes and there is plenty left: it takes a look at all processes
 )
 _MEMORY_STEADY = 0.1  # a change by this share
-MOMENT_SECONDS = 0.25  #: what comes in quicker succession is read together: each reading has its price
+MOMENT_SECONDS = 0.25  #: lines that came within it are read together: each reading has its price
 _SAME_MOMENT = 0.01
 _STOOD_STILL = 10.0  # a wait of a second that took longer than this: we were stopped, or the machine slept
 _AFTER_A_FAULT = 0.1
@@ -63,7 +63,7 @@ class Mining:
         self.ended = False  #: the command did: its silence from here on tells nothing
 
     def round(self) -> None:
-        """Wait for the next look at the clock, read what was printed by then, and look."""
+        """Wait for the next look at the clock, read what was printed by then (a slice at most), and look."""
         before = self._clock()
         timeout = max(0.0, min(TICK_SECONDS, self._ticked + TICK_SECONDS - before))
         timeout = min(timeout, max(HASTE_SECONDS, self._agent.due_in()))
@@ -236,11 +236,10 @@ def joined(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
 
 
 def moments(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
-    """Chunks that came in quick succession within a second, together: a backlog may span minutes."""
+    """Chunks that came within one moment, together: a backlog may span minutes."""
     together: list[Chunk] = []
     for chunk in chunks:
-        paused = bool(together) and chunk.time - together[-1].time > MOMENT_SECONDS
-        if together and (paused or chunk.time - together[0].time > TICK_SECONDS):
+        if together and chunk.time - together[0].time > MOMENT_SECONDS:
             yield together
             together = []
         together.append(chunk)
