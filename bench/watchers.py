@@ -28,7 +28,7 @@ TICK = 1.0  #: the agent looks about once a second
 LOOK_TICK = 5.0  #: the same while looks are simulated, which take time
 _RANKS_APART = 0.02  # seconds
 _FLOWING = 1 << 30  # bytes that a save or a load moves between two looks
-_OWN, _LIBRARY = "/work/train.py", "/usr/lib/python3/dist-packages/"
+_OWN, _LIBRARY = "/w/train.py", "/usr/lib/python3/dist-packages/"
 _MAIN = Frame(_OWN, 9, "main")
 _WAITS = (_MAIN, Frame(_LIBRARY + "torch/distributed/distributed_c10d.py", 1, "all_reduce"))
 #: Function of the program's own, and the library's that it called, by what it does.

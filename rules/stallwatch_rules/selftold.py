@@ -14,7 +14,7 @@ from stallwatch_rules.stream import StreamReading
 SOURCE = "events.jsonl"  #: the file of a run's folder in which it is kept
 
 Key = tuple[str, int | None]
-NO_CODES: Mapping[int, int | None] = MappingProxyType({})
+NO_CODES: Mapping[int, int] = MappingProxyType({})
 
 
 def without_echoes(streams: Mapping[Key, StreamReading]) -> Mapping[Key, StreamReading]:

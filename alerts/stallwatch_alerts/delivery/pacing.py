@@ -1,4 +1,4 @@
-"""When a chat may be sent something at all: its limits, the pauses it asked for, and what it was not told.
+"""When a chat may be sent something at all: its limits, the pauses it asked for, and what was left out.
 
 `now` is steady time.
 """

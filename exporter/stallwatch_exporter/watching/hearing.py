@@ -13,7 +13,7 @@ from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.watching.checkpoints import CheckpointWatch
 from stallwatch_exporter.watching.concerns import Invalidations, concern_match
 from stallwatch_exporter.watching.goneranks import Gone, GoneRanks
-from stallwatch_exporter.watching.leavers import NO_CODES, Leavers
+from stallwatch_exporter.watching.leavers import Leavers
 from stallwatch_exporter.watching.toldexceptions import ToldExceptions
 from stallwatch_exporter.watching.unfitting import after_a_failure, before_it_fails, versions_in
 from stallwatch_exporter.watching.unprobed import Unprobed
@@ -25,7 +25,7 @@ from stallwatch_rules.judgements.late_rank import LateRanks, Own
 from stallwatch_rules.judgements.nan_losses import SEVERAL, NanLosses
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import EVALUATION, Line, Match, Sample
-from stallwatch_rules.selftold import SOURCE
+from stallwatch_rules.selftold import NO_CODES, SOURCE
 
 NO_RANKS: Mapping[int, frozenset[Path]] = {}
 Warned = Callable[[Match], None]

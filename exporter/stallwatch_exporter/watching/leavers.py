@@ -11,8 +11,7 @@ from typing import Any
 
 from stallwatch_exporter.rings.reader import Record
 from stallwatch_rules.endings import Left
-
-NO_CODES: Mapping[int, int] = {}
+from stallwatch_rules.selftold import NO_CODES
 
 
 class Leavers:

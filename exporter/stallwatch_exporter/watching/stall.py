@@ -76,8 +76,9 @@ class StallWatch:
         self._rounds = Rounds()
         self._seen: Counter[Phase] = Counter()  # how often evaluations, saves and the like came to their end
         self._evaluated = False  # an evaluation is over, and no step was made since
-        self._ruled: tuple[float, Status] | None = None  # what looks at the ranks say of this quiet spell
-        self._step_like = math.inf  # up to so many seconds it is a step like others, by these looks
+        self._ruled: tuple[float, Status, float] | None = (
+            None  # what looks say of this quiet spell: see `rule`
+        )
         self.sighted = False  #: looks at the ranks have said something
         self.spell = 0  #: number of the quiet spell; each sign of life begins another
         self.over: Over | None = None  #: the last one that was judged or reported, once it is over
@@ -97,9 +98,9 @@ class StallWatch:
         if self._ruled is not None or self._stalled:
             self.over = Over(max(0.0, waited), self._stalled)
         self.spell += 1
-        status = self._ruled[1] if self._ruled is not None else "alive"
+        _, status, usual = self._ruled or (0.0, "alive", math.inf)
         # The steps do not become slower by what was seen to be something else.
-        if waited > 0 and status != "paused" and (self._phase != "train" or waited <= self._step_like):
+        if waited > 0 and status != "paused" and (self._phase != "train" or waited <= usual):
             after = self._evaluated and self._phase == phase == "train" and not self.blind
             if after and self.rhythm_known:  # such as metrics, before the next step
                 self._rhythm("eval").learn(waited, over=True)
@@ -111,7 +112,7 @@ class StallWatch:
         self._evaluated = phase == "train" and (
             self._phase == "eval" or (self._evaluated and step in (None, self._step))
         )
-        self._ruled, self._step_like = None, math.inf
+        self._ruled = None
         self._last = time
         self._stalled = False
         self._phase = phase
@@ -140,7 +141,7 @@ class StallWatch:
 
         If the spell lasts longer than `usual`, its length says nothing about the steps of the run.
         """
-        self._ruled, self._step_like = (limit, status), usual
+        self._ruled = (limit, status, usual)
 
     @property
     def suspicion(self) -> float:
