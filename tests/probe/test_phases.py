@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import weakref
@@ -198,6 +199,14 @@ PLAIN = TINY + (
 )
 
 
+DIVERGED = TINY + (
+    "from transformers import TrainerCallback\n"
+    "class Diverges(TrainerCallback):\n"
+    "    def on_step_begin(self, *_, model, **__): next(model.parameters()).data.fill_(float('nan'))\n"
+    "one = trainer(sys.argv[1], [Diverges()]); one.args.logging_steps = 100; one.train()\n"
+)
+
+
 class TestTrainer:
     pytestmark = needs("transformers", "accelerate")
 
@@ -210,6 +219,13 @@ class TestTrainer:
             last = next(values for values in reversed(records) if "step" in values)
             assert last["target_steps"] == 4
             assert all("loss" in values for values in records if values.get("step", 0) in (2, 4))
+
+    @trains(DIVERGED)
+    def test_a_loss_that_is_not_a_number_is_reported_before_the_trainer_logs(
+        self, trained: list[Trained]
+    ) -> None:
+        steps = [each.values for each in trained[0].ranks.records() if "step" in each.values]
+        assert any(math.isnan(values.get("loss", 0.0)) for values in steps)
 
     @trains(Program(ALONE, probe=False, port="0"))
     def test_without_an_agent_the_callback_serves_what_the_trainer_does(self, trained: list[Trained]) -> None:

@@ -44,6 +44,7 @@ class Probe:
     ) -> None:
         # First what a hook asks for in each step: it lies side by side then.
         self.told_by_user = False  #: the training itself calls ``step``: hooks do not count steps then
+        self.averages_losses = False  #: and its losses are averages of many steps, so single ones are sampled
         self.steps: float = 0.0  #: number of the last step
         self.due_at = 0.0  #: when a step gets a record again
         self._environ = os.environ if environ is None else environ

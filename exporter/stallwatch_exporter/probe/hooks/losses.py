@@ -70,8 +70,8 @@ class NoticedBackward:
         if self._step != probe.steps:
             self._step, self._look_at = probe.steps, now + SAMPLE_SECONDS
             self._parts.clear()
-        if probe.told_by_user or id(probe) in _scaled:
-            return  # somebody tells the loss who knows it unscaled
+        if id(probe) in _scaled or (probe.told_by_user and not probe.averages_losses):
+            return  # whoever reports the loss knows it unscaled
         if loss.numel() != 1 or is_spread(loss) or _is_an_engines(frame):
             return
         if loss.device.type == "cpu":

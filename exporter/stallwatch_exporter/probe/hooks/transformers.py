@@ -61,6 +61,8 @@ class TrainerWatch:
     def begins(self, state: Any) -> None:
         """The trainer counts the steps from here on: it knows where a checkpoint left off."""
         self._probe.told_by_user = True
+        # Its averages leave NaN out (`TrainingArguments.logging_nan_inf_filter`, transformers 5.24).
+        self._probe.averages_losses = True
         self._probe.steps = float(state.global_step)
         if state.max_steps and state.max_steps > 0:
             self._probe.value("target_steps", state.max_steps)
@@ -89,5 +91,5 @@ class TrainerWatch:
 
     def ends(self) -> None:
         """Whatever steps now is not this trainer's."""
-        self._probe.told_by_user = False
+        self._probe.told_by_user = self._probe.averages_losses = False
         self._doing.end()
