@@ -1,0 +1,142 @@
+"""Freeze what is diagnosed of every log at hand, and compare with it after a change.
+
+    python bench/verdicts.py write before.jsonl --corpus ../shared/corpus --logs ../shared/recordings
+    python bench/verdicts.py compare before.jsonl --corpus ../shared/corpus --logs ../shared/recordings
+
+The cases are those of the scoreboard, every sample block of every rule page, and each folder with logs below
+those that ``--logs`` names. A row holds the whole JSON report without its times; ``compare`` prints each
+difference and exits with 1 if the verdict, root cause, its confidence, rank, line or fixes of a case differ.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import track
+from scoreboard import OWN, cases
+
+from stallwatch_exporter.files.postmortem import diagnose_paths, diagnose_streams
+from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.report.json import to_json
+
+PRIMARY = ("rule", "confidence", "rank", "file", "line", "fixes")
+MINOR_SHOWN = 20
+
+
+def listed(corpora: tuple[Path, ...], logs: tuple[Path, ...]) -> Iterator[tuple[str, Path | str]]:
+    """(name, path or text) of every case."""
+    for corpus in (*OWN, *corpora):
+        for number, (name, _, content) in enumerate(cases(corpus), 1):
+            yield f"{corpus.name}/{number} {name}", content
+    for page in _catalogue().pages.values():
+        for kind, samples in (("fires", page.fires), ("quiet", page.quiet)):
+            for number, text in enumerate(samples, 1):
+                yield f"page/{page.id}/{kind} {number}", text
+    for folder in logs:
+        runs = {path.parent for path in folder.rglob("*") if path.is_file()}
+        yield from ((f"{folder.name}/{run.relative_to(folder)}", run) for run in sorted(runs))
+
+
+@cache
+def _catalogue() -> Catalogue:
+    return load_catalogue()
+
+
+def diagnosed(case: tuple[str, Path | str]) -> dict[str, Any]:
+    """The row of one case: its name, and the JSON report without times."""
+    name, content = case
+    if isinstance(content, Path):
+        diagnosis, _ = diagnose_paths([content], catalogue=_catalogue())
+    else:
+        diagnosis, _ = diagnose_streams([("train.log", io.BytesIO(content.encode()))], catalogue=_catalogue())
+    report = json.loads(to_json(diagnosis))
+    report.pop("stats", None)
+    return {"case": name, **report}
+
+
+def difference(before: dict[str, Any], after: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """What differs between two rows: (in what a verdict is made of, in the rest), each as ``key: a -> b``."""
+    old, new = before.get("primary") or {}, after.get("primary") or {}
+    major = [("verdict", before.get("verdict"), after.get("verdict"))]
+    major += [(f"primary.{key}", old.get(key), new.get(key)) for key in PRIMARY]
+    minor = [
+        (key, before.get(key), after.get(key))
+        for key in sorted({*before, *after} - {"case", "verdict", "primary"})
+    ]
+    minor += [(f"primary.{key}", old.get(key), new.get(key)) for key in sorted({*old, *new} - {*PRIMARY})]
+    return _changed(major), _changed(minor)
+
+
+def _changed(pairs: list[tuple[str, Any, Any]]) -> list[str]:
+    return [f"{key}: {_short(a)} -> {_short(b)}" for key, a, b in pairs if a != b]
+
+
+def _short(value: Any, most: int = 300) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= most else text[:most] + "…"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Freeze and compare what is diagnosed of every log at hand."""
+
+
+def _common(command: Callable[..., None]) -> Callable[..., None]:
+    folder = click.Path(path_type=Path, file_okay=False, exists=True)
+    command = click.option("--jobs", default=2, show_default=True, help="Processes.")(command)
+    command = click.option("--logs", multiple=True, type=folder, help="Folders of runs, at any depth.")(
+        command
+    )
+    return click.option("--corpus", multiple=True, type=folder, help="Another labelled corpus.")(command)
+
+
+def _rows(corpus: tuple[Path, ...], logs: tuple[Path, ...], jobs: int) -> Iterator[dict[str, Any]]:
+    found = list(listed(corpus, logs))
+    with ProcessPoolExecutor(jobs) as pool:
+        done = pool.map(diagnosed, found, chunksize=8)
+        yield from track(done, "Diagnosing", len(found), console=Console(stderr=True), transient=True)
+
+
+@main.command()
+@click.argument("path", type=click.Path(path_type=Path, dir_okay=False))
+@_common
+def write(path: Path, corpus: tuple[Path, ...], logs: tuple[Path, ...], jobs: int) -> None:
+    """Write a row for each case to PATH."""
+    rows = [json.dumps(row, ensure_ascii=False) for row in _rows(corpus, logs, jobs)]
+    path.write_text("\n".join(rows) + "\n")
+    click.echo(f"{len(rows)} cases in {path}")
+
+
+@main.command()
+@click.argument("path", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@click.option("--all", "every", is_flag=True, help=f"Show more than {MINOR_SHOWN} lesser differences.")
+@_common
+def compare(path: Path, every: bool, corpus: tuple[Path, ...], logs: tuple[Path, ...], jobs: int) -> None:
+    """Print how the cases differ from those in PATH."""
+    before = {row["case"]: row for row in map(json.loads, path.read_text().splitlines())}
+    verdicts, lesser, new = 0, 0, 0
+    for row in _rows(corpus, logs, jobs):
+        old = before.pop(row["case"], None)
+        if old is None:
+            new += 1
+            continue
+        major, minor = difference(old, row)
+        verdicts += bool(major)
+        lesser += bool(minor) and not major
+        if major or (minor and (every or lesser <= MINOR_SHOWN)):
+            click.echo("\n  ".join([row["case"], *major, *minor]))
+    click.echo(f"{verdicts} verdicts and {lesser} other reports differ; {new} cases new, {len(before)} gone")
+    sys.exit(1 if verdicts else 0)
+
+
+if __name__ == "__main__":
+    main()

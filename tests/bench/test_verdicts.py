@@ -1,0 +1,25 @@
+"""What counts as a changed verdict when two versions diagnose the same logs."""
+
+from __future__ import annotations
+
+from verdicts import difference
+
+ROW = {
+    "case": "one",
+    "verdict": "failed",
+    "primary": {"rule": "cuda-oom", "rank": 1, "fixes": ["Use smaller batches."], "why": "It is full."},
+    "findings": [],
+}
+
+
+def test_an_equal_row_has_no_difference() -> None:
+    assert difference(ROW, {**ROW}) == ([], [])
+
+
+def test_a_change_of_verdict_or_root_cause_is_apart_from_one_of_the_rest() -> None:
+    primary = {**ROW["primary"], "rank": 2, "why": "Memory is full."}
+    major, minor = difference(ROW, {**ROW, "primary": primary, "findings": ["x"]})
+    assert major == ["primary.rank: 1 -> 2"]
+    assert minor == ['findings: [] -> ["x"]', 'primary.why: "It is full." -> "Memory is full."']
+    major, minor = difference(ROW, {**ROW, "verdict": "healthy", "primary": None})
+    assert 'verdict: "failed" -> "healthy"' in major and 'primary.rule: "cuda-oom" -> null' in major
