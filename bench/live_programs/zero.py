@@ -43,6 +43,7 @@ class Engine:
                     "stage": stage,
                     "overlap_comm": False,
                     "stage3_param_persistence_threshold": 0,
+                    "stage3_gather_16bit_weights_on_model_save": True,  # saving is a collective then
                 },
             },
         )
