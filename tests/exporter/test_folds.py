@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from stallwatch_exporter.files.folds import Fold, fold_of, lead_of
+from stallwatch_exporter.files.heads import HEAD
 from stallwatch_exporter.files.postmortem import diagnose_paths
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.matching.matcher import Matcher
@@ -183,3 +184,13 @@ def test_lists_and_notes_of_failures_are_no_logs(matcher: Matcher, text: str) ->
 
 def test_a_lead_before_which_no_rule_is_gained_stays(matcher: Matcher) -> None:
     assert fold_of(b"app_log one thing\napp_log another thing\n", matcher).lead is None
+
+
+def test_long_logs_that_begin_alike_share_a_lead_and_others_do_not() -> None:
+    def log(words: bytes, rank: int) -> bytes:
+        lines = (b"%s%d app_log step:%d/90 train_loss:2.%d\n" % (words, rank, at, at) for at in range(9000))
+        return b"".join(lines)[:HEAD]
+
+    first, second = lead_of(log(b"pod-", 1)), lead_of(log(b"pod-", 12))
+    assert first is not None and first is second
+    assert lead_of(log(b"box-", 1)) not in (None, first)

@@ -24,7 +24,6 @@ from stallwatch_rules.matching.blockscan import available
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
-from stallwatch_rules.sieve import sourcereading
 from stallwatch_rules.sieve.state import SieveSizes
 
 pytestmark = pytest.mark.skipif(not available(), reason="hyperscan has no wheel for this platform")
@@ -66,9 +65,8 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> LogFile:
 
 
 def alone(file: LogFile, engines: Engines, monkeypatch: pytest.MonkeyPatch) -> tuple[RunReading, FileRead]:
-    monkeypatch.setattr(sourcereading, "SieveSizes", lambda: SMALL)
     reading = RunReading(engines.matcher.catalogue, engines.matcher)
-    return reading, read_file(file, reading, engines, lambda _: None)
+    return reading, read_file(file, reading, engines, lambda _: None, SMALL)
 
 
 class Helper(Executor):

@@ -26,6 +26,7 @@ from stallwatch_exporter.files.sharing import BATCH, batches
 from stallwatch_exporter.files.workers import Board, Job, read_away
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.sieve.state import SieveSizes
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +214,7 @@ def test_who_is_told_to_stop_gives_up() -> None:
 def test_a_process_without_the_rules_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_engines", {})
     with pytest.raises(LookupError):
-        read_away(Job((), None, "unknown", None))
+        read_away(Job((), SieveSizes(), None, "unknown", None))
 
 
 KILLED = """

@@ -327,6 +327,35 @@ def places_of(diagnosis: Diagnosis) -> dict[str, list[tuple[int | None, int | No
     }
 
 
+def ranks_of(count: int, steps: int) -> dict[str, bytes]:
+    """Logs of long lines, as trainers print them; the last rank fails, and says much while it ends."""
+    step = (
+        "2026-11-20 03:{:02d}:{:02d},000 INFO trainer.py:88 step={} loss=1.{:04d} grad_norm=0.71 lr=1.0e-05 "
+        "tokens/s=9321.4 mem=61.2GiB samples=128 queue=4\n"
+    )
+    lines = [step.format(at // 60 % 60, at % 60, at, at) for at in range(1, steps)]
+    logs = {f"rank{rank}.log": "".join(lines).encode() for rank in range(count)}
+    words = [f"{CHATTER[3].format(n=n)}\n" for n in range(2000)]
+    logs[f"rank{count - 1}.log"] = "".join([*lines, FAULTS[0], "\n", *words]).encode()
+    return logs
+
+
+def test_a_log_of_long_lines_is_not_read_whole(engine: Engine) -> None:
+    _, read_lines, lines = read(engine, ranks_of(1, 8000), SieveSizes())
+    assert read_lines < lines / 3
+
+
+def test_the_more_logs_a_run_has_the_fewer_lines_of_each_are_read(engine: Engine) -> None:
+    logs = ranks_of(40, 2000)
+    whole, _, _ = read(engine, logs, None)
+    usual, each, _ = read(engine, logs, SieveSizes.of_run(1))
+    fewer, few, _ = read(engine, logs, SieveSizes.of_run(len(logs)))
+    assert few < each / 4
+    expected = outcome(whole.diagnose(failed=True))
+    assert outcome(usual.diagnose(failed=True)) == outcome(fewer.diagnose(failed=True)) == expected
+    assert expected[0] == "failed"
+
+
 def test_most_lines_of_a_long_log_are_not_read(engine: Engine) -> None:
     lines = [metric(1, step, "[2026-05-02 09:00:00,000] [INFO]") for step in range(1, 20_000)]
     _, read_lines, count = read(engine, {"rank0.log": "\n".join(lines).encode() + b"\n"})

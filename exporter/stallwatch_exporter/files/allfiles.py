@@ -88,9 +88,9 @@ def read_all(
     """
     parallel = parallel or Parallel()
     if whole:
-        yield from _one_by_one(files, reading, Engines(reading.matcher, lambda: None), told)
+        yield from _one_by_one(files, reading, Engines(reading.matcher, lambda: None), told, SieveSizes())
         return
-    engines = Engines.of(reading.matcher)
+    engines, sizes = Engines.of(reading.matcher), SieveSizes.of_run(len(files))
     away = [file for file in files if file.path]
     if _few_are_large(away, parallel):
         yield from _in_ranges(files, reading, engines, parallel, told)
@@ -99,13 +99,14 @@ def read_all(
     apart = parallel.executor is None and workers > 1 and sum(file.size for file in away) >= parallel.least
     # A daemonic process may start none.
     if parallel.executor is None and (not apart or multiprocessing.current_process().daemon):
-        yield from _one_by_one(files, reading, engines, told)
+        yield from _one_by_one(files, reading, engines, told, sizes)
         return
     pages, board = Pages.of(reading.catalogue), Board(len(files))
     share = functools.partial(
         Sharing,
         files,
         engines=engines,
+        sizes=sizes,
         board=board,
         told=told,
         digest=pages.digest,
@@ -145,17 +146,17 @@ def _in_ranges(
             within = functools.partial(_tell, told, before, file.size)
             sift = functools.partial(sift_away, pages.digest)
             read = RangeReading(pool, helpers, sift, engines, within).read(file, reading)
-            yield file, read if read is not None else read_file(file, reading, engines, within)
+            yield file, read if read is not None else read_file(file, reading, engines, within, SieveSizes())
             before += file.size
             told(before)
 
 
 def _one_by_one(
-    files: Sequence[LogFile], reading: RunReading, engines: Engines, told: Told
+    files: Sequence[LogFile], reading: RunReading, engines: Engines, told: Told, sizes: SieveSizes
 ) -> Iterator[tuple[LogFile, FileRead]]:
     before = 0
     for file in files:
-        read = read_file(file, reading, engines, functools.partial(_tell, told, before, file.size))
+        read = read_file(file, reading, engines, functools.partial(_tell, told, before, file.size), sizes)
         before += file.size
         told(before)
         yield file, read

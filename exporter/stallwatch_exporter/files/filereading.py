@@ -57,7 +57,9 @@ def _sieve_of(matcher: Matcher) -> SieveEngine | None:
     return sieve_engine(matcher)
 
 
-def read_file(file: LogFile, reading: RunReading, engines: Engines, within: Within) -> FileRead:
+def read_file(
+    file: LogFile, reading: RunReading, engines: Engines, within: Within, sizes: SieveSizes
+) -> FileRead:
     """Read a file into a reading."""
     read = FileRead(None)
     chunks = file.chunks(read.problems, read.binary)
@@ -65,9 +67,9 @@ def read_file(file: LogFile, reading: RunReading, engines: Engines, within: With
     fold = fold_of(head, engines.matcher)
     lines = LineReader(file.name, file.rank, *fold).look_ahead(head)
     whole = fold.lead is not None and fold.lead.quoted  # a sieve does not undo the quoting
-    source = SourceReading(reading, lines, engines.sieve if not whole else lambda: None)
+    source = SourceReading(reading, lines, engines.sieve if not whole else lambda: None, sizes)
     if file.plain and len(head) == HEAD and head[:2] not in UTF16_MARKS and not is_sparse(file.path):
-        chunks = file.cells(HEAD, SieveSizes().cell, read.problems)
+        chunks = file.cells(HEAD, sizes.cell, read.problems)
     for chunk in itertools.chain((head,) if head else (), chunks):
         source.feed(chunk)
         within(source.bytes)
@@ -76,11 +78,11 @@ def read_file(file: LogFile, reading: RunReading, engines: Engines, within: With
     return read
 
 
-def read_apart(file: LogFile, engines: Engines, within: Within) -> FileRead:
+def read_apart(file: LogFile, engines: Engines, within: Within, sizes: SieveSizes) -> FileRead:
     """Read a file into a reading of its own. Whatever goes wrong concerns this file alone."""
     reading = RunReading(engines.matcher.catalogue, engines.matcher)
     try:
-        read = read_file(file, reading, engines, within)
+        read = read_file(file, reading, engines, within, sizes)
     except Stopped:
         raise
     except Exception as error:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from stallwatch_exporter.files.heads import broken_at
+from stallwatch_exporter.files.heads import HEAD, broken_at
 from stallwatch_rules.lines.leads import Lead, likely_leads, sure_lead
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.lines.wrapped import as_pasted, broken_lines, likely_fold
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.records import Line
 from stallwatch_rules.samples import extract
+from stallwatch_rules.text.lazy import lazy
 
 _PASTED = 16 * 1024  # bytes of a text that somebody copied by hand, at most
 _SHOWN = 16 * 1024  # bytes that show whether a text's numbers stand behind a lead
 _HIDDEN = "\N{END OF PROOF}"  # in no pattern
+_DIGITS = lazy(rb"\d+")
+_ALIKE = 40  # lines at the beginning of ranks' logs, by which those with the same lead are known
+_MOST_ALIKE = 100
 _LOOKED_AT = 32  # lines that may have been broken: the last ones, as a run says at its end why it ended
 
 
@@ -58,7 +62,24 @@ def fold_of(head: bytes, matcher: Matcher) -> Fold:
 
 
 def lead_of(head: bytes) -> Lead | None:
-    """What stands before a text's lines, where that is sure, or where numbers are found behind it alone."""
+    """What stands before a text's lines, where that is sure, or where numbers are found behind it alone.
+
+    Long logs that begin alike but for their numbers, as those of a run's ranks do, have the same lead.
+    """
+    if len(head) < HEAD:
+        return _lead_of(head)
+    beginning = _DIGITS.sub(b"0", b"\n".join(head[:_SHOWN].split(b"\n", _ALIKE)[:_ALIKE]))
+    if beginning not in _leads:
+        if len(_leads) >= _MOST_ALIKE:
+            _leads.clear()
+        _leads[beginning] = _lead_of(head)
+    return _leads[beginning]
+
+
+_leads: dict[bytes, Lead | None] = {}
+
+
+def _lead_of(head: bytes) -> Lead | None:
     lead = sure_lead(head)
     if lead is not None:
         return lead

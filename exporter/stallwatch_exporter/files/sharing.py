@@ -13,6 +13,7 @@ from stallwatch_exporter.files.inputs import Limits
 from stallwatch_exporter.files.logfiles import LogFile
 from stallwatch_exporter.files.workers import Board, Job, Pages, Wanted, read_away
 from stallwatch_rules.reading import RunReading
+from stallwatch_rules.sieve.state import SieveSizes
 
 BATCH = 16 * 1024 * 1024  #: bytes on disk that are handed over at once, if the files are small
 _A_FILE = 32 * 1024  # what opening one costs, in bytes read
@@ -51,6 +52,7 @@ class Sharing:
         window: int,
         *,
         engines: Engines,
+        sizes: SieveSizes,
         board: Board,
         told: Callable[[int], None],
         pages: Pages | None = None,
@@ -61,7 +63,7 @@ class Sharing:
         self._files = files
         self._executor: Executor | None = executor  # none any more once it is broken
         self._window = window
-        self._engines = engines
+        self._engines, self._sizes = engines, sizes
         self._board = board
         self._told = told
         self._tell_at = 0.0
@@ -76,7 +78,7 @@ class Sharing:
         """Read all files into the run's reading, in their order."""
         for number, file in enumerate(self._files):
             if not file.path:
-                read = read_file(file, reading, self._engines, self._within(number))
+                read = read_file(file, reading, self._engines, self._within(number), self._sizes)
             else:
                 while number not in self._read:
                     self._step()
@@ -107,7 +109,7 @@ class Sharing:
             wanted = tuple(Wanted.of(number, self._files[number]) for number in numbers)
             try:
                 future = self._executor.submit(
-                    read_away, Job(wanted, self._limits, self._digest, self._pages)
+                    read_away, Job(wanted, self._sizes, self._limits, self._digest, self._pages)
                 )
             except (BrokenExecutor, OSError):  # its processes died, or none can be started
                 self._executor = None
@@ -126,7 +128,9 @@ class Sharing:
 
     def _read_here(self, numbers: list[int]) -> None:
         for number in numbers:
-            self._read[number] = read_apart(self._files[number], self._engines, self._within(number))
+            self._read[number] = read_apart(
+                self._files[number], self._engines, self._within(number), self._sizes
+            )
 
     def _within(self, number: int) -> Callable[[int], None]:
         def within(read: int) -> None:

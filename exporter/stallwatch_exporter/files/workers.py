@@ -74,6 +74,7 @@ class Job(NamedTuple):
     """Some files, to be read one after the other."""
 
     files: tuple[Wanted, ...]
+    sizes: SieveSizes  #: how much of them is read
     limits: Limits | None
     digest: str  #: of the catalogue
     pages: Pages | None  #: ``None`` for who was given them at its start
@@ -133,7 +134,7 @@ def begin_forked(digest: str, engines: Engines, board: Board) -> None:
 def read_away(job: Job) -> list[FileRead]:
     """Read files in this process, for another one."""
     engines = _prepared(job.digest, job.pages)
-    return [_read(wanted, job.limits, engines) for wanted in job.files]
+    return [_read(wanted, job, engines) for wanted in job.files]
 
 
 def sift_away(digest: str, wanted: Range) -> Sifted:
@@ -149,18 +150,18 @@ def sift_away(digest: str, wanted: Range) -> Sifted:
     return sift_range(wanted, engine, SieveSizes(), within)
 
 
-def _read(wanted: Wanted, limits: Limits | None, engines: Engines) -> FileRead:
+def _read(wanted: Wanted, job: Job, engines: Engines) -> FileRead:
     board = _board
 
     def within(read: int) -> None:
         if board is not None:
             board.tell(wanted.number, read)
 
-    found, problems = expand([wanted.path], limits=limits)
+    found, problems = expand([wanted.path], limits=job.limits)
     if not found:  # it is gone meanwhile
         return FileRead(None, problems=problems)
     file = replace(found[0], name=wanted.name, rank=wanted.rank, asked_for=wanted.asked_for)
-    return read_apart(file, engines, within)
+    return read_apart(file, engines, within, job.sizes)
 
 
 def _prepared(digest: str, pages: Pages | None) -> Engines:

@@ -90,7 +90,7 @@ def time_in(lead: str) -> float | None:
 
 def first_lines(head: bytes) -> tuple[str, ...]:
     """The first lines of a text that say something."""
-    return _looked_at(head)[0]
+    return tuple(_lines(head))
 
 
 def sure_lead(head: bytes) -> Lead | None:

@@ -152,10 +152,10 @@ class ByTemplate:
         raw = text.encode("utf-8", "surrogatepass")
         tokens = list(TOKEN.finditer(raw))
         base = self._outcome(raw)
-        if base is None or b"," in b"".join(token[0] for token in tokens):  # only some commas part thousands
+        explained = explain(raw, tokens, base, self._outcome) if base is not None else None
+        if base is None or explained is None:
             return None
-        explained = explain(raw, tokens, base, self._outcome)
-        if explained is None:
+        if any(b"," in tokens[index][0] for index in explained.wanted):  # only some commas part thousands
             return None
         parts, at = [], 0
         for index, token in enumerate(tokens):

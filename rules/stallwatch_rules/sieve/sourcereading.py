@@ -167,21 +167,28 @@ class SourceReading:
 
     def _read_head(self, cell: Cell) -> Cell | None:
         """Read what belongs to the head; gives what is left of the cell."""
-        wanted = self._sizes.head - self._head
-        end = cell_end(cell.data, wanted) if 0 < wanted <= len(cell.data) else None
-        if end is None and wanted <= 0:
-            end = 0
-        if end is not None and end < len(cell.data):
-            segments = self._head_segments + _segments(cell.data[:end])
-            if segments >= self._sizes.head_segments or self._head + end >= _LONG_HEAD * self._sizes.head:
-                self._in_head = False
-                if end:
-                    self.apply([Piece(cell.data[:end])])
-                return Cell(cell.data[end:], cell.start + end, cell.place, False)
-        self._head += len(cell.data)
-        self._head_segments += _segments(cell.data)
-        self._read(cell)
-        return None
+        end = self._head_end(cell.data)
+        if end is None or end >= len(cell.data):
+            self._head += len(cell.data)
+            self._head_segments += _segments(cell.data)
+            self._read(cell)
+            return None
+        self._in_head = False
+        if end:
+            self.apply([Piece(cell.data[:end])])
+        return Cell(cell.data[end:], cell.start + end, cell.place, False)
+
+    def _head_end(self, data: bytes) -> int | None:
+        """Where the head ends in the next bytes; ``None`` if it goes on behind them."""
+        sizes = self._sizes
+        for times in range(1, _LONG_HEAD + 1):
+            wanted = times * sizes.head - self._head
+            end = 0 if wanted <= 0 else cell_end(data, wanted)
+            if end is None:
+                return None
+            if times == _LONG_HEAD or self._head_segments + _segments(data[:end]) >= sizes.head_segments:
+                return end
+        raise AssertionError
 
     def _read(self, cell: Cell) -> None:
         self._sift()

@@ -6,11 +6,13 @@ all before it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 _FIGURES = b"0123456789abcdef.+-eE:x"  # digits, and what numbers and addresses are made of
 _BAR_ENDS = (b"it]", b"/s]")  # a message may follow a progress bar that it found in its line
 KEY_BYTES = 200
+_RUN_WHOLE = 1024 * 1024  # bytes of a run's heads and tails together
+_LEAST_WHOLE = 0.05  # of a source's head and tail are read however many sources there are
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,24 @@ class SieveSizes:
     next_metrics: int = 3  #: behind the first and the last of a rule's lines in a cell
     probe: int = 8 * 1024  #: bytes at a cell's two ends in which they are looked for first
     row: int = 3  #: segments at a dense cell's start that are read whatever they say
+
+    @classmethod
+    def of_run(cls, sources: int) -> SieveSizes:
+        """Return the sizes for a run of so many sources: the more there are, the less is read whole of each.
+
+        What tells of a failure is found wherever it stands, so only the numbers between get fewer.
+        """
+        usual = cls()
+        share = _RUN_WHOLE / max(1, sources) / (usual.head + usual.tail)
+        if share >= 1:
+            return usual
+        share = max(share, _LEAST_WHOLE)
+        return replace(
+            usual,
+            head=int(usual.head * share),
+            head_segments=int(usual.head_segments * share),
+            tail=int(usual.tail * share),
+        )
 
     def is_dense(self, place: int) -> bool:
         """Whether everything is looked for in the cell at this place."""

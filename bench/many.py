@@ -1,0 +1,173 @@
+"""The processor time of ``stallwatch diagnose`` for many logs, beside one log of the same bytes.
+
+    python bench/many.py [OLD/stallwatch NEW/stallwatch] [--ranks 8 64 1024] [--sizes 1 4 10]
+
+The logs are generated (*simulated*, the same with each call): every rank prints a line for each step, one
+runs out of memory, and a collective of the others times out ten minutes later. Printed for each version: logs
+of some megabytes against one of 20 kB; then N logs of 1 MB each against one log that holds all of them, with
+the peak of resident memory and whether the rank that failed first is named. Versions are run in turns, each
+with caches of its own that a first call fills; a figure is the least of ``--rounds`` calls.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from datetime import datetime, timedelta
+from pathlib import Path
+
+BEGUN = datetime(2026, 11, 20, 3)
+MB = 1_000_000
+DIED = "Some ranks stopped taking part in collectives: this process ends so that nobody reads wrong data."
+
+
+def written(path: Path, rank: int, size: int, rng: random.Random) -> datetime:
+    """Write `size` bytes of steps of a rank; return the time of the last."""
+    at, step, held = BEGUN + timedelta(seconds=rng.uniform(-2, 2)), 0, 0
+    with path.open("w") as out:
+        while held < size:
+            step, at = step + 1, at + timedelta(seconds=3)
+            line = (
+                f"{at:%Y-%m-%d %H:%M:%S},{at.microsecond // 1000:03d} INFO "
+                f"trainer.py:{rng.randrange(100, 400)} [Rank {rank}] step={step} "
+                f"loss={2 - step * 1e-4:.5f} grad_norm={rng.uniform(0.5, 1.5):.3f} "
+                f"lr=1.0e-05 tokens/s={rng.uniform(9000, 11000):.1f} mem={rng.uniform(60, 62):.1f}GiB\n"
+            )
+            held += out.write(line)
+    return at
+
+
+def out_of_memory(rank: int) -> str:
+    """The end of the rank that fails first."""
+    return (
+        "Traceback (most recent call last):\n"
+        '  File "/srv/run/train.py", line 88, in <module>\n    train(model, batches)\n'
+        '  File "/srv/run/train.py", line 61, in train\n    loss = model(**batch).loss\n'
+        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU {rank % 8} has a total "
+        "capacity of 79.15 GiB of which 1.02 GiB is free. Including non-PyTorch memory, this process has "
+        "78.10 GiB memory in use. Of the allocated memory 74.20 GiB is allocated by PyTorch, and 2.10 GiB is "
+        "reserved by PyTorch but unallocated.\n"
+    )
+
+
+def timed_out(rank: int, last: datetime) -> str:
+    """The end of a rank that waited for it."""
+    at = last + timedelta(seconds=600)
+    return (
+        f"[rank{rank}]:[E{at:%m%d %H:%M:%S}.000000000 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog "
+        "caught collective operation timeout: WorkNCCL(SeqNum=93120, OpType=ALLREDUCE, NumelIn=8388608, "
+        "NumelOut=8388608, Timeout(ms)=600000) ran for 600021 milliseconds before timing out.\n"
+        f"[rank{rank}]:[E{at:%m%d %H:%M:%S}.200000000 ProcessGroupNCCL.cpp:690] [Rank {rank}] {DIED}\n"
+    )
+
+
+def folder_of(ranks: int, size: int, folder: Path) -> tuple[Path, int]:
+    """Write a folder with a log for each rank, eight to a host; return it and the rank that fails first."""
+    rng, first = random.Random(ranks), ranks * 3 // 5
+    out = folder / f"{ranks}-logs"
+    for rank in range(ranks):
+        path = out / f"node-{rank // 8:03d}" / f"rank{rank}.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        last = written(path, rank, size, rng)
+        with path.open("a") as log:
+            log.write(out_of_memory(rank) if rank == first else timed_out(rank, last))
+    return out, first
+
+
+def together(folder: Path, to: Path) -> Path:
+    """Write one log that holds all those of a folder, one after the other."""
+    with to.open("wb") as out:
+        for path in sorted(folder.rglob("*.log"), key=lambda path: int(path.stem[4:])):
+            with path.open("rb") as log:
+                shutil.copyfileobj(log, out)
+    return to
+
+
+class Version:
+    """One installed stallwatch, with caches of its own."""
+
+    def __init__(self, command: str, folder: Path) -> None:
+        self.command = command
+        folder.mkdir(mode=0o700)
+        self.environ = {
+            **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
+            "STALLWATCH_HOME": str(folder / "home"),
+            "STALLWATCH_CACHE": str(folder / "cache"),
+        }
+
+    def diagnose(self, path: Path) -> tuple[float, int, int | None]:
+        """Return processor seconds, the peak of resident memory in bytes, and the rank named."""
+        command = [self.command, "diagnose", "--workers", "1", "--json", str(path)]
+        with tempfile.TemporaryFile() as printed:
+            child = subprocess.Popen(command, env=self.environ, stdout=printed, stderr=subprocess.DEVNULL)
+            _, _, used = os.wait4(child.pid, 0)
+            child.returncode = 0
+            printed.seek(0)
+            primary = json.load(printed).get("primary") or {}
+        return used.ru_utime + used.ru_stime, used.ru_maxrss * 1024, primary.get("rank")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("versions", nargs="*", default=["stallwatch"], metavar="STALLWATCH")
+    parser.add_argument("--ranks", nargs="*", type=int, default=[8, 64, 1024], help="numbers of logs of 1 MB")
+    parser.add_argument("--sizes", nargs="*", type=int, default=[1, 4, 10], help="of a single log, in MB")
+    parser.add_argument("--rounds", type=int, default=3)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="stallwatch-many-") as name:
+        folder = Path(name)
+        versions = [Version(command, folder / str(order)) for order, command in enumerate(asked.versions)]
+        small = folder / "small.log"
+        large = folder / "large.log"
+        written(small, 0, 20_000, random.Random(0))
+        written(large, 0, 8 * MB, random.Random(0))
+        for version in versions:
+            version.diagnose(large)
+        base = show("1 log of 20 kB", versions, small, asked.rounds)
+        for size in asked.sizes:
+            path = folder / f"{size}.log"
+            with path.open("a") as log:
+                log.write(timed_out(0, written(path, 0, size * MB, random.Random(size))))
+            show(f"1 log of {size} MB", versions, path, asked.rounds, base)
+        for ranks in asked.ranks:
+            rounds = asked.rounds if ranks < 100 else 1
+            logs, first = folder_of(ranks, MB, folder)
+            whole = together(logs, folder / "together.log")
+            base = show(f"1 log of {ranks} MB", versions, whole, rounds)
+            whole.unlink()
+            show(f"{ranks} logs of 1 MB", versions, logs, rounds, base, first)
+            shutil.rmtree(logs)
+
+
+def show(
+    title: str,
+    versions: list[Version],
+    path: Path,
+    rounds: int,
+    base: list[float] | None = None,
+    rank: int | None = None,
+) -> list[float]:
+    """Print a row for each version; return their seconds."""
+    found = [[version.diagnose(path) for version in versions] for _ in range(rounds)]
+    least = [min(seconds for seconds, *_ in column) for column in zip(*found, strict=True)]
+    for order, version in enumerate(versions):
+        peak = max(row[order][1] for row in found) / MB
+        ratio = f", {least[order] / base[order]:.2f} × the row before" if base and rank is not None else ""
+        ratio = ratio or (f", {least[order] / base[order]:.2f} × that of 20 kB" if base else "")
+        named = f", rank {found[-1][order][2]} named (right: {rank})" if rank is not None else ""
+        print(f"{version.command}: {title}: {least[order]:.2f} s, peak {peak:.0f} MB{ratio}{named}")
+    sys.stdout.flush()
+    return least
+
+
+if __name__ == "__main__":
+    main()
