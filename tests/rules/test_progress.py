@@ -247,6 +247,13 @@ def test_a_new_bar_after_a_restart_is_the_runs() -> None:
         ("saving checkpoint at iteration      10 to out", "save"),
         ("Processed prompts:  10%|#         | 1/10 [00:01<00:09,  1.00it/s]", "rollout"),
         ("the model is evaluated later", "train"),
+        ("Running validation ...", "eval"),
+        ("[2026-11-20 03:00:00] INFO train.py:7: Starting evaluation at step 10", "eval"),
+        ("Evaluating on 5,000 prompts ...", "eval"),
+        ("开始验证", "eval"),
+        ("Starting evaluation server on port 8000", "train"),
+        ("start evaluation every 500 steps", "train"),
+        ("evaluating took 3 s", "train"),
     ],
 )  # fmt: skip
 def test_phases_are_announced_and_end_with_the_next_step(text: str, phase: str) -> None:

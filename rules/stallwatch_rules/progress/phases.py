@@ -12,12 +12,23 @@ from stallwatch_rules.records import Phase
 Sign = Phase | Literal["announced", "finished", "left", "restarted"]
 ANNOUNCES = "***"  #: stands in each line that announces an evaluation
 
+# A program's own words for it, behind whatever its logger puts before them.
+_BEGINS = re.compile(
+    r"(?i)(?:^|[\]:|>-] ?)(?:running|start(?:ing)?|begin(?:ning)?|performing|entering) (?:the |an? )?"
+    r"(?:validation|evaluation|eval)\b(?! (?:every|interval|strategy|server|thread|data|loss|took|done|finished))"
+    r"|(?:^|[\]:|>-] ?)(?:validating|evaluating)\b.{0,40}(?:\.\.\.|…)\s*$|开始(?:验证|评估|评测)"
+)
+
 # Each entry: words that must stand in the line (cheap), and the pattern that decides.
 _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
     ("Running ", re.compile(r"\*{3,} ?Running (?:Evaluation|Prediction|[Ii]nference)"), "announced"),
     ("Eval", re.compile(r"^(?:\S* ?- ?)?Evaluating\b|^Evaluation(?: \w+)?: +\d+%\|"), "eval"),
     ("oss at iteration", re.compile(r"^ ?(?:valid|validation|test) loss at iteration \d+ \|"), "eval"),
     ("Valid", re.compile(r"^Validat(?:ion|ing)\b.{0,40}:? +\d+%\|"), "eval"),
+    ("alidat", _BEGINS, "eval"),
+    ("valuat", _BEGINS, "eval"),
+    (" eval", _BEGINS, "eval"),
+    ("开始", _BEGINS, "eval"),
     ("Predict", re.compile(r"^Predicting\b.{0,40}\d+%\|"), "eval"),
     ("aving ", re.compile(r"\b[Ss]aving (?:the )?(?:model|final|check ?point)"), "save"),
     ("Writing model", re.compile(r"^Writing model shards:"), "save"),
