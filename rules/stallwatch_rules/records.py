@@ -152,6 +152,24 @@ class Progress(msgspec.Struct):
     behind: list[int] = []  #: ranks whose steps ended long before the others'
 
 
+class FindingChange(msgspec.Struct):
+    """A finding that an assessor added (nothing before), removed (nothing after) or changed."""
+
+    rule: str
+    harm_before: Harm | None
+    harm: Harm | None
+    role_before: Role | None
+    role: Role | None
+    note: str = ""  #: the evidence, where that is new
+
+
+class Contribution(msgspec.Struct):
+    """What one assessor contributed to a verdict."""
+
+    assessor: str  #: a name of ``diagnosis.assessors``, or ``matches`` for the rules that fired
+    changes: list[FindingChange]
+
+
 class Series(msgspec.Struct):
     """A number over a run's steps, thinned to what a chart can show."""
 
@@ -185,6 +203,7 @@ class Diagnosis(msgspec.Struct):
     ending: str = ""  #: how the process ended, where that is known
     new_lines: list[NewLines] = []  #: new before the end of a run that failed or stands, most telling first
     schema: int = SCHEMA
+    explained: list[Contribution] = []  #: how the findings came about; in the JSON report if it is asked for
     series: list[Series] = []  #: for charts; not in the JSON report. Empty while a run is watched.
 
 

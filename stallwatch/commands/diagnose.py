@@ -43,6 +43,9 @@ _BAD = ("failed", "stalled", "unknown-failure")
     help="Write the report with its charts to this HTML file, which loads nothing, beside what is printed.",
 )
 @click.option(
+    "--explain", is_flag=True, help="Add how the verdict came about: what each assessor contributed."
+)
+@click.option(
     "--each",
     is_flag=True,
     help="Diagnose every file by itself, as logs of different runs: a table of verdicts.",
@@ -73,6 +76,7 @@ def diagnose(
     as_markdown: bool,
     output: Path | None,
     page: Path | None,
+    explain: bool,
     each: bool,
     job: str | None,
     together: bool,
@@ -106,6 +110,8 @@ def diagnose(
 
     form = _form(json=as_json, brief=as_brief, markdown=as_markdown)
     _form(each=each, job=job is not None, together=together)
+    if explain and (each or form not in (None, "json")):
+        raise click.UsageError("--explain is for one report: on the terminal, or with --json")
     if each and page is not None:
         raise click.UsageError("--each and --html exclude each other: make a page of each log by itself")
     config = app.config(ui__language=language, rules__dirs=rule_dirs)
@@ -149,7 +155,9 @@ def diagnose(
             *(word for folder in rule_dirs for word in ("--rules", str(folder))),
             *(word for path in healthy for word in ("--baseline", path)),
         ]
-        unwritten = not _deliver(_report(told, paths, options, form, language, output), output)
+        unwritten = not _deliver(
+            _report(told, paths, options, form, language, output, explain=explain), output
+        )
     if page is not None:
         from stallwatch_rules.report.html import to_html
 
@@ -198,12 +206,14 @@ def _report(
     form: str | None,
     language: str,
     output: Path | None,
+    *,
+    explain: bool,
 ) -> str:
     diagnosis, jobs = told.diagnosis, told.jobs
     if form == "json":
         from stallwatch_rules.report.json import to_json
 
-        return to_json(diagnosis, jobs=jobs).decode()
+        return to_json(diagnosis, jobs=jobs, explain=explain).decode()
     if form == "markdown":
         from stallwatch_rules.report.markdown import to_markdown
 
@@ -227,7 +237,7 @@ def _report(
         from stallwatch.commands.diagnose_jobs import another
 
         print_jobs(jobs, console, language, another(told, paths, options))
-    print_report(diagnosis, console, language)
+    print_report(diagnosis, console, language, explain=explain)
     if coloured:
         return text.getvalue()
     return "".join(line.rstrip() + "\n" for line in text.getvalue().splitlines())

@@ -247,6 +247,19 @@ def test_the_brief_form(stallwatch: Stallwatch) -> None:
     assert len(lines) == 4
 
 
+def test_how_a_verdict_came_about(stallwatch: Stallwatch) -> None:
+    text = stallwatch("diagnose", "-", "--explain", stdin=OOM).stdout
+    told = text.partition("How the verdict came about")[2].split()
+    assert told[:4] == ["matches", "+", "cuda-oom", "(cause,"]
+    assert "root-cause" in told
+    report = json.loads(stallwatch("diagnose", "-", "--explain", "--json", stdin=OOM).stdout)
+    assert report["explained"][0]["assessor"] == "matches"
+    assert "explained" not in json.loads(stallwatch("diagnose", "-", "--json", stdin=OOM).stdout)
+    assert (
+        "--explain is for one report" in stallwatch("diagnose", "-", "--explain", "--brief", stdin=OOM).stderr
+    )
+
+
 def test_two_forms_of_a_report_exclude_each_other(stallwatch: Stallwatch, tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text("step 1/2 loss 0.5\n")
     result = stallwatch("diagnose", "train.log", "--json", "--markdown")

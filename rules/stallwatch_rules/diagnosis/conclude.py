@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
-from msgspec.structs import replace
-
-from stallwatch_rules.diagnosis.asked import tell_asked
-from stallwatch_rules.diagnosis.caught import judge_caught
-from stallwatch_rules.diagnosis.causes import Candidate, alone, causal_order, primary
-from stallwatch_rules.diagnosis.endings import (
-    SIGTERM,
-    came_before,
-    ended_as_told,
-    forgive_abort,
-    killed,
-    name_exception,
-    weigh_aftermath,
-    weigh_kill,
-)
-from stallwatch_rules.diagnosis.exceptions import INTERRUPTED, SURVIVED, Exceptions, read_exceptions
+from stallwatch_rules.diagnosis.assessors import assess
+from stallwatch_rules.diagnosis.causes import alone, causal_order, primary
+from stallwatch_rules.diagnosis.exceptions import INTERRUPTED, Exceptions, read_exceptions
 from stallwatch_rules.diagnosis.findings import (
-    NOT_A_NUMBER,
-    TRACE_CACHE,
     Found,
     Streams,
     collect,
-    ends_in_timeout,
-    judge_by_progress,
-    judge_recoveries,
 )
-from stallwatch_rules.diagnosis.firstend import rank_of_end, weigh_first_end
+from stallwatch_rules.diagnosis.firstend import rank_of_end
 from stallwatch_rules.diagnosis.helpers import EXIT_STATUS, leave_out_helpers
 from stallwatch_rules.diagnosis.inferred import infer, inferred_from, titled_as_guess
-from stallwatch_rules.diagnosis.kills import weigh_memory
 from stallwatch_rules.diagnosis.missing import all_flights, point_to_missing
 from stallwatch_rules.diagnosis.notes import notes_of
 from stallwatch_rules.diagnosis.particulars import with_particulars
@@ -41,20 +22,12 @@ from stallwatch_rules.diagnosis.restarts import restarts_note, restarts_of
 from stallwatch_rules.diagnosis.saidby import leave_out_others
 from stallwatch_rules.diagnosis.servers import is_vllm_server
 from stallwatch_rules.diagnosis.silentexit import ended_silently
-from stallwatch_rules.diagnosis.stood import is_end, show_apart, tell_ends, told_end
+from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
+from stallwatch_rules.diagnosis.stood import show_apart, told_end
 from stallwatch_rules.diagnosis.verdict import Question, parted, stands, verdict_of
 from stallwatch_rules.endings import Left
 from stallwatch_rules.failures.environment import agreed
 from stallwatch_rules.failures.flight import reporting
-from stallwatch_rules.judgements.concerns import judge_concerns
-from stallwatch_rules.judgements.conclusions import (
-    DIVERGENCE,
-    ENDED_BY_SIGNAL,
-    STANDSTILLS,
-    STEP_TIME,
-    Run,
-    conclude_rules,
-)
 from stallwatch_rules.judgements.facts import RunFacts
 from stallwatch_rules.judgements.recovery import RECOVERED_BUT_DIED
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -62,7 +35,7 @@ from stallwatch_rules.pages.fixes import fixes_for
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.pages.placeholders import why_of
 from stallwatch_rules.progress.rhythm import RunClock, read_clock
-from stallwatch_rules.progress.timeline import StepClock, leading
+from stallwatch_rules.progress.timeline import StepClock, Timeline, leading
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Diagnosis, Line, Primary
 from stallwatch_rules.stream import TIMEOUTS
@@ -70,12 +43,6 @@ from stallwatch_rules.text.digest import fold_ranks, rank_digest
 from stallwatch_rules.text.redact import redact
 from stallwatch_rules.text.reported import iso, shown
 from stallwatch_rules.text.sentences import say
-
-SCHEDULER = "scheduler-and-process"  #: the family of what follows when somebody ends a run
-FAR = 500  #: lines after which a failure is not what the log ended with
-NUMERICS = "numerics"  #: the family of failures that no exit code shows
-_CHILDREN = frozenset(("dataloader-worker-killed",))  # processes that Ctrl-C reaches together with their rank
-_OWN_WORK = frozenset(("data", "rlhf-and-rollout"))  # families of what a rank does by itself
 
 
 def conclude(
@@ -90,66 +57,13 @@ def conclude(
     lead = leading({key: stream.timelines for key, stream in streams.items()})
     restarts = restarts_of(streams)
     steps = StepClock(lead, restarts)
-    found = collect(streams, catalogue, conditional, steps)
-    leave_out_others(found, streams)
-    leave_out_helpers(found)
-    died = bool(question.failed) or any(
-        one.role == "wrapper" and one.followed < (1 if one.rule == EXIT_STATUS else RECOVERED_BUT_DIED)
-        for one in found
-    )
-    left, left_line = _left_early(streams, question)
-    # That a process ended well is no sign of a run's end where others never did.
-    complete = tracker.told_finished if left else tracker.finished
-    known = {one.rule: set(one.hits) for one in found}
-    exceptions = read_exceptions(
-        streams, known, steps, died=died, complete=complete, last_step=tracker.last_step
-    )
-    by_hand = _by_hand(found, exceptions, question)
-    clock = read_clock(
-        streams, tracker, question.now, question.threshold, by_hand=by_hand, ended=told_end(found, streams)
-    )
-    facts = RunFacts(
-        advances=lead.advances if lead is not None else 0,
-        complete=complete,
-        silence=_silence(clock, question),
-        threshold=clock.threshold,
-        stalled=(question.stalled or clock.silent) and question.failed is not False,
-        ended_well=question.failed is False,
-        died=died,
-        phase=tracker.phase,
-        ended=clock.ended,
-        last_sign=clock.last_sign,
-        elsewhere=question.elsewhere,
-        language=language,
-    )
-    judge_recoveries(found, streams, facts)
-    _weigh_raised(found, exceptions, question)
-    _excuse(found, exceptions, question, by_hand)
-    judge_concerns(found, ended_well=question.failed is False, language=language)
-    ended_as_told(found, catalogue, question)
-    judge_caught(found, exceptions, facts, question, by_hand=by_hand)
-    ends = {one.rule for one in found if is_end(one)} if clock.ended else set[str]()
-    facts = _with_end(facts, [one for one in found if one.rule not in ends], exceptions)
-    judge_by_progress(found, streams, facts)
-    live = question.now is not None
-    standing = question.stalled and question.kind != "oom-killed"
-    ends |= ENDED_BY_SIGNAL if standing else set()
-    conclude_rules(
-        Run(found, streams, catalogue, tracker, clock, facts, exceptions, live, left, left_line, ends)
-    )
-    if clock.ended:
-        tell_ends(found, language)
-    killed(found, catalogue, exceptions, question)
-    name_exception(found, exceptions, language)
-    weigh_kill(found, question)
-    named = {rank for _, rank in streams if rank is not None}
-    weigh_memory(found, catalogue, question, named, [stream.summary for stream in streams.values()])
-    weigh_aftermath(found, exceptions, streams)
-    weigh_first_end(found, catalogue, exceptions, streams, tracker, question)
-    forgive_abort(found, exceptions, facts)
-    tell_asked(found, catalogue, exceptions, streams, tracker, question)
-    _weigh_distance(found, streams, died=died)
-    candidates = _candidates(found, streams, ends)
+    matched = collect(streams, catalogue, conditional, steps)
+    leave_out_others(matched, streams)
+    leave_out_helpers(matched)
+    run, first = _snapshot(matched, streams, tracker, catalogue, question, lead, steps)
+    now, explained = assess(run, first)
+    found, exceptions, facts = now.found, now.exceptions, now.facts
+    candidates = [one.candidate() for one in found]
     beside = bool(exceptions.fatal)
     exceptions.decide(candidates)
     chosen = None if exceptions.are_the_cause else primary(candidates, unknown_beside=beside)
@@ -183,19 +97,65 @@ def conclude(
     if exceptions.are_the_cause and len(culprits) == 1 and not diagnosis.unknown[0].ranks:
         diagnosis.unknown[0].ranks, diagnosis.unknown[0].first.rank = culprits, culprits[0]
     diagnosis.progress = tracker.summary()
-    diagnosis.progress.finished = complete
+    diagnosis.progress.finished = facts.complete
     if verdict == "stalled" or (chosen is not None and stands(chosen[0])):
         diagnosis.progress.stalled_after_step = tracker.last_step
     for finding in diagnosis.findings:
         if finding.rule in TIMEOUTS and not finding.ranks:
             finding.ranks = sorted(reporting(all_flights(streams)))
-    diagnosis.notes = notes_of(diagnosis, found, exceptions, streams, tracker, question, clock, by_hand)
+    diagnosis.notes = notes_of(
+        diagnosis, found, exceptions, streams, tracker, question, run.clock, run.by_hand
+    )
     restarted = restarts_note(restarts, found, exceptions, language)
     diagnosis.notes += [restarted] if restarted else []
-    if parted(diagnosis, question, by_hand=by_hand):
+    if parted(diagnosis, question, by_hand=run.by_hand):
         diagnosis.verdict = "unknown-failure"
     diagnosis.digest = rank_digest(diagnosis, language)
+    diagnosis.explained = explained
     return diagnosis
+
+
+def _snapshot(
+    matched: list[Found],
+    streams: Streams,
+    tracker: ProgressTracker,
+    catalogue: Catalogue,
+    question: Question,
+    lead: Timeline | None,
+    steps: StepClock,
+) -> tuple[Snapshot, Assessment]:
+    """The facts that assessors judge by, and the assessment before any of them: what matched."""
+    died = bool(question.failed) or any(
+        one.role == "wrapper" and one.followed < (1 if one.rule == EXIT_STATUS else RECOVERED_BUT_DIED)
+        for one in matched
+    )
+    left, left_line = _left_early(streams, question)
+    # That a process ended well is no sign of a run's end where others never did.
+    complete = tracker.told_finished if left else tracker.finished
+    known = {one.rule: set(one.hits) for one in matched}
+    exceptions = read_exceptions(
+        streams, known, steps, died=died, complete=complete, last_step=tracker.last_step
+    )
+    by_hand = _by_hand(matched, exceptions, question)
+    clock = read_clock(
+        streams, tracker, question.now, question.threshold, by_hand=by_hand, ended=told_end(matched, streams)
+    )
+    facts = RunFacts(
+        advances=lead.advances if lead is not None else 0,
+        complete=complete,
+        silence=_silence(clock, question),
+        threshold=clock.threshold,
+        stalled=(question.stalled or clock.silent) and question.failed is not False,
+        ended_well=question.failed is False,
+        died=died,
+        phase=tracker.phase,
+        ended=clock.ended,
+        last_sign=clock.last_sign,
+        elsewhere=question.elsewhere,
+        language=question.language,
+    )
+    run = Snapshot(streams, tracker, catalogue, question, clock, died, by_hand, left, left_line)
+    return run, Assessment(matched, exceptions, facts)
 
 
 def _silence(clock: RunClock, question: Question) -> float | None:
@@ -222,85 +182,6 @@ def _by_hand(found: list[Found], exceptions: Exceptions, question: Question) -> 
     """Whether somebody stopped the run."""
     told = question.kind == "interrupted" or exceptions.interrupted
     return told or any(one.rule == INTERRUPTED for one in found)
-
-
-def _excuse(found: list[Found], exceptions: Exceptions, question: Question, by_hand: bool) -> None:
-    """Take the harm from what follows when a run is stopped by hand, or when the command ended well.
-
-    Ranks that are interrupted one after the other lose each other, and say so: where the interrupt came
-    first, that is a symptom of nothing else. Where the interrupt is known to have ended the run, even what
-    would be a cause elsewhere is none after it.
-    """
-    interrupt = next((one for one in found if one.rule == INTERRUPTED and one.followed < SURVIVED), None)
-    for one in found:
-        if one.harm != "fatal":
-            continue
-        aftermath = one.role == "wrapper" or (one.role != "cause" and one.page.family == SCHEDULER)
-        told = one.role == "symptom" or one.rule in _CHILDREN or question.kind == "interrupted"
-        if interrupt is not None and told:
-            aftermath = aftermath or came_before(interrupt, one)
-        if by_hand and aftermath:
-            one.harm, one.note = "harmless", say("stopped-by-hand", question.language)
-        elif question.failed is False and one.page.family != NUMERICS:
-            one.harm, one.note = "harmless", say("ended-well", question.language)
-    if question.failed is False:
-        exceptions.excuse_all()
-    elif by_hand:
-        exceptions.excuse_interrupted()
-
-
-def _weigh_raised(found: list[Found], exceptions: Exceptions, question: Question) -> None:
-    """What elsewhere only does harm ended the run where it was raised and nothing survived it."""
-    if question.failed is False:
-        return
-    for one in found:
-        if one.harm == one.page.harm == "degrading" and one.rule in exceptions.ended_in:
-            one.harm = "fatal"
-
-
-def _weigh_distance(found: list[Found], streams: Streams, *, died: bool) -> None:
-    """What is far from the end of its stream did not end it, as far as the log tells."""
-    for one in found:
-        after = [streams[key].index - 1 - hits.last_index for key, hits in one.hits.items()]
-        if after and not died and min(after) > FAR:
-            one.facts.add("long-before-the-end")
-
-
-def _is_of_own_work(one: Found) -> bool:
-    """Whether a symptom is of what a rank does by itself: no standstill of the others brings it about."""
-    return one.role == "symptom" and one.page.family in _OWN_WORK and "timeout" not in one.rule
-
-
-def _with_end(facts: RunFacts, found: list[Found], exceptions: Exceptions) -> RunFacts:
-    ended = [one for one in found if one.harm == "fatal" and (one.role == "cause" or _is_of_own_work(one))]
-    timed_out = ends_in_timeout(found) or exceptions.timed_out
-    other = any(not seen.timed_out for seen in exceptions.fatal)
-    lost = timed_out or any(one.harm == "fatal" and one.role == "symptom" for one in found)
-    return replace(
-        facts, lost=lost, timed_out=timed_out, failed_otherwise=bool(ended) or (other and not timed_out)
-    )
-
-
-def _candidates(found: list[Found], streams: Streams, ends: Iterable[str]) -> list[Candidate]:
-    """With what a judged standstill, a slowdown or a process that failed by itself explains by its nature.
-
-    `ends` are the rules of an end from outside, which a standstill explains that was seen before it.
-    """
-    by_itself = any(stream.summary.failed_by_itself for stream in streams.values())
-    symptoms = [one.rule for one in found if one.role in ("symptom", "wrapper")]
-    for one in found:
-        if not one.hits and one.harm == "fatal" and one.rule in STANDSTILLS:  # a judged one
-            one.explains = [*(rule for rule in symptoms if rule != one.rule), STEP_TIME, TRACE_CACHE, *ends]
-        if one.rule == DIVERGENCE:
-            one.explains = [*NOT_A_NUMBER]
-        if one.role == "wrapper" and by_itself:
-            one.explains = [SIGTERM]
-        if one.rule == TRACE_CACHE and one.judged:
-            if one.harm == "fatal":
-                one.explains = [*symptoms, STEP_TIME]
-            elif one.harm == "degrading":
-                one.explains = [STEP_TIME]
-    return [one.candidate() for one in found]
 
 
 def _primary(

@@ -15,7 +15,8 @@ ANNOUNCES = "***"  #: stands in each line that announces an evaluation
 # A program's own words for it, behind whatever its logger puts before them.
 _BEGINS = re.compile(
     r"(?i)(?:^|[\]:|>-] ?)(?:running|start(?:ing)?|begin(?:ning)?|performing|entering) (?:the |an? )?"
-    r"(?:validation|evaluation|eval)\b(?! (?:every|interval|strategy|server|thread|data|loss|took|done|finished))"
+    r"(?:validation|evaluation|eval)\b"
+    r"(?! (?:every|interval|strategy|server|thread|data|loss|took|done|finished))"
     r"|(?:^|[\]:|>-] ?)(?:validating|evaluating)\b.{0,40}(?:\.\.\.|…)\s*$|开始(?:验证|评估|评测)"
 )
 

@@ -10,13 +10,17 @@ from stallwatch_rules.records import Diagnosis, JobTold
 from stallwatch_rules.report.clean import cleaned, cleaned_job
 
 
-def to_json(diagnosis: Diagnosis, *, indent: int = 2, jobs: Sequence[JobTold] = ()) -> bytes:
+def to_json(
+    diagnosis: Diagnosis, *, indent: int = 2, jobs: Sequence[JobTold] = (), explain: bool = False
+) -> bytes:
     """The diagnosis as JSON, with a line end: no NaN or infinity, no secret in any text.
 
     Where it is that of one of several `jobs`, a line of each is in it.
     """
     told = cleaned(diagnosis)
     del told["series"]  # thousands of numbers: ``stallwatch samples`` has them all
+    if not explain:
+        del told["explained"]
     if jobs:
         told["jobs"] = [cleaned_job(job) for job in jobs]
         for job in told["jobs"]:

@@ -38,9 +38,11 @@ MAX_UNKNOWN = 5
 MAX_NEW_LINES = 5
 
 
-def print_report(diagnosis: Diagnosis, console: Console, language: str = "en") -> None:
+def print_report(
+    diagnosis: Diagnosis, console: Console, language: str = "en", *, explain: bool = False
+) -> None:
     """Print the report; without blanks at the lines' ends where it goes into a file or a pipe."""
-    _print(render(diagnosis, language), console)
+    _print(render(diagnosis, language, explain=explain), console)
 
 
 def print_jobs(jobs: Sequence[JobTold], console: Console, language: str = "en", another: str = "") -> None:
@@ -61,7 +63,7 @@ def _print(told: RenderableType, console: Console) -> None:
     console.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
-def render(diagnosis: Diagnosis, language: str = "en") -> RenderableType:
+def render(diagnosis: Diagnosis, language: str = "en", *, explain: bool = False) -> RenderableType:
     """The report as something rich can print."""
     diagnosis = clean_diagnosis(diagnosis)
     parts: list[RenderableType] = [_verdict(diagnosis, language)]
@@ -82,10 +84,23 @@ def render(diagnosis: Diagnosis, language: str = "en") -> RenderableType:
         if line:
             parts.append(Text.assemble((word(key, language), "bold"), "  ", line))
     parts += _section("notes", [Text(f"- {note}") for note in diagnosis.notes], language)
+    if explain:
+        parts += _section("explained", [_explanation(diagnosis, language)], language)
     parts.append(Text(phrases.stats_line(diagnosis, language), style="dim"))
     if diagnosis.verdict == "unknown-failure" and diagnosis.unknown:
         parts.append(Text(word("next-draft", language), style="dim"))
     return Group(*parts)
+
+
+def _explanation(diagnosis: Diagnosis, language: str) -> RenderableType:
+    from stallwatch_rules.report.explanation import explanation  # seldom wanted
+
+    lines = Table.grid(padding=(0, 2))
+    shown = ""
+    for assessor, text in explanation(diagnosis, language):
+        lines.add_row(Text("" if assessor == shown else assessor, style="dim"), Text(text))
+        shown = assessor
+    return lines
 
 
 def render_jobs(jobs: Sequence[JobTold], language: str = "en") -> RenderableType:
