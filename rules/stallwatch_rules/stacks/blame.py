@@ -22,10 +22,12 @@ def odd_ones(ranks: Sequence[Asked], doing: Mapping[int, Doing]) -> tuple[list[i
     if waiting and others:
         # Of several that do something else, those that the recorder misses.
         return ([rank for rank in others if rank in behind] or others), "elsewhere"
+    if waiting and (different := mismatched(ranks)):
+        return different, "diverged"
     if behind and len(behind) < len(ranks):
         return behind, "behind"
     if waiting:
-        odd = mismatched(ranks) or _other_places(waiting, doing)
+        odd = _other_places(waiting, doing)
         return odd, "diverged" if odd else ""
     return _other_places([rank.rank for rank in ranks], doing), "elsewhere"
 

@@ -15,6 +15,14 @@ from stallwatch_rules.text.lazy import lazy
 _BACKWARD = ("run_backward", "_engine_run_backward", "backward")
 _LOOP = lazy(r"/(?:selectors|asyncio/\w+)\.py$")
 _WAITS: tuple[Kind, ...] = ("collective", "joining")
+_MAY_WAIT: tuple[Kind, ...] = (
+    "code",
+    "unknown",
+    "thread",
+    "rollout",
+    "save",
+    "load",
+)  # in a collective of theirs
 
 
 class Doing(msgspec.Struct, frozen=True):
@@ -87,7 +95,7 @@ def _imports(frames: Sequence[Frame]) -> bool:
 def _recorded(rank: Asked, found: Doing) -> Doing:
     """Compiled code shows no frames: where those tell nothing, torch may say that it waits."""
     waiting = rank.recorded.waiting
-    if waiting and found.kind in ("code", "unknown", "thread", "rollout") and _in_library(found.frames):
+    if waiting and found.kind in _MAY_WAIT and _in_library(found.frames):
         return Doing("collective", waiting[0].operation, found.place, found.frames)
     if waiting and found.kind == "collective" and found.what == "wait":
         return Doing("collective", waiting[0].operation, found.place, found.frames)

@@ -171,7 +171,7 @@ def _all_wait(ranks: Sequence[Asked], doing: Mapping[int, Doing], spell: Spell) 
         return _patience(spell, LONG, "first-steps", None, first)
     world = max((rank.recorded.world_size for rank in ranks), default=0)
     if world > len(ranks) or spell.phase != "train":
-        return _patience(spell, SHORT, "others", None, first)
+        return _patience(spell, LONG if spell.phase == "save" else SHORT, "others", None, first)
     return Ruling("stalled", spell.suspicion, "behind", odd[0] if odd else None, first.place)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
 import pytest
 
 from stallwatch_rules.stacks.patience import LONG, SHORT, Look, Ruling, Spell, ruling
@@ -168,6 +169,18 @@ def test_a_rank_that_missed_a_collective_is_a_stall_also_in_an_evaluation() -> N
     assert (found.status, found.rank) == ("stalled", 1)
     assert judged([waiting(0, 47), waiting(1, 47)], phase="eval").status == "waiting"
     assert judged([waiting(0, 47), waiting(1, 47)]).status == "stalled"
+
+
+def test_a_save_that_only_one_rank_takes_part_in_is_a_stall() -> None:
+    def saves(number: int) -> Asked:
+        gather = library("deepspeed/runtime/engine.py", "DeepSpeedEngine.save_16bit_model")
+        stack = ThreadStack((LOOP, own("export"), gather), main=True)
+        return msgspec.structs.replace(waiting(number, 47, "all_gather"), threads=(stack,))
+
+    for other, odd in ((waiting(1, 47, "barrier"), 0), (waiting(1, 46, "barrier"), 1)):
+        found = judged([saves(0), other], phase="save")
+        assert (found.status, found.rank) == ("stalled", odd)
+    assert judged([saves(0), saves(1)], phase="save").limit == LONG * FLOOR
 
 
 def test_after_the_training_only_ranks_that_lost_each_other_are_a_stall() -> None:
