@@ -54,6 +54,15 @@ def test_stalled_as_told_live(diagnose: Diagnose) -> None:
     assert diagnose(text, now=START.timestamp() + 50, threshold=60.0).verdict == "healthy"
 
 
+def test_an_actor_that_died_before_its_learner_stalled_is_named(diagnose: Diagnose) -> None:
+    died = [(60.0, line) for line in raised("RuntimeError: no environment", "/w/actor.py").splitlines()]
+    logs = {"actor.log": stamped(died), "learner.log": stamped(hang(600, count=50))}
+    note = finding(diagnose(logs), "silent-hang-no-error").note
+    assert "RuntimeError: no environment (actor.log:4, step 30)" in note
+    long_ago = {"actor.log": stamped(died), "learner.log": stamped(hang(500, count=250))}
+    assert "RuntimeError" not in finding(diagnose(long_ago), "silent-hang-no-error").note
+
+
 def test_a_known_cause_explains_a_stall(diagnose: Diagnose) -> None:
     diagnosis = diagnose(steps(1, 20) + raised(OOM), stalled=True, threshold=60.0)
     assert (diagnosis.verdict, primary(diagnosis)) == ("stalled", "cuda-oom")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stallwatch_rules.diagnosis.exceptions import Exceptions, Unknown
+from stallwatch_rules.diagnosis.exceptions import Exceptions, Unknown, named
 from stallwatch_rules.diagnosis.findings import Found, Streams
 from stallwatch_rules.diagnosis.helpers import EXIT_STATUS, TOLD_OF_ANY, of_another, texts_of
 from stallwatch_rules.diagnosis.kills import SIGKILL, tells_of_memory
@@ -13,10 +13,8 @@ from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Harm, Line
 from stallwatch_rules.selftold import SOURCE
-from stallwatch_rules.text.digest import MAX_TITLE, fold_ranks
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
-from stallwatch_rules.text.reported import shown
 from stallwatch_rules.text.sentences import say
 
 SIGTERM = "secondary-sigterm-cascade"
@@ -108,14 +106,7 @@ def name_exception(found: list[Found], exceptions: Exceptions, language: str) ->
             one.note = one.note or say("ended-by-launcher", language)
             continue
         if one.rule == SIGTERM and one.harm == "fatal" and survived:
-            last = survived[-1]
-            told = shown(f"{last.exception or 'Traceback'}: {last.message}".removesuffix(": "))
-            told = told if len(told) <= MAX_TITLE else told[: MAX_TITLE - 1] + "…"
-            places = [f"rank {fold_ranks(last.ranks)}"] if last.ranks else []
-            places += [f"{last.first.file}:{last.first.line}"]
-            places += [f"step {last.first.step}"] if last.first.step is not None else []
-            told = f"{told} ({', '.join(places)})"
-            one.note = say("told-to-stop-beside", language, exception=told)
+            one.note = say("told-to-stop-beside", language, exception=named(survived[-1]))
 
 
 def _may_be_first(one: Found) -> bool:

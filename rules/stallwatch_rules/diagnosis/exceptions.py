@@ -16,7 +16,9 @@ from stallwatch_rules.judgements.recovery import served_on
 from stallwatch_rules.progress.timeline import StepClock
 from stallwatch_rules.records import UnknownException
 from stallwatch_rules.stream import RuleHits, StreamReading
+from stallwatch_rules.text.digest import MAX_TITLE, fold_ranks
 from stallwatch_rules.text.lazy import lazy
+from stallwatch_rules.text.reported import shown
 
 SURVIVED = 2  #: so many further steps show that an exception did not end the run
 SURVIVED_LINES = 1000  #: the same, for logs whose steps are not understood
@@ -24,6 +26,7 @@ SURVIVED_BUT_DIED = 10  #: the same where the run is known to have failed: its o
 
 AT_ONCE = 60  #: lines within which a stop by hand is told by the helpers that it ends,
 AT_ONCE_SECONDS = 2.0  #: and the time, where the lines tell theirs
+SHORTLY = 300.0  #: seconds before the last step of a run within which an exception may be why it stalled
 SNIPPET_LINES = 5  #: lines after which the exception of code without a file was not the program's own
 
 # Or that a collective ended because the communicator did: the words for why stand behind it, or were cut off.
@@ -103,10 +106,33 @@ class Exceptions(msgspec.Struct):
         named = [one for one in named if not one.peer_gone]
         self.are_the_cause = all(_before(named, symptom) for symptom in symptoms)
 
+    def shortly_before(self, last_sign: float | None) -> UnknownException | None:
+        """Return the last exception that training survived, if it came shortly before the last step or later.
+
+        An actor that dies leaves its learner without data: that trains on for a while, and then waits.
+        """
+        recent = [
+            one
+            for one in self.unknown
+            if last_sign is not None and one.time is not None and one.time >= last_sign - SHORTLY
+        ]
+        last = max(recent, key=lambda one: one.time or 0.0, default=None)
+        return fold([last.seen])[0] if last is not None else None
+
     def records(self) -> list[UnknownException]:
         """For the diagnosis: the fatal ones first."""
         fatal = fold(one.seen for one in self.fatal)
         return fatal + fold(one.seen for one in self.unknown if not one.fatal)
+
+
+def named(one: UnknownException) -> str:
+    """Return the exception in a line, with its ranks, its place and its step."""
+    text = shown(f"{one.exception or 'Traceback'}: {one.message}".removesuffix(": "))
+    text = text if len(text) <= MAX_TITLE else text[: MAX_TITLE - 1] + "…"
+    places = [f"rank {fold_ranks(one.ranks)}"] if one.ranks else []
+    places += [f"{one.first.file}:{one.first.line}"]
+    places += [f"step {one.first.step}"] if one.first.step is not None else []
+    return f"{text} ({', '.join(places)})"
 
 
 def read_exceptions(

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
-from stallwatch_rules.diagnosis.exceptions import Exceptions
+from stallwatch_rules.diagnosis.exceptions import Exceptions, named
 from stallwatch_rules.diagnosis.findings import NOT_A_NUMBER, OVERFLOW, TRACE_CACHE, Found, Streams
 from stallwatch_rules.endings import Left
 from stallwatch_rules.failures.flight import Flight, different_gathers, first_work, mismatched
@@ -27,7 +27,7 @@ from stallwatch_rules.judgements.loss import (
     last_run,
 )
 from stallwatch_rules.judgements.loss_scale import judge_falling_scale, judge_skipped
-from stallwatch_rules.judgements.silence import judge_silence
+from stallwatch_rules.judgements.silence import beside_silence, judge_silence
 from stallwatch_rules.judgements.standstill import judge_evaluation, judge_moe, judge_peer_to_peer
 from stallwatch_rules.judgements.step_time import (
     as_quick,
@@ -149,6 +149,9 @@ def conclude_rules(run: Run) -> None:
     if silence is not None:
         one = concluded(hang, silence)
         one.where, one.step = run.clock.last_advance, run.tracker.last_step
+        beside = run.exceptions.shortly_before(run.clock.last_sign)
+        if beside is not None and run.facts.silence is not None and not run.facts.ended:
+            one.note = beside_silence(run.facts, named(beside))
         run.found.append(one)
 
 

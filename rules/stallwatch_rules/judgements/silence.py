@@ -30,6 +30,17 @@ def judge_silence(facts: RunFacts) -> Judgement | None:
     )
 
 
+def beside_silence(facts: RunFacts, exception: str) -> str:
+    """The note of a silence before which an exception came that training survived at first."""
+    return say(
+        "silent-beside",
+        facts.language,
+        silence=short_duration(facts.waited),
+        threshold=short_duration(facts.threshold),
+        exception=exception,
+    )
+
+
 def stopped_late(
     silence: float | None, durations: Sequence[float], paces: Sequence[float], language: str
 ) -> str:

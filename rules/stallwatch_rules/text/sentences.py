@@ -107,6 +107,12 @@ SENTENCES: dict[str, tuple[str, str]] = {
         "No step for {silence}; this run's threshold is {threshold}. Nothing in the log says why.",
         "已有 {silence} 没有新的 step，本次训练的阈值为 {threshold}。日志没有说明原因。",
     ),
+    "silent-beside": (
+        "No step for {silence}; this run's threshold is {threshold}. Shortly before, an exception came that"
+        " did not end the run at once: {exception}. See whether it is why.",
+        "已有 {silence} 没有新的 step，本次训练的阈值为 {threshold}。停滞前不久出现过一个"
+        "没有立即终止训练的异常：{exception}。请确认它是否就是原因。",
+    ),
     "silent-then-ended": (
         "No step for {silence}; this run's threshold is {threshold}. Nothing in the log says why; then it"
         " was ended from outside.",
