@@ -41,11 +41,14 @@ def rules() -> None:
 def show(app: App, rule: str, rule_dirs: tuple[Path, ...]) -> None:
     """Show the page of one rule: what happened, why, what to do, sample lines.
 
-    Off a terminal it is the page's Markdown, as it stands in the file.
+    Off a terminal it is the page's Markdown, as it stands in the file. If its patterns use fragments, they
+    follow in full.
     """
     config = app.config(rules__dirs=rule_dirs)
     page = _page(catalogue_of(config), rule)
     text = Path(page.path).read_text(encoding="utf-8")
+    if "${" in text.partition("\n---")[0]:
+        text += _patterns_in_full(page)
     if not sys.stdout.isatty():
         click.echo(text, nl=False)
         return
@@ -58,6 +61,16 @@ def show(app: App, rule: str, rule_dirs: tuple[Path, ...]) -> None:
     console.print(f"{page.id} · {page.family} · {page.role} · {page.harm} · {page.status}", style="dim")
     console.print(page.path, style="dim", highlight=False)
     console.print(Markdown(body))
+
+
+def _patterns_in_full(page: RulePage) -> str:
+    lists = {"patterns": page.patterns, "requires": page.requires, "unless": page.unless}
+    lines = [line for name, found in lists.items() if found for line in (f"{name}:", *map(_item, found))]
+    return "\n".join(("", "## Patterns in full", "", "```yaml", *lines, "```", ""))
+
+
+def _item(pattern: str) -> str:
+    return "  - '" + pattern.replace("'", "''") + "'"
 
 
 @rules.command()

@@ -93,6 +93,23 @@ def test_show_prints_the_page(stallwatch: Stallwatch, mine: Path) -> None:
     assert stallwatch("rules", "show", "moon-is-full", "--rules", "mine").stdout == PAGE
 
 
+def test_show_puts_fragments_into_the_patterns(stallwatch: Stallwatch, mine: Path) -> None:
+    text = PAGE.replace("the moon is", "${file_not_found}?the moon is")
+    mine.write_text(text, encoding="utf-8")
+    shown = stallwatch("rules", "show", "moon-is-full", "--rules", "mine").stdout
+    assert shown.startswith(text)
+    _, _, added = shown.partition("## Patterns in full")
+    assert "(?:FileNotFoundError: \\[Errno 2\\] No such file or directory: )?the moon is" in added
+
+
+def test_check_reports_an_unknown_fragment(stallwatch: Stallwatch, mine: Path) -> None:
+    mine.write_text(PAGE.replace("the moon is", "${retry_word}.{0,80}the moon is"), encoding="utf-8")
+    result = stallwatch("rules", "check", "mine")
+    assert result.exit_code == 2
+    assert "moon-is-full.md:11: " in result.stderr
+    assert "unknown fragment ${retry_word}; did you mean ${retry_words}?" in result.stderr
+
+
 def test_show_of_an_unknown_rule_suggests_one(stallwatch: Stallwatch) -> None:
     result = stallwatch("rules", "show", "cuda-omm")
     assert result.exit_code == 2

@@ -85,7 +85,7 @@ def test_windows_line_ends_and_a_byte_order_mark_are_read(page_text: PageText) -
             "message '(x': not an expression",
         ),
         ({"said_by": [{"words": "x"}]}, "said_by:", "said_by needs calls or never"),
-        ({"said_by": [{"words": "(x", "calls": "y"}]}, "said_by:", "'(x': not an expression"),
+        ({"said_by": [{"words": "(x", "calls": "y"}]}, "said_by:", "words '(x': not an expression"),
         ({"raised_in": [{"file": "a/b.py", "function": "f"}]}, "raised_in:", "unknown key 'function' in"),
     ],
 )  # fmt: skip

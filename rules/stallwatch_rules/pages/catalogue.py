@@ -15,6 +15,7 @@ import msgspec
 from stallwatch_rules.matching.database import DatabaseStore
 from stallwatch_rules.matching.textindex import matchable
 from stallwatch_rules.pages.catalogue_cache import keep_pages, kept_pages, stamp_of
+from stallwatch_rules.pages.fragments import FOLDER
 from stallwatch_rules.pages.page import PageError, RulePage, parse_page
 from stallwatch_rules.pages.patterns import pattern_fault
 
@@ -78,6 +79,7 @@ def _stamp(roots: Sequence[Traversable]) -> str:
             if not isinstance(root, Path):
                 return ""
             found += [file for file in _page_files(root) if isinstance(file, Path)]
+        found += [file for file in FOLDER.iterdir() if isinstance(file, Path)]
         return stamp_of(found)
     except OSError:
         return ""
@@ -151,12 +153,12 @@ def _refused_by_hyperscan(pages: dict[str, RulePage], store: DatabaseStore) -> I
     for page in reversed(list(pages.values())):
         if not refused:
             return
-        for pattern in (*page.patterns, *page.requires):
-            fault = pattern_fault(pattern)
-            if fault is not None:
-                pages.pop(page.id, None)
-                yield PageError(page.path, _line_of(page, pattern), fault.message, fault.remedy)
-        if page.id not in pages:
+        if any(pattern_fault(pattern) for pattern in (*page.patterns, *page.requires)):
+            del pages[page.id]
+            try:
+                parse_page(Path(page.path).read_text(encoding="utf-8"), page.path, chinese=False)
+            except PageError as error:
+                yield from error.every()
             refused = not matchable(scanned_patterns(pages.values()), store)
 
 

@@ -15,7 +15,7 @@ from stallwatch_rules.matching import cachefolder
 from stallwatch_rules.pages.page import RulePage
 
 #: What makes pages of files: with another version of it they are parsed again.
-_PARSERS = ("page.py", "page_body.py", "frontmatter.py", "patterns.py", "catalogue.py")
+_PARSERS = ("page.py", "page_body.py", "frontmatter.py", "patterns.py", "fragments.py", "catalogue.py")
 _NAME = "catalogue.msgpack"
 
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from stallwatch_rules.pages.fixes import parse_fix
+from stallwatch_rules.pages.fragments import FragmentError, expand
 from stallwatch_rules.pages.page_body import Body, read_body
 from stallwatch_rules.pages.page_error import PageError
-from stallwatch_rules.pages.patterns import pattern_fault
+from stallwatch_rules.pages.patterns import Fault, pattern_fault
 from stallwatch_rules.records import Harm, Role
 from stallwatch_rules.text.lazy import lazy
 
@@ -27,6 +28,7 @@ __all__ = ["EmittedBy", "PageError", "RaisedIn", "RulePage", "SaidBy", "Sections
 Status = Literal["stable", "incubating", "retired"]
 
 KEBAB = lazy(r"[a-z0-9]+(-[a-z0-9]+)*")
+LONGEST = 200  #: characters of a pattern as its page writes it
 
 
 class EmittedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,6 +101,7 @@ class RulePage(msgspec.Struct, frozen=True):
         RaisedIn
     ] = []  #: where exceptions of this kind are raised, for wordings that no pattern knows
     said_by: list[SaidBy] = []  #: whose exceptions count, of words that others say as well
+    long_at: list[int] = []  #: lines of patterns that are written longer than ``LONGEST``
 
     @property
     def judged(self) -> bool:
@@ -141,12 +144,14 @@ def parse_page(text: str, path: str, *, quick: bool = False, chinese: bool = Tru
         matter.values.setdefault("title_zh", matter.values["title"])
     body, problems = read_body(matter.body, matter.body_line, path, chinese=chinese)
     front: _Front | None = None
+    long_at: list[int] = []
     try:
         front = frontmatter.convert(matter, _Front, path)
     except PageError as problem:
         problems += problem.every()
     else:
-        problems += _front_problems(front, matter, path, quick)
+        problems += _front_problems(front, matter, path)
+        problems += _expand_patterns(front, matter, path, quick, long_at)
     problems += _fix_problems(body, path)
     if problems or front is None:
         problems.sort(key=lambda problem: problem.line)
@@ -183,11 +188,12 @@ def parse_page(text: str, path: str, *, quick: bool = False, chinese: bool = Tru
         quiet_at=[sample.line for sample in body.quiet],
         raised_in=front.raised_in,
         said_by=front.said_by,
+        long_at=long_at,
     )
 
 
-def _front_problems(front: _Front, matter: Matter, path: str, quick: bool) -> Iterator[PageError]:
-    """What the types cannot say: names that must agree with the file's place, empty words, bad patterns."""
+def _front_problems(front: _Front, matter: Matter, path: str) -> Iterator[PageError]:
+    """What the types cannot say: names that must agree with the file's place, empty words, missing keys."""
 
     def at(message: str, remedy: str, *keys: str | int) -> PageError:
         return PageError(path, matter.line_of(*keys), message, remedy)
@@ -208,15 +214,6 @@ def _front_problems(front: _Front, matter: Matter, path: str, quick: bool) -> It
     for key, value in (("title", front.title), ("title_zh", front.title_zh), ("since", front.since)):
         if not value.strip():
             yield at(f"{key} is empty", f"write the {key}", key)
-    for key, patterns in (
-        ("patterns", front.patterns),
-        ("requires", front.requires),
-        ("unless", front.unless),
-    ):
-        for index, pattern in enumerate(patterns):
-            fault = pattern_fault(pattern, quick=quick)
-            if fault is not None:
-                yield at(f"{key}[{index}] {pattern!r}: {fault.message}", fault.remedy, key, index)
     for index, one in enumerate(front.raised_in):
         keys = ("raised_in", index)
         if not one.file and not (one.exceptions and all("." in name for name in one.exceptions)):
@@ -224,18 +221,54 @@ def _front_problems(front: _Front, matter: Matter, path: str, quick: bool) -> It
             yield at("a place needs a file, as torch/amp/grad_scaler.py", remedy, *keys)
         if not (one.functions or one.exceptions or one.message):
             yield at("a whole file is no place", "name functions, exceptions, or a message's pattern", *keys)
-        fault = pattern_fault(one.message, quick=quick) if one.message else None
-        if fault is not None:
-            yield at(f"message {one.message!r}: {fault.message}", fault.remedy, *keys)
     for index, said in enumerate(front.said_by):
         if not said.calls and not said.never:
             yield at("said_by needs calls or never", "give a pattern of the calls", "said_by", index)
-        for pattern in filter(None, (said.words, said.calls, said.never)):
-            fault = pattern_fault(pattern, quick=quick)
-            if fault is not None:
-                yield at(f"{pattern!r}: {fault.message}", fault.remedy, "said_by", index)
     if not front.patterns and front.unless:
         yield at("unless needs patterns", "give patterns, or drop unless", "patterns")
+
+
+def _expand_patterns(
+    front: _Front, matter: Matter, path: str, quick: bool, long_at: list[int]
+) -> Iterator[PageError]:
+    """Put the fragments into all patterns, and report those that cannot be used or are written too long."""
+    for key in ("patterns", "requires", "unless"):
+        expanded: list[str] = []
+        for index, pattern in enumerate(getattr(front, key)):
+            line = matter.line_of(key, index)
+            if len(pattern) > LONGEST:
+                long_at.append(line)
+            texts, fault = _usable(pattern, quick)
+            expanded += texts
+            if fault is not None:
+                yield PageError(path, line, f"{key}[{index}] {pattern!r}: {fault.message}", fault.remedy)
+        setattr(front, key, expanded)
+    for key, name in (
+        ("raised_in", "message"),
+        ("said_by", "words"),
+        ("said_by", "calls"),
+        ("said_by", "never"),
+    ):
+        places = getattr(front, key)
+        for index, place in enumerate(places):
+            pattern = getattr(place, name)
+            if not pattern:
+                continue
+            texts, fault = _usable(pattern, quick)
+            places[index] = msgspec.structs.replace(place, **{name: "|".join(texts)})
+            if fault is not None:
+                line = matter.line_of(key, index)
+                yield PageError(path, line, f"{name} {pattern!r}: {fault.message}", fault.remedy)
+
+
+def _usable(pattern: str, quick: bool) -> tuple[list[str], Fault | None]:
+    """Return the pattern's expansion, and why it cannot be used."""
+    try:
+        texts = expand(pattern)
+    except FragmentError as error:
+        return [], error.fault
+    faults = (pattern_fault(text, quick=quick) for text in texts)
+    return texts, next(filter(None, faults), None)
 
 
 def _fix_problems(body: Body, path: str) -> Iterator[PageError]:

@@ -1,0 +1,150 @@
+"""Fragments of patterns: put in when a page is loaded, and refused with a remedy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from stallwatch_rules.pages import catalogue as catalogue_module
+from stallwatch_rules.pages import fragments as module
+from stallwatch_rules.pages.catalogue import load_catalogue
+from stallwatch_rules.pages.fragments import FragmentError, expand, shared_fragments
+from stallwatch_rules.pages.page import LONGEST, PageError, parse_page
+from stallwatch_rules.pages.patterns import compile_re2
+
+PATH = "catalogue/memory/no-room.md"
+PageText = Callable[..., str]
+
+FRAGMENTS = """
+error:
+  about: an error's name
+  any_of: [ValueError, OSError]
+place:
+  about: where it happened
+  pattern: ' in \\w+'
+report:
+  about: both
+  pattern: '${error}${place}: '
+first: {about: a circle, pattern: '${second}'}
+second: {about: a circle, pattern: '${first}'}
+"""
+
+
+@pytest.fixture
+def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a file of fragments that takes the place of the packaged ones."""
+    folder = tmp_path / "fragments"
+    folder.mkdir()
+    (folder / "few.yaml").write_text(FRAGMENTS, encoding="utf-8")
+    monkeypatch.setattr(module, "FOLDER", folder)
+    monkeypatch.setattr(catalogue_module, "FOLDER", folder)
+    shared_fragments.cache_clear()
+    yield folder
+    shared_fragments.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("written", "expanded"),
+    [
+        ("no room", ["no room"]),
+        ("${error}: no room", ["(?:ValueError|OSError): no room"]),
+        ("${error}", ["ValueError", "OSError"]),
+        ("(?i)${error}", ["(?i)(?:ValueError|OSError)"]),
+        ("no room${place}", [r"no room in \w+"]),
+        ("no room${place}?", [r"no room(?: in \w+)?"]),
+        ("${report}no room", [r"(?:ValueError|OSError) in \w+: no room"]),
+        (r"\${error} is not set", [r"\${error} is not set"]),
+    ],
+)
+def test_fragments_are_put_in(few: Path, written: str, expanded: list[str]) -> None:
+    assert expand(written) == expanded
+
+
+@pytest.mark.parametrize(
+    ("written", "message", "remedy"),
+    [
+        ("${eror} x", "unknown fragment ${eror}", "did you mean ${error}?"),
+        ("${x} x", "unknown fragment ${x}", "use one of: error, place, report, first, second"),
+        ("${first} x", "the fragment ${second} uses itself", "write out one of the two"),
+    ],
+)
+def test_what_cannot_be_put_in_is_refused(few: Path, written: str, message: str, remedy: str) -> None:
+    with pytest.raises(FragmentError) as refused:
+        expand(written)
+    assert (refused.value.fault.message, refused.value.fault.remedy) == (message, remedy)
+
+
+def test_every_pattern_of_a_page_may_use_them(few: Path, page_text: PageText) -> None:
+    page = parse_page(
+        page_text(
+            patterns=["${error}: out of room"],
+            requires=["${error}"],
+            unless=["small${place}"],
+            raised_in=[{"file": "a/b.py", "message": "${error}"}],
+            said_by=[{"words": "^${error}", "calls": "load${place}", "never": "save${place}"}],
+        ),
+        PATH,
+    )
+    assert page.patterns == ["(?:ValueError|OSError): out of room"]
+    assert page.requires == ["ValueError", "OSError"]
+    assert page.unless == [r"small in \w+"]
+    assert page.raised_in[0].message == "ValueError|OSError"
+    assert page.said_by[0].words == "^(?:ValueError|OSError)"
+    assert page.said_by[0].calls == r"load in \w+"
+    assert page.said_by[0].never == r"save in \w+"
+
+
+def test_an_unknown_fragment_is_reported_with_its_line(few: Path, page_text: PageText) -> None:
+    text = page_text(unless=["${plaice}"])
+    with pytest.raises(PageError) as refused:
+        parse_page(text, PATH)
+    line = next(number for number, line in enumerate(text.split("\n"), 1) if line.startswith("unless:"))
+    assert str(refused.value) == (
+        f"{PATH}:{line}: unless[0] '${{plaice}}': unknown fragment ${{plaice}}; did you mean ${{place}}?"
+    )
+
+
+def test_kept_pages_are_read_again_if_a_fragment_changed(
+    few: Path, tmp_path: Path, page_text: PageText, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = tmp_path / "rules" / "memory" / "my-rule.md"
+    mine.parent.mkdir(parents=True)
+    mine.write_text(page_text(id="my-rule", patterns=["${error}: no room"]), encoding="utf-8")
+    monkeypatch.setattr(catalogue_module, "files", lambda package: tmp_path / "nothing")
+    (tmp_path / "nothing" / "catalogue").mkdir(parents=True)
+    load = lambda: load_catalogue([tmp_path / "rules"], cache=tmp_path / "cache")  # noqa: E731
+    assert load().page("my-rule").patterns == ["(?:ValueError|OSError): no room"]
+    (few / "few.yaml").write_text(FRAGMENTS.replace("OSError", "IOError"), encoding="utf-8")
+    shared_fragments.cache_clear()
+    catalogue_module._read.cache_clear()
+    assert load().page("my-rule").patterns == ["(?:ValueError|IOError): no room"]
+
+
+@pytest.mark.parametrize("name", shared_fragments())
+def test_the_packaged_fragments_are_sound(name: str) -> None:
+    fragment = shared_fragments()[name]
+    assert fragment.about
+    assert bool(fragment.pattern) != bool(fragment.any_of)
+    for text in fragment.any_of or [fragment.pattern]:
+        assert len(text) <= LONGEST
+        assert not text.startswith("(?i)")
+        for expanded in expand(text):
+            compile_re2(expanded)
+    assert "|" not in _outside_groups(fragment.pattern)  # it would reach into the rest of a page's pattern
+
+
+def _outside_groups(pattern: str) -> str:
+    left = re.sub(r"\\.|\[(?:\\.|[^\]\\])*\]", "", pattern)
+    while (inner := re.sub(r"\([^()]*\)", "", left)) != left:
+        left = inner
+    return left
+
+
+def test_every_packaged_fragment_is_used() -> None:
+    folder = Path(module.__file__).parent.parent
+    written = [*(folder / "catalogue").rglob("*.md"), *(folder / "fragments").glob("*.yaml")]
+    texts = "".join(path.read_text(encoding="utf-8") for path in written)
+    assert [name for name in shared_fragments() if f"${{{name}}}" not in texts] == []
