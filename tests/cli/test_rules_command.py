@@ -110,6 +110,13 @@ def test_check_reports_an_unknown_fragment(stallwatch: Stallwatch, mine: Path) -
     assert "unknown fragment ${retry_word}; did you mean ${retry_words}?" in result.stderr
 
 
+def test_check_reports_a_long_pattern(stallwatch: Stallwatch, mine: Path) -> None:
+    mine.write_text(PAGE.replace("the moon is", "(?:it rains" + "|it pours" * 30 + "|the moon is)"))
+    result = stallwatch("rules", "check", "mine")
+    assert result.exit_code == 2
+    assert "moon-is-full.md:11: the pattern is written longer than 200 characters" in result.stderr
+
+
 def test_show_of_an_unknown_rule_suggests_one(stallwatch: Stallwatch) -> None:
     result = stallwatch("rules", "show", "cuda-omm")
     assert result.exit_code == 2

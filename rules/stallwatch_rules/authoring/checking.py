@@ -9,7 +9,7 @@ import msgspec
 
 from stallwatch_rules.matching.matcher import Matcher, lines_of
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
-from stallwatch_rules.pages.page import PageError, RulePage
+from stallwatch_rules.pages.page import LONGEST, PageError, RulePage
 
 
 def check_page(page: RulePage, catalogue: Catalogue | None = None) -> list[PageError]:
@@ -43,6 +43,9 @@ def _awake(page: RulePage) -> RulePage:
 
 
 def _check(page: RulePage, catalogue: Catalogue, matcher: Matcher) -> Iterator[PageError]:
+    for line in page.long_at:
+        message = f"the pattern is written longer than {LONGEST} characters"
+        yield PageError(page.path, line, message, "split it into several, or use fragments (docs/rules.md)")
     for number, (sample, line) in enumerate(zip(page.fires, page.fires_at, strict=True), 1):
         if _fired(page, sample, catalogue, matcher) is None:
             message = f"the 'log fires' sample {number} does not fire the rule"
