@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages import catalogue as catalogue_module
 from stallwatch_rules.pages import fragments as module
 from stallwatch_rules.pages.catalogue import load_catalogue
@@ -18,6 +19,7 @@ from stallwatch_rules.pages.patterns import compile_re2
 PATH = "catalogue/memory/no-room.md"
 PageText = Callable[..., str]
 
+SIGNAL = {"number": "4", "signal": "ILL", "words": "Illegal instruction", "status": "132"}
 FRAGMENTS = """
 error:
   about: an error's name
@@ -60,20 +62,20 @@ def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     ],
 )
 def test_fragments_are_put_in(few: Path, written: str, expanded: list[str]) -> None:
-    assert expand(written) == expanded
+    assert expand(written, {}) == expanded
 
 
 @pytest.mark.parametrize(
     ("written", "message", "remedy"),
     [
         ("${eror} x", "unknown fragment ${eror}", "did you mean ${error}?"),
-        ("${x} x", "unknown fragment ${x}", "use one of: error, place, report, first, second"),
-        ("${first} x", "the fragment ${second} uses itself", "write out one of the two"),
+        ("${x} x", "unknown fragment ${x}", "docs/rules.md says which there are"),
+        ("${first} x", "the fragment in '${second}' uses itself", "write out one of the two"),
     ],
 )
 def test_what_cannot_be_put_in_is_refused(few: Path, written: str, message: str, remedy: str) -> None:
     with pytest.raises(FragmentError) as refused:
-        expand(written)
+        expand(written, {})
     assert (refused.value.fault.message, refused.value.fault.remedy) == (message, remedy)
 
 
@@ -95,6 +97,20 @@ def test_every_pattern_of_a_page_may_use_them(few: Path, page_text: PageText) ->
     assert page.said_by[0].words == "^(?:ValueError|OSError)"
     assert page.said_by[0].calls == r"load in \w+"
     assert page.said_by[0].never == r"save in \w+"
+
+
+def test_a_page_names_its_own(few: Path, page_text: PageText) -> None:
+    (few / "more.yaml").write_text("end: {about: how it ended, any_of: ['${word} end', '${word} stop']}")
+    shared_fragments.cache_clear()
+    text = page_text(fragments={"word": "bad", "place": "here"}, patterns=["${end}"])
+    with pytest.raises(PageError, match=r"all pages have a fragment \$\{place\}; choose another name"):
+        parse_page(text, PATH)
+    page = parse_page(page_text(fragments={"word": "bad"}, patterns=["${end}", "no ${word} room"]), PATH)
+    assert page.patterns == ["bad end", "bad stop", "no bad room"]
+    with pytest.raises(PageError, match=r"unknown fragment \$\{word\}"):
+        parse_page(page_text(patterns=["${end}"]), PATH)
+    with pytest.raises(PageError, match="fragments"):
+        parse_page(page_text(fragments={"word": 4}), PATH)
 
 
 def test_an_unknown_fragment_is_reported_with_its_line(few: Path, page_text: PageText) -> None:
@@ -131,7 +147,7 @@ def test_the_packaged_fragments_are_sound(name: str) -> None:
     for text in fragment.any_of or [fragment.pattern]:
         assert len(text) <= LONGEST
         assert not text.startswith("(?i)")
-        for expanded in expand(text):
+        for expanded in expand(text, SIGNAL):
             compile_re2(expanded)
     assert "|" not in _outside_groups(fragment.pattern)  # it would reach into the rest of a page's pattern
 
@@ -141,6 +157,50 @@ def _outside_groups(pattern: str) -> str:
     while (inner := re.sub(r"\([^()]*\)", "", left)) != left:
         left = inner
     return left
+
+
+@pytest.mark.parametrize(
+    ("rule", "signal"),
+    [
+        ("process-segfault", (11, "SEGV", "Segmentation fault")),
+        ("process-sigabrt", (6, "ABRT", "Aborted")),
+        ("process-sigbus", (7, "BUS", "Bus error")),
+        ("process-sigill", (4, "ILL", "Illegal instruction")),
+        ("floating-point-exception-core-dump", (8, "FPE", "Floating point exception")),
+    ],
+)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Signal {0} (SIG{1}) received by PID 4171",
+        "  exitcode  : -{0} (pid: 4171)",
+        "failed (exitcode: -{0}) local_rank: 3 (pid: 4171) of binary: /usr/bin/python",
+        "[ERROR] [launch.py:325:sigkill_handler] ['python'] exits with return code = -{0}",
+        "subprocess.CalledProcessError: Command '['python']' died with <Signals.SIG{1}: {0}>.",
+        "Fatal Python error: {2}",
+        "[node1:4171:0:4171] Caught signal {0} ({2}: address not mapped to object at address (nil))",
+        "[node1:4171] Signal: {2} ({0})",
+        "*** SIG{1} received at time=1767776401 on cpu 3 ***",
+        "ProcessExitedException: process 1 terminated with signal SIG{1}",
+        "mpirun noticed that process rank 1 with PID 4171 on node node1 exited on signal {0} ({2}).",
+        "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: {2} (signal {0})",
+        "srun: error: node1: task 3: {2}",
+        "train.service: Main process exited, code=dumped, status={0}/{1}",
+        "make: *** [Makefile:7: train] {2} (core dumped)",
+        "train.sh: line 7:  4171 {2} (core dumped) python train.py",
+        "the container exited with exit code {3}",
+    ],
+)
+def test_a_signal_is_recognised_whoever_reports_it(
+    rule: str, signal: tuple[int, str, str], line: str, packaged: Matcher
+) -> None:
+    text = line.format(*signal, 128 + signal[0])
+    assert rule in {fired for _, fired, _ in packaged.match_text(text)}
+
+
+@pytest.fixture(scope="module")
+def packaged() -> Matcher:
+    return Matcher(load_catalogue())
 
 
 def test_every_packaged_fragment_is_used() -> None:

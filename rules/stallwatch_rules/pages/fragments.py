@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import re
 from collections.abc import Mapping
 from importlib.resources import files
 
@@ -50,34 +51,35 @@ def shared_fragments() -> Mapping[str, Fragment]:
     return found
 
 
-def expand(pattern: str) -> list[str]:
+def expand(pattern: str, own: Mapping[str, str]) -> list[str]:
     """Return the pattern with its fragments put in; ``FragmentError`` if one is unknown.
 
-    A pattern that is nothing but a list of alternatives becomes one pattern for each of them.
+    ``own`` are the texts that its page names for itself and for the fragments that it uses. A pattern that
+    is nothing but a list of alternatives becomes one pattern for each of them.
     """
+    known = {**shared_fragments(), **{name: Fragment("", text) for name, text in own.items()}}
     alone = _USE.fullmatch(pattern)
-    if alone is not None:
-        fragment = _fragment(alone["name"])
-        return [_filled(text) for text in fragment.any_of or [fragment.pattern]]
-    return [_filled(pattern)]
+    if alone is None:
+        return [_filled(pattern, known)]
+    fragment = _fragment(alone["name"], known)
+    return [_filled(text, known) for text in fragment.any_of or [fragment.pattern]]
 
 
-def _filled(text: str, depth: int = 0) -> str:
-    return _USE.sub(lambda use: _put_in(use["name"], use["repeated"] is not None, depth), text)
-
-
-def _put_in(name: str, repeated: bool, depth: int) -> str:
+def _filled(text: str, known: Mapping[str, Fragment], depth: int = 0) -> str:
     if depth > _DEEPEST:
-        raise FragmentError(f"the fragment ${{{name}}} uses itself", "write out one of the two")
-    fragment = _fragment(name)
-    text = _filled("|".join(fragment.any_of) or fragment.pattern, depth + 1)
-    return f"(?:{text})" if fragment.any_of or repeated else text
+        raise FragmentError(f"the fragment in {text!r} uses itself", "write out one of the two")
+
+    def put_in(use: re.Match[str]) -> str:
+        fragment = _fragment(use["name"], known)
+        filled = _filled("|".join(fragment.any_of) or fragment.pattern, known, depth + 1)
+        return f"(?:{filled})" if fragment.any_of or use["repeated"] is not None else filled
+
+    return _USE.sub(put_in, text)
 
 
-def _fragment(name: str) -> Fragment:
-    known = shared_fragments()
+def _fragment(name: str, known: Mapping[str, Fragment]) -> Fragment:
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
-        remedy = f"did you mean ${{{near[0]}}}?" if near else f"use one of: {', '.join(known)}"
+        remedy = f"did you mean ${{{near[0]}}}?" if near else "docs/rules.md says which there are"
         raise FragmentError(f"unknown fragment ${{{name}}}", remedy)
     return known[name]

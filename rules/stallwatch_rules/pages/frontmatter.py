@@ -125,6 +125,8 @@ def _placeholders(kind: type[Any]) -> dict[str, Any]:
         info = msgspec.inspect.type_info(field.type)
         if isinstance(info, msgspec.inspect.ListType):
             by_type[field.name] = []
+        elif isinstance(info, msgspec.inspect.DictType):
+            by_type[field.name] = {}
         elif isinstance(info, msgspec.inspect.LiteralType):
             by_type[field.name] = info.values[0]
         else:

@@ -6,14 +6,14 @@ a ``RulePage`` or raises ``PageError``, which names file, line and remedy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from stallwatch_rules.pages.fixes import parse_fix
-from stallwatch_rules.pages.fragments import FragmentError, expand
+from stallwatch_rules.pages.fragments import FragmentError, expand, shared_fragments
 from stallwatch_rules.pages.page_body import Body, read_body
 from stallwatch_rules.pages.page_error import PageError
 from stallwatch_rules.pages.patterns import Fault, pattern_fault
@@ -119,6 +119,7 @@ class _Front(msgspec.Struct, forbid_unknown_fields=True):
     status: Status
     since: str
     patterns: list[str]
+    fragments: dict[str, str] = {}
     requires: list[str] = []
     unless: list[str] = []
     explains: list[str] = []
@@ -232,13 +233,16 @@ def _expand_patterns(
     front: _Front, matter: Matter, path: str, quick: bool, long_at: list[int]
 ) -> Iterator[PageError]:
     """Put the fragments into all patterns, and report those that cannot be used or are written too long."""
+    for name in front.fragments.keys() & shared_fragments().keys():
+        line = matter.line_of("fragments", name)
+        yield PageError(path, line, f"all pages have a fragment ${{{name}}}", "choose another name")
     for key in ("patterns", "requires", "unless"):
         expanded: list[str] = []
         for index, pattern in enumerate(getattr(front, key)):
             line = matter.line_of(key, index)
             if len(pattern) > LONGEST:
                 long_at.append(line)
-            texts, fault = _usable(pattern, quick)
+            texts, fault = _usable(pattern, front.fragments, quick)
             expanded += texts
             if fault is not None:
                 yield PageError(path, line, f"{key}[{index}] {pattern!r}: {fault.message}", fault.remedy)
@@ -254,17 +258,17 @@ def _expand_patterns(
             pattern = getattr(place, name)
             if not pattern:
                 continue
-            texts, fault = _usable(pattern, quick)
+            texts, fault = _usable(pattern, front.fragments, quick)
             places[index] = msgspec.structs.replace(place, **{name: "|".join(texts)})
             if fault is not None:
                 line = matter.line_of(key, index)
                 yield PageError(path, line, f"{name} {pattern!r}: {fault.message}", fault.remedy)
 
 
-def _usable(pattern: str, quick: bool) -> tuple[list[str], Fault | None]:
+def _usable(pattern: str, own: Mapping[str, str], quick: bool) -> tuple[list[str], Fault | None]:
     """Return the pattern's expansion, and why it cannot be used."""
     try:
-        texts = expand(pattern)
+        texts = expand(pattern, own)
     except FragmentError as error:
         return [], error.fault
     faults = (pattern_fault(text, quick=quick) for text in texts)
