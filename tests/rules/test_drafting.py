@@ -59,6 +59,7 @@ def test_the_pattern_keeps_the_fixed_text_and_masks_the_rest() -> None:
         MESSAGE,
         'it\'s "quoted": {brace} ^start$ a|b *star* +plus+ \\d+ # hash',
         "the word " + "word " * 200 + "at last",
+        "the shards (" + "[7] of (8), " * 20 + ") do not fit",
         "多个进程同时写入 checkpoint 目录失败 and nothing was saved",
         "token hf_" + "a" * 34 + " is not allowed to read the model",
         "user /home/ada/models/llama has no tokenizer in its folder",

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stallwatch_rules.failures.nearest import words_of
+from stallwatch_rules.pages.page import LONGEST
 from stallwatch_rules.pages.patterns import compile_re2
 from stallwatch_rules.records import Diagnosis, NewLines, UnknownException
 from stallwatch_rules.text.lazy import lazy
@@ -104,7 +105,15 @@ def fixed_text(message: str) -> int:
 
 def pattern_of(failure: Failure) -> str:
     """A linear-time pattern for the failure's line: its values masked, its first numbers named."""
-    message = failure.message[:MAX_PATTERN_TEXT]
+    limits = range(MAX_PATTERN_TEXT, LEAST_TEXT, -8)
+    patterns = (_pattern_of(failure, limit) for limit in limits)
+    return next(
+        (pattern for pattern in patterns if len(pattern) <= LONGEST), _pattern_of(failure, LEAST_TEXT)
+    )
+
+
+def _pattern_of(failure: Failure, limit: int) -> str:
+    message = failure.message[:limit]
     if len(message) < len(failure.message):
         message = message.rpartition(" ")[0] or message
     pieces, end, named = [], 0, 0
