@@ -63,7 +63,7 @@ def test_how_few_steps_of_a_log_are_few_is_as_documented(
 ) -> None:
     """README.md, README.zh.md and docs/stalls.md name these."""
     watch, last = training(seconds, steps=0)[0], 0.0
-    watch.blind = True
+    watch.log_only = True
     for step in range(1, steps + 1):
         last = 1100.0 + step * seconds
         watch.observe(last, "train", step)
@@ -134,7 +134,7 @@ def test_pauses_that_keep_ending_by_themselves_become_part_of_the_rhythm() -> No
 
 def test_the_first_interval_of_a_log_may_hold_a_rollout_that_nothing_tells_of() -> None:
     watch, last = training(20.0, steps=1)
-    watch.blind = True
+    watch.log_only = True
     watch.observe(last, "train", 1)
     assert watch.check(last).threshold == 4 * 1800.0
     watch.observe(last + 300.0, "train", 2)
@@ -143,7 +143,7 @@ def test_the_first_interval_of_a_log_may_hold_a_rollout_that_nothing_tells_of() 
 
 def test_a_log_that_paused_while_its_rhythm_is_unknown_is_given_three_times_as_long() -> None:
     watch = StallWatch(SETTINGS, started=0.0)
-    watch.blind = True
+    watch.log_only = True
     for step, now in enumerate([10.0, 20.0, 30.0, 40.0], start=1):
         watch.observe(now, "train", step)
     assert watch.check(2040.0).stalled
@@ -155,7 +155,7 @@ def test_a_log_that_paused_while_its_rhythm_is_unknown_is_given_three_times_as_l
 def test_a_log_of_less_training_than_the_floor_is_given_nearly_three_floors() -> None:
     """Lines of 14 seconds, then an evaluation of 36 that nothing tells of: seen in a healthy run."""
     watch, last = training(2.0, steps=9)
-    watch.blind = True
+    watch.log_only = True
     watch.observe(last + 2.0, "train", 10)
     assert watch.check(last + 2.0).threshold == 84.0
     assert watch.check(last + 2.0).learning
@@ -169,7 +169,7 @@ def test_a_log_of_less_training_than_the_floor_is_given_nearly_three_floors() ->
 
 def test_in_a_log_an_evaluation_may_be_over_and_the_steps_be_what_is_quiet() -> None:
     watch, now = training(100.0)
-    watch.blind = True
+    watch.log_only = True
     for _ in range(6):
         watch.observe(now, "eval")
         watch.observe(now + 10.0, "save")
@@ -182,7 +182,7 @@ def test_in_a_log_an_evaluation_may_be_over_and_the_steps_be_what_is_quiet() -> 
 def evaluated(steps: int, *, result_only: bool) -> float:
     """The threshold so many steps of 10 s after the third of three evaluations, each after ten steps."""
     watch, now = training(10.0)
-    watch.blind = True
+    watch.log_only = True
     for _ in range(3):
         for step in range(9):
             now += 10.0 + step % 3

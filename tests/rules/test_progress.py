@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stallwatch_rules.progress.tracker import ProgressTracker, stall_threshold
+from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Line
 from stallwatch_rules.samples import extract
 
@@ -33,32 +33,6 @@ def log(
 def bar(done: int, total: int, seconds: int = 0) -> str:
     elapsed = f"{seconds // 60:02}:{seconds % 60:02}"
     return f"{done / total:4.0%}|##        | {done}/{total} [{elapsed}<00:09,  1.00s/it]"
-
-
-# ---- the threshold
-
-
-def test_the_threshold_is_generous_until_enough_is_known() -> None:
-    assert stall_threshold([]) == 1800
-    assert stall_threshold([100.0] * 4) == 1800
-    assert stall_threshold([100.0] * 5) == 300
-
-
-def test_the_threshold_has_a_floor() -> None:
-    assert stall_threshold([0.1] * 50) == 30
-    assert stall_threshold([0.1] * 50, floor=5) == 5
-
-
-def test_the_threshold_takes_the_99th_percentile_by_nearest_rank() -> None:
-    durations = [float(n) for n in range(1, 201)]
-    random.Random(0).shuffle(durations)
-    assert stall_threshold(durations) == 3 * 198
-    assert stall_threshold([10.0] * 99 + [900.0]) == 30
-    assert stall_threshold([10.0] * 98 + [900.0] * 2) == 2700
-
-
-def test_a_rollout_of_an_hour_is_no_stall_where_rollouts_take_an_hour() -> None:
-    assert stall_threshold([4140.0] * 5) > 3 * 3600
 
 
 # ---- steps

@@ -68,6 +68,13 @@ def test_the_clock_of_another_time_zone_is_no_silence(catalogue: Catalogue, matc
     assert primary is not None and primary.rule == "slurm-cancelled"
 
 
+def test_words_shortly_before_the_end_do_not_hide_a_silence(catalogue: Catalogue, matcher: Matcher) -> None:
+    """The steps allow 36 s. What the process says as it is ended, 75 s after the last of them, is no sign."""
+    leaving = "[2026-03-14 02:21:15] [INFO] leaving\n" + TIME_LIMIT.format(at="02:21:30")
+    primary = read(catalogue, matcher, leaving, first="").primary
+    assert primary is not None and primary.rule == "silent-hang-no-error"
+
+
 def test_a_failure_before_the_end_stays_the_cause(catalogue: Catalogue, matcher: Matcher) -> None:
     oom = "[2026-03-14 02:20:40] torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     primary = read(catalogue, matcher, CANCELLED.format(at="09:40:12"), oom).primary

@@ -40,7 +40,7 @@ class Advance:
         """Take over what changed; whether there was progress."""
         tracker = self._tracker
         phase: Phase = "idle" if tracker.finished or self._leaving else tracker.phase
-        self._watch.blind = not (isinstance(tracker, HookedProgress) and tracker.hooked_ranks)
+        self._watch.log_only = not (isinstance(tracker, HookedProgress) and tracker.hooked_ranks)
         shown = (tracker.last_progress_time, tracker.last_step, tracker.attempt)
         progressed = shown != self._shown
         self._stay_alive(phase)

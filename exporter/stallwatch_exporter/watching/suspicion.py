@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.stacks.evidence import Evidence, Found
-from stallwatch_exporter.watching.stall import PATIENCE, StallState, StallWatch
+from stallwatch_exporter.watching.stall import StallState, StallWatch
+from stallwatch_rules.progress.threshold import PATIENCE
 from stallwatch_rules.stacks.patience import Look, Ruling, Spell, ruling
 from stallwatch_rules.stacks.records import StallStacks
 

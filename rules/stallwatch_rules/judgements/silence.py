@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
-from stallwatch_rules.progress.tracker import stall_threshold
+from stallwatch_rules.progress.threshold import Limits, limit_of_steps
 from stallwatch_rules.text.digest import short_duration
 from stallwatch_rules.text.sentences import say
 
@@ -48,7 +48,7 @@ def stopped_late(
 
     ``durations`` are the seconds from one sign of a step to the next, ``paces`` those that steps took.
     """
-    if silence is None or silence <= stall_threshold(durations, floor=LATE):
+    if silence is None or silence <= limit_of_steps(durations, Limits(floor=LATE)):
         return ""
     usual = short_duration(median(paces or durations))
     return say("stopped-late", language, silence=short_duration(silence), usual=usual)

@@ -36,6 +36,7 @@ class Counter:
         "nested",
         "rises",
         "step_seconds",
+        "stride",
         "total",
         "waited",
     )
@@ -51,6 +52,7 @@ class Counter:
         self.waited = 0.0  #: seconds by the trainer's own clock that its bar stood at the last step
         self._rose_at: float | None = None  # what that clock said at the last step
         self.rises = 0
+        self.stride = 1  #: steps of the last rise of this attempt
         self.gaps = 0  #: how often lines of this counter were left out before the last one that was read
         self.durations: dict[Phase, deque[float]] = {}  #: seconds from one observed rise to the next
         self.step_seconds: deque[float] = deque(maxlen=KEPT)
@@ -121,6 +123,7 @@ class Counter:
     def _begin(self, step: int) -> None:
         self.attempt += 1
         self._offset = 0
+        self.stride = 1
         self.last = None
         self._start = step
         self._since = None
@@ -130,7 +133,7 @@ class Counter:
         if self.first is None:
             self.first = self._start = step
         if self.last is not None:
-            rise = step - self.last
+            self.stride = rise = step - self.last
             if self._delta is None or rise < self._delta:
                 self._delta = rise
         self.last = step

@@ -10,19 +10,18 @@ from typing import NamedTuple
 import msgspec
 
 from stallwatch_rules.diagnosis.findings import Streams
-from stallwatch_rules.progress.tracker import ProgressTracker, stall_threshold
+from stallwatch_rules.progress.threshold import ENOUGH, StallThresholds
+from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import ACTIVITY_SECONDS, StreamReading
 from stallwatch_rules.text.reported import latest
 
 ALIVE = 5  #: lines after a silence that show that the run only did something without a word
-ENOUGH = 5  #: durations that tell a rhythm
 TOLD = 3.0  #: without them, so many times the step time that the trainer prints is no stall yet
 STANDING = 1200.0  #: seconds that a bar may stand at a step: saves and evaluations take a while
 MID_RUN = 10  #: a first step beyond so many steps was not the run's first
 ZONES = 1800.0  #: seconds; clocks of different time zones differ by a multiple of it
 BY_CHANCE = 300.0  #: seconds that a clock of another zone may be from such a multiple
-USUAL = 1.5  #: a silence is no news if the run got over one nearly as long before
 
 
 class End(NamedTuple):
@@ -57,10 +56,7 @@ def read_clock(
     What stands in the log after ``ended`` is no sign of life.
     """
     if threshold is None:
-        durations = tracker.durations(tracker.phase)
-        threshold = max(stall_threshold(durations), USUAL * max(durations, default=0.0))
-        if len(durations) < ENOUGH:
-            threshold = max(threshold, TOLD * max(tracker.step_seconds()[-50:], default=0.0))
+        threshold = learnt_threshold(tracker)
     advanced = [stream for stream in streams.values() if stream.last_advance is not None]
     lines = [stream.last_advance for stream in advanced if stream.last_advance is not None]
     last_advance = latest(lines) if lines else None
@@ -87,15 +83,26 @@ def read_clock(
     return RunClock(threshold, silence, silent, last_advance, max(times))
 
 
-def _silent_until(ended: End, start: float, streams: Streams, threshold: float) -> bool:
-    """Whether nothing was said before the end for longer than the threshold.
+def learnt_threshold(tracker: ProgressTracker) -> float:
+    """Return the threshold that a watch which followed the log line by line has learnt at its end."""
+    learnt, phase = StallThresholds(), tracker.phase
+    learnt.log_only = True
+    learnt.replay({"train": tracker.durations("train"), phase: tracker.durations(phase)}, tracker.stride)
+    threshold = learnt.at_end(phase)
+    if len(tracker.durations(phase)) < ENOUGH:
+        threshold = max(threshold, TOLD * max(tracker.step_seconds()[-50:], default=0.0))
+    return threshold
 
-    A process that is ended may say something before the line that tells of it is written.
+
+def _silent_until(ended: End, start: float, streams: Streams, threshold: float) -> bool:
+    """Return whether nothing was said for longer than the threshold, until shortly before the end.
+
+    A process that is ended may say something before the line that reports it is written.
     """
     until = ended.time - 4 * ACTIVITY_SECONDS
     moments = [sign * ACTIVITY_SECONDS for stream in streams.values() for sign in stream.activity]
     last = max([start, *(moment for moment in moments if moment < until)])
-    if until - last <= threshold:
+    if min([ended.time, *(moment for moment in moments if moment >= until)]) - last <= threshold:
         return False
     silence = ended.time - last
     off = abs(silence - ZONES * round(silence / ZONES))

@@ -7,7 +7,7 @@ matter in which order the ranks' lines come.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 from stallwatch_rules.progress.counters import Counter
 from stallwatch_rules.progress.phases import ANNOUNCES, sign_of
@@ -16,26 +16,6 @@ from stallwatch_rules.text.lazy import lazy
 
 _MAX_COUNTERS = 65536
 _ATTEMPT_FOLDER = lazy(r"(?:^|[/\\])attempt_(\d{1,4})[/\\]")  # torchrun's log folders
-
-
-def stall_threshold(
-    durations: Sequence[float],
-    *,
-    floor: float = 30.0,
-    start: float = 1800.0,
-    factor: float = 3.0,
-    enough: int = 5,
-) -> float:
-    """After how many seconds without progress a phase is stalled, given how long it took until now.
-
-    ``start`` until ``enough`` durations are known, then ``factor`` times their 99th percentile (nearest
-    rank), at least ``floor``.
-    """
-    if len(durations) < enough:
-        return start
-    ordered = sorted(durations)
-    p99 = ordered[math.ceil(0.99 * len(ordered)) - 1]
-    return max(floor, factor * p99)
 
 
 class _Stream:
@@ -267,6 +247,11 @@ class ProgressTracker:
         ).last_loss
 
     # ---- durations
+
+    @property
+    def stride(self) -> int:
+        """Steps from one sign of progress to the next: a log may show every tenth."""
+        return max((c.stride for c in self._leading() if c.last == self.last_step), default=1)
 
     def durations(self, phase: Phase = "train") -> list[float]:
         """Seconds between two observed progress events in that phase, for the stall threshold.

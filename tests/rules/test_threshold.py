@@ -8,7 +8,7 @@ from statistics import NormalDist
 
 import pytest
 
-from stallwatch_exporter.watching.rhythm import Rhythm, rare, slow_at_most, too_long
+from stallwatch_rules.progress.threshold import PhaseWaits, rare, slow_at_most, too_long
 
 
 def drawn(spread: float, count: int, seed: int = 1) -> list[float]:
@@ -92,27 +92,27 @@ def test_waits_that_are_all_alike_have_no_tail() -> None:
     assert rare([2.0] * 500) == 2.0
 
 
-def known(rhythm: Rhythm) -> float:
-    return rhythm.threshold(floor=30.0, start=1800.0, factor=3.0, known=True, steps=True)
+def known(waits: PhaseWaits) -> float:
+    return max(30.0, waits.threshold(floor=30.0, cap=1800.0, factor=3.0, steps=True))
 
 
 def test_pauses_that_end_by_themselves_become_a_habit() -> None:
-    rhythm = Rhythm()
+    waits = PhaseWaits()
     for seconds in (200.0, 200.0, 210.0):
-        rhythm.paused(seconds)
+        waits.paused(seconds)
     for _ in range(2100):
-        rhythm.learn(1.0, over=False)
-    assert known(rhythm) == 630.0  # and steps do not wash it away
+        waits.learn(1.0, over=False)
+    assert known(waits) == 630.0  # and steps do not wash it away
 
 
 def test_a_pause_that_was_survived_may_come_again_and_be_half_as_long_again() -> None:
-    rhythm = Rhythm()
+    waits = PhaseWaits()
     for _ in range(400):
-        rhythm.learn(1.0, over=False)
-    rhythm.paused(200.0)
-    assert (rhythm.survived(1800.0), known(rhythm)) == (300.0, 30.0)
-    rhythm.paused(7200.0)  # an outage of two hours hides no hang for three
-    assert rhythm.survived(1800.0) == 1800.0
+        waits.learn(1.0, over=False)
+    waits.paused(200.0)
+    assert (waits.survived(1800.0), known(waits)) == (300.0, 30.0)
+    waits.paused(7200.0)  # an outage of two hours hides no hang for three
+    assert waits.survived(1800.0) == 1800.0
     for _ in range(2001):
-        rhythm.learn(1.0, over=False)
-    assert rhythm.survived(1800.0) == 0.0  # and it is forgotten
+        waits.learn(1.0, over=False)
+    assert waits.survived(1800.0) == 0.0  # and it is forgotten
