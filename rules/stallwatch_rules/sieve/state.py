@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-_FIGURES = b"0123456789abcdef.+-eE:x"  # digits, and what numbers and addresses are made of
+from stallwatch_rules.text.masking import template_key
+
 _BAR_ENDS = (b"it]", b"/s]")  # a message may follow a progress bar that it found in its line
 KEY_BYTES = 200
 _RUN_WHOLE = 1024 * 1024  # bytes of a run's heads and tails together
@@ -105,4 +106,4 @@ def wording(text: bytes) -> bytes:
     if b"]" in text:
         for end in _BAR_ENDS:
             text = text.rpartition(end)[2] or text
-    return text[:KEY_BYTES].translate(None, _FIGURES)
+    return template_key(text[:KEY_BYTES])

@@ -1,4 +1,8 @@
-"""What differs between two printings of one message: numbers, addresses, identifiers, paths."""
+"""Templates: what two printings of one message share, without numbers, addresses, identifiers and paths.
+
+``masked`` is a template for readers, ``template_key`` and ``skeleton`` are keys for tables, some 60 times as
+fast. Decision 27 says which readers of lines have templates of their own, and why.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import re
 
 from stallwatch_rules.text.lazy import lazy
 
-__all__ = ["masked", "repeats", "skeleton"]
+__all__ = ["masked", "repeats", "skeleton", "template_key"]
 
 _VARYING = lazy(
     r"(?P<url>\b[a-z][a-z0-9+]{1,9}://[^\s'\"<>)\]]+)"
@@ -24,10 +28,15 @@ _REPEATED = lazy(r"\s*\[repeated (\d+)x across cluster\].*$")
 _DROPPED = b"0123456789abcdefABCDEF.,+-:_ \t"
 
 
+def template_key(text: bytes) -> bytes:
+    """Return a key that lines of one message share, made in one pass over the line; not for display."""
+    return text.translate(None, _DROPPED)
+
+
 def skeleton(text: str) -> str:
-    """A key that lines of one message share, made in one pass over the line; good for no reader's eye."""
+    """Return the ``template_key`` of decoded text."""
     # Python takes letters out of bytes ten times as fast as out of text.
-    return text.encode("utf-8", "surrogatepass").translate(None, _DROPPED).decode("utf-8", "surrogatepass")
+    return template_key(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
 
 def masked(text: str) -> str:
