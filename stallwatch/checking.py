@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from stallwatch_rules.checks.accelerate_yaml import parse_accelerate
-from stallwatch_rules.checks.batch import ranks_wanted
-from stallwatch_rules.checks.dsconfig import DsConfig
-from stallwatch_rules.checks.newer_python import NewerPython
-from stallwatch_rules.checks.parse import Parsed, parse_json, strict
-from stallwatch_rules.checks.remark import Remark
-from stallwatch_rules.checks.script import Script, parse_script
+from stallwatch_lint.accelerate_yaml import parse_accelerate
+from stallwatch_lint.batch import ranks_wanted
+from stallwatch_lint.diagnostic import Remark
+from stallwatch_lint.dsconfig import DsConfig
+from stallwatch_lint.newer_python import NewerPython
+from stallwatch_lint.parse import Parsed, parse_json, strict
+from stallwatch_lint.script import Script, parse_script
 
 MAX_BYTES = 16 << 20
 _YAML = (".yaml", ".yml")

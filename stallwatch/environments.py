@@ -13,8 +13,8 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from stallwatch_rules.checks.installed import parse_versions
-from stallwatch_rules.checks.signatures import Source
+from stallwatch_lint.installed import parse_versions
+from stallwatch_lint.signatures import Source
 
 #: those that the checks know something of; no others are looked at
 PACKAGES = (

@@ -11,10 +11,10 @@ import click
 from stallwatch.commands.context import App, language_option, tell_all
 
 if TYPE_CHECKING:
-    from stallwatch_rules.checks.dsconfig import DsConfig
-    from stallwatch_rules.checks.remark import Remark
-    from stallwatch_rules.checks.report import Covered
-    from stallwatch_rules.checks.signatures import Signatures
+    from stallwatch_lint.diagnostic import Remark
+    from stallwatch_lint.dsconfig import DsConfig
+    from stallwatch_lint.report import Covered
+    from stallwatch_lint.signatures import Signatures
 
 _WILL_FAIL, _UNREADABLE = 1, 2
 
@@ -69,8 +69,8 @@ def check(
     not be read (the rest is still checked); else 0.
     """
     from stallwatch.checking import KINDS, read_inputs
-    from stallwatch_rules.checks.everything import check_run
-    from stallwatch_rules.checks.remark import ordered
+    from stallwatch_lint.check_run import check_run
+    from stallwatch_lint.diagnostic import ordered
 
     if not (files or checkpoints or python or versions_file):
         raise click.UsageError("name a configuration, a script or --checkpoint PATH; -h shows examples")
@@ -133,7 +133,7 @@ def _versions(
 
 def _signatures(python: str | None) -> Signatures:
     from stallwatch.environments import sources_of
-    from stallwatch_rules.checks.signatures import Signatures
+    from stallwatch_lint.signatures import Signatures
 
     return Signatures(sources_of(python))
 
@@ -174,7 +174,7 @@ def _show(
     language: str,
     covered: Covered,
 ) -> None:
-    from stallwatch_rules.checks.report import print_check, to_json
+    from stallwatch_lint.report import print_check, to_json
 
     if as_json:
         click.echo(to_json(remarks, looked_at, problems, language), nl=False)

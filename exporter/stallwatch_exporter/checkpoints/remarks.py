@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stallwatch_exporter.checkpoints.faults import Fault
-from stallwatch_rules.checks.remark import Remark, Words
+from stallwatch_lint.diagnostic import Remark, Words
 
 _CUT = (
     Words(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from stallwatch_exporter.watching.concerns import line_of
-from stallwatch_rules.checks.unfit import Unfit
+from stallwatch_lint.version_conflicts import Unfit
 from stallwatch_rules.judgements.concerns import SEEN, evidence_of
 from stallwatch_rules.records import Match
 
@@ -45,7 +45,7 @@ def after_a_failure(versions: Mapping[str, str], event: Event, number: int) -> I
 
 
 def _unfit(versions: Mapping[str, str]) -> Iterable[Unfit]:
-    from stallwatch_rules.checks.versions import unfit  # with packaging behind it: only for versions
+    from stallwatch_lint.versions import unfit  # with packaging behind it: only for versions
 
     return unfit(versions)
 

@@ -1,0 +1,218 @@
+"""Arguments that the installed classes of transformers and TRL do not take, and losses that they cannot call.
+
+Renames were read in trl 0.11.4 to 1.16.0 (``trainer/*_config.py``, ``trainer/*_trainer.py``);
+``num_items_in_batch`` in transformers 4.46.0 to 5.23.0 (``trainer.py``, ``training_step``).
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterator, Mapping
+
+from packaging.version import Version
+
+from stallwatch_lint.conditions import conditions_of
+from stallwatch_lint.diagnostic import Remark, Severity, Words
+from stallwatch_lint.installed import version_of
+from stallwatch_lint.script import Call, Script, dotted
+from stallwatch_lint.signatures import Signatures
+
+_ENDINGS = {"transformers": ("Trainer", "TrainingArguments"), "trl": ("Trainer", "Config")}
+#: by the end of a class's name: the argument, what takes its place, since which release
+_CHANGED: tuple[tuple[str, str, str, str], ...] = (
+    ("SFTConfig", "max_seq_length", "max_length", "trl 0.20"),
+    ("Trainer", "tokenizer", "processing_class", "trl 0.16, transformers 5.0"),
+    ("DPOTrainer", "beta", "DPOConfig(beta=…)", "trl 0.13"),
+    ("DPOConfig", "max_prompt_length", "max_length", "trl 0.29"),
+    ("Arguments", "evaluation_strategy", "eval_strategy", "transformers 4.57"),
+    ("Arguments", "warmup_ratio", "warmup_steps", "transformers 5"),
+    ("Config", "warmup_ratio", "warmup_steps", "transformers 5"),
+    ("Config", "evaluation_strategy", "eval_strategy", "transformers 4.57"),
+)
+_SEVERITIES: dict[str, Severity] = {"always": "fails", "sometimes": "likely"}
+_STEPS = ("compute_loss", "training_step")
+_GONE: tuple[tuple[str, str, str], ...] = (("GRPOConfig", "max_prompt_length", "trl 0.28"),)
+
+
+def called_class(script: Script, call: Call) -> str | None:
+    """``trl.SFTTrainer`` for a call of it, or of a class of the file that only inherits its ``__init__``."""
+    return _origin(script, call.name, set())
+
+
+def check_class_keywords(
+    script: Script, signatures: Signatures | None, versions: Mapping[str, str]
+) -> Iterator[Remark]:
+    """Keywords of calls, held against the source of the classes that are called.
+
+    Nothing is said of a call that the script makes only where another release is installed: below a test or
+    an exception that tells, or beside a call of the same class that the installed release takes.
+    """
+    if signatures is None:
+        return
+    calls = [(call, full) for call in script.calls if (full := called_class(script, call))]
+    conditions = conditions_of(script.tree)
+    for call, full in calls:
+        taken = signatures.taken(full)
+        unknown = [one for one in call.node.keywords if taken is not None and one.arg not in {None, *taken}]
+        reached = conditions.of(call.node) if unknown else "asked"
+        if taken is None or reached == "asked":
+            continue
+        others = [set(_keywords(other)) for other, its in calls if its == full and other is not call]
+        for keyword in unknown:
+            name = keyword.arg or ""
+            if {new for _, old, new, _ in _CHANGED if old == name} & set().union(*others):
+                continue  # both names are written: one is for older releases
+            yield _unknown(full, name, taken, signatures, versions, _SEVERITIES[reached]).at(
+                script.file, keyword.value.lineno
+            )
+
+
+def check_compute_loss(script: Script, versions: Mapping[str, str]) -> Iterator[Remark]:
+    """A Trainer's own ``compute_loss`` that does not take what each step calls it with."""
+    transformers = version_of(versions, "transformers")
+    if transformers is None or transformers < Version("4.46.0") or _replaced(script):
+        return
+    losses = [
+        (one, loss) for one in script.classes if (loss := _methods(one).get("compute_loss")) is not None
+    ]
+    if any(_takes(loss) and loss.args.kwarg is None for _, loss in losses):
+        return  # both are written: one is for older releases
+    for node, loss in losses:
+        reached = conditions_of(script.tree).of(loss)
+        if reached == "asked" or _takes(loss) or loss.decorator_list or not _is_trainer(script, node):
+            continue
+        yield _compute_loss(script, loss, str(transformers), _SEVERITIES[reached])
+
+
+def _keywords(call: Call) -> list[str]:
+    return [one.arg for one in call.node.keywords if one.arg is not None]
+
+
+def _methods(node: ast.ClassDef) -> dict[str, ast.FunctionDef]:
+    return {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
+
+
+def _takes(loss: ast.FunctionDef) -> bool:
+    named = {one.arg for one in [*loss.args.args, *loss.args.kwonlyargs]}
+    return loss.args.kwarg is not None or "num_items_in_batch" in named
+
+
+def _replaced(script: Script) -> bool:
+    """Whether the file may call ``compute_loss`` in a way of its own, or put another function there."""
+    stored = (node for node in ast.walk(script.tree) if isinstance(node, (ast.Name, ast.Attribute)))
+    return any("training_step" in _methods(one) for one in script.classes) or any(
+        isinstance(node.ctx, ast.Store) and dotted(node).rpartition(".")[2] in _STEPS for node in stored
+    )
+
+
+def _is_trainer(script: Script, node: ast.ClassDef) -> bool:
+    """Whether a class of transformers or TRL makes the steps of this one, with none unknown before it."""
+    own = {one.name: one for one in script.classes}
+    for base in () if node.decorator_list else node.bases:
+        name = dotted(base)
+        if _origin(script, name, {node.name}, inherited=False):
+            return True
+        if name not in own or own[name].bases:
+            return False  # a mixin of elsewhere
+    return False
+
+
+def _origin(script: Script, name: str, seen: set[str], *, inherited: bool = True) -> str | None:
+    """The class of transformers or TRL behind a name; with `inherited`, where its ``__init__`` counts."""
+    named = [one for one in script.classes if one.name == name]
+    if named:
+        own = named[0]
+        if len(named) > 1 or name in seen or (inherited and not _inherits(own)) or not own.bases:
+            return None
+        return _origin(script, dotted(own.bases[0]), {*seen, name}, inherited=inherited)
+    if name.partition(".")[0] in script.stored:
+        return None
+    full = script.full(name)
+    endings = _ENDINGS.get(full.partition(".")[0], ())
+    return full if "." in full and endings and full.endswith(endings) else None
+
+
+def _inherits(node: ast.ClassDef) -> bool:
+    """Whether making one of it calls its first base's ``__init__`` with the same arguments."""
+    return not (
+        node.decorator_list
+        or node.keywords
+        or any(isinstance(one, ast.FunctionDef) and one.name in ("__init__", "__new__") for one in node.body)
+    )
+
+
+def _unknown(
+    full: str,
+    keyword: str,
+    taken: frozenset[str],
+    signatures: Signatures,
+    versions: Mapping[str, str],
+    severity: Severity,
+) -> Remark:
+    package, name = full.partition(".")[0], full.rpartition(".")[2]
+    release = versions.get(package, "")
+    return Remark(
+        "trainer-argument-unknown",
+        severity,
+        Words(
+            f"{name} of {package} {release} does not take {keyword}",
+            f"{package} {release} 的 {name} 没有参数 {keyword}",
+        ),
+        Words(
+            f"The installed {package} has no such argument of it: the call raises a TypeError.",
+            f"已安装的 {package} 中它没有这个参数：调用会抛出 TypeError。",
+        ),
+        _fix(full, name, keyword, taken, signatures),
+        "trainer-api-changed",
+    )
+
+
+def _fix(full: str, name: str, keyword: str, taken: frozenset[str], signatures: Signatures) -> Words:
+    for ending, old, new, since in _CHANGED:
+        if name.endswith(ending) and keyword == old and (new in taken or "(" in new):
+            return Words(f"Write {new} in its place (since {since}).", f"改用 {new}（自 {since} 起）。")
+    for ending, old, since in _GONE:
+        if name.endswith(ending) and keyword == old:
+            return Words(
+                f"Take it out (it is gone since {since}); shorten the prompts in the data set.",
+                f"删掉它（自 {since} 起已移除）；在数据集里截短 prompt。",
+            )
+    arguments = _arguments_of(full, name)
+    if arguments and keyword in (signatures.taken(arguments) or ()):
+        there = arguments.rpartition(".")[2]
+        return Words(f"Give it to {there}, and that to args=….", f"写到 {there} 里，再用 args=… 传入。")
+    near = difflib.get_close_matches(keyword, taken, n=1)
+    if near:
+        return Words(f"Did you mean {near[0]}? Else take it out.", f"是否指 {near[0]}？否则删掉。")
+    return Words("Take it out.", "删掉它。")
+
+
+def _arguments_of(full: str, name: str) -> str:
+    """The class of a trainer's settings: ``trl.SFTConfig`` of ``trl.SFTTrainer``."""
+    if not name.endswith("Trainer"):
+        return ""
+    package = full.partition(".")[0]
+    return f"{package}.{name.removesuffix('Trainer')}{'Config' if package == 'trl' else 'TrainingArguments'}"
+
+
+def _compute_loss(script: Script, loss: ast.FunctionDef, release: str, severity: Severity) -> Remark:
+    return Remark(
+        "compute-loss-signature",
+        severity,
+        Words(
+            f"compute_loss does not take num_items_in_batch, which transformers {release} gives it",
+            f"compute_loss 不接受 transformers {release} 传入的 num_items_in_batch",
+        ),
+        Words(
+            "Since transformers 4.46 the Trainer passes it by name: the first step raises a TypeError.",
+            "自 transformers 4.46 起 Trainer 按名字传入它：第一步就会抛出 TypeError。",
+        ),
+        Words(
+            "Write def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None).",
+            "改为 def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None)。",
+        ),
+        "trainer-api-changed",
+        script.file,
+        loss.lineno,
+    )

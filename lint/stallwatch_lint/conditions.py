@@ -1,0 +1,87 @@
+"""Whether each run of a script comes to a line, or only one that asked first, and maybe what is installed."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Literal
+
+from stallwatch_lint.script import dotted
+from stallwatch_rules.text.lazy import lazy
+
+#: ``always``; ``sometimes``, below a condition; ``asked``, below one about what the installed packages take
+Reached = Literal["always", "sometimes", "asked"]
+_ASKS = lazy(r"(?i)version|signature|hasattr|fields|parameters|available|inspect|find_spec")
+_TOLD = {"TypeError", "ImportError", "ModuleNotFoundError", "AttributeError"}  # what another release raises
+_CATCHERS = {"suppress", "raises", "assertRaises"}
+
+
+class Conditions:
+    """Follows a line outwards, through what stands around it and the ``return`` before it."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        nodes = list(ast.walk(tree))
+        self._above = {id(child): node for node in nodes for child in ast.iter_child_nodes(node)}
+        self._flags = {  # NEW = version.parse(trl.__version__) >= …
+            dotted(target)
+            for node in nodes
+            if isinstance(node, ast.Assign) and _ASKS.search(ast.unparse(node.value))
+            for target in node.targets
+        } - {"?"}
+
+    def of(self, node: ast.AST) -> Reached:
+        """Whether each run comes to this node, as far as the file tells."""
+        found = set(self._around(node))
+        return "asked" if "asked" in found else "sometimes" if found else "always"
+
+    def _around(self, node: ast.AST) -> Iterator[Reached]:
+        while (above := self._above.get(id(node))) is not None:
+            if isinstance(above, (ast.If, ast.IfExp)) and node is not above.test:
+                yield from self._tested(above.test)
+            elif isinstance(above, (ast.match_case, ast.While)) or (
+                isinstance(above, ast.BoolOp) and node is not above.values[0]
+            ):
+                yield "sometimes"
+            elif isinstance(above, ast.Try) and above.handlers and node not in above.finalbody:
+                yield "asked" if any(map(_tells, above.handlers)) else "sometimes"
+            elif isinstance(above, ast.ExceptHandler) or any(map(_catches, getattr(above, "items", ()))):
+                yield "asked"
+            for before in _before(above, node):
+                if isinstance(before, ast.If) and any(map(_leaves, (before.body, before.orelse))):
+                    yield from self._tested(before.test)
+            node = above
+
+    def _tested(self, test: ast.expr) -> Iterator[Reached]:
+        names = {dotted(one) for one in ast.walk(test) if isinstance(one, (ast.Name, ast.Attribute))}
+        if "__name__" not in names:
+            yield "asked" if names & self._flags or _ASKS.search(ast.unparse(test)) else "sometimes"
+
+
+@lru_cache(maxsize=4)
+def conditions_of(tree: ast.Module) -> Conditions:
+    """For the checks of one script, each of which asks."""
+    return Conditions(tree)
+
+
+def _before(block: ast.AST, node: ast.AST) -> list[ast.stmt]:
+    """The statements of the same block that come before this one."""
+    for name in ("body", "orelse", "finalbody"):
+        statements = getattr(block, name, ())
+        if isinstance(statements, list) and node in statements:
+            return statements[: statements.index(node)]
+    return []
+
+
+def _leaves(body: list[ast.stmt]) -> bool:
+    return bool(body) and isinstance(body[-1], (ast.Return, ast.Continue))
+
+
+def _tells(handler: ast.ExceptHandler) -> bool:
+    caught = ast.walk(handler.type) if handler.type is not None else ()
+    return any(isinstance(one, ast.Name) and one.id in _TOLD for one in caught)
+
+
+def _catches(item: ast.withitem) -> bool:
+    called = item.context_expr
+    return isinstance(called, ast.Call) and dotted(called.func).rpartition(".")[2] in _CATCHERS

@@ -1,0 +1,234 @@
+"""Losses with a sum over parameters: under ZeRO-3 the parameters are empty there."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from stallwatch_lint.diagnostic import Remark, Severity, Words
+from stallwatch_lint.partitioned import Models, models_of
+from stallwatch_lint.script import Script, dotted, scopes
+
+_REDUCTIONS = {"sum", "mean", "norm", "square", "pow", "abs", "flatten", "view", "reshape"}
+#: what reads nothing of the values, or leaves no graph behind
+_HARMLESS = {
+    "numel",
+    "shape",
+    "size",
+    "requires_grad",
+    "detach",
+    "data",
+    "grad",
+    "dim",
+    "nelement",
+    "ds_numel",
+    "item",
+}
+
+
+def check_dummy_loss(script: Script, persistent: float = 0) -> Iterator[Remark]:
+    """Loss terms such as ``0.0 * sum(p.sum() for p in model.parameters())``, in one line or as a loop.
+
+    ``persistent``: parameters of no more elements than this are never partitioned (DeepSpeed 0.19.8,
+    ``stage3_param_persistence_threshold``), so that a sum over a small part of a model may work. Reported
+    only where the term goes into a variable named for a loss, or one that ``backward`` is called on, or is
+    multiplied by zero, which is good for nothing else: the same sum for a log line is as
+    wrong under ZeRO-3, but stops nothing. In a ``forward`` the parameters may be those of the running module,
+    which are there: only "likely". Recorded: DeepSpeed 0.15.3 and 0.19.8 fail in the first backward.
+    """
+    makers = frozenset(_makers(script.tree))
+    models = models_of(script)
+    for scope, nodes in scopes(script.tree):
+        if any(_gathers(node) for node in ast.walk(scope)):
+            continue
+        losses = {name for node in nodes for name in _pulled(node)}
+        seen: set[int] = set()
+        added = [one for node in nodes for one in _looped(node)]
+        looped = {id(statement) for name, statement in added if _is_loss(name, losses)}
+        terms = {name for name, _ in added if not _is_loss(name, losses)}
+        terms.update(name for node in nodes for name in _assigned_term(node, makers, losses))
+        for node in nodes:
+            told = (
+                id(node) in looped
+                or _adds_to_loss(node, terms, makers, losses)
+                or _zeroed(node, terms, makers)
+                or any(_sums_parameters(one, makers) for one in _pulled_expressions(node))
+            )
+            line = getattr(node, "lineno", 1)
+            if told and line not in seen:
+                seen.add(line)
+                forward = isinstance(scope, ast.FunctionDef) and scope.name == "forward"
+                own = forward and any(_is_own_parameters(one) for one in nodes)
+                sure = not own and (not persistent or any(_is_whole_model(one, models) for one in nodes))
+                yield _remark(script.file, line, "fails" if sure else "likely")
+
+
+def _is_loss(name: str, losses: set[str]) -> bool:
+    return "loss" in name.lower() or name in losses
+
+
+def _pulled_expressions(node: ast.AST) -> Iterator[ast.expr]:
+    """What ``backward`` is called on: ``engine.backward(loss)``, ``loss.backward()``."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
+        yield node.func.value
+        yield from node.args[:1]
+
+
+def _pulled(node: ast.AST) -> Iterator[str]:
+    return (one.id for one in _pulled_expressions(node) if isinstance(one, ast.Name))
+
+
+def _makers(tree: ast.Module) -> Iterator[str]:
+    """Functions of the file that return such a sum, and gather nothing; methods as ``self.name``."""
+    methods = {id(one) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for one in node.body}
+    for node in ast.walk(tree):
+        inner = list(ast.walk(node)) if isinstance(node, ast.FunctionDef) else []
+        returned = [one.value for one in inner if isinstance(one, ast.Return) and one.value is not None]
+        if (
+            isinstance(node, ast.FunctionDef)
+            and any(map(_sums_parameters, returned))
+            and not any(map(_gathers, inner))
+        ):
+            yield f"self.{node.name}" if id(node) in methods else node.name
+
+
+def _zeroed(node: ast.AST, terms: set[str], makers: frozenset[str]) -> bool:
+    """``0.0 * extra``: of no use but to touch each parameter."""
+    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
+        return False
+    for zero, other in ((node.left, node.right), (node.right, node.left)):
+        if isinstance(zero, ast.Constant) and type(zero.value) in (int, float) and zero.value == 0:
+            return _sums_parameters(other, makers) or (isinstance(other, ast.Name) and other.id in terms)
+    return False
+
+
+def _assigned_term(node: ast.AST, makers: frozenset[str], losses: set[str]) -> Iterator[str]:
+    """Names that hold such a sum and are no loss themselves."""
+    if isinstance(node, ast.Assign) and _sums_parameters(node.value, makers):
+        for target in node.targets:
+            if isinstance(target, ast.Name) and not _is_loss(target.id, losses):
+                yield target.id
+
+
+def _looped(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    """What a loop over parameters adds a number of each to: the name, and the statement that adds."""
+    loop = _parameter_loop(node.target, node.iter) if isinstance(node, ast.For) else ""
+    for inner in ast.walk(node) if loop else ():
+        if isinstance(inner, ast.AugAssign):
+            target, parts = dotted(inner.target), [inner.value]
+        elif isinstance(inner, ast.Assign) and len(inner.targets) == 1:
+            target, parts = dotted(inner.targets[0]), list(_arithmetic(inner.value))
+            if target not in map(dotted, parts):
+                continue  # a new number for each, which nothing is added to
+        else:
+            continue
+        if any(_reduces(part, loop) for part in parts):
+            yield target.rsplit(".", 1)[-1], inner
+
+
+def _adds_to_loss(node: ast.AST, terms: set[str], makers: frozenset[str], losses: set[str]) -> bool:
+    if isinstance(node, ast.Assign):
+        targets = [dotted(target) for target in node.targets]
+    elif isinstance(node, ast.AugAssign):
+        targets = [dotted(node.target)]
+    else:
+        return False
+    if not any(_is_loss(target.rsplit(".", 1)[-1], losses) for target in targets):
+        return False
+    if _sums_parameters(node.value, makers):
+        return True
+    # `loss = loss + 0 * extra`: arithmetic only, not `loss = model(extra).loss`
+    return any(isinstance(one, ast.Name) and one.id in terms for one in _arithmetic(node.value))
+
+
+def _arithmetic(node: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(node, ast.BinOp):
+        yield from _arithmetic(node.left)
+        yield from _arithmetic(node.right)
+    else:
+        yield node
+
+
+def _sums_parameters(expression: ast.expr, makers: frozenset[str] = frozenset()) -> bool:
+    """Whether it holds ``sum(p.sum() for p in x.parameters())``, outside of other calls but arithmetic's."""
+    for part in _arithmetic(expression):
+        while (  # torch.stack([…]).sum()
+            isinstance(part, ast.Call)
+            and isinstance(part.func, ast.Attribute)
+            and part.func.attr in _REDUCTIONS
+            and isinstance(part.func.value, ast.Call)
+        ):
+            part = part.func.value
+        if not isinstance(part, ast.Call):
+            continue
+        if dotted(part.func) in makers:
+            return True
+        if dotted(part.func).rsplit(".", 1)[-1] not in ("sum", "stack", "cat"):
+            continue
+        for argument in part.args:
+            if isinstance(argument, (ast.GeneratorExp, ast.ListComp)):
+                first = argument.generators[0]
+                loop = _parameter_loop(first.target, first.iter)
+                if loop and _reduces(argument.elt, loop):
+                    return True
+    return False
+
+
+def _parameter_loop(target: ast.expr, over: ast.expr) -> str:
+    """The loop's variable where it runs over a module's parameters; else empty."""
+    if not (isinstance(over, ast.Call) and isinstance(over.func, ast.Attribute)):
+        return ""
+    if over.func.attr == "parameters" and isinstance(target, ast.Name):
+        return target.id
+    named = over.func.attr == "named_parameters" and isinstance(target, ast.Tuple) and len(target.elts) == 2
+    last = target.elts[1] if named and isinstance(target, ast.Tuple) else None
+    return last.id if isinstance(last, ast.Name) else ""
+
+
+def _reduces(expression: ast.expr, variable: str) -> bool:
+    """Whether it makes a number out of the parameter's values, with a graph."""
+    attributes = {node.attr for node in ast.walk(expression) if isinstance(node, ast.Attribute)}
+    uses = any(isinstance(node, ast.Name) and node.id == variable for node in ast.walk(expression))
+    return uses and bool(attributes & _REDUCTIONS) and not attributes & _HARMLESS
+
+
+def _is_whole_model(node: ast.AST, models: Models) -> bool:
+    """``model.parameters()``: some of a whole model's parameters are large enough to be partitioned."""
+    if not isinstance(node, ast.Call):
+        return False
+    owner, _, last = dotted(node.func).rpartition(".")
+    named = owner.rpartition(".")[2] in ("model", "engine")
+    followed = isinstance(node.func, ast.Attribute) and models.is_model(node.func.value)
+    return last in ("parameters", "named_parameters") and (named or followed)
+
+
+def _is_own_parameters(node: ast.AST) -> bool:
+    """``self.parameters()``: in a ``forward`` those of the running module itself, which may be there."""
+    return isinstance(node, ast.Call) and dotted(node.func) in ("self.parameters", "self.named_parameters")
+
+
+def _gathers(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "GatheredParameters"
+
+
+def _remark(file: str, line: int, severity: Severity) -> Remark:
+    return Remark(
+        "dummy-loss",
+        severity,
+        Words("the loss adds a sum over parameters", "loss 里加了对参数的求和"),
+        Words(
+            "Under ZeRO-3 a parameter is empty outside of its module's forward: the first backward"
+            " fails with a"
+            " gradient of the wrong shape. (Inside the module's own forward it is there.)",
+            "ZeRO-3 下，参数在所属模块的 forward 之外是空的：第一次 backward"
+            " 会因梯度形状错误而失败（在模块自己的 forward 里则存在）。",
+        ),
+        Words(
+            "Delete the term, ZeRO-3 does not need it; or run the unused module on a tiny input and"
+            " add 0.0 * output.sum().",
+            "删掉这一项，ZeRO-3 不需要它；或给未使用的模块一个很小的输入，加上 0.0 * output.sum()。",
+        ),
+        "zero3-dummy-loss-invalid-gradient",
+        file,
+        line,
+    )

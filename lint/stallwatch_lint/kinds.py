@@ -1,0 +1,136 @@
+"""Which names of a script stand for a Trainer or an Accelerator: by what made them, else by their words."""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+from typing import Literal, get_args
+
+from stallwatch_lint.names import Names
+from stallwatch_lint.script import Script, dotted
+
+Kind = Literal["trainer", "accelerator", "lightning", "other", ""]
+_LIGHTNING = ("lightning", "pytorch_lightning")  #: whose Trainer has no save_model
+_BARE = ("object", "ABC", "Protocol", "Module")  #: bases that make no trainer of a class
+_ROUNDS = 3  #: functions that give back what other functions made, and take it
+
+
+class Kinds:
+    """Follows objects from their constructors, through assignments, functions of the file and parameters."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self.names = Names(script.tree)
+        nodes = list(ast.walk(script.tree))
+        self._classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
+        functions = [node for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+        self._functions = {node.name: node for node in functions}
+        self._made: dict[str, Kind] = {}  # by functions of the file
+        assigned = [node for node in nodes if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr))]
+        assigned.sort(key=lambda node: node.lineno)
+        calls = [call.node for call in script.calls if call.last in self._functions]
+        for function in functions:
+            for arg in _parameters(function):
+                if arg.annotation is not None and (kind := self._of_class(arg.annotation)):
+                    self.names.give_parameter(function, arg.arg, kind)
+        for _ in range(_ROUNDS):
+            for node in assigned:
+                self._assign(node)
+            for function in functions:
+                self._returns(function)
+            for call in calls:
+                self._passes(call)
+
+    def of(self, node: ast.expr) -> Kind:
+        """What the expression stands for; empty where that is not known."""
+        kind = self._known(node)
+        if kind:
+            return kind
+        last = dotted(node).rpartition(".")[2].lower()
+        if "trainer" in last:
+            return "trainer"
+        return "accelerator" if "accelerat" in last else ""
+
+    def is_accelerator(self, node: ast.expr) -> bool:
+        """Whether it was made as one, or nothing is known of it but that its name is exactly that."""
+        return (self._known(node) or dotted(node).rpartition(".")[2].lower()) == "accelerator"
+
+    def of_owner(self, call: ast.Call) -> Kind:
+        """What the method is called on."""
+        return self.of(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+
+    def _known(self, node: ast.expr) -> Kind:
+        if isinstance(node, ast.Call):
+            last = dotted(node.func).rpartition(".")[2]
+            return self._of_class(node.func) or self._made.get(last, "")
+        if isinstance(node, ast.IfExp):
+            return self._known(node.body) or self._known(node.orelse)
+        if isinstance(node, ast.NamedExpr):
+            return self._known(node.value)
+        if dotted(node) == "self" and (owner := self.names.class_of(node)) is not None:
+            return self._of_defined(owner)
+        meaning = self.names.meaning(node)
+        return meaning if meaning in get_args(Kind) else ""  # type: ignore[return-value]
+
+    def _assign(self, node: ast.Assign | ast.AnnAssign | ast.NamedExpr) -> None:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        for target in targets:
+            pairs = [(target, node.value)]
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = list(zip(target.elts, node.value.elts, strict=False))
+            for one, value in pairs:
+                kind = self._known(value) if value is not None else ""
+                if kind:
+                    self.names.give(one, node, kind)
+
+    def _returns(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        for node in ast.walk(function):
+            if isinstance(node, ast.Return) and node.value is not None and (kind := self._known(node.value)):
+                self._made[function.name] = kind
+
+    def _passes(self, call: ast.Call) -> None:
+        """What a function of the file is given is what its parameter stands for."""
+        function = self._functions[dotted(call.func).rpartition(".")[2]]
+        taken = _parameters(function)
+        if isinstance(call.func, ast.Attribute) and taken and taken[0].arg in ("self", "cls"):
+            taken = taken[1:]
+        given = [(arg.arg, value) for arg, value in zip(taken, call.args, strict=False)]
+        given += [(keyword.arg, keyword.value) for keyword in call.keywords if keyword.arg]
+        for name, value in given:
+            if kind := self._known(value):
+                self.names.give_parameter(function, name, kind)
+
+    def _of_class(self, node: ast.expr) -> Kind:
+        quoted = isinstance(node, ast.Constant) and isinstance(node.value, str)  # as an annotation may be
+        name = str(node.value) if quoted and isinstance(node, ast.Constant) else dotted(node)
+        if name in self._classes:
+            return self._of_defined(self._classes[name])
+        full = self._script.full(name)
+        last = full.rpartition(".")[2]
+        if last.endswith("Trainer") and last[0].isupper():
+            return "lightning" if full.partition(".")[0] in _LIGHTNING else "trainer"
+        return "accelerator" if last == "Accelerator" else ""
+
+    def _of_defined(self, node: ast.ClassDef, depth: int = 0) -> Kind:
+        """A class of the file is what its bases are."""
+        kinds: list[Kind] = []
+        for base in node.bases:
+            inner = self._classes.get(dotted(base))
+            if inner is not None and inner is not node and depth < _ROUNDS:
+                kinds.append(self._of_defined(inner, depth + 1))
+            elif dotted(base).rpartition(".")[2] in _BARE:
+                kinds.append("other")
+            elif inner is None:
+                kinds.append(self._of_class(base))
+        known = next((one for one in kinds if one not in ("other", "")), None)
+        return known or ("other" if all(kinds) else "")
+
+
+@lru_cache(maxsize=4)
+def kinds_of(script: Script) -> Kinds:
+    """For the checks of one script, each of which asks."""
+    return Kinds(script)
+
+
+def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.arg]:
+    return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]

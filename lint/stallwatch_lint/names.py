@@ -1,0 +1,134 @@
+"""What a script's names stand for, line by line: in each function its own, until they get another value."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from functools import lru_cache
+from typing import NamedTuple
+
+from stallwatch_lint.script import bound_by, dotted, scopes
+
+_Place = tuple[int, str]  # whose name, and the name
+_BINDING = (ast.alias, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)  # beside assignments
+_Binding = ast.expr | ast.alias | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+class Names:
+    """Meanings that are given to names, and where they end.
+
+    By the order of lines, and no control flow but this: of the two branches of one ``if`` neither ends what
+    the other gives. A parameter means nothing by itself; ``self.model`` belongs to its class.
+    """
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._tree = tree
+        self._scope, self._bound, self._class, self._branches, stored = _structure(tree)
+        # By line, what names mean from it on, and the node that says so.
+        self._events: dict[_Place, list[tuple[int, str, ast.AST]]] = defaultdict(list)
+        for name, node in stored:
+            end = node.lineno if isinstance(node, _BINDING) else node.end_lineno
+            self._events[self._place(node, name)].append((end or node.lineno, "", node))
+
+    def give(self, target: ast.expr, by: ast.stmt | ast.expr, meaning: str) -> None:
+        """From the end of this statement on, a name means this; a target that is no name is left alone."""
+        name = dotted(target)
+        if "?" in name:
+            return
+        events = self._events[self._place(target, name)]
+        first, last = by.lineno, by.end_lineno or by.lineno
+        events[:] = [one for one in events if not first <= one[0] <= last]
+        events.append((last, meaning, by))
+
+    def give_parameter(
+        self, function: ast.FunctionDef | ast.AsyncFunctionDef, name: str, meaning: str
+    ) -> None:
+        """A parameter of this function means this at its beginning."""
+        events = self._events[(id(function), name)]
+        events[:] = [one for one in events if one[2] is not function]
+        events.append((function.lineno, meaning, function))
+
+    def class_of(self, node: ast.expr) -> ast.ClassDef | None:
+        """The innermost class that it stands in."""
+        return self._class.get(id(node))
+
+    def meaning(self, node: ast.expr) -> str:
+        """What a name means where it is used; empty for nothing that was given."""
+        name = dotted(node)
+        if "?" in name:
+            return ""
+        known = [one for one in self._events.get(self._place(node, name), ()) if one[0] < node.lineno]
+        for _, meaning, by in sorted(known, key=lambda one: one[0], reverse=True):
+            if meaning and self._apart(by, node):
+                continue
+            if meaning:
+                return meaning
+            if not any(given and self._apart(by, other) for _, given, other in known):
+                return ""
+        return ""
+
+    def _place(self, node: ast.AST, name: str) -> _Place:
+        base = name.partition(".")[0]
+        if base in ("self", "cls") and "." in name and id(node) in self._class:
+            return id(self._class[id(node)]), name
+        scope = self._scope.get(id(node), self._tree)
+        while scope is not self._tree and base not in self._bound[id(scope)]:
+            scope = self._scope[id(scope)]
+        return id(scope), name
+
+    def _apart(self, one: ast.AST, other: ast.AST) -> bool:
+        """Whether they stand in different branches of one ``if``."""
+        theirs = self._branches[id(other)]
+        return any((at, not is_else) in theirs for at, is_else in self._branches[id(one)])
+
+
+class _Structure(NamedTuple):
+    """What is where in a tree; nodes by their ids."""
+
+    scope: dict[int, ast.AST]
+    bound: dict[int, set[str]]  #: plain names, by scope
+    classes: dict[int, ast.ClassDef]  #: the innermost that each node stands in
+    branches: dict[int, set[tuple[int, bool]]]
+    stored: list[tuple[str, _Binding]]  #: what is assigned to or imported, by names
+
+
+@lru_cache(maxsize=4)
+def _structure(tree: ast.Module) -> _Structure:
+    """Read once for all checks of one script."""
+    found = _Structure({}, defaultdict(set), {}, defaultdict(set), [])
+    outer: dict[int, set[str]] = defaultdict(set)
+    methods = {id(one) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for one in node.body}
+    own_names = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.comprehension)
+        for inner in ast.walk(node.target)
+    }
+    for scope, nodes in scopes(tree):
+        for node in nodes:
+            found.scope[id(node)] = scope
+            if isinstance(node, ast.arg):
+                found.bound[id(scope)].add(node.arg)
+            elif isinstance(node, (ast.Global, ast.Nonlocal)):
+                outer[id(scope)] |= set(node.names)
+            elif isinstance(node, (ast.Name, ast.Attribute)) and not isinstance(node.ctx, ast.Load):
+                if id(node) in own_names or "?" in dotted(node):
+                    continue
+                found.stored.append((dotted(node), node))
+                if isinstance(node, ast.Name):
+                    found.bound[id(scope)].add(node.id)
+            elif isinstance(node, _BINDING) and id(node) not in methods:
+                for name in bound_by(node):
+                    if name and name != "*":
+                        found.stored.append((name, node))
+                        found.bound[id(scope)].add(name)
+    for scope_id, names in outer.items():
+        found.bound[scope_id] -= names
+    for node in ast.walk(tree):  # from outside to inside: the innermost class counts
+        if isinstance(node, ast.ClassDef):
+            found.classes.update((id(inner), node) for inner in ast.walk(node))
+        elif isinstance(node, ast.If):
+            for is_else, body in enumerate((node.body, node.orelse)):
+                for inner in ast.walk(ast.Module(body, [])):
+                    found.branches[id(inner)].add((id(node), bool(is_else)))
+    return found

@@ -1,0 +1,134 @@
+"""Calls that all ranks must make, made by one of them: the others never come, and that one waits for good.
+
+Run with two ranks under gloo (torch 2.13.0, deepspeed 0.19.8): ``barrier`` and, at every ZeRO stage,
+``save_checkpoint`` of rank 0 alone end in a timeout; ``save_16bit_model`` does at stage 3, where it gathers
+the weights. So does the Trainer's ``save_model``, by accelerate's ``get_state_dict`` (read in transformers
+5.23.0 and accelerate 1.15.0).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+
+from stallwatch_lint.diagnostic import Remark, Words
+from stallwatch_lint.dsconfig import DsConfig
+from stallwatch_lint.first_rank import FirstRank
+from stallwatch_lint.kinds import Kinds, kinds_of
+from stallwatch_lint.partitioned import Models, models_of
+from stallwatch_lint.script import Call, Script, dotted
+
+_COLLECTIVES = {
+    *("barrier", "monitored_barrier", "broadcast", "broadcast_object_list", "all_reduce", "reduce_scatter"),
+    *("all_gather", "all_gather_object", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all"),
+}
+_WAITS_OF_ACCELERATE = {"wait_for_everyone", "save_state", "gather", "gather_for_metrics"}
+#: modules that these are functions of, as they are named and as they are imported
+_NAMED, _TORCH = ("dist", "distributed", "comm", "deepspeed"), ("torch.distributed", "deepspeed")
+_OF_ENGINE = ("save_checkpoint", "save_16bit_model")
+_GROUP_FIRST = {"barrier", "monitored_barrier"}  #: the others take the group third or after
+
+
+def check_rank_guard(script: Script, config: DsConfig | None) -> Iterator[Remark]:
+    """Collectives, and savers that hold some, below ``if rank == 0:`` alone.
+
+    Nothing is said where the other branch, or any code for the other ranks, makes the same call: one rank
+    first and then the others is a usual pattern. A collective of a group is the group's own affair.
+    """
+    models, kinds, guards = models_of(script), kinds_of(script), FirstRank(script)
+    first: list[Call] = []
+    others: set[str] = set()
+    for node in ast.walk(script.tree):
+        if not isinstance(node, ast.If):
+            continue
+        guard = guards.passes(node.test)
+        if guard is None:
+            continue
+        for alone, body in ((guard, node.body), (not guard, node.orelse)):
+            calls = [call for call in _calls(body) if _needs_all(call, script, config, models, kinds)]
+            if alone:
+                first += calls
+            else:
+                others |= {call.last for call in calls}
+    seen: set[int] = set()
+    for call in first:
+        if call.last not in others and id(call.node) not in seen:
+            seen.add(id(call.node))
+            yield _remark(script, call)
+
+
+def _calls(body: list[ast.stmt]) -> Iterator[Call]:
+    """The calls that this branch makes itself: not those of functions that it only defines."""
+    inside: list[ast.AST] = list(body)
+    while inside:
+        node = inside.pop(0)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            continue
+        if isinstance(node, ast.Call):
+            yield Call(dotted(node.func), node)
+        inside += ast.iter_child_nodes(node)
+
+
+def _needs_all(call: Call, script: Script, config: DsConfig | None, models: Models, kinds: Kinds) -> bool:
+    owner, _, last = script.full(call.name).rpartition(".")
+    if last in _COLLECTIVES and _is_module(owner, call):
+        group = call.argument("group", 0 if last in _GROUP_FIRST else 2)
+        return not call.open and group is None
+    if call.last in _WAITS_OF_ACCELERATE:
+        waits = isinstance(call.node.func, ast.Attribute) and kinds.is_accelerator(call.node.func.value)
+        return waits and (call.last != "save_state" or config is not None)
+    zero3 = config is not None and config.stage == 3
+    kind = kinds.of_owner(call.node)
+    if call.last == "save_model":
+        return zero3 and kind == "trainer" and bool(script.imports & {"transformers", "trl"})
+    if call.last in _OF_ENGINE:
+        if not any(script.initializations()) or not call.owner or kind in ("trainer", "lightning"):
+            return False
+        named = "trainer" in call.owner.rpartition(".")[2].lower()
+        if kind == "other" and (named or not _asks_engine(script, call.last)):
+            return False
+        return zero3 or call.last == "save_checkpoint"
+    return models.needs_all(call, zero3=zero3)
+
+
+def _is_module(owner: str, call: Call) -> bool:
+    """Whether a function of this name, as its package knows it, is torch's or DeepSpeed's."""
+    if any(owner == one or owner.startswith(f"{one}.") for one in _TORCH):
+        return True
+    return all(one.rpartition(".")[2].lower() in _NAMED for one in (owner, call.owner))
+
+
+def _asks_engine(script: Script, name: str) -> bool:
+    """Whether the file's own method of this name may come to the engine's; where it has none, yes."""
+    functions: dict[str, list[ast.AST]] = defaultdict(list)
+    for node in ast.walk(script.tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            functions[node.name].append(node)
+    waiting, seen = [name], {name}
+    while waiting:
+        for node in (inner for one in functions.get(waiting.pop(), ()) for inner in ast.walk(one)):
+            called = dotted(node.func) if isinstance(node, ast.Call) else ""
+            owner, _, last = called.rpartition(".")
+            if last in _OF_ENGINE and owner not in ("", "self"):
+                return True
+            if last in functions and last not in seen:
+                seen.add(last)
+                waiting.append(last)
+    return name not in functions
+
+
+def _remark(script: Script, call: Call) -> Remark:
+    return Remark(
+        "called-by-one-rank",
+        "likely",
+        Words(f"only one rank calls {call.name}()", f"只有一个 rank 调用 {call.name}()"),
+        Words(
+            "It needs all ranks: this one waits for the others until the collective times out.",
+            "它需要所有 rank 参与：这个 rank 会一直等待其他 rank，直到集合通信超时。",
+        ),
+        Words("Call it on all ranks, outside of the condition.", "放到条件之外，在所有 rank 上调用。"),
+        "nccl-collective-timeout",
+        script.file,
+        call.line,
+    )

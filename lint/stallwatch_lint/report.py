@@ -1,0 +1,135 @@
+"""The remarks of a check for people, on a terminal, and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from stallwatch_lint.diagnostic import Remark, Severity, Words
+from stallwatch_rules.text.controls import without_controls
+
+SCHEMA = 1
+#: all of the input, all of it where that was nothing but versions, or what of it could be read
+Covered = Literal["all", "versions", "part"]
+_NOTHING: dict[Covered, Words] = {
+    "all": Words("Nothing known stands against this run.", "没有发现已知的问题。"),
+    "versions": Words(
+        "Only versions were checked: nothing known stands against them.", "仅检查了版本：没有发现已知的问题。"
+    ),
+    "part": Words("No verdict: not everything could be read.", "没有结论：有内容无法读取。"),
+}
+_BADGES: dict[Severity, tuple[Words, str]] = {
+    "fails": (Words("FAILS", "会失败"), "bold white on red"),
+    "likely": (Words("LIKELY", "很可能失败"), "bold black on yellow"),
+    "advice": (Words("ADVICE", "建议"), "bold black on cyan"),
+}
+_WHY, _FIX, _RULE = Words("why", "原因"), Words("fix", "处理"), Words("page", "说明")
+
+
+def to_json(
+    remarks: Sequence[Remark], looked_at: Sequence[str], problems: Sequence[str], language: str
+) -> str:
+    """One JSON object; ``ok`` is whether all was read and nothing is known that will fail."""
+    return (
+        msgspec.json.format(
+            msgspec.json.encode(
+                {
+                    "schema": SCHEMA,
+                    "ok": not problems and not any(remark.severity == "fails" for remark in remarks),
+                    "looked_at": list(looked_at),
+                    "findings": [_entry(remark, language) for remark in remarks],
+                    "problems": list(problems),
+                }
+            ),
+            indent=2,
+        ).decode()
+        + "\n"
+    )
+
+
+def print_check(
+    remarks: Sequence[Remark],
+    looked_at: Sequence[str],
+    console: Console,
+    language: str,
+    *,
+    covered: Covered = "all",
+) -> None:
+    """Print the remarks, the gravest first; readable at 80 columns and without colour.
+
+    `covered` says what was looked at: where that is not all of the run, no remark is no all-clear.
+    """
+    rows: list[RenderableType] = []
+    for remark in remarks:
+        rows += [_one(remark, language), Text()]
+    rows.append(_summary(remarks, language, covered))
+    rows.append(Text(" · ".join(without_controls(one) for one in looked_at), style="dim"))
+    console.print(Group(*rows), highlight=False, emoji=False)
+
+
+def summary(remarks: Sequence[Remark], language: str, *, covered: Covered = "all") -> str:
+    """One line on what was found; `covered` as for ``print_check``."""
+    counts = {severity: sum(one.severity == severity for one in remarks) for severity in _BADGES}
+    if not remarks:
+        return _NOTHING[covered].text(language)
+    parts = (
+        (counts["fails"], Words("will fail", "会失败")),
+        (counts["likely"], Words("likely to fail", "很可能失败")),
+        (counts["advice"], Words("worth knowing", "值得注意")),
+    )
+    return ", ".join(f"{count} {words.text(language)}" for count, words in parts if count)
+
+
+def _one(remark: Remark, language: str) -> RenderableType:
+    words, style = _BADGES[remark.severity]
+    head = Text.assemble(
+        (f" {words.text(language)} ", style),
+        "  ",
+        (without_controls(remark.what.text(language)), "bold"),
+    )
+    rows: list[RenderableType] = [head]
+    if remark.file:
+        rows.append(_indent(Text(without_controls(_place(remark)), style="cyan")))
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(_WHY.text(language), Text(without_controls(remark.why.text(language))))
+    grid.add_row(_FIX.text(language), Text(without_controls(remark.fix.text(language))))
+    if remark.rule:
+        grid.add_row(_RULE.text(language), Text(f"stallwatch rules show {remark.rule}", style="dim"))
+    rows.append(_indent(grid))
+    return Group(*rows)
+
+
+def _place(remark: Remark) -> str:
+    return f"{remark.file}:{remark.line}" if remark.line else str(remark.file)
+
+
+def _summary(remarks: Sequence[Remark], language: str, covered: Covered) -> Text:
+    worst = remarks[0].severity if remarks else None
+    clear = "bold yellow" if covered == "part" else "bold green"
+    style = {"fails": "bold red", "likely": "bold yellow", "advice": "bold cyan", None: clear}[worst]
+    return Text(summary(remarks, language, covered=covered), style=style)
+
+
+def _indent(row: RenderableType) -> RenderableType:
+    return Padding(row, (0, 0, 0, 2), expand=False)
+
+
+def _entry(remark: Remark, language: str) -> dict[str, Any]:
+    return {
+        "check": remark.check,
+        "severity": remark.severity,
+        "rule": remark.rule,
+        "file": remark.file,
+        "line": remark.line,
+        "what": remark.what.text(language),
+        "why": remark.why.text(language),
+        "fix": remark.fix.text(language),
+    }

@@ -1,0 +1,242 @@
+"""A training script as its syntax tree tells it: imports, calls, names. It is never run."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from stallwatch_lint.diagnostic import Remark, Words
+from stallwatch_lint.newer_python import NewerPython, newer_syntax
+
+Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call: ``trainer.save_model(out)`` has the name ``trainer.save_model``."""
+
+    name: str  #: dotted; a part that is no plain name is ``?``
+    node: ast.Call
+
+    @property
+    def last(self) -> str:
+        """The function's own name, without what it belongs to."""
+        return self.name.rsplit(".", 1)[-1]
+
+    @property
+    def owner(self) -> str:
+        """What the method is called on; empty for a plain function."""
+        return self.name.rpartition(".")[0]
+
+    @property
+    def line(self) -> int:
+        """Counted from 1."""
+        return self.node.lineno
+
+    @property
+    def open(self) -> bool:
+        """Whether ``*args`` or ``**kwargs`` may bring arguments that are not seen here."""
+        return any(isinstance(one, ast.Starred) for one in self.node.args) or any(
+            one.arg is None for one in self.node.keywords
+        )
+
+    def argument(self, name: str, position: int | None = None) -> ast.expr | None:
+        """The argument with this name, or at this position."""
+        for keyword in self.node.keywords:
+            if keyword.arg == name:
+                return keyword.value
+        if position is not None and position < len(self.node.args):
+            return self.node.args[position]
+        return None
+
+
+@dataclass(frozen=True)
+class Script:
+    """One parsed file."""
+
+    file: str
+    tree: ast.Module
+    names: frozenset[str] = field(default=frozenset())  #: every name and attribute that the text uses
+
+    @cached_property
+    def calls(self) -> list[Call]:
+        """All calls, in the order of their lines."""
+        found = [Call(dotted(node.func), node) for node in ast.walk(self.tree) if isinstance(node, ast.Call)]
+        return sorted(found, key=lambda call: call.line)
+
+    @cached_property
+    def imports(self) -> frozenset[str]:
+        """The top-level packages that are imported anywhere."""
+        found: set[str] = set()
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                found.update(alias.name.split(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found.add(node.module.split(".")[0])
+        return frozenset(found)
+
+    @cached_property
+    def strings(self) -> list[tuple[str, int]]:
+        """String constants with their lines, without docstrings and other bare texts."""
+        bare = {id(node.value) for node in ast.walk(self.tree) if isinstance(node, ast.Expr)}
+        return [
+            (node.value, node.lineno)
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in bare
+        ]
+
+    def called(self, *last: str) -> Iterator[Call]:
+        """The calls whose own name is one of these."""
+        return (call for call in self.calls if call.last in last)
+
+    @property
+    def deepspeed_itself(self) -> bool:
+        """Whether it calls ``deepspeed.initialize`` with nobody who fills ``auto`` values in."""
+        return (
+            any(self.initializations())
+            and not self.imports & {"accelerate", "lightning", "pytorch_lightning"}
+            and (not self.names & {"Trainer", "HfDeepSpeedConfig", "HfTrainerDeepSpeedConfig"})
+        )
+
+    @property
+    def strict_json(self) -> bool:
+        """Whether transformers or accelerate read its configuration before DeepSpeed does: as strict JSON."""
+        readers = {"Trainer", "TrainingArguments", "Accelerator"}
+        theirs = self.imports & {"transformers", "accelerate", "trl"} and self.names & readers
+        return bool(theirs) and not any(self.initializations())
+
+    def initializations(self) -> Iterator[Call]:
+        """The calls of ``deepspeed.initialize``, under whatever name it was imported."""
+        return (call for call in self.calls if self.full(call.name) == "deepspeed.initialize")
+
+    @cached_property
+    def aliases(self) -> dict[str, str]:
+        """What imported names stand for: ``{"td": "torch.distributed", "T": "transformers.Trainer"}``."""
+        found: dict[str, str] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    top = alias.name.partition(".")[0]
+                    found[alias.asname or top] = alias.name if alias.asname else top
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                for alias in node.names:
+                    found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+        return found
+
+    @cached_property
+    def classes(self) -> list[ast.ClassDef]:
+        """All classes of the file."""
+        return [node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef)]
+
+    @cached_property
+    def stored(self) -> frozenset[str]:
+        """The plain names that get a value other than by one import; classes of the file left out."""
+        found = {
+            node.id
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
+        imported: dict[str, set[str]] = defaultdict(set)
+        for node in ast.walk(self.tree):
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                module = "." * getattr(node, "level", 0) + (getattr(node, "module", None) or "")
+                for alias in node.names:  # of which module of a package does not count
+                    source = f"{module.partition('.')[0]}.{alias.name}" if module or alias.asname else ""
+                    imported[bound_by(alias)[0] or ""].add(source)
+            elif not isinstance(node, (ast.alias, ast.ClassDef)):
+                found.update(name for name in bound_by(node) if name)
+        return frozenset(found | {name for name, sources in imported.items() if len(sources) > 1})
+
+    def full(self, name: str) -> str:
+        """A dotted name as its package knows it."""
+        first, dot, rest = name.partition(".")
+        return self.aliases.get(first, first) + dot + rest
+
+
+def parse_script(text: str, file: str) -> Script | Remark:
+    """The script, or what keeps Python from reading it. It is compiled and never run.
+
+    Compiling finds what the syntax tree alone allows (``return`` outside of a function).
+
+    Raises:
+        NewerPython: where the line is written for a newer Python than this one.
+    """
+    text = text.removeprefix("\ufeff")
+    try:
+        with warnings.catch_warnings():  # of escapes in strings: they are the script's own affair
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text, filename=file)
+            compile(tree, file, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        reason = getattr(error, "msg", None) or str(error) or type(error).__name__
+        line: int | None = getattr(error, "lineno", None)
+        if newer := newer_syntax(text, line, reason):
+            raise NewerPython(file, line, *newer) from None
+        return Remark(
+            "script-unreadable",
+            "fails" if isinstance(error, (SyntaxError, ValueError)) else "likely",
+            Words(f"Python cannot read this script: {reason}", f"Python 无法解析这个脚本：{reason}"),
+            Words("It ends there before its first line runs.", "它在运行第一行之前就会停止。"),
+            Words("Mend the line.", "改正这一行。"),
+            file=file,
+            line=line,
+        )
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    names |= {
+        alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    return Script(file, tree, frozenset(names))
+
+
+def dotted(node: ast.expr) -> str:
+    """``a.b.c`` of a name or attribute; ``?`` for a part that is neither."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return "?"
+
+
+def bound_by(node: ast.AST) -> tuple[str | None, ...]:
+    """The names that a node binds by other means than storing a name; ``*`` for any."""
+    match node:
+        case ast.Global() | ast.Nonlocal():
+            return tuple(node.names)
+        case ast.alias():
+            return (node.asname or node.name.partition(".")[0],)
+        case ast.arg():
+            return (node.arg,)
+        case ast.MatchMapping():
+            return (node.rest,)
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.ExceptHandler():
+            return (node.name,)
+        case ast.MatchAs() | ast.MatchStar():
+            return (node.name,)
+    return ()
+
+
+def is_constant(node: ast.expr | None, value: object) -> bool:
+    """Whether the expression is exactly this ``True``, ``False`` or ``None``."""
+    return isinstance(node, ast.Constant) and node.value is value
+
+
+def scopes(tree: ast.Module) -> Iterator[tuple[Scope, list[ast.AST]]]:
+    """The module and each function, with the nodes that are its own and no inner function's."""
+    waiting: list[Scope] = [tree]
+    while waiting:
+        scope = waiting.pop()
+        own: list[ast.AST] = []
+        inside: list[ast.AST] = list(ast.iter_child_nodes(scope))
+        while inside:
+            node = inside.pop()
+            own.append(node)
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+                waiting.append(node)
+            else:
+                inside += ast.iter_child_nodes(node)
+        yield scope, own

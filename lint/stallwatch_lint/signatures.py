@@ -1,0 +1,139 @@
+"""Which keyword arguments a class of an installed package takes, by its source: nothing is imported."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from stallwatch_lint.script import dotted, is_constant
+
+MOST_STEPS = 12  #: from module to module and from class to base
+
+
+class Source(NamedTuple):
+    """A module's text, and whether it is a package (``__init__.py``): relative imports need to know."""
+
+    text: str
+    package: bool
+
+
+#: the source of a module by its dotted name; ``None`` where there is none
+Read = Callable[[str], "Source | None"]
+
+
+class Signatures:
+    """Follows a class from where it is imported to where it is defined, and on to its bases.
+
+    What cannot be told for certain (``**kwargs``, a metaclass, decorators, a base elsewhere) is ``None``.
+    """
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._trees: dict[str, tuple[ast.Module, bool] | None] = {}
+        self._known: dict[str, frozenset[str] | None] = {}
+
+    def taken(self, full: str) -> frozenset[str] | None:
+        """The arguments that ``trl.SFTConfig`` takes by name."""
+        if full not in self._known:
+            self._known[full] = self._taken(self._find(full, 0), 0)
+        return self._known[full]
+
+    def _find(self, full: str, steps: int) -> tuple[str, ast.ClassDef] | None:
+        module, _, name = full.rpartition(".")
+        parsed = self._tree(module) if module and steps < MOST_STEPS else None
+        if parsed is None:
+            return None
+        tree, package = parsed
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and node.name == name:
+                return module, node
+        for there in _imported(tree, name, module, package):
+            if found := self._find(there, steps + 1):
+                return found
+        return None
+
+    def _tree(self, module: str) -> tuple[ast.Module, bool] | None:
+        if module not in self._trees:
+            source = self._read(module)
+            try:
+                self._trees[module] = source and (ast.parse(source.text), source.package)
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                self._trees[module] = None
+        return self._trees[module]
+
+    def _taken(self, found: tuple[str, ast.ClassDef] | None, steps: int) -> frozenset[str] | None:
+        if found is None or steps > MOST_STEPS:
+            return None
+        module, node = found
+        methods = {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
+        if node.keywords or methods.keys() & {"__new__", "__init_subclass__"}:
+            return None
+        if init := methods.get("__init__"):
+            return _of_function(init)
+        if _dataclass(node):
+            return self._fields(found, steps)
+        return self._taken(self._base(module, node.bases[0], steps), steps + 1) if node.bases else None
+
+    def _fields(self, found: tuple[str, ast.ClassDef] | None, steps: int) -> frozenset[str] | None:
+        if found is None or steps > MOST_STEPS:
+            return None
+        module, node = found
+        fields = frozenset(_own_fields(node)) if _dataclass(node) else frozenset()
+        for base in node.bases:
+            if dotted(base) in ("object", "ABC"):
+                continue
+            inherited = self._fields(self._base(module, base, steps), steps + 1)
+            if inherited is None:
+                return None
+            fields |= inherited
+        return fields
+
+    def _base(self, module: str, base: ast.expr, steps: int) -> tuple[str, ast.ClassDef] | None:
+        name = dotted(base)
+        return self._find(f"{module}.{name}" if "." not in name else name, steps)
+
+
+def _imported(tree: ast.Module, name: str, module: str, package: bool) -> Iterator[str]:
+    """The full names under which a module imports this name, also below ``if TYPE_CHECKING``."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        for alias in node.names:
+            if (alias.asname or alias.name) != name:
+                continue
+            parts = module.split(".")
+            up = node.level - 1 if package else node.level
+            start = parts[: len(parts) - up] if node.level else []
+            yield ".".join([*start, *([node.module] if node.module else []), alias.name])
+
+
+def _of_function(init: ast.FunctionDef) -> frozenset[str] | None:
+    taken = frozenset(one.arg for one in [*init.args.args, *init.args.kwonlyargs]) - {"self"}
+    if init.args.kwarg is not None:
+        return None
+    for decorator in init.decorator_list:
+        name = dotted(decorator.func).rpartition(".")[2] if isinstance(decorator, ast.Call) else ""
+        if not name.lstrip("_").startswith("deprecate"):
+            return None
+        # transformers' deprecate_kwarg and huggingface_hub's _deprecate_arguments take old names on
+        taken |= {
+            one.value
+            for one in ast.walk(decorator)
+            if isinstance(one, ast.Constant) and isinstance(one.value, str)
+        }
+    return taken
+
+
+def _dataclass(node: ast.ClassDef) -> bool:
+    names = (one.func if isinstance(one, ast.Call) else one for one in node.decorator_list)
+    return any(dotted(name).rpartition(".")[2] == "dataclass" for name in names)
+
+
+def _own_fields(node: ast.ClassDef) -> Iterator[str]:
+    for one in node.body:
+        if not isinstance(one, ast.AnnAssign) or "ClassVar" in ast.unparse(one.annotation):
+            continue
+        given = {key.arg: key.value for key in one.value.keywords} if isinstance(one.value, ast.Call) else {}
+        if not is_constant(given.get("init"), False):
+            yield dotted(one.target)

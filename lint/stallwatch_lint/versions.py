@@ -1,0 +1,58 @@
+"""Versions that do not fit each other: which of the table's entries hold for what is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from stallwatch_lint.diagnostic import Remark, Words
+from stallwatch_lint.installed import fits
+from stallwatch_lint.version_conflicts import TABLE, Unfit
+
+
+def unfit(versions: Mapping[str, str]) -> list[Unfit]:
+    """The entries all of whose ranges hold.
+
+    Args:
+        versions: by canonical package name (``{"deepspeed": "0.16.4", "huggingface-hub": "1.0"}``).
+    """
+    return [
+        entry
+        for entry in TABLE
+        if all(fits(versions, package, specifier) for package, specifier in entry.ranges.items())
+    ]
+
+
+def check_versions(
+    versions: Mapping[str, str],
+    *,
+    stage: int | None = None,
+    used: Collection[str] | None = None,
+    auto_keys: Collection[str] = (),
+    source: str | None = None,
+) -> Iterator[Remark]:
+    """Remarks on versions, as far as they concern this run.
+
+    Args:
+        versions: as for ``unfit``.
+        stage: the ZeRO stage, where a configuration tells it.
+        used: names that the scripts use; ``None`` where no script was given.
+        auto_keys: keys of ``zero_optimization`` that are ``auto``.
+        source: the file that the versions come from.
+    """
+    for entry in unfit(versions):
+        if entry.stages and stage not in entry.stages:
+            continue
+        if entry.used and not entry.used & set(used or ()):
+            continue
+        if entry.auto_key and entry.auto_key not in auto_keys:
+            continue
+        names = ", ".join(f"{package} {versions[package]}" for package in entry.ranges)
+        yield Remark(
+            "versions-unfit",
+            entry.severity,
+            Words(f"{names} do not fit: {entry.what.en}", f"{names} 不匹配：{entry.what.zh}"),
+            entry.why,
+            entry.fix,
+            entry.rule,
+            source,
+        )

@@ -1,0 +1,150 @@
+"""What the checks hold of other packages, held against the packages that are installed."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.version import Version
+
+from stallwatch_lint.config_keys import REMOVED_AT_TOP, TOP
+from stallwatch_lint.dsconfig import DsConfig
+from stallwatch_lint.parameters import ADAM, SCHEDULERS
+from stallwatch_lint.strategies import DEFAULTS
+from stallwatch_lint.trainer_keywords import TAKEN
+from stallwatch_lint.training_arguments import COMPARED
+from stallwatch_lint.value_kinds import KINDS, check_values
+
+needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="deepspeed is not installed")
+
+VALUES = ("5e8", "7", " 3.0 ", "1_0", "--1", "x", "", 2, 1.0, True, None, "Off", "auto", [1], {}, "cpu")
+#: a process of its own: deepspeed changes what the process that imports it logs and handles
+ASK = """
+import inspect, json, sys
+import torch
+from deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
+from deepspeed.runtime import lr_schedules
+from deepspeed.runtime.config import DeepSpeedConfig
+from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
+from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+from deepspeed.runtime.zero.offload_config import (
+    DeepSpeedZeroOffloadOptimizerConfig, DeepSpeedZeroOffloadParamConfig)
+
+models = [DeepSpeedZeroConfig, DeepSpeedZeroOffloadParamConfig, DeepSpeedZeroOffloadOptimizerConfig,
+          DeepSpeedFP16Config, DeepSpeedBF16Config]
+sections, values, schedulers = json.load(sys.stdin)
+
+def refused(model, key, value):
+    try:
+        model(**{key: value})
+    except ValueError:
+        return True
+    return False
+
+class Asked(dict):  # notes what DeepSpeed asks for at the top, however it asks
+    keys_of = set()
+    def note(self, key):
+        self.keys_of.add(key)
+        return key
+    __copy__ = copy = keys = lambda self: self
+    get = lambda self, key, default=None: dict.get(self, self.note(key), default)
+    __getitem__ = lambda self, key: dict.__getitem__(self, self.note(key))
+    __contains__ = lambda self, key: dict.__contains__(self, self.note(key))
+
+asked = Asked(train_batch_size=8)
+DeepSpeedConfig(asked)
+
+takes = lambda one: sorted(inspect.signature(one.__init__).parameters)
+print(json.dumps({
+    "refused": [{key: [refused(model, key, value) for value in values] for key in keys}
+                for model, keys in zip(models, sections, strict=True)],
+    "top": sorted(asked.keys_of),
+    "schedulers": {name: takes(getattr(lr_schedules, name)) for name in schedulers},
+    "adam": sum(map(takes, (DeepSpeedCPUAdam, FusedAdam, torch.optim.Adam, torch.optim.AdamW)), []),
+}))
+"""
+
+
+@cache
+def told() -> dict[str, Any]:
+    question = json.dumps([[list(keys) for keys in KINDS.values()], VALUES, list(SCHEDULERS)])
+    answer = subprocess.run(
+        [sys.executable, "-c", ASK], input=question, capture_output=True, text=True, timeout=500, check=True
+    )
+    found: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
+    return found
+
+
+@needs_deepspeed
+def test_values_that_are_told_are_those_that_deepspeeds_models_refuse() -> None:
+    for (path, kinds), refused in zip(KINDS.items(), told()["refused"], strict=True):
+        for key in kinds:
+            ours = [
+                value for value in VALUES if list(check_values(_config(path, key, value), Version("0.19.8")))
+            ]
+            theirs = [value for value, no in zip(VALUES, refused[key], strict=True) if no]
+            assert len(ours) >= 4, key
+            assert [value for value in ours if value not in theirs] == [], key
+
+
+def _config(path: tuple[str, ...], key: str, value: Any) -> DsConfig:
+    config = {key: value}
+    for part in reversed(path):
+        config = {part: config}
+    return DsConfig(config, "ds.json")
+
+
+@needs_deepspeed
+def test_keys_at_the_top_are_those_that_deepspeed_asks_for() -> None:
+    """One that it asks for and that is unknown here would be told as ignored."""
+    asked = set(told()["top"])
+    assert {"gradient_clipping", "wall_clock_breakdown", "zero_optimization"} <= asked
+    assert asked - TOP == set()
+    assert set(REMOVED_AT_TOP) <= TOP
+
+
+@needs_deepspeed
+def test_parameters_are_those_of_the_constructors() -> None:
+    for name, known in SCHEDULERS.items():
+        assert known == set(told()["schedulers"][name]) - {"self", "optimizer"}
+    assert set(told()["adam"]) - {"self", "params", "model_params"} <= ADAM
+
+
+def test_defaults_are_those_of_the_training_arguments() -> None:
+    defaults: dict[str, Any] = {}
+    for node in ast.walk(_transformers("training_args.py")):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Call):
+            values = [one.value for one in node.value.keywords if one.arg == "default"]
+            if values and isinstance(values[0], ast.Constant):
+                defaults[ast.unparse(node.target)] = values[0].value
+    assert {name: defaults.get(name) for name, _ in COMPARED.values()} == dict(COMPARED.values())
+    assert {name: defaults.get(name) for name in DEFAULTS} == DEFAULTS
+
+
+@pytest.mark.parametrize(("file", "name"), [("trainer", "Trainer"), ("trainer_seq2seq", "Seq2SeqTrainer")])
+def test_trainers_take_what_is_known_and_nothing_else(file: str, name: str) -> None:
+    (init,) = [
+        method
+        for node in _transformers(f"{file}.py").body
+        if isinstance(node, ast.ClassDef) and node.name == name
+        for method in node.body
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__"
+    ]
+    taken = {one.arg for one in init.args.args + init.args.kwonlyargs} - {"self"}
+    assert taken <= TAKEN
+    assert init.args.kwarg is None
+
+
+def _transformers(file: str) -> ast.Module:
+    """A module of transformers as a tree: its import takes many seconds."""
+    found = find_spec("transformers")
+    if found is None or found.origin is None:
+        pytest.skip("transformers is not installed")
+    return ast.parse((Path(found.origin).parent / file).read_text(encoding="utf-8"))

@@ -1,0 +1,345 @@
+"""Configurations that cannot work, and their sound neighbours."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packaging.version import Version
+
+from stallwatch_lint.accelerate_yaml import parse_accelerate
+from stallwatch_lint.batch import ranks_wanted
+from stallwatch_lint.check_run import check_run
+from stallwatch_lint.config_keys import SECTIONS
+from stallwatch_lint.diagnostic import Remark
+from stallwatch_lint.parse import parse_json
+from stallwatch_lint.script import Script, parse_script
+from stallwatch_rules.pages.catalogue import Catalogue
+
+ZERO3 = {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}
+
+
+def checked(
+    values: dict[str, Any], deepspeed: str | None = None, world_size: int | None = None
+) -> list[Remark]:
+    config = parse_json(json.dumps(values, indent=1), "ds.json").config
+    assert config is not None
+    return check_run(config, versions={"deepspeed": deepspeed} if deepspeed else {}, world_size=world_size)
+
+
+def told(remarks: list[Remark]) -> list[tuple[str, str]]:
+    return [(remark.severity, remark.check) for remark in remarks]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, ("fails", "fp16-and-bf16")),
+        ({"fp16": {"enabled": False}, "bf16": {"enabled": True}}, None),
+        ({"fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}}, None),
+        (
+            {"train_batch_size": 10, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1},
+            ("fails", "batch-size"),
+        ),
+        (
+            {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2},
+            None,
+        ),
+        ({"train_micro_batch_size_per_gpu": 0}, ("fails", "batch-size")),
+        ({"zero_optimization": {"stage": 4}}, ("fails", "zero-stage-unknown")),
+        ({"gradient_cliping": 1.0}, ("likely", "config-key-ignored")),
+        ({"wall_clock_brakdown": True}, ("likely", "config-key-ignored")),
+        ({"train_micro_batch_size": 4}, ("likely", "config-key-ignored")),
+        ({"overlap_comm": True}, ("likely", "config-key-ignored")),  # outside of zero_optimization
+        ({"_optimizer": {}, "scheduler_old": {}, "//": "", "seed": 1, "model_name": "x"}, None),
+        ({"zero_optimization": {"stage": 1, "legacy_stage1": True}}, ("fails", "zero-legacy-stage1")),
+        (
+            {"zero_optimization": {**ZERO3, "offload_optimizer": {"device": "nvme"}}},
+            ("fails", "nvme-without-path"),
+        ),
+        ({"zero_optimization": {**ZERO3, "offload_param": {"device": "nvme", "nvme_path": "/nvme"}}}, None),
+        (
+            {"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}},
+            ("advice", "offload-param-ignored"),
+        ),
+        ({"zero_optimization": {"stage": 2}, "prescale_gradients": True}, ("fails", "zero-gradient-scaling")),
+        ({"zero_optimization": {"stage": 2, "reduce_scatter": False}, "prescale_gradients": True}, None),
+        ({"zero_optimization": {"stage": 1}, "prescale_gradients": True}, None),
+        ({"zero_optimization": {"stage": 2, "offload_optimizer": None}}, None),
+        ({"zero_optimization": {"stage": 3}}, ("advice", "gather-on-save")),
+        ({"zero_optimization": {"stage": 3, "stage3_gather_fp16_weights_on_model_save": True}}, None),
+        (
+            {"zero_optimization": {**ZERO3, "stage3_prefetch_bucket_size": 15099494.4}},
+            ("likely", "config-fraction"),
+        ),
+        ({"zero_optimization": {**ZERO3, "stage3_prefetch_bucket_size": 5e7}}, None),
+        ({"zero_optimization": {"stage": 2, "overlap_com": True}}, ("fails", "config-key-unknown")),
+        (
+            {"zero_optimization": {"stage": 2, "log_trace_cache_warnings": True}},
+            ("advice", "config-key-version"),
+        ),
+        (
+            {"optimizer": {"type": "AdamW", "params": {"max_grad_norm": 1.0}}},
+            ("likely", "optimizer-max-grad-norm"),
+        ),
+        (
+            {"optimizer": {"type": "Lamb"}, "zero_optimization": {"stage": 1}},
+            ("likely", "optimizer-untested"),
+        ),
+        ({"optimizer": {"type": "Lamb"}}, None),
+        (
+            {"optimizer": {"type": "OneBitAdam"}, "zero_optimization": {"stage": 1}},
+            ("likely", "one-bit-with-zero"),
+        ),
+        ({"scheduler": {"type": "WarmUpLR"}}, ("likely", "scheduler-unknown")),
+        ({"scheduler": {"type": "NoSuchSched"}}, ("likely", "scheduler-unknown")),
+        ({"scheduler": {"type": "CosineAnnealingLR"}}, None),
+        ({"optimizer": {"type": "sgd"}}, ("likely", "optimizer-unknown")),
+        ({"optimizer": {"type": "SGD"}}, None),
+        ({"optimizer": {"type": "ADAMW"}, "zero_optimization": {"stage": 1}}, None),
+        ({"optimizer": {"type": "AdamW", "params": {"lr": "1e-4"}}}, ("likely", "parameter-in-quotes")),
+        (
+            {"optimizer": {"type": "SGD", "params": {"lr": "auto", "momentum": "0.9"}}},
+            ("likely", "parameter-in-quotes"),
+        ),
+        (
+            {"optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "torch_adam": True}}},
+            None,
+        ),
+        ({"optimizer": {"type": "Adam", "params": {"weight_decey": 0.1}}}, ("likely", "parameter-unknown")),
+        (
+            {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_step": 10}}},
+            ("likely", "parameter-unknown"),
+        ),
+        (
+            {
+                "scheduler": {
+                    "type": "WarmupDecayLR",
+                    "params": {"total_num_steps": "auto", "warmup_type": "log"},
+                }
+            },
+            None,
+        ),
+        ({"scheduler": {"type": "CosineAnnealingLR", "params": {"T_max": 10}}}, None),
+        ({"amp": {"enabled": True}, "zero_optimization": True}, ("fails", "amp-with-zero")),
+        ({"some_tool_of_mine": 1}, None),
+        ({"zero_optimization": {"stage": 2, "reduce_bucket_size": "5e8"}}, ("fails", "config-value-kind")),
+        ({"zero_optimization": {"stage": 2, "reduce_bucket_size": "500000000"}}, None),
+        ({"zero_optimization": {"stage": "two"}}, ("fails", "config-value-kind")),
+        ({"zero_optimization": {"stage": "4"}}, ("fails", "zero-stage-unknown")),
+        ({"zero_optimization": {"stage": "3"}}, ("advice", "gather-on-save")),
+        (
+            {"zero_optimization": {**ZERO3, "stage": "3", "offload_param": {"device": "nvme"}}},
+            ("fails", "nvme-without-path"),
+        ),
+        ({"zero_optimization": {"stage": 2, "offload_optimizer": "cpu"}}, ("fails", "config-value-kind")),
+        ({"zero_optimization": {"stage": 2, "overlap_comm": None, "reduce_scatter": "auto"}}, None),
+        ({"bf16": {"enabled": "maybe"}}, ("likely", "config-value-kind")),
+        ({"gradient_accumulation_steps": "2"}, ("fails", "config-value-kind")),
+        ({"gradient_clipping": "auto", "steps_per_print": 5e2}, None),
+    ],
+)
+def test_a_configuration(values: dict[str, Any], expected: tuple[str, str] | None) -> None:
+    assert told(checked(values)) == ([expected] if expected else [])
+
+
+@pytest.mark.parametrize(
+    ("text", "stage", "checks"),
+    [
+        ("from transformers import Trainer\nTrainer(model).train()", "3", ["stage-in-quotes"]),
+        ("from transformers import Trainer\nTrainer(model).train()", 3, []),
+        ("from transformers import Trainer\nTrainer(model).train()", "2", []),
+        ("import transformers, deepspeed\ndeepspeed.initialize(model=model, config=c)", "3", []),
+    ],
+)
+def test_a_stage_in_quotes_is_none_to_a_trainer(text: str, stage: object, checks: list[str]) -> None:
+    script = parse_script(text, "train.py")
+    assert isinstance(script, Script)
+    config = parse_json(
+        json.dumps({"zero_optimization": {**ZERO3, "stage": stage}}, indent=1), "ds.json"
+    ).config
+    found = [one for one in check_run(config, [script]) if one.file == "ds.json"]
+    assert [one.check for one in found] == checks
+    assert [one.line for one in found] == [3] * len(checks)
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "fix"),
+    [
+        ("optimizer", "AdamWW", 'Did you mean "AdamW"?'),
+        ("optimizer", "Lam", 'Did you mean "Lamb"?'),
+        ("optimizer", "Shampoo", 'Write "AdamW" or another class of torch.optim'),
+        ("scheduler", "warmuplr", "Write WarmupLR."),
+        ("scheduler", "CosineAnealingLR", "Write CosineAnnealingLR."),
+        ("scheduler", "Cosine", "Write one of LRRangeTest, OneCycle"),
+    ],
+)
+def test_a_name_that_nothing_has(section: str, name: str, fix: str) -> None:
+    (remark,) = checked({section: {"type": name}, "zero_optimization": {"stage": 1}})
+    assert remark.check == f"{section}-unknown"
+    assert name in remark.what.en and name in remark.what.zh
+    assert remark.fix.en.startswith(fix)
+
+
+def test_torch_has_the_classes_that_are_known() -> None:
+    optim = pytest.importorskip("torch.optim", reason="torch is not installed")
+    for section, known in (("optimizer", optim), ("scheduler", optim.lr_scheduler)):
+        names = [
+            name for name in known.__all__ if isinstance(getattr(known, name), type) and name != "Optimizer"
+        ]
+        assert "AdamW" in names or "StepLR" in names
+        assert [name for name in names if checked({section: {"type": name}})] == []
+
+
+@pytest.mark.parametrize(
+    ("deepspeed", "section", "key", "refused"),
+    [
+        ("0.16.3", "zero_optimization", "log_trace_cache_warnings", True),
+        ("0.16.4", "zero_optimization", "log_trace_cache_warnings", False),
+        ("0.19.6", "zero_optimization", "mics_shard_size", False),
+        ("0.19.7", "zero_optimization", "mics_shard_size", True),
+        ("0.17.0", "fp16", "opt_level", False),
+        ("0.17.1", "fp16", "opt_level", True),
+    ],
+)
+def test_keys_by_version(deepspeed: str, section: str, key: str, refused: bool) -> None:
+    remarks = checked({section: {key: 1}}, deepspeed)
+    assert [remark.severity for remark in remarks] == ["fails"] * refused
+    assert all(remark.line == 3 for remark in remarks)
+
+
+def test_a_newer_deepspeed_may_know_more() -> None:
+    assert told(checked({"zero_optimization": {"brand_new": 1}}, "99.0")) == [
+        ("likely", "config-key-unknown")
+    ]
+
+
+def test_removed_at_the_top() -> None:
+    values = {"elasticity": {"enabled": False}}
+    assert told(checked(values, "0.19.8")) == [("fails", "config-key-removed")]
+    assert checked(values, "0.19.7") == []
+
+
+def test_batch_sizes_and_ranks() -> None:
+    values = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2}
+    assert checked(values, world_size=8) == []
+    (remark,) = checked(values, world_size=4)
+    assert (remark.severity, remark.line, "32" in remark.fix.en) == ("fails", 2, True)
+    config = parse_json(json.dumps(values), "ds.json").config
+    assert config is not None and ranks_wanted(config) == 8
+    assert told(checked({"train_batch_size": 10}, world_size=4)) == [("fails", "batch-size")]
+    assert checked({**values, "tensor_parallel": {"autotp_size": 2}}, world_size=4) == []
+
+
+def test_text_that_is_no_json() -> None:
+    parsed = parse_json('{\n "a": 1,\n "b" 2 ] }', "ds.json")
+    assert parsed.config is None
+    assert [(one.check, one.severity, one.line) for one in parsed.remarks] == [
+        ("config-unreadable", "fails", 3)
+    ]
+
+
+@pytest.mark.parametrize(("value", "severity"), [("2", "advice"), ('"auto"', "fails")])
+def test_comments_are_read_by_deepspeed_alone(value: str, severity: str) -> None:
+    text = f'{{\n  // how many\n  "train_micro_batch_size_per_gpu": {value},\n}}'
+    parsed = parse_json(text, "ds.json")
+    assert parsed.config is not None
+    assert told(parsed.remarks) == [(severity, "config-not-json")]
+
+
+def test_a_key_that_stands_twice() -> None:
+    parsed = parse_json(
+        '{\n"zero_optimization": {"stage": 2},\n"zero_optimization": {"stage": 3}\n}', "ds.json"
+    )
+    assert [(one.check, one.severity, one.line) for one in parsed.remarks] == [
+        ("config-key-twice", "fails", 3)
+    ]
+
+
+def test_lines_in_a_file_with_tabs() -> None:
+    config = parse_json('{\n\t"zero_optimization": {\n\t\t"stage": 3\n\t}\n}', "ds.json").config
+    assert config is not None and config.line("zero_optimization", "stage") == 3
+
+
+def test_accelerates_own_configuration() -> None:
+    text = "num_processes: 8\nmixed_precision: bf16\n"
+    text += "deepspeed_config:\n  zero_stage: 3\n  zero3_save_16bit_model: false\n"
+    config = parse_accelerate(text, "accelerate.yaml").config
+    assert config is not None
+    assert (config.stage, config.world_size, config.on("bf16", "enabled")) == (3, 8, True)
+    (remark,) = check_run(config)
+    assert (remark.check, remark.line) == ("gather-on-save", 5)
+    assert parse_accelerate("distributed_type: FSDP\n", "fsdp.yaml") == (None, [], None)
+    assert parse_accelerate("deepspeed_config: {a: [}\n", "bad.yaml").remarks[0].line == 1
+
+
+@pytest.mark.repro
+def test_the_table_of_keys_is_that_of_the_installed_release() -> None:
+    deepspeed = pytest.importorskip("deepspeed")
+    from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
+    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+    from deepspeed.runtime.zero.offload_config import (
+        DeepSpeedZeroOffloadOptimizerConfig,
+        DeepSpeedZeroOffloadParamConfig,
+    )
+
+    installed = Version(deepspeed.__version__)
+    for path, model in (
+        (("zero_optimization",), DeepSpeedZeroConfig),
+        (("zero_optimization", "offload_param"), DeepSpeedZeroOffloadParamConfig),
+        (("zero_optimization", "offload_optimizer"), DeepSpeedZeroOffloadOptimizerConfig),
+        (("fp16",), DeepSpeedFP16Config),
+        (("bf16",), DeepSpeedBF16Config),
+    ):
+        fields = set(model.model_fields) | {one.alias for one in model.model_fields.values() if one.alias}
+        known = {
+            key
+            for key, span in SECTIONS[path].keys.items()
+            if Version(span.since) <= installed and not (span.until and installed >= Version(span.until))
+        }
+        assert fields == known
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            ["zero_optimization", "fp16", "optimizer", "scheduler", "train_batch_size", "elasticity", "amp"]
+        ),
+        st.recursive(
+            st.none() | st.booleans() | st.floats() | st.integers() | st.sampled_from(["auto", "nvme", ""]),
+            lambda inner: (
+                st.lists(inner, max_size=2)
+                | st.dictionaries(
+                    st.sampled_from(
+                        ["stage", "offload_optimizer", "device", "type", "params", "enabled", "ratio"]
+                    ),
+                    inner,
+                    max_size=4,
+                )
+            ),
+            max_leaves=6,
+        ),
+    )
+)
+@settings(max_examples=150, deadline=None)
+def test_no_configuration_breaks_the_checks(values: dict[str, Any]) -> None:
+    for deepspeed in (None, "0.14.5", "0.19.8"):
+        for remark in checked(values, deepspeed, world_size=3):
+            assert remark.what.en and remark.what.zh
+
+
+def test_every_page_that_a_check_names_is_there(catalogue: Catalogue) -> None:
+    import stallwatch_lint
+
+    named = set()
+    for file in Path(stallwatch_lint.__path__[0]).glob("*.py"):
+        named |= set(
+            re.findall(r'(?:_RULE|rule|_OPTIMIZER_RULE|_CONFIG_RULE) ?= ?"([a-z0-9-]+)"', file.read_text())
+        )
+    assert len(named) > 8
+    assert named <= set(catalogue.pages)

@@ -1,0 +1,65 @@
+"""The table of versions that do not fit, and the ways to learn versions."""
+
+from __future__ import annotations
+
+import pytest
+from packaging.specifiers import SpecifierSet
+
+from stallwatch_lint.installed import fits, parse_versions
+from stallwatch_lint.version_conflicts import TABLE
+from stallwatch_lint.versions import check_versions, unfit
+from stallwatch_rules.pages.catalogue import Catalogue
+
+
+@pytest.mark.parametrize(
+    ("versions", "rules"),
+    [
+        ({"deepspeed": "0.14.0", "torch": "2.4.0+cu121"}, ["package-versions-conflict"]),
+        ({"deepspeed": "0.14.4", "torch": "2.4.0+cu121"}, []),
+        ({"deepspeed": "0.14.0", "torch": "2.3.1"}, []),
+        ({"peft": "0.17.1", "transformers": "5.0.0"}, ["peft-version-mismatch"]),
+        ({"peft": "0.18.0", "transformers": "5.0.0"}, []),
+        ({"transformers": "4.57.1", "huggingface-hub": "1.0.1"}, ["package-versions-conflict"]),
+        ({"deepspeed": "0.15.0", "pydantic": "1.10.2"}, ["package-versions-conflict"]),
+        ({"deepspeed": "unknown", "torch": "2.4"}, []),
+        ({"deepspeed": "0.19.8", "torch": "2.13.0", "transformers": "5.23.0", "accelerate": "1.15.0"}, []),
+        ({}, []),
+    ],
+)
+def test_unfit(versions: dict[str, str], rules: list[str]) -> None:
+    assert [entry.rule for entry in unfit(versions)] == rules
+
+
+def test_entries_that_concern_some_runs_only() -> None:
+    versions = {"trl": "0.14.0", "deepspeed": "0.16.4"}
+    assert [one.severity for one in check_versions(versions, stage=3, used={"GRPOTrainer"})] == ["likely"]
+    assert not list(check_versions(versions, stage=2, used={"GRPOTrainer"}))
+    assert not list(check_versions(versions, stage=3, used={"SFTTrainer"}))
+    old = {"deepspeed": "0.15.3", "transformers": "4.44.2"}
+    assert not list(check_versions(old, stage=3))
+    assert len(list(check_versions(old, stage=3, auto_keys=["stage3_prefetch_bucket_size"]))) == 1
+
+
+def test_each_entry_has_a_range_a_source_and_a_page(catalogue: Catalogue) -> None:
+    assert len(TABLE) >= 10
+    for entry in TABLE:
+        assert len(entry.ranges) >= 2 and all(SpecifierSet(one) for one in entry.ranges.values())
+        assert entry.source and entry.rule in catalogue.pages
+
+
+def test_pins_in_a_file() -> None:
+    text = """\
+torch==2.6.0+cu124
+transformers>=4.40
+-e git+https://x/y
+# deepspeed==1
+Huggingface_Hub==0.30 ; python_version>'3'
+trl    0.12.2
+peft==0.*
+"""
+    assert parse_versions(text) == {"torch": "2.6.0+cu124", "huggingface-hub": "0.30", "trl": "0.12.2"}
+
+
+@pytest.mark.parametrize("version", ["2.6.0", "2.6.0+cu124", "2.6.0a0+df5bbc09d1.nv24.12"])
+def test_builds_count_as_their_release(version: str) -> None:
+    assert fits({"torch": version}, "torch", ">=2.6") and not fits({"torch": version}, "torch", "<2.6")
