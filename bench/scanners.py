@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from stallwatch_exporter.files.allfiles import Parallel
-from stallwatch_exporter.files.matches import Matching
-from stallwatch_exporter.files.postmortem import diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_logs.matches import Matching
+from stallwatch_logs.parallel_reading import Parallel
 from stallwatch_rules.matching.database import DatabaseStore
 from stallwatch_rules.matching.matcher import Matcher, lines_of
 from stallwatch_rules.pages.catalogue import Catalogue

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import track
 from scoring import Outcome, by_family, calibration, confusions, failures, share, wrong_alarms
 
-from stallwatch_exporter.files.postmortem import diagnose_paths, diagnose_streams
+from stallwatch_exporter.postmortem.diagnose import diagnose_paths, diagnose_streams
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 
 ROOT = Path(__file__).resolve().parent.parent

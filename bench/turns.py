@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 PATTERNS = 200
-PARTS = ("rules", "lint", "exporter", "stallwatch", "alerts", "dashboard", "bench", "")
+PARTS = ("rules", "lint", "logs", "exporter", "stallwatch", "alerts", "dashboard", "bench", "")
 READERS = {
     "matches": "stallwatch matches",
     "diagnose": "stallwatch diagnose",

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import track
 from scoreboard import OWN, cases
 
-from stallwatch_exporter.files.postmortem import diagnose_paths, diagnose_streams
+from stallwatch_exporter.postmortem.diagnose import diagnose_paths, diagnose_streams
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.report.json import to_json
 

@@ -61,10 +61,10 @@ def diagnose(
     asks for them needs an ``if __name__ == "__main__":``. `executor` reads them instead, wherever it runs, if
     it finds the files by their paths there. The diagnosis is the same.
     """
-    from stallwatch_exporter.files.allfiles import Parallel
-    from stallwatch_exporter.files.baseline import read_baseline
-    from stallwatch_exporter.files.postmortem import diagnose_jobs
+    from stallwatch_exporter.postmortem.diagnose import diagnose_jobs
     from stallwatch_exporter.settings import cache_home
+    from stallwatch_logs.baseline import read_baseline
+    from stallwatch_logs.parallel_reading import Parallel
     from stallwatch_rules.pages.catalogue import load_catalogue
 
     several, healthy = _listed(paths), _listed(baseline)

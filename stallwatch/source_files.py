@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from stallwatch_exporter.files.archives import Member, TarFile, zip_members
-from stallwatch_exporter.files.decompress import kind_of
-from stallwatch_exporter.files.inputs import CHUNK, InputError, Limits
+from stallwatch_logs.archives import Member, TarFile, zip_members
+from stallwatch_logs.decompress import kind_of
+from stallwatch_logs.inputs import CHUNK, InputError, Limits
 from stallwatch_rules.authoring.wordings import COMPILED
 
 BINARY = (".so", ".dylib", ".pyd")

@@ -16,7 +16,7 @@ for version in 3.10 3.11 3.12 3.13; do
     "$python" -m venv "$folder"
     "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --editable . pytest pytest-timeout hypothesis
     echo "Python $version:"
-    "$folder/bin/python" -m pytest -q -m "not repro and not browser" tests/rules tests/lint tests/exporter
+    "$folder/bin/python" -m pytest -q -m "not repro and not browser" tests/rules tests/lint tests/logs tests/exporter
     rm -rf "$folder"
 done
 [ "$found" -gt 0 ]

@@ -8,8 +8,8 @@ from typing import BinaryIO
 
 from msgspec import structs
 
-from stallwatch_exporter.files.inputs import InputProblem, Limits
-from stallwatch_exporter.files.logfiles import LogFile, from_stream
+from stallwatch_logs.inputs import InputProblem, Limits
+from stallwatch_logs.log_files import LogFile, from_stream
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.records import Line
 from stallwatch_rules.text import ansi

@@ -6,12 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable
 
-from stallwatch_rules.text.controls import without_controls
-
-
-def printable(text: str) -> str:
-    """The text without what a terminal would obey, and in characters: names of files may hold any bytes."""
-    return without_controls(text, "?").encode(errors="replace").decode()
+from stallwatch_rules.text.controls import printable
 
 
 def tell(text: str) -> None:

@@ -13,9 +13,9 @@ from stallwatch.commands.context import App, catalogue_of, language_option, rule
 from stallwatch.commands.progressbar import progress_bar
 
 if TYPE_CHECKING:
-    from stallwatch_exporter.files.allfiles import Parallel
-    from stallwatch_exporter.files.inputs import InputProblem
-    from stallwatch_exporter.files.postmortem import JobsTold
+    from stallwatch_exporter.postmortem.diagnose import JobsTold
+    from stallwatch_logs.inputs import InputProblem
+    from stallwatch_logs.parallel_reading import Parallel
     from stallwatch_rules.failures.novelty import Baseline
     from stallwatch_rules.pages.catalogue import Catalogue
     from stallwatch_rules.records import Diagnosis
@@ -105,8 +105,8 @@ def diagnose(
     Exit code: 1 when the run, or any of the jobs, failed, stalled or died of something unknown; 2 when
     something could not be read (the rest is still diagnosed); else 0.
     """
-    from stallwatch_exporter.files.allfiles import Parallel, default_workers
-    from stallwatch_exporter.files.postmortem import NoSuchJob, diagnose_each, diagnose_jobs
+    from stallwatch_exporter.postmortem.diagnose import NoSuchJob, diagnose_each, diagnose_jobs
+    from stallwatch_logs.parallel_reading import Parallel, default_workers
 
     form = _form(json=as_json, brief=as_brief, markdown=as_markdown)
     _form(each=each, job=job is not None, together=together)
@@ -186,7 +186,7 @@ def _baseline(
     """What the healthy run says, where one is given."""
     if not paths:
         return None, []
-    from stallwatch_exporter.files.baseline import read_baseline
+    from stallwatch_logs.baseline import read_baseline
 
     baseline, verdict, problems = read_baseline(paths, catalogue=catalogue, parallel=parallel)
     if problems and not baseline.exemplars:

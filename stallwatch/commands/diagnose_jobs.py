@@ -11,7 +11,7 @@ from stallwatch_rules.report.clean import clean_path
 from stallwatch_rules.report.jobtable import OTHER
 
 if TYPE_CHECKING:
-    from stallwatch_exporter.files.postmortem import JobsTold
+    from stallwatch_exporter.postmortem.diagnose import JobsTold
 
 _FEW = 3  # paths
 

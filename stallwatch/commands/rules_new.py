@@ -10,7 +10,7 @@ import click
 from stallwatch.commands.context import App, catalogue_of, rules_option, tell, tell_all
 
 if TYPE_CHECKING:
-    from stallwatch_exporter.files.inputs import InputProblem
+    from stallwatch_logs.inputs import InputProblem
     from stallwatch_rules.pages.catalogue import Catalogue
     from stallwatch_rules.reading import RunReading
 
@@ -81,7 +81,7 @@ def new(
 
 
 def _read(log: str, catalogue: Catalogue) -> tuple[RunReading, list[InputProblem]]:
-    from stallwatch_exporter.files.baseline import read_run
+    from stallwatch_logs.baseline import read_run
 
     reading, problems = read_run([log], catalogue=catalogue)
     tell_all(problems)

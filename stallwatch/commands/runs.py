@@ -52,7 +52,7 @@ def runs(app: App) -> None:
 
 def _with_end(info: AgentInfo, home: Path) -> AgentInfo:
     """With the end that an incident tells of, where a full disk kept the run's own record from telling it."""
-    from stallwatch_exporter.files.recorded import told_end
+    from stallwatch_exporter.postmortem.recorded import told_end
     from stallwatch_exporter.runs.runfolder import agent_alive, runs_home
     from stallwatch_exporter.watching.incidents import read_incidents
 

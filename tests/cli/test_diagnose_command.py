@@ -14,8 +14,8 @@ import pytest
 from click.testing import Result
 
 import stallwatch as package
-from stallwatch_exporter.files import allfiles
-from stallwatch_exporter.files.allfiles import Parallel
+from stallwatch_logs import parallel_reading
+from stallwatch_logs.parallel_reading import Parallel
 from stallwatch_rules.records import Diagnosis
 
 Stallwatch = Callable[..., Result]
@@ -189,18 +189,18 @@ def test_how_many_processes_read(
     (tmp_path / "dead.log").write_text(UNKNOWN)
     (tmp_path / "good.log").write_text(STEPS)
     asked: list[Parallel] = []
-    real = allfiles.read_all
+    real = parallel_reading.read_all
 
     def read_all(files: Any, reading: Any, *, parallel: Parallel, **options: Any) -> Any:
         asked.append(parallel)
         return real(files, reading, parallel=parallel, **options)
 
-    monkeypatch.setattr("stallwatch_exporter.files.postmortem.read_all", read_all)
-    monkeypatch.setattr("stallwatch_exporter.files.baseline.read_all", read_all)
+    monkeypatch.setattr("stallwatch_exporter.postmortem.diagnose.read_all", read_all)
+    monkeypatch.setattr("stallwatch_logs.baseline.read_all", read_all)
     assert stallwatch("diagnose", "dead.log", "--baseline", "good.log", "--workers", "3").exit_code == 1
     assert [parallel.workers for parallel in asked] == [3, 3]
     assert stallwatch("diagnose", "dead.log").exit_code == 1
-    assert asked[-1].workers == allfiles.default_workers()
+    assert asked[-1].workers == parallel_reading.default_workers()
     assert stallwatch("diagnose", "dead.log", "--workers", "0").exit_code == 2
     with ThreadPoolExecutor(1) as executor:
         twin = package.diagnose(tmp_path / "dead.log", workers=2, executor=executor)

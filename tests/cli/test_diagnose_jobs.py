@@ -18,7 +18,7 @@ import pytest
 from click.testing import Result
 
 import stallwatch as package
-from stallwatch_exporter.files import severaljobs
+from stallwatch_exporter.postmortem import several_jobs
 from stallwatch_exporter.runs.runfolder import AgentInfo
 
 Stallwatch = Callable[..., Result]
@@ -315,14 +315,14 @@ def test_of_many_jobs_few_lines_are_shown_and_few_diagnoses_kept(
         text = steps(1 + number // 3, 3) + (OOM if number % 3 == 0 else "")
         (folder / f"slurm-{2001 + number}.out").write_text(text)
     most = 0
-    real = severaljobs._Kept.take
+    real = several_jobs._Kept.take
 
     def take(self: Any, *told: Any) -> None:
         nonlocal most
         real(self, *told)
         most = max(most, len(self._best))
 
-    monkeypatch.setattr(severaljobs._Kept, "take", take)
+    monkeypatch.setattr(several_jobs._Kept, "take", take)
     result = stallwatch("diagnose", "many")
     assert result.exit_code == 1 and most == 6
     table = rows(result.stdout)

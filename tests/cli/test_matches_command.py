@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from stallwatch.cli import cli
-from stallwatch_exporter.files.logfiles import LogFile
+from stallwatch_logs.log_files import LogFile
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 NOTICE = "Invalidate trace cache @ step 7: expected module 9, but got module 3"

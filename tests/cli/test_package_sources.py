@@ -21,7 +21,7 @@ import pytest
 from stallwatch import package_index, source_files
 from stallwatch.package_sources import downloaded, requirement, version_of
 from stallwatch.source_files import SourceError, in_sdist, in_wheel
-from stallwatch_exporter.files.inputs import Limits
+from stallwatch_logs.inputs import Limits
 
 
 def sdist(files: dict[str, bytes]) -> bytes:

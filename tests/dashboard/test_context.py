@@ -32,7 +32,7 @@ def test_inside_archives_as_the_diagnosis_names_them() -> None:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("logs/rank0.log", TEXT)
-    from stallwatch_exporter.files.logfiles import from_stream
+    from stallwatch_logs.log_files import from_stream
 
     name = from_stream("logs.zip", packed)[0][0].name
     assert "▶      50  line 50" in around([("logs.zip", packed)], name, 50)

@@ -22,7 +22,7 @@ from stallwatch_exporter.watching.agent import Agent
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
 
-sys.path.insert(0, str(Path(__file__).parent))  # for agentcases.py, everymetric.py and packing.py
+sys.path.insert(0, str(Path(__file__).parent))  # for agentcases.py and everymetric.py
 
 BEGIN = 1_795_000_000.0
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stallwatch_exporter.files.postmortem import diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import diagnose_paths
 from stallwatch_exporter.runs.cri import parse_record
 from stallwatch_rules.pages.catalogue import Catalogue
 

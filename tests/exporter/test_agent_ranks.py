@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from agentcases import HANG, OOM
 
-from stallwatch_exporter.files.recorded import recorded
 from stallwatch_exporter.incident import Ending
+from stallwatch_exporter.postmortem.recorded import recorded
 from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.watching.goneranks import GONE_SECONDS
 from stallwatch_exporter.watching.waiting import ENDING_SECONDS

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stallwatch_exporter.files.postmortem import diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import diagnose_paths
 from stallwatch_exporter.watching.readers import LeadLearning, Readers
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_exporter.notices import printable, surviving, tell
+from stallwatch_exporter.notices import surviving, tell
+from stallwatch_rules.text.controls import printable
 
 
 def test_every_line_is_marked_as_ours(capsys: pytest.CaptureFixture[str]) -> None:

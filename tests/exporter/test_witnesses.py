@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from stallwatch_exporter.files.postmortem import diagnose_paths
 from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.postmortem.diagnose import diagnose_paths
 from stallwatch_exporter.running.command import run_command
 from stallwatch_exporter.running.ending_words import detail_in
 from stallwatch_exporter.runs.runfolder import RunFolder

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stallwatch_exporter.files.postmortem import diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import diagnose_paths
 from stallwatch_exporter.runs.replay import merged_records, recorded_files
 from stallwatch_rules.pages.catalogue import load_catalogue
 

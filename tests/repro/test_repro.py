@@ -15,7 +15,7 @@ from launching import Probed, Watched, launch, printed, torchrun
 from record import environment
 from scenarios import SCENARIOS, Scenario
 
-from stallwatch_exporter.files.postmortem import diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import diagnose_paths
 from stallwatch_rules.pages.catalogue import Catalogue
 
 pytestmark = pytest.mark.repro

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from stallwatch_exporter.files.postmortem import diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import diagnose_paths
 from stallwatch_rules.authoring.pieces import pieces_of
 from stallwatch_rules.authoring.wordings import same_package
 from stallwatch_rules.matching.literals import branches

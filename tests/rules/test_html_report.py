@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_exporter.files.postmortem import diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import diagnose_paths
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.progress.series import MOST_POINTS, thinned
 from stallwatch_rules.records import Diagnosis, Place, Primary, Series, UnknownException

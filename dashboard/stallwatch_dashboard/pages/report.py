@@ -12,7 +12,7 @@ from stallwatch_dashboard.pages.common import catalogue, language, look, say
 from stallwatch_dashboard.pages.headline import draw_verdict
 from stallwatch_dashboard.safetext import cell, markdown, verbatim
 from stallwatch_dashboard.sources.embedded import shared
-from stallwatch_exporter.files.inputs import InputProblem
+from stallwatch_logs.inputs import InputProblem
 from stallwatch_rules.records import Diagnosis, Place
 from stallwatch_rules.report import to_json, to_markdown
 from stallwatch_rules.report.html import to_html

@@ -15,8 +15,8 @@ import msgspec
 from stallwatch_dashboard.settings import DashboardSettings
 from stallwatch_dashboard.uploads.reader import Answer, Task
 from stallwatch_dashboard.uploads.spooled import spooled
-from stallwatch_exporter.files.allfiles import default_workers
-from stallwatch_exporter.files.inputs import InputProblem, Limits
+from stallwatch_logs.inputs import InputProblem, Limits
+from stallwatch_logs.parallel_reading import default_workers
 
 _AT_ONCE = 2
 _turns = threading.BoundedSemaphore(_AT_ONCE)

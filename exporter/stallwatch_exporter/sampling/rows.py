@@ -8,11 +8,11 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from stallwatch_exporter.files.folds import lead_of
-from stallwatch_exporter.files.heads import broken_at
-from stallwatch_exporter.files.inputs import Limits
-from stallwatch_exporter.files.logfiles import LogFile, expand
-from stallwatch_exporter.files.telling import ProgressTold, Telling
+from stallwatch_logs.heads import broken_at
+from stallwatch_logs.inputs import Limits
+from stallwatch_logs.line_format import lead_of
+from stallwatch_logs.log_files import LogFile, expand
+from stallwatch_logs.progress import ProgressTold, Telling
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.samples.table import Row, RowReader
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stallwatch_exporter.files.folds import lead_of
 from stallwatch_exporter.tailing.tail import FileTailer
 from stallwatch_exporter.tailing.tailset import TailSet
 from stallwatch_exporter.watching.agent import Agent
+from stallwatch_logs.line_format import lead_of
 from stallwatch_rules.lines.leads import Lead
 from stallwatch_rules.lines.rankpaths import rank_of_path
 from stallwatch_rules.lines.reader import LineReader

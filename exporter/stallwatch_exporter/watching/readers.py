@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stallwatch_exporter.files.folds import lead_of
+from stallwatch_logs.line_format import lead_of
 from stallwatch_rules.lines.leads import Lead, sure_lead
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.records import Line

@@ -17,3 +17,8 @@ _CONTROLS = lazy(
 def without_controls(text: str, instead: str = "") -> str:
     """The text with ``instead`` in the place of each such character; tabs and line feeds stay."""
     return _CONTROLS.sub(instead, text)
+
+
+def printable(text: str) -> str:
+    """The text without what a terminal would obey, and in characters: names of files may hold any bytes."""
+    return without_controls(text, "?").encode(errors="replace").decode()

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stallwatch_exporter.files.postmortem import diagnose_paths
 from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.postmortem.diagnose import diagnose_paths
 from stallwatch_exporter.probe.draft import Draft
 from stallwatch_exporter.probe.ring import RingWriter
 from stallwatch_exporter.probe.stacks import ANSWER, ASK

@@ -1,1 +1,0 @@
-"""Logs read from files: which, how they are unpacked, and by how many processes."""

@@ -1,0 +1,283 @@
+"""Reads gzip, xz, bzip2 and zstandard as streams of bounded portions.
+
+What a broken file holds before its break is still given: a log is often copied while it is being written.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, Literal, Protocol
+
+from stallwatch_logs.inputs import CHUNK, InputError, Meter
+from stallwatch_logs.read_ahead import made_ahead
+
+Kind = Literal["gzip", "xz", "bzip2", "zstandard", "zip", "tar", "plain"]
+
+_PIECE = 64 * 1024  # compressed bytes fed at once
+_MEMORY = 512 * 1024**2  # what a decompressor's dictionary may take
+
+
+def kind_of(head: bytes) -> Kind:
+    """What the first bytes (512 or more) say that a file is."""
+    if head.startswith(b"\x1f\x8b\x08"):
+        return "gzip"
+    if head.startswith(b"\xfd7zXZ\0"):
+        return "xz"
+    if head.startswith(b"BZh") and head[4:10] in (b"1AY&SY", b"\x17rE8P\x90"):
+        return "bzip2"
+    if head.startswith(b"\x28\xb5\x2f\xfd"):
+        return "zstandard"
+    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        return "zip"
+    if head[257:262] == b"ustar":
+        return "tar"
+    return "plain"
+
+
+def expanded(raw: BinaryIO, kind: Kind, meter: Meter) -> Iterator[bytes]:
+    """The bytes that the stream holds, decompressed if ``kind`` is a compression."""
+    if kind == "gzip":
+        return _gzip(raw, meter)
+    if kind == "xz":
+        import lzma
+
+        return _members(raw, kind, meter, lambda: lzma.LZMADecompressor(memlimit=_MEMORY), _PIECE)
+    if kind == "bzip2":
+        import bz2
+
+        return _members(raw, kind, meter, bz2.BZ2Decompressor, _PIECE)
+    if kind == "zstandard":
+        # Its decompressor cannot limit what one call gives: a small piece does.
+        return made_ahead(_gathered(_members(raw, kind, meter, _Zstandard, 2048)))
+    return _without_holes(raw) if _is_sparse(raw) else iter(lambda: raw.read(CHUNK), b"")
+
+
+def _is_sparse(raw: BinaryIO) -> bool:
+    """Whether the file claims to be longer than what of it lies on the disk, as truncated logs do."""
+    try:
+        status = os.fstat(raw.fileno())
+        return hasattr(os, "SEEK_DATA") and status.st_blocks * 512 < status.st_size
+    except (OSError, AttributeError):
+        return False
+
+
+def _without_holes(raw: BinaryIO) -> Iterator[bytes]:
+    """The file without its holes: they hold NULs, which are no text, and there may be terabytes of them."""
+    file, at = raw.fileno(), 0
+    while True:
+        try:
+            at = os.lseek(file, at, os.SEEK_DATA)
+            end = os.lseek(file, at, os.SEEK_HOLE)
+        except OSError:  # nothing but a hole follows
+            return
+        while at < end and (portion := os.pread(file, min(CHUNK, end - at), at)):
+            at += len(portion)
+            yield portion
+        if at < end:  # it was cut meanwhile
+            return
+
+
+class BrokenStream(InputError):
+    """The compressed bytes themselves are wrong."""
+
+
+def _gzip(raw: BinaryIO, meter: Meter) -> Iterator[bytes]:
+    """With isal, which is more than twice as fast as zlib, where there is a wheel of it.
+
+    It loses what a piece holds before a break, so a broken file is read again with zlib.
+    """
+    isal_zlib = _isal_zlib()
+    seekable = getattr(raw, "seekable", None)
+    if isal_zlib is None or seekable is None or not seekable():
+        yield from _members(raw, "gzip", meter, _Gzip, _PIECE)
+        return
+    start, given = raw.tell(), 0
+    try:
+        for portion in _members(raw, "gzip", meter, lambda: _Isal(isal_zlib), _PIECE):
+            given += len(portion)
+            yield portion
+    except BrokenStream:
+        raw.seek(start)
+        for portion in _members(raw, "gzip", meter.inner(), _Gzip, _PIECE):
+            if len(portion) > given:
+                yield portion[given:]
+            given = max(0, given - len(portion))
+
+
+class _Engine(Protocol):
+    """What the decompressors of lzma and bz2 are."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int = -1, /) -> bytes: ...
+
+
+class _Broken(Exception):
+    """The stream is broken; ``before`` is what the piece held before the break."""
+
+    def __init__(self, before: bytes, reason: Exception) -> None:
+        super().__init__(str(reason))
+        self.before = before
+
+
+class _Gzip:
+    needs_input = True
+
+    def __init__(self) -> None:
+        self._inner = zlib.decompressobj(31)
+        self._rest = b""
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
+
+    def decompress(self, data: bytes, max_length: int = -1, /) -> bytes:
+        data = self._rest + data
+        before = self._inner.copy()
+        try:
+            out = self._inner.decompress(data, max_length)
+        except zlib.error as error:
+            raise _Broken(_up_to_the_break(before, data), error) from error
+        self._rest = self._inner.unconsumed_tail
+        self.needs_input = not self._rest
+        return out
+
+
+def _isal_zlib() -> Any:
+    try:
+        from isal import isal_zlib
+    except ImportError:
+        return None
+    return isal_zlib
+
+
+class _Isal:
+    needs_input = True
+
+    def __init__(self, isal_zlib: Any) -> None:
+        self._error = isal_zlib.error
+        self._inner = isal_zlib.decompressobj(31)
+        self._rest = b""
+
+    @property
+    def eof(self) -> bool:
+        return bool(self._inner.eof)
+
+    @property
+    def unused_data(self) -> bytes:
+        return bytes(self._inner.unused_data)
+
+    def decompress(self, data: bytes, max_length: int = -1, /) -> bytes:
+        try:
+            out: bytes = self._inner.decompress(self._rest + data, max_length)
+        except self._error as error:
+            raise _Broken(b"", error) from error
+        self._rest = self._inner.unconsumed_tail
+        self.needs_input = not self._rest
+        return out
+
+
+def _up_to_the_break(inner: Any, data: bytes) -> bytes:
+    out = []
+    try:
+        for byte in data:  # an error takes the whole call's output with it
+            out.append(inner.decompress(bytes((byte,))))
+    except zlib.error:
+        pass
+    return b"".join(out)
+
+
+class _Zstandard:
+    needs_input = True
+
+    def __init__(self) -> None:
+        import zstandard
+
+        self._inner = zstandard.ZstdDecompressor(max_window_size=_MEMORY // 4).decompressobj()
+        self.eof = False
+        self.unused_data = b""
+
+    def decompress(self, data: bytes, _max_length: int = -1, /) -> bytes:
+        import zstandard
+
+        try:
+            out = self._inner.decompress(data)
+        except zstandard.ZstdError as error:
+            raise _Broken(b"", error) from error
+        self.eof, self.unused_data = self._inner.eof, self._inner.unused_data
+        return out
+
+
+def _members(
+    raw: BinaryIO, kind: Kind, meter: Meter, create: Callable[[], _Engine], size: int
+) -> Iterator[bytes]:
+    """Decompress one member of the file after the other."""
+    engine: _Engine | None = None
+    data = b""
+    while True:
+        if not data:
+            data = raw.read(size)
+            meter.taken += len(data)
+            if not data:
+                if engine is not None:
+                    raise InputError(
+                        f"the {kind} stream is cut off", "copy the file again if its end is missing"
+                    )
+                return
+        if engine is None:
+            data = data.lstrip(b"\0")  # padding between members
+            if not data:
+                continue
+            engine = create()
+        try:
+            out, data = engine.decompress(data, CHUNK), b""
+            while True:
+                if out:
+                    yield meter.give(out)
+                if engine.eof or engine.needs_input:
+                    break
+                out = engine.decompress(b"", CHUNK)
+        except (_Broken, OSError, EOFError, ValueError, MemoryError, _lzma_error()) as error:
+            if isinstance(error, _Broken) and error.before:
+                yield meter.give(error.before)
+            raise BrokenStream(
+                f"the {kind} stream is broken ({error}); what comes before the break was read",
+                "copy or compress the file again",
+            ) from error
+        if engine.eof:
+            data, engine = engine.unused_data, None
+
+
+def _lzma_error() -> type[Exception]:
+    module = sys.modules.get("lzma")
+    return module.LZMAError if module else _Broken
+
+
+def _gathered(portions: Iterator[bytes]) -> Iterator[bytes]:
+    """Small portions put together."""
+    held: list[bytes] = []
+    size = 0
+    try:
+        for portion in portions:
+            held.append(portion)
+            size += len(portion)
+            if size >= CHUNK:
+                yield b"".join(held)
+                held, size = [], 0
+    except InputError:
+        if held:
+            yield b"".join(held)
+        raise
+    if held:
+        yield b"".join(held)

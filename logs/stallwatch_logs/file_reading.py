@@ -1,0 +1,99 @@
+"""Reads one log file into a reading."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from stallwatch_logs.heads import HEAD
+from stallwatch_logs.inputs import InputProblem
+from stallwatch_logs.line_format import fold_of
+from stallwatch_logs.log_files import LogFile
+from stallwatch_logs.portions import is_sparse
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.reading import Parted, RunReading
+from stallwatch_rules.sieve.engine import sieve_engine
+from stallwatch_rules.sieve.sieve import SieveEngine
+from stallwatch_rules.sieve.sourcereading import UTF16_MARKS, SourceReading
+from stallwatch_rules.sieve.state import SieveSizes
+
+Within = Callable[[int], None]  #: told how many bytes of a file were read
+
+
+class Stopped(Exception):
+    """Reading was given up: nobody waits for it any more."""
+
+
+@dataclass
+class FileRead:
+    """What was read of one file."""
+
+    reading: Parted | None  #: of this file alone; ``None`` where it went into the run's own
+    bytes: int = 0
+    lines: int = 0
+    cut: int = 0  #: lines that were longer than what is kept of one
+    problems: list[InputProblem] = field(default_factory=list)
+    binary: list[str] = field(default_factory=list)  #: its name, if it was found but is no text
+
+
+class Engines(NamedTuple):
+    """What reading needs: the compiled patterns, and those of the sieve for who asks for them."""
+
+    matcher: Matcher
+    sieve: Callable[[], SieveEngine | None]
+
+    @classmethod
+    def of(cls, matcher: Matcher) -> Engines:
+        """Those of a matcher's catalogue, the sieve's compiled when it is first needed."""
+        return cls(matcher, functools.partial(_sieve_of, matcher))
+
+
+@functools.lru_cache(maxsize=1)  # runs that are read one after the other have one matcher
+def _sieve_of(matcher: Matcher) -> SieveEngine | None:
+    return sieve_engine(matcher)
+
+
+def read_file(
+    file: LogFile, reading: RunReading, engines: Engines, within: Within, sizes: SieveSizes
+) -> FileRead:
+    """Read a file into a reading."""
+    read = FileRead(None)
+    chunks = file.chunks(read.problems, read.binary)
+    head = next(chunks, b"")
+    fold = fold_of(head, engines.matcher)
+    lines = LineReader(file.name, file.rank, *fold).look_ahead(head)
+    whole = fold.lead is not None and fold.lead.quoted  # a sieve does not undo the quoting
+    source = SourceReading(reading, lines, engines.sieve if not whole else lambda: None, sizes)
+    if file.plain and len(head) == HEAD and head[:2] not in UTF16_MARKS and not is_sparse(file.path):
+        chunks = file.cells(HEAD, sizes.cell, read.problems)
+    for chunk in itertools.chain((head,) if head else (), chunks):
+        source.feed(chunk)
+        within(source.bytes)
+    source.finish()
+    read.bytes, read.lines, read.cut = source.bytes, source.lines, source.cut
+    return read
+
+
+def read_apart(file: LogFile, engines: Engines, within: Within, sizes: SieveSizes) -> FileRead:
+    """Read a file into a reading of its own. Whatever goes wrong concerns this file alone."""
+    reading = RunReading(engines.matcher.catalogue, engines.matcher)
+    try:
+        read = read_file(file, reading, engines, within, sizes)
+    except Stopped:
+        raise
+    except Exception as error:
+        return FileRead(None, problems=[_failed(file, error)])
+    return replace(read, reading=reading.parted())
+
+
+def _failed(file: LogFile, error: Exception) -> InputProblem:
+    return InputProblem(
+        file.name,
+        None,
+        f"reading it failed ({type(error).__name__}: {error})",
+        "the rest was read; please report it",
+    )

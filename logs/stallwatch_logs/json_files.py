@@ -1,0 +1,70 @@
+"""JSON files that are no lines of a log but tell of them, and so are read as a whole first.
+
+* Jupyter's notebooks: what their cells printed, as the lines that they printed. The form is nbformat 4's
+  (https://nbformat.readthedocs.io/en/latest/format_description.html): the text of a stream and of
+  ``text/plain`` is a list of lines, an error holds its traceback with a terminal's colours.
+* transformers' ``trainer_state.json``: its history as the lines that the trainer had logged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+_LARGEST = 256 * 1024**2
+_OTHERWISE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
+def notebook_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """The outputs of the cells in their order; what is not such a file is given as it is."""
+    return _lines_of_whole(chunks, _outputs)
+
+
+def trainer_state_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """One JSON line per entry of the history; what is not such a file is given as it is."""
+    return _lines_of_whole(chunks, _history)
+
+
+def _lines_of_whole(chunks: Iterator[bytes], told: Callable[[Any], Iterable[bytes]]) -> Iterator[bytes]:
+    """What `told` makes of the file's JSON; a larger or different file is given as it is."""
+    held = bytearray()
+    for chunk in chunks:
+        held += chunk
+        if len(held) > _LARGEST:
+            yield bytes(held)
+            yield from chunks
+            return
+    try:
+        lines = list(told(json.loads(held)))
+    except _OTHERWISE:
+        yield bytes(held)
+        return
+    yield from lines
+
+
+def _outputs(notebook: Any) -> Iterator[bytes]:
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", ()):
+            text = _text(output)
+            if text:
+                yield text.encode("utf-8", "replace") + (b"" if text.endswith("\n") else b"\n")
+
+
+def _text(output: dict[str, object]) -> str:
+    """What one output says in words."""
+    if output.get("output_type") == "error":
+        lines = output.get("traceback") or [f"{output.get('ename')}: {output.get('evalue')}"]
+        return "\n".join(map(str, lines)) if isinstance(lines, list) else str(lines)
+    data = output.get("data")
+    text = output.get("text") or (data.get("text/plain") if isinstance(data, dict) else None) or ""
+    return "".join(map(str, text)) if isinstance(text, list) else str(text)
+
+
+def _history(state: Any) -> Iterator[bytes]:
+    total = state.get("max_steps")
+    for entry in state["log_history"]:
+        if isinstance(entry, dict):
+            if isinstance(total, int):
+                entry.setdefault("max_steps", total)
+            yield json.dumps(entry).encode() + b"\n"

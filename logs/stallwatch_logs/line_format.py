@@ -1,0 +1,123 @@
+"""What was done to a text's lines before it came here: broken by a pager, or set behind a lead."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from stallwatch_logs.heads import HEAD, broken_at
+from stallwatch_rules.lines.leads import Lead, likely_leads, sure_lead
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.lines.wrapped import as_pasted, broken_lines, likely_fold
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.records import Line
+from stallwatch_rules.samples import extract
+from stallwatch_rules.text.lazy import lazy
+
+_PASTED = 16 * 1024  # bytes of a text that somebody copied by hand, at most
+_SHOWN = 16 * 1024  # bytes that show whether a text's numbers stand behind a lead
+_HIDDEN = "\N{END OF PROOF}"  # in no pattern
+_DIGITS = lazy(rb"\d+")
+_ALIKE = 40  # lines at the beginning of ranks' logs, by which those with the same lead are known
+_MOST_ALIKE = 100
+_LOOKED_AT = 32  # lines that may have been broken: the last ones, as a run says at its end why it ended
+
+
+class Fold(NamedTuple):
+    """How the lines of a text were broken, and what was set before them."""
+
+    width: int | None = None  #: at how many characters; None: they were not
+    spaced: bool = False  #: between words
+    lead: Lead | None = None  #: before each line
+
+
+_WHOLE = Fold()
+
+
+def fold_of(head: bytes, matcher: Matcher) -> Fold:
+    """How a terminal broke the lines of a text, or who pasted it, or what a viewer set before them.
+
+    Of a short text, which shows little, it is believed only where a rule finds its words on both sides of a
+    break, and nothing without them, or where it finds them behind a lead that numbers no list; and where no
+    rule is lost by it.
+    """
+    lead = lead_of(head)
+    width = broken_at(head) if lead is None else None
+    text = as_pasted(head)
+    if len(text) >= _PASTED:
+        return Fold(width, False, lead)
+    likely, leads = likely_fold(text) if lead is None else None, likely_leads(text)
+    if likely is None and not leads:
+        return Fold(width, False, lead)
+    known = _rules_in(text, matcher, Fold(width, False, lead))
+    if likely is not None:
+        for spaced in (True, False) if width is None else (True,):
+            broken = broken_lines(text, likely, spaced)[-_LOOKED_AT:]
+            gained = any(_told_by_both(line, matcher) - known for line in broken)
+            if gained and known <= _rules_in(text, matcher, Fold(likely, spaced)):
+                return Fold(likely, spaced)
+    for other in leads:
+        if not other.counts and known < _rules_in(text, matcher, Fold(width, False, other)):
+            return Fold(width, False, other)
+    return Fold(width, False, lead)
+
+
+def lead_of(head: bytes) -> Lead | None:
+    """What stands before a text's lines, where that is sure, or where numbers are found behind it alone.
+
+    Long logs that begin alike but for their numbers, as those of a run's ranks do, have the same lead.
+    """
+    if len(head) < HEAD:
+        return _lead_of(head)
+    beginning = _DIGITS.sub(b"0", b"\n".join(head[:_SHOWN].split(b"\n", _ALIKE)[:_ALIKE]))
+    if beginning not in _leads:
+        if len(_leads) >= _MOST_ALIKE:
+            _leads.clear()
+        _leads[beginning] = _lead_of(head)
+    return _leads[beginning]
+
+
+_leads: dict[bytes, Lead | None] = {}
+
+
+def _lead_of(head: bytes) -> Lead | None:
+    lead = sure_lead(head)
+    if lead is not None:
+        return lead
+    text = as_pasted(head[:_SHOWN])
+    leads = likely_leads(text)
+    known = _samples_in(text, None) if leads else 0
+    return next((lead for lead in leads if _samples_in(text, lead) > known + known // 2), None)
+
+
+def _samples_in(text: bytes, lead: Lead | None) -> int:
+    """How many there are, without those of progress bars, which have a name of their own before them."""
+    samples = map(extract, _read(text, Fold(lead=lead)))
+    return sum(sample is not None and not sample.from_bar for sample in samples)
+
+
+def _told_by_both(pieces: list[bytes], matcher: Matcher) -> set[str]:
+    """The rules that need more than one of the pieces: no pattern of theirs is found in one alone.
+
+    A pattern that is found there and excluded counts, too: lines put together wrongly may spoil the word by
+    which it is excluded.
+    """
+    found = _rules_in(b"".join(pieces), matcher)
+    for seen in range(len(pieces)) if found else ():
+        shown = (piece if at == seen else _hidden(piece) for at, piece in enumerate(pieces))
+        found -= matcher.matched(_read(b"".join(shown)))
+    return found
+
+
+def _hidden(piece: bytes) -> bytes:
+    """As long, and apart from the next piece as before."""
+    words = piece.rstrip(b" ")
+    return (_HIDDEN * len(words.decode("utf-8", "replace"))).encode() + piece[len(words) :]
+
+
+def _rules_in(text: bytes, matcher: Matcher, fold: Fold = _WHOLE) -> set[str]:
+    return {rule for _, rule, _ in matcher.match(_read(text, fold))}
+
+
+def _read(text: bytes, fold: Fold = _WHOLE) -> list[Line]:
+    reader = LineReader("", None, *fold)
+    return reader.feed(text) + reader.finish()

@@ -1,0 +1,383 @@
+"""The log files that the user's paths mean: files, folders, globs, archives, standard input."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import io
+import os
+import re
+import stat
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from stallwatch_logs.archives import TarFile, zip_members
+from stallwatch_logs.decompress import Kind, expanded, kind_of
+from stallwatch_logs.file_names import archive_named, enters_folder, may_be_log, takes_name
+from stallwatch_logs.file_ranks import ranks_told
+from stallwatch_logs.heads import head_first
+from stallwatch_logs.inputs import CHUNK, InputError, InputProblem, Limits, Meter
+from stallwatch_logs.json_files import notebook_lines, trainer_state_lines
+from stallwatch_logs.portions import Room, cells, is_sparse, poured
+from stallwatch_rules.lines.rankpaths import rank_of_path, ranks_of_tasks
+from stallwatch_rules.text.controls import printable
+from stallwatch_rules.text.encodings import looks_binary
+
+__all__ = ["InputProblem", "Limits", "LogFile", "expand", "from_stream"]
+
+STDIN = "<stdin>"
+_JUDGED = 64 * 1024  # bytes of the head that say whether a file is text
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """One log to read: a file, a member of an archive, a stream."""
+
+    name: str  #: as the user would name it; a member is "archive!member"
+    rank: int | None  #: whose output it holds, where the name tells
+    asked_for: bool  #: the user named it, so that it is a problem if it is no text
+    size: int  #: bytes on disk, 0 where that is not known
+    open_chunks: Callable[[], Iterator[bytes]] = field(repr=False)
+    path: str = ""  #: where another process finds it, if it is a file by itself
+    plain: bool = False  #: that file's bytes are the log's own
+
+    def chunks(self, problems: list[InputProblem], binary: list[str] | None = None) -> Iterator[bytes]:
+        """The decompressed bytes in portions, the first of which is the file's head (``heads``).
+
+        What is wrong with them is added to ``problems``; a file that is no text and was found rather than
+        asked for is only named in ``binary``.
+        """
+        first = True
+        try:
+            for chunk in head_first(self.open_chunks()):
+                if first and looks_binary(chunk[:_JUDGED]):
+                    if self.asked_for:
+                        problems.append(_binary(self.name))
+                    elif binary is not None:
+                        binary.append(self.name)
+                    return
+                first = False
+                yield chunk
+        except InputError as error:
+            problems.append(error.problem(self.name))
+        except OSError as error:
+            problems.append(_unreadable(self.name, error))
+
+    def cells(self, start: int, size: int, problems: list[InputProblem]) -> Iterator[bytes]:
+        """The bytes of a plain file from an offset, in portions that end where its cells do."""
+        try:
+            with Path(self.path).open("rb") as raw:
+                yield from cells(raw.fileno(), start, None, size)
+        except OSError as error:
+            problems.append(_unreadable(self.name, error))
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[tuple[LogFile, io.FileIO | None]]:
+        """This file and, if it is plain and has no holes, the one opening by which all of it is read.
+
+        Where a log is rotated, a second one by its path would find another file.
+        """
+        try:
+            raw = Path(self.path).open("rb", buffering=0) if self.plain else None  # noqa: SIM115
+        except OSError:  # reading it will say so
+            raw = None
+        if raw is None:
+            yield self, None
+            return
+        with raw:
+            if is_sparse(raw.fileno()):
+                yield self, None
+            else:
+                yield replace(self, open_chunks=lambda: iter(lambda: raw.read(CHUNK), b"")), raw
+
+    def poured(self, raw: io.FileIO, start: int, room: Room, problems: list[InputProblem]) -> Iterator[int]:
+        """How many bytes of this file, which is ``opened``, from an offset on were put into each ``room``."""
+        try:
+            raw.seek(start)
+            yield from poured(raw, room)
+        except OSError as error:
+            problems.append(_unreadable(self.name, error))
+
+
+def expand(
+    paths: Sequence[str | os.PathLike[str]], *, limits: Limits | None = None
+) -> tuple[list[LogFile], list[InputProblem]]:
+    """The logs that the paths mean, in natural order, and what could not be found or read."""
+    found = _Expansion(limits or Limits())
+    for path in paths:
+        found.add(os.fspath(path))
+    if not found.files and not found.problems and found.empty:
+        found.problems.extend(_empty(name) for name in found.empty)
+    tasks = ranks_of_tasks(file.name for file in found.files)
+    tasks |= ranks_told(
+        {
+            file.name: file.path
+            for file in found.files
+            if file.plain and file.rank is None and file.name not in tasks
+        }
+    )
+    return [replace(file, rank=tasks.get(file.name, file.rank)) for file in found.files], found.problems
+
+
+def from_stream(
+    name: str, stream: BinaryIO, *, limits: Limits | None = None
+) -> tuple[list[LogFile], list[InputProblem]]:
+    """The logs in an open, seekable stream, such as an upload."""
+    found = _Expansion(limits or Limits())
+    size = stream.seek(0, io.SEEK_END)
+    if not size:
+        return [], [_empty(name)]
+
+    def reopen() -> BinaryIO:
+        stream.seek(0)
+        return cast(BinaryIO, _Unclosed(stream))
+
+    found.take(name, reopen, size, asked_for=True)
+    return found.files, found.problems
+
+
+class _Expansion:
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.files: list[LogFile] = []
+        self.problems: list[InputProblem] = []
+        self.empty: list[str] = []
+        self._known: set[tuple[int, int]] = set()  # one file by two ways is read once
+
+    def add(self, path: str, named: bool = True) -> None:
+        """What a path means; one that is not `named` was found by a pattern."""
+        if path == "-":
+            self._once(STDIN, sys.stdin.buffer)
+            return
+        if not path:
+            self.problems.append(InputProblem("''", None, "the path is empty", "name a file or a folder"))
+            return
+        try:
+            mode = os.stat(path).st_mode  # noqa: PTH116
+        except (OSError, ValueError) as error:
+            matched = sorted(glob.glob(path, recursive=True), key=natural) if glob.has_magic(path) else []  # noqa: PTH207
+            for match in matched:
+                self.add(match, named=False)
+            if not matched:
+                self.problems.append(_missing(path, error))
+            return
+        if stat.S_ISDIR(mode):
+            self._folder(path)
+        elif stat.S_ISREG(mode):
+            self._file(path, asked_for=True, may_be_empty=not named)
+        elif stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+            try:
+                self._once(path, Path(path).open("rb"))  # noqa: SIM115
+            except OSError as error:
+                self.problems.append(_unreadable(path, error))
+        else:
+            self.problems.append(
+                InputProblem(path, None, "is neither a file nor a folder", "name a file or a folder")
+            )
+
+    def _folder(self, path: str) -> None:
+        before = len(self.files), len(self.problems)
+
+        def failed(error: OSError) -> None:
+            self.problems.append(_unreadable(error.filename or path, error))
+
+        found: list[str] = []
+        for folder, folders, names in os.walk(path, onerror=failed):
+            folders[:] = [name for name in folders if enters_folder(name)]
+            found += [os.path.join(folder, name) for name in names]  # noqa: PTH118
+        for name in sorted(logs_among(found), key=natural):
+            self._file(name, asked_for=False)
+        if before == (len(self.files), len(self.problems)):
+            self.problems.append(
+                InputProblem(path, None, "the folder holds no log files", "name the log files themselves")
+            )
+
+    def _file(self, path: str, asked_for: bool, may_be_empty: bool = True) -> None:
+        try:
+            status = os.stat(path)  # noqa: PTH116
+            if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) in self._known:
+                return
+            self._known.add((status.st_dev, status.st_ino))
+            if not status.st_size:
+                if may_be_empty:
+                    self.empty.append(path)
+                else:
+                    self.problems.append(_empty(path))
+                return
+            self.take(path, lambda: Path(path).open("rb"), status.st_size, asked_for, path)  # noqa: SIM115
+        except OSError as error:
+            self.problems.append(_unreadable(path, error))
+
+    def take(
+        self, name: str, reopen: Callable[[], BinaryIO], size: int, asked_for: bool, path: str = ""
+    ) -> None:
+        """A file that can be opened again and again: what it holds decides what it is."""
+        with reopen() as raw:
+            kind = kind_of(raw.read(512))
+        if kind == "zip":
+            self._zip(name, reopen, size)
+        elif kind == "tar" or (kind != "plain" and self._holds_tar(reopen, kind)):
+            members, error = TarFile(reopen, kind, self.limits).members()
+            if error:
+                self.problems.append(error.problem(name))
+            if members or not error:
+                self._members(name, [(m.name, m.size, m.chunks) for m in members])
+        else:
+            archive = archive_named(name) if asked_for else None
+            if archive is not None:
+                self.problems.append(
+                    InputProblem(
+                        name, None, f"not a {archive} archive; read as text", "pack or copy it again"
+                    )
+                )
+            self._log(name, size, asked_for, lambda: self._read(reopen, kind), path, kind == "plain")
+
+    def _read(self, reopen: Callable[[], BinaryIO], kind: Kind) -> Iterator[bytes]:
+        with reopen() as raw:
+            yield from expanded(raw, kind, Meter(self.limits))
+
+    def _holds_tar(self, reopen: Callable[[], BinaryIO], kind: Kind) -> bool:
+        try:
+            with reopen() as raw:
+                return kind_of(next(expanded(raw, kind, Meter(self.limits)), b"")) == "tar"
+        except InputError:
+            return False  # reading it will say so
+
+    def _zip(self, name: str, reopen: Callable[[], BinaryIO], size: int) -> None:
+        try:
+            members = zip_members(reopen, size, self.limits)
+        except InputError as error:
+            self.problems.append(error.problem(name))
+            return
+        members.sort(key=lambda member: natural(member.name))
+        self._members(name, [(m.name, m.size, m.chunks) for m in members])
+
+    def _members(self, name: str, members: list[tuple[str, int, Callable[[], Iterator[bytes]]]]) -> None:
+        if len(members) > self.limits.members:
+            self.problems.append(
+                InputProblem(
+                    name,
+                    None,
+                    f"holds more than {self.limits.members:,} files; the others were not read",
+                    "unpack it and give the logs' folder",
+                )
+            )
+        by_name = {member: (size, chunks) for member, size, chunks in members[: self.limits.members] if size}
+        inside = [
+            name for name in by_name if all(enters_folder(part) for part in re.split(r"[/\\]", name)[:-1])
+        ]
+        taken = logs_among(inside)
+        for member in taken:
+            size, chunks = by_name[member]
+            self._log(f"{name}!{member}", size, False, chunks)
+        if not taken:
+            self.problems.append(
+                InputProblem(name, None, "the archive holds no log files", "give the log files themselves")
+            )
+
+    def _once(self, name: str, stream: BinaryIO) -> None:
+        """A pipe: what was read to look at it cannot be read again."""
+        head = stream.read(65536)
+        kind = kind_of(head)
+        if not head:
+            self.problems.append(
+                InputProblem(name, None, "nothing came in", "pipe a log into it, or name a file")
+            )
+        elif kind in ("zip", "tar"):
+            self.problems.append(
+                InputProblem(name, None, f"a {kind} archive cannot be read from a pipe", "give its path")
+            )
+        else:
+            rest = cast(BinaryIO, _Preceded(head, stream))
+            self._log(name, 0, True, lambda: expanded(rest, kind, Meter(self.limits)))
+
+    def _log(
+        self,
+        name: str,
+        size: int,
+        asked_for: bool,
+        chunks: Callable[[], Iterator[bytes]],
+        path: str = "",
+        plain: bool = False,
+    ) -> None:
+        lines_of = trainer_state_lines if name.endswith("trainer_state.json") else None
+        if name.endswith(".ipynb"):
+            lines_of = notebook_lines
+        if lines_of is not None:
+            whole, taken, plain = chunks, lines_of, False
+            chunks = lambda: taken(whole())  # noqa: E731
+        self.files.append(
+            LogFile(printable(name), rank_of_path(name), asked_for, size, chunks, path, plain and bool(path))
+        )
+
+
+class _Preceded:
+    """A stream with the bytes that were already taken from it put before it again."""
+
+    def __init__(self, head: bytes, stream: BinaryIO) -> None:
+        self._head = head
+        self._stream = stream
+
+    def read(self, size: int) -> bytes:
+        if self._head:
+            head, self._head = self._head[:size], self._head[size:]
+            return head
+        return self._stream.read(size)
+
+
+class _Unclosed:
+    """A caller's stream: leaving it does not close it."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.read, self.seek, self.tell = stream.read, stream.seek, stream.tell
+
+    def seekable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> _Unclosed:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+def logs_among(paths: Sequence[str]) -> list[str]:
+    """Those of the files that have a log's name; where none has, those that may be logs all the same."""
+    for accepts in (takes_name, may_be_log):
+        found = [path for path in paths if accepts(re.split(r"[/\\]", path)[-1])]
+        if found:
+            return found
+    return []
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A sort key by which rank10 comes after rank9."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]
+
+
+def _missing(path: str, error: OSError | ValueError) -> InputProblem:
+    if isinstance(error, PermissionError):
+        return _unreadable(path, error)
+    if glob.has_magic(path):
+        return InputProblem(path, None, "no file matches", "check the pattern")
+    return InputProblem(path, None, "no such file or folder", "check the path")
+
+
+def _unreadable(path: str, error: OSError) -> InputProblem:
+    remedy = "check who may read it" if isinstance(error, PermissionError) else "check the disk and the path"
+    return InputProblem(path, None, f"cannot be read ({error.strerror or error})", remedy)
+
+
+def _empty(name: str) -> InputProblem:
+    return InputProblem(name, None, "the file is empty", "give a file with some output in it")
+
+
+def _binary(name: str) -> InputProblem:
+    return InputProblem(name, None, "is a binary file, not a log", "give the text that the run printed")

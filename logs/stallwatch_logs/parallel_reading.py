@@ -1,0 +1,224 @@
+"""Reads all of a run's files: one after the other, several at once, or a large one by several processes.
+
+What is made of a file belongs to that file alone, and is put together in the files' order, so the run's
+reading is the same as if one process had read all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from stallwatch_logs.file_reading import Engines, FileRead, read_file
+from stallwatch_logs.inputs import Limits
+from stallwatch_logs.log_files import LogFile
+from stallwatch_logs.ranges import RangeReading, ranges_of
+from stallwatch_logs.sharing import Sharing
+from stallwatch_logs.workers import Board, Pages, begin, begin_forked, sift_away
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.sieve.state import SieveSizes
+
+WORTH_A_POOL = 160 * 1024 * 1024  #: bytes on disk; below it a process costs more to start than it saves
+WORTH_A_FORK = 32 * 1024 * 1024  #: the same of one that need not load anything
+MAX_WORKERS = 8
+#: From this Python on a pool forks all its processes with its first job, and not one by one while threads run
+#: (python/cpython#90622).
+FORKS_AT_ONCE = (3, 10, 5)
+
+Told = Callable[[int], None]  #: how many bytes on disk were read so far
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """How files may be read at once: by processes of our own, or by whatever executor there is.
+
+    Processes are spawned as ``multiprocessing`` does it, so a script that asks for them needs a
+    ``if __name__ == "__main__":``. On Linux, who says that this process ``may_fork``, as nothing else runs in
+    it, saves what a process takes to load everything anew.
+    """
+
+    workers: int = 1  #: this process included
+    executor: Executor | None = None
+    limits: Limits | None = None
+    #: bytes on disk from which on processes are started, where that is not the usual
+    worth: int | None = None
+    may_fork: bool = False
+
+    @property
+    def forks(self) -> bool:
+        """Whether processes are forked: what a thread holds at that moment would stay held in them."""
+        if not self.may_fork or sys.platform != "linux" or sys.version_info < FORKS_AT_ONCE:
+            return False
+        return threading.active_count() == 1
+
+    @property
+    def least(self) -> int:
+        """Bytes on disk from which on processes are started."""
+        if self.worth is not None:
+            return self.worth
+        return WORTH_A_FORK if self.forks else WORTH_A_POOL
+
+
+def default_workers() -> int:
+    """As many as there are processors for us, within reason."""
+    with contextlib.suppress(AttributeError, OSError):
+        return min(MAX_WORKERS, len(os.sched_getaffinity(0)))
+    return min(MAX_WORKERS, os.cpu_count() or 1)
+
+
+def read_all(
+    files: Sequence[LogFile],
+    reading: RunReading,
+    *,
+    parallel: Parallel | None = None,
+    told: Told = lambda _read: None,
+    whole: bool = False,
+) -> Iterator[tuple[LogFile, FileRead]]:
+    """Read the files into a run's reading, in their order; several at once where that pays.
+
+    With ``whole`` this process reads every line, without a sieve.
+    """
+    parallel = parallel or Parallel()
+    if whole:
+        yield from _one_by_one(files, reading, Engines(reading.matcher, lambda: None), told, SieveSizes())
+        return
+    engines, sizes = Engines.of(reading.matcher), SieveSizes.of_run(len(files))
+    away = [file for file in files if file.path]
+    if _few_are_large(away, parallel):
+        yield from _in_ranges(files, reading, engines, parallel, told)
+        return
+    workers = min(parallel.workers, len(away))
+    apart = parallel.executor is None and workers > 1 and sum(file.size for file in away) >= parallel.least
+    # A daemonic process may start none.
+    if parallel.executor is None and (not apart or multiprocessing.current_process().daemon):
+        yield from _one_by_one(files, reading, engines, told, sizes)
+        return
+    pages, board = Pages.of(reading.catalogue), Board(len(files))
+    share = functools.partial(
+        Sharing,
+        files,
+        engines=engines,
+        sizes=sizes,
+        board=board,
+        told=told,
+        digest=pages.digest,
+        limits=parallel.limits,
+    )
+    if parallel.executor is not None:
+        window = 2 * max(parallel.workers, MAX_WORKERS)
+        yield from share(parallel.executor, window, pages=pages).read(reading)
+        return
+    engines.sieve()  # compiled here and kept, so that the others only load it
+    # This process reads, too: it is ready while the others still start. Between two portions it hands out the
+    # next batch, so none need lie with a process that is busy while another one has nothing left to do.
+    with _processes(workers - 1, pages, board, engines if parallel.forks else None) as pool:
+        yield from share(pool, workers - 1, here=True).read(reading)
+
+
+def _few_are_large(files: Sequence[LogFile], parallel: Parallel) -> bool:
+    """Whether reading files at the same time would leave processes without work, or one with most of it."""
+    if parallel.executor is not None or parallel.workers < 2 or multiprocessing.current_process().daemon:
+        return False
+    total, largest = sum(file.size for file in files), max(files, key=lambda file: file.size, default=None)
+    if largest is None or total < parallel.least or not ranges_of(largest, SieveSizes()):
+        return False
+    return len(files) < parallel.workers or largest.size > total / 2
+
+
+def _in_ranges(
+    files: Sequence[LogFile], reading: RunReading, engines: Engines, parallel: Parallel, told: Told
+) -> Iterator[tuple[LogFile, FileRead]]:
+    """One file after the other, the large ones with the help of other processes."""
+    pages, board = Pages.of(reading.catalogue), Board(0)
+    engines.sieve()  # compiled here and kept, so that the others only load it
+    helpers = parallel.workers - 1
+    with _processes(helpers, pages, board, engines if parallel.forks else None) as pool:
+        before = 0
+        for file in files:
+            within = functools.partial(_tell, told, before, file.size)
+            sift = functools.partial(sift_away, pages.digest)
+            read = RangeReading(pool, helpers, sift, engines, within).read(file, reading)
+            yield file, read if read is not None else read_file(file, reading, engines, within, SieveSizes())
+            before += file.size
+            told(before)
+
+
+def _one_by_one(
+    files: Sequence[LogFile], reading: RunReading, engines: Engines, told: Told, sizes: SieveSizes
+) -> Iterator[tuple[LogFile, FileRead]]:
+    before = 0
+    for file in files:
+        read = read_file(file, reading, engines, functools.partial(_tell, told, before, file.size), sizes)
+        before += file.size
+        told(before)
+        yield file, read
+
+
+def _tell(told: Told, before: int, size: int, read: int) -> None:
+    """A compressed file counts by its size on disk, once it is read."""
+    told(before + min(read, size))
+
+
+class _Nobody(Executor):
+    """Processes that could not be started."""
+
+    def submit(self, *_job: Any, **_with: Any) -> NoReturn:
+        """No job is taken."""
+        raise BrokenExecutor
+
+
+def _forked(count: int, pages: Pages, board: Board, engines: Engines) -> Executor:
+    """Forked processes: all of them or, where the system refuses one or its thread, none."""
+    before = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(
+        count,
+        mp_context=multiprocessing.get_context("fork"),
+        initializer=begin_forked,
+        initargs=(pages.digest, engines, board),
+    )
+    try:
+        # It forks with its first job: now, before somebody starts a thread to tell of the progress.
+        pool.submit(os.getpid)
+    except BaseException as error:
+        # Those that were started wait for jobs that nobody hands them, and this process for their end.
+        for child in set(multiprocessing.active_children()) - before:
+            child.kill()
+            child.join()
+        pool.shutdown(wait=False)
+        if isinstance(error, (OSError, RuntimeError)):
+            return _Nobody()
+        raise
+    return pool
+
+
+@contextlib.contextmanager
+def _processes(count: int, pages: Pages, board: Board, engines: Engines | None = None) -> Iterator[Executor]:
+    """Processes of our own, which give up at once when this one does, and without a word.
+
+    With ``engines`` they are forked.
+    """
+    pool: Executor
+    if engines is None:
+        pool = ProcessPoolExecutor(
+            count,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=begin,
+            initargs=(pages.shared(), board),
+        )
+    else:
+        pool = _forked(count, pages, board, engines)
+    try:
+        yield pool
+    except BaseException:
+        board.stop()
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()

@@ -1,0 +1,205 @@
+"""The side of those who read files for another process: they get jobs and give back what they read."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from stallwatch_logs.file_reading import Engines, FileRead, Stopped, read_apart
+from stallwatch_logs.inputs import Limits
+from stallwatch_logs.log_files import LogFile, expand
+from stallwatch_logs.ranges import Range, Sifted, sift_range
+from stallwatch_rules.matching.database import DatabaseStore
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.pages.page import RulePage
+from stallwatch_rules.sieve.state import SieveSizes
+
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
+
+
+class Pages(NamedTuple):
+    """A catalogue for another process."""
+
+    digest: str
+    packed: bytes | ctypes.Array[ctypes.c_char]
+    cache: Path | None  #: where its patterns lie compiled
+
+    @classmethod
+    def of(cls, catalogue: Catalogue) -> Pages:
+        """The catalogue, packed once."""
+        packed = msgspec.msgpack.encode(list(catalogue.pages.values()))
+        return cls(hashlib.sha256(packed).hexdigest(), packed, catalogue.store.folder)
+
+    def shared(self) -> Pages:
+        """The same in memory that processes share.
+
+        What is handed to a process at its start goes through a pipe: with more than that holds, this process
+        would wait until the other one has started.
+        """
+        packed = bytes(self.packed)
+        memory: Any = multiprocessing.get_context("spawn").RawArray(ctypes.c_char, len(packed))
+        memory.raw = packed
+        return self._replace(packed=memory)
+
+
+class Wanted(NamedTuple):
+    """A file to read."""
+
+    number: int  #: among the run's files
+    path: str
+    name: str
+    rank: int | None
+    asked_for: bool
+
+    @classmethod
+    def of(cls, number: int, file: LogFile) -> Wanted:
+        """A file that another process finds by its path."""
+        return cls(number, file.path, file.name, file.rank, file.asked_for)
+
+
+class Job(NamedTuple):
+    """Some files, to be read one after the other."""
+
+    files: tuple[Wanted, ...]
+    sizes: SieveSizes  #: how much of them is read
+    limits: Limits | None
+    digest: str  #: of the catalogue
+    pages: Pages | None  #: ``None`` for who was given them at its start
+
+
+class Board:
+    """What processes tell each other while they read: memory that they share, with one writer a place."""
+
+    def __init__(self, files: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._read: Any = context.RawArray(ctypes.c_longlong, max(files, 1))
+        self._stop: Any = context.RawValue(ctypes.c_byte, 0)
+
+    def tell(self, number: int, read: int) -> None:
+        """So many bytes of a file were read."""
+        self.go_on()
+        self._read[number] = read
+
+    def go_on(self) -> None:
+        """Raise ``Stopped`` when nobody waits for what is read."""
+        if self._stop.value:
+            raise Stopped
+
+    def read(self) -> list[int]:
+        """How many bytes of each file were read."""
+        return list(self._read)
+
+    def stop(self) -> None:
+        """Let whoever reads give up at the next portion."""
+        self._stop.value = 1
+
+
+_lock = threading.Lock()
+_engines: dict[str, Engines] = {}  # by the catalogue's digest; the last one
+_board: Board | None = None
+
+
+def begin(pages: Pages, board: Board) -> None:
+    """A process's start: it ends with who started it, and leaves interrupts to it."""
+    global _board  # what a pool prepares at its start can lie nowhere else
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
+    _prepared(pages.digest, pages)
+    _board = board
+
+
+def begin_forked(digest: str, engines: Engines, board: Board) -> None:
+    """The same of a process that was forked, and has the compiled patterns already."""
+    global _board  # what a pool prepares at its start can lie nowhere else
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
+    _engines.clear()
+    _engines[digest] = engines
+    _board = board
+
+
+def read_away(job: Job) -> list[FileRead]:
+    """Read files in this process, for another one."""
+    engines = _prepared(job.digest, job.pages)
+    return [_read(wanted, job, engines) for wanted in job.files]
+
+
+def sift_away(digest: str, wanted: Range) -> Sifted:
+    """Sieve a range of a file in this process, for another one."""
+    engine = _prepared(digest, None).sieve()
+    if engine is None:
+        raise LookupError("blocks cannot be scanned here")
+
+    def within(_read: int) -> None:
+        if _board is not None:
+            _board.go_on()  # who waits for it tells the progress
+
+    return sift_range(wanted, engine, SieveSizes(), within)
+
+
+def _read(wanted: Wanted, job: Job, engines: Engines) -> FileRead:
+    board = _board
+
+    def within(read: int) -> None:
+        if board is not None:
+            board.tell(wanted.number, read)
+
+    found, problems = expand([wanted.path], limits=job.limits)
+    if not found:  # it is gone meanwhile
+        return FileRead(None, problems=problems)
+    file = replace(found[0], name=wanted.name, rank=wanted.rank, asked_for=wanted.asked_for)
+    return read_apart(file, engines, within, job.sizes)
+
+
+def _prepared(digest: str, pages: Pages | None) -> Engines:
+    """The compiled patterns, once for all jobs of a process."""
+    with _lock:
+        engines = _engines.get(digest)
+        if engines is None:
+            if pages is None:
+                raise LookupError("the rules were not handed over")
+            store = DatabaseStore(pages.cache)
+            rules: Iterable[RulePage] = msgspec.msgpack.decode(bytes(pages.packed), type=list[RulePage])
+            engines = Engines.of(Matcher(Catalogue.of(rules, store=store)))
+            _engines.clear()
+            _engines[digest] = engines
+        return engines
+
+
+def end_with_parent() -> None:
+    """Let this process end when the one that started it does, however that ends."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    if not _asked_for_a_death_signal():
+        threading.Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
+    elif not parent.is_alive():  # it ended before we asked
+        os._exit(1)
+
+
+def _asked_for_a_death_signal() -> bool:
+    """Linux kills a process with its parent if it asks for that."""
+    if sys.platform != "linux":
+        return False
+    try:
+        return bool(ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0) == 0)
+    except (OSError, AttributeError):
+        return False
+
+
+def _end_after(sentinel: int) -> None:
+    multiprocessing.connection.wait([sentinel])
+    os._exit(1)

@@ -1,0 +1,366 @@
+"""A dead run's logs, from paths or uploads to a diagnosis."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from subprocess import run
+from typing import Any
+
+import msgspec
+import pytest
+
+from stallwatch_exporter.incident import Ending, Incident, Resolution
+from stallwatch_exporter.postmortem.diagnose import diagnose_paths, diagnose_streams
+from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_logs.baseline import read_baseline
+from stallwatch_rules import reading
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.records import Diagnosis, Primary
+from stallwatch_rules.text.sentences import say
+
+OOM = (
+    "[rank{rank}]: Traceback (most recent call last):\n"
+    '[rank{rank}]:   File "/srv/job/train.py", line 40, in <module>\n'
+    "[rank{rank}]:     engine.backward(loss)\n"
+    "[rank{rank}]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU {rank} has a "
+    "total capacity of 79.11 GiB of which 1.32 GiB is free. Process 4711 has 77.78 GiB memory in use.\n"
+)
+STEPS = "".join(f"step {n}/100 loss {2 / n:.4f}\n" for n in range(1, 41))
+BAR = "".join(f"\r{n}%|#         | {n}/100 [00:{n:02}<01:00,  1.00s/it]" for n in range(1, 41)) + "\n"
+
+
+def essence(diagnosis: Diagnosis) -> object:
+    """What does not depend on how the log came in: not the file's name, nor the time it took."""
+    findings = [(f.rule, f.harm, f.count, f.ranks) for f in diagnosis.findings]
+    primary = diagnosis.primary
+    return (diagnosis.verdict, primary and (primary.rule, primary.rank), findings, diagnosis.progress)
+
+
+def test_a_folder_of_per_rank_files(tmp_path: Path, catalogue: Catalogue) -> None:
+    (tmp_path / "rank0.stdout.log").write_text(STEPS)
+    (tmp_path / "rank0.stderr.log").write_text(BAR)
+    (tmp_path / "rank7.stderr.log").write_text(OOM.replace("[rank{rank}]: ", "").format(rank=7))
+    told: list[tuple[int, int]] = []
+    diagnosis, problems = diagnose_paths(
+        [tmp_path], catalogue=catalogue, progress=lambda done, total: told.append((done, total))
+    )
+    assert problems == []
+    assert diagnosis.verdict == "failed"
+    assert diagnosis.primary is not None
+    assert (diagnosis.primary.rule, diagnosis.primary.rank) == ("cuda-oom", 7)
+    assert diagnosis.primary.file == str(tmp_path / "rank7.stderr.log")
+    assert diagnosis.primary.line == 4
+    progress = diagnosis.progress
+    assert (progress.first_step, progress.last_step, progress.total_steps) == (1, 40, 100)
+    assert progress.last_loss == 0.05
+    size = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert (diagnosis.stats.files, diagnosis.stats.bytes, diagnosis.stats.lines) == (3, size, 40 + 1 + 4)
+    assert diagnosis.stats.seconds > 0
+    assert told[-1] == (size, size) and told == sorted(told)
+
+
+def test_one_interleaved_file_says_the_same_as_per_rank_files(tmp_path: Path, catalogue: Catalogue) -> None:
+    crashed = OOM.format(rank=1).splitlines(keepends=True)
+    healthy = [f"[rank0]: {line}" for line in STEPS.splitlines(keepends=True)]
+    mixed = (
+        healthy[:20]
+        + [line for pair in zip(healthy[20:], crashed, strict=False) for line in pair]
+        + healthy[24:]
+    )
+    (tmp_path / "mixed.log").write_text("".join(mixed))
+    ranks = tmp_path / "ranks"
+    ranks.mkdir()
+    (ranks / "rank0.log").write_text(STEPS)
+    (ranks / "rank1.log").write_text("".join(crashed))
+    one, _ = diagnose_paths([tmp_path / "mixed.log"], catalogue=catalogue)
+    many, _ = diagnose_paths([ranks], catalogue=catalogue)
+    assert one.verdict == "failed"
+    assert essence(one) == essence(many)
+
+
+def test_uploads_say_the_same_as_paths(tmp_path: Path, catalogue: Catalogue) -> None:
+    text = (STEPS + OOM.format(rank=3)).encode()
+    (tmp_path / "train.log.gz").write_bytes(gzip.compress(text))
+    by_path, _ = diagnose_paths([tmp_path / "train.log.gz"], catalogue=catalogue)
+    by_stream, problems = diagnose_streams([("train.log", io.BytesIO(text))], catalogue=catalogue)
+    assert problems == []
+    assert essence(by_stream) == essence(by_path)
+    assert by_stream.primary is not None and by_stream.primary.file == "train.log"
+    assert by_stream.stats.bytes == by_path.stats.bytes == len(text)
+
+
+def test_what_cannot_be_read_is_told_and_the_rest_diagnosed(tmp_path: Path, catalogue: Catalogue) -> None:
+    (tmp_path / "good.log").write_text(OOM.format(rank=0))
+    (tmp_path / "cut.log.gz").write_bytes(gzip.compress(STEPS.encode())[:-20])
+    (tmp_path / "binary.log").write_bytes(b"\x7fELF" + bytes(4096))
+    names = ["good.log", "cut.log.gz", "binary.log", "gone.log"]
+    diagnosis, problems = diagnose_paths([tmp_path / name for name in names], catalogue=catalogue)
+    assert {Path(problem.path).name for problem in problems} == {"cut.log.gz", "binary.log", "gone.log"}
+    assert diagnosis.verdict == "failed"
+    assert diagnosis.progress.last_step is not None  # from what the broken file still held
+    assert {str(problem) for problem in problems} <= set(diagnosis.notes)
+    assert diagnosis.stats.files == 2
+
+
+def test_files_beyond_what_one_diagnosis_holds_are_told(
+    tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in range(12):
+        (tmp_path / f"rank{rank}.log").write_text(OOM.format(rank=7) if rank == 7 else STEPS)
+    monkeypatch.setattr(reading, "MAX_STREAMS", 9)
+    diagnosis, (problem,) = diagnose_paths([tmp_path], catalogue=catalogue)
+    assert Path(problem.path).name == "rank9.log" and "and 2 other files were not read" in problem.message
+    assert diagnosis.verdict == "failed" and str(problem) in diagnosis.notes
+    monkeypatch.undo()
+    assert diagnose_paths([tmp_path], catalogue=catalogue)[1] == []
+
+
+def test_a_text_without_training_gets_no_guess(tmp_path: Path, catalogue: Catalogue) -> None:
+    (tmp_path / "poem.txt").write_text("The woods are lovely, dark and deep,\nBut I have promises to keep.\n")
+    diagnosis, problems = diagnose_paths([tmp_path / "poem.txt"], catalogue=catalogue)
+    assert (diagnosis.verdict, diagnosis.primary, problems) == ("no-training-log", None, [])
+
+
+def test_lines_that_were_cut_are_noted(tmp_path: Path, catalogue: Catalogue) -> None:
+    (tmp_path / "a.log").write_text(STEPS + "x" * 200_000 + "\n")
+    diagnosis, _ = diagnose_paths([tmp_path / "a.log"], catalogue=catalogue)
+    assert any("longer than 64 KiB" in note for note in diagnosis.notes)
+
+
+def test_an_error_at_the_end_of_a_megabyte_line_is_found_and_shown(
+    tmp_path: Path, catalogue: Catalogue
+) -> None:
+    error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    (tmp_path / "a.log").write_text(STEPS + "0.125, " * 150_000 + error + "\n")
+    diagnosis, _ = diagnose_paths([tmp_path / "a.log"], catalogue=catalogue)
+    assert diagnosis.primary is not None
+    assert diagnosis.primary.rule == "cuda-oom"
+    assert error in diagnosis.primary.evidence[0]
+    assert len(diagnosis.primary.evidence[0]) < 600
+
+
+Record = Callable[[Ending | None], Path]
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Record:
+    def make(ending: Ending | None) -> Path:
+        folder = RunFolder.create("job", ["python", "train.py"], home=tmp_path, now=1.0)
+        lines = "".join(f"2026-11-20T23:56:{n:02}Z stdout F step {n} loss 1.5\n" for n in range(10, 30))
+        (folder.path / "ranks" / "rank0.log").write_text(lines)
+        folder.write_info(ending=ending)
+        return folder.path
+
+    return make
+
+
+def test_a_run_folder_tells_how_the_run_ended(recorded: Record, catalogue: Catalogue) -> None:
+    path = recorded(
+        Ending(kind="oom-killed", exit_code=137, signal="SIGKILL", detail="The kernel killed it.")
+    )
+    diagnosis, problems = diagnose_paths([path], catalogue=catalogue)
+    assert problems == []
+    assert diagnosis.ending == "The kernel killed it."
+    assert diagnosis.verdict in ("failed", "unknown-failure")
+    assert diagnosis.progress.last_step == 29
+
+
+@pytest.mark.parametrize(
+    ("resolution", "rule"),
+    [("run-failed", "silent-hang-no-error"), ("recovered", "secondary-sigterm-cascade")],
+)
+def test_a_stall_that_was_open_at_the_end_is_its_cause(
+    recorded: Record, catalogue: Catalogue, resolution: Resolution, rule: str
+) -> None:
+    path = recorded(Ending(kind="killed", exit_code=143, signal="SIGTERM", detail="Ended by SIGTERM."))
+    keep(path, incident(HANG, status="resolved", resolved_at=60.0, resolution=resolution))
+    diagnosis, _ = diagnose_paths([path], catalogue=catalogue)
+    assert diagnosis.primary is not None and diagnosis.primary.rule == rule
+
+
+def test_what_the_run_died_of_is_known_though_no_line_tells(recorded: Record, catalogue: Catalogue) -> None:
+    path = recorded(Ending(kind="failed", exit_code=1, detail="It returned 1."))
+    told = incident("finding/rank-gone", note="Rank 1 is gone.")
+    died = msgspec.structs.replace(told, kind="ended")
+    keep(path, told, died)
+    assert any("Rank 1 is gone." in note for note in diagnose_paths([path], catalogue=catalogue)[0].notes)
+    keep(path, told, msgspec.structs.replace(died, updated_at=-1.0))  # by an agent before the last one
+    assert not any("is gone" in note for note in diagnose_paths([path], catalogue=catalogue)[0].notes)
+
+
+HANG = "stall/silent-hang-no-error"
+ENDINGS = {
+    "agent killed": None,
+    "Ctrl-C": Ending(kind="interrupted", exit_code=130, signal="SIGINT", detail="It was interrupted."),
+    "not watched any more": Ending(kind="unknown", exit_code=None, detail="The watching was stopped."),
+}
+
+
+def incident(which: str, **facts: Any) -> Incident:
+    kind, rule = which.split("/")
+    about = {"status": "open", "episode": 1, "opened_at": 30.0, "updated_at": 60.0, "step": 29}
+    return Incident(
+        **{**about, **facts},
+        id=f"job/{which}/1",
+        run="job",
+        kind=kind,  # type: ignore[arg-type]
+        rule=rule,
+        severity="critical",
+    )
+
+
+def keep(path: Path, *incidents: Incident) -> None:
+    (path / "incidents.jsonl").write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in incidents))
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+def test_a_stall_that_nothing_resolved_is_told_of_whoever_ended_the_run(
+    recorded: Record, catalogue: Catalogue, how: str
+) -> None:
+    path = recorded(ENDINGS[how])
+    stall = incident(HANG, stalled_seconds=135.0, threshold_seconds=90.0)
+    keep(path, incident(HANG), stall)
+    diagnosis, _ = diagnose_paths([path], catalogue=catalogue)
+    assert diagnosis.verdict == "stalled"
+    assert diagnosis.primary is not None and diagnosis.primary.rule == "silent-hang-no-error"
+    assert diagnosis.findings[0].note.startswith("No step for 135 s; this run's threshold is 90 s.")
+    assert diagnosis.notes[0].startswith("A stall was raised at 1970-01-01T00:00:30.000Z while")
+    chinese, _ = diagnose_paths([path], catalogue=catalogue, language="zh")
+    assert chinese.notes[0].startswith("监视期间于 1970-01-01T00:00:30.000Z 报出停滞")
+
+    keep(path, stall, incident(HANG, status="resolved", resolved_at=61.0, resolution="recovered"))
+    assert diagnose_paths([path], catalogue=catalogue)[0].verdict == "healthy"
+
+
+@pytest.mark.parametrize(("quiet", "late"), [(57.0, True), (5.0, False)])
+def test_a_run_that_was_stopped_long_after_its_last_step_says_so(
+    recorded: Record, catalogue: Catalogue, quiet: float, late: bool
+) -> None:
+    path = recorded(ENDINGS["Ctrl-C"])
+    last = datetime(2026, 11, 20, 23, 56, 29, tzinfo=timezone.utc).timestamp()
+    info = msgspec.json.decode((path / "agent.json").read_bytes())
+    (path / "agent.json").write_bytes(msgspec.json.encode({**info, "ended_at": last + quiet}))
+    (note,) = diagnose_paths([path], catalogue=catalogue)[0].notes
+    assert note.startswith("The run was stopped by hand")
+    assert ("57 s after its last step; a step had taken 1.0 s" in note) == late
+
+
+def test_what_an_agent_before_the_last_one_left_open_is_past(recorded: Record, catalogue: Catalogue) -> None:
+    path = recorded(None)
+    closed = incident(HANG, status="resolved", resolved_at=0.5, resolution="unknown")
+    keep(path, closed)
+    assert diagnose_paths([path], catalogue=catalogue)[0].verdict == "healthy"
+    keep(path, msgspec.structs.replace(closed, resolved_at=99.0))  # by another run's agent, when it was gone
+    assert diagnose_paths([path], catalogue=catalogue)[0].verdict == "stalled"
+
+
+def test_a_cause_that_only_the_probe_could_tell_is_the_stalls(recorded: Record, catalogue: Catalogue) -> None:
+    page = catalogue.pages["rank-left-early"]
+    told = Primary(
+        rule=page.id,
+        title=page.title,
+        role="cause",
+        harm="fatal",
+        confidence=0.9,
+        rank=1,
+        file="",
+        line=0,
+        time=None,
+        step=20,
+        evidence=["Rank 1 left without an error at step 20"],
+        captures={},
+        why="It left.",
+        fixes=["Look there."],
+    )
+    path = recorded(None)
+    keep(path, incident("stall/rank-left-early", primary=told, stalled_seconds=40.0, threshold_seconds=30.0))
+    diagnosis, _ = diagnose_paths([path], catalogue=catalogue)
+    assert (diagnosis.verdict, diagnosis.primary) == ("stalled", told)
+
+
+def test_a_rank_that_was_gone_when_the_agent_was_killed_is_told(
+    recorded: Record, catalogue: Catalogue
+) -> None:
+    path = recorded(None)
+    gone = incident("finding/rank-gone", step=12, note=say("rank-gone", "en", ranks=1))
+    keep(path, gone)
+    diagnosis, _ = diagnose_paths([path], catalogue=catalogue)
+    assert diagnosis.verdict == "failed"
+    assert diagnosis.notes[0].endswith("The process of rank 1 is gone; the others go on without it.")
+    chinese, _ = diagnose_paths([path], catalogue=catalogue, language="zh")
+    assert chinese.notes[0].endswith("rank 1 的进程已不在，其余 rank 仍在运行。")
+
+    survived = incident("finding/unknown-failure", step=12, evidence=["ValueError: odd"])
+    keep(path, msgspec.structs.replace(gone, status="resolved", resolved_at=40.0, resolution="recovered"))
+    assert diagnose_paths([path], catalogue=catalogue)[0].notes[0].startswith("The log ends")
+    keep(path, survived)
+    assert diagnose_paths([path], catalogue=catalogue)[0].verdict == "healthy"  # steps followed
+    keep(path, msgspec.structs.replace(survived, step=29))
+    assert diagnose_paths([path], catalogue=catalogue)[0].verdict == "failed"
+
+    with_call = msgspec.structs.replace(survived, evidence=["ValueError: odd", "  train.py:7 in main"])
+    keep(path, with_call)
+    assert diagnose_paths([path], catalogue=catalogue)[0].notes[0].endswith("ValueError: odd")
+
+
+def test_a_finished_run_folder_is_healthy(recorded: Record, catalogue: Catalogue) -> None:
+    path = recorded(Ending(kind="finished", exit_code=0, detail="The command exited with 0."))
+    diagnosis, _ = diagnose_paths([path], catalogue=catalogue)
+    assert diagnosis.verdict == "healthy"
+
+
+def test_a_run_folder_without_an_ending_is_read_as_logs(recorded: Record, catalogue: Catalogue) -> None:
+    path = recorded(None)
+    info = msgspec.json.decode((path / "agent.json").read_bytes())
+    for started, what in ((1.0, "last heard of at 1970-01-01T00:00:01.000Z"), (time.time(), "still watched")):
+        (path / "agent.json").write_bytes(msgspec.json.encode({**info, "started_at": started}))
+        found, _ = diagnose_paths([path], catalogue=catalogue)
+        assert found.ending == "" and what in found.notes[-1]
+    (path / "agent.json").write_text("{broken")
+    diagnosis, problems = diagnose_paths([path], catalogue=catalogue)
+    assert (diagnosis.ending, diagnosis.progress.last_step, problems) == ("", 29, [])
+
+
+def test_reading_plain_logs_does_not_load_the_decompressors() -> None:
+    """They cost start-up time that most diagnoses need not pay."""
+    lazy = ("zstandard", "tarfile", "lzma", "stallwatch_exporter.runs.runfolder")
+    code = (
+        "import sys; from stallwatch_logs.log_files import expand; expand(['.']); "
+        f"print([name for name in {lazy} if name in sys.modules])"
+    )
+    done = run(
+        [sys.executable, "-S", "-c", code], capture_output=True, text=True, check=False, env=_environment()
+    )
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+def _environment() -> dict[str, str]:
+    return {"PYTHONPATH": ":".join(path for path in sys.path if path)}
+
+
+def test_lines_that_a_terminal_broke_are_read_whole(tmp_path: Path, catalogue: Catalogue) -> None:
+    long = (
+        "[rank1]:[E1120 10:00:00.123456789 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective"
+        " operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE, NumelIn=1048576, NumelOut=1048576,"
+        " Timeout(ms)=600000) ran for 600012 milliseconds before timing out."
+    )
+    (tmp_path / "x.log").write_text("".join(long[at : at + 80] + "\n" for at in range(0, len(long), 80)))
+    diagnosis, _ = diagnose_paths([tmp_path / "x.log"], catalogue=catalogue)
+    assert diagnosis.primary is not None
+    assert diagnosis.primary.captures["optype"] == "ALLREDUCE"
+
+
+def test_a_baseline_knows_what_only_its_middle_says(tmp_path: Path) -> None:
+    from stallwatch_rules.pages.catalogue import load_catalogue
+
+    catalogue = load_catalogue()
+    steps = "".join(f"step {step}/90000 loss 1.5\n" for step in range(1, 20_000))
+    (tmp_path / "good.log").write_text(steps + "wrote part 5 of the archive to the shelf\n" + steps)
+    healthy = read_baseline([tmp_path / "good.log"], catalogue=catalogue)
+    assert any("archive to the shelf" in known.first.text for known in healthy.baseline.exemplars.values())

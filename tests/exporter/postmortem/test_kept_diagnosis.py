@@ -1,0 +1,130 @@
+"""A run's folder whose log copies are gone, or cut short: the diagnosis that was kept there counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.report.phrases import badge, headline
+
+FAILED = Ending(kind="failed", exit_code=1, detail="The command exited with 1.")
+KILLED = Ending(kind="killed", exit_code=137, signal="SIGKILL", detail="The command was ended by SIGKILL.")
+STEPS = "".join(f"2026-11-20T23:56:{n}Z stdout F step {n} loss 1.5\n" for n in range(10, 30))
+OOM = (
+    "2026-11-20T23:56:31Z stderr F torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+)
+ODD = (
+    "2026-11-20T23:56:31Z stderr F Traceback (most recent call last):\n"
+    '2026-11-20T23:56:31Z stderr F   File "/srv/train.py", line 8, in <module>\n'
+    "2026-11-20T23:56:31Z stderr F ValueError: no reward for batch 24\n"
+)
+
+
+def ended(home: Path, catalogue: Catalogue, ending: Ending | None, error: str = OOM) -> Path:
+    """The folder of a run with all that its agent keeps: the copy, and the diagnosis of it."""
+    folder = RunFolder.create("job", ["python", "train.py"], home=home, now=1.0)
+    folder.write_info(ending=ending)
+    log(folder.path).write_text(STEPS + error)
+    diagnosis, _ = diagnose_paths([folder.path], catalogue=catalogue)
+    folder.write_json("diagnosis.json", diagnosis)
+    return folder.path
+
+
+def log(folder: Path) -> Path:
+    return folder / "ranks" / "rank0.log"
+
+
+@pytest.mark.parametrize("ending", [FAILED, KILLED])
+@pytest.mark.parametrize("left", [None, "", STEPS])
+def test_it_counts_where_the_copies_show_no_cause(
+    tmp_path: Path, catalogue: Catalogue, ending: Ending, left: str | None
+) -> None:
+    path = ended(tmp_path, catalogue, ending)
+    log(path).unlink() if left is None else log(path).write_text(left)
+    found, problems = diagnose_paths([path], catalogue=catalogue)
+    assert problems == [] and found.verdict == "failed"
+    assert found.primary is not None and found.primary.rule == "cuda-oom"
+    lines = 20 if left else 0
+    assert found.notes[0].startswith(f"The copies of its output hold {lines} of the 21 lines that were seen")
+    chinese, _ = diagnose_paths([path], catalogue=catalogue, language="zh")
+    assert chinese.notes[0].startswith(f"输出副本中只剩 {lines} 行")
+
+
+def test_an_exception_that_no_rule_knows_is_kept_too(tmp_path: Path, catalogue: Catalogue) -> None:
+    path = ended(tmp_path, catalogue, FAILED, ODD)
+    log(path).unlink()
+    found, _ = diagnose_paths([path], catalogue=catalogue)
+    assert [one.message for one in found.unknown] == ["no reward for batch 24"]
+
+
+def test_what_the_logs_show_counts_more(tmp_path: Path, catalogue: Catalogue) -> None:
+    path = ended(tmp_path, catalogue, FAILED)
+    log(path).write_text(ODD)
+    found, _ = diagnose_paths([path], catalogue=catalogue)
+    assert found.primary is None and [one.exception for one in found.unknown] == ["ValueError"]
+
+
+def test_of_a_run_that_goes_on_it_is_old(tmp_path: Path, catalogue: Catalogue) -> None:
+    path = ended(tmp_path, catalogue, None)
+    log(path).write_text(STEPS)
+    assert diagnose_paths([path], catalogue=catalogue)[0].verdict == "healthy"
+
+
+def test_one_that_cannot_be_read_is_none(tmp_path: Path, catalogue: Catalogue) -> None:
+    path = ended(tmp_path, catalogue, FAILED)
+    log(path).unlink()
+    (path / "diagnosis.json").write_text("{broken")
+    found, problems = diagnose_paths([path], catalogue=catalogue)
+    assert found.verdict == "unknown-failure" and "holds no log files" in str(problems[0])
+
+
+def incident(**about: Any) -> Incident:
+    return Incident(
+        id="job/ended/unknown-failure/1",
+        run="job",
+        kind="ended",
+        rule="unknown-failure",
+        severity="critical",
+        status="open",
+        episode=1,
+        opened_at=2.0,
+        updated_at=2.0,
+        evidence=["/srv/train.py:8 main", "KeyError: 'labels'"],
+        ending=FAILED,
+        **about,
+    )
+
+
+@pytest.mark.parametrize("rule", ["", "cuda-oom"])
+def test_an_end_that_only_the_incidents_tell_is_the_runs(
+    tmp_path: Path, catalogue: Catalogue, rule: str
+) -> None:
+    """The disk was full: neither the copies nor the run's own record could be written any more."""
+    folder = RunFolder.create("job", ["python", "train.py"], home=tmp_path, now=1.0)
+    log(folder.path).write_text(STEPS)
+    known = diagnose_paths([ended(tmp_path / "other", catalogue, FAILED)], catalogue=catalogue)[0].primary
+    folder.append_incident(incident(primary=known if rule else None))
+    found, _ = diagnose_paths([folder.path], catalogue=catalogue)
+    assert found.verdict == ("failed" if rule else "unknown-failure")
+    assert (found.primary.rule if found.primary is not None else "") == rule
+    assert "KeyError: 'labels'" in found.notes[0] and "1970-01-01T00:00:02" in found.notes[0]
+    assert not any("last heard of" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_run_whose_agent_was_killed_is_not_called_healthy(
+    tmp_path: Path, catalogue: Catalogue, language: str
+) -> None:
+    folder = RunFolder.create("job", ["python", "train.py"], home=tmp_path, now=1.0)
+    log(folder.path).write_text(STEPS)
+    found, _ = diagnose_paths([folder.path], catalogue=catalogue, language=language)
+    assert badge(found, "en") == "RECORD ENDS" and "not known" in headline(found, "en")
+    log(folder.path).write_text(STEPS + OOM)
+    found, _ = diagnose_paths([folder.path], catalogue=catalogue, language=language)
+    assert badge(found, "en") == "FAILED"

@@ -1,0 +1,74 @@
+"""Folders that Stallwatch kept of runs: which may be one training's, and which are told apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from stallwatch_exporter.postmortem.own_runs import TOGETHER, apart, own_runs
+from stallwatch_exporter.runs.runfolder import AgentInfo
+
+DAY = 86_400.0
+
+
+def info(
+    started: float, seconds: float = 3600.0, command: str = "torchrun train.py", **more: object
+) -> AgentInfo:
+    return AgentInfo(
+        run="x",
+        pid=1,
+        host="a",
+        command=command.split(),
+        cwd="/w",
+        started_at=started,
+        updated_at=started + seconds,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def test_runs_one_after_the_other_are_different_ones() -> None:
+    assert apart({"b": info(2 * DAY), "a": info(DAY), "c": info(3 * DAY)}) == [["a"], ["b"], ["c"]]
+    ended = info(0.0, seconds=9999.0, ended_at=50.0)
+    assert apart({"a": ended, "b": info(60.0)}) == [["a"], ["b"]]  # restarted at once
+
+
+def test_nodes_that_start_together_with_one_command_may_be_one_training() -> None:
+    nodes = {
+        f"n{rank}": info(rank * TOGETHER / 2, command=f"torchrun --node-rank {rank} train.py")
+        for rank in range(4)
+    }
+    assert apart(nodes) == [["n0", "n1", "n2", "n3"]]
+    assert apart(nodes | {"late": info(7 * TOGETHER, command="torchrun --node-rank 0 train.py")}) == [
+        ["n0", "n1", "n2", "n3"],
+        ["late"],
+    ]
+
+
+def test_other_commands_and_folders_are_other_runs() -> None:
+    assert apart({"a": info(0.0), "b": info(1.0, command="torchrun eval.py")}) == [["a"], ["b"]]
+    at_home, at_work = info(0.0), info(1.0)
+    at_home.cwd, at_work.cwd = "/home/u", "/srv/u"
+    assert apart({"a": at_home, "b": at_work}) == [["a"], ["b"]]
+    at_home.cwd, at_work.cwd = "/scratch/node7/sft", "/scratch/node12/sft"
+    assert apart({"a": at_home, "b": at_work}) == [["a", "b"]]
+
+
+def folder(path: Path, told: AgentInfo | None) -> list[str]:
+    (path / "ranks").mkdir(parents=True)
+    (path / "agent.json").write_bytes(msgspec.json.encode(told) if told is not None else b"{")
+    return [str(path / "output.log"), str(path / "ranks" / "rank0.log")]
+
+
+def test_files_in_the_folders_of_runs(tmp_path: Path) -> None:
+    first, second = folder(tmp_path / "a", info(0.0)), folder(tmp_path / "b", info(DAY))
+    unread = folder(tmp_path / "c", None)
+    told = own_runs([*first, *second, *unread, str(tmp_path / "x.log")])
+    assert told.jobs == dict.fromkeys(first, "a") | dict.fromkeys(second, "b")
+    assert told.folders == {"a": [str(tmp_path / "a")], "b": [str(tmp_path / "b")]}
+    assert own_runs(first) == ({}, {})
+
+
+def test_runs_of_one_name_are_told_by_their_paths(tmp_path: Path) -> None:
+    first, second = folder(tmp_path / "1" / "a", info(0.0)), folder(tmp_path / "2" / "a", info(DAY))
+    assert list(own_runs([*first, *second]).folders) == [str(tmp_path / "1" / "a"), str(tmp_path / "2" / "a")]

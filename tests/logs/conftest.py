@@ -1,0 +1,8 @@
+"""Tests of reading logs find their helpers beside them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # for packing.py

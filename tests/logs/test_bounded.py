@@ -1,0 +1,89 @@
+"""Inputs that are no sane log are read in bounded memory: endless lines, holes, noise, crowds of files."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+MEGABYTE = 1024 * 1024
+LIMIT = 400 * MEGABYTE
+
+CHILD = """
+import json, re, sys
+from pathlib import Path
+from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_rules.pages.catalogue import load_catalogue
+diagnosis, problems = diagnose_paths([sys.argv[1]], catalogue=load_catalogue(cache=Path(sys.argv[2])))
+print(json.dumps([
+    diagnosis.verdict,
+    diagnosis.primary.rule if diagnosis.primary else None,
+    diagnosis.stats.files,
+    len(problems),
+    1024 * int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]),
+]))
+"""
+OOM = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+STEPS = b"".join(b"step %d/900 loss 1.5\n" % step for step in range(60))
+
+
+def endless_line(folder: Path) -> None:
+    with (folder / "rank0.log").open("wb") as file:
+        file.write(STEPS)
+        for _ in range(150):
+            file.write(b"x" * MEGABYTE)
+        file.write(b"\n" + OOM)
+
+
+def endless_bar(folder: Path) -> None:
+    with (folder / "rank0.log").open("wb") as file:
+        for step in range(400_000):
+            file.write(b"\r %d%%|#    | %d/400000 [10:00<10:00,  1.00s/it]" % (step // 4000, step))
+        file.write(b"\n" + OOM)
+
+
+def hole(folder: Path) -> None:
+    with (folder / "rank0.log").open("wb") as file:
+        file.write(STEPS)
+        file.seek(700 * MEGABYTE)
+        file.write(STEPS + OOM)
+
+
+def noise(folder: Path) -> None:
+    with (folder / "rank0.log").open("wb") as file:
+        file.write(b"loading a shard of the data\n" * 5000 + STEPS)  # what begins with noise is no text
+        for seed in range(12):
+            file.write(random.Random(seed).randbytes(MEGABYTE))
+        file.write(b"\n" + OOM)
+
+
+def crowd(folder: Path) -> None:
+    for number in range(1500):
+        (folder / f"rank{number}.log").write_bytes(STEPS[:200])
+    (folder / "rank7.log").write_bytes(STEPS + OOM)
+
+
+@pytest.mark.parametrize("make", [endless_line, endless_bar, hole, noise, crowd])
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="/proc tells the peak; getrusage counts the parent's, too"
+)
+def test_memory_is_bounded(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    make(folder)
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(folder), os.environ["STALLWATCH_CACHE"]],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    verdict, primary, files, problems, peak = json.loads(done.stdout)
+    assert (verdict, primary, problems) == ("failed", "cuda-oom", 0)
+    assert files == len(list(folder.iterdir()))
+    assert peak < LIMIT

@@ -1,0 +1,79 @@
+"""Several processes read a run's files; what they put together is what one process reads."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_logs.parallel_reading import Parallel, default_workers
+from stallwatch_rules.pages.catalogue import Catalogue
+
+RECORDINGS = Path(__file__).parents[1] / "recordings"
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> list[str]:
+    """Four ranks, one of which failed, and a file that is no log."""
+    for rank in range(4):
+        lines = [f"[2026-05-02 09:00:{step % 60:02d},000] step {step}/900 loss 1.5" for step in range(1, 60)]
+        if rank == 2:
+            lines += ["torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."]
+        (tmp_path / f"rank{rank}.log").write_text("\n".join(lines) + "\n")
+    (tmp_path / "model.log").write_bytes(b"\x7fELF" + bytes(range(256)) * 40)
+    return sorted(map(str, tmp_path.glob("*.log")))
+
+
+def test_processes_of_our_own(catalogue: Catalogue, logs: list[str]) -> None:
+    alone, problems = diagnose_paths(logs, catalogue=catalogue)
+    told: list[tuple[int, int]] = []
+    together, same_problems = diagnose_paths(
+        logs,
+        catalogue=catalogue,
+        parallel=Parallel(workers=2, worth=0),
+        progress=lambda done, total: told.append((done, total)),
+    )
+    together.stats.seconds = alone.stats.seconds
+    assert together == alone
+    assert same_problems == problems
+    assert len(problems) == 1
+    assert told[-1][0] == told[-1][1] > 0
+    assert alone.primary is not None
+    assert (alone.primary.rule, alone.primary.rank) == ("cuda-oom", 2)
+
+
+@pytest.mark.parametrize("folder", sorted(path.name for path in RECORDINGS.iterdir()))
+def test_an_executor_that_is_handed_in(catalogue: Catalogue, folder: str) -> None:
+    paths = [str(RECORDINGS / folder)]
+    alone, _ = diagnose_paths(paths, catalogue=catalogue)
+    with ThreadPoolExecutor(2) as executor:
+        together, _ = diagnose_paths(paths, catalogue=catalogue, parallel=Parallel(executor=executor))
+    together.stats.seconds = alone.stats.seconds
+    assert together == alone
+
+
+def test_little_is_read_without_processes(
+    catalogue: Catalogue, logs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> Executor:
+        raise AssertionError("no process should be started")
+
+    monkeypatch.setattr("stallwatch_logs.parallel_reading._processes", refuse)
+    diagnosis, _ = diagnose_paths(logs, catalogue=catalogue, parallel=Parallel(workers=default_workers()))
+    assert diagnosis.verdict == "failed"
+
+
+@pytest.mark.parametrize("lead", ["", "gpu07: ", "[node-2/rank-3] "])
+def test_what_stands_behind_a_lead_is_counted_in_a_long_file(
+    tmp_path: Path, catalogue: Catalogue, lead: str
+) -> None:
+    """Of a rule whose patterns are anchored at the start of the line."""
+    lines = [f"{{'loss': 2.5, 'epoch': {at / 1000}}} {'.' * 80}" for at in range(4000)]
+    for at in range(300, 3300, 3):
+        lines[at] = "KeyError: 'param_groups'"
+    path = tmp_path / "train.log"
+    path.write_text("".join(f"{lead}{line}\n" for line in lines))
+    found, _ = diagnose_paths([path], catalogue=catalogue)
+    assert {finding.rule: finding.count for finding in found.findings}["resume-checkpoint-failed"] == 1000

@@ -1,0 +1,402 @@
+"""Files shared between processes: how they are handed out, and what happens when one of those fails."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_logs import workers
+from stallwatch_logs.log_files import LogFile
+from stallwatch_logs.parallel_reading import FORKS_AT_ONCE, Parallel
+from stallwatch_logs.sharing import BATCH, batches
+from stallwatch_logs.workers import Board, Job, read_away
+from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.sieve.state import SieveSizes
+
+
+@pytest.fixture(scope="module")
+def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Catalogue:
+    return load_catalogue(cache=tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> list[str]:
+    """Twelve ranks, one of which failed."""
+    for rank in range(12):
+        text = "".join(f"step {step}/900 loss 1.5\n" for step in range(1, 20 + rank))
+        if rank == 7:
+            text += "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+        (tmp_path / f"rank{rank}.log").write_text(text)
+    return sorted(map(str, tmp_path.glob("*.log")))
+
+
+class Scripted(Executor):
+    """Does each job as it is told to: at once, by itself, or not at all."""
+
+    def __init__(self, act: Callable[[int], Exception | None]) -> None:
+        self._act = act
+        self.jobs: list[Job] = []
+        self.sizes: list[int] = []
+
+    def submit(self, fn: Any, /, *args: Any, **_: Any) -> Future[Any]:
+        (job,) = args
+        self.jobs.append(job)
+        self.sizes.append(len(pickle.dumps(job)))
+        future: Future[Any] = Future()
+        error = self._act(len(self.jobs))
+        if error is None:
+            future.set_result(pickle.loads(pickle.dumps(fn(job))))
+        else:
+            future.set_exception(error)
+        return future
+
+
+def diagnosed(logs: list[str], catalogue: Catalogue, parallel: Parallel | None = None) -> Diagnosis:
+    diagnosis, problems = diagnose_paths(logs, catalogue=catalogue, parallel=parallel)
+    assert problems == []
+    diagnosis.stats.seconds = 0
+    return diagnosis
+
+
+def _file(size: int, path: str = "x") -> LogFile:
+    return LogFile("x", None, False, size, lambda: iter(()), path)
+
+
+def test_small_files_go_together_and_large_ones_first() -> None:
+    files = [_file(100), _file(9 * BATCH), _file(100, path=""), _file(2 * BATCH), _file(100)]
+    assert batches(files) == [[1], [3], [0, 4]]
+    many = batches([_file(BATCH // 5)] * 10)
+    assert sorted(number for batch in many for number in batch) == list(range(10))
+    assert {len(batch) for batch in many} <= {2, 4}
+    assert batches([]) == []
+
+
+def test_ten_thousand_small_files_are_few_jobs() -> None:
+    assert 2 <= len(batches([_file(1000)] * 10_000)) < 40
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda _: BrokenProcessPool("a process was killed"),
+        lambda _: RuntimeError("nobody knows why"),
+        lambda count: MemoryError() if count % 2 else None,
+    ],
+    ids=["broken", "failing", "failing at times"],
+)
+def test_what_others_fail_to_read_is_read_here(
+    catalogue: Catalogue,
+    logs: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    act: Callable[[int], Exception | None],
+) -> None:
+    monkeypatch.setattr("stallwatch_logs.sharing.BATCH", 1)
+    executor = Scripted(act)
+    assert diagnosed(logs, catalogue, Parallel(executor=executor)) == diagnosed(logs, catalogue)
+    assert executor.jobs
+
+
+def test_an_executor_that_is_shut_down_is_not_asked_again(catalogue: Catalogue, logs: list[str]) -> None:
+    def refuse(_: int) -> None:
+        raise BrokenProcessPool("it died before")
+
+    executor = Scripted(refuse)
+    assert diagnosed(logs, catalogue, Parallel(executor=executor)) == diagnosed(logs, catalogue)
+    assert len(executor.jobs) == 1
+
+
+def test_a_failure_within_a_file_concerns_that_file(
+    catalogue: Catalogue, logs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = LogFile.chunks
+
+    def chunks(self: LogFile, *args: Any) -> Any:
+        if self.name.endswith("rank3.log"):
+            raise ArithmeticError("a mistake of ours")
+        return real(self, *args)
+
+    monkeypatch.setattr(LogFile, "chunks", chunks)
+    with ThreadPoolExecutor(2) as executor:
+        diagnosis, problems = diagnose_paths(logs, catalogue=catalogue, parallel=Parallel(executor=executor))
+    assert [Path(problem.path).name for problem in problems] == ["rank3.log"]
+    assert "ArithmeticError: a mistake of ours" in problems[0].message
+    assert diagnosis.primary is not None and diagnosis.primary.rank == 7
+    assert diagnosis.stats.files == 11
+
+
+def test_no_more_than_a_window_of_jobs_is_handed_over(
+    catalogue: Catalogue, logs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stallwatch_logs.sharing.BATCH", 1)
+    monkeypatch.setattr("stallwatch_logs.parallel_reading.MAX_WORKERS", 1)
+    given, done, most = [], [], 0
+    real = workers.read_away
+
+    class Counted(ThreadPoolExecutor):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+            nonlocal most
+            given.append(fn)
+            most = max(most, len(given) - len(done))
+            return super().submit(fn, *args, **kwargs)
+
+    def counted(job: Job) -> Any:
+        read = real(job)
+        done.append(job)
+        return read
+
+    monkeypatch.setattr("stallwatch_logs.sharing.read_away", counted)
+    with Counted(1) as executor:
+        assert diagnosed(logs, catalogue, Parallel(workers=2, executor=executor)).verdict == "failed"
+    assert 1 < most <= 4
+
+
+def test_the_rules_are_unpacked_once_for_all_jobs(
+    catalogue: Catalogue, logs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stallwatch_logs.sharing.BATCH", 1)
+    monkeypatch.setattr(workers, "_engines", {})
+    made = []
+    real = workers.Matcher
+    monkeypatch.setattr(workers, "Matcher", lambda known: made.append(known) or real(known))
+    executor = Scripted(lambda _: None)
+    diagnosed(logs, catalogue, Parallel(executor=executor))
+    assert len(executor.jobs) == len(logs) and len(made) == 1
+
+
+def test_the_rules_lie_in_shared_memory_for_processes_that_are_started(
+    catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe holds a part of them only: this process would wait for the other one to take the rest."""
+    monkeypatch.setattr(workers, "_engines", {})
+    pages = workers.Pages.of(catalogue)
+    shared = pages.shared()
+    assert not isinstance(shared.packed, bytes) and bytes(shared.packed) == pages.packed
+    assert workers._prepared(shared.digest, shared).matcher.catalogue == catalogue
+
+
+def test_the_progress_only_grows_and_ends_at_the_whole(catalogue: Catalogue, logs: list[str]) -> None:
+    for parallel in (Parallel(), Parallel(workers=2, worth=0)):
+        told: list[tuple[int, int]] = []
+        diagnose_paths(
+            logs,
+            catalogue=catalogue,
+            parallel=parallel,
+            progress=lambda *both, told=told: told.append(both),  # type: ignore[misc]
+        )
+        whole = sum(Path(log).stat().st_size for log in logs)
+        assert told == sorted(told) and told[-1] == (whole, whole)
+
+
+def test_who_is_told_to_stop_gives_up() -> None:
+    board = Board(2)
+    board.tell(1, 500)
+    assert board.read() == [0, 500]
+    board.stop()
+    with pytest.raises(workers.Stopped):
+        board.tell(0, 1)
+
+
+def test_a_process_without_the_rules_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_engines", {})
+    with pytest.raises(LookupError):
+        read_away(Job((), SieveSizes(), None, "unknown", None))
+
+
+KILLED = """
+import os, signal, sys
+from stallwatch_logs import sharing
+from stallwatch_logs import workers
+from stallwatch_logs.parallel_reading import Parallel
+from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_rules.pages.catalogue import load_catalogue
+from pathlib import Path
+
+def killing(job):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    sharing.read_away = killing
+    catalogue = load_catalogue(cache=Path(sys.argv[1]))
+    parallel = Parallel(workers=2, worth=0, may_fork=sys.argv[2] == "fork")
+    assert parallel.forks == parallel.may_fork
+    diagnosis, problems = diagnose_paths(sys.argv[3:], catalogue=catalogue, parallel=parallel)
+    print(diagnosis.verdict, diagnosis.primary.rank, diagnosis.stats.files, len(problems))
+"""
+
+FORKED = """
+import sys
+from pathlib import Path
+from stallwatch_logs import parallel_reading
+from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_rules.pages.catalogue import load_catalogue
+
+begin = parallel_reading.begin_forked
+
+def told(*all):
+    begin(*all)
+    Path(sys.argv[2]).touch()
+
+parallel_reading.begin_forked = told
+catalogue = load_catalogue(cache=Path(sys.argv[1]))
+parallel = parallel_reading.Parallel(workers=2, worth=0, may_fork=True)
+diagnosis, problems = diagnose_paths(sys.argv[3:], catalogue=catalogue, parallel=parallel)
+print(diagnosis.verdict, diagnosis.primary.rank, diagnosis.stats.files, len(problems))
+"""
+
+REFUSED = """
+import multiprocessing, os, sys, threading
+from pathlib import Path
+from stallwatch_logs.parallel_reading import Parallel
+from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_rules.pages.catalogue import load_catalogue
+
+catalogue = load_catalogue(cache=Path(sys.argv[1]))
+fork, start, forked = os.fork, threading.Thread.start, []
+
+def refusing():
+    if len(forked) == int(sys.argv[2]):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    forked.append(child := fork())
+    return child
+
+def refused(thread):
+    raise RuntimeError("can't start new thread")
+
+os.fork, threading.Thread.start = refusing, refused
+parallel = Parallel(workers=4, worth=0, may_fork=True)
+diagnosis, problems = diagnose_paths(sys.argv[3:], catalogue=catalogue, parallel=parallel)
+print(diagnosis.verdict, diagnosis.primary.rank, diagnosis.stats.files, len(problems), end=" ")
+print(len(forked), multiprocessing.active_children())
+"""
+
+PARENT = """
+import os, sys, threading
+from stallwatch_logs import parallel_reading
+from stallwatch_logs import workers
+from stallwatch_logs.file_reading import Engines
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.pages.catalogue import Catalogue
+
+if sys.argv[1] == "thread":  # here and in the process that is started
+    workers._asked_for_a_death_signal = lambda: False
+
+def hang():
+    print(os.getpid(), flush=True)
+    threading.Event().wait()
+
+if __name__ == "__main__":
+    rules = Catalogue.of([])
+    engines = Engines.of(Matcher(rules)) if sys.argv[1] == "forked" else None
+    with parallel_reading._processes(1, workers.Pages.of(rules), workers.Board(1), engines) as pool:
+        pool.submit(hang).result()
+"""
+
+
+forking = pytest.mark.skipif(
+    sys.platform != "linux" or sys.version_info < FORKS_AT_ONCE, reason="processes are not forked here"
+)
+
+
+@forking
+def test_forked_processes_read_as_this_one(tmp_path: Path, catalogue: Catalogue, logs: list[str]) -> None:
+    """In a process of its own: in this one threads may run."""
+    script, begun = tmp_path / "forked.py", tmp_path / "begun"
+    script.write_text(FORKED)
+    cache = str(catalogue.store.folder)
+    done = subprocess.run(
+        [sys.executable, script, cache, begun, *logs], capture_output=True, text=True, timeout=300, check=True
+    )
+    assert done.stdout.split() == ["failed", "7", "12", "0"]
+    assert begun.exists()
+
+
+@forking
+@pytest.mark.parametrize("allowed", [1, 3], ids=["a process", "the thread"])
+def test_where_forking_is_refused_all_is_read_here_and_none_is_left(
+    tmp_path: Path, catalogue: Catalogue, logs: list[str], allowed: int
+) -> None:
+    script = tmp_path / "refused.py"
+    script.write_text(REFUSED)
+    command = [sys.executable, script, str(catalogue.store.folder), str(allowed), *logs]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.split() == ["failed", "7", "12", "0", str(allowed), "[]"]
+
+
+def test_nothing_is_forked_by_a_python_that_forks_with_each_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 10, 4))
+    assert not Parallel(workers=2, may_fork=True).forks
+
+
+def test_nothing_is_forked_where_threads_run() -> None:
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    try:
+        assert not Parallel(workers=2, may_fork=True).forks
+    finally:
+        end.set()
+        thread.join()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="kills processes by signals")
+@pytest.mark.parametrize("way", ["spawn", pytest.param("fork", marks=forking)])
+def test_the_diagnosis_survives_processes_that_are_killed(
+    tmp_path: Path, catalogue: Catalogue, logs: list[str], way: str
+) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    cache = str(catalogue.store.folder)
+    done = subprocess.run(
+        [sys.executable, script, cache, way, *logs], capture_output=True, text=True, timeout=300, check=True
+    )
+    assert done.stdout.split() == ["failed", "7", "12", "0"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="kills processes by signals")
+@pytest.mark.parametrize("way", ["signal", "thread", pytest.param("forked", marks=forking)])
+def test_processes_do_not_outlive_a_killed_parent(tmp_path: Path, way: str) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    parent = subprocess.Popen([sys.executable, script, way], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    os.kill(child, 0)  # it is there
+    os.kill(parent.pid, signal.SIGKILL)
+    try:
+        parent.communicate(timeout=120)  # the pipe ends when the child, too, has closed it
+    except subprocess.TimeoutExpired:
+        os.kill(child, signal.SIGKILL)
+        pytest.fail("the process outlived its parent")
+
+
+def test_an_interrupt_ends_the_processes(catalogue: Catalogue, logs: list[str]) -> None:
+    def interrupt(_done: int, _total: int) -> None:
+        raise KeyboardInterrupt
+
+    parallel = Parallel(workers=2, worth=0)
+    with pytest.raises(KeyboardInterrupt):
+        diagnose_paths(logs, catalogue=catalogue, parallel=parallel, progress=interrupt)
+    for process in multiprocessing.active_children():
+        assert wait([process.sentinel], 120)  # ready when it has ended
+
+
+def test_a_daemonic_process_reads_by_itself(
+    catalogue: Catalogue, logs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
+    assert diagnosed(logs, catalogue, Parallel(workers=2, worth=0)).verdict == "failed"
