@@ -21,6 +21,18 @@ def packaged(root: Path) -> list[str]:
     return [*wheel["packages"], *wheel["force-include"]]
 
 
+def test_every_package_is_built_installed_and_checked(root: Path) -> None:
+    tool = tomllib.loads((root / "pyproject.toml").read_text())["tool"]
+    folders = {file.parent.relative_to(root) for file in root.glob("*/stallwatch_*/__init__.py")}
+    folders.add(Path("stallwatch"))
+    names, sources = {folder.name for folder in folders}, {str(folder.parent) for folder in folders}
+    assert set(tool["hatch"]["build"]["targets"]["wheel"]["packages"]) == set(map(str, folders))
+    assert set(tool["hatch"]["build"]["dev-mode-dirs"]) == set(tool["ruff"]["src"]) == sources
+    assert set(tool["mypy"]["packages"]) == set(tool["importlinter"]["root_packages"]) == names
+    checked = re.search(r"^DIRS := (.+)$", (root / "Makefile").read_text(), flags=re.MULTILINE)
+    assert checked is not None and {folder.parts[0] for folder in folders} <= set(checked[1].split())
+
+
 @pytest.mark.parametrize("dockerfile", ["exporter/Dockerfile", "dashboard/Dockerfile"])
 def test_an_image_copies_all_that_the_wheel_is_built_from(root: Path, dockerfile: str) -> None:
     copied = re.findall(r"^COPY (.+) \S+$", (root / dockerfile).read_text(), flags=re.MULTILINE)
