@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stallwatch_lint.accelerate_yaml import parse_accelerate
 from stallwatch_lint.batch import ranks_wanted
-from stallwatch_lint.diagnostic import Remark
+from stallwatch_lint.diagnostic import Diagnostic
 from stallwatch_lint.dsconfig import DsConfig
 from stallwatch_lint.newer_python import NewerPython
 from stallwatch_lint.parse import Parsed, parse_json, strict
@@ -25,7 +25,7 @@ class Inputs:
 
     configs: list[DsConfig] = field(default_factory=list)
     scripts: list[Script] = field(default_factory=list)
-    remarks: list[Remark] = field(default_factory=list)  #: on what could be read, but not parsed
+    diagnostics: list[Diagnostic] = field(default_factory=list)  #: on what could be read, but not parsed
     problems: list[str] = field(default_factory=list)  #: on what could not be read
     looked_at: list[str] = field(default_factory=list)
 
@@ -46,12 +46,12 @@ def read_inputs(files: Iterable[Path]) -> Inputs:
             if isinstance(script, Script):
                 inputs.scripts.append(script)
             else:
-                inputs.remarks.append(script)
+                inputs.diagnostics.append(script)
             inputs.looked_at.append(str(file))
         else:
             _config(file, text, inputs)
     if any(script.strict_json for script in inputs.scripts):
-        inputs.remarks = [strict(remark) for remark in inputs.remarks]
+        inputs.diagnostics = [strict(diagnostic) for diagnostic in inputs.diagnostics]
     return inputs
 
 
@@ -60,13 +60,13 @@ def _config(file: Path, text: str, inputs: Inputs) -> None:
     parsed = parse_accelerate(text, str(file)) if yaml else parse_json(text, str(file))
     if parsed.other_file is not None:
         parsed = _other(file, parsed, inputs)
-    inputs.remarks += parsed.remarks
+    inputs.diagnostics += parsed.diagnostics
     if parsed.config is not None:
         inputs.configs.append(parsed.config)
         inputs.looked_at.append(_about(parsed.config))
     elif yaml and "distributed_type" in text:
         inputs.looked_at.append(f"{file} (no DeepSpeed)")
-    elif not parsed.remarks:
+    elif not parsed.diagnostics:
         inputs.problems.append(
             f"{file}: holds no deepspeed_config; name accelerate's configuration or DeepSpeed's own"
         )
@@ -82,7 +82,7 @@ def _other(file: Path, parsed: Parsed, inputs: Inputs) -> Parsed:
     found = parse_json(text, str(there))
     if found.config is None or parsed.config is None:
         return found
-    return Parsed(replace(found.config, world_size=parsed.config.world_size), found.remarks)
+    return Parsed(replace(found.config, world_size=parsed.config.world_size), found.diagnostics)
 
 
 def _about(config: DsConfig) -> str:

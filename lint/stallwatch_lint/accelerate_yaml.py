@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from stallwatch_lint.diagnostic import Remark, Words
+from stallwatch_lint.diagnostic import Diagnostic, Words
 from stallwatch_lint.dsconfig import DsConfig, Path
 from stallwatch_lint.parse import Parsed, key_lines
 
@@ -31,7 +31,7 @@ _DEFAULT_STAGE = 2  # ``ACCELERATE_DEEPSPEED_ZERO_STAGE``
 
 
 def parse_accelerate(text: str, file: str) -> Parsed:
-    """accelerate's YAML; ``config`` is ``None`` without a remark where there is no DeepSpeed in it."""
+    """accelerate's YAML; ``config`` is ``None`` without a diagnostic where there is no DeepSpeed in it."""
     try:
         values = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -78,10 +78,10 @@ def _made(
     return DsConfig(made, file, places, world_size=world, accelerate=True)
 
 
-def _unreadable(file: str, error: Exception) -> Remark:
+def _unreadable(file: str, error: Exception) -> Diagnostic:
     mark = getattr(error, "problem_mark", None)
     reason = getattr(error, "problem", None) or str(error)
-    return Remark(
+    return Diagnostic(
         "config-unreadable",
         "fails",
         Words(f"this cannot be read as YAML: {reason}", f"无法按 YAML 读取：{reason}"),

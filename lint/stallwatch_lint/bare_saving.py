@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from stallwatch_lint.diagnostic import Remark, Words
+from stallwatch_lint.diagnostic import Diagnostic, Words
 from stallwatch_lint.dsconfig import DsConfig
 from stallwatch_lint.kinds import kinds_of
 from stallwatch_lint.names import Names
@@ -25,7 +25,7 @@ _ASKS = lazy(r"(?i)deepspeed|zero_?[123]|zero_?stage|\bstage\b")
 _MODEL, _STATE = "model", "state"
 
 
-def check_bare_saving(config: DsConfig, script: Script) -> Iterator[Remark]:
+def check_bare_saving(config: DsConfig, script: Script) -> Iterator[Diagnostic]:
     """What is saved past the engine, in scripts that gather nothing themselves.
 
     With PEFT, ``save_pretrained`` writes adapters that may be small enough to stay whole: nothing is said.
@@ -47,7 +47,7 @@ def check_bare_saving(config: DsConfig, script: Script) -> Iterator[Remark]:
             continue
         by = found.by(call.node.func.value)
         if by and not (peft and call.last == "save_pretrained" and by != "deepspeed"):
-            yield _remark(script, call, by)
+            yield _diagnostic(script, call, by)
 
 
 class _BareModels:
@@ -177,8 +177,8 @@ _FIXES = {
 }
 
 
-def _remark(script: Script, call: Call, by: str) -> Remark:
-    return Remark(
+def _diagnostic(script: Script, call: Call, by: str) -> Diagnostic:
+    return Diagnostic(
         "saves-partitioned-weights",
         "likely",
         Words(

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stallwatch_lint.diagnostic import Remark, Words
+from stallwatch_lint.diagnostic import Diagnostic, Words
 from stallwatch_lint.dsconfig import DsConfig, number
 
 _RULE = "config-train-batch-size-mismatch"
 _TOTAL, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 
 
-def check_batch(config: DsConfig, world_size: int | None = None) -> Iterator[Remark]:
+def check_batch(config: DsConfig, world_size: int | None = None) -> Iterator[Diagnostic]:
     """Sizes that cannot multiply out, whatever the number of ranks, or not with ``world_size`` ranks.
 
     Where ranks share a batch (tensor or sequence parallelism) or elasticity chooses the sizes, nothing is
@@ -25,7 +25,7 @@ def check_batch(config: DsConfig, world_size: int | None = None) -> Iterator[Rem
     for key in (_TOTAL, _MICRO, _STEPS):
         value = number(config.get(key))
         if value is not None and value <= 0:
-            yield _remark(
+            yield _diagnostic(
                 config,
                 key,
                 Words(f"{key} is {value:g}", f"{key} 为 {value:g}"),
@@ -51,10 +51,12 @@ def ranks_wanted(config: DsConfig) -> int | None:
     return total // (micro * steps)
 
 
-def _all_three(config: DsConfig, total: int, micro: int, steps: int, world: int | None) -> Iterator[Remark]:
+def _all_three(
+    config: DsConfig, total: int, micro: int, steps: int, world: int | None
+) -> Iterator[Diagnostic]:
     product = f"{micro} * {steps}"
     if total % (micro * steps):
-        yield _remark(
+        yield _diagnostic(
             config,
             _TOTAL,
             Words(f"{total} is no multiple of {product}", f"{total} 不是 {product} 的倍数"),
@@ -69,7 +71,7 @@ def _all_three(config: DsConfig, total: int, micro: int, steps: int, world: int 
         )
     elif world and total != micro * steps * world:
         right = micro * steps * world
-        yield _remark(
+        yield _diagnostic(
             config,
             _TOTAL,
             Words(f"{total} != {product} * {world} ranks", f"{total} != {product} * {world} 个 rank"),
@@ -84,9 +86,9 @@ def _all_three(config: DsConfig, total: int, micro: int, steps: int, world: int 
         )
 
 
-def _two(config: DsConfig, total: int, micro: int, steps: int, world: int) -> Iterator[Remark]:
+def _two(config: DsConfig, total: int, micro: int, steps: int, world: int) -> Iterator[Diagnostic]:
     if total % (micro * steps * world):
-        yield _remark(
+        yield _diagnostic(
             config,
             _TOTAL,
             Words(
@@ -118,5 +120,5 @@ def _shares_batches(config: DsConfig) -> bool:
     )
 
 
-def _remark(config: DsConfig, key: str, what: Words, why: Words, fix: Words) -> Remark:
-    return Remark("batch-size", "fails", what, why, fix, _RULE, config.file, config.line(key))
+def _diagnostic(config: DsConfig, key: str, what: Words, why: Words, fix: Words) -> Diagnostic:
+    return Diagnostic("batch-size", "fails", what, why, fix, _RULE, config.file, config.line(key))

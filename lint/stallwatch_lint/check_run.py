@@ -1,4 +1,4 @@
-"""All checks of one run, put together: configuration, scripts and versions in, remarks out."""
+"""All checks of one run, put together: configuration, scripts and versions in, diagnostics out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from stallwatch_lint.bare_saving import check_bare_saving
 from stallwatch_lint.batch import check_batch
 from stallwatch_lint.class_keywords import check_class_keywords, check_compute_loss
-from stallwatch_lint.diagnostic import Remark, ordered
+from stallwatch_lint.diagnostic import Diagnostic, ordered
 from stallwatch_lint.dsconfig import AUTO, DsConfig, number
 from stallwatch_lint.dummy_loss import check_dummy_loss
 from stallwatch_lint.eval_dataset import check_eval_dataset
@@ -42,7 +42,7 @@ def check_run(
     world_size: int | None = None,
     versions_source: str | None = None,
     signatures: Signatures | None = None,
-) -> list[Remark]:
+) -> list[Diagnostic]:
     """What can be said of a run before it starts, the gravest first.
 
     Args:
@@ -54,28 +54,30 @@ def check_run(
         signatures: of the classes of what is installed, where its source can be read.
     """
     versions = versions or {}
-    remarks: list[Remark] = []
+    diagnostics: list[Diagnostic] = []
     if config is not None:
-        remarks += _of_config(config, scripts, versions, world_size or config.world_size)
+        diagnostics += _of_config(config, scripts, versions, world_size or config.world_size)
     for script in scripts:
-        remarks += _of_script(script, config.as_meant if config is not None else None, versions, signatures)
+        diagnostics += _of_script(
+            script, config.as_meant if config is not None else None, versions, signatures
+        )
         ranks = world_size or (config.world_size if config is not None else None)
-        remarks += check_generations(script, versions, ranks)
+        diagnostics += check_generations(script, versions, ranks)
     used = frozenset().union(*(script.names for script in scripts)) if scripts else None
     zero = config.section("zero_optimization") if config is not None else {}
-    remarks += check_versions(
+    diagnostics += check_versions(
         versions,
         stage=config.stage if config is not None else None,
         used=used,
         auto_keys=[key for key, value in zero.items() if value == AUTO],
         source=versions_source,
     )
-    return ordered(remarks)
+    return ordered(diagnostics)
 
 
 def _of_config(
     config: DsConfig, scripts: Sequence[Script], versions: Mapping[str, str], world_size: int | None
-) -> Iterator[Remark]:
+) -> Iterator[Diagnostic]:
     deepspeed = version_of(versions, "deepspeed")
     yield from check_keys(config, deepspeed)
     yield from check_top_keys(config)
@@ -92,7 +94,7 @@ def _of_config(
 
 def _of_script(
     script: Script, config: DsConfig | None, versions: Mapping[str, str], signatures: Signatures | None
-) -> Iterator[Remark]:
+) -> Iterator[Diagnostic]:
     stage = config.stage if config is not None else None
     yield from check_initialize(script, config)
     yield from check_eval_mode(script, stage, version_of(versions, "deepspeed"))

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from packaging.version import Version
 
 from stallwatch_lint.conditions import conditions_of
-from stallwatch_lint.diagnostic import Remark, Severity, Words
+from stallwatch_lint.diagnostic import Diagnostic, Severity, Words
 from stallwatch_lint.installed import version_of
 from stallwatch_lint.script import Call, Script, dotted
 from stallwatch_lint.signatures import Signatures
@@ -42,7 +42,7 @@ def called_class(script: Script, call: Call) -> str | None:
 
 def check_class_keywords(
     script: Script, signatures: Signatures | None, versions: Mapping[str, str]
-) -> Iterator[Remark]:
+) -> Iterator[Diagnostic]:
     """Keywords of calls, held against the source of the classes that are called.
 
     Nothing is said of a call that the script makes only where another release is installed: below a test or
@@ -68,7 +68,7 @@ def check_class_keywords(
             )
 
 
-def check_compute_loss(script: Script, versions: Mapping[str, str]) -> Iterator[Remark]:
+def check_compute_loss(script: Script, versions: Mapping[str, str]) -> Iterator[Diagnostic]:
     """A Trainer's own ``compute_loss`` that does not take what each step calls it with."""
     transformers = version_of(versions, "transformers")
     if transformers is None or transformers < Version("4.46.0") or _replaced(script):
@@ -149,10 +149,10 @@ def _unknown(
     signatures: Signatures,
     versions: Mapping[str, str],
     severity: Severity,
-) -> Remark:
+) -> Diagnostic:
     package, name = full.partition(".")[0], full.rpartition(".")[2]
     release = versions.get(package, "")
-    return Remark(
+    return Diagnostic(
         "trainer-argument-unknown",
         severity,
         Words(
@@ -196,8 +196,8 @@ def _arguments_of(full: str, name: str) -> str:
     return f"{package}.{name.removesuffix('Trainer')}{'Config' if package == 'trl' else 'TrainingArguments'}"
 
 
-def _compute_loss(script: Script, loss: ast.FunctionDef, release: str, severity: Severity) -> Remark:
-    return Remark(
+def _compute_loss(script: Script, loss: ast.FunctionDef, release: str, severity: Severity) -> Diagnostic:
+    return Diagnostic(
         "compute-loss-signature",
         severity,
         Words(

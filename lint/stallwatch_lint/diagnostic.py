@@ -24,7 +24,7 @@ class Words(NamedTuple):
         return self.zh if language.startswith("zh") else self.en
 
 
-class Remark(msgspec.Struct, frozen=True):
+class Diagnostic(msgspec.Struct, frozen=True):
     """What is wrong, where, why, and what to change."""
 
     check: str  #: the check's own name, kebab-case: stable, for programs
@@ -36,12 +36,12 @@ class Remark(msgspec.Struct, frozen=True):
     file: str | None = None
     line: int | None = None  #: counted from 1
 
-    def at(self, file: str | None, line: int | None = None) -> Remark:
+    def at(self, file: str | None, line: int | None = None) -> Diagnostic:
         """The same, at this place."""
         return replace(self, file=file, line=line)
 
 
-def ordered(remarks: Iterable[Remark]) -> list[Remark]:
+def ordered(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
     """The gravest first; equal ones once, in the order of their places."""
-    unique = dict.fromkeys(remarks)
+    unique = dict.fromkeys(diagnostics)
     return sorted(unique, key=lambda one: (_ORDER[one.severity], one.file or "", one.line or 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from stallwatch_lint.diagnostic import Remark, Severity, Words
+from stallwatch_lint.diagnostic import Diagnostic, Severity, Words
 from stallwatch_lint.partitioned import Models, models_of
 from stallwatch_lint.script import Script, dotted, scopes
 
@@ -26,7 +26,7 @@ _HARMLESS = {
 }
 
 
-def check_dummy_loss(script: Script, persistent: float = 0) -> Iterator[Remark]:
+def check_dummy_loss(script: Script, persistent: float = 0) -> Iterator[Diagnostic]:
     """Loss terms such as ``0.0 * sum(p.sum() for p in model.parameters())``, in one line or as a loop.
 
     ``persistent``: parameters of no more elements than this are never partitioned (DeepSpeed 0.19.8,
@@ -60,7 +60,7 @@ def check_dummy_loss(script: Script, persistent: float = 0) -> Iterator[Remark]:
                 forward = isinstance(scope, ast.FunctionDef) and scope.name == "forward"
                 own = forward and any(_is_own_parameters(one) for one in nodes)
                 sure = not own and (not persistent or any(_is_whole_model(one, models) for one in nodes))
-                yield _remark(script.file, line, "fails" if sure else "likely")
+                yield _diagnostic(script.file, line, "fails" if sure else "likely")
 
 
 def _is_loss(name: str, losses: set[str]) -> bool:
@@ -211,8 +211,8 @@ def _gathers(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and node.attr == "GatheredParameters"
 
 
-def _remark(file: str, line: int, severity: Severity) -> Remark:
-    return Remark(
+def _diagnostic(file: str, line: int, severity: Severity) -> Diagnostic:
+    return Diagnostic(
         "dummy-loss",
         severity,
         Words("the loss adds a sum over parameters", "loss 里加了对参数的求和"),

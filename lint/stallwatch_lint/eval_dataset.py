@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from stallwatch_lint.diagnostic import Remark, Words
+from stallwatch_lint.diagnostic import Diagnostic, Words
 from stallwatch_lint.script import Call, Script, bound_by, dotted, is_constant
 
 _TRAINERS = ("transformers.Trainer", "transformers.Seq2SeqTrainer")
@@ -18,7 +18,7 @@ _STRATEGIES = ("eval_strategy", "evaluation_strategy")
 _ARGS, _EVAL_DATASET = 1, 4  # positions
 
 
-def check_eval_dataset(script: Script) -> Iterator[Remark]:
+def check_eval_dataset(script: Script) -> Iterator[Diagnostic]:
     """Only calls that show all their arguments, with training arguments that this file makes once."""
     if sets_attribute(script, *_STRATEGIES, "eval_dataset"):
         return
@@ -33,7 +33,7 @@ def check_eval_dataset(script: Script) -> Iterator[Remark]:
             continue
         given = next((one for name in _STRATEGIES if (one := arguments.argument(name)) is not None), None)
         if isinstance(given, ast.Constant) and given.value in ("steps", "epoch"):
-            yield _remark(script, call, given.value)
+            yield _diagnostic(script, call, given.value)
 
 
 def is_theirs(script: Script, call: Call, *names: str) -> bool:
@@ -74,8 +74,8 @@ def sets_attribute(script: Script, *names: str) -> bool:
     )
 
 
-def _remark(script: Script, call: Call, strategy: str) -> Remark:
-    return Remark(
+def _diagnostic(script: Script, call: Call, strategy: str) -> Diagnostic:
+    return Diagnostic(
         "eval-dataset-missing",
         "fails",
         Words(

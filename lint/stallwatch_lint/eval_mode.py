@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from packaging.version import Version
 
-from stallwatch_lint.diagnostic import Remark, Words
+from stallwatch_lint.diagnostic import Diagnostic, Words
 from stallwatch_lint.script import Call, Script, dotted, is_constant, scopes
 
 
-def check_eval_mode(script: Script, stage: int | None, deepspeed: Version | None) -> Iterator[Remark]:
+def check_eval_mode(script: Script, stage: int | None, deepspeed: Version | None) -> Iterator[Diagnostic]:
     """``model.eval()`` before a backward pass of the same model in the same function, and no ``train()``
     anywhere.
 
@@ -35,7 +35,7 @@ def check_eval_mode(script: Script, stage: int | None, deepspeed: Version | None
                 continue
             aliases = {call.owner}.union(*(names for names in engines if call.owner in names))
             if not aliases & back_on:
-                yield _remark(script.file, call, fatal)
+                yield _diagnostic(script.file, call, fatal)
 
 
 def _engines(script: Script) -> list[set[str]]:
@@ -52,8 +52,8 @@ def _engines(script: Script) -> list[set[str]]:
     return found
 
 
-def _remark(file: str, call: Call, fatal: bool) -> Remark:
-    return Remark(
+def _diagnostic(file: str, call: Call, fatal: bool) -> Diagnostic:
+    return Diagnostic(
         "trained-in-eval-mode",
         "fails" if fatal else "advice",
         Words(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from packaging.version import Version
 
-from stallwatch_lint.diagnostic import Remark, Words
+from stallwatch_lint.diagnostic import Diagnostic, Words
 from stallwatch_lint.dsconfig import DsConfig
 from stallwatch_lint.script import Script
 from stallwatch_rules.text.lazy import lazy
@@ -19,7 +19,9 @@ _OTHER = lazy(r"(?i)deepseek-?(?:moe|v[23])(?!.*distill)|SparseMoeBlock|olmoe|ph
 _HANDLED_BY = {"trl", "swift", "llamafactory", "set_z3_leaf_modules", "leaf_module"}
 
 
-def check_experts(config: DsConfig, scripts: Sequence[Script], deepspeed: Version | None) -> Iterator[Remark]:
+def check_experts(
+    config: DsConfig, scripts: Sequence[Script], deepspeed: Version | None
+) -> Iterator[Diagnostic]:
     """A hint where a script names such a model and nothing makes its expert block a unit."""
     if config.stage != 3 or config.has("zero_optimization", "leaf_module"):
         return
@@ -34,12 +36,12 @@ def check_experts(config: DsConfig, scripts: Sequence[Script], deepspeed: Versio
         for text, line in sorted(places, key=lambda place: place[1]):
             found = _OTHER.search(text) or (None if by_itself else _BY_ITSELF.search(text))
             if found and len(text) < 200:
-                yield _remark(script.file, line, found[0])
+                yield _diagnostic(script.file, line, found[0])
                 break
 
 
-def _remark(file: str, line: int, name: str) -> Remark:
-    return Remark(
+def _diagnostic(file: str, line: int, name: str) -> Diagnostic:
+    return Diagnostic(
         "experts-under-zero3",
         "advice",
         Words(f"a mixture-of-experts model ({name}) under ZeRO-3", f"ZeRO-3 下的 MoE 模型（{name}）"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
-from stallwatch_lint.diagnostic import Remark, Words
+from stallwatch_lint.diagnostic import Diagnostic, Words
 from stallwatch_lint.eval_dataset import is_theirs, sets_attribute
 from stallwatch_lint.installed import fits
 from stallwatch_lint.script import Call, Script
@@ -23,7 +23,7 @@ _OTHERS = ("generation_batch_size", "steps_per_generation")
 
 def check_generations(
     script: Script, versions: Mapping[str, str], world_size: int | None
-) -> Iterator[Remark]:
+) -> Iterator[Diagnostic]:
     """Only where all the sizes are numbers in the call; FAILS with a release that is known to count so."""
     if sets_attribute(script, _GENERATIONS, _DEVICE, _STEPS, *_OTHERS):
         return
@@ -34,14 +34,14 @@ def check_generations(
         if groups is None:
             continue
         if groups == 1:
-            yield _remark(script, call, versions, *_ALONE)
+            yield _diagnostic(script, call, versions, *_ALONE)
         elif (sizes := _sizes(call, world_size)) and (batch := sizes[0] * sizes[1] * sizes[2]) % groups:
             shown = " x ".join(map(str, sizes))
             what = Words(
                 f"a batch of {batch} ({shown}) is no multiple of num_generations={groups}",
                 f"批大小 {batch}（{shown}）不是 num_generations={groups} 的倍数",
             )
-            yield _remark(script, call, versions, what, _WHY)
+            yield _diagnostic(script, call, versions, what, _WHY)
 
 
 def _sizes(call: Call, world_size: int | None) -> tuple[int, int, int] | None:
@@ -74,8 +74,10 @@ _WHY = Words(
 )
 
 
-def _remark(script: Script, call: Call, versions: Mapping[str, str], what: Words, why: Words) -> Remark:
-    return Remark(
+def _diagnostic(
+    script: Script, call: Call, versions: Mapping[str, str], what: Words, why: Words
+) -> Diagnostic:
+    return Diagnostic(
         "batch-not-in-groups",
         "fails" if fits(versions, "trl", ">=0.18") else "likely",
         what,

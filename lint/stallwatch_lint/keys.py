@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from packaging.version import Version
 
 from stallwatch_lint.config_keys import LAST_KNOWN, REMOVED_AT_TOP, SECTIONS, Section, Span
-from stallwatch_lint.diagnostic import Remark, Severity, Words
+from stallwatch_lint.diagnostic import Diagnostic, Severity, Words
 from stallwatch_lint.dsconfig import AUTO, DsConfig, Path
 
 _RULE = "deepspeed-config-invalid"
 
 
-def check_keys(config: DsConfig, deepspeed: Version | None) -> Iterator[Remark]:
+def check_keys(config: DsConfig, deepspeed: Version | None) -> Iterator[Diagnostic]:
     """Unknown, too new and removed keys.
 
     Without a version, what no release from 0.9 on takes is wrong for certain, and what only newer ones take
@@ -25,15 +25,15 @@ def check_keys(config: DsConfig, deepspeed: Version | None) -> Iterator[Remark]:
         for key, value in values.items():
             if value == AUTO:
                 continue  # dropped before the models see it (``config_utils.py``, ``DeepSpeedConfigModel``)
-            remark = _of_key(path, key, section, deepspeed)
-            if remark is not None:
-                yield remark.at(config.file, config.line(*path, key))
+            diagnostic = _of_key(path, key, section, deepspeed)
+            if diagnostic is not None:
+                yield diagnostic.at(config.file, config.line(*path, key))
     for key, until in REMOVED_AT_TOP.items():
         if config.has(key):
             yield from _removed_at_top(config, key, until, deepspeed)
 
 
-def _of_key(path: Path, key: str, section: Section, deepspeed: Version | None) -> Remark | None:
+def _of_key(path: Path, key: str, section: Section, deepspeed: Version | None) -> Diagnostic | None:
     name = ".".join((*path, key))
     strict = deepspeed is None or _within(section.strict, deepspeed)
     newer = deepspeed is not None and deepspeed > Version(LAST_KNOWN)
@@ -54,10 +54,10 @@ def _of_key(path: Path, key: str, section: Section, deepspeed: Version | None) -
 
 def _unknown(
     name: str, key: str, known: Mapping[str, Span], severity: Severity, deepspeed: Version | None
-) -> Remark:
+) -> Diagnostic:
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
     of = f" {deepspeed}" if deepspeed else ""
-    return Remark(
+    return Diagnostic(
         "config-key-unknown",
         severity,
         Words(f"DeepSpeed{of} does not know the key {name}", f"DeepSpeed{of} 不认识键 {name}"),
@@ -74,13 +74,13 @@ def _unknown(
     )
 
 
-def _needs(name: str, span: Span, severity: Severity, deepspeed: Version | None) -> Remark:
+def _needs(name: str, span: Span, severity: Severity, deepspeed: Version | None) -> Diagnostic:
     wanted = f">={span.since}" + (f",<{span.until}" if span.until else "")
     if deepspeed is None:
         what = Words(f"{name} needs deepspeed{wanted}", f"{name} 需要 deepspeed{wanted}")
     else:
         what = Words(f"DeepSpeed {deepspeed} refuses the key {name}", f"DeepSpeed {deepspeed} 拒绝键 {name}")
-    return Remark(
+    return Diagnostic(
         "config-key-version",
         severity,
         what,
@@ -94,10 +94,12 @@ def _needs(name: str, span: Span, severity: Severity, deepspeed: Version | None)
     )
 
 
-def _removed_at_top(config: DsConfig, key: str, until: str, deepspeed: Version | None) -> Iterator[Remark]:
+def _removed_at_top(
+    config: DsConfig, key: str, until: str, deepspeed: Version | None
+) -> Iterator[Diagnostic]:
     if deepspeed is None or deepspeed < Version(until):
         return
-    yield Remark(
+    yield Diagnostic(
         "config-key-removed",
         "fails",
         Words(

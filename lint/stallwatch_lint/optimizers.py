@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 
-from stallwatch_lint.diagnostic import Remark, Words
+from stallwatch_lint.diagnostic import Diagnostic, Words
 from stallwatch_lint.dsconfig import DsConfig
 
 _CONFIG_RULE = "deepspeed-config-invalid"
@@ -73,11 +73,11 @@ _SCHEDULERS_OF_TORCH = (
 )
 
 
-def check_optimizer(config: DsConfig) -> Iterator[Remark]:
+def check_optimizer(config: DsConfig) -> Iterator[Diagnostic]:
     """The optimizer's name and parameters, and the scheduler's name."""
     name = config.get("optimizer", "type")
     if "max_grad_norm" in config.section("optimizer", "params"):
-        yield Remark(
+        yield Diagnostic(
             "optimizer-max-grad-norm",
             "likely",
             Words("max_grad_norm is no parameter of the optimizer", "max_grad_norm 不是优化器的参数"),
@@ -101,9 +101,9 @@ def check_optimizer(config: DsConfig) -> Iterator[Remark]:
         yield _no_scheduler(config, scheduler)
 
 
-def _no_optimizer(config: DsConfig, name: str) -> Remark:
+def _no_optimizer(config: DsConfig, name: str) -> Diagnostic:
     near = _nearest(name, _WRITTEN)
-    return Remark(
+    return Diagnostic(
         "optimizer-unknown",
         "likely",
         Words(
@@ -125,10 +125,10 @@ def _no_optimizer(config: DsConfig, name: str) -> Remark:
     )
 
 
-def _no_scheduler(config: DsConfig, name: str) -> Remark:
+def _no_scheduler(config: DsConfig, name: str) -> Diagnostic:
     near = _nearest(name, (*_SCHEDULERS, *_SCHEDULERS_OF_TORCH))
     own = ", ".join(_SCHEDULERS)
-    return Remark(
+    return Diagnostic(
         "scheduler-unknown",
         "likely",
         Words(
@@ -157,10 +157,10 @@ def _nearest(name: str, known: Iterable[str]) -> str | None:
     return written[found[0]] if found else None
 
 
-def _with_zero(config: DsConfig, name: str) -> Iterator[Remark]:
+def _with_zero(config: DsConfig, name: str) -> Iterator[Diagnostic]:
     line = config.line("optimizer", "type")
     if name.lower() in _ONE_BIT:
-        yield Remark(
+        yield Diagnostic(
             "one-bit-with-zero",
             "likely",
             Words(
@@ -177,7 +177,7 @@ def _with_zero(config: DsConfig, name: str) -> Iterator[Remark]:
             line,
         )
     elif name.lower() not in _TRIED and config.get("zero_allow_untested_optimizer") is not True:
-        yield Remark(
+        yield Diagnostic(
             "optimizer-untested",
             "likely",
             Words(f"ZeRO refuses the optimizer {name}", f"ZeRO 拒绝优化器 {name}"),

@@ -13,7 +13,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from stallwatch_lint.diagnostic import Remark, Words
+from stallwatch_lint.diagnostic import Diagnostic, Words
 from stallwatch_lint.dsconfig import AUTO, DsConfig
 
 _RULE = "deepspeed-config-invalid"
@@ -67,7 +67,7 @@ _NUMBERS = {
 }
 
 
-def check_parameters(config: DsConfig) -> Iterator[Remark]:
+def check_parameters(config: DsConfig) -> Iterator[Diagnostic]:
     """Unknown names, and numbers in quotes (``"lr": "1e-4"``)."""
     optimizer, scheduler = config.get("optimizer", "type"), config.get("scheduler", "type")
     adam = isinstance(optimizer, str) and optimizer.lower() in ("adam", "adamw")
@@ -88,9 +88,9 @@ def _text(value: Any) -> str | None:
     return next((one for one in several if isinstance(one, str) and one != AUTO), None)
 
 
-def _unknown(config: DsConfig, part: str, name: str, key: str, known: set[str]) -> Remark:
+def _unknown(config: DsConfig, part: str, name: str, key: str, known: set[str]) -> Diagnostic:
     near = difflib.get_close_matches(str(key), sorted(known), n=1, cutoff=0.75)
-    return Remark(
+    return Diagnostic(
         "parameter-unknown",
         "likely",
         Words(f"{name} takes no parameter {key}", f"{name} 没有参数 {key}"),
@@ -107,8 +107,8 @@ def _unknown(config: DsConfig, part: str, name: str, key: str, known: set[str]) 
     )
 
 
-def _in_quotes(config: DsConfig, part: str, key: str, text: str) -> Remark:
-    return Remark(
+def _in_quotes(config: DsConfig, part: str, key: str, text: str) -> Diagnostic:
+    return Diagnostic(
         "parameter-in-quotes",
         "likely",
         Words(f'{part}.params.{key} is the text "{text}"', f'{part}.params.{key} 是文本 "{text}"'),

@@ -14,7 +14,7 @@ import hjson
 import yaml
 from msgspec.structs import replace
 
-from stallwatch_lint.diagnostic import Remark, Words
+from stallwatch_lint.diagnostic import Diagnostic, Words
 from stallwatch_lint.dsconfig import DsConfig, Path, has_auto
 
 _HJSON = "config-not-json"
@@ -27,7 +27,7 @@ class Parsed(NamedTuple):
     """A configuration where the text holds one; ``other_file`` where it names one to read instead."""
 
     config: DsConfig | None
-    remarks: list[Remark]
+    diagnostics: list[Diagnostic]
     other_file: str | None = None
 
 
@@ -40,21 +40,21 @@ def parse_json(text: str, file: str) -> Parsed:
         twice.extend(sorted({name for name in names if names.count(name) > 1}))
         return dict(found)
 
-    remarks: list[Remark] = []
+    diagnostics: list[Diagnostic] = []
     try:
         values = json.loads(text, object_pairs_hook=pairs)
     except ValueError as error:  # also RecursionError's kin of absurd nesting is no configuration
         twice.clear()
-        values, remark = _hjson(text, file, error, pairs)
-        remarks.append(remark)
+        values, diagnostic = _hjson(text, file, error, pairs)
+        diagnostics.append(diagnostic)
     except RecursionError:
         return Parsed(None, [_unreadable(file, 1, "nested too deeply", "嵌套过深")])
     if values is None:
-        return Parsed(None, remarks)
+        return Parsed(None, diagnostics)
     if not isinstance(values, dict):
         return Parsed(None, [_unreadable(file, 1, "no object at the top", "最外层不是对象")])
-    remarks += [_twice(text, file, name, has_auto(values)) for name in dict.fromkeys(twice)]
-    return Parsed(DsConfig(values, file, key_lines(text)), remarks)
+    diagnostics += [_twice(text, file, name, has_auto(values)) for name in dict.fromkeys(twice)]
+    return Parsed(DsConfig(values, file, key_lines(text)), diagnostics)
 
 
 def key_lines(text: str) -> dict[Path, int]:
@@ -79,12 +79,12 @@ def _walk(node: yaml.Node | None, path: Path, lines: dict[Path, int]) -> None:
             _walk(value, (*path, key.value), lines)
 
 
-def strict(remark: Remark) -> Remark:
+def strict(diagnostic: Diagnostic) -> Diagnostic:
     """What is said of Hjson where the run's script has transformers or accelerate read the file."""
-    return replace(remark, severity="fails") if remark.check == _HJSON else remark
+    return replace(diagnostic, severity="fails") if diagnostic.check == _HJSON else diagnostic
 
 
-def _hjson(text: str, file: str, error: ValueError, pairs: Any) -> tuple[Any, Remark]:
+def _hjson(text: str, file: str, error: ValueError, pairs: Any) -> tuple[Any, Diagnostic]:
     """What Hjson makes of it, and what to say of that."""
     line, column = getattr(error, "lineno", 1), getattr(error, "colno", None)
     reason = getattr(error, "msg", str(error))
@@ -98,7 +98,7 @@ def _hjson(text: str, file: str, error: ValueError, pairs: Any) -> tuple[Any, Re
     if not isinstance(values, dict) or not values:
         return None, _unreadable(file, line, reason, reason_zh)
     auto = has_auto(values)
-    remark = Remark(
+    diagnostic = Diagnostic(
         _HJSON,
         "fails" if auto else "advice",
         Words(f"this is not JSON: {reason}", f"不是合法的 JSON：{reason_zh}"),
@@ -118,11 +118,11 @@ def _hjson(text: str, file: str, error: ValueError, pairs: Any) -> tuple[Any, Re
         file,
         line,
     )
-    return values, remark
+    return values, diagnostic
 
 
-def _unreadable(file: str, line: int, reason: str, reason_zh: str) -> Remark:
-    return Remark(
+def _unreadable(file: str, line: int, reason: str, reason_zh: str) -> Diagnostic:
+    return Diagnostic(
         "config-unreadable",
         "fails",
         Words(f"this cannot be read as JSON: {reason}", f"无法按 JSON 读取：{reason_zh}"),
@@ -137,9 +137,9 @@ def _unreadable(file: str, line: int, reason: str, reason_zh: str) -> Remark:
     )
 
 
-def _twice(text: str, file: str, name: str, auto: bool) -> Remark:
+def _twice(text: str, file: str, name: str, auto: bool) -> Diagnostic:
     places = [n for n, line in enumerate(text.splitlines(), 1) if f'"{name}"' in line]
-    return Remark(
+    return Diagnostic(
         "config-key-twice",
         "likely" if auto else "fails",
         Words(f"the key {name} stands twice in one object", f"键 {name} 在同一对象中出现了两次"),

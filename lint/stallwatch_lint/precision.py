@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stallwatch_lint.diagnostic import Remark, Words
+from stallwatch_lint.diagnostic import Diagnostic, Words
 from stallwatch_lint.dsconfig import DsConfig
 
 _RULE = "deepspeed-config-invalid"
 
 
-def check_precision(config: DsConfig) -> Iterator[Remark]:
+def check_precision(config: DsConfig) -> Iterator[Diagnostic]:
     """fp16 beside bf16, amp beside ZeRO."""
     bf16 = "bf16" if config.has("bf16") else "bfloat16"
     if config.on("fp16", "enabled") and config.on(bf16, "enabled"):
-        yield Remark(
+        yield Diagnostic(
             "fp16-and-bf16",
             "fails",
             Words("fp16 and bf16 are both enabled", "fp16 和 bf16 同时开启"),
@@ -33,7 +33,7 @@ def check_precision(config: DsConfig) -> Iterator[Remark]:
             config.line("fp16", "enabled"),
         )
     if config.on("amp", "enabled") and config.stage:
-        yield Remark(
+        yield Diagnostic(
             "amp-with-zero",
             "fails",
             Words(

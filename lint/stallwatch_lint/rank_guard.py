@@ -12,7 +12,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 
-from stallwatch_lint.diagnostic import Remark, Words
+from stallwatch_lint.diagnostic import Diagnostic, Words
 from stallwatch_lint.dsconfig import DsConfig
 from stallwatch_lint.first_rank import FirstRank
 from stallwatch_lint.kinds import Kinds, kinds_of
@@ -30,7 +30,7 @@ _OF_ENGINE = ("save_checkpoint", "save_16bit_model")
 _GROUP_FIRST = {"barrier", "monitored_barrier"}  #: the others take the group third or after
 
 
-def check_rank_guard(script: Script, config: DsConfig | None) -> Iterator[Remark]:
+def check_rank_guard(script: Script, config: DsConfig | None) -> Iterator[Diagnostic]:
     """Collectives, and savers that hold some, below ``if rank == 0:`` alone.
 
     Nothing is said where the other branch, or any code for the other ranks, makes the same call: one rank
@@ -55,7 +55,7 @@ def check_rank_guard(script: Script, config: DsConfig | None) -> Iterator[Remark
     for call in first:
         if call.last not in others and id(call.node) not in seen:
             seen.add(id(call.node))
-            yield _remark(script, call)
+            yield _diagnostic(script, call)
 
 
 def _calls(body: list[ast.stmt]) -> Iterator[Call]:
@@ -118,8 +118,8 @@ def _asks_engine(script: Script, name: str) -> bool:
     return name not in functions
 
 
-def _remark(script: Script, call: Call) -> Remark:
-    return Remark(
+def _diagnostic(script: Script, call: Call) -> Diagnostic:
+    return Diagnostic(
         "called-by-one-rank",
         "likely",
         Words(f"only one rank calls {call.name}()", f"只有一个 rank 调用 {call.name}()"),

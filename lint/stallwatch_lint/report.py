@@ -1,4 +1,4 @@
-"""The remarks of a check for people, on a terminal, and for programs."""
+"""The diagnostics of a check for people, on a terminal, and for programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from stallwatch_lint.diagnostic import Remark, Severity, Words
+from stallwatch_lint.diagnostic import Diagnostic, Severity, Words
 from stallwatch_rules.text.controls import without_controls
 
 SCHEMA = 1
@@ -33,7 +33,7 @@ _WHY, _FIX, _RULE = Words("why", "原因"), Words("fix", "处理"), Words("page"
 
 
 def to_json(
-    remarks: Sequence[Remark], looked_at: Sequence[str], problems: Sequence[str], language: str
+    diagnostics: Sequence[Diagnostic], looked_at: Sequence[str], problems: Sequence[str], language: str
 ) -> str:
     """One JSON object; ``ok`` is whether all was read and nothing is known that will fail."""
     return (
@@ -41,9 +41,10 @@ def to_json(
             msgspec.json.encode(
                 {
                     "schema": SCHEMA,
-                    "ok": not problems and not any(remark.severity == "fails" for remark in remarks),
+                    "ok": not problems
+                    and not any(diagnostic.severity == "fails" for diagnostic in diagnostics),
                     "looked_at": list(looked_at),
-                    "findings": [_entry(remark, language) for remark in remarks],
+                    "findings": [_entry(diagnostic, language) for diagnostic in diagnostics],
                     "problems": list(problems),
                 }
             ),
@@ -54,29 +55,29 @@ def to_json(
 
 
 def print_check(
-    remarks: Sequence[Remark],
+    diagnostics: Sequence[Diagnostic],
     looked_at: Sequence[str],
     console: Console,
     language: str,
     *,
     covered: Covered = "all",
 ) -> None:
-    """Print the remarks, the gravest first; readable at 80 columns and without colour.
+    """Print the diagnostics, the gravest first; readable at 80 columns and without colour.
 
-    `covered` says what was looked at: where that is not all of the run, no remark is no all-clear.
+    `covered` says what was looked at: where that is not all of the run, no diagnostic is no all-clear.
     """
     rows: list[RenderableType] = []
-    for remark in remarks:
-        rows += [_one(remark, language), Text()]
-    rows.append(_summary(remarks, language, covered))
+    for diagnostic in diagnostics:
+        rows += [_one(diagnostic, language), Text()]
+    rows.append(_summary(diagnostics, language, covered))
     rows.append(Text(" · ".join(without_controls(one) for one in looked_at), style="dim"))
     console.print(Group(*rows), highlight=False, emoji=False)
 
 
-def summary(remarks: Sequence[Remark], language: str, *, covered: Covered = "all") -> str:
+def summary(diagnostics: Sequence[Diagnostic], language: str, *, covered: Covered = "all") -> str:
     """One line on what was found; `covered` as for ``print_check``."""
-    counts = {severity: sum(one.severity == severity for one in remarks) for severity in _BADGES}
-    if not remarks:
+    counts = {severity: sum(one.severity == severity for one in diagnostics) for severity in _BADGES}
+    if not diagnostics:
         return _NOTHING[covered].text(language)
     parts = (
         (counts["fails"], Words("will fail", "会失败")),
@@ -86,50 +87,50 @@ def summary(remarks: Sequence[Remark], language: str, *, covered: Covered = "all
     return ", ".join(f"{count} {words.text(language)}" for count, words in parts if count)
 
 
-def _one(remark: Remark, language: str) -> RenderableType:
-    words, style = _BADGES[remark.severity]
+def _one(diagnostic: Diagnostic, language: str) -> RenderableType:
+    words, style = _BADGES[diagnostic.severity]
     head = Text.assemble(
         (f" {words.text(language)} ", style),
         "  ",
-        (without_controls(remark.what.text(language)), "bold"),
+        (without_controls(diagnostic.what.text(language)), "bold"),
     )
     rows: list[RenderableType] = [head]
-    if remark.file:
-        rows.append(_indent(Text(without_controls(_place(remark)), style="cyan")))
+    if diagnostic.file:
+        rows.append(_indent(Text(without_controls(_place(diagnostic)), style="cyan")))
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    grid.add_row(_WHY.text(language), Text(without_controls(remark.why.text(language))))
-    grid.add_row(_FIX.text(language), Text(without_controls(remark.fix.text(language))))
-    if remark.rule:
-        grid.add_row(_RULE.text(language), Text(f"stallwatch rules show {remark.rule}", style="dim"))
+    grid.add_row(_WHY.text(language), Text(without_controls(diagnostic.why.text(language))))
+    grid.add_row(_FIX.text(language), Text(without_controls(diagnostic.fix.text(language))))
+    if diagnostic.rule:
+        grid.add_row(_RULE.text(language), Text(f"stallwatch rules show {diagnostic.rule}", style="dim"))
     rows.append(_indent(grid))
     return Group(*rows)
 
 
-def _place(remark: Remark) -> str:
-    return f"{remark.file}:{remark.line}" if remark.line else str(remark.file)
+def _place(diagnostic: Diagnostic) -> str:
+    return f"{diagnostic.file}:{diagnostic.line}" if diagnostic.line else str(diagnostic.file)
 
 
-def _summary(remarks: Sequence[Remark], language: str, covered: Covered) -> Text:
-    worst = remarks[0].severity if remarks else None
+def _summary(diagnostics: Sequence[Diagnostic], language: str, covered: Covered) -> Text:
+    worst = diagnostics[0].severity if diagnostics else None
     clear = "bold yellow" if covered == "part" else "bold green"
     style = {"fails": "bold red", "likely": "bold yellow", "advice": "bold cyan", None: clear}[worst]
-    return Text(summary(remarks, language, covered=covered), style=style)
+    return Text(summary(diagnostics, language, covered=covered), style=style)
 
 
 def _indent(row: RenderableType) -> RenderableType:
     return Padding(row, (0, 0, 0, 2), expand=False)
 
 
-def _entry(remark: Remark, language: str) -> dict[str, Any]:
+def _entry(diagnostic: Diagnostic, language: str) -> dict[str, Any]:
     return {
-        "check": remark.check,
-        "severity": remark.severity,
-        "rule": remark.rule,
-        "file": remark.file,
-        "line": remark.line,
-        "what": remark.what.text(language),
-        "why": remark.why.text(language),
-        "fix": remark.fix.text(language),
+        "check": diagnostic.check,
+        "severity": diagnostic.severity,
+        "rule": diagnostic.rule,
+        "file": diagnostic.file,
+        "line": diagnostic.line,
+        "what": diagnostic.what.text(language),
+        "why": diagnostic.why.text(language),
+        "fix": diagnostic.fix.text(language),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from stallwatch_lint.diagnostic import Remark, Severity, Words
+from stallwatch_lint.diagnostic import Diagnostic, Severity, Words
 from stallwatch_lint.dsconfig import DsConfig
 from stallwatch_lint.kinds import kinds_of
 from stallwatch_lint.script import Call, Script, is_constant
@@ -18,7 +18,7 @@ def gathers(config: DsConfig) -> bool:
     return any(config.get("zero_optimization", key) not in (None, False) for key in _KEYS)
 
 
-def check_saving(config: DsConfig, scripts: Sequence[Script]) -> Iterator[Remark]:
+def check_saving(config: DsConfig, scripts: Sequence[Script]) -> Iterator[Diagnostic]:
     """ZeRO-3 without gathering: once for the configuration, or for each place that saves.
 
     accelerate 1.15.0, ``accelerator.py`` (``get_state_dict``): raises. DeepSpeed 0.19.8,
@@ -31,10 +31,10 @@ def check_saving(config: DsConfig, scripts: Sequence[Script]) -> Iterator[Remark
     places = [one for script in scripts for one in _places(script)]
     yield from places
     if not places:
-        yield _remark("advice", None).at(config.file, config.line("zero_optimization", _GATHER))
+        yield _diagnostic("advice", None).at(config.file, config.line("zero_optimization", _GATHER))
 
 
-def _places(script: Script) -> Iterator[Remark]:
+def _places(script: Script) -> Iterator[Diagnostic]:
     kinds = kinds_of(script)
     for call in script.calls:
         severity: Severity | None = None
@@ -47,7 +47,7 @@ def _places(script: Script) -> Iterator[Remark]:
         ):
             severity = "likely"
         if severity:
-            yield _remark(severity, call).at(script.file, call.line)
+            yield _diagnostic(severity, call).at(script.file, call.line)
 
 
 def _transformers(script: Script, call: Call) -> bool:
@@ -56,7 +56,7 @@ def _transformers(script: Script, call: Call) -> bool:
     )
 
 
-def _remark(severity: Severity, call: Call | None) -> Remark:
+def _diagnostic(severity: Severity, call: Call | None) -> Diagnostic:
     what = (
         Words(
             "ZeRO-3 may not gather weights, so none can be saved whole",
@@ -91,4 +91,4 @@ def _remark(severity: Severity, call: Call | None) -> Remark:
         f'在 zero_optimization 里设 "{_GATHER}": true（accelerate：zero3_save_16bit_model: true），'
         "或用 zero_to_fp32.py 转换 checkpoint。",
     )
-    return Remark("gather-on-save", severity, what, why, fix, rule)
+    return Diagnostic("gather-on-save", severity, what, why, fix, rule)

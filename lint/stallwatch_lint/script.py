@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from stallwatch_lint.diagnostic import Remark, Words
+from stallwatch_lint.diagnostic import Diagnostic, Words
 from stallwatch_lint.newer_python import NewerPython, newer_syntax
 
 Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -157,7 +157,7 @@ class Script:
         return self.aliases.get(first, first) + dot + rest
 
 
-def parse_script(text: str, file: str) -> Script | Remark:
+def parse_script(text: str, file: str) -> Script | Diagnostic:
     """The script, or what keeps Python from reading it. It is compiled and never run.
 
     Compiling finds what the syntax tree alone allows (``return`` outside of a function).
@@ -176,7 +176,7 @@ def parse_script(text: str, file: str) -> Script | Remark:
         line: int | None = getattr(error, "lineno", None)
         if newer := newer_syntax(text, line, reason):
             raise NewerPython(file, line, *newer) from None
-        return Remark(
+        return Diagnostic(
             "script-unreadable",
             "fails" if isinstance(error, (SyntaxError, ValueError)) else "likely",
             Words(f"Python cannot read this script: {reason}", f"Python 无法解析这个脚本：{reason}"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from stallwatch_lint.diagnostic import Remark, Words
+from stallwatch_lint.diagnostic import Diagnostic, Words
 from stallwatch_lint.script import Call, Script, is_constant
 
 #: as ``TrainingArguments`` of transformers 5.23.0 has them (``training_args.py``)
@@ -14,7 +14,7 @@ _OWN = ("TrainingArguments", "Seq2SeqTrainingArguments")
 _STRATEGIES = ("no", "steps", "epoch")
 
 
-def check_strategies(script: Script) -> Iterator[Remark]:
+def check_strategies(script: Script) -> Iterator[Diagnostic]:
     """``load_best_model_at_end`` where evaluation and saving do not go together.
 
     transformers 4.48.3 to 5.23.0, ``training_args.py`` (``__post_init__``): the two strategies must be
@@ -31,7 +31,7 @@ def check_strategies(script: Script) -> Iterator[Remark]:
             yield from _of_call(script, call)
 
 
-def _of_call(script: Script, call: Call) -> Iterator[Remark]:
+def _of_call(script: Script, call: Call) -> Iterator[Diagnostic]:
     # 4.48.3 takes both names, 4.57.6 the new one alone
     older = call.argument("eval_strategy") is None and call.argument("evaluation_strategy") is not None
     evaluates = _strategy(call, "evaluation_strategy" if older else "eval_strategy")
@@ -39,7 +39,7 @@ def _of_call(script: Script, call: Call) -> Iterator[Remark]:
     if evaluates is None or saves is None:
         return
     if evaluates != saves:
-        yield _remark(
+        yield _diagnostic(
             script,
             call,
             Words(
@@ -54,7 +54,7 @@ def _of_call(script: Script, call: Call) -> Iterator[Remark]:
     elif evaluates == "steps":
         every, kept = _steps(call, "eval_steps"), _steps(call, "save_steps")
         if every is not None and kept is not None and kept % every:
-            yield _remark(
+            yield _diagnostic(
                 script,
                 call,
                 Words(
@@ -96,8 +96,8 @@ def _given(call: Call, name: str) -> object:
     return DEFAULTS.get(name) if own else None
 
 
-def _remark(script: Script, call: Call, what: Words, fix: Words) -> Remark:
-    return Remark(
+def _diagnostic(script: Script, call: Call, what: Words, fix: Words) -> Diagnostic:
+    return Diagnostic(
         "best-model-strategies",
         "fails",
         what,

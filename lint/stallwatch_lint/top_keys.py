@@ -6,14 +6,14 @@ import difflib
 from collections.abc import Iterator
 
 from stallwatch_lint.config_keys import SECTIONS, TOP
-from stallwatch_lint.diagnostic import Remark, Words
+from stallwatch_lint.diagnostic import Diagnostic, Words
 from stallwatch_lint.dsconfig import DsConfig
 
 _ALIKE = 0.84  #: difflib's ratio of ``train_micro_batch_size`` to the key that was meant
 _ZERO = "zero_optimization"
 
 
-def check_top_keys(config: DsConfig) -> Iterator[Remark]:
+def check_top_keys(config: DsConfig) -> Iterator[Diagnostic]:
     """Misspelt keys, and those of ``zero_optimization`` that stand outside of it.
 
     DeepSpeed 0.19.8 asks for the keys that it knows and ignores all others (``runtime/config.py``,
@@ -42,9 +42,9 @@ def _put_aside(key: str, name: str) -> bool:
     return name in key and not (before + behind).isalnum()
 
 
-def _ignored(key: str, meant: str) -> Remark:
+def _ignored(key: str, meant: str) -> Diagnostic:
     inside = meant.startswith(f"{_ZERO}.")
-    return Remark(
+    return Diagnostic(
         "config-key-ignored",
         "likely",
         Words(f"DeepSpeed ignores the key {key}", f"DeepSpeed 会忽略键 {key}"),

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from packaging.version import Version
 
 from stallwatch_lint.class_keywords import called_class
-from stallwatch_lint.diagnostic import Remark, Severity, Words
+from stallwatch_lint.diagnostic import Diagnostic, Severity, Words
 from stallwatch_lint.installed import version_of
 from stallwatch_lint.script import Script
 from stallwatch_lint.signatures import Signatures
@@ -43,7 +43,7 @@ RENAMED = {
 
 def check_trainer_keywords(
     script: Script, versions: Mapping[str, str], signatures: Signatures | None = None
-) -> Iterator[Remark]:
+) -> Iterator[Diagnostic]:
     """``Trainer(evaluation_strategy=…)``: settings belong into the training arguments, under today's names.
 
     Only transformers' own classes, and where their source cannot be read (``class_keywords``).
@@ -70,11 +70,11 @@ def check_trainer_keywords(
                 fix = _elsewhere(keyword.arg)
             else:
                 continue
-            yield _remark(severity, call.last, keyword.arg, fix).at(script.file, keyword.value.lineno)
+            yield _diagnostic(severity, call.last, keyword.arg, fix).at(script.file, keyword.value.lineno)
 
 
-def _remark(severity: Severity, called: str, keyword: str, fix: Words) -> Remark:
-    return Remark(
+def _diagnostic(severity: Severity, called: str, keyword: str, fix: Words) -> Diagnostic:
+    return Diagnostic(
         "trainer-argument-unknown",
         severity,
         Words(f"{called} does not take {keyword}", f"{called} 没有参数 {keyword}"),

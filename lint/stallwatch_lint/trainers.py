@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
-from stallwatch_lint.diagnostic import Remark, Words
+from stallwatch_lint.diagnostic import Diagnostic, Words
 from stallwatch_lint.dsconfig import AUTO, DsConfig
 from stallwatch_lint.installed import fits, version_of
 from stallwatch_lint.nones import is_nothing
@@ -14,14 +14,14 @@ from stallwatch_lint.script import Script, dotted, is_constant
 _BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 
-def check_initialize(script: Script, config: DsConfig | None) -> Iterator[Remark]:
+def check_initialize(script: Script, config: DsConfig | None) -> Iterator[Diagnostic]:
     """``deepspeed.initialize`` without a model (asserted in ``deepspeed/__init__.py``, 0.9.0 to 0.19.8), and
     ``auto`` values with nobody to fill them in."""
     for call in script.initializations():
         model = call.argument("model", 1)
         surely = is_constant(model, None) or (model is None and not call.open)
         if surely or (model is not None and is_nothing(script, model)):
-            yield Remark(
+            yield Diagnostic(
                 "initialize-without-model",
                 "fails" if surely else "likely",
                 Words("deepspeed.initialize gets no model", "deepspeed.initialize 没有得到 model"),
@@ -38,7 +38,7 @@ def check_initialize(script: Script, config: DsConfig | None) -> Iterator[Remark
         return
     for key in _BATCH_KEYS:
         if config.get(key) == AUTO:
-            yield Remark(
+            yield Diagnostic(
                 "auto-without-trainer",
                 "likely",
                 Words(
@@ -57,7 +57,7 @@ def check_initialize(script: Script, config: DsConfig | None) -> Iterator[Remark
             )
 
 
-def check_trl(script: Script, config: DsConfig | None, versions: Mapping[str, str]) -> Iterator[Remark]:
+def check_trl(script: Script, config: DsConfig | None, versions: Mapping[str, str]) -> Iterator[Diagnostic]:
     """Trainers of TRL releases that meet DeepSpeed in a way that fails.
 
     Read in trl 0.11.4 to 0.16.1: ``trainer/online_dpo_trainer.py`` prepares ``ref_model`` unguarded up to
@@ -77,7 +77,7 @@ def check_trl(script: Script, config: DsConfig | None, versions: Mapping[str, st
             and peft is not None
             and not is_constant(peft, None)
         ):
-            yield Remark(
+            yield Diagnostic(
                 "online-dpo-without-reference",
                 "fails" if _made_here(script, peft) else "likely",
                 Words(
@@ -99,7 +99,7 @@ def check_trl(script: Script, config: DsConfig | None, versions: Mapping[str, st
             )
     if config.stage == 3 and fits(versions, "trl", ">=0.11,<0.16"):
         for call in script.called("PPOTrainer", "PPOv2Trainer"):
-            yield Remark(
+            yield Diagnostic(
                 "ppo-save-unwrapped",
                 "likely",
                 Words(
@@ -137,7 +137,7 @@ def _is_config(value: ast.expr) -> bool:
     return isinstance(value, ast.Call) and dotted(value.func).rsplit(".", 1)[-1].endswith("Config")
 
 
-def check_loading(script: Script, config: DsConfig) -> Iterator[Remark]:
+def check_loading(script: Script, config: DsConfig) -> Iterator[Diagnostic]:
     """``from_pretrained`` arguments that transformers refuses under ZeRO-3 (4.38.2 to 5.0.0: ``device_map``;
     up to 4.48.3 ``low_cpu_mem_usage=True`` as well)."""
     if config.stage != 3 or not script.imports & {"transformers"}:
@@ -146,7 +146,7 @@ def check_loading(script: Script, config: DsConfig) -> Iterator[Remark]:
         value = call.argument("device_map")
         if value is None or is_constant(value, None) or "Model" not in call.owner:
             continue
-        yield Remark(
+        yield Diagnostic(
             "device-map-with-zero3",
             "likely",
             Words(f"{call.name} gets a device_map under ZeRO-3", f"ZeRO-3 下 {call.name} 传入了 device_map"),
@@ -163,7 +163,7 @@ def check_loading(script: Script, config: DsConfig) -> Iterator[Remark]:
         )
 
 
-def check_best_model(script: Script, config: DsConfig | None) -> Iterator[Remark]:
+def check_best_model(script: Script, config: DsConfig | None) -> Iterator[Diagnostic]:
     """``save_only_model`` with ``load_best_model_at_end`` raises under DeepSpeed (transformers 5.23.0,
     ``trainer.py``; since 4.38)."""
     if config is None:
@@ -173,7 +173,7 @@ def check_best_model(script: Script, config: DsConfig | None) -> Iterator[Remark
         if call.last.endswith(("TrainingArguments", "Config")) and all(
             is_constant(one, True) for one in both
         ):
-            yield Remark(
+            yield Diagnostic(
                 "best-model-without-optimizer",
                 "fails",
                 Words(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from stallwatch_lint.diagnostic import Remark, Words
+from stallwatch_lint.diagnostic import Diagnostic, Words
 from stallwatch_lint.dsconfig import AUTO, DsConfig, Path
 from stallwatch_lint.script import Call, Script, is_constant
 
@@ -32,7 +32,7 @@ COMPARED: Mapping[Path, tuple[str, Any]] = {
 }
 
 
-def check_training_arguments(script: Script, config: DsConfig | None) -> Iterator[Remark]:
+def check_training_arguments(script: Script, config: DsConfig | None) -> Iterator[Diagnostic]:
     """fp16 beside bf16, and literals that differ from what the configuration says.
 
     A call that names another file is compared with none; one that does not name this one may yet get it
@@ -59,7 +59,7 @@ def _trains(call: Call) -> bool:
     return call.argument("deepspeed") is not None or call.argument("per_device_train_batch_size") is not None
 
 
-def _compared(script: Script, call: Call, config: DsConfig, own: bool) -> Iterator[Remark]:
+def _compared(script: Script, call: Call, config: DsConfig, own: bool) -> Iterator[Diagnostic]:
     named = call.argument("deepspeed")
     file = named.value if isinstance(named, ast.Constant) and isinstance(named.value, str) else None
     if file is not None and PurePath(file).name != PurePath(config.file).name:
@@ -97,8 +97,8 @@ def _literal(node: ast.expr) -> Any:
     return value if isinstance(value, (bool, int, float)) else None
 
 
-def _both(script: Script, call: Call) -> Remark:
-    return Remark(
+def _both(script: Script, call: Call) -> Diagnostic:
+    return Diagnostic(
         "fp16-and-bf16",
         "fails",
         Words(f"{call.last} gets fp16=True and bf16=True", f"{call.last} 同时得到 fp16=True 和 bf16=True"),
@@ -115,9 +115,9 @@ def _both(script: Script, call: Call) -> Remark:
 
 def _differs(
     script: Script, call: Call, key: str, value: Any, argument: str, wanted: Any, certain: bool, default: bool
-) -> Remark:
+) -> Diagnostic:
     by = Words(" by default", "（默认值）") if default else Words("", "")
-    return Remark(
+    return Diagnostic(
         "arguments-differ-from-config",
         "fails" if certain else "likely",
         Words(

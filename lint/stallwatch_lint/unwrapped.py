@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from stallwatch_lint.diagnostic import Remark, Words
+from stallwatch_lint.diagnostic import Diagnostic, Words
 from stallwatch_lint.dsconfig import DsConfig
 from stallwatch_lint.kinds import Kinds, kinds_of
 from stallwatch_lint.names import Names
@@ -22,7 +22,7 @@ _ENGINE, _MODULE = "engine", "module"
 _REPLACED = {"self.model", "self.deepspeed"}
 
 
-def check_unwrapped(config: DsConfig, script: Script) -> Iterator[Remark]:
+def check_unwrapped(config: DsConfig, script: Script) -> Iterator[Diagnostic]:
     """Calls that hand a bare module to accelerate, and trainers that swap their engine for one."""
     if config.stage != 3:
         return
@@ -30,7 +30,7 @@ def check_unwrapped(config: DsConfig, script: Script) -> Iterator[Remark]:
     names = _followed(script, kinds)
     for call in script.called(*_OF_ENGINE):
         if isinstance(call.node.func, ast.Attribute) and _is_module(call.node.func.value, names):
-            yield _remark(
+            yield _diagnostic(
                 script.file,
                 call.line,
                 f"{call.name}() is asked of {call.owner}, which is not the engine",
@@ -45,7 +45,7 @@ def check_unwrapped(config: DsConfig, script: Script) -> Iterator[Remark]:
             and model is not None
             and (_is_bare(model, engines, bare) or _is_module(model, names))
         ):
-            yield _remark(
+            yield _diagnostic(
                 script.file,
                 call.line,
                 f"{call.name}() is given {ast.unparse(model)}, which is not the engine",
@@ -53,7 +53,7 @@ def check_unwrapped(config: DsConfig, script: Script) -> Iterator[Remark]:
             )
     for node in ast.walk(script.tree):
         if isinstance(node, ast.FunctionDef) and node.name == "save_model" and _swaps(node):
-            yield _remark(
+            yield _diagnostic(
                 script.file,
                 node.lineno,
                 "save_model puts another model in the engine's place while it saves",
@@ -133,8 +133,8 @@ def _swaps(function: ast.FunctionDef) -> bool:
     return set(targets) >= _REPLACED and "save_model" in calls
 
 
-def _remark(file: str, line: int, what: str, what_zh: str) -> Remark:
-    return Remark(
+def _diagnostic(file: str, line: int, what: str, what_zh: str) -> Diagnostic:
+    return Diagnostic(
         "saves-past-the-engine",
         "likely",
         Words(what, what_zh),

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 from packaging.version import Version
 
 from stallwatch_lint.config_keys import FIRST_KNOWN, SECTIONS
-from stallwatch_lint.diagnostic import Remark, Severity, Words
+from stallwatch_lint.diagnostic import Diagnostic, Severity, Words
 from stallwatch_lint.dsconfig import AUTO, DsConfig, Path, number, whole
 from stallwatch_lint.script import Script
 
@@ -112,7 +112,7 @@ _COUNTED = (
 )
 
 
-def check_values(config: DsConfig, deepspeed: Version | None) -> Iterator[Remark]:
+def check_values(config: DsConfig, deepspeed: Version | None) -> Iterator[Diagnostic]:
     """Values that the models refuse, and texts where DeepSpeed calculates.
 
     Fractions and stages that there are not have checks of their own (``zero``). Up to 0.17.0 ``fp16`` and
@@ -134,7 +134,7 @@ def check_values(config: DsConfig, deepspeed: Version | None) -> Iterator[Remark
             yield _text(config, key, value)
 
 
-def check_quoted_stage(config: DsConfig, scripts: Sequence[Script]) -> Iterator[Remark]:
+def check_quoted_stage(config: DsConfig, scripts: Sequence[Script]) -> Iterator[Diagnostic]:
     """``"stage": "3"``, for scripts that train through accelerate: to DeepSpeed it is 3, to the others none.
 
     accelerate 1.15.0, ``utils/deepspeed.py`` (``is_zero3``, which transformers 5.23.0 asks in
@@ -144,7 +144,7 @@ def check_quoted_stage(config: DsConfig, scripts: Sequence[Script]) -> Iterator[
     if not isinstance(value, str) or config.stage != 3:
         return
     if any(script.imports & _ACCELERATED and not script.deepspeed_itself for script in scripts):
-        yield Remark(
+        yield Diagnostic(
             "stage-in-quotes",
             "likely",
             Words(f"the stage is the text {_shown(value)}", f"stage 是文本 {_shown(value)}"),
@@ -186,11 +186,11 @@ _TAKES: Mapping[KindName, Callable[[Any], bool]] = {
 }
 
 
-def _refused(config: DsConfig, path: Path, value: Any, kind: Kind, severity: Severity) -> Remark:
+def _refused(config: DsConfig, path: Path, value: Any, kind: Kind, severity: Severity) -> Diagnostic:
     name, says, shown = ".".join(path), _SAYS[kind.name], _shown(value)
     plain = _plain(value) if kind.name in ("whole", "number") else None
     fix = None if plain is None else str(plain)
-    return Remark(
+    return Diagnostic(
         "config-value-kind",
         severity,
         Words(f"{name} is {shown}, not {says.en}", f"{name} 为 {shown}，不是{says.zh}"),
@@ -205,9 +205,9 @@ def _refused(config: DsConfig, path: Path, value: Any, kind: Kind, severity: Sev
     )
 
 
-def _text(config: DsConfig, key: str, value: str) -> Remark:
+def _text(config: DsConfig, key: str, value: str) -> Diagnostic:
     plain = _plain(value)
-    return Remark(
+    return Diagnostic(
         "config-value-kind",
         "fails",
         Words(f"{key} is the text {_shown(value)}", f"{key} 是文本 {_shown(value)}"),

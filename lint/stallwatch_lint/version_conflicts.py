@@ -13,7 +13,7 @@ import msgspec
 from stallwatch_lint.diagnostic import Severity, Words
 
 
-class Unfit(msgspec.Struct, frozen=True):
+class VersionConflict(msgspec.Struct, frozen=True):
     """Packages in these ranges together fail."""
 
     ranges: Mapping[str, str]  #: canonical package name → version specifier; all must hold
@@ -31,8 +31,8 @@ class Unfit(msgspec.Struct, frozen=True):
 _IMPORT = Words("an import fails", "导入失败")
 _RESUME = Words("resuming from a checkpoint fails", "从 checkpoint 恢复会失败")
 
-TABLE: tuple[Unfit, ...] = (
-    Unfit(
+TABLE: tuple[VersionConflict, ...] = (
+    VersionConflict(
         {"deepspeed": "<=0.14.3", "torch": ">=2.4"},
         "fails",
         _IMPORT,
@@ -47,7 +47,7 @@ TABLE: tuple[Unfit, ...] = (
         " distributed/elastic/agent/server/api.py;"
         " DeepSpeed #5337, #5603",
     ),
-    Unfit(
+    VersionConflict(
         {"deepspeed": "<=0.14.3", "numpy": ">=2"},
         "likely",
         Words("the deepspeed launcher cannot be imported", "deepspeed 启动器无法导入"),
@@ -62,7 +62,7 @@ TABLE: tuple[Unfit, ...] = (
         "deepspeed 0.9.0 to 0.14.3 autotuning/scheduler.py; numpy 2.4.6",
         rule="numpy-abi-mismatch",
     ),
-    Unfit(
+    VersionConflict(
         {"deepspeed": "<0.11.2", "pydantic": ">=2"},
         "fails",
         _IMPORT,
@@ -73,7 +73,7 @@ TABLE: tuple[Unfit, ...] = (
         Words('pip install "pydantic<2", or -U deepspeed', 'pip install "pydantic<2"，或 -U deepspeed'),
         "deepspeed 0.9.0 to 0.11.1 requirements/requirements.txt, runtime/config_utils.py",
     ),
-    Unfit(
+    VersionConflict(
         {"deepspeed": ">=0.15.0", "pydantic": "<2"},
         "fails",
         _IMPORT,
@@ -84,7 +84,7 @@ TABLE: tuple[Unfit, ...] = (
         Words('pip install -U "pydantic>=2"', 'pip install -U "pydantic>=2"'),
         "deepspeed 0.15.0 to 0.19.5 runtime/config_utils.py (ConfigDict), requirements/requirements.txt",
     ),
-    Unfit(
+    VersionConflict(
         {"deepspeed": "<0.16.0", "torch": ">=2.6"},
         "advice",
         _RESUME,
@@ -100,7 +100,7 @@ TABLE: tuple[Unfit, ...] = (
         " 2.6 release notes",
         rule="torch-load-weights-only",
     ),
-    Unfit(
+    VersionConflict(
         {"transformers": ">=4.38.2,<4.47", "torch": ">=2.6"},
         "advice",
         _RESUME,
@@ -114,7 +114,7 @@ TABLE: tuple[Unfit, ...] = (
         rule="torch-load-weights-only",
         used=frozenset({"resume_from_checkpoint", "get_last_checkpoint"}),
     ),
-    Unfit(
+    VersionConflict(
         {"transformers": ">=4.53.3", "torch": "<2.6"},
         "advice",
         _RESUME,
@@ -128,7 +128,7 @@ TABLE: tuple[Unfit, ...] = (
         rule="torch-too-old-to-load",
         used=frozenset({"resume_from_checkpoint", "get_last_checkpoint"}),
     ),
-    Unfit(
+    VersionConflict(
         {"deepspeed": ">=0.16.0", "transformers": "==4.46.3"},
         "likely",
         Words("gradient accumulation fails under ZeRO-2 and ZeRO-3", "ZeRO-2 和 ZeRO-3 下梯度累积失败"),
@@ -142,7 +142,7 @@ TABLE: tuple[Unfit, ...] = (
         rule="deepspeed-no-sync-incompatible",
         stages=frozenset({2, 3}),
     ),
-    Unfit(
+    VersionConflict(
         {"deepspeed": ">=0.15.0", "transformers": ">=4.38.2,<4.45"},
         "likely",
         Words('"auto" becomes a fraction that DeepSpeed refuses', '"auto" 变成 DeepSpeed 拒绝的小数'),
@@ -161,7 +161,7 @@ TABLE: tuple[Unfit, ...] = (
         stages=frozenset({3}),
         auto_key="stage3_prefetch_bucket_size",
     ),
-    Unfit(
+    VersionConflict(
         {"trl": ">=0.8.6,<0.16", "deepspeed": ">=0.16.4"},
         "likely",
         Words("generation under ZeRO-3 fails", "ZeRO-3 下生成失败"),
@@ -188,7 +188,7 @@ TABLE: tuple[Unfit, ...] = (
         ),
         stages=frozenset({3}),
     ),
-    Unfit(
+    VersionConflict(
         {"trl": "<=0.7.11", "transformers": ">=4.39.3"},
         "fails",
         _IMPORT,
@@ -199,7 +199,7 @@ TABLE: tuple[Unfit, ...] = (
         Words('pip install -U "trl>=0.8.1"', 'pip install -U "trl>=0.8.1"'),
         "trl 0.7.11 and 0.8.1 core.py; transformers 4.38.2 and 4.39.3 __init__.py",
     ),
-    Unfit(
+    VersionConflict(
         {"peft": ">=0.16.0,<0.18", "transformers": ">=5.0.0"},
         "fails",
         _IMPORT,
@@ -211,7 +211,7 @@ TABLE: tuple[Unfit, ...] = (
         "peft 0.16.0, 0.17.1 and 0.18.0 peft_model.py; transformers 5.0.0 __init__.py",
         rule="peft-version-mismatch",
     ),
-    Unfit(
+    VersionConflict(
         {"peft": ">=0.15.2", "accelerate": "<0.34"},
         "fails",
         _IMPORT,
@@ -223,7 +223,7 @@ TABLE: tuple[Unfit, ...] = (
         "peft 0.15.2 to 0.18.0 utils/loftq_utils.py; accelerate 0.33.0 and 0.34.2 utils/memory.py",
         rule="peft-version-mismatch",
     ),
-    Unfit(
+    VersionConflict(
         {"transformers": ">=5.0.0", "accelerate": "<1.1.0"},
         "likely",
         Words("the Trainer cannot be made", "无法创建 Trainer"),
@@ -234,7 +234,7 @@ TABLE: tuple[Unfit, ...] = (
         Words('pip install -U "accelerate>=1.1.0"', 'pip install -U "accelerate>=1.1.0"'),
         "transformers 5.0.0 utils/import_utils.py (ACCELERATE_MIN_VERSION), training_args.py",
     ),
-    Unfit(
+    VersionConflict(
         {"transformers": ">=4.45.0,<5", "accelerate": "<0.26.0"},
         "likely",
         Words("the Trainer cannot be made", "无法创建 Trainer"),
@@ -245,7 +245,7 @@ TABLE: tuple[Unfit, ...] = (
         Words('pip install -U "accelerate>=0.26.0"', 'pip install -U "accelerate>=0.26.0"'),
         "transformers 4.45.0 to 4.57.1 utils/import_utils.py (ACCELERATE_MIN_VERSION), training_args.py",
     ),
-    Unfit(
+    VersionConflict(
         {"transformers": ">=4.38.2,<=4.57.1", "huggingface-hub": ">=1.0"},
         "fails",
         _IMPORT,
@@ -259,7 +259,7 @@ TABLE: tuple[Unfit, ...] = (
         ),
         "transformers 4.38.2 to 4.57.1 dependency_versions_table.py, dependency_versions_check.py",
     ),
-    Unfit(
+    VersionConflict(
         {"transformers": ">=5.0.0", "huggingface-hub": "<1.3"},
         "fails",
         _IMPORT,
@@ -271,7 +271,7 @@ TABLE: tuple[Unfit, ...] = (
         "transformers 5.0.0 dependency_versions_table.py, dependency_versions_check.py",
     ),
     *(
-        Unfit(
+        VersionConflict(
             {"transformers": transformers, "tokenizers": tokenizers},
             "fails",
             _IMPORT,

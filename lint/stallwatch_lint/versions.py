@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from stallwatch_lint.diagnostic import Remark, Words
+from stallwatch_lint.diagnostic import Diagnostic, Words
 from stallwatch_lint.installed import fits
-from stallwatch_lint.version_conflicts import TABLE, Unfit
+from stallwatch_lint.version_conflicts import TABLE, VersionConflict
 
 
-def unfit(versions: Mapping[str, str]) -> list[Unfit]:
+def conflicts_among(versions: Mapping[str, str]) -> list[VersionConflict]:
     """The entries all of whose ranges hold.
 
     Args:
@@ -29,17 +29,17 @@ def check_versions(
     used: Collection[str] | None = None,
     auto_keys: Collection[str] = (),
     source: str | None = None,
-) -> Iterator[Remark]:
+) -> Iterator[Diagnostic]:
     """Remarks on versions, as far as they concern this run.
 
     Args:
-        versions: as for ``unfit``.
+        versions: as for ``conflicts_among``.
         stage: the ZeRO stage, where a configuration tells it.
         used: names that the scripts use; ``None`` where no script was given.
         auto_keys: keys of ``zero_optimization`` that are ``auto``.
         source: the file that the versions come from.
     """
-    for entry in unfit(versions):
+    for entry in conflicts_among(versions):
         if entry.stages and stage not in entry.stages:
             continue
         if entry.used and not entry.used & set(used or ()):
@@ -47,7 +47,7 @@ def check_versions(
         if entry.auto_key and entry.auto_key not in auto_keys:
             continue
         names = ", ".join(f"{package} {versions[package]}" for package in entry.ranges)
-        yield Remark(
+        yield Diagnostic(
             "versions-unfit",
             entry.severity,
             Words(f"{names} do not fit: {entry.what.en}", f"{names} 不匹配：{entry.what.zh}"),

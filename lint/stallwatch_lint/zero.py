@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from packaging.version import Version
 
-from stallwatch_lint.diagnostic import Remark, Severity, Words
+from stallwatch_lint.diagnostic import Diagnostic, Severity, Words
 from stallwatch_lint.dsconfig import DsConfig, number, whole
 
 _RULE = "deepspeed-config-invalid"
@@ -25,7 +25,7 @@ _WHOLE_NUMBERS = (
 )
 
 
-def check_zero(config: DsConfig, deepspeed: Version | None) -> Iterator[Remark]:
+def check_zero(config: DsConfig, deepspeed: Version | None) -> Iterator[Diagnostic]:
     """All checks of the ZeRO settings."""
     yield from _stage(config)
     yield from _legacy(config)
@@ -36,11 +36,11 @@ def check_zero(config: DsConfig, deepspeed: Version | None) -> Iterator[Remark]:
     yield from _old_and_new(config)
 
 
-def _stage(config: DsConfig) -> Iterator[Remark]:
+def _stage(config: DsConfig) -> Iterator[Diagnostic]:
     """``ZeroStageEnum`` knows 0 to 3 (0.9.0 to 0.19.8, ``runtime/zero/config.py``)."""
     stage = whole(config.get(_ZERO, "stage"))
     if stage is not None and stage not in (0, 1, 2, 3):
-        yield _remark(
+        yield _diagnostic(
             config,
             "stage",
             "zero-stage-unknown",
@@ -50,10 +50,10 @@ def _stage(config: DsConfig) -> Iterator[Remark]:
         )
 
 
-def _legacy(config: DsConfig) -> Iterator[Remark]:
+def _legacy(config: DsConfig) -> Iterator[Diagnostic]:
     """``_configure_zero_optimizer`` raises for it (0.9.0 to 0.19.8, ``runtime/engine.py``)."""
     if config.on(_ZERO, "legacy_stage1") and config.stage:
-        yield _remark(
+        yield _diagnostic(
             config,
             "legacy_stage1",
             "zero-legacy-stage1",
@@ -65,14 +65,14 @@ def _legacy(config: DsConfig) -> Iterator[Remark]:
         )
 
 
-def _nvme(config: DsConfig) -> Iterator[Remark]:
+def _nvme(config: DsConfig) -> Iterator[Diagnostic]:
     """ZeRO-3 makes its folder with ``os.path.join(nvme_path, …)``, and asserts a path for parameters
     (0.9.0 to 0.19.8, ``runtime/zero/stage3.py``, ``partition_parameters.py``)."""
     if config.stage != 3:
         return
     for part in ("offload_param", "offload_optimizer"):
         if config.get(_ZERO, part, "device") == "nvme" and not config.get(_ZERO, part, "nvme_path"):
-            yield _remark(
+            yield _diagnostic(
                 config,
                 part,
                 "nvme-without-path",
@@ -91,14 +91,14 @@ def _nvme(config: DsConfig) -> Iterator[Remark]:
             )
 
 
-def _offload_stage(config: DsConfig) -> Iterator[Remark]:
+def _offload_stage(config: DsConfig) -> Iterator[Diagnostic]:
     """``offload_ratio_check`` (0.12.3 to 0.19.8, ``runtime/zero/config.py``); ``offload_param`` is read by
     ZeRO-3 only (its docstring in ``runtime/zero/offload_config.py``)."""
     if config.stage is None or config.stage == 3:
         return
     ratio = number(config.get(_ZERO, "offload_optimizer", "ratio"))
     if ratio is not None and ratio < 1:
-        yield _remark(
+        yield _diagnostic(
             config,
             "offload_optimizer",
             "offload-ratio-stage",
@@ -113,7 +113,7 @@ def _offload_stage(config: DsConfig) -> Iterator[Remark]:
             Words('Set "stage": 3, or take ratio out.', '设 "stage": 3，或删掉 ratio。'),
         )
     if config.get(_ZERO, "offload_param", "device") in ("cpu", "nvme"):
-        yield _remark(
+        yield _diagnostic(
             config,
             "offload_param",
             "offload-param-ignored",
@@ -130,7 +130,7 @@ def _offload_stage(config: DsConfig) -> Iterator[Remark]:
         )
 
 
-def _scaling(config: DsConfig) -> Iterator[Remark]:
+def _scaling(config: DsConfig) -> Iterator[Diagnostic]:
     """With ``reduce_scatter`` (the default) the optimizers of stage 2 and 3 assert that gradients are not
     scaled before (0.9.0 to 0.19.8, ``runtime/zero/stage_1_and_2.py`` and ``stage3.py``)."""
     if config.stage not in (2, 3) or config.get(_ZERO, "reduce_scatter", default=True) is not True:
@@ -141,7 +141,7 @@ def _scaling(config: DsConfig) -> Iterator[Remark]:
         ("gradient_predivide_factor", factor not in (None, 1.0)),
     ):
         if wrong:
-            yield Remark(
+            yield Diagnostic(
                 "zero-gradient-scaling",
                 "fails",
                 Words(
@@ -163,14 +163,14 @@ def _scaling(config: DsConfig) -> Iterator[Remark]:
             )
 
 
-def _fractions(config: DsConfig, deepspeed: Version | None) -> Iterator[Remark]:
+def _fractions(config: DsConfig, deepspeed: Version | None) -> Iterator[Diagnostic]:
     """Since 0.15.0 the models are pydantic 2's, whose ``int`` refuses a fraction."""
     if deepspeed is not None and deepspeed < Version("0.15.0"):
         return
     for key in _WHOLE_NUMBERS:
         value = number(config.get(_ZERO, key))
         if value is not None and value != int(value):
-            yield _remark(
+            yield _diagnostic(
                 config,
                 key,
                 "config-fraction",
@@ -184,7 +184,7 @@ def _fractions(config: DsConfig, deepspeed: Version | None) -> Iterator[Remark]:
             )
 
 
-def _old_and_new(config: DsConfig) -> Iterator[Remark]:
+def _old_and_new(config: DsConfig) -> Iterator[Diagnostic]:
     """An old key and its successor together raise (0.9.0 to 0.19.8, ``runtime/config_utils.py``)."""
     for old, new in (
         ("cpu_offload", "offload_optimizer"),
@@ -192,7 +192,7 @@ def _old_and_new(config: DsConfig) -> Iterator[Remark]:
         ("stage3_gather_fp16_weights_on_model_save", "stage3_gather_16bit_weights_on_model_save"),
     ):
         if config.on(_ZERO, old) and config.get(_ZERO, new) is not None:
-            yield _remark(
+            yield _diagnostic(
                 config,
                 old,
                 "config-old-and-new-key",
@@ -204,7 +204,7 @@ def _old_and_new(config: DsConfig) -> Iterator[Remark]:
             )
 
 
-def _remark(
+def _diagnostic(
     config: DsConfig, key: str, check: str, what: Words, why: Words, fix: Words, severity: Severity = "fails"
-) -> Remark:
-    return Remark(check, severity, what, why, fix, _RULE, config.file, config.line(_ZERO, key))
+) -> Diagnostic:
+    return Diagnostic(check, severity, what, why, fix, _RULE, config.file, config.line(_ZERO, key))

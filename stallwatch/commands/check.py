@@ -11,7 +11,7 @@ import click
 from stallwatch.commands.context import App, language_option, tell_all
 
 if TYPE_CHECKING:
-    from stallwatch_lint.diagnostic import Remark
+    from stallwatch_lint.diagnostic import Diagnostic
     from stallwatch_lint.dsconfig import DsConfig
     from stallwatch_lint.report import Covered
     from stallwatch_lint.signatures import Signatures
@@ -79,14 +79,14 @@ def check(
             raise click.UsageError(f"{file}: the name must end in {', '.join(KINDS)}")
     config = app.config(ui__language=language)
     inputs = read_inputs(files)
-    remarks: list[Remark] = list(inputs.remarks)
+    diagnostics: list[Diagnostic] = list(inputs.diagnostics)
     if files or python or versions_file:
         versions = _versions(python, versions_file, inputs.problems, inputs.looked_at)
         source = str(versions_file) if versions_file else None
         configs: list[DsConfig | None] = [*inputs.configs]
         signatures = _signatures(python) if inputs.scripts and versions_file is None else None
         for one in configs or [None]:
-            remarks += check_run(
+            diagnostics += check_run(
                 one,
                 inputs.scripts,
                 versions,
@@ -95,14 +95,14 @@ def check(
                 signatures=signatures,
             )
     for path in checkpoints:
-        remarks += _of_checkpoint(path, inputs.problems, inputs.looked_at)
+        diagnostics += _of_checkpoint(path, inputs.problems, inputs.looked_at)
     tell_all(inputs.problems)
     covered: Covered = "part" if inputs.problems else "all" if files or checkpoints else "versions"
-    _show(ordered(remarks), inputs.looked_at, inputs.problems, as_json, config["ui.language"], covered)
+    _show(ordered(diagnostics), inputs.looked_at, inputs.problems, as_json, config["ui.language"], covered)
     if inputs.problems or config.problems:
         raise click.exceptions.Exit(_UNREADABLE)
     stops = ("fails", "likely") if strict else ("fails",)
-    raise click.exceptions.Exit(_WILL_FAIL if any(one.severity in stops for one in remarks) else 0)
+    raise click.exceptions.Exit(_WILL_FAIL if any(one.severity in stops for one in diagnostics) else 0)
 
 
 def _versions(
@@ -138,11 +138,11 @@ def _signatures(python: str | None) -> Signatures:
     return Signatures(sources_of(python))
 
 
-def _of_checkpoint(path: Path, problems: list[str], looked_at: list[str]) -> list[Remark]:
+def _of_checkpoint(path: Path, problems: list[str], looked_at: list[str]) -> list[Diagnostic]:
     from stallwatch_exporter.checkpoints.checking import MOST_NAMES, check_checkpoint, listed
     from stallwatch_exporter.checkpoints.checking import looked_at as find_files
+    from stallwatch_exporter.checkpoints.diagnostics import diagnostic_of
     from stallwatch_exporter.checkpoints.faults import examples
-    from stallwatch_exporter.checkpoints.remarks import remark_of
     from stallwatch_rules.text.plural import counted
 
     try:
@@ -163,11 +163,11 @@ def _of_checkpoint(path: Path, problems: list[str], looked_at: list[str]) -> lis
         problems.append(f"{wanted}; {others}" if others else wanted)
     left_out = f", without {others}" if others else ""
     looked_at.append(f"{path} ({counted(count, 'file')}{left_out})")
-    return [remark_of(fault) for fault in faults]
+    return [diagnostic_of(fault) for fault in faults]
 
 
 def _show(
-    remarks: list[Remark],
+    diagnostics: list[Diagnostic],
     looked_at: list[str],
     problems: list[str],
     as_json: bool,
@@ -177,7 +177,7 @@ def _show(
     from stallwatch_lint.report import print_check, to_json
 
     if as_json:
-        click.echo(to_json(remarks, looked_at, problems, language), nl=False)
+        click.echo(to_json(diagnostics, looked_at, problems, language), nl=False)
         return
     import io
 
@@ -186,7 +186,7 @@ def _show(
     coloured = sys.stdout.isatty()
     text = io.StringIO()
     print_check(
-        remarks,
+        diagnostics,
         looked_at,
         Console(file=text, force_terminal=coloured or None, width=None if coloured else 100),
         language,

@@ -62,8 +62,8 @@ def found(text: str, transformers: str = "4.57.0") -> list[tuple[str, str]]:
     script = parse_script(IMPORTS + dedent(text), "train.py")
     assert isinstance(script, Script)
     versions = {"transformers": transformers, "trl": "1.16.0"}
-    remarks = check_run(None, [script], versions, signatures=Signatures(read))
-    return [(one.what.en, one.fix.en) for one in remarks]
+    diagnostics = check_run(None, [script], versions, signatures=Signatures(read))
+    return [(one.what.en, one.fix.en) for one in diagnostics]
 
 
 @pytest.mark.parametrize(
@@ -133,8 +133,8 @@ def test_what_is_called_only_where_another_release_is_installed(text: str) -> No
 def test_what_only_some_runs_come_to_is_likely(around: str, severity: str) -> None:
     script = parse_script(f"{IMPORTS}{around}\n    SFTConfig(gone=1)", "train.py")
     assert isinstance(script, Script)
-    (remark,) = check_run(None, [script], {"trl": "1.16.0"}, signatures=Signatures(read))
-    assert remark.severity == severity
+    (diagnostic,) = check_run(None, [script], {"trl": "1.16.0"}, signatures=Signatures(read))
+    assert diagnostic.severity == severity
 
 
 LOSS = """

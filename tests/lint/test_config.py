@@ -16,7 +16,7 @@ from stallwatch_lint.accelerate_yaml import parse_accelerate
 from stallwatch_lint.batch import ranks_wanted
 from stallwatch_lint.check_run import check_run
 from stallwatch_lint.config_keys import SECTIONS
-from stallwatch_lint.diagnostic import Remark
+from stallwatch_lint.diagnostic import Diagnostic
 from stallwatch_lint.parse import parse_json
 from stallwatch_lint.script import Script, parse_script
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -26,14 +26,14 @@ ZERO3 = {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}
 
 def checked(
     values: dict[str, Any], deepspeed: str | None = None, world_size: int | None = None
-) -> list[Remark]:
+) -> list[Diagnostic]:
     config = parse_json(json.dumps(values, indent=1), "ds.json").config
     assert config is not None
     return check_run(config, versions={"deepspeed": deepspeed} if deepspeed else {}, world_size=world_size)
 
 
-def told(remarks: list[Remark]) -> list[tuple[str, str]]:
-    return [(remark.severity, remark.check) for remark in remarks]
+def told(diagnostics: list[Diagnostic]) -> list[tuple[str, str]]:
+    return [(diagnostic.severity, diagnostic.check) for diagnostic in diagnostics]
 
 
 @pytest.mark.parametrize(
@@ -180,10 +180,10 @@ def test_a_stage_in_quotes_is_none_to_a_trainer(text: str, stage: object, checks
     ],
 )
 def test_a_name_that_nothing_has(section: str, name: str, fix: str) -> None:
-    (remark,) = checked({section: {"type": name}, "zero_optimization": {"stage": 1}})
-    assert remark.check == f"{section}-unknown"
-    assert name in remark.what.en and name in remark.what.zh
-    assert remark.fix.en.startswith(fix)
+    (diagnostic,) = checked({section: {"type": name}, "zero_optimization": {"stage": 1}})
+    assert diagnostic.check == f"{section}-unknown"
+    assert name in diagnostic.what.en and name in diagnostic.what.zh
+    assert diagnostic.fix.en.startswith(fix)
 
 
 def test_torch_has_the_classes_that_are_known() -> None:
@@ -208,9 +208,9 @@ def test_torch_has_the_classes_that_are_known() -> None:
     ],
 )
 def test_keys_by_version(deepspeed: str, section: str, key: str, refused: bool) -> None:
-    remarks = checked({section: {key: 1}}, deepspeed)
-    assert [remark.severity for remark in remarks] == ["fails"] * refused
-    assert all(remark.line == 3 for remark in remarks)
+    diagnostics = checked({section: {key: 1}}, deepspeed)
+    assert [diagnostic.severity for diagnostic in diagnostics] == ["fails"] * refused
+    assert all(diagnostic.line == 3 for diagnostic in diagnostics)
 
 
 def test_a_newer_deepspeed_may_know_more() -> None:
@@ -228,8 +228,8 @@ def test_removed_at_the_top() -> None:
 def test_batch_sizes_and_ranks() -> None:
     values = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2}
     assert checked(values, world_size=8) == []
-    (remark,) = checked(values, world_size=4)
-    assert (remark.severity, remark.line, "32" in remark.fix.en) == ("fails", 2, True)
+    (diagnostic,) = checked(values, world_size=4)
+    assert (diagnostic.severity, diagnostic.line, "32" in diagnostic.fix.en) == ("fails", 2, True)
     config = parse_json(json.dumps(values), "ds.json").config
     assert config is not None and ranks_wanted(config) == 8
     assert told(checked({"train_batch_size": 10}, world_size=4)) == [("fails", "batch-size")]
@@ -239,7 +239,7 @@ def test_batch_sizes_and_ranks() -> None:
 def test_text_that_is_no_json() -> None:
     parsed = parse_json('{\n "a": 1,\n "b" 2 ] }', "ds.json")
     assert parsed.config is None
-    assert [(one.check, one.severity, one.line) for one in parsed.remarks] == [
+    assert [(one.check, one.severity, one.line) for one in parsed.diagnostics] == [
         ("config-unreadable", "fails", 3)
     ]
 
@@ -249,14 +249,14 @@ def test_comments_are_read_by_deepspeed_alone(value: str, severity: str) -> None
     text = f'{{\n  // how many\n  "train_micro_batch_size_per_gpu": {value},\n}}'
     parsed = parse_json(text, "ds.json")
     assert parsed.config is not None
-    assert told(parsed.remarks) == [(severity, "config-not-json")]
+    assert told(parsed.diagnostics) == [(severity, "config-not-json")]
 
 
 def test_a_key_that_stands_twice() -> None:
     parsed = parse_json(
         '{\n"zero_optimization": {"stage": 2},\n"zero_optimization": {"stage": 3}\n}', "ds.json"
     )
-    assert [(one.check, one.severity, one.line) for one in parsed.remarks] == [
+    assert [(one.check, one.severity, one.line) for one in parsed.diagnostics] == [
         ("config-key-twice", "fails", 3)
     ]
 
@@ -272,10 +272,10 @@ def test_accelerates_own_configuration() -> None:
     config = parse_accelerate(text, "accelerate.yaml").config
     assert config is not None
     assert (config.stage, config.world_size, config.on("bf16", "enabled")) == (3, 8, True)
-    (remark,) = check_run(config)
-    assert (remark.check, remark.line) == ("gather-on-save", 5)
+    (diagnostic,) = check_run(config)
+    assert (diagnostic.check, diagnostic.line) == ("gather-on-save", 5)
     assert parse_accelerate("distributed_type: FSDP\n", "fsdp.yaml") == (None, [], None)
-    assert parse_accelerate("deepspeed_config: {a: [}\n", "bad.yaml").remarks[0].line == 1
+    assert parse_accelerate("deepspeed_config: {a: [}\n", "bad.yaml").diagnostics[0].line == 1
 
 
 @pytest.mark.repro
@@ -329,8 +329,8 @@ def test_the_table_of_keys_is_that_of_the_installed_release() -> None:
 @settings(max_examples=150, deadline=None)
 def test_no_configuration_breaks_the_checks(values: dict[str, Any]) -> None:
     for deepspeed in (None, "0.14.5", "0.19.8"):
-        for remark in checked(values, deepspeed, world_size=3):
-            assert remark.what.en and remark.what.zh
+        for diagnostic in checked(values, deepspeed, world_size=3):
+            assert diagnostic.what.en and diagnostic.what.zh
 
 
 def test_every_page_that_a_check_names_is_there(catalogue: Catalogue) -> None:

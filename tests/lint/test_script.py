@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 
 from stallwatch_lint.check_run import check_run
-from stallwatch_lint.diagnostic import Remark
+from stallwatch_lint.diagnostic import Diagnostic
 from stallwatch_lint.dsconfig import DsConfig
 from stallwatch_lint.script import Script, parse_script
 
@@ -23,8 +23,8 @@ def found(
 ) -> list[tuple[str, str, int | None]]:
     script = parse_script(dedent(text), "train.py")
     assert isinstance(script, Script)
-    remarks = check_run(DsConfig(values, "ds.json"), [script], versions)
-    return [(one.severity, one.check, one.line) for one in remarks if one.file == "train.py"]
+    diagnostics = check_run(DsConfig(values, "ds.json"), [script], versions)
+    return [(one.severity, one.check, one.line) for one in diagnostics if one.file == "train.py"]
 
 
 @pytest.mark.parametrize(
@@ -324,8 +324,8 @@ def test_auto_needs_somebody_to_fill_it_in() -> None:
 
 @pytest.mark.parametrize(("text", "line"), [("x = (\n", 1), ("x = 1\nreturn x\n", 2), ("print 'x'", 1)])
 def test_a_script_that_python_cannot_read(text: str, line: int) -> None:
-    remark = parse_script(text, "train.py")
-    assert isinstance(remark, Remark) and (remark.severity, remark.line) == ("fails", line)
+    diagnostic = parse_script(text, "train.py")
+    assert isinstance(diagnostic, Diagnostic) and (diagnostic.severity, diagnostic.line) == ("fails", line)
 
 
 ARGUMENTS = "from transformers import TrainingArguments\na = TrainingArguments('out', {})"

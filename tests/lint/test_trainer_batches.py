@@ -17,8 +17,8 @@ TRL = "from trl import GRPOConfig\n"
 def found(text: str, versions: Mapping[str, str] | None = None, ranks: int | None = None) -> list[str]:
     script = parse_script(text, "train.py")
     assert isinstance(script, Script)
-    remarks = check_run(None, [script], versions, world_size=ranks)
-    return [f"{one.severity} {one.check} {one.line}" for one in remarks]
+    diagnostics = check_run(None, [script], versions, world_size=ranks)
+    return [f"{one.severity} {one.check} {one.line}" for one in diagnostics]
 
 
 @pytest.mark.parametrize(

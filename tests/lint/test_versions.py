@@ -7,7 +7,7 @@ from packaging.specifiers import SpecifierSet
 
 from stallwatch_lint.installed import fits, parse_versions
 from stallwatch_lint.version_conflicts import TABLE
-from stallwatch_lint.versions import check_versions, unfit
+from stallwatch_lint.versions import check_versions, conflicts_among
 from stallwatch_rules.pages.catalogue import Catalogue
 
 
@@ -26,8 +26,8 @@ from stallwatch_rules.pages.catalogue import Catalogue
         ({}, []),
     ],
 )
-def test_unfit(versions: dict[str, str], rules: list[str]) -> None:
-    assert [entry.rule for entry in unfit(versions)] == rules
+def test_conflicts_among(versions: dict[str, str], rules: list[str]) -> None:
+    assert [entry.rule for entry in conflicts_among(versions)] == rules
 
 
 def test_entries_that_concern_some_runs_only() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from stallwatch_exporter.watching.concerns import line_of
-from stallwatch_lint.version_conflicts import Unfit
+from stallwatch_lint.version_conflicts import VersionConflict
 from stallwatch_rules.judgements.concerns import SEEN, evidence_of
 from stallwatch_rules.records import Match
 
@@ -25,7 +25,7 @@ def versions_in(event: Event) -> dict[str, str]:
 def before_it_fails(versions: Mapping[str, str], event: Event, number: int) -> Iterator[Match]:
     """What a ``trainer`` event says that the run is going to do, and these versions cannot."""
     used, stage = event.get("classes"), event.get("stage")
-    for entry in _unfit(versions):
+    for entry in _conflicts(versions):
         if entry.severity == "advice" or entry.auto_key or not (entry.used or entry.stages):
             continue
         if entry.used and entry.used.isdisjoint(used if isinstance(used, list) else ()):
@@ -39,18 +39,18 @@ def before_it_fails(versions: Mapping[str, str], event: Event, number: int) -> I
 
 def after_a_failure(versions: Mapping[str, str], event: Event, number: int) -> Iterator[Match]:
     """What fails with these versions whatever a run does; to be told where one did fail."""
-    for entry in _unfit(versions):
+    for entry in _conflicts(versions):
         if entry.severity == "fails" and not (entry.used or entry.stages or entry.auto_key):
             yield _match(entry, versions, event, number)
 
 
-def _unfit(versions: Mapping[str, str]) -> Iterable[Unfit]:
-    from stallwatch_lint.versions import unfit  # with packaging behind it: only for versions
+def _conflicts(versions: Mapping[str, str]) -> Iterable[VersionConflict]:
+    from stallwatch_lint.versions import conflicts_among  # with packaging behind it: only for versions
 
-    return unfit(versions)
+    return conflicts_among(versions)
 
 
-def _match(entry: Unfit, versions: Mapping[str, str], event: Event, number: int) -> Match:
+def _match(entry: VersionConflict, versions: Mapping[str, str], event: Event, number: int) -> Match:
     names = ", ".join(f"{package} {versions[package]}" for package in entry.ranges)
     captures = {SEEN: "versions", "fault": f"{names} do not fit: {entry.what.en}"}
     return Match(entry.rule, line_of(event, number, evidence_of(captures)), captures)

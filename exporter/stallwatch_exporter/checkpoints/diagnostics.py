@@ -1,9 +1,9 @@
-"""Faults of a checkpoint as remarks: why they matter, and what to do."""
+"""Faults of a checkpoint as diagnostics: why they matter, and what to do."""
 
 from __future__ import annotations
 
 from stallwatch_exporter.checkpoints.faults import Fault
-from stallwatch_lint.diagnostic import Remark, Words
+from stallwatch_lint.diagnostic import Diagnostic, Words
 
 _CUT = (
     Words(
@@ -38,10 +38,10 @@ _ABOUT: dict[str, tuple[Words, Words]] = {
 }
 
 
-def remark_of(fault: Fault) -> Remark:
+def diagnostic_of(fault: Fault) -> Diagnostic:
     """What to tell of a fault; its check is named ``checkpoint-…``."""
     why, fix = _ABOUT.get(fault.kind, _CUT)
-    return Remark(
+    return Diagnostic(
         f"checkpoint-{fault.kind}",
         "fails" if fault.fails else "advice",
         Words(fault.what, fault.what_zh),
