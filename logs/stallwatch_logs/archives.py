@@ -79,7 +79,7 @@ class TarFile:
         self._limits = limits
         self._pass: Iterator[tuple[int, str, int, BinaryIO]] | None = None
         self._at = -1
-        self._told = ""  # what is wrong with the archive as a whole: told once, not for a member again
+        self._reported = ""  # what is wrong with the archive as a whole: reported once, not for each member
 
     def members(self) -> tuple[list[Member], InputError | None]:
         """The files in it; where the archive breaks off, those before, and what is wrong."""
@@ -90,7 +90,7 @@ class TarFile:
                     break
                 found.append(Member(name, size, lambda index=index: self._read(index)))  # type: ignore[misc]
         except InputError as error:
-            self._told = error.message
+            self._reported = error.message
             return found, error
         return found, None
 
@@ -106,7 +106,7 @@ class TarFile:
                     yield from _any(stream, Meter(self._limits))
                     return
         except InputError as error:
-            if error.message != self._told:
+            if error.message != self._reported:
                 raise
         except tarfile.TarError as error:  # the archive ends before its member does
             raise InputError(f"is cut off ({error})", "pack or copy the archive again") from error

@@ -1,4 +1,4 @@
-"""What a healthy run says, read from its logs, so that another run's new lines can be told."""
+"""A healthy run's lines, read from its logs, so that another run's new lines are known."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from stallwatch_logs.inputs import InputProblem, Limits
 from stallwatch_logs.log_files import expand
 from stallwatch_logs.parallel_reading import Parallel, read_all
-from stallwatch_logs.progress import ProgressTold, told_of
+from stallwatch_logs.progress import OnProgress, on_bytes_read
 from stallwatch_rules.failures.novelty import Baseline
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -33,7 +33,7 @@ def read_baseline(
     catalogue: Catalogue,
     limits: Limits | None = None,
     parallel: Parallel | None = None,
-    progress: ProgressTold | None = None,
+    progress: OnProgress | None = None,
 ) -> Healthy:
     """Read a healthy run's files, folders, globs and archives."""
     reading, problems = read_run(
@@ -49,7 +49,7 @@ def read_run(
     catalogue: Catalogue,
     limits: Limits | None = None,
     parallel: Parallel | None = None,
-    progress: ProgressTold | None = None,
+    progress: OnProgress | None = None,
 ) -> tuple[RunReading, list[InputProblem]]:
     """Read a run as for its diagnosis, for those who need more of it than that.
 
@@ -61,6 +61,7 @@ def read_run(
     whole = sum(file.size for file in files) <= READ_WHOLE
     if parallel is not None:
         parallel = replace(parallel, limits=limits)
-    for _, read in read_all(files, reading, parallel=parallel, told=told_of(progress, files), whole=whole):
+    report = on_bytes_read(progress, files)
+    for _, read in read_all(files, reading, parallel=parallel, on_bytes=report, whole=whole):
         problems += read.problems
     return reading, problems

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Literal, Protocol
 
 from stallwatch_logs.inputs import CHUNK, InputError, Meter
-from stallwatch_logs.read_ahead import made_ahead
+from stallwatch_logs.read_ahead import read_ahead
 
 Kind = Literal["gzip", "xz", "bzip2", "zstandard", "zip", "tar", "plain"]
 
@@ -51,7 +51,7 @@ def expanded(raw: BinaryIO, kind: Kind, meter: Meter) -> Iterator[bytes]:
         return _members(raw, kind, meter, bz2.BZ2Decompressor, _PIECE)
     if kind == "zstandard":
         # Its decompressor cannot limit what one call gives: a small piece does.
-        return made_ahead(_gathered(_members(raw, kind, meter, _Zstandard, 2048)))
+        return read_ahead(_gathered(_members(raw, kind, meter, _Zstandard, 2048)))
     return _without_holes(raw) if _is_sparse(raw) else iter(lambda: raw.read(CHUNK), b"")
 
 

@@ -19,7 +19,7 @@ _NAMED = lazy(rb"(?<![A-Za-z_])(?:[Rr]ank[ _]?|[Rr]ank(?:ID|_id)? ?[:=] ?|RANK ?
 _ENOUGH = 2  # times that a file names it
 
 
-def ranks_told(paths: Mapping[str, str]) -> dict[str, int]:
+def ranks_in_lines(paths: Mapping[str, str]) -> dict[str, int]:
     """The ranks of such files: by the names in ``paths``, whose values say where each can be read."""
     families: dict[tuple[str, str], dict[int, str]] = {}
     for name in paths:
@@ -37,7 +37,7 @@ def ranks_told(paths: Mapping[str, str]) -> dict[str, int]:
 
 
 def of_one_training(jobs: Mapping[str, Iterable[str]]) -> bool:
-    """Whether jobs, told by where their files can be read, are ranks or nodes: each one's lines name its own.
+    """Whether jobs, given with the paths of their files, are ranks or nodes: each one's lines name its own.
 
     Those are from 0 on without a gap, and none is named by two. Asks no more files than it must.
     """
@@ -56,8 +56,8 @@ def _ends_first(family: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
 
 
 def _names_only(number: int, path: str) -> bool:
-    told = _named(path)
-    return len(told) >= _ENOUGH and set(told) == {number}
+    named = _named(path)
+    return len(named) >= _ENOUGH and set(named) == {number}
 
 
 def _named(path: str) -> list[int]:

@@ -21,7 +21,7 @@ from stallwatch_rules.sieve.sieve import SieveEngine
 from stallwatch_rules.sieve.sourcereading import UTF16_MARKS, SourceReading
 from stallwatch_rules.sieve.state import SieveSizes
 
-Within = Callable[[int], None]  #: told how many bytes of a file were read
+Within = Callable[[int], None]  #: called with the bytes of a file read so far
 
 
 class Stopped(Exception):

@@ -1,6 +1,6 @@
 """Which of several log files are of different jobs, by their names alone.
 
-Files are told apart only where their names say so for certain. Of each form the question was: may these be
+Files are separated only if their names say so for certain. Of each form the question was: may these be
 ranks or nodes of one training? Then they stay together, and are read as one run. So a number is a job's only
 where schedulers put theirs, and never where it counts ranks, nodes, steps or parts, tells a time, or may be a
 process's.
@@ -40,7 +40,7 @@ _NUMBERED = lazy(
 )
 _COUNTED = lazy(r"(?P<text>(?:.*[-_.])?)\d{1,3}\.(?:out|err|log)", re.IGNORECASE)
 _ANY_NUMBER = lazy(r"(?<![A-Za-z0-9])[1-9]\d{3,9}(?![A-Za-z0-9])")
-# torchrun makes such a folder on each node: those of one run have one id, and are told apart by nothing.
+# torchrun makes such a folder on each node: those of one run have one id, and nothing tells them apart.
 _TORCHRUN = lazy(r"(?P<run>.+)_[a-z0-9_]{8}")
 _ATTEMPT = lazy(r"attempt_\d{1,4}")
 _POD = lazy(
@@ -78,17 +78,17 @@ def by_job(
     """The files of each job, by the job's name; empty where all of them may be of one run.
 
     ``owned`` are the jobs of those files of which more than their names is known. Where names tell jobs apart
-    by being alike but for them, ``of_one_training`` may say no. Files that no job can be told of are under
+    by being alike but for them, ``of_one_training`` may say no. Files of no known job are under
     `OTHER`.
     """
     jobs: dict[str, str] = {}
-    for told in (
+    for grouped in (
         lambda _rest: dict(owned or {}),
         _torchruns,
         lambda rest: _scheduled(rest, of_one_training),
         lambda rest: _unless(of_one_training, _pods(rest)),
     ):
-        found = told([name for name in names if name not in jobs])
+        found = grouped([name for name in names if name not in jobs])
         if len(set(found.values())) > 1:
             jobs |= found
     if not jobs:
@@ -134,10 +134,10 @@ def _scheduled(names: Iterable[str], of_one_training: _Asked) -> dict[str, str]:
 
 
 def _sure(folders: Sequence[str], last: str) -> str | None:
-    told = _SURE.fullmatch(last)
-    if told is not None:
-        number = told["word"] or told["pbs"] or told["submitit"]
-        if told["pbs"] or last.lower().startswith("slurm") or names_a_job([number]):
+    sure = _SURE.fullmatch(last)
+    if sure is not None:
+        number = sure["word"] or sure["pbs"] or sure["submitit"]
+        if sure["pbs"] or last.lower().startswith("slurm") or names_a_job([number]):
             return str(number)
     for folder in reversed(folders):
         if (above := _JOB_FOLDER.fullmatch(folder)) is not None and names_a_job([above[1]]):

@@ -1,4 +1,4 @@
-"""The jobs that log files are of: told by their names, and by folders that hold one run's logs each."""
+"""Jobs that log files belong to, by their names and by folders that hold one run's logs each."""
 
 from __future__ import annotations
 

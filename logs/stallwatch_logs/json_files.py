@@ -1,4 +1,4 @@
-"""JSON files that are no lines of a log but tell of them, and so are read as a whole first.
+"""JSON files that hold a log's lines: read as a whole first.
 
 * Jupyter's notebooks: what their cells printed, as the lines that they printed. The form is nbformat 4's
   (https://nbformat.readthedocs.io/en/latest/format_description.html): the text of a stream and of
@@ -26,8 +26,8 @@ def trainer_state_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
     return _lines_of_whole(chunks, _history)
 
 
-def _lines_of_whole(chunks: Iterator[bytes], told: Callable[[Any], Iterable[bytes]]) -> Iterator[bytes]:
-    """What `told` makes of the file's JSON; a larger or different file is given as it is."""
+def _lines_of_whole(chunks: Iterator[bytes], lines_in: Callable[[Any], Iterable[bytes]]) -> Iterator[bytes]:
+    """What `lines_in` makes of the file's JSON; a larger or different file is given as it is."""
     held = bytearray()
     for chunk in chunks:
         held += chunk
@@ -36,7 +36,7 @@ def _lines_of_whole(chunks: Iterator[bytes], told: Callable[[Any], Iterable[byte
             yield from chunks
             return
     try:
-        lines = list(told(json.loads(held)))
+        lines = list(lines_in(json.loads(held)))
     except _OTHERWISE:
         yield bytes(held)
         return

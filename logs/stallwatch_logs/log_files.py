@@ -17,7 +17,7 @@ from typing import BinaryIO, cast
 from stallwatch_logs.archives import TarFile, zip_members
 from stallwatch_logs.decompress import Kind, expanded, kind_of
 from stallwatch_logs.file_names import archive_named, enters_folder, may_be_log, takes_name
-from stallwatch_logs.file_ranks import ranks_told
+from stallwatch_logs.file_ranks import ranks_in_lines
 from stallwatch_logs.heads import head_first
 from stallwatch_logs.inputs import CHUNK, InputError, InputProblem, Limits, Meter
 from stallwatch_logs.json_files import notebook_lines, trainer_state_lines
@@ -112,7 +112,7 @@ def expand(
     if not found.files and not found.problems and found.empty:
         found.problems.extend(_empty(name) for name in found.empty)
     tasks = ranks_of_tasks(file.name for file in found.files)
-    tasks |= ranks_told(
+    tasks |= ranks_in_lines(
         {
             file.name: file.path
             for file in found.files

@@ -12,7 +12,7 @@ from stallwatch_logs.heads import HEAD
 from stallwatch_logs.inputs import Limits
 from stallwatch_logs.line_format import fold_of, lead_of
 from stallwatch_logs.log_files import LogFile, expand
-from stallwatch_logs.progress import ProgressTold, Telling
+from stallwatch_logs.progress import OnProgress, ProgressReader
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.matching.signatures import Signature, SignatureRules, SignatureScan
@@ -32,13 +32,13 @@ class Matching:
         paths: Sequence[str | os.PathLike[str]],
         matcher: Matcher,
         *,
-        progress: ProgressTold | None = None,
+        progress: OnProgress | None = None,
         limits: Limits | None = None,
     ) -> None:
         self.files, self.problems = expand(paths, limits=limits)
         self._matcher = matcher
         self._rules = SignatureRules(matcher) if matcher.engine == "hyperscan" else None
-        self._telling = Telling(self.files, progress)
+        self._reader = ProgressReader(self.files, progress)
 
     def matches(self) -> Iterator[Signature]:
         """All of them: the files in their order, each file's lines in theirs."""
@@ -47,7 +47,7 @@ class Matching:
                 yield from self._matches_in(source, raw)
 
     def _matches_in(self, file: LogFile, raw: FileIO | None) -> Iterator[Signature]:
-        chunks = self._telling.chunks(file, self.problems)
+        chunks = self._reader.chunks(file, self.problems)
         head = next(chunks, b"")
         portions = itertools.chain([head], chunks)
         short = len(head) < HEAD or head[:2] in _UTF16
@@ -59,7 +59,7 @@ class Matching:
         scan = SignatureScan(self._rules, file.name, file.rank, lead)
         if raw is not None:
             yield from scan.feed(head)
-            for read in self._telling.poured(file, raw, len(head), scan.room, self.problems):
+            for read in self._reader.poured(file, raw, len(head), scan.room, self.problems):
                 yield from scan.filled(read)
         else:
             for portion in portions:

@@ -33,7 +33,7 @@ MAX_WORKERS = 8
 #: (python/cpython#90622).
 FORKS_AT_ONCE = (3, 10, 5)
 
-Told = Callable[[int], None]  #: how many bytes on disk were read so far
+OnBytes = Callable[[int], None]  #: how many bytes on disk were read so far
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def read_all(
     reading: RunReading,
     *,
     parallel: Parallel | None = None,
-    told: Told = lambda _read: None,
+    on_bytes: OnBytes = lambda _read: None,
     whole: bool = False,
 ) -> Iterator[tuple[LogFile, FileRead]]:
     """Read the files into a run's reading, in their order; several at once where that pays.
@@ -88,18 +88,18 @@ def read_all(
     """
     parallel = parallel or Parallel()
     if whole:
-        yield from _one_by_one(files, reading, Engines(reading.matcher, lambda: None), told, SieveSizes())
+        yield from _one_by_one(files, reading, Engines(reading.matcher, lambda: None), on_bytes, SieveSizes())
         return
     engines, sizes = Engines.of(reading.matcher), SieveSizes.of_run(len(files))
     away = [file for file in files if file.path]
     if _few_are_large(away, parallel):
-        yield from _in_ranges(files, reading, engines, parallel, told)
+        yield from _in_ranges(files, reading, engines, parallel, on_bytes)
         return
     workers = min(parallel.workers, len(away))
     apart = parallel.executor is None and workers > 1 and sum(file.size for file in away) >= parallel.least
     # A daemonic process may start none.
     if parallel.executor is None and (not apart or multiprocessing.current_process().daemon):
-        yield from _one_by_one(files, reading, engines, told, sizes)
+        yield from _one_by_one(files, reading, engines, on_bytes, sizes)
         return
     pages, board = Pages.of(reading.catalogue), Board(len(files))
     share = functools.partial(
@@ -108,7 +108,7 @@ def read_all(
         engines=engines,
         sizes=sizes,
         board=board,
-        told=told,
+        on_bytes=on_bytes,
         digest=pages.digest,
         limits=parallel.limits,
     )
@@ -134,7 +134,7 @@ def _few_are_large(files: Sequence[LogFile], parallel: Parallel) -> bool:
 
 
 def _in_ranges(
-    files: Sequence[LogFile], reading: RunReading, engines: Engines, parallel: Parallel, told: Told
+    files: Sequence[LogFile], reading: RunReading, engines: Engines, parallel: Parallel, on_bytes: OnBytes
 ) -> Iterator[tuple[LogFile, FileRead]]:
     """One file after the other, the large ones with the help of other processes."""
     pages, board = Pages.of(reading.catalogue), Board(0)
@@ -143,28 +143,29 @@ def _in_ranges(
     with _processes(helpers, pages, board, engines if parallel.forks else None) as pool:
         before = 0
         for file in files:
-            within = functools.partial(_tell, told, before, file.size)
+            within = functools.partial(_report, on_bytes, before, file.size)
             sift = functools.partial(sift_away, pages.digest)
             read = RangeReading(pool, helpers, sift, engines, within).read(file, reading)
             yield file, read if read is not None else read_file(file, reading, engines, within, SieveSizes())
             before += file.size
-            told(before)
+            on_bytes(before)
 
 
 def _one_by_one(
-    files: Sequence[LogFile], reading: RunReading, engines: Engines, told: Told, sizes: SieveSizes
+    files: Sequence[LogFile], reading: RunReading, engines: Engines, on_bytes: OnBytes, sizes: SieveSizes
 ) -> Iterator[tuple[LogFile, FileRead]]:
     before = 0
     for file in files:
-        read = read_file(file, reading, engines, functools.partial(_tell, told, before, file.size), sizes)
+        within = functools.partial(_report, on_bytes, before, file.size)
+        read = read_file(file, reading, engines, within, sizes)
         before += file.size
-        told(before)
+        on_bytes(before)
         yield file, read
 
 
-def _tell(told: Told, before: int, size: int, read: int) -> None:
+def _report(on_bytes: OnBytes, before: int, size: int, read: int) -> None:
     """A compressed file counts by its size on disk, once it is read."""
-    told(before + min(read, size))
+    on_bytes(before + min(read, size))
 
 
 class _Nobody(Executor):
@@ -185,7 +186,7 @@ def _forked(count: int, pages: Pages, board: Board, engines: Engines) -> Executo
         initargs=(pages.digest, engines, board),
     )
     try:
-        # It forks with its first job: now, before somebody starts a thread to tell of the progress.
+        # It forks with its first job: now, before somebody starts a thread to report the progress.
         pool.submit(os.getpid)
     except BaseException as error:
         # Those that were started wait for jobs that nobody hands them, and this process for their end.

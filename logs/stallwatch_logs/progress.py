@@ -1,4 +1,4 @@
-"""How far the reading of several files is, told to whoever waits."""
+"""Progress of reading several files, reported to whoever waits."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from stallwatch_logs.inputs import InputProblem
 from stallwatch_logs.log_files import LogFile
 from stallwatch_logs.portions import Room
 
-ProgressTold = Callable[[int, int], None]
-"""Told how many bytes of how many (on disk) were read."""
+OnProgress = Callable[[int, int], None]
+"""Called with the bytes read so far and the total, both on disk."""
 
 
-def told_of(progress: ProgressTold | None, files: Sequence[LogFile]) -> Callable[[int], None]:
-    """What takes the bytes on disk that were read so far of all these files."""
+def on_bytes_read(progress: OnProgress | None, files: Sequence[LogFile]) -> Callable[[int], None]:
+    """Return a callback that takes the bytes on disk read so far, out of all these files."""
     total = sum(file.size for file in files)
     return lambda read: None if progress is None else progress(read, total)
 
 
-class Telling:
-    """Reads files one after the other and tells `progress` of it; sizes of packed files are those on disk."""
+class ProgressReader:
+    """Read files one after the other and report to `progress`; sizes of packed files are those on disk."""
 
-    def __init__(self, files: Sequence[LogFile], progress: ProgressTold | None) -> None:
+    def __init__(self, files: Sequence[LogFile], progress: OnProgress | None) -> None:
         self._progress = progress
         self._total = sum(file.size for file in files)
         self._done = 0
@@ -33,7 +33,7 @@ class Telling:
         for chunk in file.chunks(problems):
             yield chunk
             read += len(chunk)
-            self._tell(file, read)
+            self._report(file, read)
         self._done += file.size
 
     def poured(
@@ -44,9 +44,9 @@ class Telling:
         for count in file.poured(raw, start, room, problems):
             yield count
             read += count
-            self._tell(file, read)
+            self._report(file, read)
         self._done += file.size
 
-    def _tell(self, file: LogFile, read: int) -> None:
+    def _report(self, file: LogFile, read: int) -> None:
         if self._progress is not None:
             self._progress(self._done + min(read, file.size), self._total)

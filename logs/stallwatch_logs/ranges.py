@@ -57,7 +57,7 @@ def ranges_of(file: LogFile, sizes: SieveSizes) -> list[Range]:
 
 
 def sift_range(wanted: Range, engine: SieveEngine, sizes: SieveSizes, within: Within) -> Sifted:
-    """Sieve a range; ``within`` is told how many bytes of it were read."""
+    """Sieve a range; ``within`` is called with the bytes of it read so far."""
     sieve = Sieve(engine, sizes, wanted.lead)
     with Path(wanted.path).open("rb") as raw:
         start, torn = edge(raw.fileno(), wanted.first * sizes.cell)

@@ -11,7 +11,7 @@ _AHEAD = 4  # portions that wait at most
 _End = tuple[bytes | None, BaseException | None]
 
 
-def made_ahead(portions: Iterator[bytes]) -> Iterator[bytes]:
+def read_ahead(portions: Iterator[bytes]) -> Iterator[bytes]:
     """The same portions, and behind them the same error. Whoever stops early ends the thread."""
     waiting: queue.Queue[_End] = queue.Queue(_AHEAD)
     enough = threading.Event()
@@ -23,7 +23,7 @@ def made_ahead(portions: Iterator[bytes]) -> Iterator[bytes]:
                 if enough.is_set():
                     return
             waiting.put((None, None))
-        except BaseException as error:  # told to who asked for the portions
+        except BaseException as error:  # raised again where the portions are used
             waiting.put((None, error))
 
     thread = threading.Thread(target=make, name="stallwatch-decompress", daemon=True)

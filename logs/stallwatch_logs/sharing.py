@@ -17,7 +17,7 @@ from stallwatch_rules.sieve.state import SieveSizes
 
 BATCH = 16 * 1024 * 1024  #: bytes on disk that are handed over at once, if the files are small
 _A_FILE = 32 * 1024  # what opening one costs, in bytes read
-_EVERY = 0.1  # seconds between two tellings of the progress
+_EVERY = 0.1  # seconds between two reports of the progress
 
 
 def batches(files: Sequence[LogFile]) -> list[list[int]]:
@@ -54,7 +54,7 @@ class Sharing:
         engines: Engines,
         sizes: SieveSizes,
         board: Board,
-        told: Callable[[int], None],
+        on_bytes: Callable[[int], None],
         pages: Pages | None = None,
         digest: str,
         limits: Limits | None = None,
@@ -65,8 +65,8 @@ class Sharing:
         self._window = window
         self._engines, self._sizes = engines, sizes
         self._board = board
-        self._told = told
-        self._tell_at = 0.0
+        self._on_bytes = on_bytes
+        self._report_at = 0.0
         self._pages, self._digest, self._limits = pages, digest, limits
         self._here = here
         self._waiting = deque(batches(files))
@@ -85,8 +85,8 @@ class Sharing:
                 read = self._read.pop(number)
                 if read.reading is not None:
                     reading.merge(read.reading)
-            self._board.tell(number, file.size)
-            self._tell(always=True)
+            self._board.report(number, file.size)
+            self._report(always=True)
             yield file, replace(read, reading=None)
 
     def _step(self) -> None:
@@ -98,7 +98,7 @@ class Sharing:
             self._read_here(self._waiting.pop())
         else:
             wait(self._running, timeout=_EVERY, return_when=FIRST_COMPLETED)
-            self._tell()
+            self._report()
 
     def _pump(self) -> None:
         """Take what others have read and hand further batches to them."""
@@ -124,7 +124,7 @@ class Sharing:
             return
         for number, read in zip(numbers, future.result(), strict=True):
             self._read[number] = read
-            self._board.tell(number, self._files[number].size)
+            self._board.report(number, self._files[number].size)
 
     def _read_here(self, numbers: list[int]) -> None:
         for number in numbers:
@@ -134,16 +134,16 @@ class Sharing:
 
     def _within(self, number: int) -> Callable[[int], None]:
         def within(read: int) -> None:
-            self._board.tell(number, read)
+            self._board.report(number, read)
             self._pump()
-            self._tell()
+            self._report()
 
         return within
 
-    def _tell(self, *, always: bool = False) -> None:
+    def _report(self, *, always: bool = False) -> None:
         now = time.monotonic()
-        if always or now >= self._tell_at:
-            self._tell_at = now + _EVERY
+        if always or now >= self._report_at:
+            self._report_at = now + _EVERY
             read = self._board.read()
             # A compressed file counts by its size on disk, once it is read.
-            self._told(sum(min(part, file.size) for part, file in zip(read, self._files, strict=False)))
+            self._on_bytes(sum(min(part, file.size) for part, file in zip(read, self._files, strict=False)))

@@ -81,14 +81,14 @@ class Job(NamedTuple):
 
 
 class Board:
-    """What processes tell each other while they read: memory that they share, with one writer a place."""
+    """Progress that processes share while they read: memory with one writer for each place."""
 
     def __init__(self, files: int) -> None:
         context = multiprocessing.get_context("spawn")
         self._read: Any = context.RawArray(ctypes.c_longlong, max(files, 1))
         self._stop: Any = context.RawValue(ctypes.c_byte, 0)
 
-    def tell(self, number: int, read: int) -> None:
+    def report(self, number: int, read: int) -> None:
         """So many bytes of a file were read."""
         self.go_on()
         self._read[number] = read
@@ -145,7 +145,7 @@ def sift_away(digest: str, wanted: Range) -> Sifted:
 
     def within(_read: int) -> None:
         if _board is not None:
-            _board.go_on()  # who waits for it tells the progress
+            _board.go_on()  # who waits for it reports the progress
 
     return sift_range(wanted, engine, SieveSizes(), within)
 
@@ -155,7 +155,7 @@ def _read(wanted: Wanted, job: Job, engines: Engines) -> FileRead:
 
     def within(read: int) -> None:
         if board is not None:
-            board.tell(wanted.number, read)
+            board.report(wanted.number, read)
 
     found, problems = expand([wanted.path], limits=job.limits)
     if not found:  # it is gone meanwhile

@@ -13,7 +13,7 @@ from stallwatch.commands.context import App, catalogue_of, language_option, rule
 from stallwatch.commands.progressbar import progress_bar
 
 if TYPE_CHECKING:
-    from stallwatch_exporter.postmortem.diagnose import JobsTold
+    from stallwatch_exporter.postmortem.diagnose import JobsResult
     from stallwatch_logs.inputs import InputProblem
     from stallwatch_logs.parallel_reading import Parallel
     from stallwatch_rules.failures.novelty import Baseline
@@ -200,7 +200,7 @@ def _baseline(
 
 
 def _report(
-    told: JobsTold,
+    told: JobsResult,
     paths: tuple[str, ...],
     options: Sequence[str],
     form: str | None,

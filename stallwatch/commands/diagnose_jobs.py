@@ -11,12 +11,12 @@ from stallwatch_rules.report.clean import clean_path
 from stallwatch_rules.report.jobtable import OTHER
 
 if TYPE_CHECKING:
-    from stallwatch_exporter.postmortem.diagnose import JobsTold
+    from stallwatch_exporter.postmortem.diagnose import JobsResult
 
 _FEW = 3  # paths
 
 
-def another(told: JobsTold, paths: Sequence[str], options: Sequence[str] = ()) -> str:
+def another(told: JobsResult, paths: Sequence[str], options: Sequence[str] = ()) -> str:
     """A command that shows the next job's report: of those in trouble if there is one, of the newest else.
 
     ``options`` are those of this call that change what is told.
@@ -27,7 +27,7 @@ def another(told: JobsTold, paths: Sequence[str], options: Sequence[str] = ()) -
     return next((command for job in others if (command := _command(job, told, paths, options))), "")
 
 
-def _command(job: JobTold, told: JobsTold, paths: Sequence[str], options: Sequence[str]) -> str:
+def _command(job: JobTold, told: JobsResult, paths: Sequence[str], options: Sequence[str]) -> str:
     own = told.ways.get(job.name, [])
     again = "-" not in paths  # standard input is read once
     if own and (len(own) <= _FEW or not again):

@@ -52,13 +52,13 @@ def runs(app: App) -> None:
 
 def _with_end(info: AgentInfo, home: Path) -> AgentInfo:
     """With the end that an incident tells of, where a full disk kept the run's own record from telling it."""
-    from stallwatch_exporter.postmortem.recorded import told_end
+    from stallwatch_exporter.postmortem.recorded import recorded_end
     from stallwatch_exporter.runs.runfolder import agent_alive, runs_home
     from stallwatch_exporter.watching.incidents import read_incidents
 
     if info.ended_at is not None or agent_alive(info):
         return info
-    end = told_end(read_incidents(runs_home(home) / info.run), info.started_at)
+    end = recorded_end(read_incidents(runs_home(home) / info.run), info.started_at)
     if end is None:
         return info
     return msgspec.structs.replace(info, ended_at=end.updated_at, ending=end.ending, state="failed")

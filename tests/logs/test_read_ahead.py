@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stallwatch_logs.read_ahead import made_ahead
+from stallwatch_logs.read_ahead import read_ahead
 
 
 def numbered(count: int, error: Exception | None = None) -> Iterator[bytes]:
@@ -23,21 +23,21 @@ def threads() -> list[str]:
 
 @pytest.mark.parametrize("count", [0, 1, 3, 100])
 def test_the_same_portions(count: int) -> None:
-    assert list(made_ahead(numbered(count))) == list(numbered(count))
+    assert list(read_ahead(numbered(count))) == list(numbered(count))
     assert not threads()
 
 
 def test_an_error_comes_behind_what_came_before_it() -> None:
     found = []
     with pytest.raises(ValueError, match="broken"):
-        for portion in made_ahead(numbered(50, ValueError("broken"))):
+        for portion in read_ahead(numbered(50, ValueError("broken"))):
             found.append(portion)
     assert found == list(numbered(50))
     assert not threads()
 
 
 def test_who_stops_early_leaves_no_thread() -> None:
-    portions = made_ahead(numbered(1000))
+    portions = read_ahead(numbered(1000))
     assert next(portions) == b"0"
     assert threads()
     portions.close()  # type: ignore[attr-defined]
@@ -54,7 +54,7 @@ def test_no_more_than_a_few_are_made_ahead() -> None:
                 asked.set()
             yield b""
 
-    portions = made_ahead(counted())
+    portions = read_ahead(counted())
     next(portions)
     assert asked.wait(120)
     assert len(made) <= 7

@@ -204,11 +204,11 @@ def test_the_progress_only_grows_and_ends_at_the_whole(catalogue: Catalogue, log
 
 def test_who_is_told_to_stop_gives_up() -> None:
     board = Board(2)
-    board.tell(1, 500)
+    board.report(1, 500)
     assert board.read() == [0, 500]
     board.stop()
     with pytest.raises(workers.Stopped):
-        board.tell(0, 1)
+        board.report(0, 1)
 
 
 def test_a_process_without_the_rules_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

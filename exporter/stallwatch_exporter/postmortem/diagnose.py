@@ -15,7 +15,7 @@ from stallwatch_exporter.stacks.kept import kept_stacks
 from stallwatch_logs.inputs import InputProblem, Limits
 from stallwatch_logs.log_files import LogFile, expand, from_stream, natural
 from stallwatch_logs.parallel_reading import Parallel, read_all
-from stallwatch_logs.progress import ProgressTold, told_of
+from stallwatch_logs.progress import OnProgress, on_bytes_read
 from stallwatch_rules.lines.reader import MAX_LINE
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "InputProblem",
-    "JobsTold",
+    "JobsResult",
     "NoSuchJob",
     "Parallel",
-    "RunTold",
+    "RunResult",
     "diagnose_each",
     "diagnose_jobs",
     "diagnose_paths",
@@ -53,7 +53,7 @@ def diagnose_paths(
     *,
     catalogue: Catalogue,
     language: str = "en",
-    progress: ProgressTold | None = None,
+    progress: OnProgress | None = None,
     limits: Limits | None = None,
     baseline: Baseline | None = None,
     parallel: Parallel | None = None,
@@ -62,8 +62,8 @@ def diagnose_paths(
 
     ``parallel`` lets several processes read; the diagnosis is the same.
 
-    What cannot be read is told in the problems, and the rest is diagnosed. ``baseline`` is what a healthy run
-    says (``baseline.read_baseline``): lines that it does not have are told as new.
+    What cannot be read is in the problems, and the rest is diagnosed. ``baseline`` is what a healthy run
+    says (``baseline.read_baseline``): lines that it does not have are reported as new.
     """
     started = time.monotonic()
     files, problems = expand(paths, limits=limits)
@@ -82,11 +82,11 @@ def diagnose_paths(
     ).diagnosis, problems
 
 
-class RunTold(NamedTuple):
-    """The diagnosis of one run."""
+class RunResult(NamedTuple):
+    """The diagnosis of one run, and when its log ends."""
 
     diagnosis: Diagnosis
-    last_time: str | None  #: ISO 8601: the last that its log tells
+    last_time: str | None  #: in the log, ISO 8601
 
 
 def diagnose_run(
@@ -96,15 +96,15 @@ def diagnose_run(
     *,
     catalogue: Catalogue,
     language: str,
-    progress: ProgressTold | None,
+    progress: OnProgress | None,
     baseline: Baseline | None,
     parallel: Parallel | None,
     matcher: Matcher | None = None,
     started: float,
-) -> RunTold:
+) -> RunResult:
     """Diagnose files as one run. If `paths` is the folder that Stallwatch kept of it, that tells more.
 
-    What cannot be read is added to `problems`; all of those are told in the diagnosis.
+    What cannot be read is added to `problems`; all of those are in the diagnosis.
     """
     known = recorded(paths, language)
     stacks = kept_stacks(paths)
@@ -123,12 +123,12 @@ def diagnose_run(
     )
     diagnosis = with_recorded(diagnosis, known, language)
     diagnosis = with_kept(diagnosis, problems, paths, language)
-    return RunTold(diagnosis if stacks is None else with_stacks(diagnosis, stacks, language), last_time)
+    return RunResult(diagnosis if stacks is None else with_stacks(diagnosis, stacks, language), last_time)
 
 
 @dataclass
-class JobsTold:
-    """What is told of the jobs."""
+class JobsResult:
+    """The diagnosis to report, and a line for each job."""
 
     diagnosis: Diagnosis  #: of the only one, or of the one that is `reported`
     problems: list[InputProblem] = field(default_factory=list)
@@ -150,13 +150,13 @@ def diagnose_jobs(
     *,
     catalogue: Catalogue,
     language: str = "en",
-    progress: ProgressTold | None = None,
+    progress: OnProgress | None = None,
     limits: Limits | None = None,
     baseline: Baseline | None = None,
     parallel: Parallel | None = None,
     job: str | None = None,
     together: bool = False,
-) -> JobsTold:
+) -> JobsResult:
     """Read files, folders, globs, archives and ``-``, and diagnose each job that they are of.
 
     With ``job`` only that one is read, with ``together`` all as one run. Each job is compared with the
@@ -182,8 +182,8 @@ def diagnose_jobs(
         (only,) = chosen
         files, paths, jobs = only.files, only.folders, []
     if not jobs:
-        told = diagnose(files, problems, paths, progress=progress, started=started)
-        return JobsTold(told.diagnosis, problems)
+        result = diagnose(files, problems, paths, progress=progress, started=started)
+        return JobsResult(result.diagnosis, problems)
     from stallwatch_exporter.postmortem.several_jobs import diagnose_several
 
     return diagnose_several(jobs, problems, diagnose, progress, language)
@@ -201,7 +201,7 @@ def diagnose_each(
     *,
     catalogue: Catalogue,
     language: str = "en",
-    progress: ProgressTold | None = None,
+    progress: OnProgress | None = None,
     baseline: Baseline | None = None,
 ) -> tuple[list[tuple[str, Diagnosis]], list[InputProblem]]:
     """The same for logs of different runs: every file by itself, with its name, in their order."""
@@ -229,7 +229,7 @@ def diagnose_streams(
     *,
     catalogue: Catalogue,
     language: str = "en",
-    progress: ProgressTold | None = None,
+    progress: OnProgress | None = None,
     limits: Limits | None = None,
 ) -> tuple[Diagnosis, list[InputProblem]]:
     """The same for open, seekable streams, such as uploads, each with its file's name."""
@@ -248,20 +248,20 @@ def _diagnose(
     problems: list[InputProblem],
     catalogue: Catalogue,
     language: str,
-    progress: ProgressTold | None,
+    progress: OnProgress | None,
     started: float,
     known: Recorded | None = None,
     baseline: Baseline | None = None,
     parallel: Parallel | None = None,
     matcher: Matcher | None = None,
     stacks: StallStacks | None = None,
-) -> RunTold:
+) -> RunResult:
     reading = RunReading(catalogue, matcher)
     reading.baseline = baseline
     stats = Stats()
     notes: list[str] = []
     binary: list[str] = []
-    for file, read in read_all(files, reading, told=told_of(progress, files), parallel=parallel):
+    for file, read in read_all(files, reading, on_bytes=on_bytes_read(progress, files), parallel=parallel):
         problems += read.problems
         binary += read.binary
         if read.bytes:
@@ -296,14 +296,14 @@ def _diagnose(
     stats.seconds = round(time.monotonic() - started, 3)
     diagnosis.stats = stats
     diagnosis.notes = [*diagnosis.notes, *notes, *map(str, problems)]
-    return RunTold(diagnosis, _last_time(reading))
+    return RunResult(diagnosis, _last_time(reading))
 
 
 def _last_time(reading: RunReading) -> str | None:
-    told = [(one.last_time, one.last_zoned) for one in reading.streams.values() if one.last_time is not None]
-    if not told:
+    times = [(one.last_time, one.last_zoned) for one in reading.streams.values() if one.last_time is not None]
+    if not times:
         return None
-    last, zoned = max(told)
+    last, zoned = max(times)
     return iso(last, zoned=zoned)
 
 

@@ -1,7 +1,7 @@
 """Which log files lie in folders that Stallwatch kept of runs, and which of those may be one training's.
 
 Where each node of a training is watched by an agent of its own, each has a folder: started at about the same
-time, where and by what is the same but for numbers. Only folders of which that cannot be are told apart.
+time, where and by what is the same but for numbers. Only folders of which that cannot be are separate.
 """
 
 from __future__ import annotations

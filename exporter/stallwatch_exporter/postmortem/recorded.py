@@ -53,12 +53,12 @@ def recorded(paths: Sequence[str | os.PathLike[str]], language: str) -> Recorded
     info = read_info(folder)
     if info is None:
         return Recorded()
-    told = read_incidents(folder)
-    left = [one for one in told if _was_open(one, info.started_at)]
+    incidents = read_incidents(folder)
+    left = [one for one in incidents if _was_open(one, info.started_at)]
     stall = max((one for one in left if one.kind == "stall"), key=lambda one: one.opened_at, default=None)
     findings = [one for one in left if one.began_as[0] == "finding" and one.harm == "fatal"]
     watching = info.ending is None and agent_alive(info)
-    end = None if info.ending is not None or watching else told_end(told, info.started_at)
+    end = None if info.ending is not None or watching else recorded_end(incidents, info.started_at)
     threshold = stall.threshold_seconds if stall is not None else info.threshold
     known = info.ending or (end.ending if end is not None else None)
     if known is None:  # the agent was killed, or still watches
@@ -91,8 +91,8 @@ def recorded(paths: Sequence[str | os.PathLike[str]], language: str) -> Recorded
     )
 
 
-def told_end(incidents: Sequence[Incident], started: float) -> Incident | None:
-    """What was told of a run's end since the last agent began to watch it (`started`)."""
+def recorded_end(incidents: Sequence[Incident], started: float) -> Incident | None:
+    """What was reported of a run's end since the last agent began to watch it (`started`)."""
     ends = [one for one in incidents if one.kind == "ended" and one.ending and one.updated_at >= started]
     return max(ends, key=lambda one: one.updated_at, default=None)
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from stallwatch_exporter.postmortem.diagnose import JobsTold, RunTold
+from stallwatch_exporter.postmortem.diagnose import JobsResult, RunResult
 from stallwatch_logs.inputs import InputProblem
 from stallwatch_logs.jobs import Job
 from stallwatch_logs.log_files import LogFile
-from stallwatch_logs.progress import ProgressTold
+from stallwatch_logs.progress import OnProgress
 from stallwatch_rules.records import IN_TROUBLE, Diagnosis, JobTold
 from stallwatch_rules.report import phrases
 from stallwatch_rules.text.digest import parse_iso
@@ -25,10 +25,10 @@ from stallwatch_rules.text.reported import iso
 def diagnose_several(
     jobs: Sequence[Job],
     problems: list[InputProblem],
-    diagnose: Callable[..., RunTold],
-    progress: ProgressTold | None,
+    diagnose: Callable[..., RunResult],
+    progress: OnProgress | None,
     language: str,
-) -> JobsTold:
+) -> JobsResult:
     """Diagnose each job by ``diagnose``, which is ``diagnose_run`` with what is the same for all."""
     total, done = sum(file.size for job in jobs for file in job.files), 0
     kept = _Kept()
@@ -40,14 +40,14 @@ def diagnose_several(
             if progress is not None:
                 progress(before + read, total)
 
-        told = diagnose(job.files, wrong, job.folders, progress=within, started=time.monotonic())
+        result = diagnose(job.files, wrong, job.folders, progress=within, started=time.monotonic())
         done += sum(file.size for file in job.files)
-        kept.take(job, told, wrong, language)
+        kept.take(job, result, wrong, language)
     diagnosis, rows, of_it = kept.newest_first()
     others = [*problems, *(one for one in kept.problems if one not in of_it)]
     diagnosis = msgspec.structs.replace(diagnosis, notes=[*diagnosis.notes, *map(str, others)])
     ways = {job.name: way for job in jobs if (way := _way(job))}
-    return JobsTold(diagnosis, [*problems, *kept.problems], rows, ways)
+    return JobsResult(diagnosis, [*problems, *kept.problems], rows, ways)
 
 
 def _way(job: Job) -> list[str]:
@@ -69,20 +69,20 @@ class _Kept:
         self._rows: list[tuple[float | None, JobTold]] = []
         self._best: dict[tuple[bool, int], tuple[float, int, Diagnosis, list[InputProblem]]] = {}
 
-    def take(self, job: Job, told: RunTold, problems: list[InputProblem], language: str) -> None:
+    def take(self, job: Job, result: RunResult, problems: list[InputProblem], language: str) -> None:
         """The next job."""
         self.problems += problems
-        when = parse_iso(told.last_time) if told.last_time is not None else job.written()
+        when = parse_iso(result.last_time) if result.last_time is not None else job.written()
         number = len(self._rows)
-        weight = _weight(told.diagnosis)
+        weight = _weight(result.diagnosis)
         for by_time in (False, True):
             rank = float("-inf") if when is None or not by_time else when
             for asked in range(weight + 1):
                 best = self._best.get((by_time, asked))
                 if best is None or best[:2] <= (rank, number):
-                    self._best[by_time, asked] = rank, number, told.diagnosis, problems
-        last_time = told.last_time if told.last_time is not None else iso(when)
-        self._rows.append((when, told_of(job.name, told.diagnosis, last_time, job.files, language)))
+                    self._best[by_time, asked] = rank, number, result.diagnosis, problems
+        last_time = result.last_time if result.last_time is not None else iso(when)
+        self._rows.append((when, job_line(job.name, result.diagnosis, last_time, job.files, language)))
 
     def newest_first(self) -> tuple[Diagnosis, list[JobTold], list[InputProblem]]:
         """The diagnosis to report, the line of each job, and what could not be read of that one."""
@@ -103,7 +103,7 @@ def _weight(diagnosis: Diagnosis) -> int:
     return 2 if diagnosis.verdict in IN_TROUBLE else int(diagnosis.verdict != "no-training-log")
 
 
-def told_of(
+def job_line(
     name: str, diagnosis: Diagnosis, last_time: str | None, files: Sequence[LogFile], language: str
 ) -> JobTold:
     """A job's line."""

@@ -12,7 +12,7 @@ from stallwatch_logs.heads import broken_at
 from stallwatch_logs.inputs import Limits
 from stallwatch_logs.line_format import lead_of
 from stallwatch_logs.log_files import LogFile, expand
-from stallwatch_logs.progress import ProgressTold, Telling
+from stallwatch_logs.progress import OnProgress, ProgressReader
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.samples.table import Row, RowReader
 
@@ -31,23 +31,23 @@ class Sampling:
         self,
         paths: Sequence[str | os.PathLike[str]],
         *,
-        progress: ProgressTold | None = None,
+        progress: OnProgress | None = None,
         limits: Limits | None = None,
     ) -> None:
         self.files, self.problems = expand(paths, limits=limits)
-        self._telling = Telling(self.files, progress)
+        self._reader = ProgressReader(self.files, progress)
 
     def rows(self) -> Iterator[list[Row]]:
         """All rows, read line by line: needs nothing but Python."""
         for file in self.files:
-            yield from _row_lists(file, self._telling.chunks(file, self.problems))
+            yield from _row_lists(file, self._reader.chunks(file, self.problems))
 
     def tables(self) -> Iterator[pa.Table]:
         """The same as Arrow tables, read in blocks where the log allows it."""
         from stallwatch_exporter.sampling.tables import table_of_block, table_of_rows
 
         for file in self.files:
-            chunks = self._telling.chunks(file, self.problems)
+            chunks = self._reader.chunks(file, self.problems)
             start = next(chunks, b"")
             reader = _reader(file, start)
             head, rest = _head(itertools.chain([start], chunks))
