@@ -10,14 +10,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from stallwatch_rules.diagnosis.endings import SIGTERM
-from stallwatch_rules.diagnosis.exceptions import Exceptions
-from stallwatch_rules.diagnosis.findings import Found, Streams
-from stallwatch_rules.diagnosis.verdict import Question
+from stallwatch_rules.diagnosis.findings import Streams
+from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
 from stallwatch_rules.failures.crashes import ASKED as SIGNALS
 from stallwatch_rules.judgements.conclusions import concluded
 from stallwatch_rules.judgements.facts import Judgement
-from stallwatch_rules.pages.catalogue import Catalogue
-from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.lazy import lazy
@@ -40,21 +37,15 @@ _NOT = lazy(
 )
 
 
-def tell_asked(
-    found: list[Found],
-    catalogue: Catalogue,
-    exceptions: Exceptions,
-    streams: Streams,
-    tracker: ProgressTracker,
-    question: Question,
-) -> None:
-    """Add the end by a signal of a run in which nothing failed: a harmless finding, at its line."""
+def graceful_end(run: Snapshot, now: Assessment) -> None:
+    """Add that a signal asked the run to end, where it says so itself and nothing failed."""
+    found, catalogue, tracker, question = now.found, run.catalogue, run.tracker, run.question
     if question.failed or question.now is not None or tracker.told_finished or SIGTERM not in catalogue.pages:
         return
     if not tracker.progressed:
         return  # servers and other programs are asked to end, too
-    failed = exceptions.fatal or any(one.harm == "fatal" and one.role != "notice" for one in found)
-    lines = _told(streams)
+    failed = now.exceptions.fatal or any(one.harm == "fatal" and one.role != "notice" for one in found)
+    lines = _told(run.streams)
     if failed or not lines or any(one.rule == SIGTERM for one in found):
         return
     one = concluded(catalogue.pages[SIGTERM], Judgement("harmless", say(ASKED, question.language)))

@@ -12,17 +12,17 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from stallwatch_rules.diagnosis.asked import tell_asked
+from stallwatch_rules.diagnosis.asked import graceful_end
 from stallwatch_rules.diagnosis.caught import judge_caught
 from stallwatch_rules.diagnosis.endings import (
     SIGTERM,
+    abort_at_exit,
+    aftermath,
     came_before,
-    ended_as_told,
-    forgive_abort,
-    killed,
-    name_exception,
-    weigh_aftermath,
-    weigh_kill,
+    kills,
+    known_ending,
+    signals,
+    terminations,
 )
 from stallwatch_rules.diagnosis.exceptions import INTERRUPTED, SURVIVED
 from stallwatch_rules.diagnosis.findings import (
@@ -33,10 +33,10 @@ from stallwatch_rules.diagnosis.findings import (
     judge_by_progress,
     judge_recoveries,
 )
-from stallwatch_rules.diagnosis.firstend import weigh_first_end
-from stallwatch_rules.diagnosis.kills import weigh_memory
+from stallwatch_rules.diagnosis.firstend import first_end
+from stallwatch_rules.diagnosis.kills import memory
 from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
-from stallwatch_rules.diagnosis.stood import is_end, tell_ends
+from stallwatch_rules.diagnosis.stood import is_end, stall_ends
 from stallwatch_rules.judgements.concerns import judge_concerns
 from stallwatch_rules.judgements.conclusions import (
     DIVERGENCE,
@@ -109,11 +109,6 @@ def concerns(run: Snapshot, now: Assessment) -> None:
     judge_concerns(now.found, ended_well=run.question.failed is False, language=run.question.language)
 
 
-def known_ending(run: Snapshot, now: Assessment) -> None:
-    """Add the rule that a known ending stands for: the kernel counted an out-of-memory kill."""
-    ended_as_told(now.found, run.catalogue, run.question)
-
-
 def handled(run: Snapshot, now: Assessment) -> None:
     """Judge failures that programs often handle: a request that timed out, and was sent again."""
     judge_caught(now.found, now.exceptions, now.facts, run.question, by_hand=run.by_hand)
@@ -158,54 +153,6 @@ def conclusions(run: Snapshot, now: Assessment) -> None:
             now.ends,
         )
     )
-
-
-def stall_ends(run: Snapshot, now: Assessment) -> None:
-    """Make the end of a stalled run a symptom: a time limit that was reached hours after the last step."""
-    if run.clock.ended:
-        tell_ends(now.found, run.question.language)
-
-
-def signals(run: Snapshot, now: Assessment) -> None:
-    """Add what a signal stands for that ended the run, where nothing in the log explains it."""
-    killed(now.found, run.catalogue, now.exceptions, run.question)
-
-
-def terminations(run: Snapshot, now: Assessment) -> None:
-    """Say what a SIGTERM is beside a failure: a launcher ends the other ranks after the first one failed."""
-    name_exception(now.found, now.exceptions, run.question.language)
-
-
-def kills(run: Snapshot, now: Assessment) -> None:
-    """Weigh a SIGKILL without a word of memory: schedulers send it when SIGTERM is not obeyed."""
-    weigh_kill(now.found, run.question)
-
-
-def memory(run: Snapshot, now: Assessment) -> None:
-    """Weigh a SIGKILL by what was seen of the memory: far from its limit, somebody else sent it."""
-    ranks = {rank for _, rank in run.streams if rank is not None}
-    summaries = [stream.summary for stream in run.streams.values()]
-    weigh_memory(now.found, run.catalogue, run.question, ranks, summaries)
-
-
-def aftermath(run: Snapshot, now: Assessment) -> None:
-    """Make a symptom of what also follows a failure: Slurm cancels a step whose task failed."""
-    weigh_aftermath(now.found, now.exceptions, run.streams)
-
-
-def first_end(run: Snapshot, now: Assessment) -> None:
-    """Take the rank that ended first for the cause, where the others only say that they lost a peer."""
-    weigh_first_end(now.found, run.catalogue, now.exceptions, run.streams, run.tracker, run.question)
-
-
-def abort_at_exit(_: Snapshot, now: Assessment) -> None:
-    """Forgive an abort after the last step: threads that are left are torn down by it."""
-    forgive_abort(now.found, now.exceptions, now.facts)
-
-
-def graceful_end(run: Snapshot, now: Assessment) -> None:
-    """Add that a signal asked the run to end, where it says so itself and nothing failed."""
-    tell_asked(now.found, run.catalogue, now.exceptions, run.streams, run.tracker, run.question)
 
 
 def distance(run: Snapshot, now: Assessment) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from stallwatch_rules.diagnosis.exceptions import Exceptions, Unknown, named
-from stallwatch_rules.diagnosis.findings import Found, Streams
+from stallwatch_rules.diagnosis.exceptions import Unknown, named
+from stallwatch_rules.diagnosis.findings import Found
 from stallwatch_rules.diagnosis.helpers import EXIT_STATUS, TOLD_OF_ANY, of_another, texts_of
 from stallwatch_rules.diagnosis.kills import SIGKILL, tells_of_memory
 from stallwatch_rules.diagnosis.peers import ended_with, wreckage
-from stallwatch_rules.diagnosis.verdict import AT_EXIT, Question
+from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
+from stallwatch_rules.diagnosis.verdict import AT_EXIT
 from stallwatch_rules.judgements.conclusions import concluded
-from stallwatch_rules.judgements.facts import Judgement, RunFacts
-from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.judgements.facts import Judgement
 from stallwatch_rules.records import Harm, Line
 from stallwatch_rules.selftold import SOURCE
 from stallwatch_rules.text.lazy import lazy
@@ -60,18 +60,19 @@ _TASK_FAILED = lazy(r"Exited with exit code (?!(?:130|137|143)\b)[1-9]")
 BY_SEGFAULT = (-11, 139)  #: of a process, and of a shell that ran it
 
 
-def ended_as_told(found: list[Found], catalogue: Catalogue, question: Question) -> None:
-    """Add the rule that the known ending stands for, where the log itself does not show it."""
-    rule = ENDINGS.get(question.kind, "")
-    if rule in catalogue.pages and question.failed is not False and not any(o.rule == rule for o in found):
-        one = concluded(catalogue.pages[rule], Judgement("fatal", redact(question.told)))
+def known_ending(run: Snapshot, now: Assessment) -> None:
+    """Add the rule that a known ending stands for: the kernel counted an out-of-memory kill."""
+    rule, pages = ENDINGS.get(run.question.kind, ""), run.catalogue.pages
+    if rule in pages and run.question.failed is not False and not any(o.rule == rule for o in now.found):
+        one = concluded(pages[rule], Judgement("fatal", redact(run.question.told)))
         one.facts.add("ending-counted")
-        found.append(one)
+        now.found.append(one)
 
 
-def killed(found: list[Found], catalogue: Catalogue, exceptions: Exceptions, question: Question) -> None:
-    """Add what a signal that ended the run stands for, where nothing in the log explains it."""
-    if question.kind != "killed" or question.failed is False or exceptions.fatal:
+def signals(run: Snapshot, now: Assessment) -> None:
+    """Add what a signal stands for that ended the run, where nothing in the log explains it."""
+    found, question, catalogue = now.found, run.question, run.catalogue
+    if question.kind != "killed" or question.failed is False or now.exceptions.fatal:
         return
     if any(one.harm == "fatal" and one.role != "wrapper" for one in found):
         return
@@ -93,12 +94,13 @@ def killed(found: list[Found], catalogue: Catalogue, exceptions: Exceptions, que
         found.append(one)
 
 
-def name_exception(found: list[Found], exceptions: Exceptions, language: str) -> None:
-    """Say of an end by SIGTERM what it is beside a failure, or name the last exception before it.
+def terminations(run: Snapshot, now: Assessment) -> None:
+    """Say what a SIGTERM is beside a failure: a launcher ends the other ranks after the first one failed.
 
     The launcher itself ends the other ranks after the first failure. Where ranks have none that does, one
     that dies is missed by nobody until somebody looks, and its exception counts though others trained on.
     """
+    found, exceptions, language = now.found, now.exceptions, run.question.language
     survived = [] if exceptions.fatal else exceptions.records()
     failed = exceptions.fatal or any(_may_be_first(one) for one in found)
     for one in found:
@@ -121,13 +123,14 @@ def told_from_outside(sigterm: Found, found: list[Found]) -> bool:
     return told or any(one.rule in ENDED_BY and one.harm == "fatal" for one in found)
 
 
-def weigh_kill(found: list[Found], question: Question) -> None:
-    """A SIGKILL without a word of memory in the log: less sure, and perhaps only how others end a run.
+def kills(run: Snapshot, now: Assessment) -> None:
+    """Weigh a SIGKILL without a word of memory: schedulers send it when SIGTERM is not obeyed.
 
     Schedulers and launchers send SIGTERM and, when that is not obeyed, SIGKILL: where one of them is known to
     have ended the run, or ranks had given up waiting before, the kill explains nothing. A scheduler that
     cancels after the kill only ends what the kill left.
     """
+    found, question = now.found, run.question
     kill = next((one for one in found if one.rule == SIGKILL and one.hits and one.harm == "fatal"), None)
     if kill is None or question.kind == "oom-killed":
         return
@@ -158,13 +161,14 @@ def _only_aborted(one: Found) -> bool:
     return bool(texts) and all("srun: Job step aborted" in text for text in texts)
 
 
-def weigh_aftermath(found: list[Found], exceptions: Exceptions, streams: Streams) -> None:
-    """What also comes because something failed: where a failure stands before it, it is no cause.
+def aftermath(run: Snapshot, now: Assessment) -> None:
+    """Make a symptom of what also follows a failure: Slurm cancels a step whose task failed.
 
     Slurm cancels a step when one of its tasks failed, the other nodes lose the rendezvous with the node that
     died, and a process that is being torn down may end in a segmentation fault. But that its peers lost it
     does not make a process crash, though they may tell it first.
     """
+    found, exceptions, streams = now.found, now.exceptions, run.streams
     leave_out_request(found)
     for late in found:
         if late.rule not in AFTERMATH or late.harm != "fatal" or not late.hits:
@@ -190,15 +194,15 @@ def _task_failed_before(found: list[Found], late: Found) -> bool:
     return any(_TASK_FAILED.search(hits.first.line.text) for hits in task.hits.values())
 
 
-def forgive_abort(found: list[Found], exceptions: Exceptions, facts: RunFacts) -> None:
-    """An abort after the last step is untidy, no more: threads and communicators that are left are torn down.
+def abort_at_exit(_: Snapshot, now: Assessment) -> None:
+    """Forgive an abort after the last step: threads and communicators that are left are torn down by it.
 
     Some releases of DeepSpeed and of libraries with threads of their own do so after every successful run.
     The C library's words before an abort are not even that, where nothing says that the run aborted. And a
     script that ends its helpers after the training lets its shell tell which signal ended them.
     """
-    fatal = [one for one in found if one.harm == "fatal"]
-    if not facts.complete or exceptions.fatal:
+    fatal, facts = now.fatal(), now.facts
+    if not facts.complete or now.exceptions.fatal:
         return
     if fatal and all(_somebodys(one) for one in fatal):
         for one in fatal:

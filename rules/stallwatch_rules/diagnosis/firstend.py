@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from stallwatch_rules.diagnosis.endings import BY_SEGFAULT, OTHER_SIGNAL, SIGNALS, SIGTERM
-from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams
 from stallwatch_rules.diagnosis.kills import BY_SIGKILL, FROM_OUTSIDE, SIGKILL
 from stallwatch_rules.diagnosis.peers import ended_first, ended_well, ended_with, lost_peers, wreckage
 from stallwatch_rules.diagnosis.silentexit import MOST, ended_silently
-from stallwatch_rules.diagnosis.verdict import WITH_STATUS, Question
+from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
+from stallwatch_rules.diagnosis.verdict import WITH_STATUS
 from stallwatch_rules.endings import Left
 from stallwatch_rules.judgements.conclusions import LEFT_EARLY, concluded
 from stallwatch_rules.judgements.early_exit import told_of
@@ -24,19 +24,14 @@ _OTHERS = (3, 5, 10, 12, 13, 14, 16, 24, 25, 26, 27, 29, 30, 31, *range(34, 65))
 UNCAUGHT = 1  #: the status of every exception that nobody catches; its traceback may stand in another log
 
 
-def weigh_first_end(
-    found: list[Found],
-    catalogue: Catalogue,
-    exceptions: Exceptions,
-    streams: Streams,
-    tracker: ProgressTracker,
-    question: Question,
-) -> None:
-    """Take the end of the rank that was first for the cause of what its peers lost.
+def first_end(run: Snapshot, now: Assessment) -> None:
+    """Take the rank that ended first for the cause, where the others only say that they lost a peer.
 
     An abort is a symptom where its reason stands in the log. Where all that others say is that they lost a
     peer, the one that aborted is the one to look at. So is one that ended with an exit status and no word.
     """
+    found, exceptions = now.found, now.exceptions
+    catalogue, streams, tracker, question = run.catalogue, run.streams, run.tracker, run.question
     missing = ended_well(streams)
     first = (missing, 0) if missing is not None else ended_first(streams)
     if first is None:

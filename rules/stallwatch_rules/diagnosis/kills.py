@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from stallwatch_rules.diagnosis.findings import Found
+from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
 from stallwatch_rules.diagnosis.verdict import Question
 from stallwatch_rules.endings import MemoryKnown
 from stallwatch_rules.failures.launchers import LauncherSummary
@@ -17,7 +18,7 @@ from stallwatch_rules.text.sentences import say
 SIGKILL = "host-oom-sigkill"
 FROM_OUTSIDE = "process-killed-from-outside"
 BY_ITSELF = "ommand was ended by SIGKILL"  #: of an ending's sentence: no launcher's word about its worker
-TOLD_AS = {SIGKILL: FROM_OUTSIDE}  #: what `weigh_memory` tells a finding as, where it is not what it seems
+TOLD_AS = {SIGKILL: FROM_OUTSIDE}  #: what `memory` tells a finding as, where it is not what it seems
 GIB = 2**30
 
 BY_SIGKILL = (-9, 137)
@@ -31,17 +32,11 @@ def tells_of_memory(one: Found) -> list[str]:
     return [text for text in dict.fromkeys(texts) if _MEMORY.search(text)]
 
 
-def weigh_memory(
-    found: list[Found],
-    catalogue: Catalogue,
-    question: Question,
-    ranks: Collection[int],
-    summaries: Sequence[LauncherSummary],
-) -> None:
-    """Tell a kill as what the memory says that it was.
-
-    `ranks` are those that the log names, and `summaries` what launchers tell in it.
-    """
+def memory(run: Snapshot, now: Assessment) -> None:
+    """Weigh a SIGKILL by what was seen of the memory: far from its limit, somebody else sent it."""
+    found, catalogue, question = now.found, run.catalogue, run.question
+    ranks = {rank for _, rank in run.streams if rank is not None}
+    summaries = [stream.summary for stream in run.streams.values()]
     memory, language = question.memory, question.language
     kill = next((one for one in found if one.rule == SIGKILL and one.harm == "fatal"), None)
     if kill is None or memory is None or tells_of_memory(kill) or "ending-counted" in kill.facts:

@@ -12,6 +12,7 @@ from stallwatch_rules.diagnosis.endings import ENDED_BY, SIGTERM
 from stallwatch_rules.diagnosis.exceptions import SURVIVED
 from stallwatch_rules.diagnosis.findings import Found, Streams
 from stallwatch_rules.diagnosis.kills import SIGKILL, tells_of_memory
+from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.lines.stamps import CANCELLED
 from stallwatch_rules.progress.rhythm import End
@@ -50,13 +51,13 @@ def is_end(one: Found) -> bool:
     return one.rule in ENDS or (one.rule == SIGKILL and not tells_of_memory(one))
 
 
-def tell_ends(found: list[Found], language: str) -> None:
-    """Make the ends of a run that stood symptoms of the stall."""
-    if not any(one.rule in STANDSTILLS and one.harm == "fatal" for one in found):
+def stall_ends(run: Snapshot, now: Assessment) -> None:
+    """Make the end of a stalled run a symptom: a time limit that was reached hours after the last step."""
+    if not run.clock.ended or not any(one.rule in STANDSTILLS for one in now.fatal()):
         return
-    for one in found:
-        if is_end(one) and one.harm == "fatal":
-            one.role, one.note = "symptom", say("ended-a-stall", language)
+    for one in now.fatal():
+        if is_end(one):
+            one.role, one.note = "symptom", say("ended-a-stall", run.question.language)
 
 
 def show_apart(one: Found, streams: Streams) -> None:
