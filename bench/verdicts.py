@@ -123,7 +123,7 @@ def write(path: Path, corpus: tuple[Path, ...], logs: tuple[Path, ...], jobs: in
 @_common
 def compare(path: Path, every: bool, corpus: tuple[Path, ...], logs: tuple[Path, ...], jobs: int) -> None:
     """Print how the cases differ from those in PATH."""
-    before = {row["case"]: row for row in map(json.loads, path.read_text().splitlines())}
+    before = {row["case"]: row for row in map(json.loads, path.read_text().rstrip("\n").split("\n"))}
     verdicts, lesser, new = 0, 0, 0
     for row in _rows(corpus, logs, jobs):
         old = before.pop(row["case"], None)
@@ -136,7 +136,7 @@ def compare(path: Path, every: bool, corpus: tuple[Path, ...], logs: tuple[Path,
         if major or (minor and (every or lesser <= MINOR_SHOWN)):
             click.echo("\n  ".join([row["case"], *major, *minor]))
     click.echo(f"{verdicts} verdicts and {lesser} other reports differ; {new} cases new, {len(before)} gone")
-    sys.exit(1 if verdicts else 0)
+    sys.exit(1 if verdicts or before else 0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What was done to a text's lines before it came here: broken by a pager, or set behind a lead."""
+"""Detect how a text's lines were wrapped or prefixed: broken by a pager, or set behind a lead."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def read_all(
     if whole:
         yield from _one_by_one(files, reading, Engines(reading.matcher, lambda: None), on_bytes, SieveSizes())
         return
-    engines, sizes = Engines.of(reading.matcher), SieveSizes.of_run(len(files))
+    engines, sizes = Engines.of(reading.matcher), SieveSizes.of_run(file.size for file in files)
     away = [file for file in files if file.path]
     if _few_are_large(away, parallel):
         yield from _in_ranges(files, reading, engines, parallel, on_bytes)

@@ -43,7 +43,7 @@ _BAD = ("failed", "stalled", "unknown-failure")
     help="Write the report with its charts to this HTML file, which loads nothing, beside what is printed.",
 )
 @click.option(
-    "--explain", is_flag=True, help="Add how the verdict came about: what each assessor contributed."
+    "--explain", is_flag=True, help="Show which rules matched and how each assessor changed the findings."
 )
 @click.option(
     "--each",
@@ -111,7 +111,7 @@ def diagnose(
     form = _form(json=as_json, brief=as_brief, markdown=as_markdown)
     _form(each=each, job=job is not None, together=together)
     if explain and (each or form not in (None, "json")):
-        raise click.UsageError("--explain is for one report: on the terminal, or with --json")
+        raise click.UsageError("--explain works only with one report, on the terminal or with --json")
     if each and page is not None:
         raise click.UsageError("--each and --html exclude each other: make a page of each log by itself")
     config = app.config(ui__language=language, rules__dirs=rule_dirs)

@@ -73,9 +73,9 @@ def test_the_explanation_begins_with_what_matched_and_ends_with_the_verdict(diag
     assert [text for name, text in told if name == "recoveries"] == [
         "cuda-oom: cause, fatal → cause, harmless here: Not the end of the run: 300 steps followed."
     ]
-    assert told[-2][0] == "root-cause" and told[-2][1].startswith("collective-timeout (")
-    assert told[-1] == ("verdict", "FAILED")
-    assert ("verdict", "失败") in list(explanation(diagnosis, "zh"))
+    assert told[-2][0] == "Root cause" and told[-2][1].startswith("collective-timeout (")
+    assert told[-1] == ("Verdict", "FAILED")
+    assert ("结论", "失败") in list(explanation(diagnosis, "zh"))
 
 
 def test_nothing_is_contributed_where_nothing_matched(diagnose: Diagnose) -> None:

@@ -348,8 +348,8 @@ def test_a_log_of_long_lines_is_not_read_whole(engine: Engine) -> None:
 def test_the_more_logs_a_run_has_the_fewer_lines_of_each_are_read(engine: Engine) -> None:
     logs = ranks_of(40, 2000)
     whole, _, _ = read(engine, logs, None)
-    usual, each, _ = read(engine, logs, SieveSizes.of_run(1))
-    fewer, few, _ = read(engine, logs, SieveSizes.of_run(len(logs)))
+    usual, each, _ = read(engine, logs, SieveSizes.of_run([len(logs["rank0.log"])]))
+    fewer, few, _ = read(engine, logs, SieveSizes.of_run(map(len, logs.values())))
     assert few < each / 4
     expected = outcome(whole.diagnose(failed=True))
     assert outcome(usual.diagnose(failed=True)) == outcome(fewer.diagnose(failed=True)) == expected

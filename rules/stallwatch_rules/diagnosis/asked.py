@@ -37,7 +37,7 @@ _NOT = lazy(
 )
 
 
-def graceful_end(run: Snapshot, now: Assessment) -> None:
+def graceful_shutdown(run: Snapshot, now: Assessment) -> None:
     """Add that a signal asked the run to end, where it says so itself and nothing failed."""
     found, catalogue, tracker, question = now.found, run.catalogue, run.tracker, run.question
     if question.failed or question.now is not None or tracker.told_finished or SIGTERM not in catalogue.pages:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from stallwatch_rules.diagnosis.asked import graceful_end
+from stallwatch_rules.diagnosis.asked import graceful_shutdown
 from stallwatch_rules.diagnosis.caught import judge_caught
 from stallwatch_rules.diagnosis.endings import (
     SIGTERM,
@@ -33,7 +33,7 @@ from stallwatch_rules.diagnosis.findings import (
     judge_by_progress,
     judge_recoveries,
 )
-from stallwatch_rules.diagnosis.firstend import first_end
+from stallwatch_rules.diagnosis.firstend import first_failure
 from stallwatch_rules.diagnosis.kills import memory
 from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
 from stallwatch_rules.diagnosis.stood import is_end, stall_ends
@@ -109,7 +109,7 @@ def concerns(run: Snapshot, now: Assessment) -> None:
     judge_concerns(now.found, ended_well=run.question.failed is False, language=run.question.language)
 
 
-def handled(run: Snapshot, now: Assessment) -> None:
+def handled_exceptions(run: Snapshot, now: Assessment) -> None:
     """Judge failures that programs often handle: a request that timed out, and was sent again."""
     judge_caught(now.found, now.exceptions, now.facts, run.question, by_hand=run.by_hand)
 
@@ -194,8 +194,8 @@ ASSESSORS: tuple[Assessor, ...] = (
     Assessor("excuses", ("raised",), excuses),
     Assessor("concerns", ("excuses",), concerns),
     Assessor("known-ending", (), known_ending),
-    Assessor("handled", ("excuses", "known-ending"), handled),
-    Assessor("end", ("excuses", "handled"), end),
+    Assessor("handled-exceptions", ("excuses", "known-ending"), handled_exceptions),
+    Assessor("end", ("excuses", "handled-exceptions"), end),
     Assessor("progress", ("end",), progress),
     Assessor("conclusions", ("end", "progress"), conclusions),
     Assessor("stall-ends", ("conclusions",), stall_ends),
@@ -204,11 +204,11 @@ ASSESSORS: tuple[Assessor, ...] = (
     Assessor("kills", ("signals",), kills),
     Assessor("memory", ("kills",), memory),
     Assessor("aftermath", ("memory",), aftermath),
-    Assessor("first-end", ("aftermath",), first_end),
-    Assessor("abort-at-exit", ("first-end",), abort_at_exit),
-    Assessor("graceful-end", ("abort-at-exit",), graceful_end),
-    Assessor("distance", ("graceful-end",), distance),
-    Assessor("explanations", ("end", "conclusions", "graceful-end"), explanations),
+    Assessor("first-failure", ("aftermath",), first_failure),
+    Assessor("abort-at-exit", ("first-failure",), abort_at_exit),
+    Assessor("graceful-shutdown", ("abort-at-exit",), graceful_shutdown),
+    Assessor("distance", ("graceful-shutdown",), distance),
+    Assessor("explanations", ("end", "conclusions", "graceful-shutdown"), explanations),
 )
 
 

@@ -107,7 +107,7 @@ class Exceptions(msgspec.Struct):
         self.are_the_cause = all(_before(named, symptom) for symptom in symptoms)
 
     def shortly_before(self, last_sign: float | None) -> UnknownException | None:
-        """Return the last exception that training survived, if it came shortly before the last step or later.
+        """Return the last exception that training survived, if it is about as late as the last sign of life.
 
         An actor that dies leaves its learner without data: that trains on for a while, and then waits.
         """

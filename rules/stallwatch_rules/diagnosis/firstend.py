@@ -24,7 +24,7 @@ _OTHERS = (3, 5, 10, 12, 13, 14, 16, 24, 25, 26, 27, 29, 30, 31, *range(34, 65))
 UNCAUGHT = 1  #: the status of every exception that nobody catches; its traceback may stand in another log
 
 
-def first_end(run: Snapshot, now: Assessment) -> None:
+def first_failure(run: Snapshot, now: Assessment) -> None:
     """Take the rank that ended first for the cause, where the others only say that they lost a peer.
 
     An abort is a symptom where its reason stands in the log. Where all that others say is that they lost a

@@ -13,11 +13,14 @@ Sign = Phase | Literal["announced", "finished", "left", "restarted"]
 ANNOUNCES = "***"  #: stands in each line that announces an evaluation
 
 # A program's own words for it, behind whatever its logger puts before them.
+_LOGGED = r"(?:^|[\]:|>-] ?|\b(?:DEBUG|INFO|WARNING) +(?:[\w./]+:\d+:? )?)"
 _BEGINS = re.compile(
-    r"(?i)(?:^|[\]:|>-] ?)(?:running|start(?:ing)?|begin(?:ning)?|performing|entering) (?:the |an? )?"
-    r"(?:validation|evaluation|eval)\b"
-    r"(?! (?:every|interval|strategy|server|thread|data|loss|took|done|finished))"
-    r"|(?:^|[\]:|>-] ?)(?:validating|evaluating)\b.{0,40}(?:\.\.\.|…)\s*$|开始(?:验证|评估|评测)"
+    rf"(?i){_LOGGED}(?:running|start(?:ing)?|begin(?:ning)?|performing|entering) (?:the |an? )?"
+    r"(?:validation|evaluation|eval)\b(?!:? (?:every|interval|strategy|server|thread|worker|process|data|loss"
+    r"|took|done|finished|complete|after\b|from\b|at (?:step|epoch)s?[:=]))"
+    rf"|{_LOGGED}(?:evaluating|validating(?! (?:the )?(?:config|checkpoint|data|file|input|argument|token)))"
+    r"\b.{0,40}(?:\.\.\.|…)\s*$"
+    rf"|{_LOGGED}(?:开始|正在)(?:进行|模型|在验证集上)?(?:验证|评估|评测)(?=\s*(?:$|[.…。:：(（,，]|第))"
 )
 
 # Each entry: words that must stand in the line (cheap), and the pattern that decides.
@@ -29,7 +32,8 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
     ("alidat", _BEGINS, "eval"),
     ("valuat", _BEGINS, "eval"),
     (" eval", _BEGINS, "eval"),
-    ("开始", _BEGINS, "eval"),
+    ("验证", _BEGINS, "eval"),
+    ("评", _BEGINS, "eval"),
     ("Predict", re.compile(r"^Predicting\b.{0,40}\d+%\|"), "eval"),
     ("aving ", re.compile(r"\b[Ss]aving (?:the )?(?:model|final|check ?point)"), "save"),
     ("Writing model", re.compile(r"^Writing model shards:"), "save"),

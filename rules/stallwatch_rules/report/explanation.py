@@ -16,8 +16,10 @@ def explanation(diagnosis: Diagnosis, language: str = "en") -> Iterator[tuple[st
             yield contribution.assessor, _told(change, language)
     if diagnosis.primary is not None:
         primary = diagnosis.primary
-        yield "root-cause", f"{primary.rule} ({phrases.certainty(primary, language)})"
-    yield "verdict", phrases.badge(diagnosis, language)
+        yield word("root-cause", language), f"{primary.rule} ({phrases.certainty(primary, language)})"
+    elif diagnosis.unknown:
+        yield word("root-cause", language), phrases.exception_line(diagnosis.unknown[0], language)
+    yield word("verdict", language), phrases.badge(diagnosis, language)
 
 
 def _told(change: FindingChange, language: str) -> str:

@@ -120,7 +120,8 @@ _WORDS: dict[str, tuple[str, str]] = {
     "environment": ("Environment", "环境"),
     "digest": ("Ranks", "各 rank"),
     "notes": ("Notes", "说明"),
-    "explained": ("How the verdict came about", "结论是怎样得出的"),
+    "root-cause": ("Root cause", "根本原因"),
+    "explained": ("How the verdict came about", "判定过程"),
     "ending": ("Ending", "结束方式"),
     # charts
     "charts": ("In numbers", "数值曲线"),

@@ -6,6 +6,7 @@ all before it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from stallwatch_rules.text.masking import template_key
@@ -51,13 +52,14 @@ class SieveSizes:
     row: int = 3  #: segments at a dense cell's start that are read whatever they say
 
     @classmethod
-    def of_run(cls, sources: int) -> SieveSizes:
-        """Return the sizes for a run of so many sources: the more there are, the less is read whole of each.
+    def of_run(cls, sizes: Iterable[int]) -> SieveSizes:
+        """Return the sizes for sources of so many bytes: the more there are, the less of each is read.
 
         What tells of a failure is found wherever it stands, so only the numbers between get fewer.
         """
         usual = cls()
-        share = _RUN_WHOLE / max(1, sources) / (usual.head + usual.tail)
+        usually = usual.head + usual.tail
+        share = _RUN_WHOLE / max(1, sum(min(size, usually) for size in sizes))
         if share >= 1:
             return usual
         share = max(share, _LEAST_WHOLE)

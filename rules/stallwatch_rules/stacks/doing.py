@@ -22,7 +22,7 @@ _MAY_WAIT: tuple[Kind, ...] = (
     "rollout",
     "save",
     "load",
-)  # in a collective of theirs
+)  # their frames may hide a collective
 
 
 class Doing(msgspec.Struct, frozen=True):

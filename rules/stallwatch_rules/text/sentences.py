@@ -108,8 +108,8 @@ SENTENCES: dict[str, tuple[str, str]] = {
         "已有 {silence} 没有新的 step，本次训练的阈值为 {threshold}。日志没有说明原因。",
     ),
     "silent-beside": (
-        "No step for {silence}; this run's threshold is {threshold}. Shortly before, an exception came that"
-        " did not end the run at once: {exception}. See whether it is why.",
+        "No step for {silence}; this run's threshold is {threshold}. An exception shortly before the stall"
+        " did not end the run immediately: {exception}. Check whether it caused the stall.",
         "已有 {silence} 没有新的 step，本次训练的阈值为 {threshold}。停滞前不久出现过一个"
         "没有立即终止训练的异常：{exception}。请确认它是否就是原因。",
     ),
