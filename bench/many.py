@@ -22,6 +22,8 @@ import tempfile
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from start import environment
+
 BEGUN = datetime(2026, 11, 20, 3)
 MB = 1_000_000
 DIED = "Some ranks stopped taking part in collectives: this process ends so that nobody reads wrong data."
@@ -95,11 +97,7 @@ class Version:
     def __init__(self, command: str, folder: Path) -> None:
         self.command = command
         folder.mkdir(mode=0o700)
-        self.environ = {
-            **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
-            "STALLWATCH_HOME": str(folder / "home"),
-            "STALLWATCH_CACHE": str(folder / "cache"),
-        }
+        self.environ = environment(folder)
 
     def diagnose(self, path: Path) -> tuple[float, int, int | None]:
         """Return processor seconds, the peak of resident memory in bytes, and the rank named."""

@@ -24,6 +24,7 @@ from scoring import Outcome, by_family, calibration, confusions, failures, share
 
 from stallwatch_exporter.postmortem.diagnose import diagnose_paths, diagnose_streams
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.records import Diagnosis
 
 ROOT = Path(__file__).resolve().parent.parent
 OWN = (ROOT / "tests" / "corpus", ROOT / "tests" / "recordings")
@@ -46,14 +47,17 @@ def cases(corpus: Path) -> Iterator[tuple[str, str, Any]]:
         yield meta.parent.name, expected["primary"] or expected["verdict"], meta.parent
 
 
+def diagnosis_of(content: Path | str, catalogue: Catalogue) -> Diagnosis:
+    """Diagnose the log, folder or text of one case."""
+    if isinstance(content, Path):
+        return diagnose_paths([content], catalogue=catalogue)[0]
+    return diagnose_streams([("train.log", io.BytesIO(content.encode()))], catalogue=catalogue)[0]
+
+
 def outcome(case: tuple[str, str, Any], catalogue: Catalogue) -> Outcome:
     """Diagnose one case."""
     name, label, content = case
-    if isinstance(content, Path):
-        diagnosis, _ = diagnose_paths([content], catalogue=catalogue)
-    else:
-        diagnosis, _ = diagnose_streams([("train.log", io.BytesIO(content.encode()))], catalogue=catalogue)
-    return Outcome.of(name, label, diagnosis)
+    return Outcome.of(name, label, diagnosis_of(content, catalogue))
 
 
 def section(title: str, outcomes: list[Outcome], families: dict[str, str]) -> list[str]:

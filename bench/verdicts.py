@@ -10,7 +10,6 @@ difference and exits with 1 if the verdict, root cause, its confidence, rank, li
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -22,9 +21,8 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.progress import track
-from scoreboard import OWN, ROOT, cases
+from scoreboard import OWN, ROOT, cases, diagnosis_of
 
-from stallwatch_exporter.postmortem.diagnose import diagnose_paths, diagnose_streams
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.report.json import to_json
 
@@ -54,10 +52,7 @@ def _catalogue() -> Catalogue:
 def diagnosed(case: tuple[str, Path | str]) -> dict[str, Any]:
     """The row of one case: its name, and the JSON report without times."""
     name, content = case
-    if isinstance(content, Path):
-        diagnosis, _ = diagnose_paths([content], catalogue=_catalogue())
-    else:
-        diagnosis, _ = diagnose_streams([("train.log", io.BytesIO(content.encode()))], catalogue=_catalogue())
+    diagnosis = diagnosis_of(content, _catalogue())
     # Another checkout reads the same logs elsewhere.
     report = json.loads(to_json(diagnosis).replace(f"{ROOT}/".encode(), b""))
     report.pop("stats", None)

@@ -7,11 +7,7 @@ from collections.abc import Collection
 from stallwatch_rules.diagnosis.assessors import assess
 from stallwatch_rules.diagnosis.causes import alone, causal_order, primary
 from stallwatch_rules.diagnosis.exceptions import INTERRUPTED, Exceptions, read_exceptions
-from stallwatch_rules.diagnosis.findings import (
-    Found,
-    Streams,
-    collect,
-)
+from stallwatch_rules.diagnosis.findings import Found, Streams, collect
 from stallwatch_rules.diagnosis.firstend import rank_of_end
 from stallwatch_rules.diagnosis.helpers import EXIT_STATUS, leave_out_helpers
 from stallwatch_rules.diagnosis.inferred import infer, inferred_from, titled_as_guess

@@ -113,7 +113,7 @@ def terminations(run: Snapshot, now: Assessment) -> None:
 
 def _may_be_first(one: Found) -> bool:
     """Whether a launcher ends its ranks because of this."""
-    return one.harm == "fatal" and one.role in ("cause", "symptom") and one.rule != SIGTERM
+    return one.is_failure and one.rule != SIGTERM
 
 
 def told_from_outside(sigterm: Found, found: list[Found]) -> bool:
@@ -173,7 +173,7 @@ def aftermath(run: Snapshot, now: Assessment) -> None:
     for late in found:
         if late.rule not in AFTERMATH or late.harm != "fatal" or not late.hits:
             continue
-        failures = [one for one in found if one.harm == "fatal" and one.role in ("cause", "symptom")]
+        failures = [one for one in found if one.is_failure]
         others, raised = {*AFTERMATH, SIGTERM}, exceptions.fatal
         if late.rule == SIGNALS["SIGSEGV"]:
             own = {rank for _, rank in late.hits if rank is not None} | ended_with(BY_SEGFAULT, streams)

@@ -72,6 +72,11 @@ class Found(msgspec.Struct):
         return self.page.id
 
     @property
+    def is_failure(self) -> bool:
+        """Whether it ended the run, and is more than a launcher's word for that."""
+        return self.harm == "fatal" and self.role in ("cause", "symptom")
+
+    @property
     def first(self) -> Match | None:
         """The earliest match."""
         matches = {id(hits.first.line): hits.first for hits in self.hits.values()}

@@ -37,7 +37,7 @@ def first_failure(run: Snapshot, now: Assessment) -> None:
     if first is None:
         return
     rank, code = first
-    fatal = [one for one in found if one.harm == "fatal" and one.role in ("cause", "symptom")]
+    fatal = [one for one in found if one.is_failure]
     known = {SIGTERM, *ITSELF, *wreckage(found, (rank, None))}
     others = [one for one in exceptions.fatal if not one.peer_gone or one.stream[1] in (rank, None)]
     if others or not lost_peers(fatal, (rank, None)) or any(one.rule not in known for one in fatal):

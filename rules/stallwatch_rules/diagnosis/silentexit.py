@@ -26,7 +26,7 @@ def ended_silently(found: list[Found], exceptions: Exceptions, streams: Streams,
     rank, code = first
     spoke = {seen.stream[1] for seen in exceptions.unknown if seen.fatal or seen.stream[1] == rank}
     for one in found:
-        if one.harm == "fatal" and one.role in ("cause", "symptom") and one.rule != SIGTERM:
+        if one.is_failure and one.rule != SIGTERM:
             spoke |= {where for _, where in one.hits}
     if spoke & {rank, None}:
         return ""
