@@ -1,0 +1,93 @@
+"""The words for messages, in English and Chinese: the only place where a language is chosen.
+
+`<language>/<area>.json` maps the keys of an area to templates for ``str.format``. Beside Python's own format
+specifications a field may have ``duration`` (of seconds). A key that ends in ``-one`` is the template for
+``count=1``. Both languages have the same keys with the same fields; a test compares them.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from stallwatch_rules.messages import Message, Text
+from stallwatch_rules.text.digest import short_duration
+
+T = TypeVar("T")
+
+LANGUAGES = ("en", "zh")
+_HERE = Path(__file__).parent
+_BETWEEN = {"en": " ", "zh": ""}  # sentences
+
+
+def language_of(name: str) -> str:
+    """Return the language that is used for a name such as ``zh-CN``: English for any that is not Chinese."""
+    return "zh" if name.lower().startswith("zh") else "en"
+
+
+@cache
+def templates(language: str, area: str) -> Mapping[str, str]:
+    """Return the templates of an area in ``en`` or ``zh``; ``FileNotFoundError`` if there is no such area."""
+    text = (_HERE / language / f"{area}.json").read_bytes()
+    return msgspec.json.decode(text, type=dict[str, str])
+
+
+def render(text: Text, language: str = "en") -> str:
+    """Return a text in words; what is no message comes back as it is.
+
+    Raises:
+        KeyError: there is no such message, or a parameter of its template is missing.
+    """
+    if isinstance(text, str):
+        return text
+    language = language_of(language)
+    own = _rendered(text, language)
+    return _BETWEEN[language].join([own, *(_rendered(one, language) for one in text.then)])
+
+
+def say(id: str, language: str = "en", **params: str | int | float | Message) -> str:
+    """Return the words of a message at once: for what is only ever shown."""
+    return render(Message(id, params), language)
+
+
+def rendered(value: T, language: str = "en") -> T:
+    """Return a record, list, tuple or mapping with all messages in it in words."""
+    if isinstance(value, Message):
+        return cast("T", render(value, language))
+    if isinstance(value, msgspec.Struct):
+        fields = {name: rendered(getattr(value, name), language) for name in value.__struct_fields__}
+        return cast("T", type(value)(**fields))
+    if isinstance(value, (list, tuple)):
+        return cast("T", type(value)(rendered(one, language) for one in value))
+    if isinstance(value, dict):
+        return cast("T", {key: rendered(one, language) for key, one in value.items()})
+    return value
+
+
+def _rendered(message: Message, language: str) -> str:
+    if message.id == "text":
+        return str(message.params[language])
+    area, _, key = message.id.partition(".")
+    known = templates(language, area)
+    if message.params.get("count") == 1:
+        key = f"{key}-one" if f"{key}-one" in known else key
+    params = {
+        name: render(value, language) if isinstance(value, Message) else value
+        for name, value in message.params.items()
+    }
+    return _FORMATTER.vformat(known[key], (), params)
+
+
+class _Formatter(string.Formatter):
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec == "duration":
+            return value if isinstance(value, str) else short_duration(value)
+        return cast("str", super().format_field(value, format_spec))
+
+
+_FORMATTER = _Formatter()

@@ -1,0 +1,54 @@
+"""Messages: what Stallwatch says, as an id with parameters. `locale` has the words for them."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+T = TypeVar("T")
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A sentence, or several, independent of any language."""
+
+    id: str  #: "area.key": the key of a template in `locale/<language>/<area>.json`
+    params: dict[str, str | int | float | Message] = {}  #: the values of the template's fields
+    then: tuple[Message, ...] = ()  #: the sentences that follow
+
+    def __add__(self, other: Message) -> Message:
+        """Return this message followed by another one."""
+        return replace(self, then=(*self.then, replace(other, then=()), *other.then))
+
+    def has(self, *ids: str) -> bool:
+        """Return whether it, or a sentence that follows in it, has one of these ids."""
+        return self.id in ids or any(one.id in ids for one in self.then)
+
+
+#: A message, or text that has no translation: a log line, a sentence that version 0.1 stored.
+Text = str | Message
+
+
+def message(id: str, **params: str | int | float | Message) -> Message:
+    """Return the message of this id with these parameters."""
+    return Message(id, params)
+
+
+def bilingual(english: str, chinese: str) -> Message:
+    """Return words of a rule page, which may be a user's own and unknown to who reads them later."""
+    return Message("text", {"en": english, "zh": chinese or english})
+
+
+def has(text: Text, *ids: str) -> bool:
+    """Return whether a text is a message of one of these ids, or contains such a sentence."""
+    return isinstance(text, Message) and text.has(*ids)
+
+
+def with_params(text: T, **params: Any) -> T:
+    """Return the text with newer values in all of its sentences that have such a field."""
+    if not isinstance(text, Message):
+        return text
+    own = {name: value for name, value in params.items() if name in text.params}
+    then = tuple(with_params(one, **params) for one in text.then)
+    return replace(text, params=text.params | own, then=then)

@@ -1,0 +1,75 @@
+"""The words of messages: both languages are complete, and a message is the same in either."""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import stallwatch_rules.locale as locale
+from stallwatch_rules.locale import LANGUAGES, render, rendered, say, templates
+from stallwatch_rules.messages import Message, Text, bilingual, has, message, with_params
+
+FOLDER = Path(locale.__file__).parent
+AREAS = sorted(path.stem for path in (FOLDER / "en").glob("*.json"))
+
+
+def fields(template: str) -> set[str]:
+    return {
+        name.partition(".")[0] for _, name, _, _ in string.Formatter().parse(template) if name is not None
+    }
+
+
+def test_every_language_has_every_area() -> None:
+    assert AREAS
+    for language in LANGUAGES:
+        assert sorted(path.stem for path in (FOLDER / language).glob("*.json")) == AREAS
+
+
+@pytest.mark.parametrize("area", AREAS)
+def test_the_languages_have_the_same_messages_with_the_same_fields(area: str) -> None:
+    english, chinese = (templates(language, area) for language in LANGUAGES)
+    assert list(english) == list(chinese)
+    assert {key: fields(text) for key, text in english.items()} == {
+        key: fields(text) for key, text in chinese.items()
+    }
+
+
+class Record(msgspec.Struct):
+    note: Text
+    lines: list[Text]
+
+
+def test_a_stored_message_is_shown_in_either_language_with_newer_values() -> None:
+    note = message("diagnosis.stands", silence="4.9 s", threshold="5.0 s") + message(
+        "diagnosis.last-came-then"
+    )
+    stored = msgspec.json.decode(msgspec.json.encode(Record(note, ["as it was"])), type=Record)
+    assert stored.note == note
+    assert rendered(stored, "en").note == (
+        "No step for 4.9 s; this run's threshold is 5.0 s. The messages went on up to that point."
+    )
+    assert render(with_params(note, silence="7 min"), "zh-CN") == (
+        "已有 7 min 没有新的 step，本次训练的阈值为 5.0 s。这些消息一直出现到那时。"
+    )
+    assert rendered(stored, "zh").lines == ["as it was"]
+    assert has(note, "diagnosis.last-came-then")
+    assert not has("a sentence", "diagnosis.stands")
+
+
+def test_one_has_a_template_of_its_own() -> None:
+    assert say("diagnosis.overflow-start", count=1).startswith("One overflow")
+    assert say("diagnosis.overflow-start", count=2).startswith("2 overflows")
+
+
+def test_a_message_may_be_a_value_of_another_one() -> None:
+    named = message("diagnosis.look-there", told=bilingual("See the log.", "请看日志。"))
+    assert render(named) == "Look there first: See the log."
+    assert render(named, "zh") == "请先查这里：请看日志。"
+
+
+def test_an_unknown_message_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        render(Message("diagnosis.nothing"))
