@@ -14,9 +14,8 @@ from stallwatch_exporter.probe.layout import PHASES
 from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_exporter.settings import ExporterSettings
-from stallwatch_exporter.stacks.evidence import Found
-from stallwatch_exporter.watching.advance import Advance
-from stallwatch_exporter.watching.hookedprogress import HookedProgress
+from stallwatch_exporter.stacks.evidence import LookResult
+from stallwatch_exporter.watching.progress import Advance, HookedProgress
 from stallwatch_exporter.watching.stall import StallWatch
 from stallwatch_exporter.watching.suspicion import Suspicion
 from stallwatch_rules.records import Line, Sample
@@ -77,7 +76,7 @@ class SimulatedLooks:
     def look(self, **_: bool) -> None:
         self.under_way = True
 
-    def take(self) -> Found | None:
+    def take(self) -> LookResult | None:
         if not self.under_way:
             return None
         self.under_way = False
@@ -87,7 +86,7 @@ class SimulatedLooks:
             function, library, called = _CALLS[doing]
             frames += [Frame(_OWN, 20, function), Frame(_LIBRARY + library, 1, called)]
         stacks = [tuple(frames), *[_WAITS] * (self.ranks - 1)]
-        return Found(
+        return LookResult(
             [
                 Asked(
                     number,

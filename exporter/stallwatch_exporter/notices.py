@@ -1,12 +1,13 @@
-"""What we say to the user on stderr: every line marked as ours, and never in the way of the watching."""
+"""What we say to the user on stderr, and errors of ours: counted and reported once, never raised."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from stallwatch_rules.text.controls import printable
+from stallwatch_rules.text.redact import redact
 
 
 def tell(text: str) -> None:
@@ -31,3 +32,24 @@ def surviving(notice: Callable[[str], None]) -> Callable[[str], None]:
             notice(text)
 
     return say
+
+
+class Guard:
+    """``with guard("reading the log"):`` runs a part of the agent's work and survives its errors."""
+
+    def __init__(self, notice: Callable[[str], None]) -> None:
+        self.errors = 0
+        self._notice = notice
+        self._told: set[str] = set()
+
+    @contextlib.contextmanager
+    def __call__(self, what: str) -> Iterator[None]:
+        """Run the block; ``what`` names it to the user, once."""
+        try:
+            yield
+        except Exception as error:
+            self.errors += 1
+            if what not in self._told:
+                self._told.add(what)
+                cause = f"{type(error).__name__}: {redact(str(error))}"
+                self._notice(f"{what} failed ({cause}); the run goes on")

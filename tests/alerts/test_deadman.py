@@ -9,7 +9,7 @@ import pytest
 
 from stallwatch_alerts.deadman import Deadman, Signal
 from stallwatch_alerts.deadman_sink import DeadmanSink
-from stallwatch_exporter.watching.heartbeat import Heartbeat
+from stallwatch_exporter.watching.incidents import Heartbeat
 
 PING = "/ping/5ecret-uu1d"
 

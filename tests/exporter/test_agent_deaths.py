@@ -11,7 +11,7 @@ from agentcases import OOM
 
 from stallwatch_exporter.incident import Ending, Incident, Severity
 from stallwatch_exporter.watching.alarms import Alarms
-from stallwatch_exporter.watching.incidents import IncidentBook, read_incidents
+from stallwatch_exporter.watching.incidents import IncidentManager, read_incidents
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis, Primary, Progress
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
@@ -41,7 +41,7 @@ class Book:
 
     def __init__(self, catalogue: Catalogue) -> None:
         self.told: list[Incident] = []
-        self.book = IncidentBook("job", "node-1", self.told.append)
+        self.book = IncidentManager("job", "node-1", self.told.append)
         self.alarms = Alarms(self.book, catalogue)
 
     def end(
@@ -119,7 +119,7 @@ def test_by_hand_it_is_not_dead(dying: Book) -> None:
 def test_episodes_count_on_after_it(dying: Book) -> None:
     dying.book.open("finding", "rank-gone", "critical", 100.0, step=10)
     dying.end("cuda-oom", 10)
-    again = IncidentBook("job", "node-1", dying.told.append, dying.told[-1:])
+    again = IncidentManager("job", "node-1", dying.told.append, dying.told[-1:])
     assert again.all_open == []  # nothing comes after an end
     assert again.open("finding", "rank-gone", "critical", 300.0).id == "job/finding/rank-gone/2"
 

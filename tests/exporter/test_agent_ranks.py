@@ -12,8 +12,8 @@ from agentcases import HANG, OOM
 from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.postmortem.recorded import recorded
 from stallwatch_exporter.rings.reader import Record
-from stallwatch_exporter.watching.goneranks import GONE_SECONDS
-from stallwatch_exporter.watching.waiting import ENDING_SECONDS
+from stallwatch_exporter.watching.alarms import ENDING_SECONDS
+from stallwatch_exporter.watching.lost_ranks import GONE_SECONDS
 from stallwatch_rules.endings import GONE_ON, Left
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.text.retelling import retold
@@ -76,7 +76,7 @@ class Ranks:
 
 def tell_steps(run: Any, steps: dict[int, int], at: float | None = None) -> None:
     for rank, step in steps.items():
-        run.agent._hearing.record(Record(rank, 1, at or run.now, {"step": float(step)}), None)
+        run.agent._intake.record(Record(rank, 1, at or run.now, {"step": float(step)}), None)
 
 
 @pytest.fixture

@@ -267,7 +267,7 @@ def test_an_error_in_a_look_is_told_once_and_no_traceback(
 
     monkeypatch.setattr(checking, "check_checkpoint", fails)
     run = watch()
-    watched = run.agent._hearing._checkpoints = CheckpointWatch(begin=lambda job: job())
+    watched = run.agent._intake._checkpoints = CheckpointWatch(begin=lambda job: job())
     file = weights(tmp_path / "model.safetensors", [0])
     (tmp_path / "odd").touch()
     watched.heard(told(tmp_path / "odd"), 1, run.now)
@@ -283,9 +283,9 @@ def test_a_broken_checkpoint_that_an_earlier_agent_told_of_stays_open(
     watch: Callable[..., Any], tmp_path: Path, language: str
 ) -> None:
     run = watch(language=language)
-    run.agent._hearing._checkpoints = CheckpointWatch(begin=lambda job: job())
+    run.agent._intake._checkpoints = CheckpointWatch(begin=lambda job: job())
     file = weights(tmp_path / "model.safetensors", [0])
-    run.agent._hearing._checkpoints.heard(told(file), 1, run.now)
+    run.agent._intake._checkpoints.heard(told(file), 1, run.now)
     run.wait(60)
     assert [(incident.rule, incident.status) for incident in run.told] == [(EMPTY, "open")]
     run.end("unknown", None)
@@ -303,7 +303,7 @@ def test_a_checkpoint_of_empty_tensors_is_an_incident_and_stays_in_the_diagnosis
     (tmp_path / "rings").mkdir()
     run = watch()
     run.agent._probing = Probing(tmp_path / "rings")
-    run.agent._hearing._checkpoints = CheckpointWatch(begin=lambda job: job())
+    run.agent._intake._checkpoints = CheckpointWatch(begin=lambda job: job())
     probe = Probe(tmp_path / "rings", {"RANK": "0"}, lambda: run.now)
     probe.announce()
     file = weights(tmp_path / "checkpoint-2" / "model.safetensors", [0])
@@ -340,7 +340,7 @@ def test_the_incident_of_a_checkpoint_that_is_whole_later_closes_as_recovered(
     (tmp_path / "rings").mkdir()
     run = watch()
     run.agent._probing = Probing(tmp_path / "rings")
-    run.agent._hearing._checkpoints = CheckpointWatch(begin=lambda job: job())
+    run.agent._intake._checkpoints = CheckpointWatch(begin=lambda job: job())
     probe = Probe(tmp_path / "rings", {"RANK": "0"}, lambda: run.now)
     probe.announce()
     file = weights(tmp_path / "checkpoint-2" / "model.safetensors", [100], cut=30)
@@ -361,7 +361,7 @@ def test_a_last_checkpoint_that_is_broken_is_told_though_the_run_finished(
     (tmp_path / "rings").mkdir()
     run = watch()
     run.agent._probing = Probing(tmp_path / "rings")
-    run.agent._hearing._checkpoints = CheckpointWatch(begin=lambda job: job())
+    run.agent._intake._checkpoints = CheckpointWatch(begin=lambda job: job())
     probe = Probe(tmp_path / "rings", {"RANK": "0"}, lambda: run.now)
     probe.announce()
     for _ in range(5):

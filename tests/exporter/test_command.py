@@ -21,7 +21,7 @@ from stallwatch_exporter.running.command import run_command
 from stallwatch_exporter.runs.replay import replay
 from stallwatch_exporter.runs.runfolder import RunFolder, list_runs
 from stallwatch_exporter.settings import ExporterSettings
-from stallwatch_exporter.watching.mining import Miner, joined
+from stallwatch_exporter.watching.log_reader import LogReader, joined
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
 
@@ -298,7 +298,7 @@ def test_ctrl_c_in_a_terminal_reaches_the_command_once(tmp_path: Path) -> None:
     assert b"interrupted None 9" in seen
 
 
-# --- the miner
+# --- the reader
 
 
 def test_pieces_of_one_moment_are_joined() -> None:
@@ -328,8 +328,8 @@ def test_a_report_that_takes_too_long_is_left_out() -> None:
         release.wait()
         raise RuntimeError
 
-    miner = Miner(never, ByteQueue(), os.getpid(), told.append)
-    assert miner.finish(lambda _: pytest.fail("no agent"), patience=0.05, report=0.0) is None
+    reader = LogReader(never, ByteQueue(), os.getpid(), told.append)
+    assert reader.finish(lambda _: pytest.fail("no agent"), patience=0.05, report=0.0) is None
     assert "left out" in told[0]
     release.set()
 
@@ -337,11 +337,11 @@ def test_a_report_that_takes_too_long_is_left_out() -> None:
 def test_a_command_goes_on_when_no_thread_is_left_to_watch_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def no_thread(*_: object) -> Miner:
+    def no_thread(*_: object) -> LogReader:
         raise RuntimeError("can't start new thread")
 
     told: list[str] = []
-    monkeypatch.setattr("stallwatch_exporter.running.command.Miner", no_thread)
+    monkeypatch.setattr("stallwatch_exporter.running.command.LogReader", no_thread)
     command = [sys.executable, "-c", "raise SystemExit(3)"]
     settings = ExporterSettings(home=tmp_path)
     assert run_command(command, settings, [], Catalogue.of([]), metrics=False, notice=told.append) == 3

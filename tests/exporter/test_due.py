@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stallwatch_exporter.watching.waiting import GATHER_SECONDS
+from stallwatch_exporter.watching.alarms import GATHER_SECONDS
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 

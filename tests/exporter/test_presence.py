@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from stallwatch_exporter.rings.presence import SAME_PROCESS_SECONDS, is_there
-from stallwatch_exporter.stacks.localranks import local_ranks
+from stallwatch_exporter.stacks.local_ranks import local_ranks
 
 
 def test_a_process_is_the_rings_own_within_what_clocks_differ_by() -> None:

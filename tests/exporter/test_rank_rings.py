@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from stallwatch_exporter.rings.probing import Probing, with_probe
-from stallwatch_exporter.watching.goneranks import GONE_SECONDS, GoneRanks
-from stallwatch_exporter.watching.leavers import Leavers
+from stallwatch_exporter.watching.early_exits import EarlyExits
+from stallwatch_exporter.watching.lost_ranks import GONE_SECONDS, LostRanks
 from stallwatch_rules.endings import Left
 
 TORCH = """
@@ -67,8 +67,8 @@ class Ranks:
         (tmp_path / "train.py").write_text(PROGRAM)
         self.folder = tmp_path
         self.probing = Probing(self.rings)
-        self.leavers = Leavers()
-        self.gone = GoneRanks()
+        self.exits = EarlyExits()
+        self.lost = LostRanks()
         self.up: dict[int, subprocess.Popen[str]] = {}
         self.there: dict[int, bool] = {}
 
@@ -100,14 +100,14 @@ class Ranks:
     def look(self, now: float = 0.0) -> list[Left]:
         for event in list(self.probing.events()):
             if event["kind"] == "left":
-                self.leavers.heard(event)
+                self.exits.heard(event)
         for record in self.probing.read():
-            self.leavers.record(record)
+            self.exits.record(record)
         up = self.probing.ranks_up()
         self.there = {rank: bool(rings) for rank, rings in up.items()}
-        self.leavers.look(up)
-        self.gone.look(up, self.leavers.stepped, self.leavers.well, now)
-        return self.leavers.left
+        self.exits.look(up)
+        self.lost.look(up, self.exits.stepped, self.exits.well, now)
+        return self.exits.left
 
     def close(self) -> None:
         for process in self.up.values():
@@ -180,12 +180,12 @@ def test_a_killed_rank_is_missed_until_it_is_started_again(ranks: Ranks) -> None
     ranks.kill(1)
     ranks.look(2.0)
     ranks.look(1.0 + GONE_SECONDS)
-    assert ranks.gone.missed == {}
+    assert ranks.lost.missed == {}
     ranks.look(2.0 + GONE_SECONDS)
-    assert ranks.gone.missed == {1: 2.0}
+    assert ranks.lost.missed == {1: 2.0}
     ranks.start(1)
     ranks.look(3.0 + GONE_SECONDS)
-    assert ranks.gone.missed == {}
+    assert ranks.lost.missed == {}
 
 
 def test_a_launcher_with_a_number_of_its_own_does_not_go_on_without_its_ranks(ranks: Ranks) -> None:
@@ -198,4 +198,4 @@ def test_a_launcher_with_a_number_of_its_own_does_not_go_on_without_its_ranks(ra
     ranks.look(1.0)
     ranks.look(1.0 + GONE_SECONDS)
     assert ranks.there == {0: False, 1: True, 8: False}
-    assert ranks.gone.missed == {}
+    assert ranks.lost.missed == {}

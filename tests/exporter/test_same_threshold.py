@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_exporter.settings import ExporterSettings
-from stallwatch_exporter.watching.advance import Advance
-from stallwatch_exporter.watching.hookedprogress import HookedProgress
+from stallwatch_exporter.watching.progress import Advance, HookedProgress
 from stallwatch_exporter.watching.stall import StallWatch
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.progress.rhythm import learnt_threshold

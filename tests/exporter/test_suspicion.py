@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stallwatch_exporter.settings import ExporterSettings
-from stallwatch_exporter.stacks.evidence import Found
+from stallwatch_exporter.stacks.evidence import LookResult
 from stallwatch_exporter.watching.stall import StallWatch
 from stallwatch_exporter.watching.suspicion import Suspicion
 from stallwatch_rules.stacks.folding import fold
@@ -30,13 +30,13 @@ class Looks:
         self.under_way = True
         self.at.append(self.now)
 
-    def take(self) -> Found | None:
+    def take(self) -> LookResult | None:
         if not self.under_way:
             return None
         self.under_way = False
         frames = (Frame("/w/train.py", 40, "main"), Frame("/w/train.py", 7, self.function))
         rank = Asked(0, 1, "probe", threads=(ThreadStack(frames, main=True),), counters=self.counters)
-        return Found([rank], fold([rank], time=0.0, seconds=0.1))
+        return LookResult([rank], fold([rank], time=0.0, seconds=0.1))
 
     def drop(self, *, reported: bool) -> None:
         self.under_way = False

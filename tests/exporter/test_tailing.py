@@ -18,7 +18,7 @@ from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.tailing.follow import POSITIONS, Follower, tail_files
 from stallwatch_exporter.tailing.tail import FileTailer, Portion
 from stallwatch_exporter.tailing.tailset import TailSet, load_positions
-from stallwatch_exporter.watching.history import clock_shift, read_history, summary, told_shift
+from stallwatch_exporter.watching.opening import clock_shift, read_history, summary, told_shift
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from stallwatch_exporter.probe.api import Probe
-from stallwatch_exporter.watching.unprobed import NO_PROBE, WAIT_SECONDS
+from stallwatch_exporter.watching.probe_intake import NO_PROBE, WAIT_SECONDS
 
 
 def test_steps_in_the_log_and_no_ring_are_told_once(probed: tuple[Any, list[Probe]], tmp_path: Path) -> None:

@@ -180,8 +180,8 @@ def test_a_spawned_rank_whose_environment_names_no_rank_is_named(
 def test_a_rank_without_a_probe_that_was_killed_is_reported_while_the_others_go_on(
     shell: Callable[[str], Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stallwatch_exporter.watching.goneranks.GONE_SECONDS", 1.0)
-    monkeypatch.setattr("stallwatch_exporter.watching.hearing.ENDING_SECONDS", 1.0)
+    monkeypatch.setattr("stallwatch_exporter.watching.lost_ranks.GONE_SECONDS", 1.0)
+    monkeypatch.setattr("stallwatch_exporter.watching.probe_intake.ENDING_SECONDS", 1.0)
     run = shell(f"RANK=0 plain 700 pass & RANK=1 plain 100 {ends(IS_KILLED)} & wait")
     gone = run.told[0]
     assert (gone.kind, gone.rule, gone.rank) == ("finding", "rank-gone", 1)

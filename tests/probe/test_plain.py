@@ -15,7 +15,7 @@ from stallwatch_exporter.probe.plain import is_replay
 from stallwatch_exporter.probe.stacks import ASK, FAULT, SIGNAL
 from stallwatch_exporter.rings.probing import with_probe
 from stallwatch_exporter.stacks import asking, gathering
-from stallwatch_exporter.stacks.localranks import local_ranks
+from stallwatch_exporter.stacks.local_ranks import local_ranks
 from stallwatch_rules.stacks.reading import from_faulthandler, main_thread
 
 LOOP = """

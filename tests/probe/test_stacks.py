@@ -20,7 +20,7 @@ from stallwatch_exporter.probe.draft import Draft
 from stallwatch_exporter.probe.ring import RingWriter
 from stallwatch_exporter.probe.stacks import ANSWER, ASK, COLLECTIVES, FAULT, MAIN, SIGNAL, free_signal
 from stallwatch_exporter.stacks import asking, gathering, processes
-from stallwatch_exporter.stacks.localranks import LocalRank, local_ranks
+from stallwatch_exporter.stacks.local_ranks import LocalRank, local_ranks
 from stallwatch_rules.stacks.reading import from_faulthandler, from_probe, main_thread
 
 EXPORTER = Path(processes.__file__).parents[2]

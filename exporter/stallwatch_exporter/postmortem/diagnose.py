@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from stallwatch_exporter.postmortem.kept_diagnosis import with_kept
-from stallwatch_exporter.postmortem.recorded import Recorded, recorded, with_recorded
-from stallwatch_exporter.stacks.kept import kept_stacks
+from stallwatch_exporter.postmortem.recorded import Recorded, kept_stacks, recorded, with_kept, with_recorded
 from stallwatch_logs.inputs import InputProblem, Limits
 from stallwatch_logs.log_files import LogFile, expand, from_stream, natural
 from stallwatch_logs.parallel_reading import Parallel, read_all

@@ -1,18 +1,23 @@
-"""What the folder of a run knows beside its logs: how the run ended, and what was open when it did."""
+"""What the folder of a run knows beside its logs: how the run ended, what was open when it did, the stacks of
+its last stall, and the diagnosis that was made at its end."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from stallwatch_exporter.runs.given import run_folder
+from stallwatch_exporter.watching.incidents import read_incidents
+from stallwatch_logs.inputs import InputProblem
 from stallwatch_rules.endings import Crash, Left, MemoryKnown
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.records import IN_TROUBLE, Diagnosis
 from stallwatch_rules.stacks.concluding import advice_in
+from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.text.digest import short_duration
 from stallwatch_rules.text.reported import iso
 from stallwatch_rules.text.retelling import retold
@@ -175,3 +180,50 @@ def _went_on(diagnosis: Diagnosis, incident: Incident) -> bool:
     if incident.rule == RANK_GONE or last is None or incident.step is None:
         return False
     return last > incident.step
+
+
+def with_kept(
+    diagnosis: Diagnosis,
+    problems: list[InputProblem],
+    paths: Sequence[str | os.PathLike[str]],
+    language: str,
+) -> Diagnosis:
+    """The kept diagnosis in the place of one that knows no cause, where fewer lines are left than were seen.
+
+    Problems that only say that there is nothing to read in the run's folder are taken out of `problems`.
+    """
+    folder = run_folder(paths)
+    kept = _kept(folder) if folder is not None else None
+    shown = diagnosis.primary is not None and diagnosis.primary.evidence  # else it is known of the end alone
+    if folder is None or kept is None or shown or diagnosis.unknown:
+        return diagnosis
+    left, seen = diagnosis.stats.lines, kept.stats.lines
+    if left >= seen or (kept.primary is None and not kept.unknown):
+        return diagnosis
+    if not diagnosis.stats.files:
+        problems[:] = [one for one in problems if not Path(one.path).is_relative_to(folder)]
+    note = say("kept-diagnosis", language, left=f"{left:,}", seen=f"{seen:,}")
+    return msgspec.structs.replace(kept, notes=[note, *kept.notes])
+
+
+def _kept(folder: Path) -> Diagnosis | None:
+    """What the agent wrote of the run, if it ended."""
+    from stallwatch_exporter.runs.runfolder import read_info
+
+    info = read_info(folder)
+    if info is None or info.ending is None:  # what is there was made of an earlier part of the run
+        return None
+    try:
+        return msgspec.json.decode((folder / "diagnosis.json").read_bytes(), type=Diagnosis)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def kept_stacks(paths: Sequence[str | os.PathLike[str]]) -> StallStacks | None:
+    """Those of the last stall, if the one path is a run's folder and the run did not recover from it."""
+    folder = run_folder(paths)
+    if folder is None:
+        return None
+    stalls = [one for one in read_incidents(folder) if one.kind == "stall"]
+    last = max(stalls, key=lambda one: one.opened_at, default=None)
+    return last.stacks if last is not None and last.resolution != "recovered" else None

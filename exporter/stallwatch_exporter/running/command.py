@@ -25,7 +25,7 @@ from stallwatch_exporter.running.ending import EndingWatch
 from stallwatch_exporter.running.signals import SignalRelay
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.tailing.follow import tail_files
-from stallwatch_exporter.watching.mining import Miner, Opened
+from stallwatch_exporter.watching.log_reader import LogReader, Opened
 from stallwatch_exporter.watching.opening import Notice, OnEnd, open_agent, to_stderr
 from stallwatch_rules.pages.catalogue import Catalogue
 
@@ -88,10 +88,10 @@ def _miner(
     linger: float,
     endings: EndingWatch,
     told_to_end: Callable[[], bool],
-) -> Miner | None:
+) -> LogReader | None:
     """The thread that watches; none where the system gives no more threads, as the command goes on."""
     try:
-        return Miner(opening, queue, pid, notice, linger, endings, told_to_end)
+        return LogReader(opening, queue, pid, notice, linger, endings, told_to_end)
     except RuntimeError as error:
         notice(f"the run cannot be watched ({error}); the command goes on")
         return None

@@ -14,7 +14,7 @@ import msgspec
 from stallwatch_exporter import steady
 from stallwatch_exporter.rings.exits import Exits
 from stallwatch_exporter.rings.presence import is_there
-from stallwatch_exporter.stacks.localranks import launches
+from stallwatch_exporter.stacks.local_ranks import launches
 
 _MOST = 256  #: processes that are looked at in one go; jobs have fewer on one host
 _SHELLS = frozenset(("bash", "dash", "sh", "zsh", "ksh", "fish"))

@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from stallwatch_exporter.incident import Ending
+from stallwatch_exporter.notices import Guard
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.running.crashes import (
     ProcessEnd,
@@ -27,7 +28,6 @@ from stallwatch_exporter.running.ending_words import crash_sentence, running_sen
 from stallwatch_exporter.running.memory_held import MemoryHeld
 from stallwatch_exporter.running.programs import Program, Programs
 from stallwatch_exporter.runs.runfolder import RunFolder
-from stallwatch_exporter.watching.guard import Guard
 from stallwatch_rules.endings import Crash, MemoryKnown
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.reading import RunReading

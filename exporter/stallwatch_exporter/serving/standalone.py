@@ -17,8 +17,7 @@ from stallwatch_exporter.rings.probing import Probing, make_folder
 from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_exporter.serving.server import MetricsServer, serve
 from stallwatch_exporter.settings import ExporterSettings
-from stallwatch_exporter.watching.advance import Advance
-from stallwatch_exporter.watching.hookedprogress import HookedProgress
+from stallwatch_exporter.watching.progress import Advance, HookedProgress
 from stallwatch_exporter.watching.stall import StallWatch
 
 LOOK_SECONDS = 1.0

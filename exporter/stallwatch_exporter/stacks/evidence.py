@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from stallwatch_exporter.stacks.gathering import file_name, gather, keep
-from stallwatch_exporter.stacks.localranks import is_launching, local_ranks, sole_program
+from stallwatch_exporter.stacks.local_ranks import is_launching, local_ranks, sole_program
 from stallwatch_exporter.stacks.processes import is_suspended
 from stallwatch_rules.stacks.folding import fold
 from stallwatch_rules.stacks.listing import listing
@@ -26,7 +26,7 @@ NO_RANK_YET = "no rank can be asked where it stands: the launcher has not starte
 PATIENCE_SECONDS = 30.0  #: reading the command line of a process that is stuck in the kernel may never end
 
 
-class Found(msgspec.Struct, frozen=True):
+class LookResult(msgspec.Struct, frozen=True):
     """The result of one look."""
 
     asked: list[Asked]  #: empty if there is no rank on this host
@@ -54,7 +54,7 @@ class Evidence:
         self._clock = clock
         self._number = 0  # of the look under way, or of the last one
         self._began: float | None = None  # when that began; None: it is over
-        self._results: dict[int, Found] = {}
+        self._results: dict[int, LookResult] = {}
         self._file = ""  # in which the stacks of this quiet spell are, those of the newest look
 
     @property
@@ -80,14 +80,14 @@ class Evidence:
             looking.start()
         except RuntimeError as error:  # the system gives no more threads
             self._notice(f"the ranks cannot be asked where they are ({error})")
-            self._results[self._number] = Found([])
+            self._results[self._number] = LookResult([])
 
-    def take(self) -> Found | None:
+    def take(self) -> LookResult | None:
         """The result of the look under way, once; ``None`` while there is none."""
         found = self._results.pop(self._number, None)
         if found is None and self._began is not None and self._clock() - self._began >= PATIENCE_SECONDS:
             self._notice(f"the ranks did not answer within {PATIENCE_SECONDS:.0f} s")
-            found = Found([])
+            found = LookResult([])
         if found is not None:
             self._began = None
         return found
@@ -103,7 +103,7 @@ class Evidence:
         self._file = ""
 
     def _look(self, number: int, progressed: bool) -> None:
-        found = Found([])
+        found = LookResult([])
         try:
             began = time.monotonic()
             ranks = local_ranks(self._rings, self.command)
@@ -119,10 +119,10 @@ class Evidence:
                     self._file = self._file or file_name(now)
                     stacks.file = keep(self._folder, self._file, redact(listing(stacks, asked, self._run)))
                 suspended = self.command is not None and is_suspended(self.command)
-                found = Found(asked, stacks, suspended)
+                found = LookResult(asked, stacks, suspended)
             elif self.command is not None:
                 waits = not progressed and is_launching(self._rings, self.command)
-                found = Found([], nobody=NO_RANK_YET if waits else NO_RANK)
+                found = LookResult([], nobody=NO_RANK_YET if waits else NO_RANK)
         except Exception as error:
             what = redact(f"{type(error).__name__}: {error}")
             self._notice(f"the stacks of the ranks could not be gathered ({what})")

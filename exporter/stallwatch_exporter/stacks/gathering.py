@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from stallwatch_exporter.stacks import asking, processes
-from stallwatch_exporter.stacks.localranks import LocalRank
-from stallwatch_exporter.stacks.spying import busy_worker, find_py_spy, spied
+from stallwatch_exporter.stacks.asking import busy_worker, find_py_spy, spied
+from stallwatch_exporter.stacks.local_ranks import LocalRank
 from stallwatch_rules.stacks.doing import doing_of
 from stallwatch_rules.stacks.flight import read_recorder
 from stallwatch_rules.stacks.reading import from_faulthandler, from_probe

@@ -1,4 +1,4 @@
-"""``[stall] on_stall``: what is done when a stall was raised and its evidence is in."""
+"""What a run's stall sets in motion: looks at its ranks before it, and ``[stall] on_stall`` after it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,130 @@ import contextlib
 import os
 import queue
 import signal
+import subprocess
 import threading
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, TypeVar
 
+import msgspec
 import psutil
 
-from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.rings.probing import Probing
+from stallwatch_exporter.running.ending_words import ABORTED
+from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_exporter.stacks.evidence import Evidence
+from stallwatch_exporter.stacks.local_ranks import is_alone, is_launching
 from stallwatch_exporter.stacks.processes import family
-from stallwatch_exporter.stacks.usercommand import run_line
+from stallwatch_rules.text.redact import redact
+
+COMMAND_SECONDS = 300.0  #: it is ended after this long
+OUTPUT_BYTES = 64 * 1024  #: of its output the last so many are kept
+_REST_SECONDS = 2.0  # for what was killed to be gone, and for the last of the output to be read
+
+
+def run_line(
+    line: str,
+    incident: Incident,
+    environ: Mapping[str, str],
+    notice: Callable[[str], None],
+    *,
+    folder: str = "",
+    patience: float = COMMAND_SECONDS,
+) -> None:
+    """Run it through the shell, with the incident as JSON on its standard input.
+
+    What it prints is kept in `folder`, if one is given; one notice says how it ended and where that is.
+    """
+    begin, when = time.monotonic(), time.time()
+    try:
+        status, kept = _run(line, msgspec.json.encode(incident), environ, patience)
+    except OSError as error:
+        notice(f"the on_stall command cannot be run: {error.strerror or error}")
+        return
+    took = f"{time.monotonic() - begin:.1f} s"
+    how = (
+        f"was ended after {patience:.0f} s" if status is None else f"exited with {status} after {took}"
+    ) + _last_line(kept if status else b"")
+    notice(f"the on_stall command {how}{_keep(kept, folder, when)}")
+
+
+def _run(line: str, told: bytes, environ: Mapping[str, str], patience: float) -> tuple[int | None, bytes]:
+    """Its exit status and output; ``None`` where it took too long and was killed with all of its group."""
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", line],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **environ},
+        start_new_session=True,  # Ctrl-C is for the training, and the group can be ended as one
+    )
+    assert process.stdin is not None and process.stdout is not None
+    output = _Output(process.stdout)
+    # Threads that may outlive the command: what it leaves in the background may hold on to the pipes.
+    reader = threading.Thread(target=output.read, daemon=True)
+    reader.start()
+    threading.Thread(target=_tell, args=(process.stdin, told), daemon=True).start()
+    status: int | None = None
+    try:
+        status = process.wait(patience)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so the number is still its own
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_REST_SECONDS)
+    reader.join(_REST_SECONDS)
+    return status, output.kept()
+
+
+def _tell(pipe: IO[bytes], told: bytes) -> None:
+    with contextlib.suppress(OSError), pipe:  # it need not read it
+        pipe.write(told)
+
+
+class _Output:
+    """Reads a pipe to its end and keeps the last of it, in bounded memory."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe = pipe
+        self._state = (b"", 0)  # the last bytes, and how many came: one object, for two threads
+
+    def read(self) -> None:
+        """Until the last process that holds the pipe is gone."""
+        with contextlib.suppress(OSError), self._pipe:
+            while data := os.read(self._pipe.fileno(), OUTPUT_BYTES):
+                last, size = self._state
+                self._state = ((last + data)[-OUTPUT_BYTES:], size + len(data))
+
+    def kept(self) -> bytes:
+        """What was read until now, with a word on what is left out."""
+        last, size = self._state
+        if size == len(last):
+            return last
+        return f"[the first {size - len(last):,} bytes are left out]\n".encode() + last
+
+
+def _last_line(kept: bytes) -> str:
+    last = kept.decode("utf-8", "replace").strip().splitlines()[-1:]
+    return f": {redact(last[0])[:300]}" if last else ""
+
+
+def _keep(kept: bytes, folder: str, when: float) -> str:
+    """Write it down; in words, where that is."""
+    if not kept:
+        return " (it printed nothing)"
+    if not folder:
+        return ""
+    path = Path(folder) / f"on-stall-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(when))}.txt"
+    try:
+        with path.open("ab") as file:  # two stalls of the same second are both kept
+            file.write(kept)
+    except OSError as error:
+        return f" (its output cannot be kept: {error.strerror or error})"
+    return f" (output: {path})"
+
 
 REPORT, ABORT, COMMAND = "report", "abort", "command "
 GRACE_SECONDS = 30.0  #: between SIGTERM and SIGKILL: torchrun itself gives its ranks that long
@@ -142,3 +256,53 @@ def _started(work: Callable[[], None]) -> threading.Thread:
     thread = threading.Thread(target=work, name="stallwatch on_stall", daemon=True)
     thread.start()
     return thread
+
+
+class Response:
+    """`evidence` looks at the ranks; ``react`` does as `policy` says."""
+
+    def __init__(
+        self, folder: RunFolder, policy: str, probing: Probing | None, notice: Callable[[str], None]
+    ) -> None:
+        self.aborted = False  #: the command was ended by us
+        self._policy = policy
+        self._notice = notice
+        self._path = folder.path if folder.problem is None else None
+        self._rings = probing.folder if probing is not None else None
+        self.evidence = Evidence(self._rings, self._path, folder.run, notice)
+        self._explained = False
+
+    def watch(self, command: int) -> None:
+        """The process that was started: its descendants may be ranks, and it can be ended."""
+        self.evidence.command = command
+
+    def alone(self) -> bool:
+        """Whether the command is one process that no launcher started, as far as can be seen."""
+        return is_alone(self._rings, self.evidence.command)
+
+    def launching(self) -> bool:
+        """Whether the command is a launcher that has started no rank yet."""
+        return is_launching(self._rings, self.evidence.command)
+
+    def explain(self, nobody: str) -> None:
+        """Say once why nobody could be asked at a stall, if that is so."""
+        if nobody and not self._explained:
+            self._explained = True
+            self._notice(nobody)
+
+    def judged(self, ending: Ending) -> Ending:
+        """How the command ended, if need be with who ended it."""
+        if not self.aborted or ending.kind == "finished":
+            return ending
+        ended_by = ending.signal or "SIGTERM"  # a launcher that it was sent to exits with a code
+        return msgspec.structs.replace(
+            ending, kind="killed", signal=ended_by, detail=f"{ABORTED} {ending.detail}"
+        )
+
+    def react(self, incident: Incident) -> None:
+        """Do what the user wants done at a stall; returns at once."""
+        command = self.evidence.command
+        started = react(
+            self._policy, incident, command, self._notice, folder=str(self._path) if self._path else ""
+        )
+        self.aborted = self.aborted or (started is not None and self._policy == ABORT)

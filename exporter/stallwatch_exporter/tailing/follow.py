@@ -18,8 +18,15 @@ from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.tailing.tailset import TailSet, load_positions
 from stallwatch_exporter.tailing.waker import Waker
 from stallwatch_exporter.watching.agent import Agent
-from stallwatch_exporter.watching.history import read_history, stream_of, summary
-from stallwatch_exporter.watching.opening import Notice, OnEnd, open_agent, to_stderr
+from stallwatch_exporter.watching.opening import (
+    Notice,
+    OnEnd,
+    open_agent,
+    read_history,
+    stream_of,
+    summary,
+    to_stderr,
+)
 from stallwatch_rules.lines.rankpaths import rank_of_path
 from stallwatch_rules.pages.catalogue import Catalogue
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.incident import Ending, Severity, Sink
-from stallwatch_exporter.notices import surviving
+from stallwatch_exporter.notices import Guard, surviving
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.running.bytequeue import Chunk
 from stallwatch_exporter.running.memory_held import MemoryHeld
@@ -22,18 +22,14 @@ from stallwatch_exporter.runs.copies import RankCopies
 from stallwatch_exporter.runs.runfolder import RunFolder, State
 from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_exporter.settings import ExporterSettings
-from stallwatch_exporter.stacks.response import Response
-from stallwatch_exporter.watching.advance import Advance
+from stallwatch_exporter.stacks.reaction import Response
 from stallwatch_exporter.watching.alarms import Alarms
 from stallwatch_exporter.watching.diagnosing import Diagnoser
-from stallwatch_exporter.watching.guard import Guard
-from stallwatch_exporter.watching.hearing import Hearing
-from stallwatch_exporter.watching.heartbeat import Heartbeat
-from stallwatch_exporter.watching.hookedprogress import HookedProgress
-from stallwatch_exporter.watching.incidents import redacted
-from stallwatch_exporter.watching.logactivity import MovingBars, MovingLines, Repeats
+from stallwatch_exporter.watching.incidents import Heartbeat, Reporting, redacted
+from stallwatch_exporter.watching.log_activity import MovingBars, MovingLines, Repeats
+from stallwatch_exporter.watching.probe_intake import ProbeIntake
+from stallwatch_exporter.watching.progress import Advance, HookedProgress
 from stallwatch_exporter.watching.readers import Readers
-from stallwatch_exporter.watching.reporting import Reporting
 from stallwatch_exporter.watching.stall import StallState, StallWatch
 from stallwatch_exporter.watching.suspicion import Suspicion
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -85,7 +81,7 @@ class Agent:
         self._reporting = Reporting(folder, self.metrics, sinks, self._guarded)
         self._book = self._reporting.book
         self._alarms = Alarms(self._book, catalogue)
-        self._hearing = Hearing(self._reading, self._warned, notice, self._alarms.checkpoints.discard)
+        self._intake = ProbeIntake(self._reading, self._warned, notice, self._alarms.checkpoints.discard)
         self.response = Response(folder, settings.on_stall, probing, notice)
         self._suspicion = Suspicion(settings, self._watch, self.response.evidence)
         self._repeats = Repeats(catalogue)
@@ -204,7 +200,7 @@ class Agent:
         if now is not None:
             self._line_at = self._fed_at = now
             progressed = progress and self.advance.seen(now)
-            self._hearing.logged(seen.samples)
+            self._intake.logged(seen.samples)
             self._alarms.matched(seen.matches, now)
             self._repeats.add(seen.matches, progressed=progressed)
             bar_moved = self._bars.add(lines)
@@ -227,11 +223,11 @@ class Agent:
         events = list(self._probing.events())  # before the records: they name what those count
         for event in events:
             self.folder.append_event(event)
-        self._hearing.events(events, now)
+        self._intake.events(events, now)
         for record in self._probing.read():
             self.metrics.hooked(record)
             self.memory.rank(record.rank, record.values)
-            self._news = self._hearing.record(record, self._progress.hooked(record)) or self._news
+            self._news = self._intake.record(record, self._progress.hooked(record)) or self._news
             progressed = self.advance.seen(record.time)
             self._news = progressed or self._news
             self._repeats.add((), progressed=progressed)
@@ -240,11 +236,11 @@ class Agent:
         up = self._probing.ranks_up()
         self.metrics.milestones.ranks(up)
         others, codes = self.witnesses.ranks_up, self.witnesses.exit_codes | self._probing.exit_codes()
-        self._diagnoser.left = self._hearing.there(up, now, codes, others)
+        self._diagnoser.left = self._intake.there(up, now, codes, others)
         if self._probing.just_left() and self._stall is None:  # a hang that kills its ranks is not over
             self._progress.ended(now)
             self.advance.seen(now)
-        unsaid = self._hearing.unsaid(now, everything=everything)
+        unsaid = self._intake.unsaid(now, everything=everything)
         self._take(unsaid, 0, now, counted=False, progress=False)
 
     # ---- time
@@ -267,15 +263,15 @@ class Agent:
             self.witnesses.look(now)
             self._hear(now)
         with self._guarded("looking at checkpoints"):
-            self._hearing.look(now, self._probing.pids() if self._probing is not None else ())
+            self._intake.look(now, self._probing.pids() if self._probing is not None else ())
         with self._guarded("watching the run"):
-            self._alarms.ending = self._hearing.is_ending(now)
-            self._alarms.ranks_compared = self._hearing.compares_ranks
+            self._alarms.ending = self._intake.is_ending(now)
+            self._alarms.ranks_compared = self._intake.compares_ranks
             self._suspicion.look(
                 present, progressed=self._reading.tracker.progressed, repeating=self._repeats.now
             )
             self._look(present, now)
-            gone, held = self._hearing.gone, self._stall is not None or self._alarms.ending
+            gone, held = self._intake.gone, self._stall is not None or self._alarms.ending
             self._alarms.ranks.look(gone, self._progress, now, held=held, memory=self.memory.now)
         with self._guarded("the incidents"):
             self._reporting.flush()
@@ -387,7 +383,7 @@ class Agent:
 
     def judged(self, ending: Ending) -> Ending:
         """How the command ended, with what only we know: who ended it, and who had left."""
-        return self.advance.judged(self._hearing.judged(self.response.judged(ending)))
+        return self.advance.judged(self._intake.judged(self.response.judged(ending)))
 
     def end(self, ending: Ending, now: float | None = None) -> Diagnosis:
         """The command ended, or we stop looking: raise or resolve what is left, and keep the diagnosis."""
@@ -400,7 +396,7 @@ class Agent:
                 self._take(left, 0, min(at, present), progress=self._stall is None)
         self._hear_last(now)
         with self._guarded("looking at checkpoints"):
-            self._hearing.look(now, ended=True)
+            self._intake.look(now, ended=True)
         was_stalled, quiet = self._stall is not None, None
         with self._guarded("watching the run"):
             state, continues = self._check_stall(present)

@@ -10,20 +10,69 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Ending, Incident, Resolution, Severity
-from stallwatch_exporter.watching.incidents import IncidentBook
-from stallwatch_exporter.watching.rankalarms import RankAlarms
+from stallwatch_exporter.watching.incidents import IncidentManager
+from stallwatch_exporter.watching.lost_ranks import LostRankAlarms
 from stallwatch_exporter.watching.stall import StallState
-from stallwatch_exporter.watching.waiting import Waiting
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.diagnosis.kills import TOLD_AS
 from stallwatch_rules.judgements.concerns import CHECKPOINT, SEEN, tells_of
-from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS, STEP_TIME, STRAGGLER
+from stallwatch_rules.judgements.conclusions import LOSS_NAN, SILENT_HANG, STANDSTILLS, STEP_TIME, STRAGGLER
 from stallwatch_rules.judgements.late_rank import IN_A_ROW
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis, Finding, Match, Phase, Primary, Progress, UnknownException
 from stallwatch_rules.report.phrases import exception_in_short
 from stallwatch_rules.stacks.concluding import background
 from stallwatch_rules.stacks.records import StallStacks
+
+#: Time for the other lines of a failure to come, and for the run to end: a crash is one message.
+GATHER_SECONDS = 2.0
+#: After the last rank that was seen to fail: launchers take some seconds to end the others, and themselves.
+ENDING_SECONDS = 10.0
+_ENDING_AT_MOST = 30.0  # a launcher may start its ranks anew, to fail again
+#: A line that shows no finite loss is fatal if none with one follows; several in a row are a warning before.
+_HELD_SECONDS = {LOSS_NAN: 20.0}
+
+
+class Pending:
+    """The first match of each rule, until it is due."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, tuple[float, Match]] = {}
+
+    def __contains__(self, rule: str) -> bool:
+        return rule in self._until
+
+    def add(self, match: Match, now: float, *, held: bool = False) -> None:
+        """Let it wait; `held`: for as long as its rule asks for."""
+        seconds = _HELD_SECONDS.get(match.rule, GATHER_SECONDS) if held else GATHER_SECONDS
+        self._until.setdefault(match.rule, (now + seconds, match))
+
+    def due_in(self, now: float, *, ending: bool) -> float:
+        """Seconds until the next one is due; infinity if nothing waits. `ending`: the run seems to end."""
+        left = (self._left(until, now, ending) for until, _ in self._until.values())
+        return min(left, default=float("inf"))
+
+    def take(self, now: float, *, ending: bool, everything: bool = False) -> list[tuple[str, Match]]:
+        """Those that are due, or all, with their rules; they wait no longer."""
+        due = [
+            (rule, match)
+            for rule, (until, match) in self._until.items()
+            if everything or self._left(until, now, ending) <= 0
+        ]
+        for rule, _ in due:
+            del self._until[rule]
+        return due
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._until.clear()
+
+    def _left(self, until: float, now: float, ending: bool) -> float:
+        left = until - now
+        if left > max(_HELD_SECONDS.values()):
+            return 0.0  # a clock that was set back is no reason to wait
+        return max(0.0, left + (_ENDING_AT_MOST - GATHER_SECONDS if ending else 0.0))
+
 
 _DEGRADING_AFTER = 2  # judgements in a row: one slow step is no news
 _FINE_AFTER = 6
@@ -35,17 +84,17 @@ _RESOLUTIONS: Mapping[str, Resolution] = {"finished": "run-finished", "interrupt
 class Alarms:
     """Opens and resolves the incidents of one run in its `book`."""
 
-    def __init__(self, book: IncidentBook, catalogue: Catalogue) -> None:
+    def __init__(self, book: IncidentManager, catalogue: Catalogue) -> None:
         self._book = book
         self._catalogue = catalogue
         self.ranks_compared = False  #: several ranks report how long their own part of a step takes
         self._slow_from, self._slow_at = 0, 0.0  # the step at which steps were first judged slow, and when
         self.ending = False  #: a rank ends with an error, and the launcher will end the others
-        self._pending = Waiting()
-        self._warnings = Waiting()  # of what has not failed yet
+        self._pending = Pending()
+        self._warnings = Pending()  # of what has not failed yet
         #: Rules by which a checkpoint was found to be broken, and is still, by us or by an agent before us.
         self.checkpoints = {each.rule for each in book.all_open if tells_of(each.note, CHECKPOINT)}
-        self.ranks = RankAlarms(book)
+        self.ranks = LostRankAlarms(book)
         self._harmful: dict[str, int] = {}  # judgements in a row, by rule
         self._fine: dict[str, int] = {}
         self._known_past: dict[str, int] = {}  # matches by rule

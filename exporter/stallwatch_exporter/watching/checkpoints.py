@@ -17,7 +17,7 @@ import msgspec
 
 from stallwatch_exporter.checkpoints.faults import Fault
 from stallwatch_exporter.checkpoints.writers import has_writer
-from stallwatch_exporter.watching.concerns import line_of
+from stallwatch_exporter.watching.probe_events import line_of
 from stallwatch_rules.judgements.concerns import SEEN, evidence_of
 from stallwatch_rules.records import Match
 

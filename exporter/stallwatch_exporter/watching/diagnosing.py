@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.incident import Ending
+from stallwatch_exporter.notices import Guard
 from stallwatch_exporter.running.ending_words import detail_in
 from stallwatch_exporter.running.memory_held import MemoryHeld
-from stallwatch_exporter.watching.guard import Guard
 from stallwatch_exporter.watching.incidents import redacted
 from stallwatch_exporter.watching.stall import StallState
 from stallwatch_rules.diagnosis.kills import FROM_OUTSIDE, SIGKILL

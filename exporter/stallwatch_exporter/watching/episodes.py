@@ -1,7 +1,7 @@
 """Fold the troubles of a run into incidents: one for each episode, whatever the number of rules and ranks.
 
-A trouble is what the ``IncidentBook`` keeps of one kind and rule. While an episode is open, further troubles,
-stacks and causes are updates of it; it closes when its critical troubles are over, or with the run.
+A trouble is what the ``IncidentManager`` keeps of one kind and rule. While an episode is open, further
+troubles, stacks and causes are updates of it; it closes when its critical troubles are over, or with the run.
 """
 
 from __future__ import annotations

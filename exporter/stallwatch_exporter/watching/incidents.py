@@ -1,15 +1,20 @@
-"""The open troubles of one run, by kind and rule; each change is told once."""
+"""The open troubles of one run, by kind and rule, and the sinks: each change is reported once."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from stallwatch_exporter.incident import Incident, Kind, Resolution, Severity
+from stallwatch_exporter import steady
+from stallwatch_exporter.incident import Incident, Kind, Resolution, Severity, Sink
+from stallwatch_exporter.notices import Guard
+from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_exporter.serving.metrics import RunMetrics
+from stallwatch_exporter.watching.episodes import Episodes
 from stallwatch_rules.text.redact import redact
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
@@ -63,7 +68,7 @@ def read_incidents(folder: Path) -> list[Incident]:
     return list({incident.id: incident for incident in read_journal(folder)}.values())
 
 
-class IncidentBook:
+class IncidentManager:
     """One incident per kind, rule and episode. `tell` gets a copy of it at every change.
 
     `past` is what earlier agents of the same run told: episodes count on, and what they left open is ours to
@@ -185,3 +190,68 @@ class IncidentBook:
     def of_kind(self, kind: Kind) -> list[Incident]:
         """The open incidents of this kind."""
         return [incident for incident in self._open.values() if incident.kind == kind]
+
+
+class Heartbeat:
+    """Calls ``alive(problem)`` of every sink that has it."""
+
+    def __init__(self, sinks: Sequence[Any]) -> None:
+        found = (getattr(sink, "alive", None) for sink in sinks)
+        self._listeners: list[Callable[[str], None]] = [alive for alive in found if alive is not None]
+        self._errors = 0
+        self._unread = 0
+
+    def beat(self, errors: int, unread: int) -> None:
+        """The agent looked: so many errors and unread lines there were until now."""
+        problems = []
+        if errors > self._errors:
+            problems.append("something went wrong while the run was looked at")
+        if unread > self._unread:
+            problems.append("lines were passed through unread")
+        self._errors, self._unread = errors, unread
+        for alive in self._listeners:
+            alive("; ".join(problems))
+
+
+class Reporting:
+    """The `book` of a run's troubles; ``flush`` reports what became of the incidents that they make."""
+
+    def __init__(self, folder: RunFolder, metrics: RunMetrics, sinks: Sequence[Sink], guarded: Guard) -> None:
+        self._folder = folder
+        self._metrics = metrics
+        self._sinks = sinks
+        self._guarded = guarded
+        journal = read_journal(folder.path)
+        past = {trouble.id: trouble for trouble in journal}
+        # By id: how far the wall clock had been set at the first report. An incident is recognised by when it
+        # opened, so all its times are by that clock.
+        self._moved = dict.fromkeys(past, 0.0)
+        self.book = IncidentManager(folder.run, folder.info.host, self._changed, past.values())
+        self._episodes = Episodes(self._report, journal)
+        for adopted in self.book.all_open:
+            metrics.incident(adopted.rule, adopted.severity, True)
+
+    def flush(self) -> None:
+        """Report what changed since the last time."""
+        self._episodes.flush()
+
+    def incident_of(self, trouble: Incident) -> Incident:
+        """The incident that the trouble is part of."""
+        return self._episodes.incident_of(trouble)
+
+    def _changed(self, trouble: Incident) -> None:
+        rule, severity = trouble.rule, trouble.severity
+        for name in {rule, trouble.began_as[1]}:
+            self._metrics.incident(name, severity, self.book.has_open(name, severity))
+        self._folder.append_incident(self._by_wall_clock(trouble))
+        self._episodes.take(trouble)
+
+    def _report(self, incident: Incident) -> None:
+        incident.folder = str(self._folder.path) if self._folder.problem is None else ""
+        incident = self._by_wall_clock(incident)
+        for sink in self._sinks:
+            with self._guarded("telling of an incident"):
+                sink(incident)
+
+    def _by_wall_clock(self, incident: Incident) -> Incident:
+        return by_wall_clock(incident, self._moved.setdefault(incident.id, steady.moved()))

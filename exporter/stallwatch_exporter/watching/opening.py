@@ -1,4 +1,5 @@
-"""What ``run`` and ``tail`` begin with: the run's folder, its agent and its metrics endpoint."""
+"""What ``run`` and ``tail`` begin with: the run's folder, its agent, its metrics endpoint, and what its files
+hold already of a run that was up before."""
 
 from __future__ import annotations
 
@@ -13,9 +14,17 @@ from stallwatch_exporter.runs.prune import prune
 from stallwatch_exporter.runs.runfolder import RunFolder, sanitise
 from stallwatch_exporter.serving.server import MetricsServer, serve
 from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_exporter.tailing.tail import FileTailer
+from stallwatch_exporter.tailing.tailset import TailSet
 from stallwatch_exporter.watching.agent import Agent
+from stallwatch_logs.line_format import lead_of
+from stallwatch_rules.lines.leads import Lead
+from stallwatch_rules.lines.rankpaths import rank_of_path
+from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.text.digest import short_duration
+from stallwatch_rules.text.plural import counted
 
 _SHOWN = 60  # characters of a name that was given
 Notice = Callable[[str], None]
@@ -72,3 +81,94 @@ def _why_renamed(name: str, run: str) -> str:
     if len(name) > len(run) and name.startswith(run):
         return f"the name {shown} is longer than {len(run)} characters"
     return f"the name {shown} has characters that the name of a run cannot have"
+
+
+MOST_BYTES = 512 * 1024 * 1024  #: of all files together; the beginning of longer ones is left out
+_LEAST_BYTES = 4 * 1024 * 1024
+_END = 64 * 1024
+_BEGINNING = 64 * 1024
+_APART = 60.0  # timestamps without a time zone are hours off, slow writers a few seconds
+_ZONES, _ZONE_STEP = 15 * 3600.0, 900.0  # how far time zones lie apart, and in which steps
+
+
+def read_history(agent: Agent, files: TailSet) -> tuple[Diagnosis, int, float]:
+    """Feed the agent what the files hold; what is known by now, how many bytes were left out, and by how many
+    seconds the lines' own times were moved at most.
+
+    What an earlier agent of the same name has counted is read for the diagnosis, but not counted again.
+    """
+    limit = max(_LEAST_BYTES, MOST_BYTES // max(1, len(files.tailers)))
+    left_out, moved = 0, 0.0
+    for path, tailer in files.tailers.items():
+        source, rank, shift = str(path), rank_of_path(str(path)), clock_shift(tailer)
+        moved = max(moved, shift, key=abs)
+        for data in tailer.before(limit):
+            agent.history(source, data, rank, counted=False, shift=shift)
+        left_out += tailer.skip_to_last(limit)
+        while True:
+            for portion in tailer.poll():
+                agent.history(source, portion.data, rank, counted=True, shift=shift)
+            if not tailer.more:
+                break
+    last_sign = files.modified
+    ended = agent.folder.info.started_at if last_sign is None else last_sign
+    return agent.history_ends(ended), left_out, moved
+
+
+def clock_shift(tailer: FileTailer) -> float:
+    """What to add to the file's own timestamps, so that the last one is the time it was written at."""
+    modified = tailer.modified
+    try:
+        with tailer.path.open("rb") as file:
+            head = file.read(_BEGINNING)
+            file.seek(max(0, file.seek(0, 2) - _END))
+            data = file.read(_END)
+    except OSError:
+        return 0.0
+    last = _last_time(data, None)
+    if last is None and (lead := lead_of(head)) is not None:
+        last = _last_time(data, lead)
+    if modified is None or last is None or abs(modified - last) < _APART:
+        return 0.0
+    return modified - last
+
+
+def _last_time(data: bytes, lead: Lead | None) -> float | None:
+    reader = LineReader("", lead=lead)
+    lines = reader.feed(data) + reader.finish()
+    return next((line.time for line in reversed(lines) if line.time is not None), None)
+
+
+def told_shift(shift: float) -> str:
+    """Says by how much the lines' times were moved, where that is no time zone's doing; else nothing."""
+    off = (shift + _ZONE_STEP / 2) % _ZONE_STEP - _ZONE_STEP / 2
+    if not shift or (abs(shift) <= _ZONES and abs(off) <= _APART):
+        return ""
+    where, days = "later" if shift > 0 else "earlier", round(abs(shift) / 86400)
+    by = counted(days, "day") if days >= 2 else short_duration(abs(shift))
+    return (
+        f"its times are taken as {by} {where}, so that the last one is that at which the"
+        " file was written (a copy's is that of the copying)"
+    )
+
+
+def summary(agent: Agent, diagnosis: Diagnosis, files: int, left_out: int, shift: float = 0.0) -> str:
+    """One line on what was there before."""
+    progress = diagnosis.progress
+    parts = [f"read {counted(files, 'file')} as history ({counted(diagnosis.stats.lines, 'line')})"]
+    if left_out:
+        parts.append(f"left out the first {left_out / 1e6:,.0f} MB")
+    if moved := told_shift(shift):
+        parts.append(moved)
+    if progress.last_step is not None:
+        total = f" of {progress.total_steps}" if progress.total_steps else ""
+        parts.append(f"at step {progress.last_step}{total}")
+    rules = [finding.rule for finding in diagnosis.findings if finding.harm != "harmless"]
+    if rules:
+        parts.append(f"found in it: {', '.join(rules[:5])}{', …' if len(rules) > 5 else ''}")
+    return f"{agent.folder.run}: {'; '.join(parts)}"
+
+
+def stream_of(path: Path) -> str:
+    """The stream that a file holds, by its name."""
+    return "stderr" if "stderr" in path.name or path.suffix == ".err" else "stdout"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stallwatch_exporter.settings import ExporterSettings
-from stallwatch_exporter.stacks.evidence import Evidence, Found
+from stallwatch_exporter.stacks.evidence import Evidence, LookResult
 from stallwatch_exporter.watching.stall import StallState, StallWatch
 from stallwatch_rules.progress.threshold import PATIENCE
 from stallwatch_rules.stacks.patience import Look, Ruling, Spell, ruling
@@ -90,7 +90,7 @@ class Suspicion:
         self.nobody = ""
         self._evidence.drop(reported=over is not None and over.stalled)
 
-    def _judge(self, found: Found, state: StallState, now: float, repeating: Callable[[], bool]) -> None:
+    def _judge(self, found: LookResult, state: StallState, now: float, repeating: Callable[[], bool]) -> None:
         self.nobody = found.nobody
         if not found.asked:
             return

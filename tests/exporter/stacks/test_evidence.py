@@ -23,8 +23,8 @@ from stallwatch_exporter.probe.stacks import ANSWER, ASK
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.settings import ExporterSettings
-from stallwatch_exporter.stacks import evidence, gathering, localranks
-from stallwatch_exporter.stacks.localranks import LocalRank
+from stallwatch_exporter.stacks import evidence, gathering, local_ranks
+from stallwatch_exporter.stacks.local_ranks import LocalRank
 from stallwatch_exporter.watching.agent import Agent
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.stacks.concluding import with_stacks
@@ -202,7 +202,7 @@ def test_asking_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Monke
     asking.look()
     assert asking.take() is None and asking.under_way
     now[0] = evidence.PATIENCE_SECONDS
-    assert asking.take() == evidence.Found([])
+    assert asking.take() == evidence.LookResult([])
     assert len(notices) == 1 and asking.take() is None and not asking.under_way
     stuck.set()
 
@@ -216,7 +216,7 @@ def test_if_nobody_can_be_asked_the_result_says_why(tmp_path: Path) -> None:
         end = time.monotonic() + 120
         while (found := asking.take()) is None and time.monotonic() < end:
             time.sleep(0.01)
-        assert found == evidence.Found([], nobody=evidence.NO_RANK)
+        assert found == evidence.LookResult([], nobody=evidence.NO_RANK)
         plain.communicate()
     assert notices == []
 
@@ -229,10 +229,10 @@ def test_the_only_program_of_a_command_stands_for_rank_0(programs: int, names_it
     with subprocess.Popen(shell, stdout=subprocess.PIPE, start_new_session=True) as command:
         assert command.stdout is not None and all(command.stdout.readline() for _ in range(programs))
         outermost = [one.pid for one in psutil.Process(command.pid).children()]
-        found = [(one.rank, one.pid) for one in localranks.sole_program(command.pid)]
+        found = [(one.rank, one.pid) for one in local_ranks.sole_program(command.pid)]
         os.killpg(command.pid, signal.SIGKILL)
     assert found == ([(0, outermost[0])] if names_it else [])
-    assert localranks.sole_program(command.pid) == []
+    assert local_ranks.sole_program(command.pid) == []
 
 
 def test_a_rank_that_answered_late_was_not_locked_out(watched: Watched) -> None:
@@ -261,14 +261,14 @@ def test_a_rank_that_answered_late_was_not_locked_out(watched: Watched) -> None:
 def test_a_command_is_one_process_where_nobody_started_or_starts_more(
     program: str, named: dict[str, str], alone: bool
 ) -> None:
-    environ = {name: value for name, value in os.environ.items() if name not in localranks._LAUNCHED} | named
+    environ = {name: value for name, value in os.environ.items() if name not in local_ranks._LAUNCHED} | named
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ
     ) as command:
         assert command.stdout is not None and command.stdout.readline()
-        assert localranks.is_alone(None, command.pid) is alone
+        assert local_ranks.is_alone(None, command.pid) is alone
         command.communicate(b"\n")
-    assert not localranks.is_alone(None, command.pid)
+    assert not local_ranks.is_alone(None, command.pid)
 
 
 _PYTHON = [sys.executable, "-c", "import sys; sys.stdin.read()"]
@@ -304,9 +304,9 @@ def test_a_launcher_without_a_process_below_it_has_started_no_rank(
     script = _starting(tmp_path / name, child)
     with subprocess.Popen([script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as command:
         assert command.stdout is not None and command.stdout.readline()
-        assert localranks.is_launching(None, command.pid) is waits
+        assert local_ranks.is_launching(None, command.pid) is waits
         command.communicate(b"\n")
-    assert not localranks.is_launching(None, command.pid)
+    assert not local_ranks.is_launching(None, command.pid)
 
 
 @pytest.mark.parametrize(("output", "why"), [(b"", "NO_RANK_YET"), (b"step 1/10 loss 1.0\n", "NO_RANK")])
@@ -336,7 +336,7 @@ def test_a_rank_that_said_that_it_leaves_has_ended_though_its_process_takes_its_
 ) -> None:
     monkeypatch.setattr(gathering, "ANSWER_SECONDS", 0.0)
     monkeypatch.setattr(gathering, "find_py_spy", lambda: None)
-    (rank,) = localranks.local_ranks(watched.rings, None)
+    (rank,) = local_ranks.local_ranks(watched.rings, None)
     (silent,) = gathering.gather([rank])
     assert silent.condition == "alive", "it said nothing"
     told = [{"kind": "left", "error": False}, {"kind": "warning"}, {"kind": "left", "error": False}]

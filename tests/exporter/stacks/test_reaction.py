@@ -17,8 +17,7 @@ import pytest
 from processes import runs
 
 from stallwatch_exporter.incident import Incident
-from stallwatch_exporter.stacks.reaction import abort, react, variables
-from stallwatch_exporter.stacks.usercommand import OUTPUT_BYTES, run_line
+from stallwatch_exporter.stacks.reaction import OUTPUT_BYTES, abort, react, run_line, variables
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
 
 STALL = Incident(

@@ -17,7 +17,7 @@ from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_exporter.running.command import run_command
 from stallwatch_exporter.running.ending_words import ABORTED, detail_in
 from stallwatch_exporter.settings import ExporterSettings
-from stallwatch_exporter.stacks.spying import find_py_spy
+from stallwatch_exporter.stacks.asking import find_py_spy
 from stallwatch_rules.endings import Left
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis

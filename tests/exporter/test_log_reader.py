@@ -1,4 +1,4 @@
-"""Mining that falls behind, stumbles, or runs out of time."""
+"""The reading of a log that falls behind, stumbles, or runs out of time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.running.bytequeue import ByteQueue, Chunk
 from stallwatch_exporter.running.hostmemory import resident_bytes
-from stallwatch_exporter.watching.mining import MOMENT_SECONDS, SLICE_BYTES, Miner, Mining
+from stallwatch_exporter.watching.log_reader import MOMENT_SECONDS, SLICE_BYTES, AgentLoop, LogReader
 
 Make = Callable[..., Any]
 FILLER = b"".join(b"chatter of a healthy run, number %d\n" % number for number in range(2000))
@@ -24,8 +24,8 @@ def ended(_: object) -> Ending:
     return Ending(kind="finished", exit_code=0, detail="The command exited with 0.")
 
 
-def mining(run: Any, queue: ByteQueue, cost: float = 0.0) -> Mining:
-    """Mining by the run's clock, where reading a piece takes `cost` seconds."""
+def agent_loop(run: Any, queue: ByteQueue, cost: float = 0.0) -> AgentLoop:
+    """The loop by the run's clock, where reading a piece takes `cost` seconds."""
     feed = run.agent.feed_all
 
     def slow(*args: Any, **more: Any) -> None:
@@ -33,7 +33,7 @@ def mining(run: Any, queue: ByteQueue, cost: float = 0.0) -> Mining:
         feed(*args, **more)
 
     run.agent.feed_all = slow
-    return Mining(run.agent, queue, os.getpid(), clock=lambda: run.now, weigh=lambda _: 1)
+    return AgentLoop(run.agent, queue, os.getpid(), clock=lambda: run.now, weigh=lambda _: 1)
 
 
 def test_a_run_whose_lines_wait_unread_is_not_called_stalled(run: Any) -> None:
@@ -45,7 +45,7 @@ def test_a_run_whose_lines_wait_unread_is_not_called_stalled(run: Any) -> None:
         at = begin + 2.0 * (number - 10)
         queue.put("stdout", FILLER + b"step %d/1000 loss 0.5\n" % number, at)
     run.now = at
-    work = mining(run, queue, cost=20.0)
+    work = agent_loop(run, queue, cost=20.0)
     while queue.waiting:
         assert run.told == []
         work.round()
@@ -58,7 +58,7 @@ def test_a_run_that_falls_silent_behind_its_backlog_is_called_stalled_once_it_is
     queue = ByteQueue()
     for number in range(11, 31):
         queue.put("stdout", FILLER + b"step %d/1000 loss 0.5\n" % number, run.now + 2.0 * (number - 10))
-    work = mining(run, queue, cost=20.0)
+    work = agent_loop(run, queue, cost=20.0)
     while queue.waiting:
         work.round()
     run.now += 31.0
@@ -72,7 +72,7 @@ def test_the_silence_after_the_command_ended_is_no_stall(run: Any) -> None:
     queue = ByteQueue()
     queue.put("stdout", b"step 11/1000 loss 0.5\n", run.now + 2.0)
     queue.close()
-    work = mining(run, queue, cost=500.0)
+    work = agent_loop(run, queue, cost=500.0)
     work.ended = True
     work.round()
     diagnosis = run.agent.end(ended(None), run.folder.info.started_at + 30.0)
@@ -101,7 +101,7 @@ def test_what_came_together_is_read_together_and_keeps_its_times(run: Any) -> No
         feed(chunks)
 
     run.agent.feed_all = counting
-    mining(run, queue).round()
+    agent_loop(run, queue).round()
     assert all(together[-1] - together[0] <= MOMENT_SECONDS + 0.05 for together in rounds)
     assert [at for together in rounds for at in together] == [
         *(round(0.1 * number, 1) for number in range(1, 13)),
@@ -119,7 +119,7 @@ def test_memory_that_does_not_change_is_looked_at_less_often_until_it_does(run: 
         return held[0]
 
     begin = run.now
-    work = Mining(run.agent, ByteQueue(), os.getpid(), clock=lambda: run.now, weigh=weigh)
+    work = AgentLoop(run.agent, ByteQueue(), os.getpid(), clock=lambda: run.now, weigh=weigh)
     for second in range(170):
         if second == 140:
             held[0] = 2000
@@ -159,19 +159,19 @@ def test_a_stumble_does_not_end_the_watching(run: Any, monkeypatch: pytest.Monke
         stumbled.set()
         raise BrokenPipeError(32, "Broken pipe")
 
-    real = Mining.round
+    real = AgentLoop.round
     left = [MemoryError("no room"), OSError(24, "Too many open files")]
 
-    def stumbling(self: Mining) -> None:
+    def stumbling(self: AgentLoop) -> None:
         if left:
             raise left.pop()
         real(self)
 
-    monkeypatch.setattr(Mining, "round", stumbling)
-    miner = Miner(lambda: (run.agent, None), queue, os.getpid(), gone)
+    monkeypatch.setattr(AgentLoop, "round", stumbling)
+    reader = LogReader(lambda: (run.agent, None), queue, os.getpid(), gone)
     assert stumbled.wait(120)
     queue.put("stdout", b"step 1/10 loss 0.5\n", run.now)
-    result = miner.finish(ended, ended=run.now)
+    result = reader.finish(ended, ended=run.now)
     assert result is not None and left == []
     assert result[2].progress.last_step == 1
 
@@ -189,12 +189,12 @@ def test_what_cannot_be_read_in_time_is_in_the_copies_and_told(
         go.wait()
         return run.agent, None
 
-    miner = Miner(late, queue, os.getpid(), told.append)
+    reader = LogReader(late, queue, os.getpid(), told.append)
     close = queue.close
     monkeypatch.setattr(
         queue, "close", lambda: (close(), go.set())
     )  # by finish(), when it has set its limits
-    result = miner.finish(ended, patience=0.0, ended=run.now, report=240.0)
+    result = reader.finish(ended, patience=0.0, ended=run.now, report=240.0)
     assert result is not None
     assert result[2].progress.last_step is None
     assert any("2 lines at the end were not read" in note for note in result[2].notes)
@@ -219,7 +219,7 @@ def test_copying_what_is_left_ends_in_time_too(run: Any) -> None:
         queue.put("stdout", b"a line\n" * lines, float(number))
     queue.close()
     time = iter([True, False, False])
-    assert mining(run, queue).leave(lambda: next(time)) == (lines, 2 * lines)
+    assert agent_loop(run, queue).leave(lambda: next(time)) == (lines, 2 * lines)
     assert queue.ended
     run.agent.tick(run.now)
     assert run.metric("stallwatch_dropped_records_total") == 3 * lines
@@ -230,7 +230,7 @@ def test_a_run_that_was_told_to_end_may_take_its_time(run: Any, again: tuple[int
     """Ctrl-C: a checkpoint is saved in silence. No alarm, and nothing is done to the command."""
     run.steps(1, 40)
     told = [False]
-    work = Mining(
+    work = AgentLoop(
         run.agent,
         ByteQueue(),
         os.getpid(),

@@ -37,7 +37,7 @@ Opened = tuple[Agent, MetricsServer | None]
 Judge = Callable[[Sequence[str]], Ending]  # from the last lines to how the command ended
 
 
-class Mining:
+class AgentLoop:
     """One round after the other: a slice of the queue to the agent, and about once a second the clock."""
 
     def __init__(
@@ -113,7 +113,7 @@ class Mining:
         return copied, dropped
 
 
-class Miner:
+class LogReader:
     """Opens the agent in its thread, feeds it from `queue`, and asks it for the diagnosis at the end."""
 
     def __init__(
@@ -182,7 +182,7 @@ class Miner:
             agent.witnesses.programs.command = self._pid
             if self._endings is not None:
                 agent.memory.counted, agent.memory.killed = self._endings.counted, self._endings.killed
-            self._mine(Mining(agent, self._queue, self._pid, told_to_end=self._told_to_end))
+            self._mine(AgentLoop(agent, self._queue, self._pid, told_to_end=self._told_to_end))
             if self._judge is not None:
                 diagnosis = agent.end(agent.judged(self._judge(list(agent.last_lines))), self._ended_at)
                 self._result = (agent, agent.ending, diagnosis)
@@ -196,7 +196,7 @@ class Miner:
             server.linger(self._linger)
             server.close()
 
-    def _mine(self, mining: Mining) -> None:
+    def _mine(self, mining: AgentLoop) -> None:
         while not self._queue.ended:
             mining.ended = self._judge is not None
             try:
@@ -207,7 +207,7 @@ class Miner:
             except Exception as error:  # such as no memory left for a moment: the watching must outlive it
                 self._faulted(error)
 
-    def _leave(self, mining: Mining) -> None:
+    def _leave(self, mining: AgentLoop) -> None:
         copied, dropped = mining.leave(lambda: time.monotonic() < self._copy_until)
         if copied:
             self._notice(f"the last {copied:,} lines were not read in time: they are in the copies only")

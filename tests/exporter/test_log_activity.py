@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_exporter.watching.logactivity import MovingBars, MovingLines, Repeats
+from stallwatch_exporter.watching.log_activity import MovingBars, MovingLines, Repeats
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Line, Match
 

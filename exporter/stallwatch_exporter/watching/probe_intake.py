@@ -1,4 +1,4 @@
-"""What ranks tell of themselves, brought into the reading of the run and to the alarms."""
+"""What ranks report of themselves, brought into the reading of the run and to the alarms."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ import msgspec
 
 from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.rings.reader import Record
+from stallwatch_exporter.watching.alarms import ENDING_SECONDS
 from stallwatch_exporter.watching.checkpoints import CheckpointWatch
-from stallwatch_exporter.watching.concerns import Invalidations, concern_match
-from stallwatch_exporter.watching.goneranks import Gone, GoneRanks
-from stallwatch_exporter.watching.leavers import Leavers
-from stallwatch_exporter.watching.toldexceptions import ToldExceptions
-from stallwatch_exporter.watching.unfitting import after_a_failure, before_it_fails, versions_in
-from stallwatch_exporter.watching.unprobed import Unprobed
-from stallwatch_exporter.watching.waiting import ENDING_SECONDS
+from stallwatch_exporter.watching.early_exits import EarlyExits
+from stallwatch_exporter.watching.lost_ranks import LostRank, LostRanks
+from stallwatch_exporter.watching.probe_events import (
+    Invalidations,
+    ProbeExceptions,
+    after_a_failure,
+    before_it_fails,
+    concern_match,
+    versions_in,
+)
 from stallwatch_rules.endings import GONE_ON, Left
 from stallwatch_rules.judgements.concerns import CHECKPOINT, LATE_RANK, NAN_LOSSES, SEEN, evidence_of
 from stallwatch_rules.judgements.conclusions import LOSS_NAN, STRAGGLER
@@ -27,11 +31,39 @@ from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import EVALUATION, Line, Match, Sample
 from stallwatch_rules.selftold import NO_CODES, SOURCE
 
+NO_PROBE = (
+    "no rank has a probe: only the log of this run is watched. No process that the command started here"
+    " imports torch with the probe in it (python -E, -I or -S, an environment of its own as under sudo or in"
+    " a container, ranks on other hosts)"
+)
+WAIT_SECONDS = 15.0  #: from the first step in the log; a rank's ring is there before its first step
+
+
+class MissingProbe:
+    """Hand it at every look whether there was a ring, and whether the log told of steps."""
+
+    def __init__(self, notice: Callable[[str], None]) -> None:
+        self._notice = notice
+        self._since: float | None = None
+        self._over = False
+
+    def look(self, now: float, *, probed: bool, steps: bool) -> None:
+        """Say it where it is so for long enough; with the first ring it never will be."""
+        if self._over or not (probed or steps):
+            return
+        self._over = probed
+        if self._since is None or now < self._since:  # or the clock was set back
+            self._since = now
+        if not self._over and now - self._since >= WAIT_SECONDS:
+            self._over = True
+            self._notice(NO_PROBE)
+
+
 NO_RANKS: Mapping[int, frozenset[Path]] = {}
 Warned = Callable[[Match], None]
 
 
-class Hearing:
+class ProbeIntake:
     """Hand it every event, then every record. `warned` is called with each warning that is new, `mended` with
     the rule of those that no longer hold."""
 
@@ -50,11 +82,11 @@ class Hearing:
         self._late_ranks = LateRanks()
         self._logged: dict[Hashable, int | None] = {}  # by counter: the last step with a loss
         self._losses_until: dict[int, tuple[int, float]] = {}  # by rank: last record, steps skipped by then
-        self._exceptions = ToldExceptions()
+        self._exceptions = ProbeExceptions()
         self._checkpoints = CheckpointWatch()
-        self._leavers = Leavers()
-        self._gone = GoneRanks()
-        self._unprobed = Unprobed(notice)
+        self._leavers = EarlyExits()
+        self._gone = LostRanks()
+        self._unprobed = MissingProbe(notice)
         self._versions: dict[int, dict[str, str]] = {}  # by rank
         self._number = 0
         self._failed_at: float | None = None  # when a rank was last seen to fail, or said that it does
@@ -175,11 +207,11 @@ class Hearing:
         return self._failed_at is not None and 0 <= now - self._failed_at < ENDING_SECONDS
 
     @property
-    def gone(self) -> list[Gone]:
+    def gone(self) -> list[LostRank]:
         """Ranks that are gone for so long, while others go on, that it is no end of the run."""
         leavers, missed = self._leavers, self._gone.missed
         return [
-            Gone(
+            LostRank(
                 rank,
                 since,
                 leavers.last_step(rank),

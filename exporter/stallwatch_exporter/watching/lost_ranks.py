@@ -1,42 +1,106 @@
-"""What deserves an incident of ranks that are gone while others go on: told before the stall that follows.
+"""Ranks whose process is gone while others go on, and their incidents, reported before the stall follows.
 
-One that said that it ends well may be right to: a run's last ranks save, merge or upload. It is told where
+One that said that it ends well may be right to: a run's last ranks save, merge or upload. It is reported if
 the run is known to have steps left, or the others go on making some, and as a warning. Of any other, such as
-a rank that the kernel killed, only the end of the whole run is an excuse. What is told already is not told
-twice: while the run stands, the stall's evidence names who is gone, and an error that a rank printed is an
-incident of its own.
+a rank that the kernel killed, only the end of the whole run is an excuse. Nothing is reported twice: while
+the run is stalled, the stall's evidence names who is gone, and an error that a rank printed is an incident of
+its own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
 
 from stallwatch_exporter.incident import RANK_GONE, Severity
-from stallwatch_exporter.watching.goneranks import Gone
-from stallwatch_exporter.watching.incidents import IncidentBook
+from stallwatch_exporter.watching.incidents import IncidentManager
 from stallwatch_rules.endings import GONE_ON, MemoryKnown
 from stallwatch_rules.judgements.conclusions import LEFT_EARLY
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.text.digest import fold_ranks
 from stallwatch_rules.text.sentences import say
 
+#: At the end of a run its ranks leave one after the other, and a launcher that sees one die ends the others,
+#: or starts all anew: none of that takes longer. The alert for Prometheus follows the incident at once.
+GONE_SECONDS = 15.0
+
+
+class LostRank(msgspec.Struct, frozen=True):
+    """A rank that is gone."""
+
+    rank: int
+    since: float  #: Unix seconds
+    step: int | None = None  #: the last one that it told of
+    well: bool = False  #: it said that it leaves without an error
+    badly: bool = False  #: it said that it leaves with one
+    behind: int = 0  #: steps that others made since it said so
+    code: int | None = None  #: its exit code, -n for signal n, where that was seen
+
+
+class LostRanks:
+    """Hand it which processes of which ranks are up, at every look.
+
+    A rank is missed where a process goes on that was up beside it. So none is that left before the others
+    came (a script that prepares something under a rank's number), nor one that a launcher goes on without,
+    having started the others anew; nor one whose process we cannot see, as it was never seen.
+
+    Once any rank has stepped, only ranks that have can go on. A launcher may have a number of its own, that
+    of its pod (Kubeflow's PyTorchJob), and waits for the other hosts when its ranks are gone.
+    """
+
+    def __init__(self) -> None:
+        self.missed: dict[int, float] = {}  #: since when, by rank; while nobody is there, as it was last
+        self._beside: dict[int, frozenset[Path]] = {}  # by rank: the others, when it was seen last
+        self._since: dict[int, float] = {}
+
+    def look(
+        self,
+        up: Mapping[int, frozenset[Path]],
+        stepped: Collection[int],
+        leaving: Collection[int],
+        now: float,
+    ) -> None:
+        """The rings of all known ranks whose process is up; which ranks ever stepped, and which end now."""
+        everybody = frozenset[Path]().union(*up.values())
+        working = stepped or up
+        staying = frozenset[Path]().union(
+            *(rings for rank, rings in up.items() if rank in working and rank not in leaving)
+        )
+        for rank, rings in up.items():
+            if rings:
+                self._beside[rank] = everybody - rings
+                self._since.pop(rank, None)
+            elif staying & self._beside.get(rank, frozenset()):
+                self._since.setdefault(rank, now)
+            elif staying:
+                self._since.pop(rank, None)
+        if staying:
+            self.missed = {rank: since for rank, since in sorted(self._since.items()) if _long(since, now)}
+
+
+def _long(since: float, now: float) -> bool:
+    return not 0 <= now - since < GONE_SECONDS  # a clock that was set back is no reason to wait
+
+
 _LAST_PHASES = ("save", "idle")
 _ERROR_SECONDS = 45.0  # an exception that no rule knows is told once the log is silent for 30 seconds
 _BEFORE_SECONDS = 10.0  # so long before the end of its process a rank may have printed what ended it
 
 
-class RankAlarms:
+class LostRankAlarms:
     """Opens and resolves these incidents in the run's `book`: one for each way in which ranks end."""
 
-    def __init__(self, book: IncidentBook) -> None:
+    def __init__(self, book: IncidentManager) -> None:
         self.told: set[str] = set()  #: rules of those that are open
         self._book = book
 
     def look(
         self,
-        gone: Sequence[Gone],
+        gone: Sequence[LostRank],
         tracker: ProgressTracker,
         now: float,
         *,
@@ -66,7 +130,7 @@ class RankAlarms:
         news = not (held or over) and (left_over or any(one.behind >= GONE_ON for one in early))
         self._tell(LEFT_EARLY, "warning", early, note, tracker, now, news=news)
 
-    def _is_news(self, one: Gone, now: float) -> bool:
+    def _is_news(self, one: LostRank, now: float) -> bool:
         """Whether nothing tells of its end yet, and nothing will."""
         if one.badly and 0 <= now - one.since < _ERROR_SECONDS:
             return False
@@ -77,7 +141,7 @@ class RankAlarms:
         self,
         rule: str,
         severity: Severity,
-        ranks: Sequence[Gone],
+        ranks: Sequence[LostRank],
         note: str,
         tracker: ProgressTracker,
         now: float,
@@ -109,12 +173,12 @@ class RankAlarms:
             self._book.resolve(incident, now, "recovered", step=tracker.last_step)
 
 
-def _of(ranks: Sequence[Gone], how: str) -> str:
+def _of(ranks: Sequence[LostRank], how: str) -> str:
     """The key of the sentence for one, or for several."""
     return f"ranks-{how}" if len(ranks) > 1 else f"rank-{how}"
 
 
-def _how_they_ended(ranks: Sequence[Gone]) -> str:
+def _how_they_ended(ranks: Sequence[LostRank]) -> str:
     """With which exit code, or by which signal, where that is the same for all."""
     codes = {one.code for one in ranks}
     code = codes.pop() if len(codes) == 1 else None
@@ -127,5 +191,5 @@ def _how_they_ended(ranks: Sequence[Gone]) -> str:
     return f" {say('gone-by-signal', signal=-code)}"
 
 
-def _named(ranks: Sequence[Gone]) -> str:
+def _named(ranks: Sequence[LostRank]) -> str:
     return fold_ranks(one.rank for one in ranks)

@@ -8,8 +8,7 @@ from stallwatch_exporter.probe.layout import PHASES
 from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_exporter.settings import ExporterSettings
-from stallwatch_exporter.watching.advance import Advance
-from stallwatch_exporter.watching.hookedprogress import HookedProgress
+from stallwatch_exporter.watching.progress import Advance, HookedProgress
 from stallwatch_exporter.watching.stall import StallWatch
 from stallwatch_rules.records import Line, Sample
 

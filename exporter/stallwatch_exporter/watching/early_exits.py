@@ -14,7 +14,7 @@ from stallwatch_rules.endings import Left
 from stallwatch_rules.selftold import NO_CODES
 
 
-class Leavers:
+class EarlyExits:
     """Hand it every event and record, then which ranks are there."""
 
     def __init__(self) -> None:

@@ -1,0 +1,210 @@
+"""From the events of a probe to matches and lines: its warnings, trace-cache invalidations that it counts,
+exceptions that the log does not show, and versions that do not fit what a run does with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from stallwatch_exporter.rings.reader import Record
+from stallwatch_lint.version_conflicts import VersionConflict
+from stallwatch_rules.diagnosis.findings import TRACE_CACHE
+from stallwatch_rules.judgements.concerns import SEEN, evidence_of
+from stallwatch_rules.records import Line, Match
+from stallwatch_rules.selftold import SOURCE, Key
+from stallwatch_rules.stream import StreamReading
+from stallwatch_rules.text.redact import redact
+
+_ABOUT_THE_EVENT = ("time", "kind", "count", "rank", "rule", "step")
+# Not those from outside of the forward pass: a trainer that generates throws the trace away by design.
+_COUNTED = ("invalidations_mismatch", "invalidations_short")
+
+
+def concern_match(event: Mapping[str, Any], number: int) -> Match | None:
+    """What a ``concern`` event says, as line `number` of the events; ``None`` for one of another version."""
+    rule = event.get("rule")
+    captures = {
+        name: value
+        for name, value in event.items()
+        if name not in _ABOUT_THE_EVENT and isinstance(value, str)
+    }
+    text = evidence_of(captures)
+    if not isinstance(rule, str) or SEEN not in captures or not text:
+        return None
+    step = event.get("step")
+    return Match(
+        rule, line_of(event, number, text), captures, step if isinstance(step, int) and step else None
+    )
+
+
+def line_of(event: Mapping[str, Any], number: int, text: str) -> Line:
+    """The event as a line of its rank."""
+    rank, time = event.get("rank"), event.get("time")
+    return Line(
+        text,
+        SOURCE,
+        number,
+        rank if isinstance(rank, int) else None,
+        float(time) if isinstance(time, (int, float)) else None,
+    )
+
+
+class Counted(NamedTuple):
+    """A match, and how many more like it there were."""
+
+    match: Match
+    more: int
+
+
+class Invalidations:
+    """Counts what each rank's records say of them, with the modules that its events named last."""
+
+    def __init__(self) -> None:
+        self._totals: dict[int, float] = {}
+        self._named: dict[int, Match] = {}
+
+    def named(self, event: Mapping[str, Any], number: int) -> None:
+        """A ``trace-cache`` event: which modules it was about."""
+        how, rank = event.get("how"), event.get("rank")
+        if how not in ("mismatch", "short") or not isinstance(rank, int):
+            return
+        captures = {
+            name: str(value) for name, value in event.items() if name not in (*_ABOUT_THE_EVENT, "how")
+        }
+        got = _module(captures, "got")
+        if how == "mismatch":
+            text = f"trace cache invalidated: expected {_module(captures, 'expected')}, but got {got}"
+        else:
+            recorded = captures.get("recorded", "?")
+            text = f"trace cache invalidated: {got} comes after the {recorded} modules that were recorded"
+        self._named[rank] = Match(TRACE_CACHE, line_of(event, number, text), captures)
+
+    def counted(self, record: Record) -> Counted | None:
+        """What is new in a record; ``None`` where nothing is."""
+        if not any(name in record.values for name in _COUNTED):
+            return None
+        total = sum(record.values.get(name, 0.0) for name in _COUNTED)
+        before, self._totals[record.rank] = self._totals.get(record.rank, 0.0), total
+        new = int(total - before if total >= before else total)  # a rank that was started anew
+        if new <= 0:
+            return None
+        named = self._named.get(record.rank)
+        text = named.line.text if named is not None else "trace cache invalidated"
+        number = named.line.number if named is not None else 0
+        line = Line(text, SOURCE, number, record.rank, record.time)
+        return Counted(Match(TRACE_CACHE, line, named.captures if named is not None else {}), new - 1)
+
+
+def _module(captures: Mapping[str, str], role: str) -> str:
+    """A module's path, or where it is not known its number."""
+    return captures.get(f"{role}_name") or f"module {captures.get(role, '?')}"
+
+
+WAIT_SECONDS = 5.0
+_MOST_WAITING = 1000
+_COMPARED = 200  # characters of a message
+
+Event = Mapping[str, Any]
+
+
+class ProbeExceptions:
+    """The exceptions that may still turn up in the log."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[float, int, Event]] = []
+
+    def heard(self, event: Event, number: int, now: float) -> None:
+        """An ``exception`` event, line `number` of the events, read at `now`."""
+        if len(self._waiting) < _MOST_WAITING:
+            self._waiting.append((now, number, event))
+
+    def unsaid(
+        self, streams: Mapping[Key, StreamReading], now: float, *, everything: bool = False
+    ) -> list[Line]:
+        """The traceback's lines of each one that the log had time to show (or all) and does not."""
+        due = [one for one in self._waiting if everything or not 0 <= now - one[0] < WAIT_SECONDS]
+        if not due:
+            return []
+        self._waiting = [one for one in self._waiting if one not in due]
+        known = set(_logged(streams))
+        return [
+            line for _, number, event in due if _key(event) not in known for line in _lines(event, number)
+        ]
+
+
+def _logged(streams: Mapping[Key, StreamReading]) -> Iterable[tuple[str, str]]:
+    for (source, _), stream in streams.items():
+        if source != SOURCE:
+            for seen in stream.exceptions_now().seen.values():
+                yield _short(seen.raised.exception), _compared(seen.raised.message)
+
+
+def _key(event: Event) -> tuple[str, str]:
+    return _short(str(event.get("exception", ""))), _compared(str(event.get("message", "")))
+
+
+def _short(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _compared(message: str) -> str:
+    """Of a message, what both sides have: its first line, without secrets."""
+    return redact(message.partition("\n")[0].strip())[:_COMPARED]
+
+
+def _lines(event: Event, number: int) -> list[Line]:
+    """The event as Python prints an exception."""
+    text = ["Traceback (most recent call last):"]
+    frames = event.get("frames")
+    for frame in frames if isinstance(frames, list) else []:
+        place, _, name = str(frame).rpartition(" ")
+        path, _, line = place.rpartition(":")
+        text.append(f'  File "{path}", line {line}, in {name}')
+    name = str(event.get("exception", "")).removeprefix("builtins.")
+    message = str(event.get("message", "")).splitlines()
+    text.append(f"{name}: {message[0]}" if message else name)
+    return [line_of(event, number, each) for each in [*text, *message[1:]]]
+
+
+_NO_SYNC = "deepspeed-no-sync-incompatible"  #: only with gradient accumulation
+
+
+def versions_in(event: Event) -> dict[str, str]:
+    """The packages of a ``versions`` event, by their canonical names."""
+    about = ("time", "kind", "count", "rank")
+    found = {name: value for name, value in event.items() if name not in about and isinstance(value, str)}
+    return {name.replace("_", "-"): version for name, version in found.items()}
+
+
+def before_it_fails(versions: Mapping[str, str], event: Event, number: int) -> Iterator[Match]:
+    """What a ``trainer`` event says that the run is going to do, and these versions cannot."""
+    used, stage = event.get("classes"), event.get("stage")
+    for entry in _conflicts(versions):
+        if entry.severity == "advice" or entry.auto_key or not (entry.used or entry.stages):
+            continue
+        if entry.used and entry.used.isdisjoint(used if isinstance(used, list) else ()):
+            continue
+        if entry.stages and stage not in entry.stages:
+            continue
+        if entry.rule == _NO_SYNC and event.get("accumulation") == 1:
+            continue
+        yield _match(entry, versions, event, number)
+
+
+def after_a_failure(versions: Mapping[str, str], event: Event, number: int) -> Iterator[Match]:
+    """What fails with these versions whatever a run does; to be told where one did fail."""
+    for entry in _conflicts(versions):
+        if entry.severity == "fails" and not (entry.used or entry.stages or entry.auto_key):
+            yield _match(entry, versions, event, number)
+
+
+def _conflicts(versions: Mapping[str, str]) -> Iterable[VersionConflict]:
+    from stallwatch_lint.versions import conflicts_among  # with packaging behind it: only for versions
+
+    return conflicts_among(versions)
+
+
+def _match(entry: VersionConflict, versions: Mapping[str, str], event: Event, number: int) -> Match:
+    names = ", ".join(f"{package} {versions[package]}" for package in entry.ranges)
+    captures = {SEEN: "versions", "fault": f"{names} do not fit: {entry.what.en}"}
+    return Match(entry.rule, line_of(event, number, evidence_of(captures)), captures)

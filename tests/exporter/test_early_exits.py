@@ -1,0 +1,83 @@
+"""Which ranks left while others went on, from what they say and the steps that they tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stallwatch_exporter.rings.reader import Record
+from stallwatch_exporter.watching.early_exits import EarlyExits
+from stallwatch_rules.endings import Left
+
+
+def step(exits: EarlyExits, rank: int, number: int, at: float) -> None:
+    exits.record(Record(rank, number, at, {"step": float(number)}))
+
+
+def leave(exits: EarlyExits, *ranks: int, at: float, error: bool = False) -> None:
+    for rank in ranks:
+        exits.heard({"kind": "left", "rank": rank, "time": at, "error": error})
+
+
+def look(exits: EarlyExits, *up: int) -> list[Left]:
+    exits.look({rank: frozenset({Path("r")} if rank in up else ()) for rank in range(4)})
+    return exits.left
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_next_program_with_fewer_ranks_misses_none_of_the_one_before(late: bool) -> None:
+    """``late``: nobody looked until the end of the second one."""
+    exits = EarlyExits()
+    told = [(rank, number, float(number)) for number in range(1, 41) for rank in range(3)]
+    again = [(rank, number, 100.0 + number) for number in range(1, 81) for rank in range(2)]
+    if late:
+        leave(exits, 0, 1, 2, at=41.0)
+        leave(exits, 0, at=200.0)
+    for rank, number, at in told:
+        step(exits, rank, number, at)
+    if not late:
+        leave(exits, 0, 1, 2, at=41.0)
+        assert look(exits) == []
+    for rank, number, at in again:
+        step(exits, rank, number, at)
+    assert {one.rank for one in look(exits, 1)} <= {0} and 2 not in exits.well
+    if not late:
+        leave(exits, 0, at=200.0)
+    step(exits, 1, 90, 201.0)
+    assert look(exits, 1) == [Left(0, 80, 10)]
+
+
+def test_what_a_rank_counts_while_it_ends_is_no_next_program() -> None:
+    exits = EarlyExits()
+    for rank in range(3):
+        step(exits, rank, 40, 40.0)
+    leave(exits, 1, 2, at=41.0)
+    step(exits, 1, 40, 42.0)  # a warning of its last second, with the step that it made last
+    step(exits, 0, 50, 50.0)
+    assert look(exits, 0) == [Left(2, 40, 10)]
+
+
+def test_a_rank_that_left_with_an_error_and_then_well_costs_no_record() -> None:
+    """All that one look brought: both ends, and the step between them."""
+    exits = EarlyExits()
+    step(exits, 0, 1, 1.0)
+    step(exits, 1, 1, 1.0)
+    leave(exits, 1, at=2.0, error=True)
+    leave(exits, 1, at=4.0)
+    step(exits, 1, 2, 3.0)
+    step(exits, 0, 9, 9.0)
+    assert not exits.badly and look(exits, 0) == [Left(1, 2, 8)]
+
+
+@pytest.mark.parametrize(("code", "left"), [(0, [Left(1, 5, 0)]), (None, [])])
+def test_a_rank_that_ended_with_0_and_no_word_left_the_others_that_failed(
+    code: int | None, left: list[Left]
+) -> None:
+    exits = EarlyExits()
+    for number in range(1, 6):
+        for rank in (0, 1):
+            step(exits, rank, number, float(number))
+    leave(exits, 0, at=6.0, error=True)
+    exits.look({0: (), 1: ()}, {0: 1, 1: code} if code is not None else {0: 1})
+    assert exits.left == left
