@@ -65,8 +65,8 @@ def _with_end(info: AgentInfo, home: Path) -> AgentInfo:
 
 
 def _row(info: AgentInfo) -> tuple[str, ...]:
-    from stallwatch_alerts.messages.en import duration
     from stallwatch_exporter.runs.runfolder import agent_alive
+    from stallwatch_rules.locale import span
 
     alive = agent_alive(info)
     end = info.ended_at or (time.time() if alive else info.updated_at)
@@ -74,7 +74,7 @@ def _row(info: AgentInfo) -> tuple[str, ...]:
         info.run,
         _state(info) if alive or info.ended_at is not None else "agent gone",
         _clock(info.started_at),
-        duration(end - info.started_at),
+        span(end - info.started_at),
         _ending(info)
         if alive or info.ended_at is not None
         else f"not heard of since {_clock(info.updated_at)}",

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from stallwatch_alerts.channels import incident_notice
-from stallwatch_alerts.messages import en, render, render_test, zh
+from stallwatch_alerts.messages import render, render_test
 from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
+from stallwatch_rules.locale import span
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import Diagnosis, Primary
@@ -32,8 +33,8 @@ Stall = Callable[..., Incident]
     ],
 )
 def test_durations_are_for_people(seconds: float, english: str, chinese: str) -> None:
-    assert en.duration(seconds) == english
-    assert zh.duration(seconds) == chinese
+    assert span(seconds) == english
+    assert span(seconds, "zh") == chinese
 
 
 def test_a_stall_says_since_when_and_against_which_threshold(stall: Stall) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from stallwatch_alerts.delivery.keys import told_key
 from stallwatch_alerts.messages import Message, render, render_test
 from stallwatch_alerts.messages.links import link_lines, with_links
+from stallwatch_alerts.prometheus.links import runbook_of
 from stallwatch_exporter.incident import Incident
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ def incident_notice(incident: Incident, language: str, page: RulePage | None) ->
 
 def linked(notice: Notice, page: RulePage | None, run: str, settings: AlertSettings) -> Notice:
     """The notice with links to the rule's page and, where there is a dashboard, to the run's."""
-    lines = link_lines(page, run, settings.dashboard_url, settings.language)
+    runbook = runbook_of(page) if page is not None else ""
+    lines = link_lines(runbook, run, settings.dashboard_url, settings.language)
     return replace(notice, message=Message(notice.message.title, with_links(notice.message.text, lines)))
 
 

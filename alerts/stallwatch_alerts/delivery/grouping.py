@@ -15,13 +15,13 @@ import msgspec
 
 from stallwatch_alerts.channels.notice import Notice
 from stallwatch_alerts.messages import Message
-from stallwatch_alerts.messages.languages import words_of
+from stallwatch_alerts.messages.compose import TITLE_LIMIT, listed
 from stallwatch_alerts.messages.layout import shortened
 from stallwatch_alerts.messages.links import TEXT_LIMIT
 from stallwatch_alerts.neutral import shorten
 from stallwatch_exporter.incident import RANKS
+from stallwatch_rules.locale import say
 
-TITLE_LIMIT = 200
 LATE_SECONDS = 30.0  #: a message that is older says so
 _TITLES = 10
 _IDS = 200
@@ -72,26 +72,25 @@ def written(
 
     `now` is when it leaves, in Unix seconds; by default at once.
     """
-    words = words_of(language)
     notice = group.worst
     title, blocks, facts = notice.message.title, [], dict(notice.facts)
     if group.count > 1:
         others = group.count - 1
-        title = words.and_others.format(title=title, count=others)
-        lines = [words.also, *(f"- {one}" for one in group.titles)]
+        title = say("alerts.and-others", language, title=title, count=others)
+        lines = [say("alerts.also", language), *(f"- {one}" for one in group.titles)]
         if others > len(group.titles):
-            lines.append(words.further.format(count=others - len(group.titles)))
-        tally = words.comma.join(
-            f"{group.severities[name]} {words.tally[name]}"
+            lines.append(say("alerts.further", language, count=others - len(group.titles)))
+        tally = [
+            say(f"alerts.tally-{name}", language, count=group.severities[name])
             for name in ("critical", "warning", "info", "resolved")
             if group.severities.get(name)
-        )
-        blocks += [words.in_all.format(tally=tally), "\n".join(lines)]
+        ]
+        blocks += [say("alerts.in-all", language, tally=listed(tally, language)), "\n".join(lines)]
         facts |= {"count": group.count, "incidents": ",".join(group.ids)}
     if late >= LATE_SECONDS:
-        blocks.insert(0, words.late.format(duration=words.duration(late), when=_when(now, late)))
+        blocks.insert(0, say("alerts.late", language, duration=late, when=_when(now, late)))
     if expired:
-        blocks.insert(0, words.expired.format(count=expired))
+        blocks.insert(0, say("alerts.expired", language, count=expired))
     text = "\n\n".join([*blocks, notice.message.text])
     message = Message(shorten(title, TITLE_LIMIT), shortened(text, TEXT_LIMIT))
     return replace(notice, message=message, facts=facts)
@@ -105,7 +104,6 @@ def _when(now: float | None, late: float) -> str:
 
 def expiry_notice(expired: int, language: str) -> Notice:
     """Nothing but that messages were given up."""
-    words = words_of(language)
     facts: dict[str, str | int | None] = {
         "id": "stallwatch/expired",
         "run": "stallwatch",
@@ -119,7 +117,7 @@ def expiry_notice(expired: int, language: str) -> Notice:
         "host": "",
         "count": expired,
     }
-    said = words.expired.format(count=expired)
+    said = say("alerts.expired", language, count=expired)
     return Notice(Message(shorten(said, TITLE_LIMIT), said), "warning", facts)
 
 

@@ -13,10 +13,10 @@ from stallwatch_alerts.delivery.keys import escalated_key, opening_keys
 from stallwatch_alerts.delivery.records import Draft
 from stallwatch_alerts.masking import mask_url
 from stallwatch_alerts.messages import Message
-from stallwatch_alerts.messages.languages import words_of
 from stallwatch_alerts.routing import Stop, stops
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_exporter.incident import Incident
+from stallwatch_rules.locale import say
 
 if TYPE_CHECKING:
     from stallwatch_alerts.delivery.outbox import Outbox
@@ -131,11 +131,10 @@ class Planner:
         )
 
     def _escalated(self, letter: Letter, stop: Stop) -> Notice:
-        words = words_of(self._settings.language)
-        message = letter.notice.message
-        title = words.escalated.format(title=message.title, duration=words.duration(stop.waited))
+        message, language = letter.notice.message, self._settings.language
+        title = say("alerts.escalated", language, title=message.title, duration=stop.waited)
         # In front: what is behind a long text is cut off, and this is what to do first.
-        text = f"{words.acknowledge.format(id=letter.incident.id)}\n\n{message.text}"
+        text = f"{say('alerts.acknowledge', language, incident=letter.incident.id)}\n\n{message.text}"
         return replace(letter.notice, message=Message(title, text))
 
     def _stops(self, letter: Letter, now: float) -> list[Stop]:

@@ -5,22 +5,23 @@ What comes from a log, a host or a user's command is neutralised; what comes fro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
-from stallwatch_alerts.messages.languages import words_of
 from stallwatch_alerts.messages.plain import plain
-from stallwatch_alerts.messages.ranks import commands, pid_of, stack, who
-from stallwatch_alerts.messages.remedies import remedy
-from stallwatch_alerts.messages.words import Words
+from stallwatch_alerts.messages.ranks import commands, pid_of, remedy, stack, who
 from stallwatch_alerts.neutral import neutralise, shorten
 from stallwatch_exporter.incident import RANK_GONE, Ending, Incident
 from stallwatch_exporter.running.ending_words import detail_in, running_sentence
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
+from stallwatch_rules.locale import language_of, say, span, templates
+from stallwatch_rules.locale import render as in_words
+from stallwatch_rules.messages import message
 from stallwatch_rules.pages.fixes import fixes_for
 from stallwatch_rules.pages.placeholders import why_of
 from stallwatch_rules.records import Primary
@@ -42,6 +43,12 @@ _FIX_LIMIT = 280
 _CAUSE_LIMIT = 120  # of a title alone, so that no lead pushes it out
 _LEAD_LIMIT = 160
 _SENTENCE_LIMIT = 400
+_DESCRIPTION_LIMIT = 600
+_SHOWN_LABELS = ("alertname", "severity", "rank", "rule", "ending", "instance")
+# torchrun: SubprocessContext._poll ends all processes of its node once one has failed (torch 2.13.0,
+# distributed/elastic/multiprocessing/api.py). srun: -K, --kill-on-bad-exit in srun(1); where it is not
+# given, KillOnBadExit of slurm.conf(5) decides.
+_RANK_GONE_FIXES = ("rank-gone-fix-1", "rank-gone-fix-2", "rank-gone-fix-3")
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -52,8 +59,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 def render(incident: Incident, language: str, page: RulePage | None) -> Message:
-    """The message of an incident as it opens or resolves; `page` is that of its rule, if there is one."""
-    words = words_of(language)
+    """Return the message of an incident as it opens or resolves; `page` is that of its rule."""
     incident = replace(incident, note=retold(incident.note, language))
     cause = _cause(incident, language, page)
     if (primary := _primary(incident)) is not None:
@@ -61,24 +67,63 @@ def render(incident: Incident, language: str, page: RulePage | None) -> Message:
         cause = replace(cause, led=behind(leading, cause.title, language))
     cause = _with_remedy(cause, incident, language)
     run = neutralise(incident.run, 80)
-    said = _title(incident, words, cause.title or neutralise(incident.exception, _CAUSE_LIMIT))
-    title = f"[{run}] {words.unwatched.format(title=said) if incident.unwatched else said}"
-    text = _text(incident, words, cause)
+    title = _title(incident, language, cause.title or neutralise(incident.exception, _CAUSE_LIMIT))
+    if incident.unwatched:
+        title = say("alerts.unwatched", language, title=title)
+    text = _text(incident, language, cause)
     while len(text) > TEXT_LIMIT and len(cause.fixes) > 1:  # one whole fix is worth more than two halves
         cause = replace(cause, fixes=cause.fixes[:-1])
-        text = _text(incident, words, cause)
-    return Message(shorten(title, TITLE_LIMIT), shorten(text, TEXT_LIMIT))
+        text = _text(incident, language, cause)
+    return Message(shorten(f"[{run}] {title}", TITLE_LIMIT), shorten(text, TEXT_LIMIT))
 
 
 def render_test(language: str) -> Message:
-    """The message of ``stallwatch alerts test``."""
-    words = words_of(language)
-    return Message(words.test_title, words.test_text)
+    """Return the message of ``stallwatch alerts test``."""
+    return Message(say("alerts.test-title", language), say("alerts.test-text", language))
+
+
+def render_alert(
+    name: str, labels: Mapping[str, str], annotations: Mapping[str, str], *, over: bool, language: str
+) -> Message:
+    """Return an alert's own summary and description; in Chinese, what we know of an alert of our own."""
+    title = neutralise(annotations.get("summary", ""), 160)
+    key = f"alert-{name}"
+    if key in templates("en", "alerts") and (not title or language_of(language) != "en"):
+        title = say(f"alerts.{key}", language, rank=neutralise(labels.get("rank", ""), 10) or "?")
+    title = title or neutralise(name, 80)
+    if over:
+        title = say("alerts.alert-over", language, title=title)
+    if run := neutralise(labels.get("run", ""), 80):
+        title = f"[{run}] {title}"
+    shown = [f"    {label}: {neutralise(labels[label], 80)}" for label in _SHOWN_LABELS if labels.get(label)]
+    description = neutralise(annotations.get("description", ""), _DESCRIPTION_LIMIT)
+    return Message(shorten(title, TITLE_LIMIT), _blocks(description, _lines(*shown)))
+
+
+def listed(parts: list[str], language: str) -> str:
+    """Return the parts with commas between them."""
+    return reduce(lambda first, second: say("alerts.listed", language, first=first, second=second), parts)
 
 
 def ending_line(ending: Ending, language: str) -> str:
-    """How a command ended, in one or two lines, for the terminal."""
-    return _how_it_ended(ending, words_of(language))
+    """Return how a command ended, in one or two lines, for the terminal."""
+    facts = [_ending_title(ending, language)]
+    if ending.kind == "finished":
+        said = say("alerts.ended", language, ending=facts[0])
+        return _lines(said, running_sentence(ending.running, language))
+    if ending.exit_code is not None:
+        facts.append(say("alerts.exit-code", language, code=ending.exit_code))
+    if ending.seconds:
+        facts.append(say("alerts.ran-for", language, duration=ending.seconds))
+    said = say("alerts.ended", language, ending=listed(facts, language))
+    return _lines(said, neutralise(detail_in(ending, language), 250))
+
+
+def _named(kind: str, name: str, language: str, **params: str | float) -> str:
+    """Return our words for a value of a kind, such as a phase; its own name if we have none."""
+    key = f"{kind}-{name}"
+    known = key in templates("en", "alerts")
+    return say(f"alerts.{key}", language, **params) if known else neutralise(name, 40)
 
 
 # ---------------------------------------------------------------- the cause, in the reader's language
@@ -101,23 +146,17 @@ def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
         if advice is not None:
             primary = replace(primary, why=advice[0], fixes=advice[1])
     if primary is not None:
-        if page is None:  # no page stands behind these words: they may be the log's
-            fixes = tuple(neutralise(fix, _FIX_LIMIT) for fix in primary.fixes[:_FIXES])
-            return _Cause(
-                primary.rule,
-                neutralise(primary.title, _CAUSE_LIMIT),
-                neutralise(primary.why, _WHY_LIMIT),
-                fixes,
-            )
-        fixes = tuple(plain(fix, _FIX_LIMIT) for fix in primary.fixes[:_FIXES])
-        return _Cause(
-            primary.rule, neutralise(primary.title, _CAUSE_LIMIT), plain(primary.why, _WHY_LIMIT), fixes
-        )
+        clean = neutralise if page is None else plain  # with no page behind them, words may be the log's
+        fixes = tuple(clean(fix, _FIX_LIMIT) for fix in primary.fixes[:_FIXES])
+        title = neutralise(primary.title, _CAUSE_LIMIT)
+        return _Cause(primary.rule, title, clean(primary.why, _WHY_LIMIT), fixes)
     if page is None:
         if incident.rule != RANK_GONE:
             return _Cause(incident.rule, "")
-        words = words_of(language)
-        return _Cause(RANK_GONE, words.rank_gone, words.rank_gone_why, words.rank_gone_fixes)
+        title, why, *fix = (
+            say(f"alerts.{key}", language) for key in ("rank-gone", "rank-gone-why", *_RANK_GONE_FIXES)
+        )
+        return _Cause(RANK_GONE, title, why, tuple(fix))
     return _Cause(
         page.id,
         (language.startswith("zh") and page.title_zh) or page.title,
@@ -143,64 +182,65 @@ def _page_fixes(page: RulePage, language: str) -> list[str]:
 # ---------------------------------------------------------------- title
 
 
-def _title(incident: Incident, words: Words, cause: str) -> str:
+def _title(incident: Incident, language: str, cause: str) -> str:
     if incident.kind == "stall":
-        title = _stall_title(incident, words)
-        holding = who(incident.stacks, words.language) if incident.stacks is not None else ""
-        return words.comma.join((title, holding)) if holding and incident.status == "open" else title
+        title = _stall_title(incident, language)
+        holding = who(incident.stacks, language) if incident.stacks is not None else ""
+        return listed([title, holding], language) if holding and incident.status == "open" else title
     rank = _rank(incident)
     named = cause or neutralise(incident.rule, 80)
     if rank is not None:
-        named = words.in_rank.format(title=named, rank=words.rank.format(rank=rank))
+        named = say("alerts.in-rank", language, title=named, rank=message("alerts.rank", rank=rank))
     if incident.kind == "finding":
         if not _is_news(incident) and not incident.unwatched:
-            return words.with_run.get(incident.resolution, words.finding_over).format(title=named)
-        return words.finding.format(harm=words.harms.get(incident.harm, incident.harm), title=named)
-    title = _ending_title(incident.ending, words)
-    if incident.stalled_seconds is not None and incident.ending is not None and incident.ending.failed:
-        title = words.after_stall.format(title=title, duration=words.duration(incident.stalled_seconds))
-    if cause:
-        return words.because.format(ending=title, title=named)
+            return say(_by_resolution("finding-over", incident), language, title=named)
+        harm = _named("harm", incident.harm, language)
+        return say("alerts.finding", language, harm=harm, title=named)
     ending = incident.ending
+    title = _ending_title(ending, language)
+    if incident.stalled_seconds is not None and ending is not None and ending.failed:
+        title = say("alerts.after-stall", language, title=title, duration=incident.stalled_seconds)
+    if cause:
+        return say("alerts.because", language, ending=title, title=named)
     if ending is not None and ending.kind == "failed" and ending.exit_code:
-        return words.with_code.format(ending=title, code=ending.exit_code)
+        return say("alerts.with-code", language, ending=title, code=ending.exit_code)
     return title
 
 
-def _stall_title(incident: Incident, words: Words) -> str:
-    duration = words.duration(_stalled_for(incident))
+def _stall_title(incident: Incident, language: str) -> str:
+    duration = _stalled_for(incident)
     if incident.status == "resolved":
         if incident.resolution == "recovered":
-            return words.recovered.format(duration=duration)
-        return words.over.get(incident.resolution, words.over[""]).format(duration=duration)
+            return say("alerts.recovered", language, duration=duration)
+        return say(_by_resolution("stall-over", incident), language, duration=duration)
     if incident.phase != "train":
-        phase = words.phases.get(incident.phase, neutralise(incident.phase, 40))
-        return words.stalled_in_phase.format(duration=duration, phase=phase)
-    step = _step(incident, words)
-    template = words.stalled_after if step else words.stalled
-    return template.format(duration=duration, step=step)
+        phase = _named("phase", incident.phase, language)
+        return say("alerts.stalled-in-phase", language, duration=duration, phase=phase)
+    step = _step(incident, language)
+    return say("alerts.stalled-after" if step else "alerts.stalled", language, duration=duration, step=step)
 
 
-def _ending_title(ending: Ending | None, words: Words) -> str:
-    kind = ending.kind if ending else "unknown"
-    if ending is not None and kind == "killed" and not ending.signal:
-        kind = "failed"
-    return words.endings[kind].format(
-        signal=ending.signal if ending else "",
-        duration=words.duration(ending.seconds if ending else 0),
-    )
+def _by_resolution(kind: str, incident: Incident) -> str:
+    key = f"{kind}-{incident.resolution.removeprefix('run-')}"
+    return f"alerts.{key if key in templates('en', 'alerts') else kind}"
+
+
+def _ending_title(ending: Ending | None, language: str) -> str:
+    ending = ending or Ending("unknown", None)
+    kind = "failed" if ending.kind == "killed" and not ending.signal else ending.kind
+    return _named("ending", kind, language, signal=ending.signal or "", duration=ending.seconds)
 
 
 # ---------------------------------------------------------------- text
 
 
-def _text(incident: Incident, words: Words, cause: _Cause) -> str:
-    tell = _whole if _is_news(incident) else _resolved
-    return "\n\n".join(block for block in tell(incident, words, cause) if block)
+def _text(incident: Incident, language: str, cause: _Cause) -> str:
+    write = _whole if _is_news(incident) else _resolved
+    return _blocks(*write(incident, language, cause))
 
 
 def _is_news(incident: Incident) -> bool:
-    """Whether no earlier message has named this cause and what to do about it."""
+    """Return whether no earlier message has named this cause and what to do about it."""
     if incident.status == "open":
         return True
     if incident.kind != "ended" and incident.resolution != "unmended":
@@ -209,110 +249,99 @@ def _is_news(incident: Incident) -> bool:
     return not any(event.rule == incident.rule and event.at < end for event in incident.history)
 
 
-def _whole(incident: Incident, words: Words, cause: _Cause) -> Iterator[str]:
+def _whole(incident: Incident, language: str, cause: _Cause) -> Iterator[str]:
     stacks = incident.stacks
     known = incident.rule == SILENT_HANG and stacks is not None and bool(stacks.groups)
-    yield _what(incident, words)
+    yield _what(incident, language)
     if stacks is not None:
-        told = neutralise(sentence(stacks, words.language), _SENTENCE_LIMIT)
-        yield _lines(told, *stack(stacks, words.language))
-    yield _where(incident, words)
+        said = neutralise(sentence(stacks, language), _SENTENCE_LIMIT)
+        yield _lines(said, *stack(stacks, language))
+    yield _where(incident, language)
     if incident.ending is not None:
-        yield _how_it_ended(incident.ending, words)
-    if known:  # the stacks are the cause
-        yield ""
-    elif cause.title:
-        harm = words.harms.get(incident.harm, incident.harm)
-        line = words.cause.format(title=cause.led or cause.title, rule=neutralise(cause.rule, 80), harm=harm)
-        yield _lines(line, neutralise(incident.note, 250), cause.why)
-    else:
-        yield neutralise(incident.note, 250)
+        yield ending_line(incident.ending, language)
+    note = neutralise(incident.note, 250)
+    if not known:  # else the stacks are the cause
+        yield _lines(_likely(incident, language, cause), note, cause.why) if cause.title else note
+    if incident.background:
+        yield say("alerts.also-seen", language, rules=listed(incident.background, language))
     evidence = incident.evidence or (incident.primary.evidence if incident.primary else [])
     # Indented by four: literal text wherever Markdown is read, plain where it is not.
-    if incident.background:
-        yield words.also_seen.format(rules=words.comma.join(incident.background))
     last = [line for line in evidence if line.strip()][-_EVIDENCE_LINES:]
-    shown = [f"    {neutralise(line, _LINE_LIMIT)}" for line in last]
-    yield _lines(words.evidence, *shown) if shown and not known else ""
+    if last and not known:
+        shown = (f"    {neutralise(line, _LINE_LIMIT)}" for line in last)
+        yield _lines(say("alerts.evidence", language), *shown)
     if cause.fixes:
-        yield _lines(words.fixes, *(f"{number}. {fix}" for number, fix in enumerate(cause.fixes, 1)))
-    yield _look(incident, words)
-
-
-def _look(incident: Incident, words: Words) -> str:
+        numbered = (f"{number}. {fix}" for number, fix in enumerate(cause.fixes, 1))
+        yield _lines(say("alerts.fixes", language), *numbered)
     typed = commands(incident.stacks if incident.status == "open" else None, incident.folder)
-    return _lines(words.look, *(f"    {command}" for command in typed)) if typed else ""
+    if typed:
+        yield _lines(say("alerts.look", language), *(f"    {command}" for command in typed))
 
 
-def _resolved(incident: Incident, words: Words, cause: _Cause) -> Iterator[str]:
+def _likely(incident: Incident, language: str, cause: _Cause) -> str:
+    harm = _named("harm", incident.harm, language)
+    rule = neutralise(cause.rule, 80)
+    return say("alerts.cause", language, title=cause.led or cause.title, rule=rule, harm=harm)
+
+
+def _resolved(incident: Incident, language: str, cause: _Cause) -> Iterator[str]:
     if incident.kind == "stall" and incident.resolution == "recovered":
-        yield words.recovered_sentence
+        yield say("alerts.recovered-sentence", language)
     elif incident.ending is None:
-        over = words.over_sentence.get(incident.resolution, words.over_sentence[""])
-        between = words.comma.strip(",，")  # a space where the language has one between sentences
-        yield between.join((over, _lasted(incident, words))).strip()
-    told = cause.led or cause.title
-    if not told and incident.stacks is not None:
-        told = neutralise(sentence(incident.stacks, words.language), _SENTENCE_LIMIT)
-    yield _lines(_where(incident, words), words.stall_cause.format(title=told) if told else "")
+        over = message(_by_resolution("is-over", incident), duration=_stalled_for(incident))
+        if incident.kind != "ended" and incident.resolved_at is not None:  # an ending has no duration
+            lasted = "alerts.unwatched-after" if incident.unwatched else "alerts.lasted"
+            over += message(lasted, duration=_stalled_for(incident))
+        yield in_words(over, language)
+    title = cause.led or cause.title
+    if not title and incident.stacks is not None:
+        title = neutralise(sentence(incident.stacks, language), _SENTENCE_LIMIT)
+    yield _lines(
+        _where(incident, language), say("alerts.stall-cause", language, title=title) if title else ""
+    )
     if incident.ending is not None:
-        yield _how_it_ended(incident.ending, words)
+        yield ending_line(incident.ending, language)
 
 
-def _lasted(incident: Incident, words: Words) -> str:
-    """How long a problem was there. An ending has no duration, and the run's own is told below."""
-    if incident.kind == "ended" or incident.resolved_at is None:
-        return ""
-    lasted = words.unwatched_after if incident.unwatched else words.lasted
-    return lasted.format(duration=words.duration(_stalled_for(incident)))
-
-
-def _what(incident: Incident, words: Words) -> str:
+def _what(incident: Incident, language: str) -> str:
     if incident.kind != "stall":
         return ""
-    stalled = _stalled_for(incident)
-    duration = words.duration(stalled)
-    template = words.stall_sentence_learning if incident.learning else words.stall_sentence
-    if incident.threshold_seconds is None:
-        template = words.stall_sentence_plain
+    threshold = incident.threshold_seconds
+    kind = "-learning" if incident.learning else ""
+    if threshold is None:
+        kind = "-plain"
     elif incident.phase == "init":  # a run that starts has no rhythm yet
-        template = words.stall_sentence_start
-    threshold = words.duration(incident.threshold_seconds or 0.0)
-    if incident.threshold_seconds is not None and duration == threshold:  # both are rounded alike
-        duration = words.more_than.format(duration=duration)
-    said = template.format(duration=duration, threshold=threshold)
-    if incident.step is None:
-        return said
-    last = datetime.fromtimestamp(incident.updated_at - (incident.stalled_seconds or 0.0)).astimezone()
-    return words.since.format(sentence=said, when=last.strftime("%H:%M:%S %Z"))
+        kind = "-start"
+    stalled = _stalled_for(incident)
+    reads_alike = threshold is not None and span(stalled) == span(threshold)
+    duration = message("alerts.more-than", duration=stalled) if reads_alike else stalled
+    said = message(f"alerts.stall-sentence{kind}", duration=duration, threshold=threshold or 0.0)
+    if incident.step is not None:
+        last = datetime.fromtimestamp(incident.updated_at - (incident.stalled_seconds or 0.0)).astimezone()
+        said += message("alerts.last-step", when=last.strftime("%H:%M:%S %Z"))
+    return in_words(said, language)
 
 
-def _where(incident: Incident, words: Words) -> str:
+def _where(incident: Incident, language: str) -> str:
     run, host = neutralise(incident.run, 80), neutralise(incident.host, 80)
-    first = words.on_host.format(run=run, host=host) if host else words.run.format(run=run)
     facts = []
     rank = _rank(incident)
     pid = pid_of(incident.stacks, rank)
     if rank is not None:
-        facts.append((words.rank if pid is None else words.rank_pid).format(rank=rank, pid=pid))
-    if step := _step(incident, words):
+        facts.append(
+            say("alerts.rank" if pid is None else "alerts.rank-pid", language, rank=rank, pid=pid or 0)
+        )
+    if step := _step(incident, language):
         facts.append(step)
-    facts.append(words.phases.get(incident.phase, neutralise(incident.phase, 40)))
+    facts.append(_named("phase", incident.phase, language))
     if incident.last_loss is not None:
-        facts.append(words.last_loss.format(loss=f"{incident.last_loss:.5g}"))
-    return _lines(first, words.place + words.comma.join(facts))
+        facts.append(say("alerts.last-loss", language, loss=f"{incident.last_loss:.5g}"))
+    first = say("alerts.on-host" if host else "alerts.run", language, run=run, host=host)
+    return _lines(first, say("alerts.place", language, facts=listed(facts, language)))
 
 
-def _how_it_ended(ending: Ending, words: Words) -> str:
-    facts = [_ending_title(ending, words)]
-    if ending.kind == "finished":
-        return _lines(words.ended.format(ending=facts[0]), running_sentence(ending.running, words.language))
-    if ending.exit_code is not None:
-        facts.append(words.exit_code.format(code=ending.exit_code))
-    if ending.seconds:
-        facts.append(words.ran_for.format(duration=words.duration(ending.seconds)))
-    line = words.ended.format(ending=words.comma.join(facts))
-    return _lines(line, neutralise(detail_in(ending, words.language), 250))
+def _blocks(*blocks: str) -> str:
+    return "\n\n".join(block for block in blocks if block)
 
 
 def _lines(*lines: str) -> str:
@@ -325,17 +354,16 @@ def _rank(incident: Incident) -> int | None:
 
 
 def _primary(incident: Incident) -> Primary | None:
-    """The diagnosis, if it is about this rule: a stall may have nothing to do with what else was found."""
+    """Return the diagnosis if it is about this rule: a stall may have nothing to do with what was found."""
     primary = incident.primary
     return primary if primary is not None and primary.rule == incident.rule else None
 
 
-def _step(incident: Incident, words: Words) -> str:
+def _step(incident: Incident, language: str) -> str:
     if incident.step is None:
         return ""
-    if incident.total_steps:
-        return words.step_of.format(step=incident.step, total=incident.total_steps)
-    return words.step.format(step=incident.step)
+    total = incident.total_steps or 0
+    return say("alerts.step-of" if total else "alerts.step", language, step=incident.step, total=total)
 
 
 def _stalled_for(incident: Incident) -> float:

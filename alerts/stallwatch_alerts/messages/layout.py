@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from itertools import groupby
 
 import msgspec
 
-from stallwatch_alerts.messages.en import WORDS as ENGLISH
-from stallwatch_alerts.messages.zh import WORDS as CHINESE
+from stallwatch_rules.locale import LANGUAGES, templates
 from stallwatch_rules.text.lazy import lazy
 
 _INDENT = "    "
@@ -68,33 +68,17 @@ def _block(kind: str, lines: list[str]) -> Block:
     return Prose(tuple(_labelled(line) for line in lines))
 
 
+@cache
 def _labels() -> tuple[str, ...]:
-    """The beginnings of our own sentences that stand out: ``Likely cause:``, ``证据：``."""
-    templates = [
-        template
-        for words in (ENGLISH, CHINESE)
-        for template in (
-            words.run,
-            words.place,
-            words.cause,
-            words.stall_cause,
-            words.evidence,
-            words.fixes,
-            words.ended,
-            words.look,
-            words.also_seen,
-            words.also,
-        )
-    ]
-    found = {match[0] for one in templates if (match := re.match(r"[^:：{]+[:：]", one)) is not None}
+    """Return the beginnings of our own sentences that stand out: ``Likely cause:``, ``Evidence:``."""
+    keys = ("run", "place", "cause", "stall-cause", "evidence", "fixes", "ended", "look", "also-seen", "also")
+    known = [templates(language, "alerts")[key] for language in LANGUAGES for key in keys]
+    found = {match[0] for one in known if (match := re.match(r"[^:：{]+[:：]", one)) is not None}
     return tuple(sorted(found, key=len, reverse=True))
 
 
-_LABELS = _labels()
-
-
 def _labelled(line: str) -> tuple[str, str]:
-    for label in _LABELS:
+    for label in _labels():
         if line.startswith(label):
             return label, line[len(label) :]
     return "", line

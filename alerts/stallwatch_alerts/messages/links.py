@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from stallwatch_alerts.messages.languages import words_of
 from stallwatch_alerts.messages.layout import clipped
-from stallwatch_alerts.prometheus.links import runbook_of
-
-if TYPE_CHECKING:
-    from stallwatch_rules.pages.page import RulePage
+from stallwatch_rules.locale import say
 
 TEXT_LIMIT = 2000  #: of a whole message; without links and groups it is shorter
 
 
-def link_lines(page: RulePage | None, run: str, dashboard_url: str, language: str) -> str:
-    """A label and an address per line; empty where there is nothing to link to."""
-    words, lines = words_of(language), []
-    if page is not None:
-        lines.append(f"{words.rule_link}{runbook_of(page)}")
+def link_lines(runbook: str, run: str, dashboard_url: str, language: str) -> str:
+    """Return a label and an address per line; empty if there is nothing to link to."""
+    lines = [say("alerts.rule-link", language, url=runbook)] if runbook else []
     if dashboard_url and run:
         address = f"{dashboard_url.rstrip('/')}/run?run={quote(run, safe='')}"
-        lines.append(f"{words.page_link}{address}")
+        lines.append(say("alerts.page-link", language, url=address))
     return "\n".join(lines)
 
 

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from stallwatch_alerts.neutral import neutralise
+from stallwatch_rules.locale import say, templates
 from stallwatch_rules.stacks.kinds import is_library
 from stallwatch_rules.stacks.records import Frame, StackGroup, StallStacks
 from stallwatch_rules.stacks.words import place_in
@@ -16,38 +17,40 @@ _PATH_LIMIT = 200
 _PLACE_LIMIT = 80
 _MOST_COMMANDS = 2
 _GAP = "…"
-_WORDS = {
-    "en": {
-        "one": "rank {ranks} holds up the run",
-        "many": "ranks {ranks} hold up the run",
-        "diverged": "{which} {ranks} went another way than the others",
-        "apart": "ranks {ranks} went different ways",
-        "there": "{who} at {place}",
-        "alone": "at {place}",
-        "worker": "Its data loader's worker (PID {pid}):",
-    },
-    "zh": {
-        "one": "rank {ranks} 拖住了任务",
-        "many": "rank {ranks} 拖住了任务",
-        "diverged": "rank {ranks} 与其他 rank 走了不同的路径",
-        "apart": "rank {ranks} 走了不同的路径",
-        "there": "{who}（{place}）",
-        "alone": "停在 {place}",
-        "worker": "它的数据加载 worker（PID {pid}）：",
-    },
-}
 
 
 def who(stacks: StallStacks, language: str) -> str:
-    """Who holds up the run, and where, in a few words; empty if neither is known."""
-    words = _WORDS["zh" if language.startswith("zh") else "en"]
+    """Return who holds up the run, and where, in a few words; empty if neither is known."""
     places = {neutralise(place_in(group.place, language), _PLACE_LIMIT) for group in suspects(stacks)}
     place = places.pop() if len(places) == 1 else ""
     if not stacks.odd:
-        return words["alone"].format(place=place) if place else ""
-    which = "rank" if len(stacks.odd) == 1 else "ranks"
-    holding = words[_how(stacks)].format(ranks=fold_ranks(stacks.odd), which=which)
-    return words["there"].format(who=holding, place=place) if place else holding
+        return say("alerts.at", language, place=place) if place else ""
+    holding = say(_holding(stacks), language, ranks=fold_ranks(stacks.odd), count=len(stacks.odd))
+    return say("alerts.who-at", language, who=holding, place=place) if place else holding
+
+
+def _holding(stacks: StallStacks) -> str:
+    if stacks.why != "diverged":
+        return "alerts.holds-up"
+    everybody = sum(len(group.ranks) for group in stacks.groups)
+    return "alerts.went-apart" if len(stacks.odd) == everybody else "alerts.went-another-way"
+
+
+def remedy(stacks: StallStacks, language: str) -> str:
+    """Return what to do about the odd ranks, or all of them if these do the same; empty if they do not."""
+    if stacks.why == "diverged":
+        return say("alerts.stall-diverged", language)
+    odd = [group for group in stacks.groups if not stacks.odd or set(group.ranks) & set(stacks.odd)]
+    if len({(group.kind, group.condition, group.locked_out) for group in odd}) != 1:
+        return ""
+    group = odd[0]
+    key = f"stall-{group.condition}" if group.condition != "alive" else f"stall-in-{group.kind}"
+    if key == "stall-in-code" and group.locked_out:
+        key = "stall-locked-out"
+    if key not in templates("en", "alerts"):
+        return ""
+    pid = next((str(stacks.pids[rank]) for rank in group.ranks if rank in stacks.pids), "PID")
+    return say(f"alerts.{key}", language, pid=pid)
 
 
 def stack(stacks: StallStacks, language: str) -> list[str]:
@@ -62,8 +65,7 @@ def stack(stacks: StallStacks, language: str) -> list[str]:
     lines = [f"    {neutralise(frame, _FRAME_LIMIT)}" for frame in shown]
     if not group.worker_frames:
         return lines
-    words = _WORDS["zh" if language.startswith("zh") else "en"]
-    return [words["worker"].format(pid=group.worker), *lines]
+    return [say("alerts.loader-worker", language, pid=group.worker or 0), *lines]
 
 
 def suspects(stacks: StallStacks) -> list[StackGroup]:
@@ -119,10 +121,3 @@ def _frame(text: str) -> Frame:
     """Of ``file:line in function``."""
     place, _, function = text.partition(" in ")
     return Frame(place.rpartition(":")[0], 0, function)
-
-
-def _how(stacks: StallStacks) -> str:
-    if stacks.why == "diverged":
-        everybody = sum(len(group.ranks) for group in stacks.groups)
-        return "apart" if len(stacks.odd) == everybody else "diverged"
-    return "one" if len(stacks.odd) == 1 else "many"

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
-from urllib.parse import quote
 
 from stallwatch_alerts.channels.notice import Fact, Notice, incident_notice, test_notice
 from stallwatch_alerts.messages import Message
-from stallwatch_alerts.messages.alert import render_alert
-from stallwatch_alerts.messages.languages import words_of
-from stallwatch_alerts.messages.links import TEXT_LIMIT
+from stallwatch_alerts.messages.compose import render_alert
+from stallwatch_alerts.messages.links import TEXT_LIMIT, link_lines
 from stallwatch_alerts.neutral import shorten
 from stallwatch_alerts.prometheus.links import runbook_of
 from stallwatch_alerts.relay.joining import TEST, Story
+from stallwatch_rules.locale import say
 
 if TYPE_CHECKING:
     from stallwatch_rules.pages.catalogue import Catalogue
@@ -31,21 +30,20 @@ class Composer:
     def __init__(self, catalogue: Catalogue, language: str, dashboard_url: str = "") -> None:
         self._catalogue = catalogue
         self._language = language
-        self._dashboard_url = dashboard_url.rstrip("/")
-        self._words = words_of(language)
+        self._dashboard_url = dashboard_url
 
     def __call__(self, group: Sequence[Story]) -> Notice:
         """The message of a group that is not empty, the worst story first."""
         first, *others = group
         notice = self._notice(first)
-        links = "\n".join(self._links(first))
+        links = self._links(first)
         if not others:
             return _with_text(notice, notice.message.title, notice.message.text, links)
-        title = self._words.and_others.format(title=notice.message.title, count=len(others))
+        title = say("alerts.and-others", self._language, title=notice.message.title, count=len(others))
         lines = [f"- {self._notice(story).message.title}" for story in others[:_OTHERS]]
         if len(others) > _OTHERS:
-            lines.append(self._words.further.format(count=len(others) - _OTHERS))
-        text = "\n".join([self._words.also, *lines, "", notice.message.text])
+            lines.append(say("alerts.further", self._language, count=len(others) - _OTHERS))
+        text = "\n".join([say("alerts.also", self._language), *lines, "", notice.message.text])
         return _with_text(notice, shorten(title, _TITLE_LIMIT), text, links)
 
     def _notice(self, story: Story) -> Notice:
@@ -57,18 +55,13 @@ class Composer:
             return replace(test, facts={**test.facts, "run": story.run, "id": story.key})
         return _alert_notice(story, self._language)
 
-    def _links(self, story: Story) -> list[str]:
-        """Ours, or from the rule files that the user loaded: never from a log."""
-        found: list[tuple[str, str]] = []
+    def _links(self, story: Story) -> str:
+        """Return links of ours, or from the rule files that the user loaded: never from a log."""
         page = self._catalogue.pages.get(story.incident.rule) if story.incident is not None else None
         runbook = runbook_of(page) if page is not None else story.alert.annotations.get("runbook_url", "")
-        if runbook.startswith(_WEB) and not any(char.isspace() for char in runbook):
-            found.append((self._words.rule_link, runbook))
-        if self._dashboard_url and story.run:
-            found.append(
-                (self._words.page_link, f"{self._dashboard_url}/run?run={quote(story.run, safe='')}")
-            )
-        return [label + address for label, address in found]
+        if not runbook.startswith(_WEB) or any(char.isspace() for char in runbook):
+            runbook = ""
+        return link_lines(runbook, story.run, self._dashboard_url, self._language)
 
 
 def _with_text(notice: Notice, title: str, text: str, links: str) -> Notice:

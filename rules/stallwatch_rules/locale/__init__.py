@@ -1,8 +1,8 @@
 """The words for messages, in English and Chinese: the only place where a language is chosen.
 
 `<language>/<area>.json` maps the keys of an area to templates for ``str.format``. Beside Python's own format
-specifications a field may have ``duration`` (of seconds). A key that ends in ``-one`` is the template for
-``count=1``. Both languages have the same keys with the same fields; a test compares them.
+specifications a field may have ``duration`` or ``span`` (of seconds). A key that ends in ``-one`` is the
+template for ``count=1``. Both languages have the same keys with the same fields; a test compares them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import string
 from collections.abc import Mapping
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -80,14 +81,34 @@ def _rendered(message: Message, language: str) -> str:
         name: render(value, language) if isinstance(value, Message) else value
         for name, value in message.params.items()
     }
-    return _FORMATTER.vformat(known[key], (), params)
+    return _FORMATTERS[language].vformat(known[key], (), params)
+
+
+def span(seconds: float, language: str = "en") -> str:
+    """Return a duration in its two largest units: ``42 s``, ``3 min 10 s``, ``2 d 3 h``."""
+    whole = max(0, round(seconds))
+    for (unit, size), (smaller, step) in pairwise(_UNITS.items()):
+        if whole >= size:
+            count, rest = whole // size, whole % size // step
+            return say(f"span.{unit}-{smaller}" if rest else f"span.{unit}", language, count=count, rest=rest)
+    return say("span.seconds", language, count=whole)
+
+
+_UNITS = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
 
 
 class _Formatter(string.Formatter):
+    def __init__(self, language: str) -> None:
+        self._language = language
+
     def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec in ("duration", "span") and isinstance(value, str):
+            return value
         if format_spec == "duration":
-            return value if isinstance(value, str) else short_duration(value)
+            return short_duration(value)
+        if format_spec == "span":
+            return span(value, self._language)
         return cast("str", super().format_field(value, format_spec))
 
 
-_FORMATTER = _Formatter()
+_FORMATTERS = {language: _Formatter(language) for language in LANGUAGES}
