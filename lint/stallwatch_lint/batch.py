@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from stallwatch_lint.diagnostic import Diagnostic, Words
 from stallwatch_lint.dsconfig import DsConfig, number
+from stallwatch_rules.messages import Message
 
 _RULE = "config-train-batch-size-mismatch"
 _TOTAL, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
@@ -120,5 +121,5 @@ def _shares_batches(config: DsConfig) -> bool:
     )
 
 
-def _diagnostic(config: DsConfig, key: str, what: Words, why: Words, fix: Words) -> Diagnostic:
+def _diagnostic(config: DsConfig, key: str, what: Message, why: Message, fix: Message) -> Diagnostic:
     return Diagnostic("batch-size", "fails", what, why, fix, _RULE, config.file, config.line(key))

@@ -17,6 +17,7 @@ from stallwatch_lint.diagnostic import Diagnostic, Severity, Words
 from stallwatch_lint.installed import version_of
 from stallwatch_lint.script import Call, Script, dotted
 from stallwatch_lint.signatures import Signatures
+from stallwatch_rules.messages import Message
 
 _ENDINGS = {"transformers": ("Trainer", "TrainingArguments"), "trl": ("Trainer", "Config")}
 #: by the end of a class's name: the argument, what takes its place, since which release
@@ -168,7 +169,7 @@ def _unknown(
     )
 
 
-def _fix(full: str, name: str, keyword: str, taken: frozenset[str], signatures: Signatures) -> Words:
+def _fix(full: str, name: str, keyword: str, taken: frozenset[str], signatures: Signatures) -> Message:
     for ending, old, new, since in _CHANGED:
         if name.endswith(ending) and keyword == old and (new in taken or "(" in new):
             return Words(f"Write {new} in its place (since {since}).", f"改用 {new}（自 {since} 起）。")

@@ -1,27 +1,23 @@
-"""One thing that a check has to say, in both languages."""
+"""What a check reports: `facts/checks.yaml` has its severity and rule page, the locale its sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from functools import cache
+from typing import Literal
 
 import msgspec
-from msgspec.structs import replace
+
+from stallwatch_lint.facts import facts
+from stallwatch_rules.messages import Message, bilingual, message
 
 #: ``fails``: it cannot go well; ``likely``: it goes wrong in the usual case; ``advice``: worth knowing.
 Severity = Literal["fails", "likely", "advice"]
+Place = tuple[str | None, int | None]  #: a file, and a line of it, counted from 1
 _ORDER: dict[Severity, int] = {"fails": 0, "likely": 1, "advice": 2}
 
 
-class Words(NamedTuple):
-    """A text in English and Chinese."""
-
-    en: str
-    zh: str
-
-    def text(self, language: str = "en") -> str:
-        """English for any language that is not Chinese."""
-        return self.zh if language.startswith("zh") else self.en
+Words = bilingual
 
 
 class Diagnostic(msgspec.Struct, frozen=True):
@@ -29,19 +25,53 @@ class Diagnostic(msgspec.Struct, frozen=True):
 
     check: str  #: the check's own name, kebab-case: stable, for programs
     severity: Severity
-    what: Words
-    why: Words
-    fix: Words
+    what: Message
+    why: Message
+    fix: Message
     rule: str | None = None  #: the page of the catalogue that describes the failure
     file: str | None = None
     line: int | None = None  #: counted from 1
 
     def at(self, file: str | None, line: int | None = None) -> Diagnostic:
         """The same, at this place."""
-        return replace(self, file=file, line=line)
+        return msgspec.structs.replace(self, file=file, line=line)
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    severity: Severity
+    rule: str | None = None
+    check: str | None = None
+
+
+@cache
+def _kinds() -> dict[str, _Kind]:
+    return facts("checks", dict[str, _Kind])
+
+
+def diagnostic(
+    kind: str,
+    place: Place,
+    *,
+    severity: Severity | None = None,
+    fix: Message | None = None,
+    **params: str | int | float | Message,
+) -> Diagnostic:
+    """Return a diagnostic of a kind that `facts/checks.yaml` names, with the parameters of its sentences."""
+    known = _kinds()[kind]
+    file, line = place
+    return Diagnostic(
+        known.check or kind,
+        severity or known.severity,
+        message(f"lint.{kind}-what", **params),
+        message(f"lint.{kind}-why", **params),
+        fix or message(f"lint.{kind}-fix", **params),
+        known.rule,
+        file,
+        line,
+    )
 
 
 def ordered(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """The gravest first; equal ones once, in the order of their places."""
-    unique = dict.fromkeys(diagnostics)
-    return sorted(unique, key=lambda one: (_ORDER[one.severity], one.file or "", one.line or 0))
+    """Return the gravest first; equal ones once, in the order of their places."""
+    unique = {msgspec.json.encode(one): one for one in diagnostics}
+    return sorted(unique.values(), key=lambda one: (_ORDER[one.severity], one.file or "", one.line or 0))

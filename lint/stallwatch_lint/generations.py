@@ -14,6 +14,7 @@ from stallwatch_lint.diagnostic import Diagnostic, Words
 from stallwatch_lint.eval_dataset import is_theirs, sets_attribute
 from stallwatch_lint.installed import fits
 from stallwatch_lint.script import Call, Script
+from stallwatch_rules.messages import Message
 
 _CONFIGS = ("trl.GRPOConfig", "trl.RLOOConfig")
 _GENERATIONS = "num_generations"
@@ -75,7 +76,7 @@ _WHY = Words(
 
 
 def _diagnostic(
-    script: Script, call: Call, versions: Mapping[str, str], what: Words, why: Words
+    script: Script, call: Call, versions: Mapping[str, str], what: Message, why: Message
 ) -> Diagnostic:
     return Diagnostic(
         "batch-not-in-groups",

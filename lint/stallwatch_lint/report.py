@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from rich.console import Console, Group, RenderableType
@@ -11,47 +11,29 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from stallwatch_lint.diagnostic import Diagnostic, Severity, Words
+from stallwatch_lint.diagnostic import Diagnostic, Severity
+from stallwatch_rules.locale import rendered, say
 from stallwatch_rules.text.controls import without_controls
 
 SCHEMA = 1
 #: all of the input, all of it where that was nothing but versions, or what of it could be read
 Covered = Literal["all", "versions", "part"]
-_NOTHING: dict[Covered, Words] = {
-    "all": Words("Nothing known stands against this run.", "没有发现已知的问题。"),
-    "versions": Words(
-        "Only versions were checked: nothing known stands against them.", "仅检查了版本：没有发现已知的问题。"
-    ),
-    "part": Words("No verdict: not everything could be read.", "没有结论：有内容无法读取。"),
-}
-_BADGES: dict[Severity, tuple[Words, str]] = {
-    "fails": (Words("FAILS", "会失败"), "bold white on red"),
-    "likely": (Words("LIKELY", "很可能失败"), "bold black on yellow"),
-    "advice": (Words("ADVICE", "建议"), "bold black on cyan"),
-}
-_WHY, _FIX, _RULE = Words("why", "原因"), Words("fix", "处理"), Words("page", "说明")
+_NOTHING: dict[Covered, str] = {"all": "clear", "versions": "clear-versions", "part": "clear-part"}
+_STYLES: dict[Severity, str] = {"fails": "red", "likely": "yellow", "advice": "cyan"}
 
 
 def to_json(
     diagnostics: Sequence[Diagnostic], looked_at: Sequence[str], problems: Sequence[str], language: str
 ) -> str:
-    """One JSON object; ``ok`` is whether all was read and nothing is known that will fail."""
-    return (
-        msgspec.json.format(
-            msgspec.json.encode(
-                {
-                    "schema": SCHEMA,
-                    "ok": not problems
-                    and not any(diagnostic.severity == "fails" for diagnostic in diagnostics),
-                    "looked_at": list(looked_at),
-                    "findings": [_entry(diagnostic, language) for diagnostic in diagnostics],
-                    "problems": list(problems),
-                }
-            ),
-            indent=2,
-        ).decode()
-        + "\n"
-    )
+    """Return one JSON object; ``ok`` is whether all was read and nothing is known that will fail."""
+    content = {
+        "schema": SCHEMA,
+        "ok": not problems and not any(diagnostic.severity == "fails" for diagnostic in diagnostics),
+        "looked_at": list(looked_at),
+        "findings": [_entry(diagnostic, language) for diagnostic in diagnostics],
+        "problems": list(problems),
+    }
+    return msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n"
 
 
 def print_check(
@@ -68,69 +50,52 @@ def print_check(
     """
     rows: list[RenderableType] = []
     for diagnostic in diagnostics:
-        rows += [_one(diagnostic, language), Text()]
-    rows.append(_summary(diagnostics, language, covered))
+        rows += [_block(rendered(diagnostic, language), language), Text()]
+    clear = "yellow" if covered == "part" else "green"
+    style = _STYLES[diagnostics[0].severity] if diagnostics else clear
+    rows.append(Text(summary(diagnostics, language, covered=covered), style=f"bold {style}"))
     rows.append(Text(" · ".join(without_controls(one) for one in looked_at), style="dim"))
     console.print(Group(*rows), highlight=False, emoji=False)
 
 
 def summary(diagnostics: Sequence[Diagnostic], language: str, *, covered: Covered = "all") -> str:
-    """One line on what was found; `covered` as for ``print_check``."""
-    counts = {severity: sum(one.severity == severity for one in diagnostics) for severity in _BADGES}
+    """Return one line on what was found; `covered` as for ``print_check``."""
     if not diagnostics:
-        return _NOTHING[covered].text(language)
-    parts = (
-        (counts["fails"], Words("will fail", "会失败")),
-        (counts["likely"], Words("likely to fail", "很可能失败")),
-        (counts["advice"], Words("worth knowing", "值得注意")),
+        return say(f"lint.{_NOTHING[covered]}", language)
+    counts = {severity: sum(one.severity == severity for one in diagnostics) for severity in _STYLES}
+    return ", ".join(
+        f"{count} {say(f'lint.count-{severity}', language)}" for severity, count in counts.items() if count
     )
-    return ", ".join(f"{count} {words.text(language)}" for count, words in parts if count)
 
 
-def _one(diagnostic: Diagnostic, language: str) -> RenderableType:
-    words, style = _BADGES[diagnostic.severity]
-    head = Text.assemble(
-        (f" {words.text(language)} ", style),
-        "  ",
-        (without_controls(diagnostic.what.text(language)), "bold"),
-    )
-    rows: list[RenderableType] = [head]
+def _block(diagnostic: Diagnostic, language: str) -> RenderableType:
+    """Lay out one diagnostic whose sentences are in words."""
+    colour = "white on red" if diagnostic.severity == "fails" else f"black on {_STYLES[diagnostic.severity]}"
+    badge = say(f"lint.badge-{diagnostic.severity}", language)
+    what = without_controls(str(diagnostic.what))
+    rows: list[RenderableType] = [
+        Text.assemble((f" {badge} ", f"bold {colour}"), "  ", (what, "bold")),
+    ]
     if diagnostic.file:
-        rows.append(_indent(Text(without_controls(_place(diagnostic)), style="cyan")))
+        place = f"{diagnostic.file}:{diagnostic.line}" if diagnostic.line else diagnostic.file
+        rows.append(_indent(Text(without_controls(place), style="cyan")))
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    grid.add_row(_WHY.text(language), Text(without_controls(diagnostic.why.text(language))))
-    grid.add_row(_FIX.text(language), Text(without_controls(diagnostic.fix.text(language))))
+    grid.add_row(say("lint.why", language), Text(without_controls(str(diagnostic.why))))
+    grid.add_row(say("lint.fix", language), Text(without_controls(str(diagnostic.fix))))
     if diagnostic.rule:
-        grid.add_row(_RULE.text(language), Text(f"stallwatch rules show {diagnostic.rule}", style="dim"))
+        page = f"stallwatch rules show {diagnostic.rule}"
+        grid.add_row(say("lint.page", language), Text(page, style="dim"))
     rows.append(_indent(grid))
     return Group(*rows)
-
-
-def _place(diagnostic: Diagnostic) -> str:
-    return f"{diagnostic.file}:{diagnostic.line}" if diagnostic.line else str(diagnostic.file)
-
-
-def _summary(diagnostics: Sequence[Diagnostic], language: str, covered: Covered) -> Text:
-    worst = diagnostics[0].severity if diagnostics else None
-    clear = "bold yellow" if covered == "part" else "bold green"
-    style = {"fails": "bold red", "likely": "bold yellow", "advice": "bold cyan", None: clear}[worst]
-    return Text(summary(diagnostics, language, covered=covered), style=style)
 
 
 def _indent(row: RenderableType) -> RenderableType:
     return Padding(row, (0, 0, 0, 2), expand=False)
 
 
-def _entry(diagnostic: Diagnostic, language: str) -> dict[str, Any]:
-    return {
-        "check": diagnostic.check,
-        "severity": diagnostic.severity,
-        "rule": diagnostic.rule,
-        "file": diagnostic.file,
-        "line": diagnostic.line,
-        "what": diagnostic.what.text(language),
-        "why": diagnostic.why.text(language),
-        "fix": diagnostic.fix.text(language),
-    }
+def _entry(diagnostic: Diagnostic, language: str) -> dict[str, object]:
+    words = rendered(diagnostic, language)
+    fields = ("check", "severity", "rule", "file", "line", "what", "why", "fix")
+    return {name: getattr(words, name) for name in fields}

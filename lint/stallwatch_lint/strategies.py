@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from stallwatch_lint.diagnostic import Diagnostic, Words
 from stallwatch_lint.script import Call, Script, is_constant
+from stallwatch_rules.messages import Message
 
 #: as ``TrainingArguments`` of transformers 5.23.0 has them (``training_args.py``)
 DEFAULTS = {"eval_strategy": "no", "save_strategy": "steps", "save_steps": 500, "logging_steps": 500}
@@ -96,7 +97,7 @@ def _given(call: Call, name: str) -> object:
     return DEFAULTS.get(name) if own else None
 
 
-def _diagnostic(script: Script, call: Call, what: Words, fix: Words) -> Diagnostic:
+def _diagnostic(script: Script, call: Call, what: Message, fix: Message) -> Diagnostic:
     return Diagnostic(
         "best-model-strategies",
         "fails",

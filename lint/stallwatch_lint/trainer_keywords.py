@@ -12,6 +12,7 @@ from stallwatch_lint.diagnostic import Diagnostic, Severity, Words
 from stallwatch_lint.installed import version_of
 from stallwatch_lint.script import Script
 from stallwatch_lint.signatures import Signatures
+from stallwatch_rules.messages import Message
 
 LAST_KNOWN = Version("5.23.0")  #: of newer releases it is not known what they take
 #: of ``Trainer.__init__`` (``trainer.py``) in 4.48.3 and 5.23.0; that of ``Seq2SeqTrainer`` takes no others
@@ -73,7 +74,7 @@ def check_trainer_keywords(
             yield _diagnostic(severity, call.last, keyword.arg, fix).at(script.file, keyword.value.lineno)
 
 
-def _diagnostic(severity: Severity, called: str, keyword: str, fix: Words) -> Diagnostic:
+def _diagnostic(severity: Severity, called: str, keyword: str, fix: Message) -> Diagnostic:
     return Diagnostic(
         "trainer-argument-unknown",
         severity,
@@ -87,7 +88,7 @@ def _diagnostic(severity: Severity, called: str, keyword: str, fix: Words) -> Di
     )
 
 
-def _elsewhere(keyword: str) -> Words:
+def _elsewhere(keyword: str) -> Message:
     name = "eval_strategy" if keyword == "evaluation_strategy" else keyword
     return Words(
         f"Give {name} to TrainingArguments, if it is one of theirs, and those to args=…; else take it out.",

@@ -121,8 +121,8 @@ def _differs(
         "arguments-differ-from-config",
         "fails" if certain else "likely",
         Words(
-            f"{key} is {value} in the configuration, {argument} is {wanted}{by.en}",
-            f"配置中 {key} 为 {value}，而 {argument} 为 {wanted}{by.zh}",
+            f"{key} is {value} in the configuration, {argument} is {wanted}{by.params['en']}",
+            f"配置中 {key} 为 {value}，而 {argument} 为 {wanted}{by.params['zh']}",
         ),
         Words(
             "The Trainer compares the two as training begins and raises a ValueError.",

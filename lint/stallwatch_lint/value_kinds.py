@@ -20,6 +20,7 @@ from stallwatch_lint.config_keys import FIRST_KNOWN, SECTIONS
 from stallwatch_lint.diagnostic import Diagnostic, Severity, Words
 from stallwatch_lint.dsconfig import AUTO, DsConfig, Path, number, whole
 from stallwatch_lint.script import Script
+from stallwatch_rules.messages import Message
 
 _RULE = "deepspeed-config-invalid"
 _ZERO = ("zero_optimization",)
@@ -37,7 +38,7 @@ class Kind(NamedTuple):
 
 
 _WHOLE, _NUMBER, _FLAG, _DEVICE = Kind("whole"), Kind("number"), Kind("flag"), Kind("device")
-_SAYS: Mapping[KindName, Words] = {
+_SAYS: Mapping[KindName, Message] = {
     "whole": Words("a whole number", "整数"),
     "number": Words("a number", "数字"),
     "flag": Words("true or false", "true 或 false"),
@@ -193,12 +194,12 @@ def _refused(config: DsConfig, path: Path, value: Any, kind: Kind, severity: Sev
     return Diagnostic(
         "config-value-kind",
         severity,
-        Words(f"{name} is {shown}, not {says.en}", f"{name} 为 {shown}，不是{says.zh}"),
+        Words(f"{name} is {shown}, not {says.params['en']}", f"{name} 为 {shown}，不是{says.params['zh']}"),
         Words(
             "DeepSpeed validates this object: the run ends with a ValidationError before its first step.",
             "DeepSpeed 会校验这个对象：训练在第一步之前就以 ValidationError 结束。",
         ),
-        Words(f"Write {fix or says.en}.", f"写 {fix or says.zh}。"),
+        Words(f"Write {fix or says.params['en']}.", f"写 {fix or says.params['zh']}。"),
         _RULE,
         config.file,
         config.line(*path),

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from stallwatch_lint.diagnostic import Severity, Words
+from stallwatch_rules.messages import Message
 
 
 class VersionConflict(msgspec.Struct, frozen=True):
@@ -18,9 +19,9 @@ class VersionConflict(msgspec.Struct, frozen=True):
 
     ranges: Mapping[str, str]  #: canonical package name → version specifier; all must hold
     severity: Severity
-    what: Words
-    why: Words
-    fix: Words
+    what: Message
+    why: Message
+    fix: Message
     source: str  #: package, versions and files in which the fact was read
     rule: str = "package-versions-conflict"
     used: frozenset[str] = frozenset()  #: only for scripts that use one of these names

@@ -50,7 +50,9 @@ def check_versions(
         yield Diagnostic(
             "versions-unfit",
             entry.severity,
-            Words(f"{names} do not fit: {entry.what.en}", f"{names} 不匹配：{entry.what.zh}"),
+            Words(
+                f"{names} do not fit: {entry.what.params['en']}", f"{names} 不匹配：{entry.what.params['zh']}"
+            ),
             entry.why,
             entry.fix,
             entry.rule,

@@ -11,6 +11,7 @@ from packaging.version import Version
 
 from stallwatch_lint.diagnostic import Diagnostic, Severity, Words
 from stallwatch_lint.dsconfig import DsConfig, number, whole
+from stallwatch_rules.messages import Message
 
 _RULE = "deepspeed-config-invalid"
 _ZERO = "zero_optimization"
@@ -205,6 +206,12 @@ def _old_and_new(config: DsConfig) -> Iterator[Diagnostic]:
 
 
 def _diagnostic(
-    config: DsConfig, key: str, check: str, what: Words, why: Words, fix: Words, severity: Severity = "fails"
+    config: DsConfig,
+    key: str,
+    check: str,
+    what: Message,
+    why: Message,
+    fix: Message,
+    severity: Severity = "fails",
 ) -> Diagnostic:
     return Diagnostic(check, severity, what, why, fix, _RULE, config.file, config.line(_ZERO, key))

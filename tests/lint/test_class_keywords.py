@@ -11,6 +11,7 @@ from stallwatch.environments import sources_of
 from stallwatch_lint.check_run import check_run
 from stallwatch_lint.script import Script, parse_script
 from stallwatch_lint.signatures import Signatures, Source
+from stallwatch_rules.locale import render
 
 MODULES = {
     "transformers": "if TYPE_CHECKING:\n    from .trainer import Trainer as Trainer, TrainingArguments",
@@ -63,7 +64,7 @@ def found(text: str, transformers: str = "4.57.0") -> list[tuple[str, str]]:
     assert isinstance(script, Script)
     versions = {"transformers": transformers, "trl": "1.16.0"}
     diagnostics = check_run(None, [script], versions, signatures=Signatures(read))
-    return [(one.what.en, one.fix.en) for one in diagnostics]
+    return [(render(one.what), render(one.fix)) for one in diagnostics]
 
 
 @pytest.mark.parametrize(

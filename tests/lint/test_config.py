@@ -19,6 +19,7 @@ from stallwatch_lint.config_keys import SECTIONS
 from stallwatch_lint.diagnostic import Diagnostic
 from stallwatch_lint.parse import parse_json
 from stallwatch_lint.script import Script, parse_script
+from stallwatch_rules.locale import render
 from stallwatch_rules.pages.catalogue import Catalogue
 
 ZERO3 = {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}
@@ -182,8 +183,8 @@ def test_a_stage_in_quotes_is_none_to_a_trainer(text: str, stage: object, checks
 def test_a_name_that_nothing_has(section: str, name: str, fix: str) -> None:
     (diagnostic,) = checked({section: {"type": name}, "zero_optimization": {"stage": 1}})
     assert diagnostic.check == f"{section}-unknown"
-    assert name in diagnostic.what.en and name in diagnostic.what.zh
-    assert diagnostic.fix.en.startswith(fix)
+    assert all(name in render(diagnostic.what, language) for language in ("en", "zh"))
+    assert render(diagnostic.fix).startswith(fix)
 
 
 def test_torch_has_the_classes_that_are_known() -> None:
@@ -229,7 +230,7 @@ def test_batch_sizes_and_ranks() -> None:
     values = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2}
     assert checked(values, world_size=8) == []
     (diagnostic,) = checked(values, world_size=4)
-    assert (diagnostic.severity, diagnostic.line, "32" in diagnostic.fix.en) == ("fails", 2, True)
+    assert (diagnostic.severity, diagnostic.line, "32" in render(diagnostic.fix)) == ("fails", 2, True)
     config = parse_json(json.dumps(values), "ds.json").config
     assert config is not None and ranks_wanted(config) == 8
     assert told(checked({"train_batch_size": 10}, world_size=4)) == [("fails", "batch-size")]
@@ -330,7 +331,7 @@ def test_the_table_of_keys_is_that_of_the_installed_release() -> None:
 def test_no_configuration_breaks_the_checks(values: dict[str, Any]) -> None:
     for deepspeed in (None, "0.14.5", "0.19.8"):
         for diagnostic in checked(values, deepspeed, world_size=3):
-            assert diagnostic.what.en and diagnostic.what.zh
+            assert render(diagnostic.what) and render(diagnostic.what, "zh")
 
 
 def test_every_page_that_a_check_names_is_there(catalogue: Catalogue) -> None:

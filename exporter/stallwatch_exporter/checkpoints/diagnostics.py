@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from stallwatch_exporter.checkpoints.faults import Fault
-from stallwatch_lint.diagnostic import Diagnostic, Words
+from stallwatch_lint.diagnostic import Diagnostic
+from stallwatch_rules.messages import Message
+from stallwatch_rules.messages import bilingual as Words
 
 _CUT = (
     Words(
@@ -13,7 +15,7 @@ _CUT = (
     ),
     Words("Take an older checkpoint, or copy the file again.", "使用更早的 checkpoint，或重新复制该文件。"),
 )
-_ABOUT: dict[str, tuple[Words, Words]] = {
+_ABOUT: dict[str, tuple[Message, Message]] = {
     "empty-tensors": (
         Words(
             "ZeRO-3 parameters were saved without being gathered: the file holds placeholders in"

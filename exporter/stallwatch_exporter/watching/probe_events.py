@@ -10,6 +10,7 @@ from stallwatch_exporter.rings.reader import Record
 from stallwatch_lint.version_conflicts import VersionConflict
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.judgements.concerns import SEEN, evidence_of
+from stallwatch_rules.locale import render
 from stallwatch_rules.records import Line, Match
 from stallwatch_rules.selftold import SOURCE, Key
 from stallwatch_rules.stream import StreamReading
@@ -206,5 +207,5 @@ def _conflicts(versions: Mapping[str, str]) -> Iterable[VersionConflict]:
 
 def _match(entry: VersionConflict, versions: Mapping[str, str], event: Event, number: int) -> Match:
     names = ", ".join(f"{package} {versions[package]}" for package in entry.ranges)
-    captures = {SEEN: "versions", "fault": f"{names} do not fit: {entry.what.en}"}
+    captures = {SEEN: "versions", "fault": f"{names} do not fit: {render(entry.what)}"}
     return Match(entry.rule, line_of(event, number, evidence_of(captures)), captures)
