@@ -12,8 +12,7 @@ from stallwatch_logs.inputs import InputProblem, Limits
 from stallwatch_logs.log_files import LogFile, from_stream
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.records import Line
-from stallwatch_rules.text import ansi
-from stallwatch_rules.text.controls import without_controls
+from stallwatch_rules.text.controls import TERMINAL_CODES, without_controls
 from stallwatch_rules.text.redact import redact
 
 _WIDEST = 400
@@ -74,5 +73,5 @@ def _skipped(chunks: Iterator[bytes], most: int) -> tuple[int, Iterator[bytes]]:
 
 def _drawn(line: Line, number: int) -> str:
     mark = "▶" if line.number == number else " "
-    text = without_controls(ansi.IN_TEXT.sub("", redact(line.text)))
+    text = without_controls(TERMINAL_CODES.sub("", redact(line.text)))
     return f"{mark} {line.number:>7,}  {text if len(text) <= _WIDEST else text[: _WIDEST - 1] + '…'}"

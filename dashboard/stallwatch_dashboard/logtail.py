@@ -7,9 +7,8 @@ from datetime import datetime, tzinfo
 from pathlib import Path
 
 from stallwatch_exporter.runs.cri import parse_record
-from stallwatch_rules.lines.rankpaths import rank_of_path
-from stallwatch_rules.text import ansi
-from stallwatch_rules.text.controls import without_controls
+from stallwatch_rules.lines.ranks import rank_of_path
+from stallwatch_rules.text.controls import TERMINAL_CODES, without_controls
 from stallwatch_rules.text.redact import redact
 
 _MOST_BYTES = 256 * 1024
@@ -78,4 +77,4 @@ def tail(path: Path, lines: int = 200, zone: tzinfo | None = None) -> str:
 def as_drawn(raw: bytes) -> str:
     """What a terminal would show at last of a line that may return to its start."""
     text = raw.decode("utf-8", "replace").rstrip("\r").rsplit("\r", 1)[-1]
-    return redact(without_controls(ansi.IN_TEXT.sub("", text))[:_MOST_CHARACTERS].rstrip())
+    return redact(without_controls(TERMINAL_CODES.sub("", text))[:_MOST_CHARACTERS].rstrip())

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 
 from stallwatch_rules.pages.page import RulePage
-from stallwatch_rules.text import ansi
-from stallwatch_rules.text.controls import without_controls
+from stallwatch_rules.text.controls import TERMINAL_CODES, without_controls
 
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 # GFM links bare addresses after it has undone the escapes; a word joiner inside keeps them text.
@@ -96,7 +95,7 @@ def _cut(text: str, most: int) -> str:
 
 def _seen(text: str) -> str:
     """Without colours, control and direction characters, and halves of surrogates, which cannot be sent."""
-    return without_controls(ansi.IN_TEXT.sub("", text.encode("utf-8", "replace").decode("utf-8")))
+    return without_controls(TERMINAL_CODES.sub("", text.encode("utf-8", "replace").decode("utf-8")))
 
 
 def _bare(fix: str) -> str:

@@ -12,9 +12,8 @@ from stallwatch_dashboard.overview import RunRow, began, lasted, newest, stood_s
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
 from stallwatch_exporter.running.ending_words import detail_in
-from stallwatch_rules.pages.fixes import fixes_for
+from stallwatch_rules.pages.fixes import fixes_for, why_of
 from stallwatch_rules.pages.page import RulePage
-from stallwatch_rules.pages.placeholders import why_of
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.phrases import by_hand, just_ends, primary_note, record_ends, titled, where
 from stallwatch_rules.report.phrases import headline as report_headline

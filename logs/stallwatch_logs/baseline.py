@@ -11,7 +11,7 @@ from stallwatch_logs.inputs import InputProblem, Limits
 from stallwatch_logs.log_files import expand
 from stallwatch_logs.parallel_reading import Parallel, read_all
 from stallwatch_logs.progress import OnProgress, on_bytes_read
-from stallwatch_rules.failures.novelty import Baseline
+from stallwatch_rules.failures.unexplained import Baseline
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Verdict

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from stallwatch_logs.job_numbers import counts_other, names_a_job, numbers_jobs
-from stallwatch_rules.lines.rankpaths import rank_of_path
+from stallwatch_rules.lines.ranks import rank_of_path
 from stallwatch_rules.text.lazy import lazy
 
 OTHER = "other"  #: files of which nothing says to which of the jobs they belong

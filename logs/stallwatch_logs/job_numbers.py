@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Collection, Mapping
 
-from stallwatch_rules.lines.rankpaths import rank_of_path
+from stallwatch_rules.lines.ranks import rank_of_path
 from stallwatch_rules.text.lazy import lazy
 
 _FEW_DIGITS, _MOST_DIGITS = 4, 10

@@ -22,7 +22,7 @@ from stallwatch_logs.heads import head_first
 from stallwatch_logs.inputs import CHUNK, InputError, InputProblem, Limits, Meter
 from stallwatch_logs.json_files import notebook_lines, trainer_state_lines
 from stallwatch_logs.portions import Room, cells, is_sparse, poured
-from stallwatch_rules.lines.rankpaths import rank_of_path, ranks_of_tasks
+from stallwatch_rules.lines.ranks import rank_of_path, ranks_of_tasks
 from stallwatch_rules.text.controls import printable
 from stallwatch_rules.text.encodings import looks_binary
 

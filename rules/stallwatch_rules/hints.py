@@ -13,7 +13,7 @@ import msgspec
 from stallwatch_rules.failures.crashes import WORDS
 from stallwatch_rules.failures.environment import RUN_WORDS
 from stallwatch_rules.progress.phases import SIGN_WORDS
-from stallwatch_rules.progress.serving import WORDS as SERVING_WORDS
+from stallwatch_rules.progress.phases import WORDS as SERVING_WORDS
 from stallwatch_rules.text.lazy import lazy
 
 # A line of each kind holds one of its words.

@@ -21,16 +21,15 @@ from stallwatch_rules.hints import Hints, is_warning, may_hold
 from stallwatch_rules.lines.datatext import is_data
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
-from stallwatch_rules.progress.serving import is_answer
+from stallwatch_rules.progress.phases import is_answer
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Diagnosis, Line, Match, Sample
 from stallwatch_rules.samples import extract
-from stallwatch_rules.selftold import NO_CODES, with_codes, without_echoes
-from stallwatch_rules.selftold import SOURCE as SELF_TOLD
-from stallwatch_rules.stream import Gaps, StreamReading
+from stallwatch_rules.stream import NO_CODES, Gaps, StreamReading, with_codes, without_echoes
+from stallwatch_rules.stream import SOURCE as SELF_TOLD
 
 if TYPE_CHECKING:
-    from stallwatch_rules.failures.novelty import Baseline
+    from stallwatch_rules.failures.unexplained import Baseline
 
 #: Sources times ranks, of some 8 KiB each: with 100,000 files a process stays below 400 MB.
 MAX_STREAMS = 20_000

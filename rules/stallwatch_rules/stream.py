@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import copy
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 import msgspec
+from msgspec.structs import replace
 
 from stallwatch_rules.failures.crashes import CrashReader
 from stallwatch_rules.failures.environment import tells_of_a_run, versions_in
 from stallwatch_rules.failures.flight import FlightData
 from stallwatch_rules.failures.launchers import LauncherSummary
-from stallwatch_rules.failures.raised import Mark
+from stallwatch_rules.failures.raised import ExceptionTable, Mark
 from stallwatch_rules.failures.templates import MAX_TEXT, TemplateTable
 from stallwatch_rules.failures.tracebacks import TracebackReader
-from stallwatch_rules.failures.unknown import ExceptionTable
 from stallwatch_rules.hints import Hints, may_hold
 from stallwatch_rules.lines.stamps import own_time
-from stallwatch_rules.progress.counters import Counter
 from stallwatch_rules.progress.curve import Curves
 from stallwatch_rules.progress.timeline import StreamTimelines
+from stallwatch_rules.progress.tracker import Counter
 from stallwatch_rules.records import Line, Match, Sample
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked
@@ -298,3 +300,60 @@ class StreamReading:
         if main is None:
             return Mark(self.index - 1, 0, None, self.plain, self.answers)
         return Mark(self.index - 1, main.advances, main.last_step, self.plain, self.answers)
+
+
+SOURCE = "events.jsonl"  #: the file of a run's folder in which it is kept
+
+Key = tuple[str, int | None]
+NO_CODES: Mapping[int, int] = MappingProxyType({})
+
+
+def without_echoes(streams: Mapping[Key, StreamReading]) -> Mapping[Key, StreamReading]:
+    """The streams, without what ranks told of themselves that the log says as well.
+
+    Each failure counts once, by the log's line. What the ranks said of it, such as a parameter's name,
+    stands behind the log's lines as evidence.
+    """
+    logged = {rule for (source, _), stream in streams.items() if source != SOURCE for rule in stream.hits}
+    echoes: dict[str, list[str]] = {}
+    for (source, _), stream in streams.items():
+        if source == SOURCE:
+            for rule in logged & stream.hits.keys():
+                echoes.setdefault(rule, []).extend(stream.hits[rule].exemplars)
+    if not echoes:
+        return streams
+    return {
+        key: _without(stream, logged) if key[0] == SOURCE else _with(stream, echoes)
+        for key, stream in streams.items()
+    }
+
+
+def with_codes(
+    streams: Mapping[Key, StreamReading], codes: Mapping[int, int | None]
+) -> Mapping[Key, StreamReading]:
+    """The streams, with the exit codes of ranks as a launcher tells them, if none does.
+
+    `codes` are those of the ranks that failed, in the order of their ends, as who watched them saw.
+    """
+    if not codes or any(stream.summary.codes for stream in streams.values()):
+        return streams
+    told = copy.copy(streams.get((SOURCE, None)) or StreamReading(SOURCE, None, frozenset()))
+    told.summary = LauncherSummary.seen(codes)
+    return {**streams, (SOURCE, None): told}
+
+
+def _without(stream: StreamReading, rules: set[str]) -> StreamReading:
+    left = copy.copy(stream)
+    left.hits = {rule: hits for rule, hits in stream.hits.items() if rule not in rules}
+    return left
+
+
+def _with(stream: StreamReading, echoes: Mapping[str, list[str]]) -> StreamReading:
+    if echoes.keys().isdisjoint(stream.hits):
+        return stream
+    more = copy.copy(stream)
+    more.hits = {
+        rule: replace(hits, exemplars=[*hits.exemplars[:2], *echoes[rule]]) if rule in echoes else hits
+        for rule, hits in stream.hits.items()
+    }
+    return more

@@ -143,7 +143,7 @@ def _of_checkpoint(path: Path, problems: list[str], looked_at: list[str]) -> lis
     from stallwatch_exporter.checkpoints.checking import looked_at as find_files
     from stallwatch_exporter.checkpoints.diagnostics import diagnostic_of
     from stallwatch_exporter.checkpoints.faults import examples
-    from stallwatch_rules.text.plural import counted
+    from stallwatch_rules.text.digest import counted
 
     try:
         below = listed(path, tell=lambda names: tell_all([f"{path}: {names:,} names so far"]))

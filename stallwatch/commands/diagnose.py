@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stallwatch_exporter.postmortem.diagnose import JobsResult
     from stallwatch_logs.inputs import InputProblem
     from stallwatch_logs.parallel_reading import Parallel
-    from stallwatch_rules.failures.novelty import Baseline
+    from stallwatch_rules.failures.unexplained import Baseline
     from stallwatch_rules.pages.catalogue import Catalogue
     from stallwatch_rules.records import Diagnosis
 

@@ -85,7 +85,7 @@ def check(app: App, folder: Path | None, rule_dirs: tuple[Path, ...]) -> None:
     """
     from stallwatch_rules.authoring.checking import check_catalogue
     from stallwatch_rules.pages.catalogue import load_catalogue
-    from stallwatch_rules.pages.placeholders import unwritten
+    from stallwatch_rules.pages.fixes import unwritten
 
     config = app.config(rules__dirs=(*rule_dirs, folder) if folder else rule_dirs)
     catalogue = load_catalogue(config["rules.dirs"])

@@ -38,7 +38,7 @@ def samples(paths: tuple[str, ...], output: Path | None) -> None:
     """
     from stallwatch_exporter.sampling.files import MissingLibrary, replacing, write_csv, write_parquet
     from stallwatch_exporter.sampling.rows import Sampling
-    from stallwatch_rules.text.plural import counted
+    from stallwatch_rules.text.digest import counted
 
     parquet = output is not None and output.suffix.lower() == ".parquet"
     if output is not None and not parquet and output.suffix.lower() != ".csv":

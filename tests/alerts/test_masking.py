@@ -4,7 +4,7 @@ import pytest
 
 from stallwatch_alerts.masking import hide_secrets, mask_url
 from stallwatch_alerts.settings import AlertSettings
-from stallwatch_rules.text.chaturls import HOST_SCHEMES, OPEN_SCHEMES, SECRET_SCHEMES
+from stallwatch_rules.text.redact import HOST_SCHEMES, OPEN_SCHEMES, SECRET_SCHEMES
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_what_a_library_made_of_a_secret_vanishes_too(url: str, said: str) -> No
 
 
 def test_the_schemes_that_are_redacted_are_those_of_the_installed_apprise() -> None:
-    """Where this fails, Apprise has a new service: name its schemes in ``chaturls``."""
+    """Where this fails, Apprise has a new service: name its schemes in ``text/chat_schemes.json``."""
     from apprise.manager_plugins import NotificationManager
 
     known = SECRET_SCHEMES | HOST_SCHEMES | OPEN_SCHEMES

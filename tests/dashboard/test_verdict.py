@@ -17,8 +17,7 @@ from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_rules.diagnosis.missing import ranks_named
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.pages.catalogue import load_catalogue
-from stallwatch_rules.pages.fixes import fixes_for
-from stallwatch_rules.pages.placeholders import why_of
+from stallwatch_rules.pages.fixes import fixes_for, why_of
 from stallwatch_rules.records import Diagnosis, Finding, Place, Primary
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
 from stallwatch_rules.stacks.words import sentence

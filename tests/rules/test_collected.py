@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stallwatch_rules.lines.collected import collected
+from stallwatch_rules.lines.containers import collected
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.records import Line
 

@@ -10,11 +10,10 @@ import pytest
 
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages import catalogue as catalogue_module
-from stallwatch_rules.pages import fragments as module
+from stallwatch_rules.pages import patterns as module
 from stallwatch_rules.pages.catalogue import load_catalogue
-from stallwatch_rules.pages.fragments import FragmentError, expand, shared_fragments
 from stallwatch_rules.pages.page import LONGEST, PageError, parse_page
-from stallwatch_rules.pages.patterns import compile_re2
+from stallwatch_rules.pages.patterns import FragmentError, compile_re2, expand, shared_fragments
 
 PATH = "catalogue/memory/no-room.md"
 PageText = Callable[..., str]

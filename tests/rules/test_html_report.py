@@ -11,7 +11,7 @@ import pytest
 
 from stallwatch_exporter.postmortem.diagnose import diagnose_paths
 from stallwatch_rules.pages.catalogue import load_catalogue
-from stallwatch_rules.progress.series import MOST_POINTS, thinned
+from stallwatch_rules.progress.curve import MOST_POINTS, thinned
 from stallwatch_rules.records import Diagnosis, Place, Primary, Series, UnknownException
 from stallwatch_rules.report.html import to_html
 from stallwatch_rules.report.json import to_json

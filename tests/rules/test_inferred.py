@@ -10,8 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallwatch_rules.failures.places import page_of_place
-from stallwatch_rules.failures.raised import Frame, Mark, Raised
+from stallwatch_rules.failures.raised import Frame, Mark, Raised, page_of_place
 from stallwatch_rules.matching.matcher import Matcher, lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RaisedIn, RulePage

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from stallwatch_rules.lines.longlines import GOES_ON, HEAD, MAX_LINE, TAIL
 from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.lines.wrapped import GOES_ON, HEAD, MAX_LINE, TAIL
 from stallwatch_rules.records import Line
 
 ReadLines = Callable[..., list[Line]]

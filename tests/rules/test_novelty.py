@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from stallwatch_rules.failures.clusters import clusters
-from stallwatch_rules.failures.novelty import Baseline
+from stallwatch_rules.failures.unexplained import Baseline, clusters
 from stallwatch_rules.matching.matcher import Matcher, lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading

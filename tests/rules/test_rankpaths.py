@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_rules.lines.rankpaths import rank_of_path, ranks_of_tasks
+from stallwatch_rules.lines.ranks import rank_of_path, ranks_of_tasks
 
 
 @pytest.mark.parametrize(

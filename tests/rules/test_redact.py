@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stallwatch_rules.text import redact as module
-from stallwatch_rules.text.chaturls import HOST_SCHEMES, OPEN_SCHEMES, SECRET_SCHEMES
-from stallwatch_rules.text.redact import also_schemes, redact
+from stallwatch_rules.text.redact import HOST_SCHEMES, OPEN_SCHEMES, SECRET_SCHEMES, also_schemes, redact
 
 # Made up, of the right shape. Put together here so that no scanner takes this file for a leak.
 HF = "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZ01234567"

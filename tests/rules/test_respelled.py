@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stallwatch_rules.lines.reader import LineReader
-from stallwatch_rules.lines.respelled import MAX_PIECES, unfolded
+from stallwatch_rules.lines.unescape import MAX_PIECES, unfolded
 
 TRACEBACK = ["Traceback (most recent call last):", '  File "a.py", line 3, in f', "ValueError: it's odd"]
 QUOTED = "\\n".join(TRACEBACK)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_rules.text.plural import counted
+from stallwatch_rules.text.digest import counted
 from stallwatch_rules.text.retelling import retold
 from stallwatch_rules.text.sentences import say, say_counted
 

@@ -8,7 +8,7 @@ from smallruns import raised, steps
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
-from stallwatch_rules.progress.serving import is_answer
+from stallwatch_rules.progress.phases import is_answer
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
 

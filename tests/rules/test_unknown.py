@@ -6,9 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from stallwatch_rules.failures.raised import Raised
+from stallwatch_rules.failures.raised import ExceptionTable, Raised, fold, unknown_in
 from stallwatch_rules.failures.tracebacks import TracebackReader
-from stallwatch_rules.failures.unknown import ExceptionTable, fold, unknown_in
 from stallwatch_rules.records import Line
 
 

@@ -22,8 +22,7 @@ from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.locale import language_of, say, span, templates
 from stallwatch_rules.locale import render as in_words
 from stallwatch_rules.messages import message
-from stallwatch_rules.pages.fixes import fixes_for
-from stallwatch_rules.pages.placeholders import why_of
+from stallwatch_rules.pages.fixes import fixes_for, why_of
 from stallwatch_rules.records import Primary
 from stallwatch_rules.report.reader import speaks, told_in
 from stallwatch_rules.stacks.concluding import advice_in

@@ -14,9 +14,8 @@ from stallwatch_dashboard.sources.embedded import shared
 from stallwatch_rules.authoring.drafting import DraftError
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
-from stallwatch_rules.pages.fixes import fixes_for
+from stallwatch_rules.pages.fixes import fixes_for, written
 from stallwatch_rules.pages.page import RulePage
-from stallwatch_rules.pages.placeholders import written
 
 _ROWS = 8  #: of the list while a page is open beneath it
 

@@ -17,16 +17,16 @@ from stallwatch_logs.progress import OnProgress, on_bytes_read
 from stallwatch_rules.lines.reader import MAX_LINE
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
-from stallwatch_rules.progress.series import series_of
+from stallwatch_rules.progress.curve import series_of
 from stallwatch_rules.reading import MAX_STREAMS, RunReading
 from stallwatch_rules.records import Diagnosis, JobTold, Stats
 from stallwatch_rules.stacks.concluding import stands_elsewhere, with_stacks
-from stallwatch_rules.text.plural import counted
+from stallwatch_rules.text.digest import counted
 from stallwatch_rules.text.reported import iso
 
 if TYPE_CHECKING:
     from stallwatch_logs.jobs import Job
-    from stallwatch_rules.failures.novelty import Baseline
+    from stallwatch_rules.failures.unexplained import Baseline
     from stallwatch_rules.stacks.records import StallStacks
 
 __all__ = [

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from stallwatch_exporter.runs.cri import CriRecord, format_record
-from stallwatch_rules.lines.prefixes import take_rank
+from stallwatch_rules.lines.ranks import take_rank
 from stallwatch_rules.text.lazy import lazy
 
 _PIECE_END = lazy(rb"\n|\r(?=[^\n])")  # "\r\n" is one end; a "\r" at the end of a portion waits for the next

@@ -27,7 +27,7 @@ from stallwatch_exporter.watching.opening import (
     summary,
     to_stderr,
 )
-from stallwatch_rules.lines.rankpaths import rank_of_path
+from stallwatch_rules.lines.ranks import rank_of_path
 from stallwatch_rules.pages.catalogue import Catalogue
 
 TICK_SECONDS = 1.0

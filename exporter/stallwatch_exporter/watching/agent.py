@@ -36,7 +36,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Line, Match, Stats
 from stallwatch_rules.stacks.patience import CRITICAL
-from stallwatch_rules.text.plural import counted
+from stallwatch_rules.text.digest import counted
 from stallwatch_rules.text.redact import redact
 
 _IDLE_SECONDS = 0.5  #: a progress bar that was not drawn anew for this long is read as it is

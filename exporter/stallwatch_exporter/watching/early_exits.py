@@ -11,7 +11,7 @@ from typing import Any
 
 from stallwatch_exporter.rings.reader import Record
 from stallwatch_rules.endings import Left
-from stallwatch_rules.selftold import NO_CODES
+from stallwatch_rules.stream import NO_CODES
 
 
 class EarlyExits:

@@ -19,12 +19,11 @@ from stallwatch_exporter.tailing.tailset import TailSet
 from stallwatch_exporter.watching.agent import Agent
 from stallwatch_logs.line_format import lead_of
 from stallwatch_rules.lines.leads import Lead
-from stallwatch_rules.lines.rankpaths import rank_of_path
+from stallwatch_rules.lines.ranks import rank_of_path
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
-from stallwatch_rules.text.digest import short_duration
-from stallwatch_rules.text.plural import counted
+from stallwatch_rules.text.digest import counted, short_duration
 
 _SHOWN = 60  # characters of a name that was given
 Notice = Callable[[str], None]

@@ -12,8 +12,7 @@ from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.judgements.concerns import SEEN, evidence_of
 from stallwatch_rules.locale import render
 from stallwatch_rules.records import Line, Match
-from stallwatch_rules.selftold import SOURCE, Key
-from stallwatch_rules.stream import StreamReading
+from stallwatch_rules.stream import SOURCE, Key, StreamReading
 from stallwatch_rules.text.redact import redact
 
 _ABOUT_THE_EVENT = ("time", "kind", "count", "rank", "rule", "step")

@@ -29,7 +29,7 @@ from stallwatch_rules.judgements.late_rank import LateRanks, Own
 from stallwatch_rules.judgements.nan_losses import SEVERAL, NanLosses
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import EVALUATION, Line, Match, Sample
-from stallwatch_rules.selftold import NO_CODES, SOURCE
+from stallwatch_rules.stream import NO_CODES, SOURCE
 
 NO_PROBE = (
     "no rank has a probe: only the log of this run is watched. No process that the command started here"

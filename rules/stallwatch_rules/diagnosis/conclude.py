@@ -27,9 +27,8 @@ from stallwatch_rules.failures.flight import reporting
 from stallwatch_rules.judgements.facts import RunFacts
 from stallwatch_rules.judgements.recovery import RECOVERED_BUT_DIED
 from stallwatch_rules.pages.catalogue import Catalogue
-from stallwatch_rules.pages.fixes import fixes_for
+from stallwatch_rules.pages.fixes import fixes_for, why_of
 from stallwatch_rules.pages.page import RulePage
-from stallwatch_rules.pages.placeholders import why_of
 from stallwatch_rules.progress.rhythm import RunClock, read_clock
 from stallwatch_rules.progress.timeline import StepClock, Timeline, leading
 from stallwatch_rules.progress.tracker import ProgressTracker

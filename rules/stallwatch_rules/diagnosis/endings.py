@@ -12,7 +12,7 @@ from stallwatch_rules.diagnosis.verdict import AT_EXIT
 from stallwatch_rules.judgements.conclusions import concluded
 from stallwatch_rules.judgements.facts import Judgement
 from stallwatch_rules.records import Harm, Line
-from stallwatch_rules.selftold import SOURCE
+from stallwatch_rules.stream import SOURCE
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
 from stallwatch_rules.text.sentences import say

@@ -8,10 +8,8 @@ import msgspec
 
 from stallwatch_rules.diagnosis.afterwards import answers_after, steps_after
 from stallwatch_rules.diagnosis.causes import Candidate, Stream
-from stallwatch_rules.failures.helperthreads import of_helper, pins_batches
-from stallwatch_rules.failures.raised import Raised
+from stallwatch_rules.failures.raised import Raised, Seen, fold, of_helper, pins_batches, unknown_in
 from stallwatch_rules.failures.templates import states_info
-from stallwatch_rules.failures.unknown import Seen, fold, unknown_in
 from stallwatch_rules.judgements.recovery import served_on
 from stallwatch_rules.progress.timeline import StepClock
 from stallwatch_rules.records import UnknownException

@@ -27,8 +27,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.progress.timeline import StepClock, between, leading
 from stallwatch_rules.records import Finding, Harm, Line, Match, Place, Role
-from stallwatch_rules.selftold import SOURCE
-from stallwatch_rules.stream import RuleHits, StreamReading
+from stallwatch_rules.stream import SOURCE, RuleHits, StreamReading
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER, number
 from stallwatch_rules.text.reported import earliest, latest, place, shown

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from stallwatch_rules.diagnosis.causes import Occurrence
 from stallwatch_rules.diagnosis.exceptions import Exceptions, Unknown
 from stallwatch_rules.diagnosis.findings import Found
-from stallwatch_rules.failures.places import page_of_place
-from stallwatch_rules.failures.raised import Frame, Raised
+from stallwatch_rules.failures.raised import Frame, Raised, page_of_place
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage

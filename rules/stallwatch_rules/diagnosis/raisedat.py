@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from stallwatch_rules.diagnosis.findings import MAX_EVIDENCE, Found, Streams
-from stallwatch_rules.failures.raised import Raised, own_frame
+from stallwatch_rules.failures.raised import Raised, own_frame, shown_frames
 from stallwatch_rules.failures.tracebacks import MORE_LINES
-from stallwatch_rules.failures.unknown import shown_frames
 from stallwatch_rules.records import Line, Primary
 from stallwatch_rules.text.reported import shown
 

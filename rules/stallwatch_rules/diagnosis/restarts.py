@@ -15,8 +15,7 @@ from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import Found
 from stallwatch_rules.failures.launchers import Stop
 from stallwatch_rules.judgements.recovery import RECOVERED_BUT_DIED
-from stallwatch_rules.progress.restarts import Restart, next_restart
-from stallwatch_rules.progress.timeline import Timeline
+from stallwatch_rules.progress.timeline import Restart, Timeline, next_restart
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.digest import MAX_TITLE, fold_ranks

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stallwatch_rules.diagnosis.exceptions import tells
-from stallwatch_rules.failures.places import found_in
+from stallwatch_rules.failures.raised import found_in
 from stallwatch_rules.text.lazy import lazy
 
 if TYPE_CHECKING:

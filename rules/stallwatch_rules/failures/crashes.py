@@ -5,10 +5,13 @@ A ``CrashReader`` is fed the lines of one source and rank in order, beside the `
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
+from typing import Any
 
-from stallwatch_rules.failures.errorfile import read_error_file
-from stallwatch_rules.failures.raised import Frame, Mark, Raised
+import msgspec
+
+from stallwatch_rules.failures.raised import Frame, Mark, Raised, kind_of
 from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 
@@ -155,3 +158,33 @@ def _begun(line: Line, mark: Mark, in_message: bool) -> Raised | None:
                 raised.kind = "interrupt"
             return raised
     return None
+
+
+MAX_MESSAGE = 1000
+_FILE_FRAME = lazy(r'^\s*File "(?P<path>[^"\n]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$', re.MULTILINE)
+_NAME = lazy(r"(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$", re.DOTALL)
+
+
+def read_error_file(line: Line, mark: Mark) -> Raised | None:
+    """The exception in ``{"message": {"message": "ValueError: …", "extraInfo": {"py_callstack": "…"}}}``."""
+    try:
+        record = msgspec.json.decode(line.text)
+    except msgspec.DecodeError:  # cut, or no error file at all
+        return None
+    inner = _entry(record, "message")
+    told = _entry(inner, "message")
+    stack = _entry(_entry(inner, "extraInfo"), "py_callstack")
+    found = _NAME.match(told.strip()) if isinstance(told, str) else None
+    if found is None or not isinstance(stack, str):
+        return None
+    frames = [
+        Frame(f["path"], int(f["line"]), (f["name"] or "").strip()) for f in _FILE_FRAME.finditer(stack)
+    ]
+    first = (found["message"] or "").strip().partition("\n")[0]
+    raised = Raised(found["name"], first[:MAX_MESSAGE], line, mark, frames)
+    raised.kind = kind_of(raised)
+    return raised
+
+
+def _entry(record: Any, key: str) -> Any:
+    return record.get(key) if isinstance(record, dict) else None

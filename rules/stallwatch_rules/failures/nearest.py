@@ -6,12 +6,22 @@ import functools
 import itertools
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
-from stallwatch_rules.failures.commonwords import COMMON, OF_PYTHON
+import msgspec
+
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import NearPage
 from stallwatch_rules.text.lazy import lazy
+
+_WORDS = msgspec.json.decode(
+    Path(__file__).with_name("common_words.json").read_bytes(), type=dict[str, frozenset[str]]
+)
+COMMON = _WORDS["common"]  #: words of any failure, and of English: they tell no two failures apart
+#: Words of Python's own messages, which any program's mistakes end in. They tell pages apart where others
+#: agree already, but lead to none.
+OF_PYTHON = _WORDS["python"]
 
 THRESHOLD = 0.25  #: below it the words that two texts share are everybody's words
 LEAST_WORDS = 3  #: shared words without which the score means nothing

@@ -1,14 +1,29 @@
-"""An exception that a log tells of: its message, its calls, and what kind of end it was."""
+"""An exception in a log: its message, its calls, the kind of its end, and the page that its place belongs to.
+
+A library's function often raises for one reason, whatever words a version has for it: whoever ends in torch's
+``_env_rendezvous_handler`` lacks an environment variable. Pages name such places (``raised_in``), and they
+are consulted only for an exception that no page knows by its words. The user's own code is no library's,
+whatever its folders are called, and what called it did not raise.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+import functools
+import re
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from stallwatch_rules.records import Line
+from stallwatch_rules.pages.patterns import compile_re2
+from stallwatch_rules.records import Line, UnknownException
 from stallwatch_rules.text.lazy import lazy
+from stallwatch_rules.text.masking import masked, repeats
+from stallwatch_rules.text.redact import redact
+from stallwatch_rules.text.reported import earliest, place
+
+if TYPE_CHECKING:
+    from stallwatch_rules.pages.page import RaisedIn, RulePage
 
 Kind = Literal["failure", "snippet", "ignored", "interrupt", "wrapper"]
 
@@ -108,3 +123,215 @@ def kind_of(raised: Raised) -> Kind:
         # (python -c). Only what follows tells.
         return "snippet"
     return "failure"
+
+
+_PACKAGES = lazy(r"[/\\](?:site|dist)-packages[/\\]")
+_TRACKERS = lazy(
+    r"[/\\](?:site|dist)-packages[/\\]"
+    r"(?:wandb|swanlab|mlflow|comet_ml|clearml|neptune|tensorboard|tensorboardX)[/\\]"
+)
+#: What a process raises that asks another which is gone, or was before its file for questions was opened.
+_GONE = frozenset(
+    ("BrokenPipeError", "ConnectionRefusedError", "ConnectionResetError", "EOFError", "FileNotFoundError")
+)
+
+
+def of_helper(raised: Raised) -> bool:
+    """Whether all calls of an exception are a tracker's, or of ``subprocess`` where it reads in a thread.
+
+    Both call Python's own library and what is installed; the outermost installed call tells whose they are.
+    """
+    if not raised.frames or not all(frame.library for frame in raised.frames):
+        return False
+    installed = [frame for frame in raised.frames if _PACKAGES.search(frame.path)]
+    if installed:
+        return _TRACKERS.search(installed[0].path) is not None
+    return raised.thread and any(_reads_output(frame) for frame in raised.frames)
+
+
+def pins_batches(raised: Raised) -> bool:
+    """Whether a data loader's thread that pins batches lost a worker (torch's ``_utils/pin_memory.py``).
+
+    What it takes over from a worker that is gone fails in the connection to it (``multiprocessing``).
+    """
+    names = {frame.name for frame in raised.frames}
+    asked = any(re.split(r"[/\\]", frame.path)[-1] == "connection.py" for frame in raised.frames)
+    return raised.thread and raised.exception in _GONE and "_pin_memory_loop" in names and asked
+
+
+def _reads_output(frame: Frame) -> bool:
+    """Whether it is the thread of ``subprocess.Popen.communicate`` (Python's ``Lib/subprocess.py``)."""
+    return frame.name == "_readerthread" and re.split(r"[/\\]", frame.path)[-1] == "subprocess.py"
+
+
+DEEP = 3  #: so many parts make a folder's name its package's own
+MAX_DEPTH = 25  #: innermost calls that are looked at: what lies further out called many other things
+
+
+def page_of_place(raised: Raised, pages: Iterable[RulePage]) -> tuple[RulePage, Frame | None] | None:
+    """The page with the innermost call among its places, and that call; ``None`` where two agree as well.
+
+    A place with a message's pattern counts before one without it, and a call before an exception's name alone
+    (then there is no call).
+    """
+    best: list[tuple[_Order, str, RulePage, Frame | None]] = []
+    calls = _inside(list(reversed(raised.frames))[:MAX_DEPTH])
+    for page in pages:
+        found = [
+            (_rank_of_place(place, depth), page.id, page, call)
+            for place in page.raised_in
+            if _agrees(place, raised)
+            for depth, call in _where(place, calls)
+        ]
+        if found:
+            best.append(max(found, key=lambda one: one[0]))
+    best.sort(key=lambda one: (one[0], one[1]), reverse=True)
+    if not best or (len(best) > 1 and best[0][0] == best[1][0]):
+        return None
+    return best[0][2], best[0][3]
+
+
+_Order = tuple[bool, int, int]
+
+
+def _rank_of_place(place: RaisedIn, depth: int) -> _Order:
+    return bool(place.message), -depth, bool(place.functions) + bool(place.exceptions)
+
+
+def _agrees(place: RaisedIn, raised: Raised) -> bool:
+    """Whether the exception is such a one; one that was cut off may be, where a call tells and no message."""
+    cut_off = not raised.exception and place.file
+    if place.exceptions and not cut_off and not any(_is(raised.exception, name) for name in place.exceptions):
+        return False
+    return not place.message or bool(_compiled(place.message).search(raised.message))
+
+
+def _is(exception: str, name: str) -> bool:
+    return exception == name or exception.endswith(f".{name}")
+
+
+def _inside(calls: list[Frame]) -> list[Frame]:
+    """From the innermost call to the user's own innermost one: a library around that ran the user's code."""
+    own = next((depth for depth, call in enumerate(calls) if not call.library), len(calls))
+    return calls[: own + 1]
+
+
+def _where(place: RaisedIn, calls: list[Frame]) -> list[tuple[int, Frame | None]]:
+    """The calls at a place, with how far inside they are: 0 is the innermost."""
+    if not place.file:
+        return [(len(calls), None)]
+    looked_at = calls if place.below else calls[:1]
+    return [(depth, call) for depth, call in enumerate(looked_at) if _at(place, call)]
+
+
+def _at(place: RaisedIn, call: Frame) -> bool:
+    path = "/" + call.path.replace("\\", "/")
+    if place.file.endswith("/"):
+        # A short name is one that folders of anybody's own have, too; a long one may be a checkout's.
+        inside = (call.library or place.file.count("/") >= DEEP) and f"/{place.file}" in path
+    else:
+        inside = path.endswith(f"/{place.file}")
+    return inside and (not place.functions or call.name.rpartition(".")[2] in place.functions)
+
+
+def found_in(pattern: str, text: str) -> bool:
+    """Whether a page's pattern is found in a text."""
+    return bool(_compiled(pattern).search(text))
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> Any:
+    return compile_re2(pattern, encoded=False)
+
+
+MAX_KINDS = 200  #: different exceptions kept per stream; a log may hold millions of tracebacks
+USER_FRAMES, LIBRARY_FRAMES = 8, 4
+
+Key = tuple[str, str, str]
+
+
+class Seen(msgspec.Struct):
+    """One exception in one stream, as often as it came."""
+
+    raised: Raised  #: the first time
+    count: int
+    last: Raised
+
+
+class ExceptionTable(msgspec.Struct):
+    """The exceptions of one stream."""
+
+    seen: dict[Key, Seen] = {}
+
+    def add(self, raised: Raised) -> None:
+        """Count an exception that was raised."""
+        key = _kind_key(raised)
+        known = self.seen.get(key)
+        if known is not None:
+            known.count += 1
+            known.last = raised
+            known.raised.rules |= raised.rules
+        elif len(self.seen) < MAX_KINDS:
+            self.seen[key] = Seen(raised, 1, raised)
+
+    def with_left(self, left: Iterable[Raised]) -> ExceptionTable:
+        """A copy that also counts what stands unfinished at the stream's present end."""
+        copy = ExceptionTable({key: Seen(s.raised, s.count, s.last) for key, s in self.seen.items()})
+        for raised in left:
+            copy.add(raised)
+        return copy
+
+
+def unknown_in(table: ExceptionTable, known: Collection[str]) -> list[Seen]:
+    """The failures of a stream in which none of the known rules matched."""
+    return [
+        seen
+        for seen in table.seen.values()
+        if seen.raised.kind in ("failure", "snippet") and seen.raised.rules.isdisjoint(known)
+    ]
+
+
+def fold(seen: Iterable[Seen]) -> list[UnknownException]:
+    """The same exception on many ranks as one record, the earliest first."""
+    groups: dict[Key, list[Seen]] = {}
+    for one in seen:
+        groups.setdefault(_kind_key(one.raised), []).append(one)
+    ordered = sorted(groups.values(), key=lambda group: _by_time(earliest(s.raised.line for s in group)))
+    return [_record(group) for group in ordered]
+
+
+def _record(group: list[Seen]) -> UnknownException:
+    line = earliest(one.raised.line for one in group)
+    first = next(one.raised for one in group if one.raised.line is line)
+    return UnknownException(
+        exception=first.exception,
+        message=redact(repeats(first.message)[0]),
+        ranks=sorted({one.raised.line.rank for one in group if one.raised.line.rank is not None}),
+        count=sum(one.count for one in group),
+        first=place(line, first.step),
+        frames=[redact(frame) for frame in shown_frames(first.frames)],
+        root=redact(first.root),
+    )
+
+
+def shown_frames(frames: list[Frame]) -> list[str]:
+    """The innermost calls, the user's own before the libraries'; innermost last in each."""
+    user = [str(frame) for frame in frames if not frame.library]
+    library = [str(frame) for frame in frames if frame.library]
+    return user[-USER_FRAMES:] + library[-LIBRARY_FRAMES:]
+
+
+def _kind_key(raised: Raised) -> Key:
+    where = next((str(frame) for frame in reversed(raised.frames) if not frame.library), "")
+    return raised.exception, masked(raised.message)[:200], masked(where.rpartition("/")[2])
+
+
+def _by_time(line: Line) -> tuple[bool, float, bool, int, str, int]:
+    return (
+        line.time is None,
+        line.time or 0.0,
+        line.rank is None,
+        line.rank or 0,
+        line.source,
+        line.number,
+    )

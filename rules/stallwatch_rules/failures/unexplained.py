@@ -1,17 +1,218 @@
-"""What helps a reader where no rule knows the cause: the nearest pages, and the lines that are new."""
+"""What helps a reader if no rule knows the cause: the nearest pages, and the lines that are new.
+
+New lines are not in the run's own healthy part, or not in a healthy run. Lines are compared by template:
+digits, identifiers and paths masked, and templates that differ in a word or two joined by Drain3 if it is
+installed, which sees one exemplar of each only.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+from stallwatch_rules.failures.templates import Level, Template, TemplateTable
 from stallwatch_rules.pages.catalogue import Catalogue
-from stallwatch_rules.records import IN_TROUBLE, Diagnosis
+from stallwatch_rules.progress.timeline import StepClock, leading
+from stallwatch_rules.records import IN_TROUBLE, Diagnosis, NewLines
 from stallwatch_rules.stream import StreamReading
+from stallwatch_rules.text.lazy import lazy
+from stallwatch_rules.text.masking import masked
+from stallwatch_rules.text.reported import earliest, latest, place, shown
 from stallwatch_rules.text.sentences import say
 
-if TYPE_CHECKING:
-    from stallwatch_rules.failures.novelty import Baseline
+ALIKE = 0.65  #: share of equal words that makes two lines one template
+DEPTH = 4
+
+
+def clusters(texts: Sequence[tuple[str, str]]) -> list[int]:
+    """For each (level, masked text) the number of its cluster; the same number: the same template.
+
+    Lines of different levels never share one. Without Drain3 (``pip install 'stallwatch[scale]'``) only equal
+    texts do. The order decides what Drain3 makes of its lines, so callers sort them first.
+    """
+    numbers: dict[object, int] = {}
+    trees: dict[str, Any] = {}
+    drain = _drain() if len(texts) > 1 else None
+    found = []
+    for level, text in texts:
+        name: object = text
+        if drain is not None and text.split():
+            if level not in trees:
+                trees[level] = drain()
+            cluster, _ = trees[level].add_log_message(text)
+            name = cluster.cluster_id
+        found.append(numbers.setdefault((level, name), len(numbers)))
+    return found
+
+
+def _drain() -> Any:
+    """Makes trees; ``None`` without Drain3."""
+    try:
+        from drain3.drain import Drain  # here: it is slow to import, and most diagnoses need none
+    except ImportError:
+        return None
+    return lambda: Drain(depth=DEPTH, sim_th=ALIKE, param_str="<*>")
+
+
+#: What stands in a log after any failure: rows of torchrun's table, and CUDA's standing advice.
+_BOILERPLATE = lazy(
+    r"^\s*(?:traceback\s*:\s*To enable traceback see|error_file\s*:\s*<N/A>"
+    r"|rank\s*:\s*\d+ \(local_rank: \d+\)|exitcode\s*:\s*-?\d+ \("
+    r"|host\s*:\s*\S+\s*$|time\s*:\s*\d{4}-\d\d-\d\d_"
+    r"|(?:\S+ FAILED|Failures:|Root Cause \(first observed failure\):)\s*$"
+    r"|(?:[\w.]+: )?(?:CUDA|HIP) kernel errors might be asynchronously reported"
+    r"|Compile with `TORCH_USE_(?:CUDA|HIP)_DSA`"
+    r"|For debugging consider passing \w+=)"
+    r"|To avoid data inconsistency, we are taking the entire process down"
+)
+
+Streams = Mapping[tuple[str, int | None], StreamReading]
+
+MAX_NEW = 10  #: told of a run
+STARTED = 3  #: steps after which what stands above the first of them is known to be the start-up's
+MAX_EXEMPLARS = 3000  #: that are put into clusters
+
+_SEVERITY = {"error": 3.0, "warning": 1.5, "info": 0.0}
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What a healthy run says."""
+
+    exemplars: Mapping[str, Template] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, tables: Iterable[TemplateTable]) -> Baseline:
+        """From the tables of its streams."""
+        exemplars: dict[str, Template] = {}
+        for table in tables:
+            for key, entry in table.entries.items():
+                exemplars.setdefault(key, entry)
+        return cls(exemplars)
+
+
+@dataclass
+class _Group:
+    """One wording in all streams that have it."""
+
+    entries: list[tuple[StreamReading, Template]]
+    new: bool
+
+    @property
+    def level(self) -> Level:
+        return self.entries[0][1].level
+
+    @property
+    def template(self) -> str:
+        return masked(self.entries[0][1].first.text)
+
+
+def new_lines(streams: Streams, baseline: Baseline | None = None) -> list[NewLines]:
+    """The new lines of a run, the most telling first."""
+    lead = leading({key: stream.timelines for key, stream in streams.items()})
+    clock = StepClock(lead)
+    stepped = lead is not None and lead.advances > 0
+    started = _started(streams)
+    groups: dict[str, _Group] = {}
+    for key in sorted(streams, key=lambda key: (key[1] is None, key[1] or 0, key[0])):
+        stream = streams[key]
+        for name, entry in stream.templates.entries.items():
+            if _BOILERPLATE.search(entry.first.text):
+                continue
+            if baseline is None:
+                before = entry.first.number < started.get(stream.source, 0)
+                new = not before and _is_new(stream, entry, clock, stepped)
+            else:
+                new = name not in baseline.exemplars
+            group = groups.setdefault(name, _Group([], True))
+            group.entries.append((stream, entry))
+            group.new = group.new and new
+    ordered = [groups[name] for name in sorted(groups)]
+    joined = _joined(ordered, [] if baseline is None else list(baseline.exemplars.values()))
+    told = sorted(joined, key=lambda group: (-_weight(group), group.template))
+    return [_record(group) for group in told[:MAX_NEW]]
+
+
+def _started(streams: Streams) -> dict[str, int]:
+    """Source → the line of its first step, where enough steps followed: what stands above is the start-up's.
+
+    Of a rank that shows no steps, the order of lines tells no more: others' steps may have been held back.
+    """
+    started: dict[str, int] = {}
+    for (source, _), stream in streams.items():
+        main = stream.timelines.main
+        if main is not None and main.advances >= STARTED:
+            number = main.intervals[0].number
+            started[source] = min(number, started.get(source, number))
+    return started
+
+
+def _is_new(stream: StreamReading, entry: Template, clock: StepClock, stepped: bool) -> bool:
+    """Whether no step followed the first line of this wording.
+
+    Without steps there is no healthy part to compare with: only what says that it is an error counts.
+    """
+    if stream.templates.partial and entry.level == "info":
+        return False
+    own = stream.timelines.advances
+    if own:
+        return entry.advances >= own
+    time = stream.when(entry.first)
+    if stepped and time is not None:
+        return entry.advances >= 0 and clock.after(time) == 0
+    return entry.level == "error"
+
+
+def _joined(groups: Sequence[_Group], known: Sequence[Template]) -> list[_Group]:
+    """The new groups, those of one cluster put together; a cluster with a known line is not new."""
+    fresh = [group for group in groups if group.new]
+    if not fresh:
+        return []
+    old = [(group.level, group.template) for group in groups if not group.new]
+    old += [(entry.level, masked(entry.first.text)) for entry in known]
+    texts = [(group.level, group.template) for group in fresh] + old
+    found: dict[int, _Group] = {}
+    taken: set[int] = set()
+    for position, cluster in enumerate(clusters(texts[:MAX_EXEMPLARS])):
+        if position >= len(fresh):
+            taken.add(cluster)
+        elif cluster in found:
+            found[cluster].entries += fresh[position].entries
+        else:
+            found[cluster] = _Group(list(fresh[position].entries), True)
+    return [group for cluster, group in found.items() if cluster not in taken]
+
+
+def _weight(group: _Group) -> float:
+    """Grave, rare, near the end, on many ranks: the more of it, the more a line tells."""
+    count = sum(entry.count for _, entry in group.entries)
+    ranks = len({stream.rank for stream, _ in group.entries})
+    # Of its stream's lines, the share that followed: near the end there is little left to say.
+    followed = min(max(0, stream.index - 1 - entry.last_index) for stream, entry in group.entries)
+    return (
+        _SEVERITY[group.level]
+        + 1.0 / (1.0 + math.log10(max(1.0, count / ranks)))
+        + 1.0 / (1.0 + math.log10(1 + followed))
+        + 0.2 * math.log2(ranks)
+    )
+
+
+def _record(group: _Group) -> NewLines:
+    first = earliest(entry.first for _, entry in group.entries)
+    last = latest(entry.last for _, entry in group.entries)
+    step = next(entry.step for _, entry in group.entries if entry.first is first)
+    return NewLines(
+        template=masked(first.text),
+        exemplar=shown(first.text),
+        level=group.level,
+        count=sum(entry.count for _, entry in group.entries),
+        ranks=sorted({stream.rank for stream, _ in group.entries if stream.rank is not None}),
+        first=place(first, step),
+        last=place(last, None),
+    )
+
 
 MAX_LOOKED_UP = 5  #: unknown exceptions for which pages are looked for
 
@@ -32,14 +233,16 @@ def complete(
     """
     if diagnosis.verdict not in IN_TROUBLE:
         if not ended and (baseline is not None or _last_words(diagnosis, streams)):
-            from stallwatch_rules.failures.novelty import new_lines
+            from stallwatch_rules.failures.unexplained import new_lines
 
             new = new_lines(streams, baseline)
             diagnosis.new_lines = [one for one in new if baseline is not None or one.level == "error"]
             if any(one.level == "error" for one in diagnosis.new_lines):
                 diagnosis.notes.append(say("last-words", language))
         return diagnosis
-    from stallwatch_rules.failures.novelty import new_lines  # here: a healthy run's diagnosis needs neither
+    from stallwatch_rules.failures.unexplained import (
+        new_lines,  # here: a healthy run's diagnosis needs neither
+    )
 
     told = {(one.first.file, one.first.line) for one in diagnosis.unknown}
     new = new_lines(streams, baseline)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from stallwatch_rules.diagnosis.findings import Found
 from stallwatch_rules.judgements.facts import Judgement
-from stallwatch_rules.text.plural import counted
+from stallwatch_rules.text.digest import counted
 from stallwatch_rules.text.sentences import say
 
 SEEN = "seen"  #: the capture that names the warning, a key of ``CONCERNS``

@@ -43,8 +43,7 @@ from stallwatch_rules.progress.rhythm import RunClock, begins_in_mid_run
 from stallwatch_rules.progress.timeline import leading
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Line
-from stallwatch_rules.selftold import SOURCE
-from stallwatch_rules.stream import TIMEOUTS
+from stallwatch_rules.stream import SOURCE, TIMEOUTS
 from stallwatch_rules.text.sentences import say
 
 SILENT_HANG = "silent-hang-no-error"

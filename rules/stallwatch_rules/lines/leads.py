@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from stallwatch_rules.lines.containers import record_of
-from stallwatch_rules.lines.prefixes import take_rank
+from stallwatch_rules.lines.ranks import take_rank
 from stallwatch_rules.lines.stamps import own_time
 from stallwatch_rules.lines.wrapped import as_pasted
-from stallwatch_rules.text import ansi
+from stallwatch_rules.text.controls import TERMINAL_CODES
 from stallwatch_rules.text.lazy import lazy
 
 _LOOKED_AT = 300  # lines of the beginning
@@ -127,7 +127,7 @@ def _lines(head: bytes) -> list[str]:
         if not text or text.isspace():
             continue
         record = record_of(text)
-        lines.append(ansi.IN_TEXT.sub("", text if record is None else record.text))
+        lines.append(TERMINAL_CODES.sub("", text if record is None else record.text))
         if len(lines) == _LOOKED_AT:
             break
     return lines

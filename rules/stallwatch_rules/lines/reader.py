@@ -11,17 +11,21 @@ import codecs
 
 from stallwatch_rules.hints import may_hold
 from stallwatch_rules.lines.containers import Record, may_be_json, record_of
-from stallwatch_rules.lines.glued import pieces
-from stallwatch_rules.lines.labels import TaskLabels
 from stallwatch_rules.lines.leads import Lead, first_lines, rank_in, time_in
-from stallwatch_rules.lines.longlines import CUT, GOES_ON, MAX_LINE, decoded, hold, joined
-from stallwatch_rules.lines.metrictables import MetricTables
-from stallwatch_rules.lines.prefixes import take_rank
-from stallwatch_rules.lines.respelled import COLON, ESCAPED_END, as_printed, unfolded, with_ascii_colon
+from stallwatch_rules.lines.ranks import TaskLabels, take_rank
 from stallwatch_rules.lines.stamps import CANCELLED, names_zone, own_time
-from stallwatch_rules.lines.wrapped import Joiner
+from stallwatch_rules.lines.unescape import (
+    COLON,
+    ESCAPED_END,
+    MetricTables,
+    as_printed,
+    pieces,
+    unfolded,
+    with_ascii_colon,
+)
+from stallwatch_rules.lines.wrapped import CUT, GOES_ON, MAX_LINE, Joiner, decoded, hold, joined
 from stallwatch_rules.records import Line
-from stallwatch_rules.text import ansi
+from stallwatch_rules.text.controls import TERMINAL_CODES
 from stallwatch_rules.text.encodings import decode_foreign
 
 __all__ = ["MAX_LINE", "LineReader"]
@@ -298,7 +302,7 @@ class LineReader:
 
     def _emit(self, text: str, number: int, stamp: float | None, time: float | None, out: list[Line]) -> None:
         if "\x1b" in text:
-            text = ansi.IN_TEXT.sub("", text)
+            text = TERMINAL_CODES.sub("", text)
         text, cut, rest = text.partition(CUT)
         for piece in pieces(text):
             self._line(piece, number, stamp, time, out)

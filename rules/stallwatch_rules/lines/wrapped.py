@@ -1,10 +1,12 @@
-"""Lines that a terminal or a pager broke at its width: what was pasted from there has them in pieces.
+"""Lines that a terminal or a pager broke at its width, and lines too long to be kept whole.
 
-They are put together only where it is sure: no line of the beginning is longer than the width, lines of
-different wording have exactly that length, and what follows them goes on in mid-word.
+Broken lines are put together only where it is sure: no line of the beginning is longer than the width, lines
+of different wording have exactly that length, and what follows them goes on in mid-word. A short text that
+was broken between words shows less: `likely_fold` is where that may have happened, and whoever asks must have
+another reason to believe it.
 
-A short text that was broken between words shows less: `likely_fold` is where that may have happened, and
-whoever asks must have another reason to believe it.
+Of a line that is a megabyte long (a dumped array, a bar drawn without end, a log whose line ends were lost)
+the beginning and the end are kept: it may still end in the error that somebody looks for.
 """
 
 from __future__ import annotations
@@ -12,8 +14,44 @@ from __future__ import annotations
 import codecs
 import itertools
 
-from stallwatch_rules.lines.longlines import MAX_LINE
+from stallwatch_rules.text.encodings import decode_cut, decode_rest
 from stallwatch_rules.text.lazy import lazy
+
+MAX_LINE = 64 * 1024  #: bytes kept of a line
+TAIL = 16 * 1024  #: of them from its end, where it is longer
+HEAD = MAX_LINE - TAIL
+CUT = "\n"  #: where something was left out of a line's text: it stands in no line
+GOES_ON = "…"  #: before the end of a cut line, so that nothing takes it for a line's start
+
+
+def hold(held: bytearray, data: bytes) -> None:
+    """Add to an unfinished line what is to be kept of ``data``.
+
+    A byte more than ``MAX_LINE`` tells that something was left out.
+    """
+    if len(held) + len(data) <= MAX_LINE + 1:
+        held += data
+        return
+    if len(data) > MAX_LINE + 1:
+        held += data[: max(0, HEAD - len(held))]
+        data = data[-TAIL - 1 :]
+    held += data
+    del held[HEAD : len(held) - TAIL - 1]
+
+
+def decoded(raw: bytes) -> str:
+    """The text of a line that is longer than ``MAX_LINE``, with ``CUT`` between its beginning and its end."""
+    return decode_cut(raw[:HEAD]) + CUT + decode_rest(raw[-TAIL:])
+
+
+def joined(begun: str, text: str) -> str:
+    """Both parts of a line as one, which may be cut."""
+    whole = begun + text
+    if len(whole) <= MAX_LINE:
+        return whole
+    whole = whole.replace(CUT, "")
+    return whole[:HEAD] + CUT + whole[-TAIL:]
+
 
 _WIDTHS = range(60, 301)
 _FULL_LINES = 3  # of different wording

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stallwatch_rules.lines.longlines import MAX_LINE, hold
+from stallwatch_rules.lines.wrapped import MAX_LINE, hold
 
 PORTION = 256 * 1024  #: bytes taken at once: a processor's cache holds them until all is done with them
 

@@ -6,9 +6,9 @@ n-th of the cell.
 
 from __future__ import annotations
 
-from stallwatch_rules.lines.collected import TEXTS
-from stallwatch_rules.lines.respelled import TYPESET
-from stallwatch_rules.text import ansi
+from stallwatch_rules.lines.containers import TEXTS
+from stallwatch_rules.lines.unescape import TYPESET
+from stallwatch_rules.text.controls import TERMINAL_CODES_IN_BYTES
 from stallwatch_rules.text.encodings import decode_foreign
 from stallwatch_rules.text.lazy import lazy
 
@@ -58,7 +58,7 @@ def view_of(data: bytes, *, solid: bool = False) -> bytes:
             data = data.replace(escape, character)
         solid = False  # an escape may stand there now
     if not solid and b"\x1b" in data:
-        data = ansi.IN_BYTES.sub(b"", data)
+        data = TERMINAL_CODES_IN_BYTES.sub(b"", data)
     return data
 
 

@@ -1,4 +1,8 @@
-"""All rule pages: the packaged ones and the user's own folders, validated together."""
+"""All rule pages: the packaged ones and the user's own folders, validated together.
+
+Parsing hundreds of Markdown files takes a second, so the pages are cached. The cache counts only for the very
+files that it was made of, and it holds only catalogues without a problem.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +16,51 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from stallwatch_rules.matching import cachefolder
 from stallwatch_rules.matching.database import DatabaseStore
 from stallwatch_rules.matching.textindex import matchable
-from stallwatch_rules.pages.catalogue_cache import keep_pages, kept_pages, stamp_of
-from stallwatch_rules.pages.fragments import FOLDER
 from stallwatch_rules.pages.page import PageError, RulePage, parse_page
-from stallwatch_rules.pages.patterns import pattern_fault
+from stallwatch_rules.pages.patterns import FOLDER, pattern_fault
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
+
+
+#: What makes pages of files: with another version of it they are parsed again.
+_PARSERS = ("page.py", "page_body.py", "frontmatter.py", "patterns.py", "catalogue.py")
+_NAME = "catalogue.msgpack"
+
+
+class _Kept(msgspec.Struct):
+    stamp: str
+    pages: list[RulePage]
+
+
+def stamp_of(files: Iterable[Path]) -> str:
+    """Changes with every file that is added, removed or written, and with the package's version."""
+    seen = hashlib.sha256(cachefolder.MADE_BY.encode())
+    here = Path(__file__).parent
+    for path in (*files, *(here / name for name in _PARSERS)):
+        status = path.stat()
+        seen.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0".encode("utf-8", "surrogateescape"))
+    return seen.hexdigest()
+
+
+def kept_pages(folder: Path, stamp: str) -> list[RulePage] | None:
+    """The pages that were kept of exactly these files."""
+    content = cachefolder.read(folder / _NAME)
+    if content is None:
+        return None
+    try:
+        kept = msgspec.msgpack.decode(content, type=_Kept)
+    except (msgspec.MsgspecError, ValueError):
+        return None
+    return kept.pages if kept.stamp == stamp else None
+
+
+def keep_pages(folder: Path, stamp: str, pages: Sequence[RulePage]) -> None:
+    """Keep them, if the folder lets us."""
+    cachefolder.write(folder / _NAME, msgspec.msgpack.encode(_Kept(stamp, list(pages))))
 
 
 _PACKAGED = str(files("stallwatch_rules") / "catalogue")  # what readers of both languages get

@@ -1,4 +1,8 @@
-"""Fixes that depend on versions: ``{deepspeed<0.15.4} Upgrade: …`` is shown only where it can apply."""
+"""What a page tells its readers: the fixes that fit their versions, its cause, and nothing unwritten.
+
+``{deepspeed<0.15.4} Upgrade: …`` is shown only if it can apply. ``stallwatch rules new`` leaves placeholders
+for the author to write: the check reports them, and no report shows them.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stallwatch_rules.pages.placeholders import written
 from stallwatch_rules.text.lazy import lazy
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
     from stallwatch_rules.pages.page import RulePage
+
 
 _CONDITION = lazy(r"\{(?P<condition>[^{}]*)\}\s*(?P<text>.*)", re.DOTALL)
 
@@ -78,3 +82,32 @@ def _holds(specifier: SpecifierSet, version: str | None) -> bool | None:
     except InvalidVersion:
         known = None
     return None if known is None else specifier.contains(known, prereleases=True)
+
+
+TO_BE_WRITTEN = "To be written"
+
+
+def written(text: str) -> str:
+    """The text; nothing where it still is a draft's placeholder."""
+    return "" if text.startswith(TO_BE_WRITTEN) else text
+
+
+def why_of(page: RulePage, language: str = "en") -> str:
+    """What the page says of the cause, for a report."""
+    chinese = language.startswith("zh")
+    return written((chinese and page.sections.zh_why) or page.sections.why)
+
+
+def unwritten(page: RulePage) -> list[str]:
+    """The headings of the page's sections that are still placeholders."""
+    from stallwatch_rules.pages.fixes import parse_fix  # here: it needs this module
+
+    sections = page.sections
+    fixes = [parse_fix(fix).text for fix in (*sections.fixes, *sections.zh_fixes)]
+    headings = {
+        "What happened": [sections.what, sections.zh_what],
+        "Why": [sections.why, sections.zh_why],
+        "Fix": fixes,
+        "When it is harmless": [sections.harmless],
+    }
+    return [name for name, texts in headings.items() if any(text and not written(text) for text in texts)]

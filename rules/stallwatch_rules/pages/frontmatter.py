@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from stallwatch_rules.pages.page_error import PageError
+from stallwatch_rules.pages.page_body import PageError
 from stallwatch_rules.text.lazy import lazy
 
 T = TypeVar("T")

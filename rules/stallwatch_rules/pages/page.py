@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from stallwatch_rules.pages.fixes import parse_fix
-from stallwatch_rules.pages.fragments import FragmentError, expand, shared_fragments
-from stallwatch_rules.pages.page_body import Body, read_body
-from stallwatch_rules.pages.page_error import PageError
-from stallwatch_rules.pages.patterns import Fault, pattern_fault
+from stallwatch_rules.pages.page_body import Body, PageError, read_body
+from stallwatch_rules.pages.patterns import Fault, FragmentError, expand, pattern_fault, shared_fragments
 from stallwatch_rules.records import Harm, Role
 from stallwatch_rules.text.lazy import lazy
 
@@ -43,7 +41,7 @@ class EmittedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RaisedIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Code in which an exception is of this page's kind, whatever its words; see ``failures.places``."""
+    """Code in which an exception is of this page's kind, whatever its words; see ``failures.raised``."""
 
     file: str = ""  #: as its package calls it: ``torch/amp/grad_scaler.py``; a folder ends with a slash.
     #: Empty: anywhere, for exceptions that are named with their modules

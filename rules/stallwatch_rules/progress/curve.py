@@ -1,4 +1,4 @@
-"""What a stream of lines tells of its losses and gradient norms over time.
+"""The losses and gradient norms of a stream over time, and the series of a run for a chart.
 
 Bounded: the latest points are all kept, and of the older ones an evenly spread share, so that a curve keeps
 its shape however long the run is.
@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from stallwatch_rules.records import Sample
+from stallwatch_rules.progress.timeline import Timeline
+from stallwatch_rules.records import Sample, Series
+
+if TYPE_CHECKING:
+    from stallwatch_rules.stream import StreamReading
 
 LATEST = 256  #: points kept whole
 OLDER = 1000  #: points kept of what came before
@@ -143,3 +147,63 @@ def leading_curve(streams: Iterable[tuple[tuple[str, int | None], Curves]]) -> t
     ]
     best = min(found, key=lambda entry: entry[:4], default=None)
     return (best[5], best[4]) if best is not None else None
+
+
+MOST_POINTS = 400  #: of one series: a chart is not wider
+MOST_RANKS = 16  #: with a pace of their own
+_LEAST_POINTS = 2
+_NUMBERS = ("loss", "grad_norm", "learning_rate", "loss_scale")
+
+_T = TypeVar("_T")
+
+
+def series_of(streams: Mapping[tuple[str, int | None], StreamReading]) -> list[Series]:
+    """The numbers of the stream that prints most of them, and the pace of every rank (of the first 16).
+
+    The order of the streams makes no difference.
+    """
+    ordered = sorted(streams.items(), key=lambda entry: (entry[0][1] is None, entry[0][1] or 0, entry[0][0]))
+    found: list[Series] = []
+    lead = leading_curve((key, stream.curves) for key, stream in ordered)
+    if lead is not None:
+        curve, place = lead
+        found += _numbers(curve.points, ordered[place][0][1])
+    paced = [(key[1], line) for key, stream in ordered if (line := stream.timelines.main) is not None]
+    found += [one for rank, line in paced[:MOST_RANKS] if (one := _pace(line, rank)) is not None]
+    return found
+
+
+def _numbers(points: Sequence[Point], rank: int | None) -> list[Series]:
+    found = []
+    for name in _NUMBERS:
+        told = [
+            (float(number) if point.step is None else point.step, value)
+            for number, point in enumerate(points)
+            if (value := getattr(point, name)) is not None
+        ]
+        if len(told) >= _LEAST_POINTS:
+            found.append(_series(name, rank, told))
+    return found
+
+
+def _pace(timeline: Timeline, rank: int | None) -> Series | None:
+    told = [
+        (float(interval.step), interval.pace)
+        for interval in timeline.intervals
+        if interval.step is not None and interval.pace is not None
+    ]
+    return _series("step_seconds", rank, told) if len(told) >= _LEAST_POINTS else None
+
+
+def _series(name: str, rank: int | None, told: Sequence[tuple[float, float]]) -> Series:
+    kept = thinned(told)
+    values = [value if math.isfinite(value) else None for _, value in kept]
+    return Series(name, rank, [step for step, _ in kept], values)
+
+
+def thinned(entries: Sequence[_T], most: int = MOST_POINTS) -> list[_T]:
+    """At most so many of them, evenly spread, the first and the last among them."""
+    if len(entries) <= most:
+        return list(entries)
+    last = len(entries) - 1
+    return [entries[round(number * last / (most - 1))] for number in range(most)]

@@ -1,4 +1,4 @@
-"""How one stream of lines advanced: its steps with their times, and what rules fired between them.
+"""How one stream of lines advanced: its steps with their times, restarts, and the rules that fired between.
 
 Bounded: when a stream has many steps, neighbouring intervals are put together, two and two.
 """
@@ -6,13 +6,28 @@ Bounded: when a stream has many steps, neighbouring intervals are put together, 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 
 import msgspec
 
-from stallwatch_rules.progress.restarts import Restart, next_restart
 from stallwatch_rules.records import EVALUATION, Line, Sample
+
+
+class Restart(msgspec.Struct, frozen=True):
+    """Workers that were started again, as one source shows it."""
+
+    line: Line  #: the launcher's last word before
+    local_ranks: tuple[int, ...]  #: of the workers that failed, on their node
+    step: int | None  #: the run's last step before
+    followed: int  #: steps after
+
+
+def next_restart(line: Line, restarts: Iterable[Restart]) -> Restart | None:
+    """The first restart that came after a line, told in the same source."""
+    later = (one for one in restarts if one.line.source == line.source and one.line.number >= line.number)
+    return min(later, key=lambda one: one.line.number, default=None)
+
 
 MAX_INTERVALS = 1000
 MAX_TIMES = 1000

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stallwatch_rules.diagnosis.missing import ranks_named
-from stallwatch_rules.pages.fixes import fixes_for
-from stallwatch_rules.pages.placeholders import why_of
+from stallwatch_rules.pages.fixes import fixes_for, why_of
 from stallwatch_rules.records import Primary
 from stallwatch_rules.stacks.concluding import TAKE_STACKS
 from stallwatch_rules.stacks.records import StallStacks

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from stallwatch_rules.lines.leads import Lead
-from stallwatch_rules.lines.longlines import TAIL
+from stallwatch_rules.lines.wrapped import TAIL
 from stallwatch_rules.matching.blockscan import BlockScanner
 from stallwatch_rules.matching.cells import Cell
 from stallwatch_rules.matching.rawview import view_of

@@ -7,8 +7,8 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from stallwatch_rules.lines.longlines import TAIL
 from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.lines.wrapped import TAIL
 from stallwatch_rules.matching.cells import Cell, CellCutter, cell_end
 from stallwatch_rules.reading import Aside, RunReading
 from stallwatch_rules.records import Line

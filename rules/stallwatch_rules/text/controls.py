@@ -1,4 +1,4 @@
-"""Characters that act instead of being shown: what a terminal, a page or a chat would obey, hide or turn.
+"""Terminal codes and control characters: what a terminal, a page or a chat would obey, hide or turn.
 
 Log text and file names may hold any of them. Every place that shows such text takes them out here.
 """
@@ -6,6 +6,12 @@ Log text and file names may hold any of them. Every place that shows such text t
 from __future__ import annotations
 
 from stallwatch_rules.text.lazy import lazy
+
+# Colours, cursor movements, titles, links: CSI, OSC up to its end (never beyond the line's), the short ones.
+_CODE = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~]?)"
+TERMINAL_CODES = lazy(_CODE)
+TERMINAL_CODES_IN_BYTES = lazy(_CODE.encode())
+
 
 # Unicode's Cc but for tab and line feed, the separators of lines and paragraphs, zero-width characters, and
 # those that turn the direction of writing.

@@ -1,4 +1,4 @@
-"""Much said in little: ranks as ranges, durations and times as people read them."""
+"""Much said in little: ranks as ranges, counts, durations and times as people read them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ from collections.abc import Iterable
 from datetime import datetime, timezone
 
 from stallwatch_rules.records import IN_TROUBLE, Diagnosis
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 line``, ``2,000 lines``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
 
 MAX_DIGEST = 12  #: lines; what many kinds of ends tell is no digest
 MAX_TITLE = 160

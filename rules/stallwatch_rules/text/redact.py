@@ -8,14 +8,24 @@ nearly all. Line ends are never touched, so many lines may be redacted at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import re2
 
-from stallwatch_rules.text.chaturls import HOST_SCHEMES, OPEN_SCHEMES, SECRET_SCHEMES
 from stallwatch_rules.text.lazy import lazy
 
 MASK = b"***"
+
+_SCHEMES = msgspec.json.decode(
+    Path(__file__).with_name("chat_schemes.json").read_bytes(), type=dict[str, frozenset[str]]
+)
+# Addresses of chats as Apprise 2.3.0 writes them (apprise/plugins/*.py, protocol and secure_protocol),
+# and two that earlier versions had. ``also_schemes`` takes what a later version adds, once Apprise is loaded.
+SECRET_SCHEMES = _SCHEMES["secret"]  #: all that follows is hidden: a token may stand where a host does
+HOST_SCHEMES = _SCHEMES["host"]  #: a server of the user's own: its address stays, the path may be a token
+OPEN_SCHEMES = _SCHEMES["open"]  #: only a user's password is secret in them, or they are no chat's alone
 
 _Replace = Callable[[Any], bytes]
 

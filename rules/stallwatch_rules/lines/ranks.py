@@ -1,0 +1,298 @@
+"""Which rank wrote a line: the prefixes of launchers, labels that are only numbers, and names of files.
+
+``srun --label`` writes the bare task number, Intel MPI's ``-prepend-rank`` a number in brackets, pdsh (and so
+DeepSpeed's launcher over several nodes) the host's name. Much else looks like each of these labels, so they
+are learnt from the first lines of a source: of a file from its beginning, before any of it is read; else the
+few lines before that keep theirs. A task is a rank, unless each task is a launcher that starts a node's
+ranks: then its number is the node's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import PurePath
+
+from stallwatch_rules.text.lazy import lazy
+
+# A trailing blank belongs to the prefix, further ones are the line's own indentation (tracebacks).
+_BRACKETED = lazy(
+    r"\[(?:[Rr]ank[ _]?|default|trainer|worker)(\d{1,6})\]: ?"  # torch, torchrun --tee
+    r"|\[(?:[\w.-]+@)?(?:\d+,)?(\d{1,6})\](?:\[[\w.:-]+\])?<std(?:out|err)>: ?"  # mpirun, horovod
+    r"|\[std(?:out|err)\] ?"  # Azure ML, Horovod on Spark
+    r"|\[pod/[\w.-]+/[\w.-]+\] "  # kubectl logs --prefix
+)
+_BARE = lazy(r"(?:global[ _])?[Rr](?:ank|ANK)[ _]?(\d{1,6}): ?")
+# Ray's workers "(WorkerDict pid=7, ip=10.0.0.2)", SkyPilot's tasks, vLLM's "(VllmWorker rank=3 pid=7)"
+_RAY = lazy(r"\([\w.:\[\]=/-]+(?:,? \w+=[\w.-]+)*?,? pid=\d+(?:, ?\w+=[\w.:-]+)*\) ?")
+_RAY_RANK = lazy(r"(?<!,)[ \[]rank=(\d{1,6})(?!\d)")  # SkyPilot's ", rank=" counts nodes
+_REPEATED = lazy(r" ?\[repeated \d+x across cluster\](?: \(Ray deduplicates logs by default\..*)?\s*\Z")
+_JOURNALD = lazy(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]+ [\w./@-]+(?:\[\d+\])?: ")
+_JOURNALD_ISO = lazy(
+    r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:?\d\d) [\w.-]+ [\w./@-]+\[\d+\]: "
+)
+_KAGGLE = lazy(r"\d+\.\d+s[ \t]+\d+[ \t]")
+_COMPOSE = lazy(r"(?!(?:global_?)?(?:step|iter|epoch|batch|loss))[\w.-]+[-_]\d+ +\| ", re.IGNORECASE)
+_HOST = lazy(r"[A-Za-z0-9][\w.-]*: ?(?=\[(?:rank|default)\d)")  # pdsh, only where a rank follows
+# DeepSpeed's log_dist, NCCL's watchdog; a process group other than the first has ranks of its own.
+_NAMED_INSIDE = lazy(
+    r"\[(?:PG (?:ID )?0\b[^\]]{0,60} )?(?:[Rr]ank|RANK)(?:: | |=)?(\d{1,6})\]"
+    r"|: rank(\d{1,6})\[\d+\]\[MainThread\]:"  # MosaicML's Composer
+)
+_NAMED_FIRST = lazy(r"[ \d.]{0,12}s? {0,2}[Rr]ank (\d{1,6}) ")  # "rank 3 step 17 …", "12.5s rank 3 …"
+
+
+def take_rank(text: str) -> tuple[int | None, str]:
+    """The rank that a prefix of the line names, and the line without its launchers' prefixes.
+
+    The innermost prefix wins: ``[default3]:[rank11]: …`` is rank 11. A rank that is named inside the message
+    (``[Rank 3] Watchdog caught …``) counts too, and stays in the text.
+    """
+    rank: int | None = None
+    for _ in range(4):  # launchers nest, but not without end
+        first = text[:1]
+        if first == "[":
+            if text[5:6] == "-" and text[8:9] == "-" and text[1:3] == "20":  # a date
+                break
+            found = _BRACKETED.match(text)
+            if found is None:
+                break
+            named = found[1] or found[2]
+            rank = int(named) if named else rank
+        elif first == "(":
+            found = _RAY.match(text)
+            if found is None:
+                break
+            worker = _RAY_RANK.search(found[0]) if "rank=" in found[0] else None
+            rank = int(worker[1]) if worker else rank
+            if "x across cluster]" in text:
+                text = _REPEATED.sub("", text)
+        elif first in "rRg":
+            found = _BARE.match(text)
+            if found is None:
+                found = _HOST.match(text)
+                if found is None:
+                    found = _COMPOSE.match(text)
+                    if found is None:
+                        break
+            else:
+                rank = int(found[1])
+        elif first.isdigit():
+            found = None
+            if text[4:5] != "-":  # no date
+                found = _KAGGLE.match(text) or _HOST.match(text)
+            elif "[rank" in text or "[default" in text:
+                found = _HOST.match(text)
+            if found is None and "]: " in text:
+                found = _JOURNALD_ISO.match(text)
+            if found is None:
+                break
+        elif first.isalpha():
+            found = None
+            if "]:" in text or text[9:10] == ":":
+                found = _JOURNALD.match(text) or _HOST.match(text)
+            if found is None and " | " in text:
+                found = _COMPOSE.match(text)
+            if found is None:
+                break
+        else:
+            break
+        text = text[found.end() :]
+    if rank is None and ("rank" in text or "Rank" in text or "RANK" in text):
+        found = _NAMED_INSIDE.search(text, 0, 300) or _NAMED_FIRST.match(text)
+        if found:
+            rank = int(found[found.lastindex or 1])
+    return rank, text
+
+
+_NUMBER = lazy(r" {0,5}(\d{1,5}): ?|\[(\d{1,5})\] (?!NCCL|include/|/)")
+_SURE_NUMBERS = 12  # so many labelled lines in a row, by far fewer tasks, are no numbered list
+_SURE_TASKS = 4  # so many are enough where the tasks are counted from 0 and take turns
+_LABEL = lazy(r" {0,5}(\d{1,5}): ")  # as srun writes it; what ``grep -n`` writes has no blank
+_OF_TRACEBACK = lazy(r'Traceback \(most recent call last\):|  File "[^"]+", line \d')
+# A metrics line, and nothing that an epoch's number stands before: other lines have the label, too.
+_METRIC = lazy(r"[^:]{0,40}\b(?:step|iter(?:ation)?)s?\W{0,4}\d", re.IGNORECASE)
+_HOST_LABEL = lazy(r"([A-Za-z0-9](?=[\w.-]{0,62}\d|[\w-]{1,62}\.)[\w.-]{1,62}):(?: |$)")
+_NO_HOST = lazy(
+    r".*\.(?:py|c|cc|cpp|cu|h|sh|json|yaml|log)|(?:step|iter|epoch|rank|layer|loss)\w*|[\d.]+"
+    r"|E[A-Z0-9]\d{4}"  # an error code of Ascend's, with a time behind it
+)
+_ADDRESS = lazy(r"\d{1,3}(?:\.\d{1,3}){3}")
+# What begins a line and never follows a word and a colon by itself.
+_LINE_STARTS = lazy(
+    r'  File "|    \S|Traceback \(most recent|\[20\d\d-|\[rank\d|\[default\d|20\d\d-\d\d-\d\d|\{\'loss\''
+    r"|\[?[IWE]\d{3,4} \d\d:|\s{0,3}\d{1,3}%\||\[(?:INFO|WARNING|ERROR)[\]|]"
+)
+# What shows that a task is no rank: its processes are, with numbers of their own; it is torchrun; the command
+# with which it all began.
+_OWN_RANK = lazy(r"\[(?:rank|default)(\d{1,6})\]:")
+_ELASTIC = lazy(
+    r"\[?[IWE]\d{3,4} \d\d:\d\d:\d\d\S* \d+ torch/distributed/"
+    r"(?:run\.py|elastic/(?:agent/|multiprocessing/api\.py))"
+)
+_NCCL = lazy(r"[\w.-]+:(\d+):\d+ \[\d+\] ")  # host, process, thread, device
+_STARTED = lazy(
+    r"\bsrun\b(?=.*?\s(?:-\w*l|--label)\b).*?\s(?:\S*torchrun|\S*accelerate launch"
+    r"|-m torch\.distributed\.(?:run|launch))\s(?!.*--nproc[-_]per[-_]node[= ]1\b)"
+)
+_SURE_HOSTS = 20  # so many lines in a row, all labelled by a few hosts, are a launcher's too
+_FIRST_LINES = 1000  # a launcher labels all lines or none
+
+
+class TaskLabels:
+    """Learns a source's labels and takes them off."""
+
+    def __init__(self) -> None:
+        self.found = False  #: some labels are known
+        self.searching = True
+        self._lines = 0
+        self._numbered = False
+        self._of_nodes = False  # the numbers are those of tasks that are no ranks
+        self._processes: dict[int, str] = {}  # task → the process that NCCL named first
+        self._numbers: list[int] = []
+        self._message = False  # a line of the row is no metrics line
+        self._hosts: set[str] = set()
+        self._hosts_row: list[str] = []
+
+    def learn(self, texts: Iterable[str]) -> None:
+        """Look at a source's first lines before any of them is read."""
+        ahead = TaskLabels()
+        for text in texts:
+            ahead.take(text)
+        self.found, self._hosts = ahead.found, ahead._hosts
+        if ahead._numbered:
+            self._numbered, self._of_nodes, self._processes = True, ahead._of_nodes, ahead._processes
+            self.searching = False
+
+    def take(self, text: str) -> tuple[int | None, str]:
+        """The rank that a label names, and the line without it; no rank where the labels are of nodes."""
+        if self.searching:
+            self._search(text)
+        if not self.found:
+            return None, text
+        if self._hosts:
+            host = _HOST_LABEL.match(text)
+            if host and host[1] in self._hosts:
+                text = text[host.end() :]
+        number = _NUMBER.match(text) if self._numbered else None
+        if number is None:
+            return None, text
+        task, text = int(number[1] or number[2]), text[number.end() :]
+        self._of_nodes = self._of_nodes or self._is_node(task, text)
+        return None if self._of_nodes else task, text
+
+    def _is_node(self, task: int, text: str) -> bool:
+        """Whether the line shows that its task has several ranks."""
+        own = _OWN_RANK.match(text)
+        if own is not None:
+            return int(own[1]) != task
+        process = _NCCL.match(text) if ":" in text[:80] and "NCCL" in text else None
+        if process is not None:
+            return self._processes.setdefault(task, process[1]) != process[1]
+        return "torch/distributed/" in text and _ELASTIC.match(text) is not None
+
+    def _search(self, text: str) -> None:
+        self._lines += 1
+        if "srun" in text and _STARTED.search(text):
+            self._of_nodes = True
+        number = _NUMBER.match(text)
+        if number is None:
+            self._numbers.clear()
+            self._message = False
+        else:
+            task = int(number[1] or number[2])
+            self._numbers.append(task)
+            self._of_nodes = self._of_nodes or self._is_node(task, text[number.end() :])
+            self._numbered = self._numbered or self._sure(text)
+        self._search_host(text)
+        self.found = self._numbered or bool(self._hosts)
+        self.searching = self._lines < _FIRST_LINES and not self._numbered
+
+    def _sure(self, text: str) -> bool:
+        """Whether the numbers before the last lines are tasks; ``text`` is the latest of these lines."""
+        row, tasks = self._numbers, set(self._numbers)
+        repeated = 2 * len(tasks) <= len(row)
+        if len(row) >= _SURE_NUMBERS and repeated:
+            return True
+        label = _LABEL.match(text)
+        if label is None:
+            return False
+        if not _METRIC.match(text, label.end()):
+            self._message = True
+        elif self._message and len(tasks) < len(row) and tasks == set(range(len(tasks))):
+            return True
+        if _OF_TRACEBACK.match(text, label.end()):
+            return len(row) < 3 or len(tasks) < len(row)  # each number once: a listing of some file's lines
+        take_turns = any(later < earlier for earlier, later in pairwise(row))
+        return len(row) >= _SURE_TASKS and repeated and take_turns and tasks == set(range(len(tasks)))
+
+    def _search_host(self, text: str) -> None:
+        host = _HOST_LABEL.match(text)
+        if host is None or (_NO_HOST.fullmatch(host[1]) and not _ADDRESS.fullmatch(host[1])):
+            self._hosts_row.clear()
+            return
+        self._hosts_row.append(host[1])
+        if _LINE_STARTS.match(text, host.end()):
+            self._hosts.add(host[1])
+        elif len(self._hosts_row) >= _SURE_HOSTS and 4 * len(set(self._hosts_row)) <= len(self._hosts_row):
+            self._hosts.update(self._hosts_row)
+            self._hosts_row.clear()
+
+
+_RANK_WORD = lazy(r"([a-z]*)[._-]?rank[._-]?(\d{1,6})(?![\d])", re.IGNORECASE)
+_NOT_A_RANK = ("lora", "low", "node", "machine", "adapter", "matrix", "f", "c", "p")
+_NUMBERED_FILE = lazy(
+    r"worker_(\d{1,5})\.(?:log|out|err|txt)"  # MindSpore's msrun
+    r"|workerlog\.(\d{1,5})"  # paddle.distributed.launch
+    r"|std_log_process_(\d{1,5})\.txt"  # Azure ML
+    r"|.{0,200}?[._-](?:task|proc|procid)[_-]?(\d{1,5})\.(?:log|out|err|txt)",  # Slurm's %t, named
+    re.IGNORECASE,
+)
+_RANK_FOLDER = lazy(
+    r"(?:(?:global[_-]?|local[_-]?)?rank[._-]?|device[_-]?)(\d{1,6})",  # torch, Open MPI, MindSpore, Ascend
+    re.IGNORECASE,
+)
+
+
+def rank_of_path(path: str) -> int | None:
+    """The rank whose output a file holds, where its name or folder tells: ``rank_3.log``,
+    ``attempt_0/3/stderr.log`` (torchrun's log folder), ``rank0/stdout.log``, ``workerlog.3``."""
+    parts = PurePath(path.replace("!", "/")).parts
+    if not parts:
+        return None
+    for before, digits in _RANK_WORD.findall(parts[-1]):
+        if not before.lower().endswith(_NOT_A_RANK):
+            return int(digits)
+    numbered = _NUMBERED_FILE.fullmatch(parts[-1])
+    if numbered:
+        return int(next(digits for digits in numbered.groups() if digits))
+    for index in range(len(parts) - 2, -1, -1):
+        found = _RANK_FOLDER.fullmatch(parts[index])
+        if found:
+            return int(found[1])
+        if parts[index].isdigit() and index and parts[index - 1].startswith("attempt_"):
+            return int(parts[index])
+    return None
+
+
+# `%x-%j-%t.out`: job name, job, task. An array's `slurm-17_4.out` is a run of its own, and a date no job.
+_SLURM_TASK = lazy(r"(.*?(?<!\d)(?!20\d{6}(?!\d))\d{3,10})[.-](\d{1,4})\.(out|err)")
+
+
+def ranks_of_tasks(paths: Iterable[str]) -> dict[str, int]:
+    """The ranks of files that are numbered by Slurm's tasks.
+
+    One such name is not sure; several of one job, numbered from zero without a gap, are.
+    """
+    families: dict[tuple[str, str], dict[int, str]] = {}
+    for path in paths:
+        found = _SLURM_TASK.fullmatch(path)
+        if found and rank_of_path(path) is None:
+            families.setdefault((found[1], found[3]), {})[int(found[2])] = path
+    return {
+        path: task
+        for tasks in families.values()
+        if len(tasks) > 1 and set(tasks) == set(range(len(tasks)))
+        for task, path in tasks.items()
+    }

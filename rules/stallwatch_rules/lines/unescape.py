@@ -1,0 +1,176 @@
+"""Lines as their programs printed them, of text that was changed on its way.
+
+Two writers share a line if one went on where the other had not ended it. Forums and blogs set ``‘NoneType’
+object`` for ``'NoneType' object``, and what is copied out of a page's source has ``&#39;``; whoever types
+with a Chinese input method writes ``ValueError：``; an answer of a server or a JSON log may hold a traceback
+as one string. Notebooks show the metrics of transformers' Trainer as a table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from stallwatch_rules.lines.datatext import is_data
+from stallwatch_rules.records import Line
+from stallwatch_rules.text.lazy import lazy
+from stallwatch_rules.text.numbers import NUMBER
+
+# After a progress bar's end, before another rank's prefix or a traceback.
+_GLUED = lazy(
+    r"(?<=\])(?<=it\]|/s\])(?=[^\s\]),])|(?<=[^\s:\]])(?=\[(?:rank|default)\d+\]:)"
+    r"|(?<=[^\s\"'])(?=Traceback \(most recent call last\):)"
+)
+_BAR_ENDS = ("it]", "/s]")
+# A message behind a bar that ends with numbers of its own, as Lightning's do; no other metrics are parted.
+_BEHIND_POSTFIX = lazy(
+    r"(\d/\d{1,15} \[[\d:]+<[^\[\]]{1,400}=[^\[\]]{1,80}\])(?=[`A-Z*])(?!.*(?i:\||loss|step|iter))"
+)
+# Python writes an exception's name, the colon and the message one after the other: of processes that fail at
+# once comes "KeyErrorKeyError: : 'text'", or the message as often as the name.
+_AT_ONCE = lazy(
+    r"(?<![\w.])(?P<name>(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt))(?P<more>(?P=name)+)"
+    r"(?:: ){2,}(?P<message>\S.*)"
+)
+
+
+def pieces(text: str) -> list[str]:
+    """What each writer wrote; mostly the text itself."""
+    if ": : " in text:
+        text = _AT_ONCE.sub(_of_one, text, count=1)
+    if ("]" in text and _may_be_glued(text)) or "Traceback" in text:
+        return _GLUED.split(text)
+    if "<" in text and "]" in text[:-1]:
+        found = _BEHIND_POSTFIX.search(text)
+        if found is not None:
+            return [text[: found.end()], text[found.end() :]]
+    return [text]
+
+
+def _of_one(found: re.Match[str]) -> str:
+    """What one of the writers meant to write."""
+    name, message = found["name"], found["message"]
+    writers = 1 + len(found["more"]) // len(name)
+    once = message[: len(message) // writers]
+    return f"{name}: {once if once * writers == message else message}"
+
+
+def _may_be_glued(text: str) -> bool:
+    """Whether something may stand behind a bar's end, or before a rank's prefix."""
+    for word in _BAR_ENDS:
+        if -1 < text.find(word) < len(text) - len(word):
+            return True
+    return text.find("[rank", 1) > 0 or text.find("[default", 1) > 0
+
+
+COLON = "："
+TYPESET = {"‘": "'", "’": "'", "“": '"', "”": '"', "\u00a0": " ", "\u3000": " "}  #: a page's → as printed
+_TYPESET = str.maketrans({**TYPESET, "\u200b": None, "\ufeff": None})
+_IS_TYPESET = lazy("[‘’“”\u00a0\u3000\u200b\ufeff]")
+_ENTITY = lazy(r"&(lt|gt|quot|apos|nbsp|#0?39|#x27|#34|amp);")
+_ENTITIES = {"lt": "<", "gt": ">", "quot": '"', "#34": '"', "nbsp": " ", "amp": "&"}
+ESCAPED_END = "\\n"
+MAX_PIECES = 200  #: lines of one string; what follows stays together
+
+_NAMED = lazy(r"(\s*(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Warning))：\s?", re.ASCII)
+# Whoever types the colon by hand types the name by hand, too; "value error：0.02" is measured.
+_TYPED = lazy(
+    r"\s*(assertion|runtime|value|type|attribute|import) ?error：\s?(?=[^\W\d]|[\"'`(\[])",
+    re.ASCII | re.IGNORECASE,
+)
+# What programs put an exception's text into. What a sandbox or a tool answered ("stderr", "output") is data.
+_KEY = lazy(
+    r"""['"](?:message|msg|detail|exception|exc_info|traceback|stack_?trace|error_message)['"]: ?"""
+    r"""(?P<quote>['"])"""
+)
+_VALUE = {"'": re.compile(r"(?:[^'\\]|\\.)*"), '"': re.compile(r'(?:[^"\\]|\\.)*')}
+_RAISED = lazy(
+    r"(?:^|\\n)(?:Traceback \(most recent call last\):|(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Failed): )",
+    re.ASCII,
+)
+_ESCAPE = lazy(r"\\([\\'\"t])")
+
+
+def as_printed(text: str) -> str:
+    """The line with the quotes and blanks that programs print, instead of a page's."""
+    if not text.isascii() and _IS_TYPESET.search(text):
+        text = text.translate(_TYPESET)
+    if "&" in text and ";" in text:
+        text = _ENTITY.sub(lambda found: _ENTITIES.get(found[1], "'"), text)
+    return text
+
+
+def with_ascii_colon(text: str) -> str:
+    """The line with ``: `` behind the exception's name with which it begins."""
+    found = _NAMED.match(text)
+    if found is not None:
+        return f"{found[1]}: {text[found.end() :]}"
+    typed = _TYPED.match(text)
+    if typed is None:
+        return text
+    return f"{typed[1].capitalize()}Error: {text[typed.end() :]}"
+
+
+def unfolded(text: str) -> list[str]:
+    """The lines of an exception that the line holds as a string, after what is before it; mostly the line."""
+    found = _KEY.search(text)
+    if found is None or is_data(text):
+        return [text]
+    value = _VALUE[found["quote"]].match(text, found.end())
+    if value is None or ESCAPED_END not in value[0] or _RAISED.search(value[0]) is None:
+        return [text]
+    told = [_ESCAPE.sub(_unescaped, line) for line in value[0].split(ESCAPED_END, MAX_PIECES)]
+    before = text[: found.start()]
+    return [before, *told] if re.search(r"\w", before) else told
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return "\t" if found[1] == "t" else found[1]
+
+
+HEAD = "Training Loss"  #: a column that all of these tables have
+_COUNTERS = {"Step": "step", "Epoch": "epoch"}
+_COLUMNS = {**_COUNTERS, HEAD: "loss", "Validation Loss": "eval_loss"}
+_CELLS = lazy(r" {0,40}\| {0,40}|\t| {2,}")
+_COUNT = lazy(r"\d{1,15}(?:\.\d+)?")
+_METRIC = lazy(NUMBER)
+_TABLE_RULE = lazy(r"[\s|:+-]+")  # of a table in Markdown
+
+
+class MetricTables:
+    """Knows, of one source, which table its lines are in."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []  # of the columns of the table that is open
+
+    def take(self, lines: Sequence[Line]) -> list[Line]:
+        """The lines; rows of a table are spelled as the dictionaries that the trainer prints elsewhere."""
+        return [self._row(line) if self._names or HEAD in line.text else line for line in lines]
+
+    def _row(self, line: Line) -> Line:
+        cells = _cells(line.text)
+        if HEAD in cells and cells[0] in _COUNTERS:
+            self._names = [_COLUMNS.get(cell, _column(cell)) for cell in cells]
+            return line
+        if _TABLE_RULE.fullmatch(line.text):
+            return line
+        if len(cells) != len(self._names) or not _COUNT.fullmatch(cells[0]):
+            self._names = []
+            return line
+        numbers = [
+            f"'{name}': {cell.replace(',', '')}"
+            for name, cell in zip(self._names, cells, strict=True)
+            if _METRIC.fullmatch(cell)
+        ]
+        return msgspec.structs.replace(line, text="{" + ", ".join(numbers) + "}")
+
+
+def _cells(text: str) -> list[str]:
+    return _CELLS.split(text.strip().removeprefix("|").removesuffix("|").strip())
+
+
+def _column(cell: str) -> str:
+    """``rewards / chosen`` and ``Kl`` as the dictionaries have them."""
+    return re.sub(r"[^\w/]", "_", cell.lower().replace(" / ", "/"))
