@@ -17,7 +17,7 @@ from stallwatch.commands.context import tell
 from stallwatch.config import Config
 from stallwatch.terminal_sink import TerminalSink
 from stallwatch_alerts.messages import ending_line
-from stallwatch_exporter.running.ending_words import detail_in
+from stallwatch_rules.locale import render
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -219,7 +219,7 @@ def kept_line(path: Path, language: str) -> str:
 def print_end(language: str, diagnosis: Diagnosis, ending: Ending, folder: RunFolder) -> None:
     """How the command ended and, unless all went well, what the diagnosis is; on stderr."""
     # Whoever only stops looking does not learn how the command ends.
-    tell(detail_in(ending, language) if ending.kind == "unknown" else ending_line(ending, language))
+    tell(render(ending.detail, language) if ending.kind == "unknown" else ending_line(ending, language))
     if ending.kind in ("finished", "unknown") and diagnosis.verdict in ("healthy", "no-training-log"):
         return
     try:

@@ -11,7 +11,7 @@ from stallwatch_dashboard import formats
 from stallwatch_dashboard.overview import RunRow, began, lasted, newest, stood_since
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
-from stallwatch_exporter.running.ending_words import detail_in
+from stallwatch_rules.locale import render
 from stallwatch_rules.pages.fixes import fixes_for, why_of
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import Diagnosis
@@ -260,7 +260,7 @@ def _note(incident: Incident, since: float | None, now: float, language: str) ->
 
 
 def _exit(row: RunRow, language: str) -> tuple[str, ...]:
-    detail = detail_in(row.ending, language) if row.ending is not None else ""
+    detail = render(row.ending.detail, language) if row.ending is not None else ""
     return (detail,) if detail else ()
 
 

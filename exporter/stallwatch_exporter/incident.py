@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import msgspec
 
 from stallwatch_rules.endings import Crash, Left, MemoryKnown, Running
+from stallwatch_rules.messages import Text
 from stallwatch_rules.records import Primary
 from stallwatch_rules.stacks.records import StallStacks
 
@@ -33,7 +34,7 @@ class Ending(msgspec.Struct, frozen=True):
     kind: Literal["finished", "failed", "oom-killed", "killed", "time-limit", "interrupted", "unknown"]
     exit_code: int | None  #: what the shell would see; 128 + n for signal n
     signal: str | None = None  #: such as "SIGKILL"
-    detail: str = ""  #: the evidence, one English sentence
+    detail: Text = ""  #: the evidence
     seconds: float = 0.0  #: how long the command ran
     left: list[Left] = []  #: ranks that had ended by themselves, without an error, before the others
     memory: MemoryKnown | None = None  #: what was seen of its memory, where something was killed

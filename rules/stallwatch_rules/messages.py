@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
 from typing import Any, TypeVar
 
 import msgspec
@@ -38,6 +40,12 @@ def message(id: str, **params: str | int | float | Message) -> Message:
 def bilingual(english: str, chinese: str) -> Message:
     """Return words of a rule page, which may be a user's own and unknown to who reads them later."""
     return Message("text", {"en": english, "zh": chinese or english})
+
+
+def sentences(*texts: Text | None) -> Text:
+    """Return these texts, one after the other."""
+    known = [bilingual(one, one) if isinstance(one, str) else one for one in texts if one]
+    return reduce(add, known) if known else ""
 
 
 def has(text: Text, *ids: str) -> bool:

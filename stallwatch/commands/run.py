@@ -108,8 +108,7 @@ def _watched(
 
 
 def _unwatched(command: Sequence[str]) -> int:
-    from stallwatch_exporter.running.capture import CommandProblem
-    from stallwatch_exporter.running.unwatched import run_unwatched
+    from stallwatch_exporter.running.capture import CommandProblem, run_unwatched
 
     try:
         return run_unwatched(command)

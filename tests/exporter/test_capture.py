@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_exporter.running.bytequeue import ByteQueue
-from stallwatch_exporter.running.capture import Capture, CommandProblem
+from stallwatch_exporter.running.capture import ByteQueue, Capture, Chunk, CommandProblem, run_unwatched
 from stallwatch_exporter.running.signals import SignalRelay
 
 FLOOD = """
@@ -339,3 +338,51 @@ def test_a_signal_that_comes_before_the_command_is_there_is_not_lost() -> None:
         os.kill(os.getpid(), signal.SIGWINCH)
         relay.attach(got.append, lambda: None)
     assert got == [signal.SIGTERM] and relay.passed_on == signal.SIGTERM
+
+
+def test_output_and_exit_code_are_the_commands(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_unwatched([sys.executable, "-c", "print('trained'); raise SystemExit(3)"]) == 3
+    assert capfd.readouterr().out == "trained\n"
+    assert run_unwatched([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]) == 137
+
+
+def test_a_signal_to_us_reaches_the_command() -> None:
+    code = f"""
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
+os.kill({os.getpid()}, signal.SIGTERM)
+time.sleep(60)
+"""
+    before = signal.getsignal(signal.SIGTERM)
+    assert run_unwatched([sys.executable, "-c", code]) == 5
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_command_that_is_not_there() -> None:
+    with pytest.raises(CommandProblem, match="command not found") as problem:
+        run_unwatched(["no-such-command"])
+    assert problem.value.exit_code == 127
+
+
+def test_what_does_not_fit_is_dropped_counted_and_marked() -> None:
+    queue = ByteQueue(max_bytes=10)
+    queue.put("stdout", b"123456\n", 1.0)
+    queue.put("stdout", b"a\nb\nc\n", 2.0)
+    queue.put("stderr", b"x\n", 3.0)
+    queue.put("stdout", b"no end", 4.0)
+    assert queue.dropped == 4
+    assert queue.take(0) == [Chunk("stdout", b"123456\n", 1.0, False), Chunk("stderr", b"x\n", 3.0, False)]
+    queue.put("stdout", b"later", 5.0)
+    queue.put("stdout", b"again", 6.0)
+    assert [chunk.gap for chunk in queue.take(0)] == [True, False]
+
+
+def test_it_ends_when_it_is_closed_and_empty() -> None:
+    queue = ByteQueue()
+    queue.put("stdout", b"x", 1.0)
+    assert not queue.ended
+    queue.close()
+    assert not queue.ended
+    assert queue.take(60) == [Chunk("stdout", b"x", 1.0, False)]
+    assert queue.take(60) == []  # does not wait
+    assert queue.ended

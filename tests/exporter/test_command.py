@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from stallwatch_exporter.incident import Ending, Incident
-from stallwatch_exporter.running.bytequeue import ByteQueue, Chunk
+from stallwatch_exporter.running.capture import ByteQueue, Chunk
 from stallwatch_exporter.running.command import run_command
 from stallwatch_exporter.runs.replay import replay
 from stallwatch_exporter.runs.runfolder import RunFolder, list_runs

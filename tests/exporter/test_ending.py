@@ -13,7 +13,8 @@ import pytest
 
 from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.running.ending import EndingWatch, classify, read_oom_kills
-from stallwatch_exporter.running.ending_words import STOPPED_WATCHING, detail_in
+from stallwatch_rules.locale import render
+from stallwatch_rules.messages import message
 
 CGROUP = {"cgroup": 0, "host": 7}
 OOM_HERE = {"oom_before": CGROUP, "oom_after": {"cgroup": 1, "host": 8}}
@@ -80,8 +81,8 @@ def test_the_ending_is_told_by_the_evidence(
         signal_name,
         3.0,
     )
-    assert words in ending.detail
-    assert ending.detail[0].isupper() and ending.detail.endswith(".")
+    detail = render(ending.detail)
+    assert words in detail and detail[0].isupper() and detail.endswith(".")
 
 
 def test_counters_of_both_kinds_of_control_groups_are_read(tmp_path: Path) -> None:
@@ -114,23 +115,22 @@ def test_a_real_sigkill_is_told() -> None:
 @pytest.mark.parametrize(
     ("ending", "told"),
     [
-        (classify(0), "命令以 0 退出。"),
+        (classify(0), "命令以退出码 0 退出。"),
         (classify(3), "命令以退出码 3 退出。"),
-        (classify(-9), "命令被 SIGKILL 终止（退出码 137）。"),
+        (classify(-9), "命令被 SIGKILL 终止。"),
         (
             classify(-9, passed_on=signal.SIGTERM),
-            "stallwatch 收到 SIGTERM 并转给了命令；命令随之结束（退出码 137）。",
+            "stallwatch 收到 SIGTERM 并转给了命令；命令被 SIGKILL 终止。",
         ),
         (classify(124), "timeout(1) 的时间到了（退出码 124）。"),
-        (classify(-2), "命令被中断（Ctrl-C，SIGINT；退出码 130）。"),
+        (classify(-2), "命令被中断（Ctrl-C，SIGINT）；命令被 SIGINT 终止。"),
         (
             classify(-9, oom_before={"cgroup": 0}, oom_after={"cgroup": 1}),
-            "内核的 OOM killer 杀死了进程（退出码 137）。",
+            "内核的 OOM killer 杀死了本次运行控制组中的一个进程；命令被 SIGKILL 终止。",
         ),
-        (Ending("unknown", None, detail=STOPPED_WATCHING), "监视已停止。"),
-        (Ending("unknown", None, detail="It is not known."), "命令如何结束，日志文件没有说明。"),
+        (Ending("unknown", None, detail=message("run.stopped-watching")), "监视已停止。"),
+        (Ending("unknown", None, detail="As version 0.1 wrote it."), "As version 0.1 wrote it."),
     ],
 )
 def test_the_sentence_is_in_the_readers_language(ending: Ending, told: str) -> None:
-    assert detail_in(ending, "zh") == told
-    assert detail_in(ending, "en") == ending.detail
+    assert render(ending.detail, "zh") == told

@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from stallwatch_exporter.incident import Ending
-from stallwatch_exporter.running.bytequeue import ByteQueue, Chunk
-from stallwatch_exporter.running.hostmemory import resident_bytes
+from stallwatch_exporter.running.capture import ByteQueue, Chunk
+from stallwatch_exporter.running.memory import resident_bytes
 from stallwatch_exporter.watching.log_reader import MOMENT_SECONDS, SLICE_BYTES, AgentLoop, LogReader
 
 Make = Callable[..., Any]

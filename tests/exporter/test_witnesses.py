@@ -15,9 +15,9 @@ import pytest
 from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_exporter.postmortem.diagnose import diagnose_paths
 from stallwatch_exporter.running.command import run_command
-from stallwatch_exporter.running.ending_words import detail_in
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_rules.locale import render
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
 
@@ -60,7 +60,7 @@ class Watched:
 
     @property
     def detail(self) -> str:
-        return self.ending.detail
+        return render(self.ending.detail)
 
 
 @pytest.fixture
@@ -112,7 +112,9 @@ def test_a_pipe_hides_no_crash(
     assert run.folder.info.state == "failed" and run.folder.info.ending == run.ending
     later, *_ = diagnose_paths([run.folder.path], catalogue=catalogue)
     assert (later.verdict, later.ending) == (run.diagnosis.verdict, run.diagnosis.ending)
-    assert "`set -o pipefail`" in detail_in(run.ending, "zh") and "命令返回 0" in detail_in(run.ending, "zh")
+    assert "`set -o pipefail`" in render(run.ending.detail, "zh") and "命令返回 0" in render(
+        run.ending.detail, "zh"
+    )
 
 
 @pytest.mark.parametrize("training", ["plain", "torch"])
@@ -254,7 +256,7 @@ def test_a_rank_that_outlives_the_command_is_named(
     run = shell(f"RANK=2 plain 9999 pass > /dev/null 2>&1 & echo $! > {tmp_path / 'pid'}; plain 150 pass")
     assert run.ending.kind == "finished"
     assert f"Rank 2 (PID {orphan()}) is still running." in run.detail
-    assert f"rank 2（PID {orphan()}）仍在运行" in detail_in(run.ending, "zh")
+    assert f"rank 2 (PID {orphan()}) 仍在运行" in render(run.ending.detail, "zh")
 
 
 def test_processes_are_looked_at_once_a_second_however_often_the_clock_is(

@@ -17,7 +17,7 @@ from stallwatch_alerts.messages.plain import plain
 from stallwatch_alerts.messages.ranks import commands, pid_of, remedy, stack, who
 from stallwatch_alerts.neutral import neutralise, shorten
 from stallwatch_exporter.incident import RANK_GONE, Ending, Incident
-from stallwatch_exporter.running.ending_words import detail_in, running_sentence
+from stallwatch_exporter.running.ending import running_sentence
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.locale import language_of, say, span, templates
 from stallwatch_rules.locale import render as in_words
@@ -109,13 +109,13 @@ def ending_line(ending: Ending, language: str) -> str:
     facts = [_ending_title(ending, language)]
     if ending.kind == "finished":
         said = say("alerts.ended", language, ending=facts[0])
-        return _lines(said, running_sentence(ending.running, language))
+        return _lines(said, in_words(running_sentence(ending.running) or "", language))
     if ending.exit_code is not None:
         facts.append(say("alerts.exit-code", language, code=ending.exit_code))
     if ending.seconds:
         facts.append(say("alerts.ran-for", language, duration=ending.seconds))
     said = say("alerts.ended", language, ending=listed(facts, language))
-    return _lines(said, neutralise(detail_in(ending, language), 250))
+    return _lines(said, neutralise(in_words(ending.detail, language), 250))
 
 
 def _named(kind: str, name: str, language: str, **params: str | float) -> str:

@@ -51,9 +51,9 @@ def recorded(paths: Sequence[str | os.PathLike[str]], language: str) -> Recorded
     folder = run_folder(paths)
     if folder is None:
         return Recorded()
-    from stallwatch_exporter.running.ending_words import detail_in
     from stallwatch_exporter.runs.runfolder import agent_alive, read_info
     from stallwatch_exporter.watching.incidents import read_incidents
+    from stallwatch_rules.locale import render
 
     info = read_info(folder)
     if info is None:
@@ -77,7 +77,7 @@ def recorded(paths: Sequence[str | os.PathLike[str]], language: str) -> Recorded
             threshold=threshold,
             unheard=unheard,
         )
-    ending = f"{known.kind}: {detail_in(known, language)}"
+    ending = f"{known.kind}: {render(known.detail, language)}"
     if known.failed is False:
         stall, findings = None, []
     return Recorded(

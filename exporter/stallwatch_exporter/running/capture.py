@@ -1,4 +1,4 @@
-"""Start the command, with its output carried through us, and wait for it.
+"""Start the command, with its output carried through us into a queue of bytes, and wait for it.
 
 Where our own output is a terminal the command gets a pseudo-terminal, so that it draws its progress bars;
 else a pipe. The pseudo-terminal is raw: it changes no byte, the real one behind us does what it would have
@@ -11,18 +11,24 @@ import contextlib
 import errno
 import fcntl
 import os
+import select
 import signal
 import subprocess
 import termios
+import threading
 import time
 import tty
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from stallwatch_exporter import steady
-from stallwatch_exporter.running.bytequeue import ByteQueue
 from stallwatch_exporter.running.keeper import Keeper
-from stallwatch_exporter.running.pump import Pump
+from stallwatch_exporter.running.signals import SignalRelay
 
+MAX_BYTES = 64 * 1024 * 1024  #: of output that was passed through and is not read yet
+_PORTION = 65536
+_LAST_BYTES = 4 * 1024 * 1024  # more than a pipe can hold
 GRACE_SECONDS = 2.0  #: how long a grandchild may hold the output open after the command ended
 
 
@@ -32,6 +38,149 @@ class CommandProblem(Exception):
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+class Chunk(NamedTuple):
+    """Bytes as they were read from one stream."""
+
+    stream: str
+    data: bytes
+    time: float
+    gap: bool  #: whether bytes before these were dropped
+
+
+class ByteQueue:
+    """What does not fit is dropped and counted: the command must not wait for whoever reads here."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self.dropped = 0  #: lines (or parts of one) that did not fit
+        self._max = max_bytes
+        self._chunks: deque[Chunk] = deque()
+        self._bytes = 0
+        self._enough = 0  # bytes that somebody waits for
+        self._gaps: set[str] = set()
+        self._closed = False
+        self._change = threading.Condition()
+
+    def put(self, stream: str, data: bytes, time: float) -> None:
+        """Hand over bytes; returns at once."""
+        with self._change:
+            if self._bytes + len(data) > self._max:
+                self.dropped += data.count(b"\n") or 1
+                self._gaps.add(stream)
+                return
+            self._chunks.append(Chunk(stream, data, time, stream in self._gaps))
+            self._gaps.discard(stream)
+            self._bytes += len(data)
+            if self._bytes >= self._enough:
+                self._change.notify()
+
+    def take(self, timeout: float, most: int = MAX_BYTES) -> list[Chunk]:
+        """What came within `timeout` seconds, sooner if `most` bytes are there; no chunk behind these."""
+        with self._change:
+            self._enough = most
+            if self._bytes < most and not self._closed:
+                self._change.wait(timeout)
+            chunks: list[Chunk] = []
+            size = 0
+            while self._chunks and size < most:
+                chunks.append(self._chunks.popleft())
+                size += len(chunks[-1].data)
+            self._bytes -= size
+            return chunks
+
+    def close(self) -> None:
+        """Nothing more will come: wakes who waits."""
+        with self._change:
+            self._closed = True
+            self._change.notify()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something is there to be taken."""
+        with self._change:
+            return bool(self._chunks)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is closed and all was taken."""
+        with self._change:
+            return self._closed and not self._chunks
+
+
+class Pump:
+    """Reads `source` until its end, or until `stop` and there is nothing left to read at that moment."""
+
+    def __init__(
+        self,
+        name: str,
+        source: int,
+        target: int,
+        queue: ByteQueue,
+        clock: Callable[[], float] = steady.now,
+    ) -> None:
+        self._name = name
+        self._source = source
+        self._target: int | None = target
+        self._queue = queue
+        self._clock = clock
+        self._wake_read, self._wake_write = os.pipe()
+        self._thread = threading.Thread(target=self._run, name=f"pump {name}", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # no thread to be had
+            os.close(self._wake_write)
+            os.close(self._wake_read)
+            raise
+
+    def finish(self, grace: float) -> None:
+        """Wait for the end of the stream for `grace` seconds, then carry only what is there and end."""
+        self._thread.join(grace)
+        os.write(self._wake_write, b"x")
+        self._thread.join()  # only our own output, blocked as it would be without us, can hold this up
+        os.close(self._wake_write)
+        os.close(self._wake_read)
+
+    def _run(self) -> None:
+        poll = select.poll()
+        poll.register(self._source, select.POLLIN)
+        poll.register(self._wake_read, select.POLLIN)
+        last: int | None = None  # bytes that may still be carried after `finish` gave up waiting
+        while last is None or last > 0:
+            ready = dict(poll.poll(None if last is None else 0))
+            if self._source in ready:
+                data = self._read()
+                if not data:
+                    break
+                self._write(data)
+                self._queue.put(self._name, data, self._clock())
+                last = None if last is None else last - len(data)
+            elif last is not None:
+                break
+            if self._wake_read in ready and last is None:
+                last = _LAST_BYTES
+        os.close(self._source)
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self._source, _PORTION)
+        except OSError:
+            return b""  # EIO: everyone closed the other side of the pseudo-terminal
+
+    def _write(self, data: bytes) -> None:
+        """Write all of it. When nobody reads our output any more the command still must not notice."""
+        left = memoryview(data)
+        while left and self._target is not None:
+            try:
+                left = left[os.write(self._target, left) :]
+            except BlockingIOError:
+                waiting = select.poll()
+                waiting.register(self._target, select.POLLOUT)
+                waiting.poll()
+            except OSError as error:
+                if error.errno in (errno.EPIPE, errno.EIO, errno.EBADF):
+                    self._target = None
+                return  # such as a full disk under our stdout: the next portion may fit again
 
 
 class Capture:
@@ -170,3 +319,15 @@ def start_problem(name: str, error: OSError) -> CommandProblem:
             f"{name}: not a program; if it is a script, give it a first line such as #!/bin/sh", 126
         )
     return CommandProblem(f"{name}: cannot be run: {(error.strerror or str(error)).lower()}", 126)
+
+
+def run_unwatched(command: Sequence[str]) -> int:
+    """Run `command` alone, with our own output, if the watching cannot even begin; return its exit code."""
+    with SignalRelay() as relay:
+        try:
+            child = subprocess.Popen(command)
+        except OSError as error:
+            raise start_problem(command[0], error) from error
+        relay.attach(child.send_signal, lambda: None)
+        returncode = child.wait()
+    return 128 - returncode if returncode < 0 else returncode

@@ -19,8 +19,7 @@ from stallwatch_exporter.notices import surviving
 from stallwatch_exporter.probe.api import SWITCH_VARIABLE
 from stallwatch_exporter.probe.plain import is_replay
 from stallwatch_exporter.rings.probing import make_folder, with_probe
-from stallwatch_exporter.running.bytequeue import ByteQueue
-from stallwatch_exporter.running.capture import Capture, CommandProblem
+from stallwatch_exporter.running.capture import ByteQueue, Capture, CommandProblem
 from stallwatch_exporter.running.ending import EndingWatch
 from stallwatch_exporter.running.signals import SignalRelay
 from stallwatch_exporter.settings import ExporterSettings

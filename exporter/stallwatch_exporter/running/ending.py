@@ -1,4 +1,4 @@
-"""How the command ended: by its exit status, the kernel's counters, the scheduler and its last lines."""
+"""How the command ended, by its exit status, the kernel's counters, the scheduler and its last lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stallwatch_exporter.incident import Ending
-from stallwatch_rules.endings import MemoryKnown
+from stallwatch_rules.endings import Crash, MemoryKnown, Running
+from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.text.lazy import lazy
 
 TIMEOUT_EXIT = 124  #: what timeout(1) ends with when the time is up
@@ -16,6 +17,8 @@ _KILLED_CHILD = lazy(r"Signal 9 \(SIGKILL\)|exit ?code:? *:? *-9\b|return code =
 _HOW_STOPPED = (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
 # What sys.exit(-n) becomes in a launcher that passes its worker's status on: 256 - n.
 _PASSED_ON = {256 - number: signal.Signals(number) for number in (6, 7, 9, 11, 15)}
+_SHELL_SIGNALS = {1, 2, 3, 4, 6, 7, 8, 9, 11, 13, 15, 24, 25}
+_MOST_NAMED = 8  # ranks that are still up
 
 Kill = tuple[int | None]  #: which kill is meant: that at this step
 
@@ -89,51 +92,99 @@ def classify(
 
     `passed_on` is a signal that was sent to us and that we sent on; `interrupted` means Ctrl-C was pressed.
     """
-    killer, how = signal_of(returncode)
-    exit_code = 128 - returncode if returncode < 0 else returncode
-    name = killer.name if killer else None
-
+    killer, how = signal_of(returncode), _status(returncode)
     kills = _oom_kills(oom_before or {}, oom_after or {})
     counted = kills is not None if oom_before and oom_after and returncode else None
-    memory = MemoryKnown(counted=counted) if counted is not None else None
 
-    def ended(kind: str, detail: str) -> Ending:
+    def ended(kind: str, detail: Text) -> Ending:
         return Ending(
             kind=kind,  # type: ignore[arg-type]
-            exit_code=exit_code,
-            signal=name,
+            exit_code=128 - returncode if returncode < 0 else returncode,
+            signal=killer.name if killer else None,
             detail=detail,
             seconds=seconds,
-            memory=memory,
+            memory=MemoryKnown(counted=counted) if counted is not None else None,
         )
 
     if returncode == 0:
-        return ended("finished", "The command exited with 0.")
+        return ended("finished", message("run.exited", code=0))
     text = "\n".join(last_lines)
     if kills:
-        where, count, sure = kills
-        if sure or killer == signal.SIGKILL or _KILLED_CHILD.search(text):
-            return ended("oom-killed", f"The kernel's OOM killer took {_processes(count)} {where}; {how}.")
+        where, count = kills
+        if where == "cgroup" or killer == signal.SIGKILL or _KILLED_CHILD.search(text):
+            return ended("oom-killed", message(f"run.oom-{where}", count=count, how=how))
     cancelled = _SLURM_CANCELLED.search(text)
     if cancelled:
         kind = "time-limit" if cancelled[1] == "TIME LIMIT" else "killed"
-        return ended(kind, f"Slurm cancelled the job: due to {cancelled[1].lower()}; {how}.")
+        return ended(kind, message("run.slurm-cancelled", reason=cancelled[1].lower(), how=how))
     if slurm_end is not None and now >= slurm_end and killer in _HOW_STOPPED:
-        return ended(
-            "time-limit",
-            f"The end time that Slurm had set for the job (SLURM_JOB_END_TIME) was reached; {how}.",
-        )
+        return ended("time-limit", message("run.slurm-end", how=how))
     if returncode == TIMEOUT_EXIT:
-        return ended(
-            "time-limit", f"The exit code {TIMEOUT_EXIT} is the one of timeout(1) when the time is up."
-        )
+        return ended("time-limit", message("run.timeout", code=TIMEOUT_EXIT))
     if interrupted or killer == signal.SIGINT:
-        return ended("interrupted", f"It was interrupted (Ctrl-C, SIGINT); {how}.")
+        return ended("interrupted", message("run.interrupted", how=how))
     if passed_on is not None:
-        return ended("killed", f"{passed_on.name} was sent to stallwatch, which passed it on; {how}.")
+        return ended("killed", message("run.passed-on", signal=passed_on.name, how=how))
     if killer is not None:
-        return ended("killed", how[0].upper() + how[1:] + ".")
-    return ended("failed", f"The command exited with {exit_code}.")
+        return ended("killed", Message(how.id.replace(".status-", ".ended-"), how.params))
+    return ended("failed", message("run.exited", code=returncode))
+
+
+def signal_of(returncode: int) -> signal.Signals | None:
+    """Return the signal that ended a command, or that a shell or a launcher reports by its exit code."""
+    try:
+        if returncode < 0:
+            return signal.Signals(-returncode)
+    except ValueError:
+        return None
+    if returncode - 128 in _SHELL_SIGNALS:
+        return signal.Signals(returncode - 128)
+    return _PASSED_ON.get(returncode)
+
+
+def _status(returncode: int) -> Message:
+    """Return what an exit status says, as a part of a sentence."""
+    killer = signal_of(returncode)
+    if killer is None:
+        return message("run.status-unknown" if returncode < 0 else "run.status-code", code=returncode)
+    if returncode < 0:
+        return message("run.status-signal", signal=killer.name)
+    how = "worker" if returncode in _PASSED_ON else "shell"
+    return message(f"run.status-{how}", code=returncode, signal=killer.name, number=int(killer))
+
+
+def crash_sentence(crash: Crash) -> Message:
+    """Return what failed although the command returned 0, and how the command hid that."""
+    ended_by = signal_of(crash.code) if crash.code is not None else None
+    how: str = crash.by
+    if how == "process":
+        how = "signal" if ended_by is not None else "error" if crash.error else "code"
+    elif how == "log" and crash.error:
+        how = "log-error"
+    facts: dict[str, str | int | Message] = {
+        "who": f"rank {crash.rank}" if crash.rank is not None else message("run.program"),
+        "signal": ended_by.name if ended_by is not None else "",
+        "code": crash.code if crash.code is not None else "",
+        "error": crash.error,
+    }
+    where: str | Message = ""
+    if crash.step is not None:
+        where = message("run.at-step", step=crash.step)
+        if crash.total is not None:
+            where = message("run.at-step-of", step=crash.step, total=crash.total)
+    hint = message(f"run.hidden-{crash.hidden}") if crash.hidden and crash.by != "loss" else ""
+    return message("run.returned-0", how=message(f"run.crash-{how}", **facts), where=where, hint=hint)
+
+
+def running_sentence(running: Sequence[Running]) -> Message | None:
+    """Return which ranks are still running."""
+    if not running:
+        return None
+    named = ", rank ".join(f"{one.rank} (PID {one.pid})" for one in running[:_MOST_NAMED])
+    more = len(running) - _MOST_NAMED
+    if more > 0:
+        return message("run.many-running", ranks=named, more=more)
+    return message("run.running", ranks=named, count=len(running))
 
 
 def killed_within(last_lines: Sequence[str]) -> bool:
@@ -186,41 +237,11 @@ def _counter(path: Path, key: str) -> int | None:
     return None
 
 
-def _oom_kills(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, int, bool] | None:
-    for key, where, sure in (
-        ("cgroup", "of this run's control group", True),
-        ("host", "on this machine", False),
-    ):
-        if key in before and after.get(key, 0) > before[key]:
-            return where, after[key] - before[key], sure
+def _oom_kills(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, int] | None:
+    for where in ("cgroup", "host"):
+        if where in before and after.get(where, 0) > before[where]:
+            return where, after[where] - before[where]
     return None
-
-
-def _processes(count: int) -> str:
-    return "one process" if count == 1 else f"{count} processes"
-
-
-def signal_of(returncode: int) -> tuple[signal.Signals | None, str]:
-    """The signal that ended the command, or the one that a shell or a launcher reports by its exit code."""
-    try:
-        if returncode < 0:
-            number = signal.Signals(-returncode)
-            return number, f"the command was ended by {number.name}"
-        if returncode > 128 and returncode - 128 in _SHELL_SIGNALS:
-            number = signal.Signals(returncode - 128)
-            return number, f"the exit code {returncode} stands for {number.name} (128 + {int(number)})"
-    except ValueError:
-        return None, f"the exit status was {returncode}"
-    if returncode in _PASSED_ON:
-        number = _PASSED_ON[returncode]
-        return (
-            number,
-            f"the exit code {returncode} stands for {number.name} of a worker (256 - {int(number)})",
-        )
-    return None, f"the exit code was {returncode}"
-
-
-_SHELL_SIGNALS = {1, 2, 3, 4, 6, 7, 8, 9, 11, 13, 15, 24, 25}
 
 
 def _number(text: str | None) -> float | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-import msgspec
+from msgspec.structs import replace
 
 from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.notices import Guard
@@ -23,12 +23,13 @@ from stallwatch_exporter.running.crashes import (
     last_of_ranks,
     still_running,
 )
-from stallwatch_exporter.running.ending import signal_of
-from stallwatch_exporter.running.ending_words import crash_sentence, running_sentence
-from stallwatch_exporter.running.memory_held import MemoryHeld
+from stallwatch_exporter.running.ending import crash_sentence, running_sentence, signal_of
+from stallwatch_exporter.running.memory import MemoryHeld
 from stallwatch_exporter.running.programs import Program, Programs
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_rules.endings import Crash, MemoryKnown
+from stallwatch_rules.locale import render
+from stallwatch_rules.messages import sentences
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
@@ -157,10 +158,10 @@ class Witnesses:
         self, command: Ending, ends: Sequence[ProcessEnd], diagnose: Diagnose
     ) -> tuple[Ending, Diagnosis]:
         if running := still_running(ends):
-            more = running_sentence(running, "en")
-            command = msgspec.structs.replace(command, running=running, detail=f"{command.detail} {more}")
+            detail = sentences(command.detail, running_sentence(running))
+            command = replace(command, running=running, detail=detail)
         if command.kind in _DIED:
-            command = self.weighed(msgspec.structs.replace(command, codes=codes_of(ends)))
+            command = self.weighed(replace(command, codes=codes_of(ends)))
         if command.kind != "finished":
             return command, diagnose(command)[0]
         tracker = self._reading.tracker
@@ -170,12 +171,12 @@ class Witnesses:
             if found.verdict not in _FAILED:
                 return command, found
             crash = Crash(step=tracker.last_step, total=tracker.total_steps, by=_seen_in(tracker))
-        crash = msgspec.structs.replace(crash, hidden=hidden_by(self.programs.script))
+        crash = replace(crash, hidden=hidden_by(self.programs.script))
         counted = self._memory.counted()
         found, _ = diagnose(self.weighed(_failed(command, crash, counted)))
-        crash = msgspec.structs.replace(crash, error=_error(found))
+        crash = replace(crash, error=_error(found))
         ending = self.weighed(_failed(command, crash, counted))
-        return ending, msgspec.structs.replace(found, ending=redact(ending.detail))
+        return ending, replace(found, ending=redact(render(ending.detail)))
 
     def _settled(
         self, probing: Probing | None, exit_code: int | None, hear: Callable[[], None]
@@ -192,7 +193,7 @@ class Witnesses:
 
 def _both(own: ProcessEnd, told: ProcessEnd) -> ProcessEnd:
     """What was seen of a program, with what its probe told."""
-    return msgspec.structs.replace(
+    return replace(
         told,
         rank=own.rank if told.rank is None else told.rank,
         code=own.code if told.code is None else told.code,
@@ -213,17 +214,14 @@ def _seen_in(tracker: ProgressTracker) -> Literal["loss", "log"]:
 
 def _failed(command: Ending, crash: Crash, counted: bool | None) -> Ending:
     """The ending of a command whose run failed although it returned 0."""
-    ended_by = signal_of(crash.code)[0] if crash.code is not None else None
+    ended_by = signal_of(crash.code) if crash.code is not None else None
     killed = ended_by is not None or crash.by == "silence"
     may_be_memory = crash.by == "silence" or (ended_by is not None and ended_by.name == "SIGKILL")
-    detail = crash_sentence(crash, "en")
-    if command.running:
-        detail = f"{detail} {running_sentence(command.running, 'en')}"
-    return msgspec.structs.replace(
+    return replace(
         command,
         kind="oom-killed" if may_be_memory and counted else "killed" if killed else "failed",
         signal=ended_by.name if ended_by is not None else None,
-        detail=detail,
+        detail=sentences(crash_sentence(crash), running_sentence(command.running)),
         crash=crash,
         memory=MemoryKnown(counted=counted) if killed and counted is not None else None,
     )

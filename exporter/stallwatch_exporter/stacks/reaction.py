@@ -18,11 +18,11 @@ import psutil
 
 from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_exporter.rings.probing import Probing
-from stallwatch_exporter.running.ending_words import ABORTED
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.stacks.evidence import Evidence
 from stallwatch_exporter.stacks.local_ranks import is_alone, is_launching
 from stallwatch_exporter.stacks.processes import family
+from stallwatch_rules.messages import message, sentences
 from stallwatch_rules.text.redact import redact
 
 COMMAND_SECONDS = 300.0  #: it is ended after this long
@@ -295,9 +295,8 @@ class Response:
         if not self.aborted or ending.kind == "finished":
             return ending
         ended_by = ending.signal or "SIGTERM"  # a launcher that it was sent to exits with a code
-        return msgspec.structs.replace(
-            ending, kind="killed", signal=ended_by, detail=f"{ABORTED} {ending.detail}"
-        )
+        detail = sentences(message("run.aborted"), ending.detail)
+        return msgspec.structs.replace(ending, kind="killed", signal=ended_by, detail=detail)
 
     def react(self, incident: Incident) -> None:
         """Do what the user wants done at a stall; returns at once."""

@@ -12,7 +12,6 @@ from typing import Any
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.incident import Ending, Sink
-from stallwatch_exporter.running.ending_words import STOPPED_WATCHING
 from stallwatch_exporter.runs.runfolder import has_left, runs_home, sanitise
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.tailing.tailset import TailSet, load_positions
@@ -28,6 +27,7 @@ from stallwatch_exporter.watching.opening import (
     to_stderr,
 )
 from stallwatch_rules.lines.ranks import rank_of_path
+from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import Catalogue
 
 TICK_SECONDS = 1.0
@@ -96,7 +96,7 @@ def tail_files(
     ending = Ending(
         kind="unknown",
         exit_code=None,
-        detail="The log files do not tell how the command ended." if once else STOPPED_WATCHING,
+        detail=message("run.not-in-log" if once else "run.stopped-watching"),
         seconds=now - started,
     )
     diagnosis = agent.end(ending, now)

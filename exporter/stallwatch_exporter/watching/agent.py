@@ -15,8 +15,8 @@ from stallwatch_exporter import steady
 from stallwatch_exporter.incident import Ending, Severity, Sink
 from stallwatch_exporter.notices import Guard, surviving
 from stallwatch_exporter.rings.probing import Probing
-from stallwatch_exporter.running.bytequeue import Chunk
-from stallwatch_exporter.running.memory_held import MemoryHeld
+from stallwatch_exporter.running.capture import Chunk
+from stallwatch_exporter.running.memory import MemoryHeld
 from stallwatch_exporter.running.witnesses import Witnesses
 from stallwatch_exporter.runs.copies import RankCopies
 from stallwatch_exporter.runs.runfolder import RunFolder, State

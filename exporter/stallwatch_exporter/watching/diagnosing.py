@@ -8,13 +8,13 @@ from collections.abc import Callable
 from stallwatch_exporter import steady
 from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.notices import Guard
-from stallwatch_exporter.running.ending_words import detail_in
-from stallwatch_exporter.running.memory_held import MemoryHeld
+from stallwatch_exporter.running.memory import MemoryHeld
 from stallwatch_exporter.watching.incidents import redacted
 from stallwatch_exporter.watching.stall import StallState
 from stallwatch_rules.diagnosis.kills import FROM_OUTSIDE, SIGKILL
 from stallwatch_rules.endings import Left
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
+from stallwatch_rules.locale import render
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.stacks.concluding import of_no_rank, of_one_process, stands_elsewhere, with_stacks
@@ -76,7 +76,7 @@ class Diagnoser:
         if ending is not None and ending.kind == "interrupted":
             waited = ending.quiet if ending.quiet is not None or state is None else state.seconds
         found = self._reading.diagnose(
-            ending=f"{ending.kind}: {detail_in(ending, self._language)}" if ending else "",
+            ending=f"{ending.kind}: {render(ending.detail, self._language)}" if ending else "",
             failed=ending.failed if ending else None,
             now=now,
             threshold=state.threshold if state is not None else None,

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from stallwatch_exporter import steady
 from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.notices import surviving
-from stallwatch_exporter.running.bytequeue import ByteQueue, Chunk
+from stallwatch_exporter.running.capture import ByteQueue, Chunk
 from stallwatch_exporter.running.ending import EndingWatch
-from stallwatch_exporter.running.hostmemory import memory_limit, resident_bytes
+from stallwatch_exporter.running.memory import memory_limit, resident_bytes
 from stallwatch_exporter.serving.server import MetricsServer
 from stallwatch_exporter.watching.agent import Agent
 from stallwatch_exporter.watching.opening import Notice

@@ -15,10 +15,11 @@ from watched_ranks import HERE, LATE, RANKS, command_lines
 
 from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_exporter.running.command import run_command
-from stallwatch_exporter.running.ending_words import ABORTED, detail_in
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.stacks.asking import find_py_spy
 from stallwatch_rules.endings import Left
+from stallwatch_rules.locale import render
+from stallwatch_rules.messages import has
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.stacks.words import sentence
@@ -90,8 +91,8 @@ def test_a_rank_that_left_out_a_collective_and_the_run_is_ended(watched: Watched
     )
     assert (outcome.told[-1].status, outcome.told[-1].outcome) == ("resolved", "ended")
     diagnosis, ending = outcome.ends[0]
-    assert ending.kind == "killed" and ending.detail.startswith(ABORTED)
-    assert "on_stall = abort" in detail_in(ending, "zh")
+    assert ending.kind == "killed" and has(ending.detail, "run.aborted")
+    assert "on_stall = abort" in render(ending.detail, "zh")
     assert outcome.code != 0
     assert any(line.startswith("Ranks 0, 2 wait in all_reduce") for line in diagnosis.digest)
     assert not [words for words in command_lines(psutil.Process()) if "lost_ranks.py" in " ".join(words)]

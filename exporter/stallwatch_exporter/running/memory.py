@@ -1,4 +1,4 @@
-"""Who held the memory when something was killed: the sentences that go with a SIGKILL.
+"""The memory of a command: how much it uses, what it may use, and who held it when something was killed.
 
 A launcher only tells "Signal 9, error_file N/A". The probe tells what each rank held, the agent weighs the
 command and its processes, and in Kubernetes the pod knows why its container was killed.
@@ -9,30 +9,15 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
-import msgspec
+import psutil
+from msgspec.structs import replace
 
 from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.running.ending import Kill, killed_within
 from stallwatch_rules.endings import MemoryKnown
-
-_GIB = 2**30
-# Each sentence in English, as it is kept, beside what says the same in Chinese.
-_RANK = "Rank {rank} held the most memory, up to {size}."
-_ALL = "All processes of the command held up to {size}, of {limit} that they may use."
-_OOMKILLED = "Kubernetes calls this OOMKilled: the container's memory limit was reached (pod {pod})."
-_ASK = "In Kubernetes, `kubectl describe pod {pod}` tells whether it was OOMKilled or evicted."
-_CHINESE = {
-    _RANK: "rank {rank} 占用内存最多，最高 {size}。",
-    _ALL: "该命令的所有进程合计最高占用 {size}，可用上限为 {limit}。",
-    _OOMKILLED: "Kubernetes 将其记为 OOMKilled：容器达到了内存上限（pod {pod}）。",
-    _ASK: "在 Kubernetes 中，`kubectl describe pod {pod}` 会显示是 OOMKilled 还是被驱逐。",
-}
-_FIELD = r"(?P<\1>[\\w.-]+(?: [GMK]iB)?)"
-_PATTERNS = {
-    re.compile(re.sub(r"\\{(\w+)\\}", _FIELD, re.escape(english))): chinese
-    for english, chinese in _CHINESE.items()
-}
+from stallwatch_rules.messages import message, sentences
 
 
 class MemoryHeld:
@@ -61,18 +46,19 @@ class MemoryHeld:
         killed = killed or next(iter(ending.codes.values()), None) == -signal.SIGKILL
         if not killed or ending.kind == "finished":
             return ending
-        more = [ending.detail]
+        more = []
         if self._ranks:
             most = max(self._ranks, key=lambda rank: self._ranks[rank])
-            more.append(_RANK.format(rank=most, size=_size(self._ranks[most])))
+            more.append(message("run.rank-held", rank=most, size=_size(self._ranks[most])))
         if self._all and self._limit:
-            more.append(_ALL.format(size=_size(self._all), limit=_size(self._limit)))
+            more.append(message("run.all-held", size=_size(self._all), limit=_size(self._limit)))
         if environ.get("KUBERNETES_SERVICE_HOST"):  # which the kubelet sets in every container
             pod = re.sub(r"[^\w.-]", "", environ.get("HOSTNAME", "")) or "-"
-            more.append((_OOMKILLED if ending.kind == "oom-killed" else _ASK).format(pod=pod))
+            more.append(
+                message("run.oomkilled" if ending.kind == "oom-killed" else "run.ask-kubernetes", pod=pod)
+            )
         counted = ending.memory.counted if ending.memory is not None else None
-        known = self._known(counted)
-        return msgspec.structs.replace(ending, detail=" ".join(part for part in more if part), memory=known)
+        return replace(ending, detail=sentences(ending.detail, *more), memory=self._known(counted))
 
     def now(self) -> MemoryKnown | None:
         """What is known while the command runs: a process of it may have been killed."""
@@ -84,18 +70,55 @@ class MemoryHeld:
         return known if known != MemoryKnown() else None
 
 
-def memory_in_chinese(detail: str) -> str:
-    """Those sentences of an ending's detail that are of this module, in Chinese."""
-    return "".join(
-        chinese.format(**found.groupdict())
-        for pattern, chinese in _PATTERNS.items()
-        if (found := pattern.search(detail))
-    )
-
-
 def _size(size: float) -> str:
     """In GiB, so that sizes compare at a glance; what is no tenth of one in a smaller unit."""
-    for unit, name in ((_GIB, "GiB"), (2**20, "MiB")):
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB")):
         if size >= 0.1 * unit:
             return f"{size / unit:.1f} {name}"
     return f"{size / 2**10:.1f} KiB"
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory of the process and its descendants. Shared pages count once per process."""
+    try:
+        root = psutil.Process(pid)
+        family = [root, *root.children(recursive=True)]
+    except (psutil.Error, OSError):  # no descriptors or no memory left: psutil passes those on as they are
+        return 0
+    total = 0
+    for process in family:
+        try:
+            total += int(process.memory_info().rss)
+        except (psutil.Error, OSError):
+            continue  # ended meanwhile
+    return total
+
+
+def memory_limit(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """What all processes here may use before the kernel ends one: our cgroup's limit, or the machine's."""
+    found = [size for group in _groups(proc) for size in _limits(cgroups, group)]
+    return min([int(psutil.virtual_memory().total), *found])
+
+
+def _groups(proc: Path) -> list[str]:
+    """Our cgroup's path, as version 2 (``0::/path``) or version 1 (``9:memory:/path``) tells it."""
+    try:
+        lines = (proc / "self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    parts = [line.split(":", 2) for line in lines if line.count(":") >= 2]
+    return [path for number, names, path in parts if number == "0" or "memory" in names.split(",")]
+
+
+def _limits(cgroups: Path, group: str) -> list[int]:
+    """The limits of a cgroup and all above it; inside a container its own folder is the root."""
+    found = []
+    parts = [part for part in group.split("/") if part]
+    for depth in range(len(parts) + 1):
+        place = "/".join(parts[:depth])
+        for path in (cgroups / place / "memory.max", cgroups / "memory" / place / "memory.limit_in_bytes"):
+            try:
+                found.append(int(path.read_text()))
+            except (OSError, ValueError):  # "max": none
+                continue
+    return [size for size in found if size > 0]

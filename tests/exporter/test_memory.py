@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 
 from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.probe.api import Probe
 from stallwatch_exporter.rings.probing import Probing, make_folder
 from stallwatch_exporter.running.ending import EndingWatch, classify
-from stallwatch_exporter.running.ending_words import detail_in
-from stallwatch_exporter.running.memory_held import MemoryHeld
+from stallwatch_exporter.running.memory import MemoryHeld, memory_limit
 from stallwatch_rules.endings import MemoryKnown
+from stallwatch_rules.locale import render
 
 GIB = 2**30
 POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "sft-worker-0"}
@@ -48,8 +49,8 @@ def held() -> MemoryHeld:
 )
 def test_a_kill_names_the_rank_that_held_most(ending: Ending, lines: list[str]) -> None:
     told = held().told(ending, lines, {})
-    assert told.detail == (
-        f"{ending.detail} Rank 3 held the most memory, up to 61.2 GiB. "
+    assert render(told.detail) == (
+        f"{render(ending.detail)} Rank 3 held the most memory, up to 61.2 GiB. "
         "All processes of the command held up to 100.0 GiB, of 128.0 GiB that they may use."
     )
     assert (told.kind, told.exit_code, told.signal) == (ending.kind, ending.exit_code, ending.signal)
@@ -65,9 +66,9 @@ def test_little_memory_is_not_told_as_none(run: Any) -> None:
         run.agent.feed("stdout", b"step %d/60 loss 0.5\n" % step, run.now)
     diagnosis = run.agent.end(classify(-9, oom_before={"host": 4}, oom_after={"host": 4}))
     told = run.agent.ending
-    assert "Rank 0 held the most memory, up to 8.8 KiB." in told.detail
-    assert "held up to 10.8 MiB, of 128.0 GiB that they may use." in told.detail
-    assert "最高占用 10.8 MiB，可用上限为 128.0 GiB。" in detail_in(told, "zh")
+    assert "Rank 0 held the most memory, up to 8.8 KiB." in render(told.detail)
+    assert "held up to 10.8 MiB, of 128.0 GiB that they may use." in render(told.detail)
+    assert "最高占用 10.8 MiB，可用上限为 128.0 GiB。" in render(told.detail, "zh")
     assert "0.011 of the 128.0 GiB" in diagnosis.findings[0].note
     assert diagnosis.stats.lines == 20 and diagnosis.stats.seconds == 0  # the run's length is no reading time
 
@@ -97,20 +98,25 @@ def test_without_a_probe_or_a_weight_nothing_is_made_up() -> None:
 def test_in_kubernetes_the_pod_is_named() -> None:
     killed = MemoryHeld().told(classify(-9), [], POD)
     assert killed.kind == "killed"
-    assert "`kubectl describe pod sft-worker-0` tells whether it was OOMKilled or evicted" in killed.detail
+    assert "`kubectl describe pod sft-worker-0` tells whether it was OOMKilled or evicted" in render(
+        killed.detail
+    )
     oom = MemoryHeld().told(classify(-9, oom_before={"cgroup": 0}, oom_after={"cgroup": 1}), [], POD)
-    assert "Kubernetes calls this OOMKilled" in oom.detail and "(pod sft-worker-0)" in oom.detail
+    assert "Kubernetes calls this OOMKilled" in render(oom.detail) and "(pod sft-worker-0)" in render(
+        oom.detail
+    )
 
 
 def test_all_of_it_is_said_in_chinese_too() -> None:
     told = held().told(classify(-9, oom_before={"cgroup": 0}, oom_after={"cgroup": 1}), [], POD)
-    assert detail_in(told, "zh") == (
-        "内核的 OOM killer 杀死了进程（退出码 137）。rank 3 占用内存最多，最高 61.2 GiB。"
+    assert render(told.detail, "zh") == (
+        "内核的 OOM killer 杀死了本次运行控制组中的一个进程；命令被 SIGKILL 终止。"
+        "rank 3 占用内存最多，最高 61.2 GiB。"
         "该命令的所有进程合计最高占用 100.0 GiB，可用上限为 128.0 GiB。"
         "Kubernetes 将其记为 OOMKilled：容器达到了内存上限（pod sft-worker-0）。"
     )
     asked = MemoryHeld().told(classify(-9), [], POD)
-    assert "kubectl describe pod sft-worker-0" in detail_in(asked, "zh")
+    assert "kubectl describe pod sft-worker-0" in render(asked.detail, "zh")
 
 
 def test_a_real_child_that_its_container_killed(tmp_path: Path) -> None:
@@ -132,7 +138,11 @@ def test_a_real_child_that_its_container_killed(tmp_path: Path) -> None:
     child.stdin.close()
     child.stdout.close()
     assert (ending.kind, ending.signal) == ("oom-killed", "SIGKILL")
-    assert "control group" in ending.detail and "Rank 3" in ending.detail and "OOMKilled" in ending.detail
+    assert (
+        "control group" in render(ending.detail)
+        and "Rank 3" in render(ending.detail)
+        and "OOMKilled" in render(ending.detail)
+    )
 
 
 def test_the_agent_remembers_what_its_ranks_held(run: Any, tmp_path: Path) -> None:
@@ -144,4 +154,27 @@ def test_the_agent_remembers_what_its_ranks_held(run: Any, tmp_path: Path) -> No
         probe.step(resident_bytes=size * GIB)
     run.wait(2)
     run.agent.end(classify(-9), run.now)
-    assert "Rank 5 held the most memory, up to 3.0 GiB." in run.agent.ending.detail
+    assert "Rank 5 held the most memory, up to 3.0 GiB." in render(run.agent.ending.detail)
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "limit"),
+    [
+        ("0::/job/step", {"job/memory.max": "4096", "job/step/memory.max": "max"}, 4096),
+        ("0::/job/step", {"job/memory.max": "4096", "job/step/memory.max": "1024"}, 1024),
+        ("5:cpu:/x\n9:memory:/slurm/job", {"memory/slurm/job/memory.limit_in_bytes": "2048"}, 2048),
+        ("0::/", {"memory.max": "512"}, 512),  # in a container
+        ("0::/job", {}, None),
+    ],
+)
+def test_the_tightest_limit_above_us_counts(
+    tmp_path: Path, groups: str, files: dict[str, str], limit: int | None
+) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(groups)
+    for name, text in files.items():
+        path = tmp_path / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    found = memory_limit(tmp_path / "proc", tmp_path / "cgroup")
+    assert found == (psutil.virtual_memory().total if limit is None else limit)
