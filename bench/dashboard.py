@@ -26,10 +26,10 @@ from dashboard_prometheus import PROMETHEUS, PROMTOOL, imported, serving
 
 from stallwatch_dashboard import charts
 from stallwatch_dashboard.charts.base import Look, Span
+from stallwatch_dashboard.data.source import Source
+from stallwatch_dashboard.data.store import MetricStore
 from stallwatch_dashboard.pages.runs_table import table
 from stallwatch_dashboard.settings import DashboardSettings
-from stallwatch_dashboard.sources.embedded import Embedded
-from stallwatch_dashboard.sources.store import MetricStore
 from stallwatch_dashboard.words import speaker
 from stallwatch_exporter.runs.runfolder import RunFolder
 
@@ -40,12 +40,12 @@ RUN = 7  # the one that is looked at
 NAME = f"run-{RUN:03}"
 
 
-def runs_page(source: Embedded) -> None:
+def runs_page(source: Source) -> None:
     """The Runs page's work."""
     json.dumps(table(source.rows(), source.clock(), timezone.utc, SAY))
 
 
-def run_page(source: Embedded, begin: float) -> None:
+def run_page(source: Source, begin: float) -> None:
     """The Run page's work, charts included."""
     row, found, incidents = source.row(NAME), source.frames(NAME), source.incidents(NAME)
     assert row is not None and not found.nothing, source.problem
@@ -68,7 +68,7 @@ def timed(act: Callable[[], None], times: int = 1, before: Callable[[], None] = 
     return f"{used:8.0f} ms ({passed:,.0f} ms)"
 
 
-def pages(source: Embedded, begin: float, before: Callable[[], None]) -> None:
+def pages(source: Source, begin: float, before: Callable[[], None]) -> None:
     """Print what both pages take."""
     print(f"  {'Runs page, first':36} {timed(lambda: runs_page(source))}")
     print(f"  {'Runs page, refresh (median of 20)':36} {timed(lambda: runs_page(source), 20, before)}")
@@ -76,7 +76,7 @@ def pages(source: Embedded, begin: float, before: Callable[[], None]) -> None:
     print(f"  {'Run page, refresh (median of 20)':36} {timed(lambda: run_page(source, begin), 20, before)}")
 
 
-def refreshed(source: Embedded, begin: float, times: int, before: Callable[[], None]) -> None:
+def refreshed(source: Source, begin: float, times: int, before: Callable[[], None]) -> None:
     """Print the memory over so many refreshes of both pages."""
     process, sizes = psutil.Process(), []
     for number in range(times):
@@ -120,7 +120,7 @@ def numbers(home: Path, told: argparse.Namespace) -> None:
     dashboard_browser.visits(home, NAME)
     clock, moments = [END], int(told.hours * 3600 / told.every)
     began = time.perf_counter()
-    source = Embedded(DashboardSettings(home=home), clock=lambda: clock[0])
+    source = Source(DashboardSettings(home=home), clock=lambda: clock[0])
     print(f"  {'the store is opened':36} {1000 * (time.perf_counter() - began):8.0f} ms")
     store, scrapes = source.store, fleet.Scrapes(told.runs, told.ranks)
     assert isinstance(store, MetricStore)
@@ -146,7 +146,7 @@ def numbers(home: Path, told: argparse.Namespace) -> None:
     print(f"  imported in {time.perf_counter() - began:.0f} s:")
     with serving(home) as (url, server):
         dashboard_browser.visits(home, NAME, STALLWATCH_DASHBOARD_PROMETHEUS_URL=url)
-        asking = Embedded(DashboardSettings(home=home, prometheus_url=url), clock=lambda: clock[0])
+        asking = Source(DashboardSettings(home=home, prometheus_url=url), clock=lambda: clock[0])
         clock[0] = END
 
         def later() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import duckdb
 
-from stallwatch_dashboard.sources.exposition import Reading
-from stallwatch_dashboard.sources.store import MetricStore
+from stallwatch_dashboard.data.scraper import Reading
+from stallwatch_dashboard.data.store import MetricStore
 
 #: Metrics of each rank and of the run, with the SQL of their value: `n` is the scrape's number, `r` the rank.
 _OF_RANKS = {

@@ -10,8 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
-from stallwatch_dashboard.frames import Series
-from stallwatch_dashboard.sources.scraper import TargetStatus
+from stallwatch_dashboard.data.frames import NumberStore
+from stallwatch_dashboard.data.scraper import TargetStatus
+from stallwatch_rules.messages import Text
 
 LATE_SECONDS = 10.0  #: without an answer for so long, what a source shows is old news
 _PACKAGES = ("stallwatch", "streamlit", "plotly", "duckdb", "pandas", "sqlalchemy", "apprise")
@@ -29,7 +30,7 @@ class Source:
     lag: float | None  #: seconds since its last answer
     scrapes: int
     failures: int
-    error: str
+    error: Text
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def _source(target: TargetStatus, now: float) -> Source:
     )
 
 
-def losses(store: Series, runs: Sequence[str]) -> list[Lost]:
+def losses(store: NumberStore, runs: Sequence[str]) -> list[Lost]:
     """The runs that lost records, the most first; none where nothing was lost."""
     found = []
     for run in runs:

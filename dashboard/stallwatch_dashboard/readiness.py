@@ -27,7 +27,7 @@ WANTED = (
     "stallwatch_dashboard.pages.missing",
     "stallwatch_dashboard.pages.moment",
     "stallwatch_dashboard.pages.signin",
-    "stallwatch_dashboard.logview",
+    "stallwatch_dashboard.data.log_copies",
 )
 _MANY = 20  #: modules that are worth another settling
 

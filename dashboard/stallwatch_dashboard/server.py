@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-from stallwatch_dashboard.sources.embedded import close_shared, shared
+from stallwatch_dashboard.data.source import close_shared, shared
 
 _END_SECONDS = 10.0  #: longer than the starter waits, which would then end it
 

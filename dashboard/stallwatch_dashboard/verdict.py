@@ -8,7 +8,7 @@ from datetime import tzinfo
 from typing import Literal
 
 from stallwatch_dashboard import formats
-from stallwatch_dashboard.overview import RunRow, began, lasted, newest, stood_since
+from stallwatch_dashboard.data.overview import RunRow, began, lasted, newest, stood_since
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
 from stallwatch_rules.locale import render

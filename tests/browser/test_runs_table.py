@@ -12,7 +12,7 @@ pytest.importorskip("playwright", reason="playwright is not installed")
 from playwright.sync_api import expect
 
 import stallwatch_dashboard.pages.runs_table as runs_table
-from stallwatch_dashboard.overview import RunRow
+from stallwatch_dashboard.data.overview import RunRow
 from stallwatch_dashboard.words import speaker
 
 NOW = 1000.0

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from prometheus_client import start_http_server
 
+from stallwatch_dashboard.data.source import close_shared
 from stallwatch_dashboard.settings import DashboardSettings, to_environment
-from stallwatch_dashboard.sources.embedded import close_shared
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.runs.cri import CriRecord, format_record
 from stallwatch_exporter.runs.runfolder import RunFolder
@@ -43,9 +43,7 @@ def components_looked_for_once() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def agents_live(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of these tests began before this process did, and yet it is their agent."""
-    monkeypatch.setattr(
-        "stallwatch_dashboard.sources.embedded.agent_alive", lambda info: info.pid == os.getpid()
-    )
+    monkeypatch.setattr("stallwatch_dashboard.data.source.agent_alive", lambda info: info.pid == os.getpid())
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from stallwatch_dashboard.charts.base import Look, Span
 from stallwatch_dashboard.charts.drawing import Drawing
 from stallwatch_dashboard.charts.lag import lag
 from stallwatch_dashboard.charts.step_time import top
-from stallwatch_dashboard.frames import COLUMNS, RunFrames
+from stallwatch_dashboard.data.frames import COLUMNS, RunFrames
 from stallwatch_dashboard.words import speaker
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.records import Diagnosis, Primary, Series

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from stallwatch_alerts.store import IncidentStore
+from stallwatch_dashboard.data.source import Source, journal, shared
 from stallwatch_dashboard.pages.runs_table import table
 from stallwatch_dashboard.settings import DashboardSettings
-from stallwatch_dashboard.sources.embedded import Embedded, journal, shared
 from stallwatch_dashboard.words import speaker
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Ending, Incident
 from stallwatch_exporter.runs.cri import CriRecord, format_record
@@ -27,19 +27,19 @@ MakeIncident = Callable[..., Incident]
 
 
 @pytest.fixture
-def source(home: Path) -> Iterator[Embedded]:
-    made = Embedded(DashboardSettings(home=home), clock=lambda: NOW)
+def source(home: Path) -> Iterator[Source]:
+    made = Source(DashboardSettings(home=home), clock=lambda: NOW)
     yield made
     made.close()
 
 
-def test_nothing_at_all(source: Embedded) -> None:
+def test_nothing_at_all(source: Source) -> None:
     assert source.rows() == [] and source.run_names() == []
     assert source.row("x") is None and source.incidents("x") == [] and source.frames("x").nothing
 
 
 def test_a_stalled_run_from_agent_json_to_its_row(
-    source: Embedded,
+    source: Source,
     home: Path,
     make_run: MakeRun,
     make_incident: MakeIncident,
@@ -60,14 +60,14 @@ def test_a_stalled_run_from_agent_json_to_its_row(
     assert source.frames("stuck").last_step_at == NOW - 30
 
 
-def test_an_agent_that_died_without_a_word_is_stale(source: Embedded, make_run: MakeRun) -> None:
+def test_an_agent_that_died_without_a_word_is_stale(source: Source, make_run: MakeRun) -> None:
     make_run("lost", pid=2**22 + 1)
     make_run("quiet", updated_at=NOW - 60)
     assert {row.run: row.state for row in source.rows()} == {"lost": "stale", "quiet": "stale"}
 
 
 def test_a_stale_run_that_nobody_scraped_keeps_the_last_numbers_of_its_log(
-    source: Embedded, make_run: MakeRun
+    source: Source, make_run: MakeRun
 ) -> None:
     lines = [f"step {step}/900 loss {9 - step}.5" for step in range(1, 6)] * 3000 + ["step 7/900 loss 0.25"]
     folder = make_run("lost", pid=2**22 + 1, lines={0: ["no number here"], 1: lines})
@@ -78,7 +78,7 @@ def test_a_stale_run_that_nobody_scraped_keeps_the_last_numbers_of_its_log(
     assert (source.rows()[0].step, source.rows()[0].loss) == (8, 0.125)
 
 
-def test_a_run_that_ended_unseen_is_told_by_its_diagnosis(source: Embedded, make_run: MakeRun) -> None:
+def test_a_run_that_ended_unseen_is_told_by_its_diagnosis(source: Source, make_run: MakeRun) -> None:
     ending = Ending(kind="failed", exit_code=1, detail="exit code 1")
     folder = make_run("done", state="failed", ended_at=NOW - 60, ending=ending)
     folder.write_json("diagnosis.json", Diagnosis("failed", progress=Progress(1, 400, 800, 0.5)))
@@ -93,7 +93,7 @@ def test_a_run_that_ended_unseen_is_told_by_its_diagnosis(source: Embedded, make
 
 
 def test_a_failed_run_names_its_cause_and_one_step_on_list_and_page(
-    source: Embedded, make_run: MakeRun
+    source: Source, make_run: MakeRun
 ) -> None:
     """Of the steps that the probe counted, the log copies show every second one."""
     ending = Ending(kind="failed", exit_code=1, detail="exit code 1")
@@ -117,7 +117,7 @@ def test_a_failed_run_names_its_cause_and_one_step_on_list_and_page(
 
 
 def test_a_run_that_ended_after_its_last_scrape_is_told_as_it_ended(
-    source: Embedded, make_run: MakeRun, serve_metrics: Callable[..., str]
+    source: Source, make_run: MakeRun, serve_metrics: Callable[..., str]
 ) -> None:
     metrics = RunMetrics("done")
     metrics.progress(22, 30)
@@ -136,7 +136,7 @@ def test_a_run_that_ended_after_its_last_scrape_is_told_as_it_ended(
     ("verdict", "state"), [("healthy", "unwatched"), ("unknown-failure", "failed")], ids=["well", "failed"]
 )
 def test_a_log_that_is_followed_no_more_is_not_taken_for_a_run_that_finished(
-    source: Embedded, make_run: MakeRun, verdict: str, state: str
+    source: Source, make_run: MakeRun, verdict: str, state: str
 ) -> None:
     ending = Ending(kind="unknown", exit_code=None, detail="The watching was stopped.")
     folder = make_run("tailed", state="finished", ended_at=NOW - 60, ending=ending)
@@ -146,7 +146,7 @@ def test_a_log_that_is_followed_no_more_is_not_taken_for_a_run_that_finished(
     ]
 
 
-def test_its_page_has_charts_from_the_log_copies(source: Embedded, make_run: MakeRun) -> None:
+def test_its_page_has_charts_from_the_log_copies(source: Source, make_run: MakeRun) -> None:
     make_run(
         "done", state="finished", ended_at=NOW - 60, lines={0: [f"step {n} loss 1.5" for n in range(1, 9)]}
     )
@@ -157,7 +157,7 @@ def test_its_page_has_charts_from_the_log_copies(source: Embedded, make_run: Mak
 
 
 def test_a_dashboard_opened_in_mid_run_shows_the_run_from_its_start(
-    source: Embedded, make_run: MakeRun, serve_metrics: Callable[..., str]
+    source: Source, make_run: MakeRun, serve_metrics: Callable[..., str]
 ) -> None:
     metrics = RunMetrics("late")
     metrics.progress(60, 900)
@@ -169,7 +169,7 @@ def test_a_dashboard_opened_in_mid_run_shows_the_run_from_its_start(
 
 
 def test_incidents_come_from_the_journal_where_no_database_has_them(
-    source: Embedded, make_run: MakeRun, make_incident: MakeIncident
+    source: Source, make_run: MakeRun, make_incident: MakeIncident
 ) -> None:
     folder = make_run("stuck")
     folder.append_incident(make_incident())
@@ -183,7 +183,7 @@ def test_incidents_come_from_the_journal_where_no_database_has_them(
 
 
 def test_a_broken_database_of_incidents_breaks_no_page(
-    source: Embedded, home: Path, make_run: MakeRun, make_incident: MakeIncident
+    source: Source, home: Path, make_run: MakeRun, make_incident: MakeIncident
 ) -> None:
     make_run("stuck").append_incident(make_incident())
     (home / "incidents.db").write_bytes(b"this is no database" * 100)
@@ -193,7 +193,7 @@ def test_a_broken_database_of_incidents_breaks_no_page(
     assert [row.run for row in source.rows()] == ["stuck"]
 
 
-def test_a_broken_agent_file_hides_only_its_own_run(source: Embedded, make_run: MakeRun) -> None:
+def test_a_broken_agent_file_hides_only_its_own_run(source: Source, make_run: MakeRun) -> None:
     make_run("fine")
     (make_run("odd").path / "agent.json").write_bytes(b"{")
     assert [row.run for row in source.rows()] == ["fine"]
@@ -203,7 +203,7 @@ def test_runs_of_other_hosts_are_rows_too(home: Path, serve_metrics: Callable[..
     metrics = RunMetrics("far")
     metrics.progress(3, None)
     target = serve_metrics(metrics)
-    source = Embedded(DashboardSettings(home=home, targets=(target,)), clock=lambda: NOW)
+    source = Source(DashboardSettings(home=home, targets=(target,)), clock=lambda: NOW)
     try:
         source.scraper.scrape_once()
         assert [(row.run, row.state, row.step) for row in source.rows()] == [("far", "training", 3)]

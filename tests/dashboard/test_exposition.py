@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
-from stallwatch_dashboard.sources import exposition
-from stallwatch_dashboard.sources.exposition import NotMetrics, Reading, parse
+from stallwatch_dashboard.data import metrics_page
+from stallwatch_dashboard.data.metrics_page import Reading, ScrapeError, parse
 from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_rules.records import Sample
 
@@ -43,13 +43,13 @@ def test_other_programs_numbers_are_left_alone() -> None:
     ],
 )
 def test_anything_else_is_told_apart(text: str) -> None:
-    with pytest.raises(NotMetrics):
+    with pytest.raises(ScrapeError):
         parse(text)
 
 
 def test_a_page_of_too_many_numbers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exposition, "MOST_READINGS", 10)
-    with pytest.raises(NotMetrics, match="more than 10"):
+    monkeypatch.setattr(metrics_page, "MOST_READINGS", 10)
+    with pytest.raises(ScrapeError, match="more than 10"):
         parse("\n".join(f'stallwatch_loss{{run="x",rank="{rank}"}} 1' for rank in range(11)) + "\n")
 
 
@@ -57,5 +57,5 @@ def test_a_page_of_too_many_numbers_is_refused(monkeypatch: pytest.MonkeyPatch) 
 def test_no_text_breaks_it(text: str) -> None:
     try:
         parse(text)
-    except NotMetrics:
+    except ScrapeError:
         pass

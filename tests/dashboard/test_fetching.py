@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stallwatch_dashboard.sources.fetching import FetchError, endpoint, fetch
+from stallwatch_dashboard.data.scraper import ScrapeError, endpoint, fetch
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -79,18 +79,18 @@ def test_a_proxy_in_the_environment_is_not_asked(server: str, monkeypatch: pytes
     ],
 )
 def test_bad_answers_are_told_in_words(server: str, path: str, told: str, seconds: float) -> None:
-    with pytest.raises(FetchError, match=told):
+    with pytest.raises(ScrapeError, match=told):
         fetch(server + path, most_bytes=4000, most_seconds=seconds)
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/x", "/etc/passwd"])
 def test_only_http_is_fetched(url: str) -> None:
-    with pytest.raises(FetchError, match="not an http address"):
+    with pytest.raises(ScrapeError, match="not an http address"):
         fetch(url)
 
 
 def test_nobody_there(server: str) -> None:
-    with pytest.raises(FetchError, match="does not answer"):
+    with pytest.raises(ScrapeError, match="does not answer"):
         fetch("http://127.0.0.1:9/metrics")
 
 
@@ -108,5 +108,5 @@ def test_targets_are_written_short_or_long(target: str, url: str) -> None:
 
 @pytest.mark.parametrize("target", ["file:///etc/passwd", "http://", "ssh://node7"])
 def test_targets_that_are_none(target: str) -> None:
-    with pytest.raises(FetchError):
+    with pytest.raises(ScrapeError):
         endpoint(target)

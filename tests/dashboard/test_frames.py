@@ -5,19 +5,19 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from stallwatch_dashboard import frames
-from stallwatch_dashboard.frames import (
+from stallwatch_dashboard.data import frames
+from stallwatch_dashboard.data.frames import (
     COLUMNS,
     RunFrames,
     durations,
     highest,
     joined,
     limit_ranks,
-    thin,
     total,
 )
-from stallwatch_dashboard.sources.exposition import Reading
-from stallwatch_dashboard.sources.store import MetricStore
+from stallwatch_dashboard.data.metrics_page import Reading
+from stallwatch_dashboard.data.rebuild import thin
+from stallwatch_dashboard.data.store import MetricStore
 
 
 def frame(*rows: tuple[int | None, float, float]) -> pd.DataFrame:

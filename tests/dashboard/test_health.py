@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from stallwatch_dashboard import health
-from stallwatch_dashboard.sources.scraper import TargetStatus
+from stallwatch_dashboard.data.scraper import TargetStatus
 
 NOW = 1_000.0
 

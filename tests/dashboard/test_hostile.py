@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from stallwatch_alerts.store import IncidentStore
+from stallwatch_dashboard.data.metrics_page import Reading
+from stallwatch_dashboard.data.scraper import TargetStatus
+from stallwatch_dashboard.data.source import shared
 from stallwatch_dashboard.safetext import cell, own_words, plain, verbatim
 from stallwatch_dashboard.settings import DashboardSettings, to_environment
-from stallwatch_dashboard.sources.embedded import shared
-from stallwatch_dashboard.sources.exposition import Reading
-from stallwatch_dashboard.sources.scraper import TargetStatus
 from stallwatch_dashboard.theme import STYLE
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.runs.runfolder import RunFolder

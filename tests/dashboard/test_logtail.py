@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import timezone
 from pathlib import Path
 
-from stallwatch_dashboard import logtail
+from stallwatch_dashboard.data import log_copies
 from stallwatch_dashboard.safetext import verbatim
 from stallwatch_exporter.runs.cri import CriRecord, format_record
 from stallwatch_exporter.runs.runfolder import RunFolder
@@ -22,13 +22,13 @@ def write(path: Path, *records: tuple[int, bool, str]) -> Path:
 
 
 def tail(path: Path, lines: int = 200) -> list[str]:
-    return logtail.tail(path, lines, timezone.utc).splitlines()
+    return log_copies.tail(path, lines, timezone.utc).splitlines()
 
 
 def test_copies_come_in_the_order_of_ranks(make_run: Callable[..., RunFolder]) -> None:
     folder = make_run("r", lines={10: ["a"], 2: ["b"], None: ["c"]}).path
-    assert [copy.rank for copy in logtail.copies(folder)] == [2, 10, None]
-    assert logtail.copies(folder / "nowhere") == []
+    assert [copy.rank for copy in log_copies.copies(folder)] == [2, 10, None]
+    assert log_copies.copies(folder / "nowhere") == []
 
 
 def test_last_lines_with_the_time_of_day(tmp_path: Path) -> None:
@@ -64,9 +64,9 @@ def test_a_line_without_end_is_cut(tmp_path: Path) -> None:
 
 
 def test_a_copy_that_is_gone_or_none(tmp_path: Path) -> None:
-    assert logtail.tail(tmp_path / "nowhere.log") == ""
+    assert log_copies.tail(tmp_path / "nowhere.log") == ""
     (tmp_path / "odd.log").write_bytes(b"not a record\n\xff\xfe\n")
-    assert logtail.tail(tmp_path / "odd.log") == ""
+    assert log_copies.tail(tmp_path / "odd.log") == ""
 
 
 def test_words_behind_a_terminals_link_stay() -> None:

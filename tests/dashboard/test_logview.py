@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_dashboard import logview
-from stallwatch_dashboard.logtail import LogCopy
-from stallwatch_dashboard.logview import Line, around, drawn, fold, matching
+from stallwatch_dashboard.data import log_copies
+from stallwatch_dashboard.data.log_copies import Line, LogCopy, around, drawn, fold, matching
 from stallwatch_exporter.runs.cri import CriRecord, format_record
 
 NOW = 1_795_000_000.0
@@ -60,11 +59,11 @@ def test_secrets_are_masked(tmp_path: Path) -> None:
 
 
 def test_the_same_line_of_several_ranks_is_one() -> None:
-    lines = [Line(NOW + rank / 100, rank, f"step 7 took 1.{rank} s") for rank in range(64)]
+    lines = [Line(NOW + rank / 100, (rank,), f"step 7 took 1.{rank} s") for rank in range(64)]
     lines += [
-        Line(NOW + 1, 3, "odd one"),
-        Line(NOW + 5, 0, "step 8 took 1 s"),
-        Line(NOW + 5.1, 0, "step 9 took 1 s"),
+        Line(NOW + 1, (3,), "odd one"),
+        Line(NOW + 5, (0,), "step 8 took 1 s"),
+        Line(NOW + 5.1, (0,), "step 9 took 1 s"),
     ]
     folded = fold(lines)
     assert [(len(line.ranks), line.text) for line in folded] == [
@@ -78,12 +77,12 @@ def test_the_same_line_of_several_ranks_is_one() -> None:
 
 
 def test_of_too_many_lines_the_nearest_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logview, "MOST_LINES", 10)
-    folded = fold([Line(NOW + n, None, chr(65 + n % 26) * (1 + n)) for n in range(100)])
+    monkeypatch.setattr(log_copies, "MOST_LINES", 10)
+    folded = fold([Line(NOW + n, (None,), chr(65 + n % 26) * (1 + n)) for n in range(100)])
     text = drawn(folded, NOW + 50, timezone.utc, "·").splitlines()
     assert len(text) == 10 and text[5].startswith("▶")
 
 
 def test_words_are_searched_in_any_order_and_case() -> None:
-    lines = [Line(NOW, 0, "CUDA out of memory"), Line(NOW, 1, "all well")]
+    lines = [Line(NOW, (0,), "CUDA out of memory"), Line(NOW, (1,), "all well")]
     assert matching(lines, "MEMORY cuda") == lines[:1] and matching(lines, "") == lines

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pandas as pd
 import pytest
 
-from stallwatch_dashboard.overview import (
+from stallwatch_dashboard.data.overview import (
     Numbers,
     RunRow,
     in_order,
@@ -16,12 +15,10 @@ from stallwatch_dashboard.overview import (
     later_attempt,
     make_row,
     newest,
-    recent_and_baseline,
     state_of,
     told_by_log,
 )
-from stallwatch_dashboard.sources.glances import glance
-from stallwatch_dashboard.sources.pulses import Pulse
+from stallwatch_dashboard.data.summaries import Pulse, glance
 from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_exporter.runs.runfolder import AgentInfo
 from stallwatch_rules.records import Progress
@@ -61,14 +58,14 @@ def test_plain_states() -> None:
 def test_a_run_that_was_stopped_by_hand_did_not_fail() -> None:
     ending = Ending(kind="interrupted", exit_code=130, signal="SIGINT", detail="Ctrl-C")
     assert state(info(state="failed", ended_at=NOW, ending=ending)) == "interrupted"
-    numbers = Numbers(step=5.0, ended_at=NOW, ending="interrupted")
+    numbers = Numbers(step=5.0, ended_at=NOW, ended_as="interrupted")
     assert make_row("far", None, numbers, [], alive=True, seen=NOW, now=NOW).state == "interrupted"
 
 
 def test_a_run_that_nobody_watches_any_more_neither_finished_nor_failed() -> None:
     ending = Ending(kind="unknown", exit_code=None, detail="The watching was stopped.")
     assert state(info(state="finished", ended_at=NOW, ending=ending)) == "unwatched"
-    numbers = Numbers(step=5.0, ended_at=NOW, ending="unknown")
+    numbers = Numbers(step=5.0, ended_at=NOW, ended_as="unknown")
     assert make_row("far", None, numbers, [], alive=True, seen=NOW, now=NOW).state == "unwatched"
 
 
@@ -109,14 +106,6 @@ def test_an_agent_not_heard_of_is_stale_whatever_it_said_last(changes: dict[str,
 
 def test_ten_seconds_without_word_are_not_stale_yet() -> None:
     assert state(info(), seen=NOW - 9.9) == "training"
-
-
-def test_baseline_is_the_runs_own_early_pace() -> None:
-    times = [30.0] + [1.0] * 20 + [2.0] * 10
-    frame = pd.DataFrame({"rank": pd.NA, "t": range(len(times)), "v": times})
-    assert recent_and_baseline(frame) == (2.0, 1.0)
-    assert recent_and_baseline(frame.head(3)) == (1.0, None)
-    assert recent_and_baseline(frame.head(0)) == (None, None)
 
 
 def test_the_incident_to_see_first_is_the_stall(make_incident: Callable[..., Incident]) -> None:
@@ -188,8 +177,8 @@ def test_those_that_need_someone_come_first() -> None:
     [
         (Numbers(step=5.0), "training"),
         (Numbers(step=5.0, overdue=True), "stalled"),
-        (Numbers(step=5.0, overdue=True, ended_at=NOW - 1, ending="finished"), "finished"),
-        (Numbers(step=5.0, ended_at=NOW - 1, ending="oom-killed"), "failed"),
+        (Numbers(step=5.0, overdue=True, ended_at=NOW - 1, ended_as="finished"), "finished"),
+        (Numbers(step=5.0, ended_at=NOW - 1, ended_as="oom-killed"), "failed"),
     ],
 )
 def test_where_only_numbers_are_here_they_tell_the_state(numbers: Numbers, expected: str) -> None:

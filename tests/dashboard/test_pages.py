@@ -12,9 +12,9 @@ import pytest
 
 from stallwatch_alerts.store import IncidentStore
 from stallwatch_dashboard import formats
+from stallwatch_dashboard.data.metrics_page import Reading
+from stallwatch_dashboard.data.source import close_shared, shared
 from stallwatch_dashboard.settings import DashboardSettings, to_environment
-from stallwatch_dashboard.sources.embedded import close_shared, shared
-from stallwatch_dashboard.sources.exposition import Reading
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.serving.metrics import RunMetrics
@@ -49,7 +49,7 @@ def stuck(
     store.upsert(incident)
     store.close()
     until = time.monotonic() + 120  # a round waits for a second: a busy machine takes longer
-    while shared().scraper.answered("stuck") is None:
+    while not any(one.run == "stuck" and one.answered for one in shared().targets()):
         assert time.monotonic() < until
         shared().scraper.scrape_once()
     return folder

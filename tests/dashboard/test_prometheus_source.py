@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 from ports import free_port
 
-from stallwatch_dashboard import frames
+from stallwatch_dashboard.data import frames
+from stallwatch_dashboard.data.prometheus import PrometheusStore
+from stallwatch_dashboard.data.source import Source, close_shared
 from stallwatch_dashboard.settings import DashboardSettings, to_environment
-from stallwatch_dashboard.sources.embedded import Embedded, close_shared
-from stallwatch_dashboard.sources.prometheus import PrometheusStore
 from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.serving.metrics import RunMetrics
+from stallwatch_rules.locale import render
 
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
 pytestmark = [
@@ -199,7 +200,7 @@ def noted(store: PrometheusStore) -> list[str]:
 def test_a_server_that_is_gone_is_told_without_its_password() -> None:
     store = PrometheusStore(f"http://user:s3cr3t@127.0.0.1:{free_port()}")
     assert store.last_seen() == {} and store.series("run", "stallwatch_step").empty
-    assert store.problem is not None and "Prometheus" in store.problem and "s3cr3t" not in store.problem
+    assert "Prometheus" in (problem := render(store.problem or "")) and "s3cr3t" not in problem
 
 
 def test_the_pages_stand_on_it(
@@ -228,7 +229,7 @@ def test_the_pages_stand_on_it(
 def test_its_runs_are_rows_though_no_folder_of_them_is_here(
     store: PrometheusStore, server: str, home: Path
 ) -> None:
-    source = Embedded(DashboardSettings(home=home, prometheus_url=server))
+    source = Source(DashboardSettings(home=home, prometheus_url=server))
     try:
         (row,) = source.rows()
         assert (row.run, row.state, row.phase) == (RUN, "training", "train")

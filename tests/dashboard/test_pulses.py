@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from stallwatch_dashboard.sources.exposition import Reading
-from stallwatch_dashboard.sources.pulses import MOST_LOSSES, pulse_of
-from stallwatch_dashboard.sources.store import MetricStore
+from stallwatch_dashboard.data.metrics_page import Reading
+from stallwatch_dashboard.data.store import MetricStore
+from stallwatch_dashboard.data.summaries import MOST_LOSSES, pulse_of
 
 
 def scrape(step: int, rank: int = 0) -> list[Reading]:

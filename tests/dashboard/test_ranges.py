@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stallwatch_dashboard.sources.ranges import Ranges
+from stallwatch_dashboard.data.promql import Ranges
 
 NOW = 1_795_000_000.0
 

@@ -7,12 +7,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from stallwatch_dashboard.frames import RunFrames
-from stallwatch_dashboard.logtail import copies
-from stallwatch_dashboard.sources import rebuild as module
-from stallwatch_dashboard.sources.rebuild import Rebuilder, rebuild
+from stallwatch_dashboard.data import rebuild as module
+from stallwatch_dashboard.data.frames import RunFrames
+from stallwatch_dashboard.data.log_copies import copies
+from stallwatch_dashboard.data.rebuild import numbers_from_frames, rebuild, rebuilt_frames
 from stallwatch_exporter.runs.runfolder import RunFolder
 
 
@@ -62,13 +63,20 @@ def test_files_are_read_again_only_when_they_changed(
     reads: list[int] = []
     real = module.rebuild
     monkeypatch.setattr(module, "rebuild", lambda *args: reads.append(1) or real(*args))
-    rebuilder = Rebuilder()
-    first = rebuilder.frames(folder)
-    assert rebuilder.frames(folder) is first and len(reads) == 1
+    first = rebuilt_frames(folder)
+    assert rebuilt_frames(folder) is first and len(reads) == 1
     with (folder / "output.log").open("ab") as out:
         out.write(b"2026-11-21T00:37:12.000000000Z stdout F one more\n")
-    assert rebuilder.frames(folder) is not first
-    past = rebuilder.frames(folder, before=5.0)
+    assert rebuilt_frames(folder) is not first
+    past = rebuilt_frames(folder, before=5.0)
     with (folder / "output.log").open("ab") as out:
         out.write(b"2026-11-21T00:37:13.000000000Z stdout F and another\n")
-    assert rebuilder.frames(folder, before=5.0) is past
+    assert rebuilt_frames(folder, before=5.0) is past
+
+
+def test_baseline_is_the_runs_own_early_pace() -> None:
+    times = [30.0] + [1.0] * 20 + [2.0] * 10
+    frame = pd.DataFrame({"rank": pd.NA, "t": range(len(times)), "v": times})
+    for rows, pace in ((frame, (2.0, 1.0)), (frame.head(3), (1.0, None)), (frame.head(0), (None, None))):
+        found = numbers_from_frames(RunFrames(step_seconds=rows))
+        assert (found.step_seconds, found.baseline_seconds) == pace

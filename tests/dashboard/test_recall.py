@@ -10,11 +10,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from stallwatch_dashboard import frames
-from stallwatch_dashboard.frames import RunFrames
-from stallwatch_dashboard.sources import recall
-from stallwatch_dashboard.sources.exposition import Reading
-from stallwatch_dashboard.sources.store import MetricStore
+from stallwatch_dashboard.data import cache, frames
+from stallwatch_dashboard.data.frames import RunFrames
+from stallwatch_dashboard.data.metrics_page import Reading
+from stallwatch_dashboard.data.store import MetricStore
 
 
 def write(store: MetricStore, second: int, value: float, rank: int | None = 0, run: str = "run") -> None:
@@ -42,7 +41,7 @@ def test_a_rank_that_comes_later_is_seen_with_its_first_point() -> None:
 
 
 def test_a_metric_that_nobody_asks_for_is_kept_thinned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recall, "_MOST_FRESH", 20)
+    monkeypatch.setattr(cache, "_MOST_FRESH", 20)
     store = MetricStore()
     for second in range(120):
         write(store, second, second)
@@ -76,10 +75,10 @@ def test_pruned_points_are_gone_also_for_a_run_that_is_looked_at() -> None:
 
 def test_only_so_many_runs_are_kept() -> None:
     store = MetricStore()
-    for number in range(recall._MOST_RUNS + 5):
+    for number in range(cache._MOST_RUNS + 5):
         write(store, 0, number, run=f"run-{number}")
         assert shown(store, f"run-{number}") == [(0.0, float(number))]
-    assert len(store._recall._runs) == recall._MOST_RUNS
+    assert len(store._recall._runs) == cache._MOST_RUNS
     assert shown(store, "run-0") == [(0.0, 0.0)]
 
 
@@ -106,7 +105,7 @@ def test_after_many_refreshes_the_frames_are_those_of_a_store_that_is_opened_ane
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whatever was read, thinned, added to and thinned again meanwhile."""
-    monkeypatch.setattr(recall, "_LOADED_POINTS", 200)
+    monkeypatch.setattr(cache, "_LOADED_POINTS", 200)
     monkeypatch.setattr(frames, "_POINTS", 60)
     monkeypatch.setattr(frames, "_RANK_POINTS", 120)
     store = MetricStore()

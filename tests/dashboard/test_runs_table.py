@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stallwatch_dashboard import formats
-from stallwatch_dashboard.overview import RunRow
+from stallwatch_dashboard.data.overview import RunRow
 from stallwatch_dashboard.pages.incidents_table import incident_table
 from stallwatch_dashboard.pages.runs_table import COLUMNS, ORDERS, table
 from stallwatch_dashboard.words import speaker

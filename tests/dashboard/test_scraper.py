@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
-from stallwatch_dashboard.sources.fetching import FetchError
-from stallwatch_dashboard.sources.scraper import Scraper
-from stallwatch_dashboard.sources.store import MetricStore
+from stallwatch_dashboard.data.metrics_page import ScrapeError
+from stallwatch_dashboard.data.scraper import Scraper
+from stallwatch_dashboard.data.store import MetricStore
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.serving.metrics import RunMetrics
+from stallwatch_rules.messages import has, message
 
 NOW = 1_795_000_000.0
 MakeRun = Callable[..., RunFolder]
@@ -28,6 +29,12 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def answered(scraper: Scraper, run: str) -> float | None:
+    """When the run's own agent last gave numbers."""
+    times = [one.answered for one in scraper.status() if one.run == run and one.answered is not None]
+    return max(times, default=None)
 
 
 @pytest.fixture
@@ -71,7 +78,7 @@ def test_the_numbers_of_a_run_are_followed(
     frame = store.series("grpo", "stallwatch_step")
     assert list(frame["v"]) == [1, 2, 2, 3]
     assert list(frame["t"] - NOW) == [0, 1, 2, 3]
-    assert scraper.answered("grpo") == NOW + 3
+    assert answered(scraper, "grpo") == NOW + 3
 
 
 def test_a_broken_endpoint_is_counted_and_hurts_no_other(
@@ -88,7 +95,7 @@ def test_a_broken_endpoint_is_counted_and_hurts_no_other(
     assert store.latest("good", "stallwatch_step") == {(None, ""): 5.0}
     by_run = {status.run: status for status in scraper.status()}
     assert (by_run["gone"].scrapes, by_run["gone"].failures) == (2, 2)
-    assert by_run["gone"].error and "does not answer" in by_run["gone"].error
+    assert by_run["gone"].error and by_run["gone"].error.id == "dashboard.source_no_answer"
     assert by_run["evil"].failures == 2
     assert by_run["good"].failures == 0 and by_run["good"].error is None
 
@@ -107,9 +114,9 @@ def test_a_port_that_another_agent_was_given_is_a_source_of_its_own(
     scraper.scrape_once()
     by_run = {status.run: status for status in scraper.status()}
     assert (by_run["first"].answered, by_run["first"].scrapes) == (NOW, 1)
-    assert by_run["first"].error and "another agent's" in by_run["first"].error
+    assert by_run["first"].error == message("dashboard.source_address_reused")
     assert (by_run["second"].answered, by_run["second"].scrapes) == (NOW + 30, 1)
-    assert scraper.answered("first") == NOW
+    assert answered(scraper, "first") == NOW
 
 
 def test_an_endpoint_that_recovers_is_well_again(
@@ -119,9 +126,9 @@ def test_an_endpoint_that_recovers_is_well_again(
     answers = ["<html>", 'stallwatch_step{run="grpo"} 7\n']
     scraper = make_scraper(get=lambda url: answers.pop(0))
     scraper.scrape_once()
-    assert scraper.status()[0].error and scraper.answered("grpo") is None
+    assert scraper.status()[0].error and answered(scraper, "grpo") is None
     scraper.scrape_once()
-    assert scraper.status()[0].error is None and scraper.answered("grpo") == NOW
+    assert scraper.status()[0].error is None and answered(scraper, "grpo") == NOW
 
 
 def test_a_port_that_now_serves_another_run_is_not_taken_for_this_one(
@@ -132,7 +139,7 @@ def test_a_port_that_now_serves_another_run_is_not_taken_for_this_one(
     make_run("old", endpoint=serve_metrics(metrics))
     scraper = make_scraper()
     scraper.scrape_once()
-    assert scraper.answered("old") is None
+    assert answered(scraper, "old") is None
     assert store.last_seen() == {}
 
 
@@ -144,7 +151,7 @@ def test_a_run_that_ended_is_left_alone(
 
     def get(url: str) -> str:
         asked.append(url)
-        raise FetchError("gone")
+        raise ScrapeError("gone")
 
     scraper = make_scraper(get=get)
     scraper.scrape_once()  # its last numbers may still be served
@@ -163,7 +170,7 @@ def test_targets_of_other_hosts_bring_their_runs(
     scraper.scrape_once()
     assert store.latest("far", "stallwatch_step") == {(None, ""): 3.0}
     assert [status.error for status in scraper.status() if "nonsense" in status.url] == [
-        "ssh://nonsense: not an http address"
+        message("dashboard.source_target_not_http", target="ssh://nonsense")
     ]
 
 
@@ -178,7 +185,7 @@ def test_an_endpoint_that_hangs_delays_no_other(
         asked.append(url)
         if "slow" in url:
             release.wait(120)
-            raise FetchError("gone")
+            raise ScrapeError("gone")
         return f'stallwatch_step{{run="quick"}} {len(asked)}\n'
 
     make_run("slow", endpoint="http://slow/metrics")
@@ -213,7 +220,7 @@ def test_a_store_that_cannot_write_is_told_and_scraping_goes_on(
     scraper = make_scraper(get=lambda url: 'stallwatch_step{run="grpo"} 1\n')
     store.close()
     scraper.scrape_once()
-    assert store.problem and "cannot be kept" in store.problem
+    assert has(store.problem, "dashboard.numbers_not_kept")
 
 
 def test_the_thread_scrapes_until_it_is_closed(
@@ -224,7 +231,7 @@ def test_the_thread_scrapes_until_it_is_closed(
 
     def get(url: str) -> str:
         rounds.release()
-        raise FetchError("gone")
+        raise ScrapeError("gone")
 
     scraper = make_scraper(get=get, every=0.01)
     scraper.start()

@@ -10,8 +10,10 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from stallwatch_dashboard.sources.exposition import Reading
-from stallwatch_dashboard.sources.store import MetricStore
+from stallwatch_dashboard.data.metrics_page import Reading
+from stallwatch_dashboard.data.store import MetricStore
+from stallwatch_rules.locale import render
+from stallwatch_rules.messages import has, message
 
 STEP = "stallwatch_step"
 
@@ -63,13 +65,6 @@ def test_a_long_series_is_thinned_and_keeps_its_peaks() -> None:
     assert found[0][0] == 0 and found[-1][0] == 599
 
 
-def test_a_part_of_the_time_can_be_asked_for() -> None:
-    store = MetricStore()
-    for second in range(20):
-        store.write([reading(float(second))], float(second))
-    assert [t for t, _ in points(store, since=5.0, until=8.0)] == [5, 6, 7, 8]
-
-
 def test_ranks_and_labels_are_series_of_their_own() -> None:
     store = MetricStore()
     store.write(
@@ -105,7 +100,7 @@ def test_a_file_that_another_process_holds_leaves_a_store_in_memory_that_says_so
         assert holder.stdout and holder.stdout.readline() == b"held\n"
         store = MetricStore.open(path)
         assert store.path is None
-        assert store.problem and "Another dashboard" in store.problem and str(path) in store.problem
+        assert store.problem == message("dashboard.store_locked", path=str(path))
         store.write([reading(1.0)], 0.0)
         assert points(store) == [(0, 1)]
     finally:
@@ -116,7 +111,7 @@ def test_a_broken_file_leaves_a_store_in_memory_that_says_so(tmp_path: Path) -> 
     path = tmp_path / "metrics.duckdb"
     path.write_bytes(b"not a database " * 1000)
     store = MetricStore.open(path)
-    assert store.problem and str(path) in store.problem and "Move the file away" in store.problem
+    assert has(store.problem, "dashboard.store_unusable") and str(path) in render(store.problem)
     assert path.read_bytes().startswith(b"not a database")
 
 

@@ -142,13 +142,6 @@ def test_a_rule_pages_own_sentences_keep_their_markdown_and_others_do_not() -> N
     assert prose("*<b>*", page) == advice("*<b>*") == prose("*<b>*", None)
 
 
-def test_all_words_are_there_in_both_languages() -> None:
-    for key, texts in words._WORDS.items():
-        fields = [[field for _, field, _, _ in string.Formatter().parse(text) if field] for text in texts]
-        assert all(texts), key
-        assert sorted(fields[0]) == sorted(fields[1]), key
-
-
 def test_an_unknown_language_is_english() -> None:
     assert words.speaker("fr")("stalled") == "stalled"
     assert words.speaker("zh")("stalled") == "停滞"

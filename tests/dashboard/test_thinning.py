@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stallwatch_dashboard.sources.thinning import Points, in_order, nothing, thinned
+from stallwatch_dashboard.data.cache import Points, in_order, nothing, thinned
 
 _VALUES = st.sampled_from([0.0, 1.0, 1.0, 2.0, -3.5, math.nan, math.inf])
 _POINTS = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4000), _VALUES), max_size=300)

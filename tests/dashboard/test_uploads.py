@@ -232,8 +232,6 @@ class TestGate:
         assert self.ask(ledger, "a", 10) == 403
         ledger.open_for("a")
         assert self.ask(ledger, "a", 10) == 204
-        ledger.close_for("a")
-        assert self.ask(ledger, "a", 10) == 403
 
     def test_all_together_may_keep_so_much(self) -> None:
         ledger = Ledger()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from stallwatch_dashboard.charts import gradients, lag, loss, memory, phases, progress, step_time, warnings
 from stallwatch_dashboard.charts.base import Look, Span
 from stallwatch_dashboard.charts.drawing import Drawing
-from stallwatch_dashboard.frames import RunFrames
+from stallwatch_dashboard.data.frames import RunFrames
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from stallwatch_dashboard import theme
 from stallwatch_dashboard.charts.drawing import Drawing
-from stallwatch_dashboard.overview import began
+from stallwatch_dashboard.data.overview import began
 from stallwatch_dashboard.safetext import label
 from stallwatch_dashboard.verdict import rule_name
 from stallwatch_dashboard.words import Say

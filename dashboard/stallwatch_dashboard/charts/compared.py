@@ -6,7 +6,7 @@ import pandas as pd
 
 from stallwatch_dashboard.charts.base import Look, Span, figure
 from stallwatch_dashboard.charts.drawing import Drawing
-from stallwatch_dashboard.frames import RunFrames
+from stallwatch_dashboard.data.frames import RunFrames
 from stallwatch_dashboard.safetext import label
 from stallwatch_dashboard.words import Say
 

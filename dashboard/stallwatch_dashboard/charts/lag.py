@@ -9,7 +9,7 @@ import pandas as pd
 
 from stallwatch_dashboard.charts.base import HEIGHT, Look, Span, figure
 from stallwatch_dashboard.charts.drawing import Drawing
-from stallwatch_dashboard.frames import RunFrames
+from stallwatch_dashboard.data.frames import RunFrames
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stallwatch_dashboard import theme
 from stallwatch_dashboard.charts.base import Look, Span, figure
 from stallwatch_dashboard.charts.drawing import Drawing
-from stallwatch_dashboard.frames import RunFrames
+from stallwatch_dashboard.data.frames import RunFrames
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
 

@@ -10,7 +10,7 @@ from stallwatch_dashboard import formats
 from stallwatch_dashboard.charts.base import Look, Span, figure
 from stallwatch_dashboard.charts.drawing import Drawing
 from stallwatch_dashboard.charts.traces import line, per_rank
-from stallwatch_dashboard.frames import RunFrames
+from stallwatch_dashboard.data.frames import RunFrames
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
 

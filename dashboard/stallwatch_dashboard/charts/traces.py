@@ -6,7 +6,7 @@ import pandas as pd
 
 from stallwatch_dashboard.charts.base import Look
 from stallwatch_dashboard.charts.drawing import Drawing
-from stallwatch_dashboard.frames import limit_ranks
+from stallwatch_dashboard.data.frames import limit_ranks
 from stallwatch_dashboard.words import Say
 
 

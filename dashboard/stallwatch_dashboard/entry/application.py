@@ -15,7 +15,7 @@ from stallwatch_dashboard.access import secrets_of
 from stallwatch_dashboard.addresses import Signposts
 from stallwatch_dashboard.caching import Lasting
 from stallwatch_dashboard.cookie_secret import kept_cookie_secret
-from stallwatch_dashboard.sources.embedded import shared
+from stallwatch_dashboard.data.source import shared
 from stallwatch_dashboard.uploads.gate import LEDGER, UploadGate
 
 

@@ -12,12 +12,13 @@ import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from stallwatch_dashboard import theme, words, words_sources
+from stallwatch_dashboard import theme, words
 from stallwatch_dashboard.charts.base import Look
+from stallwatch_dashboard.data.source import shared
 from stallwatch_dashboard.pages.runs_table import ICONS as ICONS
 from stallwatch_dashboard.safetext import markdown
-from stallwatch_dashboard.sources.embedded import shared
 from stallwatch_exporter.settings import cache_home
+from stallwatch_rules.locale import render
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 
 _CHOSEN, _TOLD, _DRAWN = "chosen_language", "told_language", "drawn_page"
@@ -155,5 +156,5 @@ def head(title: str, choose: Callable[[], str | None] | None = None) -> str | No
             label_visibility="collapsed",
         )
     if problem := shared().problem:
-        st.warning(markdown(words_sources.retold(problem, language())), icon=":material/warning:")
+        st.warning(markdown(render(problem, language())), icon=":material/warning:")
     return chosen

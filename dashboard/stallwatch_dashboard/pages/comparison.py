@@ -5,10 +5,10 @@ from __future__ import annotations
 import streamlit as st
 
 from stallwatch_dashboard.charts import compared
+from stallwatch_dashboard.data.source import shared
 from stallwatch_dashboard.pages.board import draw_board
 from stallwatch_dashboard.pages.common import into_address, look, say
 from stallwatch_dashboard.safetext import plain
-from stallwatch_dashboard.sources.embedded import shared
 
 
 def draw_comparison(run: str) -> None:

@@ -7,11 +7,12 @@ import streamlit as st
 
 from stallwatch_alerts.masking import mask_url
 from stallwatch_alerts.trial import test_message
-from stallwatch_dashboard import formats, health, words_sources
+from stallwatch_dashboard import formats, health
+from stallwatch_dashboard.data.source import shared
 from stallwatch_dashboard.pages.common import head, language, say
 from stallwatch_dashboard.pages.signin import may_operate
 from stallwatch_dashboard.safetext import cell, markdown, verbatim
-from stallwatch_dashboard.sources.embedded import shared
+from stallwatch_rules.locale import render
 
 _ICONS = {"answers": "✔", "late": "?", "silent": "✖"}
 
@@ -33,7 +34,7 @@ def _sources() -> None:
                     say("last_answer"): [formats.seconds(one.lag) for one in found],
                     say("scrapes"): [one.scrapes for one in found],
                     say("failures"): [one.failures for one in found],
-                    say("error"): [cell(words_sources.retold(one.error, language())) for one in found],
+                    say("error"): [cell(render(one.error, language())) for one in found],
                 }
             ),
             hide_index=True,

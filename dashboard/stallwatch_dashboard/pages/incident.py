@@ -6,11 +6,11 @@ import pandas as pd
 import streamlit as st
 
 from stallwatch_dashboard import formats, verdict
+from stallwatch_dashboard.data.source import shared
 from stallwatch_dashboard.pages.common import ICONS, catalogue, language, page, say, zone
 from stallwatch_dashboard.pages.headline import MOST_EVIDENCE, draw_verdict
 from stallwatch_dashboard.pages.people import draw_actions
 from stallwatch_dashboard.safetext import cell, markdown, verbatim
-from stallwatch_dashboard.sources.embedded import shared
 from stallwatch_exporter.incident import Event, Incident
 from stallwatch_rules.stacks.listing import folded
 from stallwatch_rules.stacks.words import sentence

@@ -8,7 +8,7 @@ from datetime import tzinfo
 import pandas as pd
 
 from stallwatch_dashboard import formats
-from stallwatch_dashboard.overview import began, lasted
+from stallwatch_dashboard.data.overview import began, lasted
 from stallwatch_dashboard.safetext import cell
 from stallwatch_dashboard.verdict import in_state, rule_name
 from stallwatch_dashboard.words import Say

@@ -6,11 +6,12 @@ from datetime import datetime, timedelta
 
 import streamlit as st
 
-from stallwatch_dashboard import formats, logtail, logview
-from stallwatch_dashboard.overview import stood_since
+from stallwatch_dashboard import formats
+from stallwatch_dashboard.data import log_copies
+from stallwatch_dashboard.data.overview import stood_since
+from stallwatch_dashboard.data.source import shared
 from stallwatch_dashboard.pages.common import say, zone
 from stallwatch_dashboard.safetext import plain
-from stallwatch_dashboard.sources.embedded import shared
 from stallwatch_dashboard.verdict import rule_name
 from stallwatch_exporter.incident import Incident
 
@@ -19,7 +20,7 @@ _SPANS = (10, 60, 600)  #: seconds before and after
 
 def draw_moment(run: str) -> None:
     """The controls and the lines. Nothing is read before the reader opens it."""
-    found = logtail.copies(shared().folder(run))
+    found = log_copies.copies(shared().folder(run))
     if not found:
         return
     if not st.toggle(say("log_around"), key=f"around-{run}"):
@@ -39,10 +40,10 @@ def draw_moment(run: str) -> None:
     rank = fourth.selectbox(say("ranks"), [say("all_ranks"), *ranks], key=f"rank-{run}")
     search = fifth.text_input(say("search_lines"), key=f"search-{run}", icon=":material/search:")
     own = [ranks[rank]] if rank in ranks else found
-    lines = logview.matching(logview.around(own, at, seconds), search)
-    folded = logview.fold(lines)
+    lines = log_copies.matching(log_copies.around(own, at, seconds), search)
+    folded = log_copies.fold(lines)
     st.caption(say("lines_folded", len(lines), len(folded), formats.clock(at, zone())))
-    shown = logview.drawn(folded, at, zone(), "·")
+    shown = log_copies.drawn(folded, at, zone(), "·")
     st.code(shown or say("no_lines_here"), language=None, height=420)
 
 

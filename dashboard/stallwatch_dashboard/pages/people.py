@@ -7,11 +7,11 @@ from collections.abc import Callable
 import streamlit as st
 
 from stallwatch_dashboard import formats
+from stallwatch_dashboard.data.incident_store import NotKept
+from stallwatch_dashboard.data.source import shared
 from stallwatch_dashboard.pages.common import say, zone
 from stallwatch_dashboard.pages.signin import may_operate
 from stallwatch_dashboard.safetext import markdown
-from stallwatch_dashboard.sources.casebook import NotKept
-from stallwatch_dashboard.sources.embedded import shared
 from stallwatch_exporter.incident import Incident
 
 _HOURS = (1, 4, 24, 168)

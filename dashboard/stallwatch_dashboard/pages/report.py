@@ -7,11 +7,11 @@ import streamlit as st
 
 from stallwatch_dashboard import formats, verdict
 from stallwatch_dashboard.charts import series
+from stallwatch_dashboard.data.source import shared
 from stallwatch_dashboard.pages.board import draw_board
 from stallwatch_dashboard.pages.common import catalogue, language, look, say
 from stallwatch_dashboard.pages.headline import draw_verdict
 from stallwatch_dashboard.safetext import cell, markdown, verbatim
-from stallwatch_dashboard.sources.embedded import shared
 from stallwatch_logs.inputs import InputProblem
 from stallwatch_rules.records import Diagnosis, Place
 from stallwatch_rules.report import to_json, to_markdown

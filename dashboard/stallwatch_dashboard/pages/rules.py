@@ -8,9 +8,9 @@ import pandas as pd
 import streamlit as st
 
 from stallwatch_dashboard import rulebook
+from stallwatch_dashboard.data.source import shared
 from stallwatch_dashboard.pages.common import catalogue, head, into_address, language, say
 from stallwatch_dashboard.safetext import cell, markdown, own_words, verbatim
-from stallwatch_dashboard.sources.embedded import shared
 from stallwatch_rules.authoring.drafting import DraftError
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue

@@ -6,10 +6,12 @@ from typing import Any
 
 import streamlit as st
 
-from stallwatch_dashboard import charts, formats, logtail, verdict
+from stallwatch_dashboard import charts, formats, verdict
 from stallwatch_dashboard.charts import base
-from stallwatch_dashboard.frames import RunFrames
-from stallwatch_dashboard.overview import RunRow, began, later_attempt
+from stallwatch_dashboard.data import log_copies
+from stallwatch_dashboard.data.frames import RunFrames
+from stallwatch_dashboard.data.overview import RunRow, began, later_attempt
+from stallwatch_dashboard.data.source import shared
 from stallwatch_dashboard.pages.board import draw_board
 from stallwatch_dashboard.pages.common import (
     ICONS,
@@ -28,8 +30,8 @@ from stallwatch_dashboard.pages.headline import draw_verdict
 from stallwatch_dashboard.pages.incidents_table import incident_table
 from stallwatch_dashboard.pages.moment import draw_moment
 from stallwatch_dashboard.safetext import markdown, plain, verbatim
-from stallwatch_dashboard.sources.embedded import shared
 from stallwatch_exporter.incident import Incident
+from stallwatch_rules.locale import render
 from stallwatch_rules.stacks.listing import folded
 from stallwatch_rules.stacks.words import sentence
 
@@ -209,7 +211,9 @@ def _live(run: str, known: int) -> None:
         _figures(row, found, now)
     with st.container():
         if found.rebuilt:
-            st.caption(markdown(" ".join((say("from_copies"), *found.notes))))
+            st.caption(
+                markdown(" ".join((say("from_copies"), *(render(note, language()) for note in found.notes))))
+            )
     with st.container():
         _charts(row, found, incidents, now)
     with st.container():
@@ -219,7 +223,7 @@ def _live(run: str, known: int) -> None:
 
 
 def _log(run: str) -> None:
-    found = logtail.copies(shared().folder(run))
+    found = log_copies.copies(shared().folder(run))
     left, middle, right = st.columns([6, 1.2, 1.2], vertical_alignment="center")
     left.markdown(f"#### {say('logs')}")
     if not found:
@@ -234,7 +238,7 @@ def _log(run: str) -> None:
         key=f"log-{run}",
         label_visibility="collapsed",
     )
-    text = logtail.tail(found[chosen].path, _MANY_LINES if more else _FEW_LINES, zone())
+    text = log_copies.tail(found[chosen].path, _MANY_LINES if more else _FEW_LINES, zone())
     st.code(text or " ", language=None, height=600 if more else "content")
 
 

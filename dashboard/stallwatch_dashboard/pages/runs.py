@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import streamlit as st
 
-from stallwatch_dashboard import words_sources
+from stallwatch_dashboard.data.source import shared
 from stallwatch_dashboard.pages.common import head, language, page, say, zone
 from stallwatch_dashboard.pages.incident import missing
 from stallwatch_dashboard.pages.runs_table import draw_table, table
 from stallwatch_dashboard.safetext import markdown, verbatim
-from stallwatch_dashboard.sources.embedded import shared
 from stallwatch_dashboard.words import speaker
+from stallwatch_rules.locale import render
 
 
 def _empty() -> None:
@@ -37,13 +37,8 @@ def _live() -> None:
     draw_table(table(rows, now, zone(), speaker(told), told), key="runs_table")
     if failing := [one for one in source.targets() if one.error and one.run is None]:
         st.markdown(f"**{say('targets_failing')}**")
-        st.text(
-            verbatim(
-                "\n".join(
-                    f"{one.url}: {words_sources.retold(one.error or '', language())}" for one in failing
-                )
-            )
-        )
+        lines = [f"{one.url}: {render(one.error or '', language())}" for one in failing]
+        st.text(verbatim("\n".join(lines)))
 
 
 head(say("runs"))

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import streamlit as st
 
 from stallwatch_dashboard import formats
 from stallwatch_dashboard.charts.phases import COLOURS
-from stallwatch_dashboard.overview import RunRow, State
+from stallwatch_dashboard.data.overview import RunRow
 from stallwatch_dashboard.safetext import cell, plain
 from stallwatch_dashboard.verdict import rule_name
 from stallwatch_dashboard.words import Say
@@ -143,7 +143,7 @@ def table(
             "hint": say("open_run"),
             "nothing": formats.NOTHING,
         },
-        "states": [{"name": name, "icon": ICONS[name], "word": say(name)} for name in get_args(State)],
+        "states": [{"name": name, "icon": ICONS[name], "word": say(name)} for name in ICONS],
         "orders": [(name, say("ordered_by", say(f"order_{name}"))) for name in ORDERS],
         "columns": [_column(column, say) for column in COLUMNS],
         "rows": [_row(row, now, zone, say) for row in rows],

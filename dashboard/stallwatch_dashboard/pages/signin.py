@@ -7,10 +7,10 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from stallwatch_dashboard import theme
 from stallwatch_dashboard.access import Role, role_of
+from stallwatch_dashboard.data.source import shared
 from stallwatch_dashboard.pages.common import say
 from stallwatch_dashboard.pages.wanted import go_to_address, keep_address
 from stallwatch_dashboard.safetext import markdown
-from stallwatch_dashboard.sources.embedded import shared
 from stallwatch_dashboard.uploads.gate import LEDGER
 
 

@@ -30,11 +30,6 @@ class Ledger:
         with self._lock:
             self._kept.setdefault(session, {})
 
-    def close_for(self, session: str) -> None:
-        """It may no longer."""
-        with self._lock:
-            self._kept.pop(session, None)
-
     def take(self, session: str, file: str, size: int, most: int, alive: Callable[[str], bool]) -> int:
         """Note a file that is about to come; the HTTP status of a refusal, or 0 to let it in."""
         with self._lock:

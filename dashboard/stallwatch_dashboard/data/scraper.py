@@ -12,10 +12,10 @@ from pathlib import Path
 
 import duckdb
 
-from stallwatch_dashboard.sources.exposition import NotMetrics, Reading, parse
-from stallwatch_dashboard.sources.fetching import MOST_SECONDS, FetchError, endpoint, fetch
-from stallwatch_dashboard.sources.store import MetricStore, plain_error
+from stallwatch_dashboard.data.metrics_page import MOST_SECONDS, Reading, ScrapeError, endpoint, fetch, parse
+from stallwatch_dashboard.data.store import MetricStore, plain_error
 from stallwatch_exporter.runs.runfolder import AgentInfo, list_runs
+from stallwatch_rules.messages import Message, message
 
 _log = logging.getLogger(__name__)
 _PRUNE_SECONDS = 3600.0
@@ -30,7 +30,7 @@ class TargetStatus:
     answered: float | None = None  #: last time it gave numbers
     scrapes: int = 0
     failures: int = 0
-    error: str | None = None  #: of the last scrape; None after a good one
+    error: Message | None = None  #: of the last scrape; None after a good one
 
 
 class Scraper:
@@ -91,11 +91,6 @@ class Scraper:
         """Every endpoint met so far."""
         return list(self._status.values())
 
-    def answered(self, run: str) -> float | None:
-        """When the run's own agent last gave numbers."""
-        times = [s.answered for s in list(self._status.values()) if s.run == run and s.answered is not None]
-        return max(times, default=None)
-
     def _run(self) -> None:
         while not self._stop.is_set():
             began = time.monotonic()
@@ -110,23 +105,23 @@ class Scraper:
         for target in self._targets:
             try:
                 found[endpoint(target)] = None
-            except FetchError as error:
-                self._status.setdefault((target, None), TargetStatus(target, None)).error = str(error)
+            except ScrapeError as error:
+                self._status.setdefault((target, None), TargetStatus(target, None)).error = error.why
         # Newest first: of two runs that name the same port, the older one's agent is gone.
         for info in list_runs(self._home):
             if info.endpoint and _wanted(info, self._clock()):
                 asked = found.setdefault(info.endpoint, info.run)
                 if asked != info.run and (older := self._status.get((info.endpoint, info.run))) is not None:
-                    older.error = "its address is another agent's by now"
+                    older.error = message("dashboard.source_address_reused")
         return list(found.items())
 
     def _scrape(self, status: TargetStatus) -> None:
         status.scrapes += 1
         try:
             readings = _of(parse(self._get(status.url)), status.run)
-        except (FetchError, NotMetrics) as error:
+        except ScrapeError as error:
             status.failures += 1
-            status.error = str(error)
+            status.error = error.why
             return
         now = self._clock()
         if self._guard(lambda: self._store.write(readings, now)):
@@ -138,7 +133,7 @@ class Scraper:
         try:
             act()
         except duckdb.Error as error:
-            self._store.problem = f"Numbers cannot be kept: {plain_error(error)}"
+            self._store.problem = message("dashboard.numbers_not_kept", error=plain_error(error))
             return False
         return True
 
@@ -154,5 +149,5 @@ def _of(readings: list[Reading], run: str | None) -> list[Reading]:
         return [reading for reading in readings if reading.run]
     own = [reading for reading in readings if reading.run == run]
     if not own:
-        raise NotMetrics(f"gives no numbers of {run}")
+        raise ScrapeError("source_other_run", run=run)
     return own

@@ -2,45 +2,29 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
-import pandas as pd
-
-from stallwatch_dashboard.frames import RunFrames
 from stallwatch_exporter.incident import RANKS, Ending, Incident
 from stallwatch_exporter.runs.runfolder import AgentInfo
 from stallwatch_rules.records import Progress
 
+#: Most urgent first: the order of the table.
 State = Literal[
+    "stalled",
+    "failed",
+    "stale",
+    "degraded",
+    "waiting",
     "starting",
     "training",
-    "waiting",
-    "stalled",
-    "degraded",
-    "failed",
     "interrupted",
-    "finished",
     "unwatched",
-    "stale",
+    "finished",
 ]
 STALE_SECONDS = 10.0
-#: Most urgent first: the order of the table.
-STATES: tuple[State, ...] = (
-    "stalled",
-    "failed",
-    "stale",
-    "degraded",
-    "waiting",
-    "starting",
-    "training",
-    "interrupted",
-    "unwatched",
-    "finished",
-)
 #: How the record of an end tells it; any other end is a failure.
 _ENDINGS: dict[str, State] = {
     "finished": "finished",
@@ -48,21 +32,15 @@ _ENDINGS: dict[str, State] = {
     "unknown": "unwatched",  # the watching ended, of the run nothing is known
 }
 
-_BASELINE_STEPS = 20
-_RECENT_STEPS = 5
 _WAITED_SECONDS = 60.0  # a shorter silence is told by nobody
 _UNTIMED_SECONDS = 180.0  # the same where no step was timed: lines may be minutes apart
 _WAITED_STEPS = 20
 
 
-@dataclass(frozen=True)
-class RunRow:
-    """One run at one moment. Times are Unix seconds."""
+@dataclass(frozen=True, kw_only=True)
+class Numbers:
+    """The newest numbers of a run, and of its history what one row tells. Times are Unix seconds."""
 
-    run: str
-    state: State
-    host: str = ""
-    command: tuple[str, ...] = ()
     step: float | None = None
     total_steps: float | None = None
     loss: float | None = None
@@ -76,14 +54,27 @@ class RunRow:
     losses: tuple[float, ...] = ()  #: the run's losses in their course, a few dozen at most
     stalled_seconds: float | None = None  #: time lost to stalls so far
     stepping_seconds: float | None = None  #: time spent in steps so far
+    started_at: float | None = None  #: when its first number was seen
+    ended_at: float | None = None
+    ended_as: str = ""  #: finished, failed, …: how it ended, where the numbers tell
+    overdue: bool = False  #: whether the last step is longer ago than the learnt threshold
+    progressed_at: float | None = None  #: its last sign of progress
+    alarm_at: float | None = None  #: when the silence since then becomes a stall
+
+
+@dataclass(frozen=True)
+class RunRow(Numbers):
+    """One run at one moment."""
+
+    run: str
+    state: State
+    host: str = ""
+    command: tuple[str, ...] = ()
     open_incidents: tuple[Incident, ...] = ()
     cause: str = ""  #: of a run that failed: the rule of its primary cause, where its diagnosis is here
     exception: str = ""  #: in short, where no rule knows that cause
-    started_at: float | None = None
-    ended_at: float | None = None
     seen: float | None = None  #: when the agent was last heard of
     ending: Ending | None = None  #: how it ended
-    alarm_at: float | None = None  #: when its present silence becomes a stall, where nothing comes before
 
     def seconds(self, now: float) -> float | None:
         """How long the run has been going, or went."""
@@ -146,41 +137,6 @@ def state_of(
     return "training" if step else "starting"
 
 
-def recent_and_baseline(step_seconds: pd.DataFrame) -> tuple[float | None, float | None]:
-    """Median seconds of the last steps, and of the run's early ones (not the very first, which compiles)."""
-    if step_seconds.empty:
-        return None, None
-    times = step_seconds.sort_values("t", kind="stable")["v"]
-    recent = float(times.tail(_RECENT_STEPS).median())
-    first = times.iloc[1 : 1 + _BASELINE_STEPS]
-    return recent, float(first.median()) if len(first) >= _RECENT_STEPS else None
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """The newest numbers of a run, and of its history what one row tells."""
-
-    step: float | None = None
-    total_steps: float | None = None
-    loss: float | None = None
-    step_seconds: float | None = None
-    baseline_seconds: float | None = None
-    invalidations: float = 0
-    memory_bytes: float | None = None
-    host_memory_bytes: float | None = None
-    host_memory_limit_bytes: float | None = None
-    phase: str = ""
-    losses: tuple[float, ...] = ()
-    stalled_seconds: float | None = None
-    stepping_seconds: float | None = None
-    started_at: float | None = None  #: when its first number was seen
-    ended_at: float | None = None
-    ending: str = ""  #: finished, failed, …: how it ended, where the numbers tell
-    overdue: bool = False  #: whether the last step is longer ago than the learnt threshold
-    progressed_at: float | None = None  #: its last sign of progress, Unix seconds
-    alarm_at: float | None = None  #: when the silence since then becomes a stall
-
-
 def numbers_from_progress(told: Progress) -> Numbers:
     """What the diagnosis at a run's end says of its progress: for a run that nobody scraped."""
     return Numbers(step=told.last_step, total_steps=told.total_steps, loss=told.last_loss)
@@ -193,21 +149,6 @@ def with_the_end(scraped: Numbers, told: Progress) -> Numbers:
         step=scraped.step if told.last_step is None else max(scraped.step or 0, told.last_step),
         total_steps=told.total_steps or scraped.total_steps,
         loss=scraped.loss if told.last_loss is None else told.last_loss,
-    )
-
-
-def numbers_from_frames(found: RunFrames) -> Numbers:
-    """The same from a run's whole history, as read back from its log copies."""
-    recent, baseline = recent_and_baseline(found.step_seconds)
-    return Numbers(
-        step=_last(found.steps),
-        total_steps=found.total_steps,
-        loss=_last(found.loss),
-        step_seconds=recent,
-        baseline_seconds=baseline,
-        invalidations=_last(found.invalidations) or 0,
-        memory_bytes=float(found.memory["v"].max()) if not found.memory.empty else None,
-        losses=few(found.loss["v"]),
     )
 
 
@@ -230,26 +171,27 @@ def make_row(
     if state == "training" and _waits(numbers, started_at, now):
         state = "waiting"
     told = max((i.total_steps for i in incidents if i.total_steps), default=None)
-    values = {name: value for name, value in vars(numbers).items() if name not in _NOT_SHOWN}
-    values["total_steps"] = numbers.total_steps or told
-    if (info is not None and info.ended_at is not None) or (info is None and numbers.ended_at is not None):
-        values |= _NO_MORE  # the last scrape saw the processes end
+    ended_at = info.ended_at if info else numbers.ended_at
+    known = vars(numbers) | {
+        "total_steps": numbers.total_steps or told,
+        "started_at": started_at,
+        "ended_at": ended_at,
+    }
+    if ended_at is not None:
+        known |= _NO_MORE  # the last scrape saw the processes end
     return RunRow(
         run=run,
         state=state,
         host=info.host if info else "",
         command=tuple(info.command) if info else (),
-        **values,
         open_incidents=open_ones,
-        started_at=started_at,
-        ended_at=info.ended_at if info else numbers.ended_at,
         seen=seen,
         ending=info.ending if info else None,
+        **known,
     )
 
 
 _NO_MORE = {"phase": "", "memory_bytes": None, "host_memory_bytes": None, "host_memory_limit_bytes": None}
-_NOT_SHOWN = ("started_at", "ended_at", "ending", "overdue", "progressed_at")
 
 
 def _waits(numbers: Numbers, started_at: float | None, now: float) -> bool:
@@ -279,7 +221,7 @@ def told_by_log(verdict: str, progress: Progress) -> State:
 def _told_by_numbers(state: State, numbers: Numbers) -> State:
     """The state of a run of which no folder and perhaps no incident is here: its numbers tell the rest."""
     if numbers.ended_at is not None:
-        return _ENDINGS.get(numbers.ending, "failed")
+        return _ENDINGS.get(numbers.ended_as, "failed")
     return "stalled" if numbers.overdue and state in ("training", "degraded") else state
 
 
@@ -331,20 +273,7 @@ def in_order(rows: Sequence[RunRow]) -> list[RunRow]:
 
     def key(row: RunRow) -> tuple[bool, int, float]:
         over = row.ended_at is not None
-        rank = (row.state != "failed") if over else STATES.index(row.state)
+        rank = (row.state != "failed") if over else get_args(State).index(row.state)
         return over, int(rank), -(row.ended_at or row.started_at or 0.0)
 
     return sorted(rows, key=key)
-
-
-def few(values: Iterable[float], most: int = 40) -> tuple[float, ...]:
-    """At most `most` of the finite values, evenly chosen, the last one among them."""
-    finite = [float(value) for value in values if math.isfinite(value)]
-    if len(finite) <= most:
-        return tuple(finite)
-    stride = (len(finite) - 1) / (most - 1)
-    return tuple(finite[round(number * stride)] for number in range(most))
-
-
-def _last(frame: pd.DataFrame) -> float | None:
-    return None if frame.empty else float(frame.sort_values("t", kind="stable")["v"].iloc[-1])

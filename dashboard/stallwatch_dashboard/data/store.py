@@ -12,12 +12,12 @@ import duckdb
 import numpy as np
 import pandas as pd
 
-from stallwatch_dashboard.overview import Numbers
-from stallwatch_dashboard.sources.exposition import Reading
-from stallwatch_dashboard.sources.glances import METRICS, glance
-from stallwatch_dashboard.sources.heartbeats import Heartbeats
-from stallwatch_dashboard.sources.recall import Recall
-from stallwatch_dashboard.sources.thinning import Points, in_order, joined, nothing
+from stallwatch_dashboard.data.cache import Points, Recall, in_order, joined, nothing
+from stallwatch_dashboard.data.frames import Which, series_frame, series_order
+from stallwatch_dashboard.data.metrics_page import Reading
+from stallwatch_dashboard.data.overview import Numbers
+from stallwatch_dashboard.data.summaries import METRICS, Histories, glance
+from stallwatch_rules.messages import Message, Text, message
 
 HEARTBEAT_SECONDS = 60.0  #: a number that does not change is written this often all the same
 POINTS = 1200  #: of one query: two a pixel of a chart
@@ -31,7 +31,6 @@ CREATE TABLE IF NOT EXISTS series (
 CREATE TABLE IF NOT EXISTS points (series INTEGER NOT NULL, t DOUBLE NOT NULL, v DOUBLE);
 """
 _Name = tuple[str, str]  # run and metric
-_Which = tuple[int | None, str]  # rank and remaining labels
 
 
 @dataclass
@@ -52,14 +51,14 @@ class MetricStore:
     def __init__(self, path: Path | None = None, *, heartbeat: float = HEARTBEAT_SECONDS) -> None:
         """Open or make the file at `path`; ``None`` keeps everything in memory. Raises ``duckdb.Error``."""
         self.path = path
-        self.problem: str | None = None  #: why this store does not keep what it should, for the page
+        self.problem: Text | None = None  #: why this store does not keep what it should, for the page
         self._heartbeat = heartbeat
         self._lock = threading.Lock()
-        self._series: dict[_Name, dict[_Which, _Series]] = {}
+        self._series: dict[_Name, dict[Which, _Series]] = {}
         self._names: dict[str, set[_Name]] = {}  # the metrics of each run
         self._seen: dict[str, float] = {}  # when each run was last scraped
         self._first: dict[str, float] = {}  # the time of each run's oldest number
-        self._pulses = Heartbeats()
+        self._pulses = Histories()
         self._next_id = 1
         # A polite guest beside a training: two threads and half a GiB are plenty for what is kept here.
         self._connection = duckdb.connect(
@@ -105,8 +104,6 @@ class MetricStore:
         run: str,
         metric: str,
         *,
-        since: float | None = None,
-        until: float | None = None,
         points: int = POINTS,
     ) -> pd.DataFrame:
         """One metric of one run as columns ``rank, labels, t, v``, in order, about `points` long.
@@ -115,32 +112,6 @@ class MetricStore:
         survive. More than four series get a quarter of `points` each, `_MOST_POINTS` together. The last value
         is repeated at the last scrape that showed it: a plateau reaches to now.
         """
-        if since is None and until is None:
-            return self._recalled(run, metric, points)
-        low, high = -math.inf if since is None else since, math.inf if until is None else until
-        where = [run, metric, low, high]
-        cursor = self._connection.cursor()
-        try:
-            counted = cursor.execute(
-                f"SELECT count(*), count(DISTINCT series), min(t), max(t) FROM ({_MATCHING})", where
-            ).fetchone()
-            rows, many, first, last = counted or (0, 0, None, None)
-            if rows <= points:
-                frame = cursor.execute(f"SELECT rank, labels, t, v FROM ({_MATCHING})", where).df()
-            else:
-                spans = max(1, points // (2 * many))
-                width = (last - first) / spans or 1.0
-                frame = cursor.execute(_THINNED, [first, width, *where]).df()
-        finally:
-            cursor.close()
-        frame = frame[list(_TYPES)].astype(_TYPES)
-        if tails := self._tails((run, metric), low, high):
-            ends = pd.DataFrame(tails, columns=list(_TYPES)).astype(_TYPES)
-            frame = pd.concat([frame, ends], ignore_index=True)
-        return _ordered(frame)
-
-    def _recalled(self, run: str, metric: str, points: int) -> pd.DataFrame:
-        """The whole series from memory."""
         with self._lock:
             metrics = {
                 series.id: name
@@ -149,7 +120,7 @@ class MetricStore:
             }
             whose = {series.id: which for which, series in self._series.get((run, metric), {}).items()}
         # Numbers take the place of ranks and labels while the points are put in order.
-        order = sorted(whose, key=lambda key: _order(whose[key]))
+        order = sorted(whose, key=lambda key: series_order(whose[key]))
         most = max(points, min(_MOST_POINTS, points * len(whose) // 4))
         found = self._recall.points(run, metric, metrics, most)
         found = found.at(np.isin(found.series, order))  # what came after `whose` was asked is told next time
@@ -158,12 +129,12 @@ class MetricStore:
         numbers = {which: number for number, which in enumerate(whose[key] for key in order)}
         ends = [
             (numbers[(rank, text)], time, value)
-            for rank, text, time, value in self._tails((run, metric), -math.inf, math.inf)
+            for rank, text, time, value in self._tails((run, metric))
             if (rank, text) in numbers
         ]
         tails = Points(*(np.array(column) for column in zip(*ends, strict=True))) if ends else nothing()
         told = in_order(joined(Points(place[found.series], found.t, found.v), tails))
-        return _frame(told, [whose[key] for key in order])
+        return series_frame([whose[key] for key in order], told.series, told.t, told.v)
 
     def latest(self, run: str, metric: str) -> dict[tuple[int | None, str], float]:
         """The newest value of every series of one metric, by rank and remaining labels."""
@@ -180,7 +151,7 @@ class MetricStore:
         with self._lock:
             return {run: glance(self._newest(run), self._pulses.pulse(run), now=now) for run in runs}
 
-    def _newest(self, run: str) -> dict[str, dict[_Which, float]]:
+    def _newest(self, run: str) -> dict[str, dict[Which, float]]:
         found = {}
         for metric in METRICS:
             if family := self._series.get((run, f"stallwatch_{metric}")):
@@ -270,12 +241,10 @@ class MetricStore:
         finally:
             cursor.close()
 
-    def _tails(self, name: _Name, low: float, high: float) -> list[tuple[int | None, str, float, float]]:
+    def _tails(self, name: _Name) -> list[tuple[int | None, str, float, float]]:
         with self._lock:
             return [
-                (*which, series.seen, series.value)
-                for which, series in self._series.get(name, {}).items()
-                if low <= series.seen <= high
+                (*which, series.seen, series.value) for which, series in self._series.get(name, {}).items()
             ]
 
     def _load(self) -> None:
@@ -291,11 +260,6 @@ class MetricStore:
         self._next_id = (highest[0] if highest else 0) + 1
 
 
-_TYPES = {"rank": "Int64", "labels": "object", "t": "float64", "v": "float64"}
-_MATCHING = (
-    "SELECT series, rank, labels, t, v FROM points JOIN series ON series.id = points.series"
-    " WHERE run = ? AND metric = ? AND t BETWEEN ? AND ?"
-)
 _FIRST = """
 SELECT run, min(t) FROM series JOIN (SELECT series, min(t) AS t FROM points GROUP BY series) ON id = series
 GROUP BY run
@@ -306,47 +270,16 @@ WITH ends AS (SELECT series, min(t) AS first, max(t) AS last FROM points GROUP B
 SELECT id, run, metric, rank, labels, first, last, coalesce(v, 'nan'::DOUBLE)
 FROM series JOIN ends ON ends.series = id JOIN points ON points.series = id AND t = last
 """
-_THINNED = f"""
-WITH spans AS (SELECT *, floor((t - ?) / ?) AS span FROM ({_MATCHING}))
-SELECT rank, labels, unnest([min(v), max(v)]) AS v,
-    unnest([coalesce(arg_min(t, v), min(t)), coalesce(arg_max(t, v), max(t))]) AS t
-FROM spans GROUP BY series, rank, labels, span
-"""
-
-
-def _ordered(frame: pd.DataFrame) -> pd.DataFrame:
-    frame = frame.drop_duplicates(["rank", "labels", "t"], keep="last", ignore_index=True)
-    return frame.sort_values(["rank", "labels", "t"], kind="stable", ignore_index=True)
-
-
-def _frame(points: Points, whose: list[_Which]) -> pd.DataFrame:
-    """Rank and labels in the place of the numbers of the series."""
-    ranks = np.array([-1 if rank is None else rank for rank, _ in whose], "int64")[points.series]
-    labels = np.array([text for _, text in whose], "object")[points.series]
-    known = pd.arrays.IntegerArray(ranks, ranks < 0)
-    return pd.DataFrame({"rank": known, "labels": labels, "t": points.t, "v": points.v})
-
-
-def _order(which: _Which) -> tuple[bool, int, str]:
-    """By rank, what has none last; then by labels."""
-    rank, labels = which
-    return (rank is None, rank or 0, labels)
 
 
 def _same(a: float, b: float) -> bool:
     return a == b or (math.isnan(a) and math.isnan(b))
 
 
-def _why(error: Exception, path: Path) -> str:
+def _why(error: Exception, path: Path) -> Message:
     if "lock" in str(error).lower():
-        return (
-            f"Another dashboard holds {path}, so this one keeps its numbers in memory only."
-            " Close one of the two to have history that survives a restart."
-        )
-    return (
-        f"{path} cannot be used ({plain_error(error)}), so numbers are kept in memory only."
-        " Move the file away and start again to have history that survives a restart."
-    )
+        return message("dashboard.store_locked", path=str(path))
+    return message("dashboard.store_unusable", path=str(path), error=plain_error(error))
 
 
 def plain_error(error: Exception) -> str:

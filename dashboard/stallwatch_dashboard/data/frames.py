@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
@@ -11,7 +11,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from stallwatch_dashboard.data.overview import Numbers
+from stallwatch_rules.messages import Text
+
 Floats = NDArray[np.float64]
+Which = tuple[int | None, str]  #: a series of a metric: rank and remaining labels
 COLUMNS = {"rank": "Int64", "t": "float64", "v": "float64"}
 MOST_RANKS = 8  #: lines of one chart; a run of more ranks is shown by its lowest and highest
 
@@ -41,7 +45,7 @@ class RunFrames:
     last_step_at: float | None = None
     seen: float | None = None  #: the newest time anything in here speaks of
     rebuilt: bool = False  #: from log copies: nothing was scraped
-    notes: tuple[str, ...] = ()
+    notes: tuple[Text, ...] = ()
 
     def last_memory(self) -> float | None:
         """Bytes of the rank that held most at the last step, before the processes ended."""
@@ -75,23 +79,37 @@ _RANK_POINTS = 20_000  #: of all ranks together: enough for 80 moments of 128 ra
 _MEMORY = ("allocated", "reserved", "peak")
 
 
-class Series(Protocol):
-    """Where frames come from: the embedded store, or Prometheus."""
+class NumberStore(Protocol):
+    """Where numbers come from: the local store, or a Prometheus. Times are Unix seconds."""
 
-    def series(
-        self, run: str, metric: str, *, since: float | None = None, points: int = 1200
-    ) -> pd.DataFrame:
-        """Columns rank, labels, t, v; about `points` rows at most."""
+    @property
+    def problem(self) -> Text | None:
+        """Why numbers are missing, for the page."""
 
-    def latest(self, run: str, metric: str) -> dict[tuple[int | None, str], float]:
+    def series(self, run: str, metric: str, *, points: int = 1200) -> pd.DataFrame:
+        """One metric of one run as columns ``rank, labels, t, v``; about `points` rows at most."""
+
+    def latest(self, run: str, metric: str) -> dict[Which, float]:
         """Newest value by rank and remaining labels."""
 
+    def glances(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
+        """What a row tells of each of these runs."""
 
-def from_store(store: Series, run: str, since: float | None = None) -> RunFrames:
+    def last_seen(self) -> dict[str, float]:
+        """When each run was last heard of."""
+
+    def first_seen(self, run: str) -> float | None:
+        """The time of the run's oldest number."""
+
+    def close(self) -> None:
+        """Let go of files and connections."""
+
+
+def from_store(store: NumberStore, run: str) -> RunFrames:
     """Everything that the Run page draws."""
 
     def get(name: str) -> pd.DataFrame:
-        return store.series(run, f"stallwatch_{name}", since=since, points=_POINTS)
+        return store.series(run, f"stallwatch_{name}", points=_POINTS)
 
     kind, memory = "", empty()
     for kind in _MEMORY:
@@ -114,12 +132,12 @@ def from_store(store: Series, run: str, since: float | None = None) -> RunFrames
         memory_kind=kind,
         invalidations=highest(get("trace_cache_invalidations_total")),
         warnings=total(get("warnings_total")),
-        rank_steps=_columns(store.series(run, "stallwatch_rank_step", since=since, points=_RANK_POINTS)),
+        rank_steps=_columns(store.series(run, "stallwatch_rank_step", points=_RANK_POINTS)),
         phases=phases(get("phase")),
         last_step_at=last_step_at,
     )
     newest = [getattr(found, name)["t"].max() for name in _FRAMES if not getattr(found, name).empty]
-    return _with_seen(found, max(newest, default=None))
+    return replace(found, seen=max(newest, default=None))
 
 
 def joined(early: RunFrames, late: RunFrames, at: float) -> RunFrames:
@@ -147,6 +165,22 @@ def phases(frame: pd.DataFrame) -> tuple[tuple[float, str], ...]:
         if name and (not found or found[-1][1] != name):
             found.append((float(time), name))
     return tuple(found)
+
+
+def series_order(which: Which) -> tuple[bool, int, str]:
+    """Return the sort key of a series: by rank, what has none last; then by labels."""
+    rank, labels = which
+    return (rank is None, rank or 0, labels)
+
+
+def series_frame(
+    order: Sequence[Which], places: NDArray[np.int64], times: Floats, values: Floats
+) -> pd.DataFrame:
+    """Return points as columns ``rank, labels, t, v``; `places` are those of their series in `order`."""
+    ranks = np.array([-1 if rank is None else rank for rank, _ in order], "int64")[places]
+    labels = np.array([text for _, text in order], "object")[places]
+    known = pd.arrays.IntegerArray(ranks, ranks < 0)
+    return pd.DataFrame({"rank": known, "labels": labels, "t": times, "v": values})
 
 
 def of_run(times: Any, values: Any) -> pd.DataFrame:
@@ -191,18 +225,6 @@ def _durations_of_one(rows: pd.DataFrame, seconds: Floats, steps: Floats) -> pd.
     up = done > 0
     ends = rows.iloc[counted[1:][up]]
     return ends[["rank", "t"]].assign(v=taken[up] / done[up]).reset_index(drop=True)
-
-
-def thin(frame: pd.DataFrame, points: int = 2000) -> pd.DataFrame:
-    """At most about `points` rows: each span of time keeps its lowest and highest value, so peaks survive."""
-    if len(frame) <= points:
-        return frame
-    groups = frame["rank"].nunique(dropna=False)
-    first, last = frame["t"].min(), frame["t"].max()
-    spans = ((frame["t"] - first) / ((last - first) or 1.0) * max(1, points // (2 * groups))).astype(int)
-    by = frame["v"].groupby([frame["rank"].astype("string").fillna(""), spans])
-    kept = sorted({*by.idxmin().dropna(), *by.idxmax().dropna(), frame.index[-1]})
-    return frame.loc[kept].reset_index(drop=True)
 
 
 def limit_ranks(frame: pd.DataFrame, most: int = MOST_RANKS) -> pd.DataFrame:
@@ -264,7 +286,3 @@ def _told(frame: pd.DataFrame, last_step_at: float | None) -> pd.DataFrame:
 def _of_phase(frame: pd.DataFrame, phase: str) -> pd.DataFrame:
     own = frame[frame["labels"].str.contains(f'"{phase}"', regex=False)]
     return highest(own if not own.empty else frame)
-
-
-def _with_seen(found: RunFrames, seen: float | None) -> RunFrames:
-    return replace(found, seen=seen)

@@ -12,29 +12,27 @@ from pathlib import Path
 
 import msgspec
 
-from stallwatch_dashboard import frames
-from stallwatch_dashboard.frames import RunFrames
-from stallwatch_dashboard.overview import (
+from stallwatch_dashboard.data import frames
+from stallwatch_dashboard.data.frames import NumberStore, RunFrames
+from stallwatch_dashboard.data.incident_store import Casebook
+from stallwatch_dashboard.data.overview import (
     Numbers,
     RunRow,
     in_order,
     make_row,
-    numbers_from_frames,
     numbers_from_progress,
     told_by_log,
     with_the_end,
 )
+from stallwatch_dashboard.data.prometheus import PrometheusStore
+from stallwatch_dashboard.data.rebuild import last_numbers, numbers_from_frames, rebuilt_frames
+from stallwatch_dashboard.data.scraper import Scraper, TargetStatus
+from stallwatch_dashboard.data.store import MetricStore
 from stallwatch_dashboard.settings import DashboardSettings, from_environment
-from stallwatch_dashboard.sources.casebook import Casebook
-from stallwatch_dashboard.sources.interface import NumberStore
-from stallwatch_dashboard.sources.lastwords import LastWords
-from stallwatch_dashboard.sources.prometheus import PrometheusStore
-from stallwatch_dashboard.sources.rebuild import Rebuilder
-from stallwatch_dashboard.sources.scraper import Scraper, TargetStatus
-from stallwatch_dashboard.sources.store import MetricStore
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
 from stallwatch_exporter.runs.runfolder import AgentInfo, agent_alive, list_runs, read_info, runs_home
 from stallwatch_exporter.watching.episodes import folded
+from stallwatch_rules.messages import Text
 from stallwatch_rules.records import Progress, UnknownException
 from stallwatch_rules.report.phrases import exception_in_short
 
@@ -42,7 +40,7 @@ _LATE_SECONDS = 5.0  #: scraping that began later than this after the run misses
 _MOST_JOURNAL = 4 * 1024 * 1024  #: bytes read from the end of a run's incidents.jsonl
 
 
-class Embedded:
+class Source:
     """One per process. Every method may be called from any thread."""
 
     def __init__(self, settings: DashboardSettings, *, clock: Callable[[], float] = time.time) -> None:
@@ -62,8 +60,6 @@ class Embedded:
                 keep_days=settings.keep_days,
                 clock=clock,
             )
-        self._last_words = LastWords()
-        self._rebuilder = Rebuilder(tuple(Path(folder) for folder in settings.rules))
         self.cases = Casebook(settings.incidents_url, settings.home)
         self._ended: dict[str, RunRow] = {}  # what ended is worked out once
 
@@ -80,7 +76,7 @@ class Embedded:
         self.cases.close()
 
     @property
-    def problem(self) -> str | None:
+    def problem(self) -> Text | None:
         """What is wrong with this source, for the page."""
         return self.store.problem
 
@@ -131,16 +127,17 @@ class Embedded:
         numbers = self.store.glances([run], self.clock())[run]
         return self._row(run, info, seen, self.incidents(run), numbers, whole=True)
 
-    def frames(self, run: str, since: float | None = None) -> RunFrames:
+    def frames(self, run: str) -> RunFrames:
         """The run's numbers: scraped ones, else those its log copies tell."""
-        found = frames.from_store(self.store, run, since)
+        found = frames.from_store(self.store, run)
         if not self.folder(run).is_dir():
             return found
         if found.nothing:
-            return self._rebuilder.frames(self.folder(run))
+            return rebuilt_frames(self.folder(run), self.settings.rules)
         info, first = self.info(run), self.store.first_seen(run)
-        if since is None and info and first is not None and first - info.started_at > _LATE_SECONDS:
-            return frames.joined(self._rebuilder.frames(self.folder(run), before=first), found, first)
+        if info and first is not None and first - info.started_at > _LATE_SECONDS:
+            early = rebuilt_frames(self.folder(run), self.settings.rules, before=first)
+            return frames.joined(early, found, first)
         return found
 
     def incidents(self, run: str) -> list[Incident]:
@@ -176,11 +173,11 @@ class Embedded:
         alive = info is None or agent_alive(info)
         if numbers == Numbers() and self.folder(run).is_dir():
             if whole:
-                numbers = numbers_from_frames(self._rebuilder.frames(self.folder(run)))
+                numbers = numbers_from_frames(rebuilt_frames(self.folder(run), self.settings.rules))
             else:
                 numbers = numbers_from_progress(said_at_the_end(self.folder(run)).progress)
             if numbers == Numbers() and not alive:
-                numbers = self._last_words.numbers(self.folder(run))
+                numbers = last_numbers(self.folder(run))
         if ended:  # log copies, too, tell fewer steps than the probe
             numbers = with_the_end(numbers, said.progress)
         row = make_row(run, info, numbers, incidents, alive=alive, seen=heard, now=self.clock())
@@ -245,15 +242,15 @@ def said_at_the_end(folder: Path) -> _Ended:
 
 
 _lock = threading.Lock()
-_source: Embedded | None = None
+_source: Source | None = None
 
 
-def shared() -> Embedded:
+def shared() -> Source:
     """The process's one source, started on first use with the settings from the environment."""
     global _source
     with _lock:
         if _source is None:
-            _source = Embedded(from_environment())
+            _source = Source(from_environment())
             _source.start()
         return _source
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import count
 from pathlib import Path
 
 import pandas as pd
 
-from stallwatch_dashboard.frames import COLUMNS, RunFrames, empty, of_run, thin
-from stallwatch_dashboard.logtail import LogCopy, copies
+from stallwatch_dashboard.data.frames import COLUMNS, RunFrames, empty, of_run
+from stallwatch_dashboard.data.log_copies import LogCopy, copies, end_of
+from stallwatch_dashboard.data.overview import Numbers
+from stallwatch_dashboard.data.summaries import pulse_of
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.messages import Message, message
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.reading import RunReading
@@ -22,30 +27,29 @@ from stallwatch_rules.samples import extract
 
 MOST_BYTES = 128 * 1024 * 1024  #: of one run's copies; what is beyond is left out and said
 _CHUNK = 1024 * 1024
-_KEPT = 16  #: runs whose frames are remembered
+_KEPT_FRAMES, _KEPT_NUMBERS = 16, 1000  #: runs
+_END_BYTES = 128 * 1024  #: of a copy
+_MOST_COPIES = 3  #: as many are read until one tells a step: mostly the first rank speaks for all
 
 Row = tuple[int | None, float, float]  # rank, time, value
 
 
-class Rebuilder:
-    """Remembers what it read, as long as the files stay as they were."""
+def rebuilt_frames(folder: Path, rules: tuple[str, ...] = (), before: float | None = None) -> RunFrames:
+    """Return the frames of the run in `folder`, or the part `before` a time: that one never changes again.
 
-    def __init__(self, rules: Sequence[Path] = ()) -> None:
-        self._rules = tuple(rules)
-        self._lock = threading.Lock()
-        self._known: dict[Path, tuple[object, RunFrames]] = {}
+    What was read is remembered as long as the files stay as they were.
+    """
+    version = before if before is not None else tuple(copy.stamp for copy in copies(folder))
+    with _reading:  # a second reader waits, and finds it remembered
+        return _remembered_frames(folder, rules, version)
 
-    def frames(self, folder: Path, before: float | None = None) -> RunFrames:
-        """The frames of the run in `folder`, or the part `before` a time: that one never changes again."""
-        found = copies(folder)
-        signature: object = before if before is not None else [copy.stamp for copy in found]
-        with self._lock:
-            known = self._known.get(folder)
-            if known is None or known[0] != signature:
-                while len(self._known) >= _KEPT:
-                    self._known.pop(next(iter(self._known)))
-                known = self._known[folder] = (signature, rebuild(found, self._rules))
-            return known[1]
+
+_reading = threading.Lock()
+
+
+@lru_cache(_KEPT_FRAMES)
+def _remembered_frames(folder: Path, rules: tuple[str, ...], _version: object) -> RunFrames:
+    return rebuild(copies(folder), [Path(one) for one in rules])
 
 
 def rebuild(found: Sequence[LogCopy], rules: Sequence[Path] = (), most_bytes: int = MOST_BYTES) -> RunFrames:
@@ -63,7 +67,7 @@ def rebuild(found: Sequence[LogCopy], rules: Sequence[Path] = (), most_bytes: in
         told.take(reader.finish(), reading, tracker)
         told.total_steps = max(told.total_steps or 0, tracker.total_steps or 0) or None
     if left <= 0:
-        told.notes.append(f"Only the first {most_bytes // 1024**2} MiB of its log copies were read.")
+        told.notes.append(message("dashboard.copies_cut", mebibytes=most_bytes // 1024**2))
     return to_frames(told)
 
 
@@ -76,7 +80,7 @@ class Told:
     invalidations: list[float] = field(default_factory=list)
     warnings: list[float] = field(default_factory=list)
     total_steps: int | None = None
-    notes: list[str] = field(default_factory=list)
+    notes: list[Message] = field(default_factory=list)
 
     def take(self, lines: Sequence[Line], reading: RunReading, tracker: ProgressTracker) -> None:
         """Read lines of one source, in their order."""
@@ -116,6 +120,38 @@ def to_frames(told: Told) -> RunFrames:
     )
 
 
+def thin(frame: pd.DataFrame, points: int = 2000) -> pd.DataFrame:
+    """At most about `points` rows: each span of time keeps its lowest and highest value, so peaks survive."""
+    if len(frame) <= points:
+        return frame
+    groups = frame["rank"].nunique(dropna=False)
+    first, last = frame["t"].min(), frame["t"].max()
+    spans = ((frame["t"] - first) / ((last - first) or 1.0) * max(1, points // (2 * groups))).astype(int)
+    by = frame["v"].groupby([frame["rank"].astype("string").fillna(""), spans])
+    kept = sorted({*by.idxmin().dropna(), *by.idxmax().dropna(), frame.index[-1]})
+    return frame.loc[kept].reset_index(drop=True)
+
+
+def numbers_from_frames(found: RunFrames) -> Numbers:
+    """Return the numbers of a row from a run's whole history."""
+    taken = found.step_seconds.sort_values("t", kind="stable")["v"].cumsum()
+    history = pulse_of(found.loss["v"], [(0.0, 0.0), *zip(taken, count(1.0))], None)
+    return Numbers(
+        step=_last(found.steps),
+        total_steps=found.total_steps,
+        loss=_last(found.loss),
+        step_seconds=history.recent,
+        baseline_seconds=history.baseline,
+        invalidations=_last(found.invalidations) or 0,
+        memory_bytes=float(found.memory["v"].max()) if not found.memory.empty else None,
+        losses=history.losses,
+    )
+
+
+def _last(frame: pd.DataFrame) -> float | None:
+    return None if frame.empty else float(frame.sort_values("t", kind="stable")["v"].iloc[-1])
+
+
 def _values(samples: Sequence[Sample], name: str) -> pd.DataFrame:
     return _frame([(s.rank, s.time, s.values[name]) for s in samples if s.time and name in s.values])
 
@@ -146,3 +182,37 @@ def _chunks(path: Path, most: int) -> Iterator[bytes]:
                 yield chunk
     except OSError:
         return
+
+
+def last_numbers(folder: Path) -> Numbers:
+    """Return step, total, loss and step time as the run's copies told them last.
+
+    They serve a run whose agent is gone and that nobody scraped. What was read is remembered as above.
+    """
+    return _remembered_numbers(folder, tuple(copy.stamp for copy in copies(folder)[:_MOST_COPIES]))
+
+
+@lru_cache(_KEPT_NUMBERS)
+def _remembered_numbers(folder: Path, _version: object) -> Numbers:
+    for copy in copies(folder)[:_MOST_COPIES]:
+        numbers = _of_end(copy)
+        if numbers.step is not None:
+            return numbers
+    return Numbers()
+
+
+def _of_end(copy: LogCopy) -> Numbers:
+    tracker, told = ProgressTracker(), dict[str, float]()
+    reader = LineReader(copy.path.name, copy.rank)
+    for line in [*reader.feed(end_of(copy.path, _END_BYTES)), *reader.finish()]:
+        sample = extract(line)
+        tracker.add(sample, line)
+        if sample is not None:
+            told |= sample.values
+    return Numbers(
+        step=tracker.last_step,
+        total_steps=tracker.total_steps,
+        loss=told.get("loss"),
+        step_seconds=told.get("step_seconds"),
+        memory_bytes=told.get("memory_allocated_bytes", told.get("memory_peak_bytes")),
+    )

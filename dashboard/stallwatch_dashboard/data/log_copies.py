@@ -1,0 +1,199 @@
+"""A run's log copies: their ends, and their lines around a moment."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from pathlib import Path
+from typing import BinaryIO
+
+from stallwatch_exporter.runs.cri import parse_record
+from stallwatch_rules.lines.ranks import rank_of_path
+from stallwatch_rules.text.controls import TERMINAL_CODES, without_controls
+from stallwatch_rules.text.digest import fold_ranks
+from stallwatch_rules.text.redact import redact
+
+MOST_BYTES = 512 * 1024  #: of one copy around a moment, half before and half after it
+MOST_COPIES = 128  #: ranks that are read for one view
+MOST_LINES = 2000  #: of one view
+_END_BYTES = 256 * 1024  #: of one copy for its end
+_MOST_CHARACTERS = 2000  #: of one line
+_FOLD_SECONDS = 1.0  #: the same line of several ranks within this time is one
+_NUMBERS = re.compile(r"\d+(\.\d+)?")
+
+
+@dataclass(frozen=True)
+class LogCopy:
+    """One file of a run's folder."""
+
+    path: Path
+    rank: int | None  #: None: lines whose rank is not known
+
+    @property
+    def stamp(self) -> tuple[str, int, int]:
+        """Another one once the file was written to: name, bytes and time in ns; zeros where it is gone."""
+        try:
+            stat = self.path.stat()
+        except OSError:
+            return (self.path.name, 0, 0)
+        return (self.path.name, stat.st_size, stat.st_mtime_ns)
+
+
+def copies(folder: Path) -> list[LogCopy]:
+    """The log copies of a run: ranks in order, then the lines of unknown rank."""
+    ranks = [LogCopy(path, rank_of_path(path.name)) for path in (folder / "ranks").glob("*.log")]
+    found = sorted(ranks, key=lambda copy: (copy.rank is None, copy.rank or 0, copy.path.name))
+    rest = folder / "output.log"
+    return [*found, LogCopy(rest, None)] if rest.is_file() else found
+
+
+def end_of(path: Path, most: int) -> bytes:
+    """The lines that lie whole within the last `most` bytes of a file; nothing where it cannot be read."""
+    try:
+        with path.open("rb") as copy:
+            size = copy.seek(0, 2)
+            copy.seek(max(0, size - most))
+            end = copy.read(most)
+    except OSError:
+        return b""
+    return end if size <= most else end.partition(b"\n")[2]
+
+
+def tail(path: Path, lines: int = 200, zone: tzinfo | None = None) -> str:
+    """The last lines of one copy with the time of day before each; secrets are masked.
+
+    Of a progress bar, which redraws one line, only the last picture is shown.
+    """
+    shown = [
+        f"{datetime.fromtimestamp(last, zone):%H:%M:%S}  {text}" if whole else f"{'…':>8}  {text}"
+        for _, last, whole, text in _assembled(end_of(path, _END_BYTES))
+    ]
+    return "\n".join(shown[-lines:])
+
+
+def _assembled(raw: bytes, until: float = math.inf) -> Iterator[tuple[float, float, bool, str]]:
+    """Yield the first and last time, completeness and text of each line that its records make."""
+    begun, first, last = b"", None, 0.0
+    for piece in raw.split(b"\n"):
+        record = parse_record(piece)
+        if record is None:
+            continue
+        time = record.time_ns / 1e9
+        if time > until:
+            break
+        begun, first, last = begun + record.text, time if first is None else first, time
+        if record.full:
+            if text := as_drawn(begun):
+                yield first, last, True, text
+            begun, first = b"", None
+    if first is not None and (text := as_drawn(begun)):
+        yield first, last, False, text
+
+
+def as_drawn(raw: bytes) -> str:
+    """What a terminal would show at last of a line that may return to its start."""
+    text = raw.decode("utf-8", "replace").rstrip("\r").rsplit("\r", 1)[-1]
+    return redact(without_controls(TERMINAL_CODES.sub("", text))[:_MOST_CHARACTERS].rstrip())
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line as a terminal showed it at last, its secrets masked."""
+
+    time: float
+    ranks: tuple[int | None, ...]  #: of a folded line, all that printed it
+    text: str
+
+
+def around(copies: Sequence[LogCopy], at: float, seconds: float, most: int = MOST_BYTES) -> list[Line]:
+    """The lines from `at - seconds` to `at + seconds` of these copies, in order of time.
+
+    Reads at most `most` bytes of each copy, near the moment, and `MOST_COPIES` of them.
+    """
+    found: list[Line] = []
+    for copy in copies[:MOST_COPIES]:
+        try:
+            with copy.path.open("rb") as lines:
+                begin = max(_offset(lines, at - seconds), _offset(lines, at) - most // 2)
+                found += _read(lines, begin, at + seconds, most, copy.rank)
+        except OSError:
+            continue
+    return sorted(found, key=lambda line: line.time)
+
+
+def matching(lines: Iterable[Line], search: str) -> list[Line]:
+    """The lines that hold all words of `search`, whatever their case."""
+    words = search.casefold().split()
+    return [line for line in lines if all(word in line.text.casefold() for word in words)]
+
+
+def fold(lines: Sequence[Line]) -> list[Line]:
+    """Lines of several ranks that came together and differ in numbers only are one, in the first's words."""
+    found: list[Line] = []
+    latest: dict[str, int] = {}
+    for line in lines:
+        key = _NUMBERS.sub("0", line.text)
+        index = latest.get(key)
+        if index is not None:
+            other = found[index]
+            if line.time - other.time <= _FOLD_SECONDS and line.ranks[0] not in other.ranks:
+                found[index] = Line(other.time, (*other.ranks, *line.ranks), other.text)
+                continue
+        latest[key] = len(found)
+        found.append(line)
+    return found
+
+
+def drawn(lines: Sequence[Line], at: float, zone: tzinfo | None, unknown: str) -> str:
+    """Time, ranks and text of each line, the moment's place marked; of too many, the nearest."""
+    before = sum(line.time < at for line in lines)
+    first = max(0, min(before - MOST_LINES // 2, len(lines) - MOST_LINES))
+    told = []
+    for number, line in enumerate(lines[first : first + MOST_LINES], first):
+        known = [rank for rank in line.ranks if rank is not None]
+        who = fold_ranks(known) if known else unknown
+        mark = "▶" if number == before else " "
+        clock = f"{datetime.fromtimestamp(line.time, zone):%H:%M:%S.%f}"[:-3]
+        told.append(f"{mark} {clock}  {who:>7}  {line.text}")
+    return "\n".join(told)
+
+
+def _read(lines: BinaryIO, begin: int, until: float, most: int, rank: int | None) -> list[Line]:
+    lines.seek(begin)
+    whole = lines.read(most).rpartition(b"\n")[0]
+    return [Line(first, (rank,), text) for first, _, _, text in _assembled(whole, until)]
+
+
+def _offset(lines: BinaryIO, time: float) -> int:
+    """Where the first record that is not before `time` starts; the file is nearly in order of time."""
+    low, high = 0, lines.seek(0, 2)
+    while high - low > 4096:
+        middle = (low + high) // 2
+        if (found := _time_after(lines, middle, high)) is not None and found < time:
+            low = middle
+        else:
+            high = middle
+    start = low
+    lines.seek(low)
+    if low:
+        start += len(lines.readline())
+    while start < high and (line := lines.readline(1 << 20)):
+        record = parse_record(line)
+        if record is not None and record.time_ns / 1e9 >= time:
+            return start
+        start += len(line)
+    return start
+
+
+def _time_after(lines: BinaryIO, offset: int, end: int) -> float | None:
+    """The time of the first whole record after `offset`; None where there is none before `end`."""
+    lines.seek(offset)
+    lines.readline(1 << 20)
+    while lines.tell() < end and (line := lines.readline(1 << 20)):
+        record = parse_record(line)
+        if record is not None:
+            return record.time_ns / 1e9
+    return None

@@ -1,0 +1,129 @@
+"""An agent's metrics page: fetched within bounds, for what answers may be anything, and read."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from stallwatch_rules.locale import render
+from stallwatch_rules.messages import message
+
+PREFIX = "stallwatch_"
+MOST_READINGS = 50_000
+MOST_BYTES = 8 * 1024 * 1024
+MOST_SECONDS = 3.0  #: for the whole answer
+_SOCKET_SECONDS = 1.5
+# Buckets are many and no chart needs them: sum and count give the step time.
+_LEFT_OUT = ("_bucket", "_created")
+_NOT_IN_SERIES = ("__name__", "run", "rank", "instance", "job")  #: labels that Prometheus adds among them
+
+
+class Reading(NamedTuple):
+    """One number of one scrape."""
+
+    run: str
+    metric: str
+    rank: int | None
+    labels: str  #: the labels other than run and rank, as sorted JSON; "" when there are none
+    value: float
+
+
+class ScrapeError(Exception):
+    """Why an agent gave no numbers."""
+
+    def __init__(self, key: str, **params: str | int) -> None:
+        self.why = message(f"dashboard.{key}", **params)
+        super().__init__(render(self.why))
+
+
+def parse(text: str) -> list[Reading]:
+    """The readings of ours in a metrics page. Raises `ScrapeError` for any other page."""
+    readings: list[Reading] = []
+    try:
+        for family in text_string_to_metric_families(text):
+            if not family.name.startswith(PREFIX):
+                continue
+            for sample in family.samples:
+                if sample.name.endswith(_LEFT_OUT):
+                    continue
+                readings.append(_reading(sample.name, dict(sample.labels), sample.value))
+                if len(readings) > MOST_READINGS:
+                    raise ScrapeError("source_too_many_numbers", most=MOST_READINGS)
+    except ScrapeError:
+        raise
+    except Exception as error:  # the parser raises ValueError, IndexError or KeyError on broken tokens
+        raise ScrapeError("source_not_metrics", error=type(error).__name__) from error
+    return readings
+
+
+def series_of(labels: Mapping[str, str]) -> tuple[int | None, str]:
+    """Return the rank, and the remaining labels as sorted JSON; "" where there are none."""
+    rank = labels.get("rank", "")
+    rest = {name: text for name, text in labels.items() if name not in _NOT_IN_SERIES}
+    written = json.dumps(rest, sort_keys=True, ensure_ascii=False) if rest else ""
+    return int(rank) if rank.isdecimal() else None, written
+
+
+def _reading(name: str, labels: dict[str, str], value: float) -> Reading:
+    return Reading(labels.get("run", ""), name, *series_of(labels), float(value))
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_args: Any, **_kwargs: Any) -> None:
+        return None
+
+
+# No proxy: agents are on this host or in its network, whatever the environment says about the way out.
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
+
+
+def endpoint(target: str) -> str:
+    """The metrics address of a target written as "node7:19400", "http://node7:19400" or in full."""
+    url = target if "://" in target else f"http://{target}"
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ScrapeError("source_target_not_http", target=target)
+    return url if parts.path not in ("", "/") else f"{parts.scheme}://{parts.netloc}/metrics"
+
+
+def fetch(url: str, *, most_bytes: int = MOST_BYTES, most_seconds: float = MOST_SECONDS) -> str:
+    """The text of the page at `url`. Raises `ScrapeError`."""
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise ScrapeError("source_not_http")
+    deadline = time.monotonic() + most_seconds
+    request = urllib.request.Request(
+        url, headers={"Accept": "text/plain;version=0.0.4", "User-Agent": "stallwatch"}
+    )
+    try:
+        with _opener.open(request, timeout=_SOCKET_SECONDS) as answer:
+            if "html" in (answer.headers.get("Content-Type") or ""):
+                raise ScrapeError("source_web_page")
+            return _body(answer, deadline, most_bytes).decode("utf-8", "replace")
+    except urllib.error.HTTPError as error:
+        raise ScrapeError("source_http_status", status=error.code) from error
+    except ScrapeError:
+        raise
+    except Exception as error:  # refused, reset, timed out, bad headers, bad addresses: all mean no page
+        reason = str(getattr(error, "reason", None) or type(error).__name__)
+        raise ScrapeError("source_no_answer", reason=reason) from error
+
+
+def _body(answer: Any, deadline: float, most_bytes: int) -> bytes:
+    """Read in small bites: a server that drips would else hold a thread for ever."""
+    chunks: list[bytes] = []
+    size = 0
+    while chunk := answer.read1(64 * 1024):
+        size += len(chunk)
+        if size > most_bytes:
+            raise ScrapeError("source_too_large", mebibytes=most_bytes // 1024**2)
+        if time.monotonic() > deadline:
+            raise ScrapeError("source_too_slow")
+        chunks.append(chunk)
+    return b"".join(chunks)

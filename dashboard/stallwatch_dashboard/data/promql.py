@@ -1,0 +1,186 @@
+"""Questions to a Prometheus in its language, and answers remembered."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import threading
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stallwatch_alerts.prometheus.asking import NoAnswer, Prometheus
+from stallwatch_dashboard.data.metrics_page import PREFIX
+from stallwatch_rules.messages import Text, message
+
+MOST_NAMES = 50  #: runs in one question
+_KEPT = "run, __name__, stallwatch_phase, phase, ending"
+
+
+def newest(names: Collection[str], wanted: str, over: str = "") -> str:
+    """The question for the highest newest value of each of these metrics of each run, ranks folded."""
+    series = selector(names, wanted)
+    return f"max by ({_KEPT}) ({f'last_over_time({series}{over})' if over else series})"
+
+
+def selector(names: Collection[str], wanted: str) -> str:
+    """The series of these metrics, of the runs that `wanted` leaves; "" leaves all."""
+    every = "|".join(f"{PREFIX}{name}" for name in names)
+    return f'{{__name__=~"{every}"{"," if wanted else ""}{wanted}}}'
+
+
+def is_run(run: str) -> str:
+    """Only this run."""
+    return f"run={_quoted(run)}"
+
+
+def among(runs: Collection[str]) -> str:
+    """Only these runs."""
+    return f"run=~{_quoted('|'.join(map(re.escape, runs)))}"
+
+
+def portions(runs: list[str]) -> list[list[str]]:
+    """So many at once as one question can name."""
+    return [runs[first : first + MOST_NAMES] for first in range(0, len(runs), MOST_NAMES)]
+
+
+def _quoted(text: str) -> str:
+    """A label's value in a question. Go's quotes read the same escapes as JSON's."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+_AT_ONCE = 4  #: questions: a server of two processors is not asked more
+_TOLD_SECONDS = 90.0  #: what a page asks, it asks again at least once a minute
+
+
+class Questions:
+    """Safe for several threads. Times are Unix seconds. Without an answer there is nothing in it, or None."""
+
+    def __init__(self, server: Prometheus, clock: Callable[[], float]) -> None:
+        self._server = server
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._failed: dict[str, tuple[float, Text]] = {}  # when, and why, by question
+        self.askers = ThreadPoolExecutor(_AT_ONCE, "prometheus")
+
+    @property
+    def problem(self) -> Text | None:
+        """Why numbers are missing: of the questions that had no answer when they were last asked."""
+        now = self._clock()
+        with self._lock:
+            self._failed = {
+                question: told
+                for question, told in self._failed.items()
+                if abs(now - told[0]) <= _TOLD_SECONDS
+            }
+            newest_first = sorted(self._failed.values(), key=lambda told: -told[0])
+        return newest_first[0][1] if newest_first else None
+
+    def close(self) -> None:
+        """Ask no more."""
+        self.askers.shutdown(wait=False, cancel_futures=True)
+
+    def instant(self, question: str, at: float | None = None) -> list[Any]:
+        """The series at that moment, or now."""
+        return self._asked("/api/v1/query", question, time=self._clock() if at is None else at) or []
+
+    def by_run(self, question: str, start: float, end: float, moments: int) -> dict[str, dict[float, float]]:
+        """The values of each run by their times."""
+        return {
+            one["metric"].get("run", ""): {float(at): float(value) for at, value in one["values"]}
+            for one in self.span(question, start, end, moments)
+        }
+
+    def span(self, question: str, start: float, end: float, moments: int) -> list[Any]:
+        """The series at so many moments."""
+        return self.moments(question, start, end, max(1.0, (end - start) / moments)) or []
+
+    def moments(self, question: str, start: float, end: float, width: float) -> list[Any] | None:
+        """The series at moments so far apart; None without an answer."""
+        return self._asked("/api/v1/query_range", question, start=start, end=end, step=width)
+
+    def _asked(self, path: str, question: str, **times: float) -> list[Any] | None:
+        told = {name: f"{seconds:.3f}" for name, seconds in times.items()}
+        try:
+            found = list(self._server.get(path, query=question, **told)["data"]["result"])
+        except (NoAnswer, KeyError, TypeError) as error:
+            why = message("dashboard.prometheus_silent", error=str(error))
+            with self._lock:
+                self._failed[question] = (self._clock(), why)
+            return None
+        with self._lock:
+            self._failed.pop(question, None)
+        return found
+
+
+Labels = tuple[tuple[str, str], ...]
+Floats = NDArray[np.float64]
+Points = tuple[Floats, Floats]  #: Unix seconds, and the values then
+Ask = Callable[[str, float, float, float], "list[Any] | None"]  #: question, start, end, width
+
+_LATE_SECONDS = 60.0  #: a server may get a number so long after its time, and is asked for that again
+_SAME_SECONDS = 0.5  #: so long an answer is as good as a new one: a page asks the same for many of its lines
+_MOST_KEPT = 256  #: questions: those of some dozen pages
+
+
+@dataclass(frozen=True)
+class _Told:
+    first: float
+    width: float
+    until: float
+    points: dict[Labels, Points]
+
+
+class Ranges:
+    """Safe for several threads."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._kept: dict[str, _Told] = {}
+
+    def points(self, question: str, start: float, end: float, moments: int) -> dict[Labels, Points]:
+        """Of each series its points between the two times, at most so many; none without an answer."""
+        width = max(1.0, 2.0 ** math.ceil(math.log2(max(end - start, 1.0) / moments)))
+        first = math.ceil(start / width) * width
+        with self._lock:
+            kept = self._kept.get(question)
+        if kept is None or (kept.first, kept.width) != (first, width) or kept.until > end:
+            kept = _Told(first, width, first, {})
+        elif end - kept.until < _SAME_SECONDS:
+            return kept.points
+        begin = max(first, math.floor((kept.until - _LATE_SECONDS) / width) * width)
+        if end < begin:  # not one moment yet
+            return {}
+        found = self._ask(question, begin, end, width)
+        if found is None:
+            return {}
+        points = {labels: _before(told, begin) for labels, told in kept.points.items()}
+        for one in found:
+            labels = tuple(sorted(one["metric"].items()))
+            points[labels] = _joined(points.get(labels), one["values"])
+        with self._lock:
+            self._kept.pop(question, None)
+            self._kept[question] = _Told(first, width, end, points)  # the last one asked for stays longest
+            while len(self._kept) > _MOST_KEPT:
+                del self._kept[next(iter(self._kept))]
+        return points
+
+
+def _before(points: Points, end: float) -> Points:
+    until = int(np.searchsorted(points[0], end))
+    return points[0][:until], points[1][:until]
+
+
+def _joined(points: Points | None, values: list[Any]) -> Points:
+    """With the points of an answer, whose values are written as text ("NaN" and "+Inf" among them)."""
+    times = np.array([at for at, _ in values], "float64")
+    numbers = np.array([float(text) for _, text in values], "float64")
+    if points is None or not len(points[0]):
+        return times, numbers
+    return np.concatenate([points[0], times]), np.concatenate([points[1], numbers])

@@ -1,0 +1,285 @@
+"""What the Runs page needs of each run's history, kept small, and the row of numbers made of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+import duckdb
+
+from stallwatch_dashboard.data.frames import Which, series_order
+from stallwatch_dashboard.data.metrics_page import Reading
+from stallwatch_dashboard.data.overview import Numbers
+
+MOST_LOSSES = 40
+_BASELINE_STEPS = 20  #: spans of steps that make the baseline; the very first, which compiles, is left out
+_RECENT_STEPS = 5
+
+
+@dataclass(frozen=True)
+class Pulse:
+    """One run's history in a few numbers."""
+
+    losses: tuple[float, ...] = ()
+    recent: float | None = None  #: median seconds a step, lately
+    baseline: float | None = None  #: the same of the run's own early steps
+    started_at: float | None = None  #: time of the first number
+
+
+@dataclass
+class Window:
+    """The bounded history of one run. Times are Unix seconds and must not go back."""
+
+    started_at: float | None = None
+    _losses: list[float] = field(default_factory=list)
+    _stride: int = 1  #: every so many losses, one is kept
+    _skipped: int = 0
+    _last_loss: float | None = None
+    _counted: tuple[float, float] | None = None  #: seconds and steps, when the steps last went up
+    _early: list[float] = field(default_factory=list)
+    _late: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT_STEPS))
+
+    def took(self, time: float) -> None:
+        """A number was seen at this time."""
+        self.started_at = time if self.started_at is None else min(time, self.started_at)
+
+    def loss(self, value: float) -> None:
+        """The next loss. When there are too many, every second one goes: the course stays."""
+        if not math.isfinite(value):
+            return
+        self._last_loss = value
+        self._skipped += 1
+        if self._skipped < self._stride:
+            return
+        self._skipped = 0
+        self._losses.append(value)
+        if len(self._losses) >= 2 * MOST_LOSSES:
+            del self._losses[1::2]
+            self._stride *= 2
+
+    def steps(self, seconds: float, count: float) -> None:
+        """The histogram's sum and count; after a restart of the agent they begin anew."""
+        before = self._counted
+        if before is not None and count == before[1]:
+            return
+        self._counted = (seconds, count)
+        if before is None or count < before[1]:
+            return
+        each = (seconds - before[0]) / (count - before[1])
+        self._late.append(each)
+        if len(self._early) <= _BASELINE_STEPS:
+            self._early.append(each)
+
+    def pulse(self) -> Pulse:
+        """The window as it stands."""
+        first = self._early[1:]
+        losses = self._losses
+        if losses and self._last_loss is not None and self._skipped:
+            losses = [*losses, self._last_loss]
+        return Pulse(
+            losses=tuple(losses[-2 * MOST_LOSSES :]),
+            recent=median(self._late) if self._late else None,
+            baseline=median(first) if len(first) >= _RECENT_STEPS else None,
+            started_at=self.started_at,
+        )
+
+
+def pulse_of(
+    losses: Iterable[float], steps: Iterable[tuple[float, float]], started_at: float | None
+) -> Pulse:
+    """The pulse of a whole history at once: losses, and (seconds, count) of the steps, in order."""
+    window = Window(started_at)
+    for value in losses:
+        window.loss(value)
+    for seconds, count in steps:
+        window.steps(seconds, count)
+    return window.pulse()
+
+
+Latest = Mapping[str, Mapping[Which, float]]  #: newest values of one run by metric, without ``stallwatch_``
+
+#: Every metric that a row is made of.
+METRICS = (
+    "step",
+    "target_steps",
+    "loss",
+    "trace_cache_invalidations_total",
+    "memory_allocated_bytes",
+    "memory_reserved_bytes",
+    "memory_peak_bytes",
+    "host_memory_bytes",
+    "host_memory_limit_bytes",
+    "phase",
+    "stalled",
+    "stalled_seconds_total",
+    "step_duration_seconds_sum",
+    "step_duration_seconds_count",
+    "last_progress_timestamp_seconds",
+    "stall_threshold_seconds",
+    "end_timestamp_seconds",
+)
+_MEMORY = ("memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes", "host_memory_bytes")
+
+
+def glance(latest: Latest, pulse: Pulse, *, now: float) -> Numbers:
+    """One run's numbers from its newest values and its `pulse`. Pure."""
+
+    def values(metric: str) -> list[float]:
+        return list(latest.get(metric, {}).values())
+
+    def highest(metric: str) -> float | None:
+        return max(values(metric), default=None)
+
+    loss = latest.get("loss", {})
+    stepping, steps = highest("step_duration_seconds_sum"), highest("step_duration_seconds_count")
+    # Right after the first scrape there is no difference of two yet: the mean of all steps so far.
+    mean = stepping / steps if stepping is not None and steps else None
+    phase = _phase(latest.get("phase", {}))
+    ending, ended_at = _ending(latest.get("end_timestamp_seconds", {}))
+    progressed_at, alarm_at = _silence(latest, phase)
+    return Numbers(
+        step=highest("step"),
+        total_steps=highest("target_steps"),
+        loss=loss[min(loss, key=series_order)] if loss else None,
+        step_seconds=pulse.recent if pulse.recent is not None else mean,
+        baseline_seconds=pulse.baseline,
+        invalidations=highest("trace_cache_invalidations_total") or 0.0,
+        memory_bytes=next((found for name in _MEMORY if (found := highest(name)) is not None), None),
+        host_memory_bytes=highest("host_memory_bytes"),
+        host_memory_limit_bytes=highest("host_memory_limit_bytes"),
+        phase=phase,
+        losses=pulse.losses,
+        stalled_seconds=highest("stalled_seconds_total"),
+        stepping_seconds=stepping,
+        started_at=pulse.started_at,
+        ended_at=ended_at,
+        ended_as=ending,
+        overdue=highest("stalled") == 1 if latest.get("stalled") else alarm_at is not None and now > alarm_at,
+        progressed_at=progressed_at,
+        alarm_at=alarm_at,
+    )
+
+
+def _phase(states: Mapping[Which, float]) -> str:
+    return next((_label(which, "stallwatch_phase") for which, on in states.items() if on), "")
+
+
+def _ending(moments: Mapping[Which, float]) -> tuple[str, float | None]:
+    if not moments:
+        return "", None
+    which = max(moments, key=lambda one: moments[one])
+    return _label(which, "ending"), moments[which]
+
+
+def _silence(latest: Latest, phase: str) -> tuple[float | None, float | None]:
+    """The last sign of progress, and when the silence since then becomes a stall; Unix seconds."""
+    progressed = max(latest.get("last_progress_timestamp_seconds", {}).values(), default=0.0)
+    limits = {
+        _label(which, "phase"): seconds
+        for which, seconds in latest.get("stall_threshold_seconds", {}).items()
+    }
+    limit = limits.get(phase or "train")
+    if not progressed:
+        return None, None
+    return progressed, None if limit is None else progressed + limit
+
+
+def _label(which: Which, name: str) -> str:
+    return str(json.loads(which[1]).get(name, "")) if which[1] else ""
+
+
+_LOSS = "stallwatch_loss"
+_SUM, _COUNT = "stallwatch_step_duration_seconds_sum", "stallwatch_step_duration_seconds_count"
+_EARLY_POINTS, _LATE_POINTS = 80, 20
+
+
+def _place(rank: int | None) -> float:
+    return math.inf if rank is None else rank
+
+
+class Histories:
+    """Not safe for several threads: its owner has a lock."""
+
+    def __init__(self) -> None:
+        self._windows: dict[str, Window] = {}
+        self._loss_rank: dict[str, float] = {}
+        self._last_loss: dict[str, float] = {}
+
+    def load(self, connection: duckdb.DuckDBPyConnection, began: Mapping[str, float]) -> None:
+        """Read what an earlier process wrote; `began` is the time of each run's first number."""
+        for run, first in began.items():
+            self._window(run).took(first)
+        for run, rank, value in connection.execute(_LOSSES, [_LOSS, 2 * MOST_LOSSES]).fetchall():
+            self._loss_rank[run] = _place(rank)
+            self._last_loss[run] = value
+            self._window(run).loss(value)
+        paces: dict[str, dict[str, dict[float, float]]] = {}
+        for run, metric, points in connection.execute(_STEPS, [_SUM, _COUNT]).fetchall():
+            paces.setdefault(run, {})[metric] = {point["t"]: point["v"] for point in points}
+        for run, told in paces.items():
+            sums, counts = told.get(_SUM, {}), told.get(_COUNT, {})
+            for time in sorted(sums.keys() & counts.keys()):
+                self._window(run).steps(sums[time], counts[time])
+
+    def take(self, readings: Iterable[Reading], time: float) -> None:
+        """The readings of one scrape."""
+        paces: dict[str, dict[str, float]] = {}
+        for reading in readings:
+            metric = reading.metric
+            if metric == _LOSS:
+                self._loss(reading)
+            elif metric in (_SUM, _COUNT):
+                paces.setdefault(reading.run, {})[metric] = reading.value
+        for run, told in paces.items():
+            window = self._window(run)
+            window.took(time)
+            if len(told) == 2:
+                window.steps(told[_SUM], told[_COUNT])
+
+    def pulse(self, run: str) -> Pulse:
+        """The run's pulse; an empty one where it is not known."""
+        window = self._windows.get(run)
+        return window.pulse() if window is not None else Pulse()
+
+    def forget(self, run: str) -> None:
+        """Drop a run that is no longer kept."""
+        self._windows.pop(run, None)
+        self._loss_rank.pop(run, None)
+        self._last_loss.pop(run, None)
+
+    def _window(self, run: str) -> Window:
+        return self._windows.setdefault(run, Window())
+
+    def _loss(self, reading: Reading) -> None:
+        """Of several ranks the lowest speaks for the run; a number that only stands there is no new one."""
+        run, order = reading.run, _place(reading.rank)
+        if order > self._loss_rank.get(run, math.inf) or reading.value == self._last_loss.get(run):
+            return
+        self._loss_rank[run], self._last_loss[run] = order, reading.value
+        self._window(run).loss(reading.value)
+
+
+_LOSSES = """
+WITH every AS (
+    SELECT run, rank, coalesce(rank, 2147483647) AS place, t, v
+    FROM points JOIN series ON id = series WHERE metric = ? AND v IS NOT NULL
+),
+ends AS (SELECT run, min(place) AS place, min(t) AS first, max(t) AS last FROM every GROUP BY run)
+SELECT run, any_value(rank), arg_max(v, t) AS v
+FROM every JOIN ends USING (run, place)
+GROUP BY run, floor((t - first) / greatest((last - first) / ?, 1e-6))
+ORDER BY run, max(t)
+"""
+_STEPS = f"""
+WITH every AS (
+    SELECT run, metric, {{'t': t, 'v': v}} AS point, t
+    FROM points JOIN series ON id = series WHERE metric IN (?, ?) AND v IS NOT NULL
+)
+SELECT run, metric,
+    list_distinct(list_concat(min_by(point, t, {_EARLY_POINTS}), max_by(point, t, {_LATE_POINTS})))
+FROM every GROUP BY run, metric
+"""
