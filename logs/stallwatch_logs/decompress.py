@@ -6,13 +6,54 @@ What a broken file holds before its break is still given: a log is often copied 
 from __future__ import annotations
 
 import os
+import queue
 import sys
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Literal, Protocol
 
 from stallwatch_logs.inputs import CHUNK, InputError, Meter
-from stallwatch_logs.read_ahead import read_ahead
+
+_AHEAD = 4  # portions that wait at most
+
+_End = tuple[bytes | None, BaseException | None]
+
+
+def read_ahead(portions: Iterator[bytes]) -> Iterator[bytes]:
+    """The same portions, and behind them the same error. Whoever stops early ends the thread."""
+    waiting: queue.Queue[_End] = queue.Queue(_AHEAD)
+    enough = threading.Event()
+
+    def make() -> None:
+        try:
+            for portion in portions:
+                waiting.put((portion, None))
+                if enough.is_set():
+                    return
+            waiting.put((None, None))
+        except BaseException as error:  # raised again where the portions are used
+            waiting.put((None, error))
+
+    thread = threading.Thread(target=make, name="stallwatch-decompress", daemon=True)
+    thread.start()
+    try:
+        while True:
+            portion, error = waiting.get()
+            if error is not None:
+                raise error
+            if portion is None:
+                return
+            yield portion
+    finally:
+        enough.set()
+        while thread.is_alive():
+            try:  # room, in case that it waits for some
+                waiting.get(timeout=0.01)
+            except queue.Empty:
+                continue
+        thread.join()
+
 
 Kind = Literal["gzip", "xz", "bzip2", "zstandard", "zip", "tar", "plain"]
 

@@ -8,18 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from stallwatch_logs.heads import HEAD
 from stallwatch_logs.inputs import InputProblem
 from stallwatch_logs.line_format import fold_of
 from stallwatch_logs.log_files import LogFile
-from stallwatch_logs.portions import is_sparse
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.reading import Parted, RunReading
-from stallwatch_rules.sieve.engine import sieve_engine
-from stallwatch_rules.sieve.sieve import SieveEngine
-from stallwatch_rules.sieve.sourcereading import UTF16_MARKS, SourceReading
-from stallwatch_rules.sieve.state import SieveSizes
+from stallwatch_rules.scan.patterns import ScanEngine, scan_engine
+from stallwatch_rules.scan.sources import SourceReading
+from stallwatch_rules.scan.state import ScanSizes
 
 Within = Callable[[int], None]  #: called with the bytes of a file read so far
 
@@ -41,35 +38,33 @@ class FileRead:
 
 
 class Engines(NamedTuple):
-    """What reading needs: the compiled patterns, and those of the sieve for who asks for them."""
+    """What reading needs: the compiled patterns, and those of a sampled scan for who asks for them."""
 
     matcher: Matcher
-    sieve: Callable[[], SieveEngine | None]
+    scan: Callable[[], ScanEngine | None]
 
     @classmethod
     def of(cls, matcher: Matcher) -> Engines:
-        """Those of a matcher's catalogue, the sieve's compiled when it is first needed."""
-        return cls(matcher, functools.partial(_sieve_of, matcher))
+        """Those of a matcher's catalogue, the scan's compiled when they are first needed."""
+        return cls(matcher, functools.partial(_engine_of, matcher))
 
 
 @functools.lru_cache(maxsize=1)  # runs that are read one after the other have one matcher
-def _sieve_of(matcher: Matcher) -> SieveEngine | None:
-    return sieve_engine(matcher)
+def _engine_of(matcher: Matcher) -> ScanEngine | None:
+    return scan_engine(matcher)
 
 
 def read_file(
-    file: LogFile, reading: RunReading, engines: Engines, within: Within, sizes: SieveSizes
+    file: LogFile, reading: RunReading, engines: Engines, within: Within, sizes: ScanSizes
 ) -> FileRead:
     """Read a file into a reading."""
     read = FileRead(None)
-    chunks = file.chunks(read.problems, read.binary)
+    chunks = file.chunks(read.problems, read.binary, size=sizes.chunk)
     head = next(chunks, b"")
     fold = fold_of(head, engines.matcher)
     lines = LineReader(file.name, file.rank, *fold).look_ahead(head)
-    whole = fold.lead is not None and fold.lead.quoted  # a sieve does not undo the quoting
-    source = SourceReading(reading, lines, engines.sieve if not whole else lambda: None, sizes)
-    if file.plain and len(head) == HEAD and head[:2] not in UTF16_MARKS and not is_sparse(file.path):
-        chunks = file.cells(HEAD, sizes.cell, read.problems)
+    whole = fold.lead is not None and fold.lead.quoted  # a sampled scan does not undo the quoting
+    source = SourceReading(reading, lines, engines.scan if not whole else lambda: None, sizes)
     for chunk in itertools.chain((head,) if head else (), chunks):
         source.feed(chunk)
         within(source.bytes)
@@ -78,7 +73,7 @@ def read_file(
     return read
 
 
-def read_apart(file: LogFile, engines: Engines, within: Within, sizes: SieveSizes) -> FileRead:
+def read_apart(file: LogFile, engines: Engines, within: Within, sizes: ScanSizes) -> FileRead:
     """Read a file into a reading of its own. Whatever goes wrong concerns this file alone."""
     reading = RunReading(engines.matcher.catalogue, engines.matcher)
     try:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stallwatch_logs.file_ranks import of_one_training
+from stallwatch_logs.file_names import of_one_training
 from stallwatch_logs.job_names import by_job
 from stallwatch_logs.log_files import LogFile, natural
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from stallwatch_logs.heads import HEAD, broken_at
+from stallwatch_logs.portions import HEAD, broken_at
 from stallwatch_rules.lines.leads import Lead, likely_leads, sure_lead
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.lines.wrapped import as_pasted, broken_lines, likely_fold

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import io
 import os
@@ -16,12 +15,10 @@ from typing import BinaryIO, cast
 
 from stallwatch_logs.archives import TarFile, zip_members
 from stallwatch_logs.decompress import Kind, expanded, kind_of
-from stallwatch_logs.file_names import archive_named, enters_folder, may_be_log, takes_name
-from stallwatch_logs.file_ranks import ranks_in_lines
-from stallwatch_logs.heads import head_first
-from stallwatch_logs.inputs import CHUNK, InputError, InputProblem, Limits, Meter
+from stallwatch_logs.file_names import archive_named, enters_folder, may_be_log, ranks_in_lines, takes_name
+from stallwatch_logs.inputs import InputError, InputProblem, Limits, Meter
 from stallwatch_logs.json_files import notebook_lines, trainer_state_lines
-from stallwatch_logs.portions import Room, cells, is_sparse, poured
+from stallwatch_logs.portions import HEAD, file_chunks, head_first, is_sparse
 from stallwatch_rules.lines.ranks import rank_of_path, ranks_of_tasks
 from stallwatch_rules.text.controls import printable
 from stallwatch_rules.text.encodings import looks_binary
@@ -44,62 +41,40 @@ class LogFile:
     path: str = ""  #: where another process finds it, if it is a file by itself
     plain: bool = False  #: that file's bytes are the log's own
 
-    def chunks(self, problems: list[InputProblem], binary: list[str] | None = None) -> Iterator[bytes]:
-        """The decompressed bytes in portions, the first of which is the file's head (``heads``).
+    def chunks(
+        self, problems: list[InputProblem], binary: list[str] | None = None, *, size: int = 0
+    ) -> Iterator[bytes]:
+        """The decompressed bytes in portions, the first of which is the file's head (``portions``).
 
-        What is wrong with them is added to ``problems``; a file that is no text and was found rather than
-        asked for is only named in ``binary``.
+        With ``size`` those of a plain file end where its chunks of that size do. What is wrong with them is
+        added to ``problems``; a file that is no text and was found rather than asked for is only named in
+        ``binary``.
         """
         first = True
         try:
-            for chunk in head_first(self.open_chunks()):
-                if first and looks_binary(chunk[:_JUDGED]):
+            for portion in head_first(self._aligned(size) if size else self.open_chunks()):
+                if first and looks_binary(portion[:_JUDGED]):
                     if self.asked_for:
                         problems.append(_binary(self.name))
                     elif binary is not None:
                         binary.append(self.name)
                     return
                 first = False
-                yield chunk
+                yield portion
         except InputError as error:
             problems.append(error.problem(self.name))
         except OSError as error:
             problems.append(_unreadable(self.name, error))
 
-    def cells(self, start: int, size: int, problems: list[InputProblem]) -> Iterator[bytes]:
-        """The bytes of a plain file from an offset, in portions that end where its cells do."""
-        try:
-            with Path(self.path).open("rb") as raw:
-                yield from cells(raw.fileno(), start, None, size)
-        except OSError as error:
-            problems.append(_unreadable(self.name, error))
-
-    @contextlib.contextmanager
-    def opened(self) -> Iterator[tuple[LogFile, io.FileIO | None]]:
-        """This file and, if it is plain and has no holes, the one opening by which all of it is read.
-
-        Where a log is rotated, a second one by its path would find another file.
-        """
-        try:
-            raw = Path(self.path).open("rb", buffering=0) if self.plain else None  # noqa: SIM115
-        except OSError:  # reading it will say so
-            raw = None
-        if raw is None:
-            yield self, None
+    def _aligned(self, size: int) -> Iterator[bytes]:
+        """By one opening: if a log is rotated, a second one by its path would find another file."""
+        if not self.plain or is_sparse(self.path):
+            yield from self.open_chunks()
             return
-        with raw:
-            if is_sparse(raw.fileno()):
-                yield self, None
-            else:
-                yield replace(self, open_chunks=lambda: iter(lambda: raw.read(CHUNK), b"")), raw
-
-    def poured(self, raw: io.FileIO, start: int, room: Room, problems: list[InputProblem]) -> Iterator[int]:
-        """How many bytes of this file, which is ``opened``, from an offset on were put into each ``room``."""
-        try:
-            raw.seek(start)
-            yield from poured(raw, room)
-        except OSError as error:
-            problems.append(_unreadable(self.name, error))
+        with Path(self.path).open("rb", buffering=0) as raw:
+            head = os.pread(raw.fileno(), HEAD, 0)
+            yield head
+            yield from file_chunks(raw.fileno(), len(head), None, size)
 
 
 def expand(

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import codecs
 import itertools
 import os
 from collections.abc import Iterator, Sequence
-from io import FileIO
 
-from stallwatch_logs.heads import HEAD
 from stallwatch_logs.inputs import Limits
 from stallwatch_logs.line_format import fold_of, lead_of
 from stallwatch_logs.log_files import LogFile, expand
+from stallwatch_logs.portions import HEAD
 from stallwatch_logs.progress import OnProgress, ProgressReader
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.matching.matcher import Matcher
-from stallwatch_rules.matching.signatures import Signature, SignatureRules, SignatureScan
-
-_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+from stallwatch_rules.scan.matches import CHUNK, Match, MatchPatterns, MatchScan
+from stallwatch_rules.scan.sources import UTF16_MARKS
 
 
 class Matching:
@@ -37,38 +34,32 @@ class Matching:
     ) -> None:
         self.files, self.problems = expand(paths, limits=limits)
         self._matcher = matcher
-        self._rules = SignatureRules(matcher) if matcher.engine == "hyperscan" else None
+        self._patterns = MatchPatterns(matcher) if matcher.engine == "hyperscan" else None
         self._reader = ProgressReader(self.files, progress)
 
-    def matches(self) -> Iterator[Signature]:
+    def matches(self) -> Iterator[Match]:
         """All of them: the files in their order, each file's lines in theirs."""
         for file in self.files:
-            with file.opened() as (source, raw):
-                yield from self._matches_in(source, raw)
+            yield from self._matches_in(file)
 
-    def _matches_in(self, file: LogFile, raw: FileIO | None) -> Iterator[Signature]:
-        chunks = self._reader.chunks(file, self.problems)
-        head = next(chunks, b"")
-        portions = itertools.chain([head], chunks)
-        short = len(head) < HEAD or head[:2] in _UTF16
+    def _matches_in(self, file: LogFile) -> Iterator[Match]:
+        portions = self._reader.chunks(file, self.problems, CHUNK)
+        head = next(portions, b"")
+        portions = itertools.chain([head], portions)
+        short = len(head) < HEAD or head[:2] in UTF16_MARKS
         lead = None if short else lead_of(head)
-        if self._rules is None or short or (lead is not None and lead.quoted):
+        if self._patterns is None or short or (lead is not None and lead.quoted):
             reader = LineReader(file.name, file.rank, *fold_of(head, self._matcher))
             yield from self._line_by_line(reader, portions)
             return
-        scan = SignatureScan(self._rules, file.name, file.rank, lead)
-        if raw is not None:
-            yield from scan.feed(head)
-            for read in self._reader.poured(file, raw, len(head), scan.room, self.problems):
-                yield from scan.filled(read)
-        else:
-            for portion in portions:
-                yield from scan.feed(portion)
+        scan = MatchScan(self._patterns, file.name, file.rank, lead)
+        for portion in portions:
+            yield from scan.feed(portion)
         yield from scan.finish()
 
-    def _line_by_line(self, reader: LineReader, portions: Iterator[bytes]) -> Iterator[Signature]:
+    def _line_by_line(self, reader: LineReader, portions: Iterator[bytes]) -> Iterator[Match]:
         """Short files, in which the lines around a line may explain it, and whatever cannot be scanned."""
         for portion in itertools.chain(portions, [None]):
             lines = reader.finish() if portion is None else reader.feed(portion)
             for index, rule, captures in self._matcher.match(lines):
-                yield Signature(rule, lines[index], captures)
+                yield Match(rule, lines[index], captures)

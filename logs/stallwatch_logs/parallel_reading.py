@@ -20,11 +20,10 @@ from typing import Any, NoReturn
 from stallwatch_logs.file_reading import Engines, FileRead, read_file
 from stallwatch_logs.inputs import Limits
 from stallwatch_logs.log_files import LogFile
-from stallwatch_logs.ranges import RangeReading, ranges_of
-from stallwatch_logs.sharing import Sharing
-from stallwatch_logs.workers import Board, Pages, begin, begin_forked, sift_away
+from stallwatch_logs.sharing import RangeReading, Sharing, ranges_of
+from stallwatch_logs.workers import Board, Pages, begin, begin_forked, scan_away
 from stallwatch_rules.reading import RunReading
-from stallwatch_rules.sieve.state import SieveSizes
+from stallwatch_rules.scan.state import ScanSizes
 
 WORTH_A_POOL = 160 * 1024 * 1024  #: bytes on disk; below it a process costs more to start than it saves
 WORTH_A_FORK = 32 * 1024 * 1024  #: the same of one that need not load anything
@@ -84,13 +83,13 @@ def read_all(
 ) -> Iterator[tuple[LogFile, FileRead]]:
     """Read the files into a run's reading, in their order; several at once where that pays.
 
-    With ``whole`` this process reads every line, without a sieve.
+    With ``whole`` this process reads every line, without sampling.
     """
     parallel = parallel or Parallel()
     if whole:
-        yield from _one_by_one(files, reading, Engines(reading.matcher, lambda: None), on_bytes, SieveSizes())
+        yield from _one_by_one(files, reading, Engines(reading.matcher, lambda: None), on_bytes, ScanSizes())
         return
-    engines, sizes = Engines.of(reading.matcher), SieveSizes.of_run(file.size for file in files)
+    engines, sizes = Engines.of(reading.matcher), ScanSizes.of_run(file.size for file in files)
     away = [file for file in files if file.path]
     if _few_are_large(away, parallel):
         yield from _in_ranges(files, reading, engines, parallel, on_bytes)
@@ -116,7 +115,7 @@ def read_all(
         window = 2 * max(parallel.workers, MAX_WORKERS)
         yield from share(parallel.executor, window, pages=pages).read(reading)
         return
-    engines.sieve()  # compiled here and kept, so that the others only load it
+    engines.scan()  # compiled here and kept, so that the others only load it
     # This process reads, too: it is ready while the others still start. Between two portions it hands out the
     # next batch, so none need lie with a process that is busy while another one has nothing left to do.
     with _processes(workers - 1, pages, board, engines if parallel.forks else None) as pool:
@@ -128,7 +127,7 @@ def _few_are_large(files: Sequence[LogFile], parallel: Parallel) -> bool:
     if parallel.executor is not None or parallel.workers < 2 or multiprocessing.current_process().daemon:
         return False
     total, largest = sum(file.size for file in files), max(files, key=lambda file: file.size, default=None)
-    if largest is None or total < parallel.least or not ranges_of(largest, SieveSizes()):
+    if largest is None or total < parallel.least or not ranges_of(largest, ScanSizes()):
         return False
     return len(files) < parallel.workers or largest.size > total / 2
 
@@ -138,21 +137,21 @@ def _in_ranges(
 ) -> Iterator[tuple[LogFile, FileRead]]:
     """One file after the other, the large ones with the help of other processes."""
     pages, board = Pages.of(reading.catalogue), Board(0)
-    engines.sieve()  # compiled here and kept, so that the others only load it
+    engines.scan()  # compiled here and kept, so that the others only load it
     helpers = parallel.workers - 1
     with _processes(helpers, pages, board, engines if parallel.forks else None) as pool:
         before = 0
         for file in files:
             within = functools.partial(_report, on_bytes, before, file.size)
-            sift = functools.partial(sift_away, pages.digest)
-            read = RangeReading(pool, helpers, sift, engines, within).read(file, reading)
-            yield file, read if read is not None else read_file(file, reading, engines, within, SieveSizes())
+            scan = functools.partial(scan_away, pages.digest)
+            read = RangeReading(pool, helpers, scan, engines, within).read(file, reading)
+            yield file, read if read is not None else read_file(file, reading, engines, within, ScanSizes())
             before += file.size
             on_bytes(before)
 
 
 def _one_by_one(
-    files: Sequence[LogFile], reading: RunReading, engines: Engines, on_bytes: OnBytes, sizes: SieveSizes
+    files: Sequence[LogFile], reading: RunReading, engines: Engines, on_bytes: OnBytes, sizes: ScanSizes
 ) -> Iterator[tuple[LogFile, FileRead]]:
     before = 0
     for file in files:

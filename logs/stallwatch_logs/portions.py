@@ -1,29 +1,67 @@
-"""The bytes of a plain file from one offset to another, in portions that end where its cells do.
+"""A file's bytes in portions: its beginning first, by which it is judged, then those that end where chunks
+do.
 
-A cell that comes as one portion need not be put together: the copy would take a tenth of all the time.
+Pipes, archives and disks give portions of different sizes, and the same log is the same log by each of them.
+A chunk that comes as one portion need not be put together: the copy would take a tenth of all the time.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from io import RawIOBase
+from collections.abc import Iterator
 
+from stallwatch_logs.inputs import InputError
 from stallwatch_rules.lines.reader import MAX_LINE
-from stallwatch_rules.matching.cells import cell_end
+from stallwatch_rules.lines.wrapped import wrap_width
+from stallwatch_rules.scan.chunks import chunk_end
 
-Room = Callable[[], memoryview]  #: gives memory for the next bytes
+HEAD = 256 * 1024  #: bytes
+_NEAR = 4096  # bytes in which most lines end
+
+
+def head_first(portions: Iterator[bytes], size: int = HEAD) -> Iterator[bytes]:
+    """The same bytes, their first portion being the beginning: ``size`` bytes, or all if there are fewer.
+
+    What came before an error is still given before it.
+    """
+    held: list[bytes] = []
+    missing = size
+    broken: InputError | OSError | None = None
+    try:
+        while missing > 0 and (portion := next(portions, None)) is not None:
+            held.append(portion)
+            missing -= len(portion)
+    except (InputError, OSError) as error:
+        broken = error
+    begun = b"".join(held)
+    if begun:
+        yield begun[:size]
+    if begun[size:]:
+        yield begun[size:]
+    if broken is not None:
+        raise broken
+    yield from portions
+
+
+def broken_at(head: bytes) -> int | None:
+    """At how many characters a terminal broke the lines of a text that was copied from it.
+
+    Such a text is short: a file that is longer than its head was written as it is.
+    """
+    return wrap_width(head) if len(head) < HEAD else None
 
 
 def edge(file: int, boundary: int) -> tuple[int, bool]:
-    """Where the cell ends whose grid line lies at ``boundary``, and whether it ends inside of a line."""
-    before = os.pread(file, MAX_LINE + 1, boundary - 1)
-    end = cell_end(before, 1) or len(before)
-    return boundary - 1 + end, before[end - 1 : end] not in (b"\n", b"\r", b"\0")
+    """Where the chunk ends whose grid line lies at ``boundary``, and whether it ends inside of a line."""
+    behind = os.pread(file, _NEAR, boundary - 1)
+    if b"\n" not in behind:
+        behind = os.pread(file, MAX_LINE + 1, boundary - 1)
+    end = chunk_end(behind, 1) or len(behind)
+    return boundary - 1 + end, behind[end - 1 : end] not in (b"\n", b"\r", b"\0")
 
 
-def cells(file: int, start: int, end: int | None, size: int) -> Iterator[bytes]:
-    """A file's bytes; without ``end`` all that are there."""
+def file_chunks(file: int, start: int, end: int | None, size: int) -> Iterator[bytes]:
+    """A file's bytes from one offset to another; without ``end`` all that are there."""
     while end is None or start < end:
         behind = edge(file, (start // size + 1) * size)[0]
         portion = os.pread(file, (behind if end is None else min(behind, end)) - start, start)
@@ -31,15 +69,6 @@ def cells(file: int, start: int, end: int | None, size: int) -> Iterator[bytes]:
             return
         yield portion
         start += len(portion)
-
-
-def poured(raw: RawIOBase, room: Room) -> Iterator[int]:
-    """Read a file on into whatever memory ``room`` gives, and how many bytes each time.
-
-    Memory that was used before is filled in half the time that new memory takes.
-    """
-    while count := raw.readinto(room()):
-        yield count
 
 
 def is_sparse(path: str | int) -> bool:

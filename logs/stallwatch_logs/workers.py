@@ -17,15 +17,19 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from stallwatch_logs.file_reading import Engines, FileRead, Stopped, read_apart
+from stallwatch_logs.file_reading import Engines, FileRead, Stopped, Within, read_apart
 from stallwatch_logs.inputs import Limits
 from stallwatch_logs.log_files import LogFile, expand
-from stallwatch_logs.ranges import Range, Sifted, sift_range
+from stallwatch_logs.portions import edge, file_chunks
+from stallwatch_rules.lines.leads import Lead
 from stallwatch_rules.matching.database import DatabaseStore
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage
-from stallwatch_rules.sieve.state import SieveSizes
+from stallwatch_rules.scan.chunks import Chunk, ChunkCutter
+from stallwatch_rules.scan.patterns import ScanEngine
+from stallwatch_rules.scan.sampled import SampledScan, Skipped, Window
+from stallwatch_rules.scan.state import ScanSizes
 
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
 
@@ -74,10 +78,47 @@ class Job(NamedTuple):
     """Some files, to be read one after the other."""
 
     files: tuple[Wanted, ...]
-    sizes: SieveSizes  #: how much of them is read
+    sizes: ScanSizes  #: how much of them is read
     limits: Limits | None
     digest: str  #: of the catalogue
     pages: Pages | None  #: ``None`` for who was given them at its start
+
+
+class Range(NamedTuple):
+    """Whole sections of a file, in chunks."""
+
+    path: str
+    first: int
+    behind: int
+    lead: Lead | None = None  #: before its lines
+
+
+class ScannedRange(NamedTuple):
+    """What was selected of a range, chunk by chunk, and where the range ends."""
+
+    chunks: list[list[Skipped | Window]]
+    size: int  #: bytes of the range
+    torn: bool  #: it ends inside of a line that is longer than a line may be
+
+
+def scan_range(wanted: Range, engine: ScanEngine, sizes: ScanSizes, within: Within) -> ScannedRange:
+    """Scan a range; ``within`` is called with the bytes of it read so far."""
+    scan = SampledScan(engine, sizes, wanted.lead)
+    with Path(wanted.path).open("rb") as raw:
+        start, torn = edge(raw.fileno(), wanted.first * sizes.chunk)
+        end, torn_behind = edge(raw.fileno(), wanted.behind * sizes.chunk)
+        cutter, read = ChunkCutter(sizes.chunk, start, torn=torn), 0
+        found: list[list[Skipped | Window]] = []
+
+        def take(chunks: Iterable[Chunk]) -> None:
+            found.extend(scan.select(one) for one in map(scan.search, chunks) if one is not None)
+
+        for portion in file_chunks(raw.fileno(), start, end, sizes.chunk):
+            take(cutter.feed(portion))
+            read += len(portion)
+            within(read)
+        take(cutter.finish())
+    return ScannedRange(found, end - start, torn_behind)
 
 
 class Board:
@@ -137,9 +178,9 @@ def read_away(job: Job) -> list[FileRead]:
     return [_read(wanted, job, engines) for wanted in job.files]
 
 
-def sift_away(digest: str, wanted: Range) -> Sifted:
-    """Sieve a range of a file in this process, for another one."""
-    engine = _prepared(digest, None).sieve()
+def scan_away(digest: str, wanted: Range) -> ScannedRange:
+    """Scan a range of a file in this process, for another one."""
+    engine = _prepared(digest, None).scan()
     if engine is None:
         raise LookupError("blocks cannot be scanned here")
 
@@ -147,7 +188,7 @@ def sift_away(digest: str, wanted: Range) -> Sifted:
         if _board is not None:
             _board.go_on()  # who waits for it reports the progress
 
-    return sift_range(wanted, engine, SieveSizes(), within)
+    return scan_range(wanted, engine, ScanSizes(), within)
 
 
 def _read(wanted: Wanted, job: Job, engines: Engines) -> FileRead:

@@ -13,8 +13,8 @@ from stallwatch.commands.context import App, catalogue_of, rules_option, tell_al
 from stallwatch.commands.progressbar import progress_bar
 
 if TYPE_CHECKING:
-    from stallwatch_rules.matching.signatures import Signature
     from stallwatch_rules.pages.catalogue import Catalogue
+    from stallwatch_rules.scan.matches import Match
 
 _NOTHING = 1
 _NOT_ALL = 2
@@ -82,7 +82,7 @@ def _chosen(catalogue: Catalogue, only: tuple[str, ...]) -> Catalogue:
     return Catalogue.of([catalogue.pages[rule] for rule in dict.fromkeys(only)], store=catalogue.store)
 
 
-def _places(found: Iterable[Signature], as_json: bool) -> Iterator[str]:
+def _places(found: Iterable[Match], as_json: bool) -> Iterator[str]:
     """A line for each match; log text is redacted, as everywhere."""
     import msgspec
 
@@ -102,7 +102,7 @@ def _places(found: Iterable[Signature], as_json: bool) -> Iterator[str]:
             yield f"{line.source}:{line.number}: {rule}: {text}"
 
 
-def _counts(found: Iterable[Signature], every: float, as_json: bool) -> Iterator[str]:
+def _counts(found: Iterable[Match], every: float, as_json: bool) -> Iterator[str]:
     """A line for each stretch of time and rule, in the order of time; what has no time comes last."""
     import msgspec
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from stallwatch.cli import cli
-from stallwatch_logs.log_files import LogFile
+from stallwatch_logs import log_files
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 NOTICE = "Invalidate trace cache @ step 7: expected module 9, but got module 3"
@@ -56,14 +56,14 @@ def test_a_log_that_is_rotated_meanwhile_is_read_to_its_own_end(
     path = tmp_path / "train.log"
     path.write_text("\n".join(lines(9000)))
     expected = run(str(path)).stdout
-    real = LogFile.poured
+    real = log_files.file_chunks
 
-    def rotated(self: LogFile, *rest: Any) -> Iterator[int]:
+    def rotated(*args: Any) -> Iterator[bytes]:
         path.rename(tmp_path / "train.log.1")
         path.write_text(f"{NOTICE}\n" * 9000)
-        return real(self, *rest)
+        return real(*args)
 
-    monkeypatch.setattr(LogFile, "poured", rotated)
+    monkeypatch.setattr(log_files, "file_chunks", rotated)
     assert run(str(path)).stdout == expected
     assert (tmp_path / "train.log.1").exists()
 

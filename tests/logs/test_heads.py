@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from stallwatch_exporter.postmortem.diagnose import diagnose_paths
-from stallwatch_logs.heads import HEAD, broken_at, head_first
 from stallwatch_logs.inputs import InputError, InputProblem
 from stallwatch_logs.log_files import LogFile
+from stallwatch_logs.portions import HEAD, broken_at, head_first
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.records import Diagnosis
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from stallwatch_exporter.postmortem.diagnose import diagnose_paths
-from stallwatch_logs.heads import HEAD
 from stallwatch_logs.line_format import Fold, fold_of, lead_of
+from stallwatch_logs.portions import HEAD
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stallwatch_logs.portions import cells, is_sparse
-from stallwatch_rules.matching.cells import CellCutter
+from stallwatch_logs.portions import file_chunks, is_sparse
+from stallwatch_rules.scan.chunks import ChunkCutter
 
 SIZE = 4096
 
@@ -14,11 +14,11 @@ def test_the_portions_are_the_cells(tmp_path: Path) -> None:
     data = b"".join(b"line %d %s\r\n" % (n, b"x" * (n % 90)) for n in range(2000)) + b"y" * 200_000 + b"\nend"
     path = tmp_path / "train.log"
     path.write_bytes(data)
-    cutter = CellCutter(SIZE)
+    cutter = ChunkCutter(SIZE)
     wanted = [cell.data for cell in [*cutter.feed(data), *cutter.finish()]]
     with path.open("rb") as raw:
-        portions = list(cells(raw.fileno(), 0, None, SIZE))
-        begun = list(cells(raw.fileno(), len(wanted[0]), 3 * SIZE, SIZE))
+        portions = list(file_chunks(raw.fileno(), 0, None, SIZE))
+        begun = list(file_chunks(raw.fileno(), len(wanted[0]), 3 * SIZE, SIZE))
     assert portions == wanted
     assert b"".join(begun) == data[len(wanted[0]) : 3 * SIZE]
     assert is_sparse(str(tmp_path / "gone.log"))

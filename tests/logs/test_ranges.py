@@ -13,22 +13,23 @@ from typing import Any
 import pytest
 
 from stallwatch_exporter.postmortem.diagnose import diagnose_paths
-from stallwatch_logs import parallel_reading, ranges
+from stallwatch_logs import parallel_reading, sharing
 from stallwatch_logs.file_reading import Engines, FileRead, read_file
 from stallwatch_logs.inputs import Limits
 from stallwatch_logs.log_files import LogFile, expand
 from stallwatch_logs.parallel_reading import Parallel
-from stallwatch_logs.ranges import Range, RangeReading, Sifted, ranges_of, sift_range
+from stallwatch_logs.sharing import RangeReading, ranges_of
+from stallwatch_logs.workers import Range, ScannedRange, scan_range
 from stallwatch_rules.lines.reader import MAX_LINE
-from stallwatch_rules.matching.blockscan import available
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.pages.patterns import hyperscan
 from stallwatch_rules.reading import RunReading
-from stallwatch_rules.sieve.state import SieveSizes
+from stallwatch_rules.scan.state import ScanSizes
 
-pytestmark = pytest.mark.skipif(not available(), reason="hyperscan has no wheel for this platform")
+pytestmark = pytest.mark.skipif(hyperscan is None, reason="hyperscan has no wheel for this platform")
 
-SMALL = SieveSizes(cell=MAX_LINE + 4096, stretch_cells=2, head=8192, head_segments=8, tail=8192)
+SMALL = ScanSizes(chunk=MAX_LINE + 4096, section=2, head=8192, head_segments=8, tail=8192)
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 NOTICE = "Invalidate trace cache @ step {}: expected module 9, but got module 3"
 
@@ -102,12 +103,12 @@ def test_the_reading_is_that_of_one_process(
 ) -> None:
     expected, read_alone = alone(file, engines, monkeypatch)
     sifted: list[Range] = []
-    engine = engines.sieve()
+    engine = engines.scan()
     assert engine is not None
 
-    def sift(wanted: Range) -> Sifted:
+    def sift(wanted: Range) -> ScannedRange:
         sifted.append(wanted)
-        return sift_range(wanted, engine, SMALL, lambda _: None)
+        return scan_range(wanted, engine, SMALL, lambda _: None)
 
     reading, told = RunReading(engines.matcher.catalogue, engines.matcher), []
     read = RangeReading(helper, 2, sift, engines, told.append).read(file, reading, SMALL)
@@ -123,7 +124,7 @@ def test_what_has_no_ranges(tmp_path: Path) -> None:
     path.write_bytes(log_of(1, 200))
     (log,) = expand([str(path)], limits=Limits())[0]
     assert len(ranges_of(log, SMALL)) == 2
-    assert not ranges_of(log, SieveSizes())  # it is too small
+    assert not ranges_of(log, ScanSizes())  # it is too small
     path.write_bytes(b"\x1f\x8b\x08" + path.read_bytes())
     (packed,) = expand([str(path)], limits=Limits())[0]
     assert not ranges_of(packed, SMALL)
@@ -139,13 +140,13 @@ def test_processes_sieve_a_large_file(
     file: LogFile, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They take the usual sizes, so the ranges here are made of those."""
-    sizes = SieveSizes()
+    sizes = ScanSizes()
     data = Path(file.path).read_bytes()
     with Path(file.path).open("ab") as out:
-        while out.tell() < 12 * sizes.cell:
+        while out.tell() < 12 * sizes.chunk:
             out.write(data)
     few = Range(file.path, 2, 4), Range(file.path, 4, 8)
-    monkeypatch.setattr(ranges, "ranges_of", lambda *_: list(few))
+    monkeypatch.setattr(sharing, "ranges_of", lambda *_: list(few))
     monkeypatch.setattr(parallel_reading, "ranges_of", lambda *_: list(few))
     diagnosis, problems = diagnose_paths(
         [file.path], catalogue=catalogue, parallel=Parallel(workers=2, worth=0)
@@ -156,11 +157,11 @@ def test_processes_sieve_a_large_file(
 
 
 def test_ranges_behind_a_lead_are_counted(tmp_path: Path, engines: Engines) -> None:
-    engine, sizes = engines.sieve(), replace(SMALL, rule_lines=5, dense_cells=0)
+    engine, sizes = engines.scan(), replace(SMALL, rule_lines=5, dense=0)
     assert engine is not None
 
-    def sift(wanted: Range) -> Sifted:
-        return sift_range(wanted, engine, sizes, lambda _: None)
+    def sift(wanted: Range) -> ScannedRange:
+        return scan_range(wanted, engine, sizes, lambda _: None)
 
     lines = [f"step {at}/9000 loss 2.5 {'.' * 400}" for at in range(2400)]
     lines[0], lines[300:2100:3] = "{'loss': 2.5}", ["KeyError: 'param_groups'"] * 600

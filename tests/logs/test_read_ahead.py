@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stallwatch_logs.read_ahead import read_ahead
+from stallwatch_logs.decompress import read_ahead
 
 
 def numbered(count: int, error: Exception | None = None) -> Iterator[bytes]:

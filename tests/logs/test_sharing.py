@@ -26,7 +26,7 @@ from stallwatch_logs.sharing import BATCH, batches
 from stallwatch_logs.workers import Board, Job, read_away
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.records import Diagnosis
-from stallwatch_rules.sieve.state import SieveSizes
+from stallwatch_rules.scan.state import ScanSizes
 
 
 @pytest.fixture(scope="module")
@@ -125,10 +125,10 @@ def test_a_failure_within_a_file_concerns_that_file(
 ) -> None:
     real = LogFile.chunks
 
-    def chunks(self: LogFile, *args: Any) -> Any:
+    def chunks(self: LogFile, *args: Any, **options: Any) -> Any:
         if self.name.endswith("rank3.log"):
             raise ArithmeticError("a mistake of ours")
-        return real(self, *args)
+        return real(self, *args, **options)
 
     monkeypatch.setattr(LogFile, "chunks", chunks)
     with ThreadPoolExecutor(2) as executor:
@@ -214,7 +214,7 @@ def test_who_is_told_to_stop_gives_up() -> None:
 def test_a_process_without_the_rules_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_engines", {})
     with pytest.raises(LookupError):
-        read_away(Job((), SieveSizes(), None, "unknown", None))
+        read_away(Job((), ScanSizes(), None, "unknown", None))
 
 
 KILLED = """

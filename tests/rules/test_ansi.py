@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stallwatch_rules.lines.reader import LineReader
-from stallwatch_rules.matching.rawview import view_of
+from stallwatch_rules.scan.segments import view_of
 
 PIECES = ["\x1b[31m", "\x1b[0;1;38;5;9m", "\x1b[2K", "\x1b]0;title\x07", "\x1b]8;;http://x\x1b\\", "\x1b(B"]
 BROKEN = ["\x1b", "\x1b[", "\x1b]unended", "[31m"]

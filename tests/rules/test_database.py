@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_rules.matching import cachefolder, covers_cache, database
+from stallwatch_rules.matching import cachefolder, database, literal_index
 from stallwatch_rules.matching.database import DatabaseStore
 from stallwatch_rules.matching.matcher import Matcher, lines_of
 from stallwatch_rules.pages import catalogue as catalogue_module
@@ -117,24 +117,24 @@ def test_fixed_texts_are_found_anew_by_another_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[str] = []
-    cover_of = covers_cache.cover_of
-    monkeypatch.setattr(covers_cache, "cover_of", lambda one: looked.append(one) or cover_of(one))
-    first = covers_cache.covers_of(PATTERNS, tmp_path)
-    assert covers_cache.covers_of(PATTERNS, tmp_path) == first
+    literals_of = literal_index.literals_of
+    monkeypatch.setattr(literal_index, "literals_of", lambda one: looked.append(one) or literals_of(one))
+    first = literal_index.kept_literals(PATTERNS, tmp_path)
+    assert literal_index.kept_literals(PATTERNS, tmp_path) == first
     assert looked == [*PATTERNS]
     another_version(monkeypatch)
-    assert covers_cache.covers_of(PATTERNS, tmp_path) == first
+    assert literal_index.kept_literals(PATTERNS, tmp_path) == first
     assert looked == [*PATTERNS] * 2
-    for kept in tmp_path.glob("covers-*.msgpack"):
+    for kept in tmp_path.glob("literals-*.msgpack"):
         kept.write_bytes(b"\x93\x01\x02\x03")  # msgpack, but no such table
-    assert covers_cache.covers_of(PATTERNS, tmp_path) == first
+    assert literal_index.kept_literals(PATTERNS, tmp_path) == first
     assert looked == [*PATTERNS] * 3
 
 
 def test_fixed_texts_are_kept_of_the_last_few_lists(tmp_path: Path) -> None:
     for number in range(6):
-        covers_cache.covers_of((f"list number {number}",), tmp_path)
-    assert len(list(tmp_path.glob("covers-*.msgpack"))) == 4
+        literal_index.kept_literals((f"list number {number}",), tmp_path)
+    assert len(list(tmp_path.glob("literals-*.msgpack"))) == 4
 
 
 def test_pages_are_parsed_once(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_rules.samples.pairs import memory
-from stallwatch_rules.samples.rates import rates
+from stallwatch_rules.samples.pairs import memory, rates
 from stallwatch_rules.text.numbers import duration
 
 MIB, GIB = 1024.0**2, 1024.0**3

@@ -10,7 +10,7 @@ import pytest
 
 from stallwatch_rules.records import EVALUATION, Line, Sample
 from stallwatch_rules.samples import extract
-from stallwatch_rules.samples.found import Found
+from stallwatch_rules.samples.fields import Found
 from stallwatch_rules.samples.templates import ByTemplate
 from stallwatch_rules.samples.text import from_text
 

@@ -18,8 +18,9 @@ from stallwatch_rules.samples.table import COLUMNS, Row, RowReader
 pytest.importorskip("pyarrow")
 pytest.importorskip("hyperscan")
 
-from stallwatch_rules.samples.blocks import NUMBERS, Block, blocks
+from stallwatch_rules.samples.blocks import NUMBERS, Block
 from stallwatch_rules.samples.bulk import BulkReader
+from stallwatch_rules.scan.chunks import whole_lines
 
 # What a line may be; {} are numbers.
 LINES = [
@@ -78,7 +79,9 @@ def by_lines(data: bytes, rank: int | None = None) -> list[Row]:
 def in_blocks(data: bytes, size: int, rank: int | None = None) -> list[Row]:
     bulk = BulkReader("x", rank)
     chunks = iter([data[at : at + size] for at in range(0, len(data), size)])
-    return list(itertools.chain.from_iterable(rows_of(bulk.read(block)) for block in blocks(chunks, size)))
+    return list(
+        itertools.chain.from_iterable(rows_of(bulk.read(block)) for block in whole_lines(chunks, size))
+    )
 
 
 def rows_of(block: Block) -> list[Row]:

@@ -17,8 +17,9 @@ from stallwatch_rules.samples.table import Row, RowReader
 pytest.importorskip("pyarrow")
 pytest.importorskip("hyperscan")
 
-from stallwatch_rules.samples.blocks import NUMBERS, Block, blocks
+from stallwatch_rules.samples.blocks import NUMBERS, Block
 from stallwatch_rules.samples.bulk import BulkReader
+from stallwatch_rules.scan.chunks import whole_lines
 
 TESTS = Path(__file__).parent.parent
 
@@ -42,7 +43,7 @@ def by_lines(data: bytes, rank: int | None) -> list[Row]:
 
 def in_blocks(data: bytes, rank: int | None, size: int) -> list[Row]:
     reader = BulkReader("x", rank)
-    return [row for block in blocks(iter([data]), size) for row in rows_of(reader.read(block))]
+    return [row for block in whole_lines(iter([data]), size) for row in rows_of(reader.read(block))]
 
 
 def rows_of(block: Block) -> list[Row]:

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from stallwatch_rules.matching.segments import Segments
+from stallwatch_rules.scan.segments import Segments
 
 
 def block(ends: str, size: int) -> bytes:
@@ -26,7 +26,7 @@ def test_every_segment_is_found_as_a_look_at_all_bytes_finds_it(ends: str, rest:
     data = block(ends, 400_000) + rest
     found = re.findall(rb"[^\r\n]*[\r\n]|[^\r\n]+\Z", data)
     starts = np.cumsum([0, *map(len, found)])
-    segments = Segments(data, data)
+    segments = Segments(data)
     assert segments.count == len(found)
     every = range(0, len(found), 7)
     assert [segments.text(n) for n in every] == [found[n].rstrip(b"\r\n") for n in every]

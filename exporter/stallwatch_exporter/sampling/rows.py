@@ -8,10 +8,10 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from stallwatch_logs.heads import broken_at
 from stallwatch_logs.inputs import Limits
 from stallwatch_logs.line_format import lead_of
 from stallwatch_logs.log_files import LogFile, expand
+from stallwatch_logs.portions import broken_at
 from stallwatch_logs.progress import OnProgress, ProgressReader
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.samples.table import Row, RowReader
@@ -57,11 +57,11 @@ class Sampling:
                 lists = _continued(reader, rows, [*rows.feed(first)], rest)
                 yield from (table_of_rows(some) for some in lists if some)
                 continue
-            from stallwatch_rules.samples.blocks import blocks
             from stallwatch_rules.samples.bulk import BulkReader
+            from stallwatch_rules.scan.chunks import whole_lines
 
             bulk = BulkReader(file.name, file.rank)
-            for block in blocks(itertools.chain([head.removeprefix(codecs.BOM_UTF8)], rest), BLOCK):
+            for block in whole_lines(itertools.chain([head.removeprefix(codecs.BOM_UTF8)], rest), BLOCK):
                 yield table_of_block(bulk.read(block), file.name)
 
 

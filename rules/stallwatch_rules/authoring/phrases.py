@@ -8,7 +8,7 @@ from typing import Any
 
 import re2
 
-from stallwatch_rules.matching.blockscan import BlockScanner
+from stallwatch_rules.matching.database import BlockScanner
 from stallwatch_rules.pages.patterns import hyperscan
 
 Phrase = tuple[str, ...]

@@ -18,7 +18,7 @@ import msgspec
 
 from stallwatch_rules.matching import cachefolder
 from stallwatch_rules.matching.database import DatabaseStore
-from stallwatch_rules.matching.textindex import matchable
+from stallwatch_rules.matching.literal_index import matchable
 from stallwatch_rules.pages.page import PageError, RulePage, parse_page
 from stallwatch_rules.pages.patterns import FOLDER, pattern_fault
 

@@ -15,14 +15,10 @@ from stallwatch_rules.samples.bars import (
     from_yolo_bar,
     may_be_counted,
 )
-from stallwatch_rules.samples.chinese import in_english
-from stallwatch_rules.samples.dicts import from_dict
-from stallwatch_rules.samples.found import Found
-from stallwatch_rules.samples.mlperf import MARK, from_mlperf
-from stallwatch_rules.samples.pairs import memory
-from stallwatch_rules.samples.rates import rates
-from stallwatch_rules.samples.scaler import from_loss_scaler
-from stallwatch_rules.samples.text import from_short, from_text
+from stallwatch_rules.samples.dicts import MARK, from_dict, from_mlperf
+from stallwatch_rules.samples.fields import Found
+from stallwatch_rules.samples.pairs import memory, rates
+from stallwatch_rules.samples.text import from_loss_scaler, from_short, from_text, in_english
 
 __all__ = ["extract"]
 

@@ -1,31 +1,243 @@
 """All samples of a log in blocks: what ``table.RowReader`` gives for its lines, much faster.
 
-Segments of one wording are put together, and each wording is read by the plan that ``plans`` learns from one
-of them, without a step of Python's own for a line. What has no plan is read by itself.
+A log has many lines and few templates: what is left of its lines without the digits. Each template is looked
+at once, and read by the plan that ``plans`` learns from one of its lines, without a step of Python's own for
+a line. What has no plan is read by itself.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from stallwatch_rules.lines.stamps import own_time
+from stallwatch_rules.pages.patterns import hyperscan
 from stallwatch_rules.records import Line
 from stallwatch_rules.samples import extract
-from stallwatch_rules.samples.barsteps import BarSteps
-from stallwatch_rules.samples.blocks import NO_RANK, Block, Floats, Whole, merged
-from stallwatch_rules.samples.bulkbars import place_losses
-from stallwatch_rules.samples.columns import Columns
-from stallwatch_rules.samples.plans import Plan, learn, likened, shape, single
-from stallwatch_rules.samples.portions import Portion
-from stallwatch_rules.samples.stamptimes import times_at
-from stallwatch_rules.samples.table import fields_of, is_bare, phase_of, tells
-from stallwatch_rules.samples.wordings import BAR, Wording, Wordings
+from stallwatch_rules.samples.blocks import (
+    NO_RANK,
+    Block,
+    Columns,
+    Floats,
+    Whole,
+    merged,
+    place_losses,
+    times_at,
+)
+from stallwatch_rules.samples.plans import PICTURE, Plan, learn, likened, shape, single
+from stallwatch_rules.samples.table import BarSteps, fields_of, is_bare, phase_of, tells
+from stallwatch_rules.scan.segments import LineEnds
+from stallwatch_rules.text.lazy import lazy
+
+DIGITS = b"0123456789"
+
+# One of these is in the wording of every line that `extract` takes anything from; the line's end comes with
+# it, so that a wording is hit once.
+_METRICS = (
+    r"(?:[Ss][Tt][Ee][Pp]|[Ii][Tt][Ee][Rr]|[Ll][Oo][Ss][Ss]|[Nn][Uu][Mm]_[Uu][Pp][Dd]|OVERFLOW|overflow"
+    r"|train_runtime|MA |MemAlloc|memory \(MB\) \||\xe2\x94\x81|Average reward|amples/sec:|Progress on:"
+    r"|\xe6\x8d\x9f\xe5\xa4\xb1|\xcb\xf0\xca\xa7|s: t[re]l:|/ \[:*<)[^\n]*\n"
+)
+# So is this in that of a line which may tell the time: hours stand behind no letter but a "T".
+_STAMPS = r"[^A-SU-Za-z_]::[^\n]*\n"
+# A wording of lines that begin with a full stamp; with neither of the words, they tell their source's time.
+_CLOCK = lazy(rb"\[?--[ T]::")
+_RANKED = (b"ank", b"ANK", b"[default", b"]<std", b"[trainer", b"[worker")
+# Bars without a name or numbers of their own: of those that follow one another in a line, the last counts.
+_NAMELESS = lazy(rb" {0,2}%\|\| / \[:+<(?::+|\?), *\.(?:it/s|s/it)\]")
+_GLUED = lazy(rb"(?:it\]|/s\])(?=[!-~])[^\]),]")  # something was printed behind a bar's end
+
+READ, CLOCK, BAR, EMPTY = 1, 2, 4, 8  #: kinds of wordings, as flags
+_MOST_WORDINGS = 20_000
+_MOST_BORING = 100_000
+_LONG = 1000  # bytes of a wording that is not kept in mind if it is boring
+_MOST_GLUES = 4
+
+Codes = np.ndarray[Any, np.dtype[np.int32]]
+Kinds = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+@dataclass
+class Wording:
+    """Lines that differ in their digits (and in what a bar looks like) only."""
+
+    kinds: int
+    seen: int = 0
+    learnt: bool = False
+    plan: Plan | None = None
+
+
+class Wordings:
+    """Those of one source. The first is that of all lines which hold nothing, the second that of none at all,
+    the third stands for those that came when there were too many, the fourth for those that tell the time."""
+
+    def __init__(self) -> None:
+        self.all = [Wording(0), Wording(EMPTY), Wording(READ, learnt=True), Wording(CLOCK)]
+        self.glues: set[bytes] = set()  #: what shows that a line was printed behind a bar
+        self._names: dict[bytes, int] = {}
+        self._codes = {b"": 1}
+        self._boring = 0
+        self._database = hyperscan.Database()
+        patterns = [_METRICS.encode(), _STAMPS.encode()]
+        self._database.compile(expressions=patterns, ids=[READ, CLOCK], elements=2, flags=[0, 0])
+        self._scratch: Any = hyperscan.Scratch(self._database)
+
+    def codes(self, texts: list[bytes]) -> Codes:
+        """Which wording each line has, by its place in ``all``; the lines come without their digits."""
+        try:
+            return self._looked_up(texts)
+        except KeyError:
+            new = list(set(texts).difference(self._codes))
+        self._classify(new)
+        codes = self._looked_up(texts)
+        self._forget(new)
+        return codes
+
+    def _looked_up(self, texts: list[bytes]) -> Codes:
+        return np.fromiter(map(self._codes.__getitem__, texts), np.int32, len(texts))
+
+    def kinds(self) -> Kinds:
+        """The kinds of all wordings."""
+        return np.array([wording.kinds for wording in self.all], np.uint8)
+
+    def _classify(self, new: Sequence[bytes]) -> None:
+        self._codes.update(dict.fromkeys(new, 0))
+        ends = np.cumsum([len(text) + 1 for text in new])
+        hits: list[tuple[int, int]] = []
+        joined = b"\n" + b"\n".join(new) + b"\n"
+
+        def on_match(kind: int, _start: int, end: int, _flags: int, _context: object) -> None:
+            hits.append((end, kind))
+
+        self._database.scan(joined, match_event_handler=on_match, scratch=self._scratch)
+        kinds: dict[int, int] = {}
+        for index, (_, kind) in zip(np.searchsorted(ends, [end - 1 for end, _ in hits]), hits, strict=True):
+            kinds[index] = kinds.get(index, 0) | kind
+        for index, kind in kinds.items():
+            self._codes[new[index]] = self._wording(new[index], kind)
+
+    def _wording(self, text: bytes, kind: int) -> int:
+        text = PICTURE.sub(b"%||", text)
+        if kind == CLOCK and _is_clock(text):
+            return 3
+        glue = _GLUED.search(text)
+        if glue and len(self.glues) < _MOST_GLUES:
+            self.glues.add(glue[0])
+        index = self._names.get(text)
+        if index is None:
+            if len(self.all) >= _MOST_WORDINGS:
+                return 2
+            index = self._names[text] = len(self.all)
+            self.all.append(Wording(READ | (BAR if _NAMELESS.fullmatch(text) else 0)))
+        return index
+
+    def _forget(self, new: Sequence[bytes]) -> None:
+        """Keep in mind only so much of what holds nothing."""
+        codes = self._codes
+        for text in new:
+            if codes[text] in (0, 3):
+                if len(text) > _LONG:
+                    del codes[text]
+                else:
+                    self._boring += 1
+        if self._boring > _MOST_BORING:
+            self._codes = {text: code for text, code in codes.items() if code not in (0, 3)}
+            self._boring = 0
+
+
+def _is_clock(text: bytes) -> bool:
+    """Whether the lines tell the time of their source, and nothing else."""
+    found = _CLOCK.match(text)
+    if found is None or any(word in text for word in _RANKED):
+        return False
+    return not (b"T" in found[0] and b"]: " in text)  # a journal's entry may hold a stamp of its own
+
+
+_LF = 10
+_RETURNS = bytes.maketrans(b"\r", b"\n")
+
+
+class Picked(NamedTuple):
+    """Some segments, in the order in which they were asked for."""
+
+    places: Whole  #: which segment of the block
+    data: bytes  #: their bytes, each with its line feed or carriage return
+    ends: Any  #: where each begins, and where the last one ends
+
+    def all(self) -> bytes:
+        """All of them, each ended by a line feed."""
+        return self.text(0, len(self.places))
+
+    def text(self, first: int, behind: int) -> bytes:
+        """Those from one to another, each ended by a line feed."""
+        data = self.data[self.ends[first] : self.ends[behind]]
+        return data.replace(b"\r", b"\n")
+
+
+class Portion:
+    """One block, cut at line feeds, carriage returns, and where a line stands behind a bar."""
+
+    def __init__(self, data: bytes, wordings: Wordings) -> None:
+        if b"\0" in data:  # holes that a truncated file leaves
+            data = data.replace(b"\0", b"")
+        known = -1
+        while known < len(wordings.glues):  # a wording may show what is glued to bars in this log
+            known = len(wordings.glues)
+            text = data
+            for glue in wordings.glues:
+                text = text.replace(glue, glue[:3] + b"\r" + glue[3:])
+            codes = wordings.codes(text.translate(_RETURNS, DIGITS).split(b"\n"))[:-1]
+        array = np.frombuffer(text, np.uint8)
+        returns = b"\r" in text
+        ends = LineEnds(text).all()
+        starts_line = np.ones(len(ends), bool)
+        starts_line[1:] = array[ends[:-1]] == _LF
+        self.wordings: Codes = codes
+        self.lines: Codes = np.cumsum(starts_line, dtype=np.int32) - 1  #: the line of each segment
+        kinds = wordings.kinds()[codes]
+        if returns:  # only what a line begins with surely tells its time
+            kinds[(kinds == CLOCK) & ~starts_line] = READ
+        self.dropped = _redrawn_bars(kinds, self.lines)  #: bars that the next one of their line stands for
+        kinds[self.dropped] = 0
+        self.read: Whole = np.flatnonzero(kinds & READ)
+        self._clocks: Whole = np.flatnonzero(kinds & CLOCK)
+        offsets = np.concatenate([[0], ends + 1]).astype(np.int32)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text)]
+        self._segments = pa.Array.from_buffers(pa.binary(), len(ends), buffers)
+
+    def pick(self, places: Whole) -> Picked:
+        """The bytes of some segments."""
+        taken = self._segments.take(pa.array(places))
+        _, offsets, data = taken.buffers()
+        ends = np.frombuffer(offsets, np.int32)[: len(places) + 1].tolist()
+        return Picked(places, b"" if data is None else data.to_pybytes(), ends)
+
+    def clocks(self, *, all_of_them: bool = False) -> Whole:
+        """The lines that tell their source's time: those that one to be read, or the block's end, follows."""
+        clocks = self._clocks
+        if all_of_them or not len(clocks):
+            return clocks
+        followed = np.searchsorted(self.read, clocks)
+        last: Whole = clocks[np.append(followed[:-1] != followed[1:], True)]
+        return last
+
+
+def _redrawn_bars(kinds: Kinds, lines: Codes) -> Whole:
+    bars = np.flatnonzero(kinds & BAR)
+    if not len(bars):
+        return bars
+    full = np.cumsum((kinds & EMPTY) == 0, dtype=np.int32)[bars]  # those between two bars count
+    lines = lines[bars]
+    followed: Whole = bars[:-1][(np.diff(full) == 1) & (lines[:-1] == lines[1:])]
+    return followed
+
 
 _WORTH_A_PLAN = 6  #: so many lines of a wording
 _STAMP = 48  # bytes that a time at a line's start may have

@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+
+class Found(NamedTuple):
+    """The numbers of a line, before the line's own rank and time are put to them."""
+
+    step: int | None
+    total: int | None
+    values: dict[str, float]
+    series: str  #: which counter; empty where it is none that shows progress
+
+
 GIB = 1024.0**3
 MIB = 1024.0**2
 INVERSE = 0.0  #: the name tells steps a second; we keep seconds a step

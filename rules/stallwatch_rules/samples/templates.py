@@ -11,8 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from stallwatch_rules.samples.fields import GIB, MIB
-from stallwatch_rules.samples.found import Found
+from stallwatch_rules.samples.fields import GIB, MIB, Found
 from stallwatch_rules.text.lazy import lazy
 
 Outcome = dict[str, float | str | None]

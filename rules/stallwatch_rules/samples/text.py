@@ -6,13 +6,75 @@ import re
 from functools import lru_cache
 
 from stallwatch_rules.records import EVALUATION
-from stallwatch_rules.samples.found import Found
-from stallwatch_rules.samples.leads import evaluates, evaluates_mean, leads, sums_up, zeroed
-from stallwatch_rules.samples.pairs import keyed, memory
-from stallwatch_rules.samples.rates import rates
+from stallwatch_rules.samples.fields import Found
+from stallwatch_rules.samples.pairs import keyed, memory, rates
+from stallwatch_rules.samples.prefixes import evaluates, evaluates_mean, leads, sums_up, zeroed
 from stallwatch_rules.samples.templates import ByTemplate
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER, lowered, number
+
+_ATTEMPTED = lazy(r"Attempted loss scale: (" + NUMBER + r")(?:, reducing to (" + NUMBER + r"))?")
+_RESCALED = lazy(r"(?:Reducing|Increasing) dynamic loss scale from \S+ to (" + NUMBER + r")")
+
+
+def from_loss_scaler(text: str) -> Found | None:
+    """DeepSpeed's dynamic loss scalers. A skipped step is counted once: ZeRO says ``OVERFLOW!``; the
+    optimizers without ZeRO say ``Grad overflow on iteration …`` and repeat it in other words."""
+    values: dict[str, float] = {}
+    if "OVERFLOW!" in text or "Grad overflow on iteration" in text:
+        if "No Grad" in text:
+            return None
+        values["overflow"] = 1.0
+    if "loss scale" in text:
+        found = _ATTEMPTED.search(text)
+        if found:
+            values["loss_scale"] = number(found[2] or found[1])
+        else:
+            found = _RESCALED.search(text)
+            if found:
+                values["loss_scale"] = number(found[1])
+    return Found(None, None, values, "") if values else None
+
+
+_ZH_COUNT = r"(\d{1,15}(?:,\d{3}){0,4}(?:\s?/\s?\d{1,15}(?:,\d{3}){0,4})?)"
+_ZH_STEP = lazy(r"第\s?" + _ZH_COUNT + r"\s?(?:个?(?:训练|迭代))?(步|轮)(?!\w)")  # the number stands inside
+_ZH_LEAD = lazy(r"(?:正在)?训练(?:中|进度)?\s?[：:]\s{0,4}(?=第\s?\d)")  # before the step: it says no more
+_ZH_UNIT = lazy(r"(?<=\d)\s?步(?!\w)")
+_ZH_NAMES = {
+    "验证损失": "val loss",
+    "评估损失": "eval loss",
+    "测试损失": "test loss",
+    "训练损失": "train loss",
+    "损失值": "loss",
+    "损失": "loss",
+    "学习率": "lr",
+    "梯度范数": "grad_norm",
+    "全局步数": "step",
+    "训练步数": "step",
+    "训练步": "step",
+    "步数": "step",
+    "迭代次数": "iteration",
+    "迭代": "iteration",
+    "轮次": "epoch",
+}
+# Each is a name by itself: no part of a longer word (总步数 is the total), and a value follows.
+_ZH_NAME = lazy(
+    r"(?<!\w)(" + "|".join(_ZH_NAMES) + r")\s{0,4}[:=：]?\s{0,4}(?=[-+]?(?:\[\s{0,4})?(?:\d|\.\d|nan\b|inf))",
+    re.IGNORECASE,
+)
+# "安装 loss 0.5 版本": what a sentence says of a loss is no metric.
+_ZH_PROSE = lazy(r"(?<=[\u4e00-\u9fff])(?<!训练)(?<!平均)(?<!当前)\s{1,4}loss", re.IGNORECASE)
+
+
+def in_english(text: str) -> str:
+    """The line with its counters and metrics named in English; prose stays as it is."""
+    if _ZH_PROSE.search(text):
+        return text
+    text = _ZH_LEAD.sub("", text, count=1)
+    text = _ZH_STEP.sub(lambda found: ("step " if found[2] == "步" else "epoch ") + found[1], text)
+    text = _ZH_NAME.sub(lambda found: _ZH_NAMES[found[1]] + "=", text)
+    return _ZH_UNIT.sub("", text)
+
 
 _INTEGER = r"\d{1,15}(?:,\d{3}){0,4}"
 _STEP_WORDS = ("step", "iter", "num_updates")  # each counter's name holds one of them

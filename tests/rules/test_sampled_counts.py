@@ -11,20 +11,20 @@ from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Finding
-from stallwatch_rules.sieve.engine import sieve_engine
-from stallwatch_rules.sieve.sourcereading import SourceReading
-from stallwatch_rules.sieve.state import SieveSizes
+from stallwatch_rules.scan.patterns import scan_engine
+from stallwatch_rules.scan.sources import SourceReading
+from stallwatch_rules.scan.state import ScanSizes
 
 TRACE = "Invalidate trace cache @ step {n}: expected module 19, but got module 11"
 OOM = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
-SIZES = SieveSizes(cell=8192, head=1024, head_segments=8, tail=4096, dense_cells=2, rule_lines=5, probe=512)
+SIZES = ScanSizes(chunk=8192, head=1024, head_segments=8, tail=4096, dense=2, rule_lines=5, probe=512)
 
 
 def findings_of(lines: list[str]) -> dict[str, Finding]:
     """What a sieved log of these lines gives, by rule."""
     catalogue = load_catalogue()
     matcher = Matcher(catalogue)
-    engine = sieve_engine(matcher)
+    engine = scan_engine(matcher)
     if engine is None:
         pytest.skip("hyperscan or numpy is missing on this platform")
     reading = RunReading(catalogue, matcher)

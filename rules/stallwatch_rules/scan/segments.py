@@ -1,10 +1,19 @@
-"""Where the segments of a cell begin and end: what a line feed or a carriage return ends."""
+"""A chunk's bytes as patterns see them, and where its segments end: at line feeds and carriage returns.
+
+The view of a chunk is its text in UTF-8, without colours, container escapes and foreign encodings. Whatever
+is taken out, every line feed and carriage return stays, so that the n-th segment of the view is the n-th of
+the chunk.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from stallwatch_rules.lines.containers import TEXTS
+from stallwatch_rules.lines.unescape import TYPESET
+from stallwatch_rules.text.controls import TERMINAL_CODES_IN_BYTES
+from stallwatch_rules.text.encodings import decode_foreign
 from stallwatch_rules.text.lazy import lazy
 
 if TYPE_CHECKING:
@@ -13,13 +22,23 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
 
+# What docker's json-file driver writes, and collectors whose first record has its text in sight.
+_JSON_LINES = lazy(rb'\s*\{"(?:log":"|[^\n]{0,400}?"(?:%s)": ?")' % "|".join(TEXTS).encode())
+_JSON_ESCAPES = (
+    (b'\\"', b'"'),
+    (b"\\u003c", b"<"),
+    (b"\\u003e", b">"),
+    (b"\\u0026", b"&"),
+    (b"\\t", b"\t"),
+    (b"\\u001b", b"\x1b"),
+    (b"\\\\", b"\\"),
+)
+# What a page sets for quotes and blanks, as the reader of lines spells it (``lines.unescape``).
+_TYPESET = tuple((character.encode(), plain.encode()) for character, plain in TYPESET.items())
+_TYPESET_BEGINS = (b"\xe2\x80", b"\xc2\xa0", b"\xe3\x80\x80")
 # A container runtime's record: only its line's first segment has the head.
 _RECORD = lazy(rb"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) (?:stdout|stderr) [FP](?::\w+)? ")
-
-
 _SLICE = 64 * 1024  # bytes that a processor's cache holds together with what is made of them
-
-
 _FEW = 64  # offsets that are sooner looked up one by one
 
 
@@ -95,6 +114,12 @@ class LineEnds:
         inside = number - int(self._before[order])
         return int(self._feeds_before[order]) + (int(feeds[inside - 1]) if inside else 0)
 
+    def all(self) -> Numbers:
+        """Where all of them stand."""
+        import numpy as np
+
+        return np.concatenate([np.empty(0, np.int64), *map(self._in, range(len(self._before) - 1))])
+
     def _in(self, order: int) -> Numbers:
         """Where they stand in a slice."""
         import numpy as np
@@ -110,21 +135,23 @@ class LineEnds:
 
 
 class Segments:
-    """The segments of a cell's ``data`` and of its ``view``, which has as many."""
+    """The segments of a chunk's bytes, and of its ``view``, which has as many."""
 
-    def __init__(self, data: bytes, view: bytes, ends: LineEnds | None = None) -> None:
-        """``ends`` are those of ``data``, where they are known."""
-        self._data = data
-        self._view = view
-        self._data_ends = ends if ends is not None else LineEnds(data)
-        self._ends = self._data_ends if data is view else LineEnds(view)
-        self._redrawn = self._ends.redrawn
+    def __init__(self, data: bytes) -> None:
+        ends = LineEnds(data)
+        if not ends.solid and b"\0" in data:
+            data = data.replace(b"\0", b"")
+            ends = LineEnds(data)
+        self.data = data
+        self.view = view = view_of(data, solid=ends.solid)
+        self._data_ends = ends
+        self._ends = ends if data is view else LineEnds(view)
         self.count = self._ends.count + (not view or view[-1:] not in (b"\n", b"\r"))
 
     @property
     def recorded(self) -> bool:
         """Whether a container runtime wrote these lines as records."""
-        return _RECORD.match(self._data) is not None or self._data[:8] == b'{"log":"'
+        return _RECORD.match(self.data) is not None or self.data[:8] == b'{"log":"'
 
     def at(self, offsets: Sequence[int] | Numbers) -> Numbers:
         """The segments in which matches lie that end at these offsets of the view."""
@@ -133,41 +160,33 @@ class Segments:
         # A match that ends at the very start, as an empty one may, lies in the first.
         return self._ends.before(np.maximum(np.asarray(offsets, dtype=np.int64) - 1, 0))
 
+    def start(self, segment: int) -> int:
+        """Where a segment begins in the view."""
+        return self._ends.at(segment - 1) + 1 if segment else 0
+
     def text(self, segment: int) -> bytes:
         """A segment of the view, without its end."""
-        start = self.start(segment)
-        return (
-            self._view[start : self._ends.at(segment)] if segment < self._ends.count else self._view[start:]
-        )
+        end = self._ends.at(segment) if segment < self._ends.count else None
+        return self.view[self.start(segment) : end]
 
     def texts(self, segments: Numbers) -> list[bytes]:
         """The same of several segments."""
         import numpy as np
 
-        ends = np.full(len(segments), len(self._view))
+        ends = np.full(len(segments), len(self.view))
         ended = segments < self._ends.count
         ends[ended] = self._ends.at_all(segments[ended])
         starts = np.zeros(len(segments), np.int64)
         later = segments > 0
         starts[later] = self._ends.at_all(segments[later] - 1) + 1
-        view = self._view
+        view = self.view
         return [view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
-
-    def start(self, segment: int) -> int:
-        """Where a segment begins in the view."""
-        return self._ends.at(segment - 1) + 1 if segment else 0
-
-    def place(self, segment: int) -> tuple[int, int]:
-        """Where a segment begins and ends in the source's bytes, its end not counted."""
-        ends = self._data_ends
-        start = ends.at(segment - 1) + 1 if segment else 0
-        return start, ends.at(segment) if segment < ends.count else len(self._data)
 
     def raw(self, first: int, behind: int) -> bytes:
         """The bytes of a range of segments, as they stand in the source."""
         ends = self._data_ends
-        start = ends.at(first - 1) + 1 if first else 0
-        return self._data[start : ends.at(behind - 1) + 1 if behind <= ends.count else len(self._data)]
+        end = ends.at(behind - 1) + 1 if behind <= ends.count else None
+        return self.data[self.raw_start(first) : end]
 
     def line_ends(self, first: int, behind: int) -> int:
         """How many line feeds a range of segments holds."""
@@ -175,37 +194,56 @@ class Segments:
 
     def record_head(self, segment: int) -> bytes:
         """What the record says in which a segment stands, when it is not the first of its line."""
-        if not self._redrawn or not segment:
+        if not self._ends.redrawn or not segment:
             return b""
-        return record_head(self._data, self._data_ends.at(segment - 1) + 1)
+        start = self.raw_start(segment)
+        if self.data[start - 1 : start] != b"\r" or self.data[start : start + 1] == b"\n":
+            return b""
+        found = _RECORD.match(self.data, self.data.rfind(b"\n", 0, start) + 1)
+        return found.group() if found else b""
+
+    def raw_start(self, segment: int) -> int:
+        """Where a segment begins in ``data``."""
+        return self._data_ends.at(segment - 1) + 1 if segment else 0
 
 
-def record_head(data: bytes | bytearray, start: int, line: int = 0) -> bytes:
-    """What the record says in which a segment begins at ``start``, when it is not the first of its line.
+def view_of(data: bytes, *, solid: bool = False) -> bytes:
+    """The chunk's text in UTF-8, in which patterns are found that its lines match.
 
-    No line's beginning is looked for before ``line``.
+    ``solid``: it is known to be ASCII without escape characters; JSON may still spell some out.
     """
-    if data[start - 1 : start] != b"\r" or start <= line:
-        return b""
-    line = max(line, data.rfind(b"\n", line, start) + 1)
-    found = _RECORD.match(data, line)
-    return bytes(found.group()) if found and data[start : start + 1] != b"\n" else b""
+    if not solid and not data.isascii():
+        data = _utf8(data)
+        if any(begun in data for begun in _TYPESET_BEGINS):
+            for character, plain in _TYPESET:
+                data = data.replace(character, plain)
+    if data[:1] in (b"{", b" ") and _JSON_LINES.match(data):
+        for escape, character in _JSON_ESCAPES:
+            data = data.replace(escape, character)
+        solid = False  # an escape may stand there now
+    if not solid and b"\x1b" in data:
+        data = TERMINAL_CODES_IN_BYTES.sub(b"", data)
+    return data
 
 
-def segment_ends(data: bytes, redrawn: bool) -> Numbers:
-    """Where line feeds stand, and carriage returns if the data is ``redrawn``: if there are some."""
-    import numpy as np
+def _utf8(data: bytes) -> bytes:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return b"\n".join([_line(line) for line in data.split(b"\n")])
+    return data
 
-    values = np.frombuffer(data, np.uint8)
-    found = []
-    for start in range(0, len(values), _SLICE):
-        part = values[start : start + _SLICE]
-        # From a line feed to a carriage return, with what lies between, which hardly any text holds.
-        ends = np.flatnonzero(part - 10 < 4 if redrawn else part == 10)
-        ends += start
-        found.append(ends)
-    ends = np.concatenate(found) if found else np.empty(0, np.int64)
-    if redrawn and (b"\x0b" in data or b"\x0c" in data):
-        kinds = values[ends]
-        ends = ends[(kinds == 10) | (kinds == 13)]
-    return ends
+
+def _line(line: bytes) -> bytes:
+    if line.isascii():
+        return line
+    return b"\r".join([_segment(segment) for segment in line.split(b"\r")])
+
+
+def _segment(raw: bytes) -> bytes:
+    """Decoded as the reader of lines does it."""
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return decode_foreign(raw).encode()
+    return raw

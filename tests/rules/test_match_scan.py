@@ -9,17 +9,17 @@ import pytest
 
 from stallwatch_rules.lines.leads import sure_lead
 from stallwatch_rules.lines.reader import MAX_LINE, LineReader
-from stallwatch_rules.matching.blockscan import available
+from stallwatch_rules.matching.literal_index import literal_index, matchable
 from stallwatch_rules.matching.matcher import Matcher
-from stallwatch_rules.matching.signatures import Signature, SignatureRules, SignatureScan
-from stallwatch_rules.matching.textindex import matchable, rules_index
 from stallwatch_rules.pages.catalogue import scanned_patterns
+from stallwatch_rules.pages.patterns import hyperscan
+from stallwatch_rules.scan.matches import CHUNK, Match, MatchPatterns, MatchScan
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 TRACE = "Invalidate trace cache @ step {step}: expected module 7, but got module 3"
 
 
-pytestmark = pytest.mark.skipif(not available(), reason="hyperscan has no wheel for this platform")
+pytestmark = pytest.mark.skipif(hyperscan is None, reason="hyperscan has no wheel for this platform")
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def log() -> str:
     return "\r\n".join(lines)
 
 
-def scanned(matcher: Matcher, log: bytes, portion: int) -> tuple[list[Signature], int]:
-    scan = SignatureScan(SignatureRules(matcher), "train.log")
+def scanned(matcher: Matcher, log: bytes, portion: int) -> tuple[list[Match], int]:
+    scan = MatchScan(MatchPatterns(matcher), "train.log")
     found = [one for at in range(0, len(log), portion) for one in scan.feed(log[at : at + portion])]
     return [*found, *scan.finish()], scan.lines
 
@@ -74,7 +74,7 @@ def test_the_time_is_that_of_a_line_shortly_before(matcher: Matcher) -> None:
 def test_a_line_begins_behind_the_lead_of_its_source(matcher: Matcher) -> None:
     data = b"gpu07: {'loss': 2.5}\n" + b"gpu07: KeyError: 'param_groups'\n" * 10
     for lead, count in ((sure_lead(data), 10), (None, 0)):
-        scan = SignatureScan(SignatureRules(matcher), "train.log", lead=lead)
+        scan = MatchScan(MatchPatterns(matcher), "train.log", lead=lead)
         assert len([*scan.feed(data), *scan.finish()]) == count
 
 
@@ -86,11 +86,11 @@ def test_a_line_knows_nothing_of_the_signatures_before_it(matcher: Matcher) -> N
 
 
 def test_a_catalogue_is_indexed_once(matcher: Matcher) -> None:
-    made = rules_index.cache_info().misses
+    made = literal_index.cache_info().misses
     catalogue = matcher.catalogue
     assert matchable(scanned_patterns(catalogue.pages.values()), catalogue.store)
-    SignatureRules(Matcher(catalogue))
-    assert rules_index.cache_info().misses - made <= 1  # at most once, if others came between
+    MatchPatterns(Matcher(catalogue))
+    assert literal_index.cache_info().misses - made <= 1  # at most once, if others came between
 
 
 def test_what_a_rule_only_requires_is_not_read(matcher: Matcher) -> None:
@@ -98,11 +98,11 @@ def test_what_a_rule_only_requires_is_not_read(matcher: Matcher) -> None:
     rule = next(page for page in matcher.catalogue.pages.values() if page.id == "gpu-p2p-hang")
     required = "gpu7:8120:8231 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC"
     assert any(re.search(pattern, required) for pattern in rule.requires)
-    scan = SignatureScan(SignatureRules(matcher))
-    assert not list(scan.feed(f"{required}\n".encode() * 1000))
+    scan = MatchScan(MatchPatterns(matcher))
+    assert not list(scan.feed(f"{required}\n".encode() * 2 * (CHUNK // len(required))))
     assert not scan.waiting
-    assert not list(scan.feed(f"{OOM}\n".encode()))
-    assert scan.waiting == 1
+    assert not list(scan.feed(f"{OOM}\n".encode() + b"step 1\n" * CHUNK))
+    assert len(scan.waiting) == 1
 
 
 def test_a_container_record_counts_for_all_its_segments(matcher: Matcher) -> None:
@@ -128,7 +128,7 @@ def test_lines_longer_than_a_line_may_be(matcher: Matcher, portion: int) -> None
 
 
 def test_memory_does_not_grow_with_a_line(matcher: Matcher) -> None:
-    scan = SignatureScan(SignatureRules(matcher))
+    scan = MatchScan(MatchPatterns(matcher))
     portion = b"x" * (1 << 18)
     assert not [one for _ in range(40) for one in scan.feed(portion)]
     tracemalloc.start()

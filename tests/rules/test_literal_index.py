@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stallwatch_rules.lines.reader import LineReader
-from stallwatch_rules.matching.covers import Text, cover_of
+from stallwatch_rules.matching.literal_index import Literal, literals_of
 from stallwatch_rules.pages.catalogue import Catalogue, scanned_rules
 from stallwatch_rules.pages.patterns import compile_re2
 
@@ -21,7 +21,7 @@ from stallwatch_rules.pages.patterns import compile_re2
     ],
 )
 def test_the_best_text_is_taken(pattern: str, texts: set[str]) -> None:
-    cover = cover_of(pattern)
+    cover = literals_of(pattern)
     assert cover is not None and {text.text for text in cover} == texts
 
 
@@ -37,22 +37,22 @@ def test_the_best_text_is_taken(pattern: str, texts: set[str]) -> None:
     ],
 )
 def test_what_has_no_text_of_its_own(pattern: str) -> None:
-    assert cover_of(pattern) is None
+    assert literals_of(pattern) is None
 
 
 def test_case_is_ignored_where_the_pattern_says_so() -> None:
-    assert cover_of("(?i)Out Of Memory") == {Text("Out Of Memory", caseless=True)}
-    assert cover_of("(?i:bus error) core dumped to disk") == {Text(" core dumped to disk")}
-    assert cover_of("x(?i:bus failure) of") == {Text("bus failure", caseless=True)}
+    assert literals_of("(?i)Out Of Memory") == {Literal("Out Of Memory", caseless=True)}
+    assert literals_of("(?i:bus error) core dumped to disk") == {Literal(" core dumped to disk")}
+    assert literals_of("x(?i:bus failure) of") == {Literal("bus failure", caseless=True)}
 
 
 def test_a_long_text_is_cut_where_it_ends_least_commonly() -> None:
     whole = "thermal throttling of the xQzJk_device is in the training"
-    (text,) = cover_of(whole) or ()
+    (text,) = literals_of(whole) or ()
     assert whole.startswith(text.text)
     assert "xQzJ" in text.text[-8:]
-    assert Text("short text").cut() == Text("short text")
-    assert Text("显存不足，无法分配更多的显存").cut() == Text("显存不足，无法分配更多的显存")
+    assert Literal("short text").cut() == Literal("short text")
+    assert Literal("显存不足，无法分配更多的显存").cut() == Literal("显存不足，无法分配更多的显存")
 
 
 def test_every_sample_that_a_pattern_matches_holds_a_text_of_its_cover(catalogue: Catalogue) -> None:
@@ -61,7 +61,7 @@ def test_every_sample_that_a_pattern_matches_holds_a_text_of_its_cover(catalogue
         reader = LineReader("")
         lines = reader.feed("\n".join([*page.fires, *page.quiet, ""]).encode())
         for pattern in (*page.patterns, *page.requires):
-            cover = cover_of(pattern)
+            cover = literals_of(pattern)
             expression = compile_re2(pattern)
             for line in lines:
                 if cover is not None and expression.search(line.text.encode()) is not None:

@@ -22,27 +22,26 @@ from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
-from stallwatch_rules.sieve.engine import sieve_engine
-from stallwatch_rules.sieve.sieve import SieveEngine
-from stallwatch_rules.sieve.sourcereading import SourceReading
-from stallwatch_rules.sieve.state import SieveSizes
+from stallwatch_rules.scan.patterns import scan_engine
+from stallwatch_rules.scan.sampled import ScanEngine, ScanSizes
+from stallwatch_rules.scan.sources import SourceReading
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 
 #: So small that even a few hundred lines are read in part only.
-SMALL = SieveSizes(
-    cell=4096,
+SMALL = ScanSizes(
+    chunk=4096,
     head=1024,
     head_segments=8,
     tail=8192,
-    stretch_cells=16,
-    dense_cells=4,
+    section=16,
+    dense=4,
     probe=512,
     rule_lines=3,
     known_windows=1,
     novel_windows=2,
     contexts=2,
-    wordings=8,
+    templates=8,
     torn_tracebacks=2,
 )
 
@@ -50,7 +49,7 @@ SMALL = SieveSizes(
 class Engine(NamedTuple):
     catalogue: Catalogue
     matcher: Matcher
-    sieve: SieveEngine
+    sieve: ScanEngine
 
     def __repr__(self) -> str:
         return "engine"
@@ -58,7 +57,7 @@ class Engine(NamedTuple):
 
 @pytest.fixture(scope="module")
 def engine(catalogue: Catalogue, matcher: Matcher) -> Engine:
-    sieve = sieve_engine(matcher)
+    sieve = scan_engine(matcher)
     if sieve is None:
         pytest.skip("hyperscan has no wheel for this platform")
     return Engine(catalogue, matcher, sieve)
@@ -67,7 +66,7 @@ def engine(catalogue: Catalogue, matcher: Matcher) -> Engine:
 def read(
     engine: Engine,
     sources: dict[str, bytes],
-    sizes: SieveSizes | None = SMALL,
+    sizes: ScanSizes | None = SMALL,
     cuts: Iterable[int] = (),
 ) -> tuple[RunReading, int, int]:
     """The reading, and of how many lines it read how many; without sizes all of them."""
@@ -84,7 +83,7 @@ def read(
     for name, data in sources.items():
         rank = int(name[4:-4]) if name.startswith("rank") else None
         source = SourceReading(
-            reading, LineReader(name, rank), lambda: engine.sieve if sizes else None, sizes or SieveSizes()
+            reading, LineReader(name, rank), lambda: engine.sieve if sizes else None, sizes or ScanSizes()
         )
         marks = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
         for start, end in pairwise(marks):
@@ -288,7 +287,7 @@ def test_the_steps_of_seldom_findings_are_those_of_a_log_that_is_read_whole(
     """Those of form 0 name no step: there, how many followed is counted."""
     log = log_of(Recipe(seed, form, steps=1500, notices=0.01, faults=(0, 1, 0, 1), ends=""))
     whole, lines, _ = read(engine, {"rank0.log": log}, None)
-    sieved, few, _ = read(engine, {"rank0.log": log}, replace(SMALL, cell=65_536))
+    sieved, few, _ = read(engine, {"rank0.log": log}, replace(SMALL, chunk=65_536))
     assert few < lines / 5
     expected = steps_of(whole.diagnose())
     assert len(expected) >= 3
@@ -312,7 +311,7 @@ def test_the_steps_of_findings_are_those_of_their_own_rank(engine: Engine, prefi
         ]
     log = "\n".join([*lines, ""]).encode()
     whole, count, _ = read(engine, {"train.log": log}, None)
-    sieved, few, _ = read(engine, {"train.log": log}, replace(SMALL, cell=65_536))
+    sieved, few, _ = read(engine, {"train.log": log}, replace(SMALL, chunk=65_536))
     assert few < count / 2
     expected = places_of(whole.diagnose())
     assert len(expected) >= 3
@@ -341,15 +340,15 @@ def ranks_of(count: int, steps: int) -> dict[str, bytes]:
 
 
 def test_a_log_of_long_lines_is_not_read_whole(engine: Engine) -> None:
-    _, read_lines, lines = read(engine, ranks_of(1, 8000), SieveSizes())
+    _, read_lines, lines = read(engine, ranks_of(1, 8000), ScanSizes())
     assert read_lines < lines / 3
 
 
 def test_the_more_logs_a_run_has_the_fewer_lines_of_each_are_read(engine: Engine) -> None:
     logs = ranks_of(40, 2000)
     whole, _, _ = read(engine, logs, None)
-    usual, each, _ = read(engine, logs, SieveSizes.of_run([len(logs["rank0.log"])]))
-    fewer, few, _ = read(engine, logs, SieveSizes.of_run(map(len, logs.values())))
+    usual, each, _ = read(engine, logs, ScanSizes.of_run([len(logs["rank0.log"])]))
+    fewer, few, _ = read(engine, logs, ScanSizes.of_run(map(len, logs.values())))
     assert few < each / 4
     expected = outcome(whole.diagnose(failed=True))
     assert outcome(usual.diagnose(failed=True)) == outcome(fewer.diagnose(failed=True)) == expected

@@ -1,6 +1,6 @@
-"""What a sieve remembers within one stretch of a source: which rules and wordings it has met, and how often.
+"""How much of a source is read, and what a scan remembers within one section of it.
 
-A stretch is a part of the source at fixed offsets, so whoever starts at one decides as somebody who has read
+A section is a part of the source at fixed offsets, so whoever starts at one decides as somebody who has read
 all before it.
 """
 
@@ -12,47 +12,44 @@ from dataclasses import dataclass, field, replace
 from stallwatch_rules.text.masking import template_key
 
 _BAR_ENDS = (b"it]", b"/s]")  # a message may follow a progress bar that it found in its line
-KEY_BYTES = 200
+_KEY_BYTES = 200
 _RUN_WHOLE = 1024 * 1024  # bytes of a run's heads and tails together
 _LEAST_WHOLE = 0.05  # of a source's head and tail are read however many sources there are
 
 
 @dataclass(frozen=True)
-class SieveSizes:
+class ScanSizes:
     """How much is read, in bytes and in segments (a line, or a drawing of a progress bar)."""
 
-    cell: int = 4 * 1024 * 1024
+    chunk: int = 4 * 1024 * 1024
     head: int = 64 * 1024  #: of a source, read whole
     head_segments: int = 600  #: and at least so many
     tail: int = 96 * 1024  #: bytes of a source's end, read whole
-    stretch_cells: int = 32
-    dense_cells: int = 4  #: at a stretch's start, in which everything is looked for
+    section: int = 32  #: chunks
+    dense: int = 4  #: chunks at a section's start, in which everything is looked for
     dense_every: int = 8  #: behind them, so many have one of these
-    novel: tuple[int, int] = (4, 20)  #: segments before and behind a rule's first match in a stretch
+    novel: tuple[int, int] = (4, 20)  #: segments before and behind a rule's first match in a section
     novel_windows: int = 20  #: so many; what is new after them has the small window
     known: tuple[int, int] = (1, 4)  #: around its next matches
     known_windows: int = 6
-    neighbours: int = 3  #: lines of one wording around matches that are read
-    ends: int = 256  #: of a rule's lines in a cell, at both ends, of which ranks are told apart
-    leads: int = 65_536  #: ranks times rules that are told apart in a stretch
-    rule_lines: int = (
-        200  #: a rule's lines that are read; the others are counted, except a cell's first and last
-    )
+    neighbours: int = 3  #: lines of one template around matches that are read
+    ends: int = 256  #: of a rule's lines in a chunk, at both ends, of which ranks are told apart
+    ranks: int = 65_536  #: times rules, that are told apart in a section
+    rule_lines: int = 200  #: that are read; others are only counted, except a chunk's first and last
     contexts: int = 64  #: lines that meet what another rule requires
     tracebacks: int = 6  #: of one final line that are read whole; of the others only what names them
     torn_tracebacks: int = 20  #: with other lines in them, around which much is read
     tracebacks_after: int = 16  #: segments behind a traceback, where its message may go on
-    wordings: int = 400  #: different lines that say that something is wrong
-    wording: tuple[int, int] = (2, 6)
-    warnings: int = 100  #: of a cell that are looked at
-    warnings_every: int = 8  #: behind the dense cells, so many have one that is searched for warnings
-    samples: int = 2  #: lines of each kind of metric at a cell's start
-    next_metrics: int = 3  #: behind the first and the last of a rule's lines in a cell
-    probe: int = 8 * 1024  #: bytes at a cell's two ends in which they are looked for first
-    row: int = 3  #: segments at a dense cell's start that are read whatever they say
+    templates: int = 400  #: of lines that say that something is wrong
+    template: tuple[int, int] = (2, 6)  #: segments before and behind the first line of one
+    warnings: int = 100  #: of a chunk that are looked at
+    samples: int = 2  #: lines of each kind of metric at a chunk's start
+    next_metrics: int = 3  #: behind the first and the last of a rule's lines in a chunk
+    probe: int = 8 * 1024  #: bytes at a chunk's two ends in which they are looked for first
+    row: int = 3  #: segments at a dense chunk's start that are read whatever they say
 
     @classmethod
-    def of_run(cls, sizes: Iterable[int]) -> SieveSizes:
+    def of_run(cls, sizes: Iterable[int]) -> ScanSizes:
         """Return the sizes for sources of so many bytes: the more there are, the less of each is read.
 
         What tells of a failure is found wherever it stands, so only the numbers between get fewer.
@@ -71,41 +68,41 @@ class SieveSizes:
         )
 
     def is_dense(self, place: int) -> bool:
-        """Whether everything is looked for in the cell at this place."""
-        number = place % self.stretch_cells
-        return number < self.dense_cells or number % self.dense_every == 0
+        """Whether everything is looked for in the chunk at this place."""
+        number = place % self.section
+        return number < self.dense or number % self.dense_every == 0
 
 
 @dataclass
-class SieveState:
-    """Counts within a stretch."""
+class ScanState:
+    """Counts within a section."""
 
     fired: dict[int, int] = field(default_factory=dict)  #: by target, segments so far
     windows: int = 0
     finals: dict[bytes, int] = field(default_factory=dict)  #: tracebacks by their final line
-    wordings: dict[bytes, int] = field(default_factory=dict)
-    neighbours: dict[bytes, int] = field(default_factory=dict)  #: lines read around matches, by wording
-    leads: set[tuple[int, bytes]] = field(default_factory=set)  #: rules that fired, and what named the rank
+    templates: dict[bytes, int] = field(default_factory=dict)
+    neighbours: dict[bytes, int] = field(default_factory=dict)  #: lines read around matches, by template
+    ranks: set[tuple[int, bytes]] = field(default_factory=set)  #: rules that fired, and the rank's name
     kinds: set[int] = field(default_factory=set)  #: kinds of metrics met
-    carry: int = 0  #: segments of the next cell that belong to a window of the last
+    carry: int = 0  #: segments of the next chunk that belong to a window of the last
 
-    def window(self, before: int, sizes: SieveSizes) -> tuple[int, int]:
+    def window(self, before: int, sizes: ScanSizes) -> tuple[int, int]:
         """How much to read around a rule's line, when ``before`` lines of it were met."""
         if before == 0 and self.windows < sizes.novel_windows:
             self.windows += 1
             return sizes.novel
         return sizes.known if before < sizes.known_windows else (0, 0)
 
-    def room(self, target: int, limit: int, asked: int) -> int:
-        """How many of ``asked`` further segments may be read before a limit is met; they are counted."""
+    def allowed(self, target: int, limit: int, wanted: int) -> int:
+        """How many of ``wanted`` further segments may be read before a limit is met; they are counted."""
         met = self.fired.get(target, 0)
-        self.fired[target] = met + asked
-        return max(0, min(asked, limit - met))
+        self.fired[target] = met + wanted
+        return max(0, min(wanted, limit - met))
 
 
-def wording(text: bytes) -> bytes:
-    """A line without its figures: lines of the same wording have the same one."""
+def template_of(text: bytes) -> bytes:
+    """A line without its figures: lines of one message have the same."""
     if b"]" in text:
         for end in _BAR_ENDS:
             text = text.rpartition(end)[2] or text
-    return template_key(text[:KEY_BYTES])
+    return template_key(text[:_KEY_BYTES])

@@ -1,4 +1,4 @@
-"""What may stand before the metrics in their line: a logger's lead, no source code and no prose."""
+"""What may stand before the metrics in their line: a logger's prefix, no source code and no prose."""
 
 from __future__ import annotations
 

@@ -1,0 +1,156 @@
+"""Where rules fire in a log of any size: rule, line, captures and time, and nothing else read.
+
+For finding, counting and charting matches in gigabytes, as ``stallwatch matches`` does. A diagnosis needs
+more than that (``sources``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from stallwatch_rules.lines.leads import Lead
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.lines.wrapped import HEAD, TAIL
+from stallwatch_rules.matching.literal_index import literal_index
+from stallwatch_rules.pages.catalogue import scanned_patterns, scanned_rules
+from stallwatch_rules.records import Line
+from stallwatch_rules.scan.chunks import Chunk, ChunkCutter
+from stallwatch_rules.scan.segments import Segments
+from stallwatch_rules.text.lazy import lazy
+
+if TYPE_CHECKING:
+    from stallwatch_rules.matching.matcher import Matcher
+
+CHUNK = 256 * 1024  #: bytes: a processor's cache holds them until all is done with them
+_BACK = 8  # segments before a line that are asked for the time, if the line has none
+_BEFORE = 2048  # bytes of them
+_AT_ONCE = 128  # segments that wait until they are read
+_CLOCK = lazy(rb"\d\d:\d\d:\d\d")  # without it a line tells no time
+
+
+class Match(NamedTuple):
+    """A place where a rule fired."""
+
+    rule: str
+    line: Line  #: its time is its own, else that of a line shortly before it, else the last one known
+    captures: dict[str, str]
+
+    def bucket(self, seconds: float) -> float | None:
+        """The beginning of the stretch of time in which it fired."""
+        return None if self.line.time is None else self.line.time // seconds * seconds
+
+
+class MatchPatterns:
+    """A matcher's patterns, compiled for any number of scans. Needs hyperscan."""
+
+    def __init__(self, matcher: Matcher) -> None:
+        pages = matcher.catalogue.pages.values()
+        self.matcher = matcher
+        self.index = literal_index(scanned_patterns(pages), matcher.catalogue.store)
+        fires = [
+            fires
+            for page in scanned_rules(pages)
+            for fires in (*[True] * len(page.patterns), *[False] * len(page.requires))
+        ]
+        #: what each number that the index finds stands for, without what a rule only requires of other lines,
+        #: which may stand on every tenth line
+        self.owners = tuple(frozenset(one for one in found if fires[one]) for found in self.index.owners)
+
+
+class _Waiting(NamedTuple):
+    """A segment in which something was found, until it is read."""
+
+    raw: bytes
+    number: int  #: of its line
+    before: bytes  #: what stands before it
+    patterns: set[int]  #: that may match there
+
+
+class MatchScan:
+    """Scans one source; its lines are those of ``rank``, if none names another, behind a ``lead``."""
+
+    def __init__(
+        self, patterns: MatchPatterns, source: str = "", rank: int | None = None, lead: Lead | None = None
+    ) -> None:
+        self._patterns = patterns
+        self._reader = LineReader(source, rank, lead=lead)
+        self._cutter = ChunkCutter(CHUNK)
+        self._before = b""  # the end of the chunks before this one
+        #: Segments are read many at a time: after a chunk was looked through, a processor's caches hold
+        #: nothing that reading needs, and a single line would take it four times as long.
+        self.waiting: list[_Waiting] = []
+        self._time: float | None = None
+        self.lines = 0  #: line ends so far
+
+    def feed(self, data: bytes) -> Iterator[Match]:
+        """The next matches; those in ``data`` may come with a later portion."""
+        for chunk in self._cutter.feed(data):
+            self._search(chunk)
+            if len(self.waiting) >= _AT_ONCE:
+                yield from self._read_waiting()
+
+    def finish(self) -> Iterator[Match]:
+        """The matches that are left."""
+        for chunk in self._cutter.finish():
+            self._search(chunk, is_last=True)
+        yield from self._read_waiting()
+
+    def _search(self, chunk: Chunk, *, is_last: bool = False) -> None:
+        """Find the segments to read."""
+        segments, owners = Segments(chunk.data), self._patterns.owners
+        data = segments.data
+        hits = [
+            (owners[number], end)
+            for number, end in zip(*self._patterns.index.hits(segments.view), strict=True)
+            if owners[number]
+        ]
+        found: dict[int, set[int]] = {}
+        if hits:
+            for unit, (named, _) in zip(segments.at([end for _, end in hits]).tolist(), hits, strict=True):
+                found.setdefault(unit, set()).update(named)
+        for unit, patterns in found.items():
+            raw, start = segments.raw(unit, unit + 1), segments.raw_start(unit)
+            ended = is_last or raw.endswith((b"\n", b"\r"))
+            if chunk.torn and not unit:  # of a line that is too long its beginning and its end are read
+                raw = raw[-TAIL:] if ended else b""
+            elif not ended:
+                raw = raw[:HEAD]
+            before = data[max(0, start - _BEFORE) : start]
+            if len(before) < _BEFORE:
+                before = (self._before + before)[-_BEFORE:]
+            number = self.lines + segments.line_ends(0, unit) + 1
+            self.waiting.append(_Waiting(segments.record_head(unit) + raw, number, before, patterns))
+        self.lines += segments.line_ends(0, segments.count)
+        self._before = (self._before + data[-_BEFORE:])[-_BEFORE:]
+
+    def _read_waiting(self) -> Iterator[Match]:
+        waiting, self.waiting = self.waiting, []
+        for one in waiting:
+            lines = self._read(one.raw, one.number)
+            for index, rule, captures in self._patterns.matcher.confirm(lines, one.patterns):
+                line = lines[index]
+                if line.time is None:
+                    self._time = self._time_in(one.before) or self._time
+                    line = lines[index] = msgspec.structs.replace(line, time=self._time)
+                self._time = line.time
+                yield Match(rule, line, captures)
+
+    def _read(self, raw: bytes, number: int = 1) -> list[Line]:
+        reader = self._reader.alone(self._time, number)
+        return reader.feed(raw if raw.endswith(b"\n") else raw + b"\n") + reader.finish()
+
+    def _time_in(self, before: bytes) -> float | None:
+        """What the last of these segments says that tells a time; the first may be there in part only."""
+        stop = len(before)
+        for _ in range(_BACK):
+            stop -= 1
+            start = max(before.rfind(b"\n", 0, max(0, stop)), before.rfind(b"\r", 0, max(0, stop))) + 1
+            if _CLOCK.search(before, start, stop):
+                times = [line.time for line in self._read(before[start:stop]) if line.time is not None]
+                if times:
+                    return times[-1]
+            stop = start
+        return None

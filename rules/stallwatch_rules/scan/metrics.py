@@ -1,0 +1,240 @@
+"""Which metric lines of a chunk are read: the first few and the last of each kind, and those near matches.
+
+So the steps, their pace and where they ended are known, though most of the lines are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from stallwatch_rules.matching.database import BlockScanner
+from stallwatch_rules.scan.patterns import COUNTING, KIND_OF, KINDS
+from stallwatch_rules.scan.segments import Segments
+from stallwatch_rules.scan.state import ScanSizes, ScanState, template_of
+from stallwatch_rules.text.lazy import lazy
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Units = NDArray[np.int64]
+
+_WHOLE_EVERY = 8  # so often a chunk is looked through for kinds that were not met yet
+_MOST_BETWEEN = 300  # metrics between a chunk's two ends after which it is not looked through further
+# What launchers put before the lines of a rank (``lines.prefixes`` knows more of them, which few logs have).
+# The last of several counts.
+_RANK_PREFIX = lazy(rb"(?:\[?(?:[Rr]ank|default|trainer|worker)[ _-]?(\d{1,6})\]?: ?)+")
+_NEAREST = 4  # the share of the probe that is looked through first
+_FARTHEST = 8  # times the probe, if no metric stands in it
+_INDENTED = 5  # times as many indented neighbours of one template
+
+
+@dataclass
+class Picked:
+    """Offsets in the view at which metrics were found."""
+
+    first: list[tuple[int, int]] = field(default_factory=list)  #: (kind, offset), up to a few of each
+    last: dict[int, int] = field(default_factory=dict)
+    counts: list[int] = field(default_factory=lambda: [0] * len(KINDS))
+
+    def frequent(self, kind: int, share: int) -> int | None:
+        """Behind which offset lines of this kind were left out, if any were."""
+        if self.counts[kind] <= (share if self.first else 0):
+            return None
+        return max((offset for one, offset in self.first if one == kind), default=0)
+
+    def look(
+        self,
+        scanner: BlockScanner,
+        view: bytes,
+        start: int,
+        end: int,
+        share: int = 0,
+        most: int | None = None,
+    ) -> None:
+        """Count the metrics between two offsets; after ``most`` nothing more is looked for."""
+        for kind, offset in kinds_at(scanner, view, start, end, most):
+            self.counts[kind] += 1
+            if self.counts[kind] <= share:
+                self.first.append((kind, offset))
+            self.last[kind] = offset
+
+
+def kinds_at(
+    scanner: BlockScanner, view: bytes, start: int, end: int, most: int | None = None
+) -> Iterator[tuple[int, int]]:
+    """The kinds of the metrics between two offsets, and where each was found; the first ``most``."""
+    hits = scanner.hits(memoryview(view)[start:end], most)
+    return ((KIND_OF[pattern], start + offset) for pattern, offset in zip(*hits, strict=True))
+
+
+def pick_last(scanner: BlockScanner, view: bytes, met: set[int], probe: int) -> Picked | None:
+    """Only the last metric of each kind, if all kinds of this section stand near the chunk's end."""
+    if len(view) <= 3 * probe:
+        return None
+    for size in (probe // 4, probe):
+        picked = Picked()
+        picked.look(scanner, view, view.rfind(b"\n", 0, len(view) - size) + 1, len(view))
+        if met <= picked.last.keys():
+            picked.counts = [1 if kind in met else 0 for kind in range(len(KINDS))]
+            return picked
+    return None
+
+
+def pick(scanner: BlockScanner, view: bytes, index: int, met: set[int], share: int, probe: int) -> Picked:
+    """The metrics to read of a chunk; ``met`` are the kinds of this section so far, and is added to."""
+    picked = Picked()
+    size = len(view)
+    if size <= 3 * probe:
+        picked.look(scanner, view, 0, size, share)
+    else:
+        front = view.find(b"\n", probe) + 1 or size
+        back = max(front, view.rfind(b"\n", 0, size - probe) + 1)
+        picked.look(scanner, view, 0, front, share)
+        ahead = list(picked.counts)
+        behind = Picked()
+        behind.look(scanner, view, back, size, share)
+        if index % _WHOLE_EVERY and all(ahead[kind] > share and behind.counts[kind] for kind in met):
+            picked.counts = [n and max(n, share + 1) for n in ahead]
+        else:
+            picked.look(scanner, view, front, back, share, _MOST_BETWEEN)
+        picked.first += [one for one in behind.first if picked.counts[one[0]] < share]
+        picked.counts = [n + m for n, m in zip(picked.counts, behind.counts, strict=True)]
+        picked.last.update(behind.last)
+    met.update(kind for kind, count in enumerate(picked.counts) if count)
+    return picked
+
+
+class Nearby:
+    """Looks around a match: neighbours that say something new, and the metrics that tell its step.
+
+    By the bytes beside it, as asking for the places of lines costs more.
+    """
+
+    def __init__(
+        self, segments: Segments, view: bytes, metrics: BlockScanner, state: ScanState, sizes: ScanSizes
+    ) -> None:
+        self._segments = segments
+        self._view = view
+        self._metrics = metrics
+        self._state = state
+        self._sizes = sizes
+        self._redrawn = b"\r" in view
+
+    def telling(self, unit: int, before: int, after: int) -> Iterator[int]:
+        """Those of a segment's neighbours that are worth reading: each template a few times in a section, and
+        more often if it is indented, as it may go on with what somebody said."""
+        view, start = self._view, self._segments.start(unit)
+        end = start
+        for number in range(unit - 1, max(-1, unit - 1 - before), -1):
+            begin = self._line_start(end - 1)
+            if self._is_new(view[begin : end - 1]):
+                yield number
+            end = begin
+        begin = self._line_end(start) + 1
+        for number in range(unit + 1, min(unit + 1 + after, self._segments.count)):
+            end = self._line_end(begin)
+            if self._is_new(view[begin:end]):
+                yield number
+            begin = end + 1
+
+    def _is_new(self, text: bytes) -> bool:
+        met, most = self._state.neighbours, self._sizes.neighbours
+        key = template_of(text)
+        count = met.get(key, 0)
+        if count >= (_INDENTED * most if text[:1] in (b" ", b"\t") else most):
+            return False
+        if count or len(met) < self._sizes.templates:
+            met[key] = count + 1
+        return True
+
+    def ends(self, target: int, units: Units) -> list[tuple[int, bytes]]:
+        """The first and the last of a rule's segments, of each rank that lines name at their start, with the
+        rank. Of a rank whose first in this section was given before, only the last."""
+        numbers = units.tolist()
+        if len(numbers) > 2 * self._sizes.ends:
+            numbers = numbers[: self._sizes.ends] + numbers[-self._sizes.ends :]
+        ranks: dict[bytes, tuple[int, int]] = {}
+        for unit in numbers:
+            rank = self._rank(self._segments.start(unit))
+            ranks[rank] = ranks.get(rank, (unit, unit))[0], unit
+        ends = []
+        for rank, (first, last) in ranks.items():
+            ends.append((last, rank))
+            if (target, rank) not in self._state.ranks:
+                if len(self._state.ranks) < self._sizes.ranks:
+                    self._state.ranks.add((target, rank))
+                if first < last:
+                    ends.append((first, rank))
+        return ends
+
+    def steps(self, unit: int, rank: bytes, *, ahead: bool) -> list[int]:
+        """The last metrics before a segment, of its rank: they tell its step. ``ahead``: some behind, too."""
+        start = self._segments.start(unit)
+        before, behind = self._before(start, rank), self._behind(start, rank) if ahead else ()
+        return [
+            *(unit - self._between(offset - 1, start) for offset in before),
+            *(unit + self._between(start, offset - 1) for offset in behind),
+        ]
+
+    def _before(self, start: int, rank: bytes) -> list[int]:
+        """Where the last metric of each kind that counts steps ends."""
+        wanted = self._state.kinds & COUNTING
+        last: dict[int, int] = {}
+        behind = start
+        for size in self._ranges():
+            begin = self._view.rfind(b"\n", 0, max(0, start - size)) + 1
+            last = dict(self._found(begin, behind, rank)) | last
+            if not begin or (size >= self._sizes.probe and last) or (wanted and wanted <= last.keys()):
+                break
+            behind = begin
+        return [offset for kind, offset in last.items() if kind in COUNTING]
+
+    def _behind(self, start: int, rank: bytes) -> list[int]:
+        """Where the first metrics end."""
+        most, begin = self._sizes.next_metrics, start
+        offsets: list[int] = []
+        for size in self._ranges():
+            behind = self._view.find(b"\n", start + size) + 1 or len(self._view)
+            found = self._found(begin, behind, rank, None if rank else most - len(offsets))
+            offsets += [offset for _, offset in found]
+            if len(offsets) >= most or size >= self._sizes.probe:
+                break
+            begin = behind
+        return offsets[:most]
+
+    def _ranges(self) -> tuple[int, int, int]:
+        probe = self._sizes.probe
+        return probe // _NEAREST, probe, _FARTHEST * probe
+
+    def _found(
+        self, begin: int, behind: int, rank: bytes, most: int | None = None
+    ) -> Iterator[tuple[int, int]]:
+        """The kinds and places of the metrics between two offsets."""
+        found = kinds_at(self._metrics, self._view, begin, behind, most)
+        if not rank:
+            return found
+        return ((kind, at) for kind, at in found if self._rank(self._line_start(at)) == rank)
+
+    def _rank(self, at: int) -> bytes:
+        """The rank that a line names at its start; empty for none."""
+        found = _RANK_PREFIX.match(self._view, at)
+        return found[1] if found else b""
+
+    def _between(self, begin: int, end: int) -> int:
+        """How many segments end between two offsets."""
+        ends = self._view.count(b"\n", begin, end)
+        return ends + self._view.count(b"\r", begin, end) if self._redrawn else ends
+
+    def _line_start(self, at: int) -> int:
+        """Where the segment begins to which this offset belongs, or which ends there."""
+        start = self._view.rfind(b"\n", 0, at)
+        return (max(start, self._view.rfind(b"\r", start + 1, at)) if self._redrawn else start) + 1
+
+    def _line_end(self, at: int) -> int:
+        end = self._view.find(b"\n", at)
+        end = end if end >= 0 else len(self._view)
+        returned = self._view.find(b"\r", at, end) if self._redrawn else -1
+        return returned if returned >= 0 else end

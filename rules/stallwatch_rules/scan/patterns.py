@@ -1,0 +1,187 @@
+"""What a scan looks for in a chunk, compiled: the catalogue's patterns in their raw form, and other signs.
+
+``signs.json`` lists what else than a rule's match makes a line worth reading in a log that is too long to be
+read whole. Its patterns let a line through to those who read it and decide nothing themselves: too many cost
+time, one too few makes the reading blind. Of ``watches``, ``before`` and ``after`` are lines around one that
+are read, too, ``budget`` is how many are read in a section, and for those that are ``seldom`` not every chunk
+is searched. Of lines with a ``severe`` word one of each template is looked at; a ``warning`` stands on many
+lines of a healthy log, and is looked for in some of the chunks only. Each kind of ``metrics`` gets its share
+of a chunk; its ``series`` are those that its lines may belong to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from stallwatch_rules.matching.database import BlockScanner, DatabaseStore
+from stallwatch_rules.matching.literal_index import LiteralIndex, anchored, certain, raw_form
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.pages.catalogue import scanned_rules
+from stallwatch_rules.pages.patterns import hyperscan
+from stallwatch_rules.records import Line
+from stallwatch_rules.scan.segments import Segments
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.int64]
+
+_DENSE = 4  #: where literals stand on more than 1/4 of the segments, all of the chunk is looked through
+
+
+class Watch(msgspec.Struct, frozen=True):
+    """A kind of line that is read wherever it stands."""
+
+    name: str
+    patterns: tuple[str, ...]
+    before: int
+    after: int
+    budget: int = 1 << 30
+    seldom: bool = False
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """A kind of lines with numbers of a training."""
+
+    kind: str
+    patterns: tuple[str, ...]
+    series: frozenset[str]
+
+
+class _Signs(msgspec.Struct):
+    watches: tuple[Watch, ...]
+    severe: tuple[str, ...]
+    warning: str
+    metrics: tuple[Metrics, ...]
+
+
+_signs = msgspec.json.decode(Path(__file__).with_name("signs.json").read_bytes(), type=_Signs)
+WATCHES, METRICS = _signs.watches, _signs.metrics
+TRACEBACK = WATCHES[0]
+KINDS = tuple(one.kind for one in METRICS)
+KIND_OF = tuple(kind for kind, one in enumerate(METRICS) for _ in one.patterns)  #: of each metric pattern
+#: The kinds by which steps are counted.
+COUNTING = frozenset(number for number, one in enumerate(METRICS) if one.series)
+
+
+class Target(NamedTuple):
+    """A rule, or a rule's context, whose lines are counted together."""
+
+    rule: str
+    patterns: tuple[str, ...]
+    is_context: bool
+    sure: bool  #: every place that is found is a match
+    free: bool  #: its patterns match a raw line if they match the line that is made of it
+    by_progress: bool  #: the steps around its matches tell what they did
+    matcher: Matcher
+
+    def fires(self, line: Line) -> bool:
+        """Whether the rule fires on the line, once it is read."""
+        scan = self.matcher.scan([line])
+        return any(entry[1] == self.rule for entry in (scan.contexts if self.is_context else scan.matches))
+
+
+class Hits(NamedTuple):
+    """Matches: ``patterns[i]`` in segment ``units[i]``; a segment may be named more than once."""
+
+    patterns: Numbers
+    units: Numbers
+    worded: Numbers  #: segments with one of the words, each once
+
+
+class PatternScanner:
+    """Finds in which segments of a chunk which patterns match: literals first, patterns where one stands."""
+
+    def __init__(
+        self,
+        patterns: Sequence[str],
+        store: DatabaseStore,
+        words: Sequence[str] = (),
+        seldom: Collection[int] = (),
+    ) -> None:
+        """``words`` are looked for, too. ``seldom`` are numbers of patterns that not every chunk is searched
+        for."""
+        self._all = LiteralIndex(patterns, store, words)
+        self._most = LiteralIndex(patterns, store, words, seldom) if seldom else self._all
+        bare = set(self._all.rest)
+        self._covered = [number for number in range(len(patterns)) if number not in bare]
+        covered = tuple(raw_form(patterns[number]) for number in self._covered)
+        self._patterns = BlockScanner(store.compiled(covered)) if covered else None
+
+    def find(self, view: bytes, segments: Segments, *, everything: bool = True) -> Hits:
+        """The matches in a chunk."""
+        import numpy as np
+
+        index = self._all if everything else self._most
+        hits, ends = index.hits(view)
+        if not hits:
+            return Hits(*(np.empty(0, np.int64) for _ in range(3)))
+        numbers = np.asarray(hits, dtype=np.int64)
+        at = segments.at(ends)
+        itself, is_word = numbers < len(index.rest), numbers >= len(index.owners)
+        patterns = [np.asarray(index.rest, dtype=np.int64)[numbers[itself]]]
+        units = [at[itself]]
+        named = np.unique(at[~(itself | is_word)])
+        if len(named) and self._patterns is not None:
+            if len(named) * _DENSE > segments.count:
+                hits, ends = self._patterns.hits(view)
+                units.append(segments.at(ends))
+            else:
+                pieces = segments.texts(named)
+                hits, ends = self._patterns.hits(b"\n".join(pieces))
+                piece_ends = np.cumsum([len(piece) + 1 for piece in pieces]) - 1
+                units.append(named[np.searchsorted(piece_ends, ends)])
+            patterns.append(np.asarray([self._covered[number] for number in hits], dtype=np.int64))
+        return Hits(np.concatenate(patterns), np.concatenate(units), np.unique(at[is_word]))
+
+
+class ScanEngine(NamedTuple):
+    """The compiled patterns, which any number of scans share."""
+
+    targets: tuple[Target, ...]
+    target_of: tuple[int, ...]  #: of each pattern of ``patterns``; behind the targets come ``WATCHES``
+    patterns: PatternScanner  #: the rules' patterns, then those of ``WATCHES``
+    warning: BlockScanner
+    metrics: BlockScanner
+
+
+def scan_engine(matcher: Matcher) -> ScanEngine | None:
+    """The engine for a matcher's catalogue; ``None`` where blocks cannot be scanned."""
+    if matcher.engine != "hyperscan":
+        return None
+    patterns: list[str] = []
+    target_of: list[int] = []
+    targets: list[Target] = []
+    seldom: set[int] = set()
+
+    def add(target: int, more: Sequence[str], are_seldom: bool) -> None:
+        if are_seldom:
+            seldom.update(range(len(patterns), len(patterns) + len(more)))
+        patterns.extend(more)
+        target_of.extend([target] * len(more))
+
+    for page in scanned_rules(matcher.catalogue.pages.values()):
+        for own, is_context in ((page.patterns, False), (page.requires, True)):
+            if not own:
+                continue
+            # What another rule requires mostly stands near its match, where all is read, or at the start.
+            add(len(targets), own, is_context)
+            sure = not page.unless and all(map(certain, own))
+            free = not page.unless and not any(map(anchored, own))
+            by_progress = page.harm == "by-progress"
+            targets.append(Target(page.id, tuple(own), is_context, sure, free, by_progress, matcher))
+    for number, watch in enumerate(WATCHES):
+        add(len(targets) + number, watch.patterns, watch.seldom)
+    store = matcher.catalogue.store
+    try:
+        scanner = PatternScanner(patterns, store, _signs.severe, seldom)
+    except hyperscan.error:  # patterns of the user's own may be too much for it
+        return None
+    warning = BlockScanner(store.compiled((_signs.warning,)))
+    metrics = BlockScanner(store.compiled(tuple(pattern for one in METRICS for pattern in one.patterns)))
+    return ScanEngine(tuple(targets), tuple(target_of), scanner, warning, metrics)

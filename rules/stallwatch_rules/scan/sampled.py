@@ -1,0 +1,465 @@
+"""Which parts of a long log are read, and what is only counted: chunk by chunk, from the bytes alone.
+
+Reading a line costs thousands of times what looking for patterns in it costs. So the lines that can teach
+something are read, as those of a short log are: rules' matches and what stands around them, tracebacks,
+summaries, changes of course, a line of each template that says that something is wrong, and an even share of
+the metrics. How often a rule fired stays exact: frequent matches are counted without being read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from stallwatch_rules.lines.leads import Lead
+from stallwatch_rules.lines.reader import MAX_LINE, LineReader
+from stallwatch_rules.lines.wrapped import TAIL
+from stallwatch_rules.pages.patterns import compile_re2
+from stallwatch_rules.scan.chunks import Chunk
+from stallwatch_rules.scan.metrics import Nearby, Picked, pick, pick_last
+from stallwatch_rules.scan.patterns import KINDS, METRICS, TRACEBACK, WATCHES, Hits, ScanEngine, Target
+from stallwatch_rules.scan.segments import Segments
+from stallwatch_rules.scan.state import ScanSizes, ScanState, template_of
+from stallwatch_rules.text.lazy import lazy
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Units = NDArray[np.int64]
+
+_MOST_OF_TRACEBACKS = 400  # segments of a chain of them
+_TRACEBACK = lazy(rb"[Tt]raceback \(most recent call last\)")
+_CHAIN = lazy(rb"During handling of the above exception|The above exception was the direct cause")
+_CHAIN_LINES = 4  # behind a final line, in which the chain's marker and the next head stand
+_LIBRARY = lazy(rb"site-packages|dist-packages|[/\\]lib[/\\]python3|<frozen|<string>")
+# If a line may name its rank, or not be the run's, it is looked at.
+_MARKED = lazy(rb"[Rr]ank[ _\]\d]|\[default\d|\[trainer\d|\[worker\d|<std(?:out|err)>|stallwatch:")
+# The usual prefixes of launchers; the last of several counts.
+_RANK_PREFIX = lazy(rb"(?:\[(?:rank|default)(\d{1,6})\]: ?)+")
+_NONE: frozenset[str] = frozenset()
+_BAR, _DICT = KINDS.index("bar"), KINDS.index("dict")
+_SIGNED = (b"'loss': ", b'"loss": ')  # of a metric line that may name no step
+
+
+class Skipped(NamedTuple):
+    """What was left out between two windows."""
+
+    segments: int
+    ends: int  #: line feeds among them
+    kinds: frozenset[str] = frozenset()  #: of series that may be among them
+    losses: int = 0  #: lines with a loss and without a step among them
+
+
+class Window(NamedTuple):
+    """Segments that follow one another and are to be read."""
+
+    data: bytes
+    head: bytes = b""  #: of the record in which it stands, if that is left out
+    more: tuple[tuple[str, int], ...] = ()  #: rule → lines like this one that were left out, but counted
+
+
+class SearchedChunk(NamedTuple):
+    """A chunk in which patterns were looked for."""
+
+    place: int  #: which chunk of the source
+    torn: bool  #: it begins inside of a line that is longer than a line may be
+    segments: Segments
+    hits: Hits
+
+
+class SampledScan:
+    """Looks through the chunks of one source in their order. Starts anew at each section.
+
+    ``lead`` is the prefix of the source's lines (``lines.leads``).
+    """
+
+    def __init__(self, engine: ScanEngine, sizes: ScanSizes, lead: Lead | None = None) -> None:
+        self._engine = engine
+        self._lead = lead
+        self._sizes = sizes
+        self._state = ScanState()
+        self._section = -1
+
+    def search(self, chunk: Chunk) -> SearchedChunk | None:
+        """What is found in a chunk; nothing in an empty one.
+
+        This runs through all of its bytes, after which a processor's caches hold nothing of Python's own: who
+        searches several chunks and then selects from them is sooner done.
+        """
+        segments = Segments(chunk.data)
+        if not segments.data:
+            return None
+        everything = self._sizes.is_dense(chunk.place)
+        hits = self._engine.patterns.find(segments.view, segments, everything=everything)
+        return SearchedChunk(chunk.place, chunk.torn, segments, hits)
+
+    def select(self, searched: SearchedChunk) -> list[Skipped | Window]:
+        """What to read of a chunk, in its order, and what is left out."""
+        section = searched.place // self._sizes.section
+        if section != self._section:
+            self._section, self._state = section, ScanState()
+        return _Selection(self._engine, self._sizes, self._state, searched, self._lead).run()
+
+
+class _Selection:
+    """One chunk."""
+
+    def __init__(
+        self,
+        engine: ScanEngine,
+        sizes: ScanSizes,
+        state: ScanState,
+        searched: SearchedChunk,
+        lead: Lead | None,
+    ) -> None:
+        import numpy as np
+
+        self._lead = lead
+        self._engine = engine
+        self._sizes = sizes
+        self._state = state
+        self._searched = searched
+        self._segments = segments = searched.segments
+        self._view = segments.view
+        self._mask = np.zeros(segments.count, dtype=bool)
+        self._named = np.zeros(segments.count, dtype=bool)  # of tracebacks whose other lines are read
+        self._more: dict[int, list[tuple[str, int]]] = {}
+        self._counted: list[tuple[str, list[list[int]]]] = []  # a rule's segments that need not be read
+        self._nearby = Nearby(segments, self._view, engine.metrics, state, sizes)
+        self._behind = segments.count  # how far this chunk's windows reach
+
+    def run(self) -> list[Skipped | Window]:
+        torn = self._searched.torn
+        number = self._searched.place % self._sizes.section
+        dense = self._sizes.is_dense(self._searched.place)
+        self._mask[: max(self._state.carry, self._sizes.row if dense else 0)] = True
+        self._behind = max(self._segments.count, self._state.carry)
+        by_target = self._by_target(self._searched.hits)
+        watches = len(self._engine.targets)
+        self._tracebacks(by_target.pop(watches + WATCHES.index(TRACEBACK), ()))
+        known = [self._rule(target, units) for target, units in by_target.items() if target < watches]
+        for target, units in by_target.items():
+            if target >= watches:
+                self._watch(target, units)
+        self._severity(self._complaints(self._searched.hits.worded, dense), known)
+        picked = self._metrics(number, dense)
+        self._count()
+        if torn:
+            self._mask[0] = False
+        self._state.carry = self._behind - self._segments.count
+        parts = self._parts(picked)
+        return self._with_rest(parts) if torn else parts
+
+    def _with_rest(self, parts: list[Skipped | Window]) -> list[Skipped | Window]:
+        """The same, with the end of the over-long line in which the chunk begins, if it ends in it."""
+        rest, left = self._segments.raw(0, 1), parts[0]
+        if not rest.endswith((b"\n", b"\r")) or not isinstance(left, Skipped):
+            return parts
+        ends = self._segments.line_ends(0, 1)
+        after = (
+            [left._replace(segments=left.segments - 1, ends=left.ends - ends)] if left.segments > 1 else []
+        )
+        return [Skipped(1, 0), Window(rest[-TAIL:]), *after, *parts[1:]]
+
+    def _read(self, unit: int, before: int = 0, after: int = 0) -> None:
+        self._mask[max(0, unit - before) : unit + after + 1] = True
+        self._behind = max(self._behind, unit + after + 1)
+
+    def _read_near(self, unit: int, before: int, after: int) -> None:
+        """Read a rule's line, and what stands around it and says something new."""
+        self._mask[unit] = True
+        if before or after:
+            self._mask[list(self._nearby.telling(unit, before, after))] = True
+            self._behind = max(self._behind, unit + after + 1)
+
+    def _by_target(self, found: Hits) -> dict[int, Units]:
+        """The segments in which each target was found."""
+        import numpy as np
+
+        if not len(found.units):
+            return {}
+        keys = np.asarray(self._engine.target_of)[found.patterns] * self._segments.count + found.units
+        targets, units = np.divmod(np.unique(keys), self._segments.count)
+        starts = np.flatnonzero(np.diff(targets, prepend=-1))
+        return {
+            int(targets[start]): units[start:end]
+            for start, end in zip(starts, [*starts[1:], len(units)], strict=True)
+        }
+
+    def _tracebacks(self, heads: Sequence[int] | Units) -> None:
+        behind = 0
+        for head in heads:
+            if head < behind:
+                continue
+            block = _traceback_at(self._segments, int(head))
+            behind = block.behind
+            if not block.whole:  # somebody writes between its lines, or the chunk ends in it
+                after = self._state.allowed(-1, self._sizes.torn_tracebacks, 1) * 6 + 2
+                after *= self._sizes.tracebacks_after
+                self._read(int(head), TRACEBACK.before, block.behind - int(head) + after)
+                continue
+            key = template_of(block.final)
+            met = self._state.finals.get(key, 0)
+            self._state.finals[key] = met + 1
+            if met < self._sizes.tracebacks and len(self._state.finals) <= self._sizes.templates:
+                self._read(
+                    int(head), TRACEBACK.before, block.behind - int(head) + self._sizes.tracebacks_after
+                )
+            else:
+                self._named[int(head) : block.behind - 1] = True
+                self._mask[list(block.naming)] = True
+
+    def _rule(self, number: int, units: Units) -> Units:
+        target = self._engine.targets[number]
+        if target.is_context:  # that it was met is all there is to know
+            allowed = self._state.allowed(number, self._sizes.contexts, len(units))
+            self._mask[units[:allowed]] = True
+            return units
+        allowed = self._state.allowed(number, self._sizes.rule_lines, len(units))
+        met = self._state.fired[number] - len(units)
+        for order, unit in enumerate(units[:allowed].tolist()):
+            self._read_near(unit, *self._state.window(met + order, self._sizes))
+        for unit, rank in self._nearby.ends(number, units):
+            self._mask[self._nearby.steps(unit, rank, ahead=target.by_progress)] = True
+        if allowed < len(units):
+            unread = units[allowed:][~self._named[units[allowed:]]]
+            self._counted.append((target.rule, _by_rank(target, self._segments, unread, self._lead)))
+        return units
+
+    def _count(self) -> None:
+        """Read the first and the last of what is counted in bulk, and count what nobody reads."""
+        for _, groups in self._counted:
+            for group in groups:
+                self._mask[group[0]] = self._mask[group[-1]] = True
+        for rule, groups in self._counted:
+            for group in groups:
+                unread = len(group) - int(self._mask[group].sum())
+                if unread:
+                    self._more.setdefault(group[-1], []).append((rule, unread))
+
+    def _watch(self, target: int, units: Units) -> None:
+        watch = WATCHES[target - len(self._engine.targets)]
+        fresh = units[~(self._mask | self._named)[units]]
+        for unit in fresh[: self._state.allowed(target, watch.budget, len(fresh))].tolist():
+            self._read(unit, watch.before, watch.after)
+
+    def _complaints(self, worded: Units, dense: bool) -> Units:
+        """Segments that say that something is wrong; warnings count in some chunks only."""
+        import numpy as np
+
+        if not dense:
+            return worded
+        _, ends = self._engine.warning.hits(self._view, self._sizes.warnings)
+        return np.unique(np.concatenate([worded, self._segments.at(ends)]))
+
+    def _severity(self, units: Sequence[int] | Units, counted: Sequence[Units]) -> None:
+        """One line of each template. Lines that a rule knows are no news."""
+        import numpy as np
+
+        if not len(units):
+            return
+        known = self._mask | self._named
+        for rule_units in counted:
+            known[rule_units] = True
+        fresh = np.asarray(units)[~known[units]]
+        templates = self._state.templates
+        for unit, text in zip(fresh.tolist(), self._segments.texts(fresh), strict=True):
+            key = template_of(text)
+            met = templates.get(key, 0)
+            if met:
+                templates[key] = met = met + 1
+                if not met & (met - 1):  # the 2nd, 4th, 8th …: so it is known where the last ones stood
+                    self._mask[unit] = True
+                    self._more.setdefault(unit, []).append(("", met // 2 - 1))
+            elif len(templates) < self._sizes.templates and not self._mask[unit]:
+                templates[key] = 1
+                self._read(unit, *self._sizes.template)
+
+    def _metrics(self, number: int, dense: bool) -> Picked:
+        sizes, met, scanner = self._sizes, self._state.kinds, self._engine.metrics
+        picked = None if dense else pick_last(scanner, self._view, met, sizes.probe)
+        if picked is None:
+            picked = pick(scanner, self._view, number, met, sizes.samples, sizes.probe)
+        offsets = [offset for _, offset in picked.first] + list(picked.last.values())
+        if offsets:
+            self._mask[self._segments.at(offsets)] = True
+        return picked
+
+    def _parts(self, picked: Picked) -> list[Skipped | Window]:
+        segments, ranges = self._segments, self._ranges()
+        hidden, loss = self._hidden(picked), self._uncounted_loss(picked)
+        parts: list[Skipped | Window] = []
+        at = 0
+        for first, behind in ranges:
+            if first > at:
+                parts.append(self._left(at, first, hidden, loss))
+            parts += self._pieces(first, behind)
+            at = behind
+        if at < segments.count:
+            parts.append(self._left(at, segments.count, hidden, loss))
+        return parts
+
+    def _ranges(self) -> list[tuple[int, int]]:
+        """What is read, from which segment to behind which."""
+        import numpy as np
+
+        read = np.zeros(len(self._mask) + 2, dtype=bool)
+        read[1:-1] = self._mask
+        edges = np.flatnonzero(read[1:] != read[:-1]).tolist()
+        return list(zip(edges[::2], edges[1::2], strict=True))
+
+    def _left(
+        self,
+        first: int,
+        behind: int,
+        hidden: Sequence[tuple[int, frozenset[str]]],
+        loss: re.Pattern[bytes] | None,
+    ) -> Skipped:
+        segments = self._segments
+        kinds = next((kinds for start, kinds in hidden if behind > start), _NONE)
+        losses = 0
+        if loss is not None:
+            end = segments.start(behind) if behind < segments.count else len(self._view)
+            losses = len(loss.findall(self._view, segments.start(first), end))
+        return Skipped(behind - first, segments.line_ends(first, behind), kinds, losses)
+
+    def _pieces(self, first: int, behind: int) -> list[Window]:
+        """A range of segments; a line that stands for others is a piece of its own."""
+        segments = self._segments
+        marks = sorted(unit for unit in self._more if first <= unit < behind) if self._more else []
+        pieces = []
+        for mark in marks:
+            if mark > first:
+                pieces.append(Window(segments.raw(first, mark), segments.record_head(first)))
+            more = tuple(self._more[mark])
+            pieces.append(Window(segments.raw(mark, mark + 1), segments.record_head(mark), more))
+            first = mark + 1
+        if first < behind:
+            pieces.append(Window(segments.raw(first, behind), segments.record_head(first)))
+        return pieces
+
+    def _hidden(self, picked: Picked) -> list[tuple[int, frozenset[str]]]:
+        """Behind which segments metrics are left out, and of which series; the last of them first."""
+        offsets = {
+            kind: offset
+            for kind in range(len(KINDS))
+            if (offset := picked.frequent(kind, self._sizes.samples)) is not None
+        }
+        if not offsets:
+            return []
+        starts = self._segments.at(list(offsets.values())).tolist()
+        found: list[tuple[int, frozenset[str]]] = []
+        series: frozenset[str] = _NONE
+        for start, kind in sorted(zip(starts, offsets, strict=True)):
+            series |= METRICS[kind].series
+            found.append((start, series))
+        return found[::-1]
+
+    def _uncounted_loss(self, picked: Picked) -> re.Pattern[bytes] | None:
+        """What stands once in each line with a loss and without a step, where such lines are left out.
+
+        Beside a progress bar they have its step, so that nobody asks how many they are.
+        """
+        if picked.frequent(_DICT, self._sizes.samples) is None or _DICT not in picked.last:
+            return None
+        if _BAR in picked.last:
+            return None
+        unit = int(self._segments.at([picked.last[_DICT]])[0])
+        text = self._segments.text(unit)
+        if b"step" in text:
+            return None
+        # Python's expressions look for a text a third faster than bytes.count does.
+        return next((re.compile(sign) for sign in _SIGNED if sign in text), None)
+
+
+def _by_rank(target: Target, segments: Segments, units: Units, lead: Lead | None) -> list[list[int]]:
+    """The segments in which a rule may fire, grouped by what their lines name as their rank.
+
+    Behind a ``lead`` each is read: only then is it clear where its line starts.
+    """
+    plain = lead is None and not segments.recorded
+    sure = target.sure and plain
+    if sure and not _MARKED.search(segments.view):
+        return [units.tolist()] if len(units) else []
+
+    def ranks(unit: int) -> Iterable[int | None]:
+        """Mostly one; none if the rule does not fire."""
+        text = segments.text(unit)[:MAX_LINE]
+        prefix = _RANK_PREFIX.match(text)
+        unmarked = not _MARKED.search(text, prefix.end() if prefix else 0)
+        if plain and unmarked and (sure or target.free):
+            if sure or any(compile_re2(one).search(text) for one in target.patterns):
+                return (int(prefix[1]) if prefix else None,)
+            return ()
+        reader = LineReader("", lead=lead)
+        lines = [*reader.feed(segments.record_head(unit) + segments.raw(unit, unit + 1)), *reader.finish()]
+        return {
+            line.rank
+            for line in lines
+            if not line.text.startswith("stallwatch:") and (sure or target.fires(line))
+        }
+
+    found: dict[int | None, list[int]] = {}
+    for unit in units.tolist():
+        for rank in ranks(unit):
+            found.setdefault(rank, []).append(unit)
+    return list(found.values())
+
+
+class _Traceback(NamedTuple):
+    """A traceback, or a chain of them."""
+
+    behind: int  #: the first segment behind its final line
+    final: bytes  #: its final line
+    naming: tuple[int, ...]  #: the lines by which it is known: head, the innermost own frame, final line
+    whole: bool  #: whether it is all there, with nobody else's lines in it
+
+
+def _traceback_at(segments: Segments, head: int) -> _Traceback:
+    """The traceback that begins with this segment."""
+    naming: list[int] = []
+    last = min(segments.count, head + _MOST_OF_TRACEBACKS)
+    while True:
+        first = segments.text(head)
+        found = _TRACEBACK.search(first)
+        prefix = first[: found.start()] if found else b""
+        naming.append(head)
+        own = any_frame = -1
+        at = head + 1
+        while at < last:
+            text = segments.text(at)
+            if not text.startswith(prefix):
+                if at == head + 1 and text.startswith(b"  File "):
+                    prefix = b""  # only the first line of a message has the logger's prefix
+                else:
+                    return _Traceback(at, b"", (), False)
+            if text[len(prefix) : len(prefix) + 1] not in (b" ", b"\t", b""):
+                break
+            if b'File "' in text:
+                any_frame = at
+                if not _LIBRARY.search(text):
+                    own = at
+            at += 1
+        if at >= last:
+            return _Traceback(at, b"", (), False)
+        naming += [frame for frame in (own if own >= 0 else any_frame,) if frame >= 0]
+        naming.append(at)
+        chained = _chained(segments, at)
+        if chained is None:
+            return _Traceback(at + 1, segments.text(at)[len(prefix) :], tuple(naming), any_frame >= 0)
+        marker, head = chained
+        naming.append(marker)
+
+
+def _chained(segments: Segments, final: int) -> tuple[int, int] | None:
+    """The marker of a chain behind a final line, and the head that follows it."""
+    marker = -1
+    for at in range(final + 1, min(final + 1 + _CHAIN_LINES, segments.count)):
+        text = segments.text(at)
+        if _CHAIN.search(text):
+            marker = at
+        elif marker >= 0 and _TRACEBACK.search(text):
+            return marker, at
+    return None

@@ -1,1 +1,0 @@
-"""Long logs read in part: what is read, and what is only counted."""
