@@ -24,8 +24,8 @@ import fleet
 import psutil
 from dashboard_prometheus import PROMETHEUS, PROMTOOL, imported, serving
 
-from stallwatch_dashboard import charts
-from stallwatch_dashboard.charts.base import Look, Span
+from stallwatch_dashboard.charts.base import LIGHT, Span
+from stallwatch_dashboard.charts.run import BOARD
 from stallwatch_dashboard.data.source import Source
 from stallwatch_dashboard.data.store import MetricStore
 from stallwatch_dashboard.pages.runs_table import table
@@ -51,9 +51,9 @@ def run_page(source: Source, begin: float) -> None:
     assert row is not None and not found.nothing, source.problem
     source.run_names()
     span = Span(begin, source.clock(), live=True)
-    for chart in charts.BOARD:
+    for chart in BOARD:
         if chart.drawable(found):
-            chart.draw(found, incidents, span, Look(), SAY).to_json()
+            chart.draw(found, incidents, span, LIGHT, SAY).to_json()
 
 
 def timed(act: Callable[[], None], times: int = 1, before: Callable[[], None] = lambda: None) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, YELLOW = (
     "#0072B2",
     "#D55E00",
@@ -44,41 +46,7 @@ def streamlit_options() -> dict[str, str]:
 
 
 #: The page's own style: constant text, no data ever enters it.
-STYLE = """
-<style>
-.stMainBlockContainer {padding: 4rem 3rem 2rem 3rem; max-width: 1600px;}
-.stMainBlockContainer .stVerticalBlock {gap: 0.6rem;}
-/* What a fragment redraws every two seconds must not fade while it does. */
-[data-stale="true"], .stElementContainer {opacity: 1 !important; transition: none !important;}
-[class*="st-key-verdict-"] {border-left-width: 6px !important; border-left-style: solid !important;}
-.st-key-verdict-critical {border-left-color: #D55E00 !important; background: rgba(213, 94, 0, 0.07);}
-.st-key-verdict-warning {border-left-color: #E69F00 !important; background: rgba(230, 159, 0, 0.08);}
-.st-key-verdict-good {border-left-color: #009E73 !important; background: rgba(0, 158, 115, 0.06);}
-.st-key-verdict-quiet {border-left-color: #8A949E !important;}
-/* Streamlit's own grey of captions is fainter than WCAG asks for: 4.0 to 1 on white, not 4.5. */
-[data-testid="stCaptionContainer"] {
-    color: inherit !important; opacity: 1 !important;
-}
-[data-testid="stCaptionContainer"] :is(p, li) {
-    color: color-mix(in srgb, currentColor 80%, transparent) !important;
-}
-[data-testid="stMetricValue"] {font-size: 1.5rem; font-variant-numeric: tabular-nums;}
-[data-testid="stMetricDelta"] {font-size: 0.8rem;}
-[data-testid="stMetricDelta"] svg {display: none;}
-.stMainBlockContainer h2 {padding: 0; font-size: 1.6rem; overflow-wrap: anywhere;}
-.stMainBlockContainer :is(h3, h4) {padding: 0.1rem 0 0.5rem 0;}
-.stMainBlockContainer h3 {font-size: 1.35rem;}
-.stMainBlockContainer h4 {font-size: 1rem;}
-/* A heading for those who hear the page; those who see it have the choice of runs in its place. */
-.st-key-heard {
-    position: absolute !important; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%);
-}
-/* Else it takes a gap, and a telephone can be pushed aside. */
-[data-testid="stLayoutWrapper"]:has(> .st-key-heard) {position: absolute; width: 1px;}
-[class*="st-key-verdict-"] {padding: 0.7rem 1rem !important;}
-[class*="st-key-verdict-"] p, [class*="st-key-verdict-"] li {font-size: 0.92rem; margin-bottom: 0.35rem;}
-</style>
-"""
+STYLE = f"<style>\n{Path(__file__).with_name('theme.css').read_text(encoding='utf-8')}</style>"
 
 
 def uploader(button: str, most: str) -> str:

@@ -11,18 +11,16 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from stallwatch_dashboard.charts import BOARD, compared, series
-from stallwatch_dashboard.charts.base import Look, Span
-from stallwatch_dashboard.charts.drawing import Drawing
-from stallwatch_dashboard.charts.lag import lag
-from stallwatch_dashboard.charts.step_time import top
+from stallwatch_dashboard.charts.base import DARK, LIGHT, Drawing, Look, Span, milliseconds
+from stallwatch_dashboard.charts.by_step import compared, of_diagnosis
+from stallwatch_dashboard.charts.run import BOARD, lag, top
 from stallwatch_dashboard.data.frames import COLUMNS, RunFrames
 from stallwatch_dashboard.words import speaker
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.records import Diagnosis, Primary, Series
 
 NOW = 1_795_000_000.0
-LOOK = Look()
+LOOK = LIGHT
 CHARTS = {chart.key: chart for chart in BOARD}
 
 
@@ -63,11 +61,11 @@ def draw(key: str, found: RunFrames, *incidents: Incident, live: bool = True, lo
 @pytest.mark.parametrize("key", CHARTS)
 @pytest.mark.parametrize("dark", [False, True])
 def test_every_chart_keeps_its_zoom_and_spans_the_same_time(key: str, dark: bool, stalled: RunFrames) -> None:
-    chart = draw(key, stalled, look=Look(dark))
+    chart = draw(key, stalled, look=DARK if dark else LIGHT)
     assert chart.layout.uirevision == "keep"
     assert chart.layout.transition.duration is None  # Plotly stumbles when axes come and go in a transition
     assert all(axis.fixedrange for axis in chart.select_yaxes())
-    assert list(chart.layout.xaxis.range) == [LOOK.time(NOW - 100), LOOK.time(NOW)]
+    assert list(chart.layout.xaxis.range) == [milliseconds(NOW - 100), milliseconds(NOW)]
     assert chart.data
 
 
@@ -137,8 +135,8 @@ def test_incidents_are_bands_on_every_chart(
     for key in CHARTS:
         layout = draw(key, stalled, still_open, over).layout
         assert [(shape.x0, shape.x1) for shape in layout.shapes] == [
-            (LOOK.time(NOW - 50), LOOK.time(NOW)),  # from the last step on, as its page tells
-            (LOOK.time(NOW - 80), LOOK.time(NOW - 60)),
+            (milliseconds(NOW - 50), milliseconds(NOW)),  # from the last step on, as its page tells
+            (milliseconds(NOW - 80), milliseconds(NOW - 60)),
         ]
         assert [note.text for note in layout.annotations] == ["&lt;b&gt;odd&lt;/b&gt;", "stall"]
 
@@ -184,7 +182,7 @@ def test_arrays_travel_as_their_bytes_and_nan_with_them() -> None:
 def test_a_phase_lasts_until_the_next_one(stalled: RunFrames) -> None:
     told = {trace.name: trace for trace in draw("phases", stalled).data}
     assert list(told) == ["training", "starting up", "saving"]
-    assert told["training"].base[0] == LOOK.time(NOW - 90) and told["training"].x[0] == 30_000
+    assert told["training"].base[0] == milliseconds(NOW - 90) and told["training"].x[0] == 30_000
     assert told["saving"].x[0] == 60_000
 
 
@@ -209,7 +207,7 @@ def test_where_nothing_was_heard_the_charts_are_grey(stalled: RunFrames) -> None
     span = Span(NOW - 100, NOW, live=True, heard=NOW - 40)
     chart = checked(CHARTS["step_time"].draw(stalled, (), span, LOOK, speaker("en")))
     (grey,) = chart.layout.shapes
-    assert (grey.x0, grey.x1) == (LOOK.time(NOW - 40), LOOK.time(NOW))
+    assert (grey.x0, grey.x1) == (milliseconds(NOW - 40), milliseconds(NOW))
     assert "since the last step" not in [trace.name for trace in chart.data]  # nobody knows
 
 
@@ -221,7 +219,7 @@ def test_incidents_names_lead_to_them(stalled: RunFrames, make_incident: Callabl
 def test_two_runs_are_compared_by_step() -> None:
     own = RunFrames(steps=frame(10, 20, 30), loss=frame(3.0, 2.0, 1.0, rank=0))
     other = RunFrames(steps=frame(10, 20, every=50), loss=frame(4.0, 3.5, rank=1, every=50))
-    ((key, _, drawing),) = compared.charts(("a<b>", "b"), own, other, LOOK, speaker("en"))
+    ((key, _, drawing),) = compared(("a<b>", "b"), own, other, LOOK, speaker("en"))
     chart = checked(drawing)
     assert key == "compared-loss"
     assert [(list(t.x), list(t.y), t.line.dash) for t in chart.data] == [
@@ -229,14 +227,14 @@ def test_two_runs_are_compared_by_step() -> None:
         ([10, 20], [4.0, 3.5], "dash"),
     ]
     assert chart.data[0].name == "a&lt;b&gt;" and list(chart.layout.xaxis.range) == [0, 30]
-    assert compared.charts(("a", "b"), own, RunFrames(), LOOK, speaker("en")) == []
+    assert compared(("a", "b"), own, RunFrames(), LOOK, speaker("en")) == []
 
 
 def test_the_charts_of_a_dead_run_mark_the_step_of_its_cause() -> None:
     loss = Series("loss", 0, [1, 2, 3], [1.0, None, 0.5])
     primary = Primary("r", "t", "cause", "fatal", 0.9, 0, "a.log", 7, None, 2, [], {}, "", [])
     found = Diagnosis("failed", primary, series=[loss])
-    ((_, _, drawing),) = series.charts(found, LOOK, speaker("en"))
+    ((_, _, drawing),) = of_diagnosis(found, LOOK, speaker("en"))
     chart = checked(drawing)
     assert list(chart.data[0].y) == [1.0, None, 0.5]
     assert [(mark.x0, mark.x1) for mark in chart.layout.shapes] == [(2, 2)]

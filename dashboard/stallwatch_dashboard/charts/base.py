@@ -1,16 +1,19 @@
-"""What all charts share: quiet axes, times in the reader's zone, incidents drawn as bands."""
+"""What all charts share: quiet axes, times in the reader's zone, incidents drawn as bands, and lines."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from stallwatch_dashboard import theme
-from stallwatch_dashboard.charts.drawing import Drawing
+from stallwatch_dashboard.data.frames import limit_ranks
 from stallwatch_dashboard.data.overview import began
 from stallwatch_dashboard.safetext import label
 from stallwatch_dashboard.verdict import rule_name
@@ -20,61 +23,68 @@ from stallwatch_exporter.incident import Incident
 HEIGHT = 232
 _MOST_NAMES, _LONGEST, _SHORTEST = 3, 34, 5  #: names of bands; letters of one
 _LETTERS = 72  #: that fit beside each other above a chart in a window of 1,280 pixels
+Json = dict[str, Any]
+
+
+@dataclass
+class Drawing:
+    """Plotly's ``data`` and ``layout`` as plain dicts. Numbers of traces are arrays, which travel as bytes.
+
+    Plotly's graph objects check every key at every assignment, which takes tens of milliseconds a chart. Here
+    the tests check what is drawn against Plotly's schema instead.
+    """
+
+    data: list[Json] = field(default_factory=list)
+    layout: Json = field(default_factory=dict)
+
+    def add(self, **trace: Any) -> None:
+        """Another trace."""
+        self.data.append(trace)
+
+    def set(self, part: str, **values: Any) -> None:
+        """Change a part of the layout, such as ``xaxis``; what is not named stays."""
+        self.layout[part] = {**self.layout.get(part, {}), **values}
+
+    def to_json(self) -> str:
+        """For ``Plotly.react``. Numbers that JSON has no name for are null outside arrays."""
+        return msgspec.json.encode({"data": self.data, "layout": self.layout}, enc_hook=_bytes).decode()
+
+
+def _bytes(array: object) -> Json:
+    """An array as Plotly reads it since plotly.js 2.28 (plotly.py 5.24 has 2.35): base64 of its bytes."""
+    if isinstance(array, np.generic):
+        return array.item()  # type: ignore[no-any-return]
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"not for a chart: {type(array).__name__}")
+    kind = array.dtype.newbyteorder("<")
+    told = {"dtype": kind.str[1:], "bdata": base64.b64encode(array.astype(kind).tobytes()).decode()}
+    return told if array.ndim == 1 else {**told, "shape": ", ".join(map(str, array.shape))}
 
 
 @dataclass(frozen=True)
 class Look:
-    """How the reader sees the page."""
+    """The colours of a chart on the reader's page."""
 
-    dark: bool = False
-
-    @property
-    def cycle(self) -> tuple[str, ...]:
-        """Colours for lines of one kind."""
-        return theme.DARK_CYCLE if self.dark else theme.LIGHT_CYCLE
+    cycle: tuple[str, ...]  #: lines of one kind
+    grey: str  #: limits and notes
+    faint: str  #: the lightest shade that is told from the page
+    text: str
+    page: str  #: what is behind the chart
+    line: str  #: axes and grid
+    red: str = theme.VERMILLION  #: what goes wrong
 
     @property
     def blue(self) -> str:
         """Progress."""
         return self.cycle[0]
 
-    @property
-    def red(self) -> str:
-        """What goes wrong."""
-        return theme.VERMILLION
 
-    @property
-    def grey(self) -> str:
-        """Limits and notes."""
-        return "#9AA5B1" if self.dark else "#616E7C"
+def _look(cycle: tuple[str, ...], grey: str, faint: str, page: Mapping[str, str]) -> Look:
+    return Look(cycle, grey, faint, page["textColor"], page["backgroundColor"], page["borderColor"])
 
-    @property
-    def text(self) -> str:
-        """Words and numbers."""
-        return (theme.DARK if self.dark else theme.LIGHT)["textColor"]
 
-    @property
-    def page(self) -> str:
-        """What is behind the chart."""
-        return (theme.DARK if self.dark else theme.LIGHT)["backgroundColor"]
-
-    @property
-    def faint(self) -> str:
-        """The lightest shade that is told from the page."""
-        return "#4A3A1F" if self.dark else "#FCE3C0"
-
-    @property
-    def line(self) -> str:
-        """Axes and grid."""
-        return (theme.DARK if self.dark else theme.LIGHT)["borderColor"]
-
-    def times(self, seconds: pd.Series) -> NDArray[np.float64]:
-        """Unix seconds as Plotly takes them: milliseconds, which it shows in the browser's own time zone."""
-        return seconds.to_numpy("float64") * 1000.0
-
-    def time(self, second: float) -> float:
-        """One such time."""
-        return second * 1000.0
+LIGHT = _look(theme.LIGHT_CYCLE, "#616E7C", "#FCE3C0", theme.LIGHT)
+DARK = _look(theme.DARK_CYCLE, "#9AA5B1", "#4A3A1F", theme.DARK)
 
 
 @dataclass(frozen=True)
@@ -90,6 +100,14 @@ class Span:
     def seen(self) -> float:
         """Up to when anything is known."""
         return self.end if self.heard is None else self.heard
+
+
+T = TypeVar("T", float, NDArray[np.float64])
+
+
+def milliseconds(seconds: T) -> T:
+    """Unix seconds as Plotly takes them, which shows them in the browser's own time zone."""
+    return seconds * 1000.0
 
 
 def quiet(look: Look) -> Drawing:
@@ -124,10 +142,10 @@ def figure(look: Look, span: Span, incidents: Sequence[Incident], say: Say) -> D
         "uirevision": "keep",  # lines that the reader hid stay hidden through every update
         "dragmode": "zoom",
         "showlegend": True,
-        "shapes": [*(_band(look, incident, span) for incident in incidents), *_silence(look, span)],
+        "shapes": [*(_band(incident, span) for incident in incidents), *_silence(look, span)],
         "annotations": _names(look, incidents, span, say),
     }
-    ends = [look.time(span.start), look.time(span.end)]
+    ends = [milliseconds(span.start), milliseconds(span.end)]
     chart.set("xaxis", type="date", range=ends, tickformatstops=_TICKS, nticks=6)
     title = {"standoff": 4}
     chart.set("yaxis", rangemode="tozero", automargin=False, fixedrange=True, title=title)
@@ -141,46 +159,36 @@ _TICKS = [
 ]
 
 
-def _band(look: Look, incident: Incident, span: Span) -> dict[str, object]:
+def _band(incident: Incident, span: Span) -> Json:
     colour = theme.VERMILLION if incident.severity == "critical" else theme.ORANGE
     start = began(incident)
+    return _rectangle(start, incident.resolved_at or max(span.end, start), colour, 0.15, 1)
+
+
+def _silence(look: Look, span: Span) -> list[Json]:
+    """Grey where nothing was heard of the run any more: what is drawn is as old as its edge."""
+    if span.heard is None or span.heard >= span.end:
+        return []
+    return [_rectangle(span.heard, span.end, look.grey, 0.18, 0)]
+
+
+def _rectangle(start: float, end: float, colour: str, opacity: float, edge: int) -> Json:
     return {
         "type": "rect",
         "xref": "x",
         "yref": "paper",
-        "x0": look.time(start),
-        "x1": look.time(incident.resolved_at or max(span.end, start)),
+        "x0": milliseconds(start),
+        "x1": milliseconds(end),
         "y0": 0,
         "y1": 1,
         "fillcolor": colour,
-        "opacity": 0.15,
-        "line": {"width": 1, "color": colour},
+        "opacity": opacity,
+        "line": {"width": edge, "color": colour},
         "layer": "below",
     }
 
 
-def _silence(look: Look, span: Span) -> list[dict[str, object]]:
-    """Grey where nothing was heard of the run any more: what is drawn is as old as its edge."""
-    if span.heard is None or span.heard >= span.end:
-        return []
-    return [
-        {
-            "type": "rect",
-            "xref": "x",
-            "yref": "paper",
-            "x0": look.time(span.heard),
-            "x1": look.time(span.end),
-            "y0": 0,
-            "y1": 1,
-            "fillcolor": look.grey,
-            "opacity": 0.18,
-            "line": {"width": 0},
-            "layer": "below",
-        }
-    ]
-
-
-def _names(look: Look, incidents: Sequence[Incident], span: Span, say: Say) -> list[dict[str, object]]:
+def _names(look: Look, incidents: Sequence[Incident], span: Span, say: Say) -> list[Json]:
     """A name above the start of each band, cut where the next begins, left out where nothing would stay.
 
     The board opens the incident that ``name`` holds when the name is clicked.
@@ -197,7 +205,7 @@ def _names(look: Look, incidents: Sequence[Incident], span: Span, say: Say) -> l
             {
                 "xref": "x",
                 "yref": "paper",
-                "x": look.time(began(incident)),
+                "x": milliseconds(began(incident)),
                 "y": 1,
                 "xanchor": "left",
                 "yanchor": "bottom",
@@ -212,3 +220,47 @@ def _names(look: Look, incidents: Sequence[Incident], span: Span, say: Say) -> l
             }
         )
     return names
+
+
+def per_rank(chart: Drawing, frame: pd.DataFrame, look: Look, say: Say, hover: str, *, name: str) -> None:
+    """One line a rank; with many ranks the lowest, the median and the highest."""
+    shown = limit_ranks(frame)
+    ranks = sorted(shown["rank"].dropna().unique())
+    groups = [(say("rank", rank), shown[shown["rank"].eq(rank).fillna(False)]) for rank in ranks]
+    if (rest := shown["rank"].isna()).any():
+        groups.append((name, shown[rest]))
+    if len(ranks) < (every := frame["rank"].nunique()):  # said in the legend, which covers no line
+        title, rows = groups[len(ranks) - 1]
+        groups[len(ranks) - 1] = (say("few_of_ranks", title, len(ranks), every), rows)
+    for index, (title, rows) in enumerate(groups):
+        only = name if len(groups) == 1 else title
+        line(chart, rows, only, look.cycle[index % len(look.cycle)], hover)
+
+
+def line(
+    chart: Drawing,
+    rows: pd.DataFrame,
+    name: str,
+    colour: str,
+    hover: str,
+    *,
+    dash: str = "solid",
+    stepped: bool = False,
+    width: float = 2,
+    axis: str = "y",
+) -> None:
+    """One line; `stepped` for what keeps its value until it changes."""
+    if rows.empty:
+        return
+    chart.add(
+        type="scatter",
+        x=milliseconds(rows["t"].to_numpy("float64")),
+        y=rows["v"].to_numpy("float64"),
+        name=name,
+        mode="lines" if len(rows) > 1 else "markers",
+        line={"color": colour, "width": width, "dash": dash, "shape": "hv" if stepped else "linear"},
+        marker={"color": colour},
+        hovertemplate=hover,
+        connectgaps=False,
+        yaxis=axis,
+    )

@@ -1,30 +1,73 @@
-"""The boards: all runs, and one run. Their addresses (uid) never change, so links to them hold."""
+"""The boards: all runs, and one run. Their addresses (uid) never change, so links to them hold.
+
+`panels.json` says what they show. They are built with grafana-foundation-sdk for Grafana 11.4, whose schema
+later versions read too.
+"""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
+import msgspec
+from grafana_foundation_sdk.builders import common, prometheus, stat, statetimeline, table, timeseries
 from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models import common as common_models
 from grafana_foundation_sdk.models import dashboard as models
+from grafana_foundation_sdk.models import prometheus as prometheus_models
 
 from stallwatch_dashboard import theme
-from stallwatch_dashboard.grafana.panels import SOURCE, curves, figure, rows, states
 
 RUNS, RUN = "stallwatch-runs", "stallwatch-run"
 TAG = "stallwatch"  #: of boards, and of the annotations that incidents become
+#: The data source that the reader chose at the top of the board.
+_SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
+_SIZES = {"figure": (6, 4), "curves": (12, 8), "rows": (24, 9), "states": (24, 6)}  #: of 24 columns; rows
+
+
+class _Panel(msgspec.Struct, forbid_unknown_fields=True):
+    kind: str  #: figure: one number; curves: lines; rows: a row a series; states: a band over time
+    title: str
+    about: str
+    query: str = ""  #: PromQL
+    queries: dict[str, str] = {}  #: of curves, by legend
+    legend: str = ""
+    unit: str = ""
+    limits: dict[str, str] = {}  #: a figure has this colour of `theme` from there on
+    links: dict[str, str] = {}
 
 
 def boards() -> dict[str, dict[str, Any]]:
     """Every board by its uid, as Grafana's JSON model."""
-    return {RUNS: _json(_runs()), RUN: _json(_run())}
+    path = Path(__file__).with_name("panels.json")
+    panels = msgspec.json.decode(path.read_bytes(), type=dict[str, list[_Panel]])
+    runs = _board(RUNS, "Stallwatch: runs", "Every run, those that need someone first.")
+    run = _board(RUN, "Stallwatch: run", "One run: is it still training, and if not, since when and where?")
+    chosen = (
+        builders.QueryVariable("run")
+        .label("Run")
+        .datasource(_SOURCE)
+        .query("label_values(stallwatch_run_info, run)")
+        .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(models.VariableSort.ALPHABETICAL_CASE_INSENSITIVE_DESC)
+    )
+    return {RUNS: _json(runs, panels["runs"]), RUN: _json(run.with_variable(chosen), panels["run"])}
 
 
-def _json(board: builders.Dashboard) -> dict[str, Any]:
+def queries(board: dict[str, Any]) -> list[str]:
+    """Every PromQL expression of a board."""
+    return [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
+
+
+def _json(board: builders.Dashboard, panels: list[_Panel]) -> dict[str, Any]:
+    for panel in panels:
+        board = board.with_panel(_panel(panel))
     plain: dict[str, Any] = json.loads(json.dumps(board.build(), cls=JSONEncoder))
-    for number, panel in enumerate(plain["panels"], 1):
-        panel["id"] = number  # else Grafana numbers them anew, and links to a panel lead nowhere
+    for number, one in enumerate(plain["panels"], 1):
+        one["id"] = number  # else Grafana numbers them anew, and links to a panel lead nowhere
     return plain
 
 
@@ -49,201 +92,36 @@ def _board(uid: str, title: str, about: str) -> builders.Dashboard:
     )
 
 
-def _runs() -> builders.Dashboard:
-    board = _board(RUNS, "Stallwatch: runs", "Every run, those that need someone first.")
-    return (
-        board.with_panel(
-            figure(
-                "Open incidents",
-                "Stalls and findings that are not resolved.",
-                "sum(stallwatch_incident_open) or vector(0)",
-                limits={1: theme.VERMILLION},
-            )
+def _panel(told: _Panel) -> Any:
+    panel: Any = {"figure": stat, "curves": timeseries, "rows": table, "states": statetimeline}[told.kind]
+    width, height = _SIZES[told.kind]
+    panel = panel.Panel().title(told.title).description(told.about).datasource(_SOURCE)
+    panel = panel.span(width).height(height)
+    if told.kind in ("figure", "curves"):
+        panel = panel.unit(told.unit or "short")
+    if told.kind == "figure":
+        steps = [models.Threshold(value=None, color=theme.BLUE)]  # no value: from the bottom on
+        for value, colour in told.limits.items():
+            steps.append(models.Threshold(value=int(value), color=getattr(theme, colour)))
+        limits = builders.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)
+        panel = panel.graph_mode(common_models.BigValueGraphMode.NONE).thresholds(limits)
+        return panel.with_target(_query(told.query, "").instant())
+    if told.kind == "states":
+        return panel.with_target(_query(told.query, told.legend).range())
+    if told.kind == "rows":
+        in_table = _query(told.query, "").instant().format(prometheus_models.PromQueryFormat.TABLE)
+        without_time = {"excludeByName": {"Time": True}}
+        panel = panel.with_target(in_table).with_transformation(
+            models.DataTransformerConfig(id_val="organize", options=without_time)
         )
-        .with_panel(
-            figure(
-                "Runs under way",
-                "Runs whose agent answers and that have not ended.",
-                "count(count by (run) (stallwatch_run_info) unless on (run) stallwatch_end_timestamp_seconds)"
-                " or vector(0)",
-            )
-        )
-        .with_panel(
-            figure(
-                "Agents gone",
-                "Targets of the job that did not answer the last scrape.",
-                'count(up{job="stallwatch"} == 0) or vector(0)',
-                limits={1: theme.ORANGE},
-            )
-        )
-        .with_panel(
-            figure(
-                "Time lost to stalls",
-                "Of all runs, in the time shown.",
-                "sum(increase(stallwatch_stalled_seconds_total[$__range]))",
-                unit="s",
-            )
-        )
-        .with_panel(
-            rows(
-                "Open incidents",
-                "One row an incident; the rule's name leads to its page.",
-                "max by (run, rule, severity) (stallwatch_incident_open == 1)",
-                links={"The run": f"/d/{RUN}?var-run=${{__data.fields.run}}"},
-            )
-        )
-        .with_panel(
-            curves(
-                "Quiet time against its threshold",
-                "Above 1 the run counts as stalled.",
-                {
-                    "{{run}}": "run:stallwatch_seconds_since_progress:min"
-                    " / on (run) run:stallwatch_stall_threshold_seconds:current"
-                },
-                unit="percentunit",
-            )
-        )
-        .with_panel(
-            curves("Steps", "Steps per second.", {"{{run}}": "run:stallwatch_steps:rate5m"}, unit="ops")
-        )
-        .with_panel(
-            curves(
-                "Step time against the hour's own mean",
-                "Above 1.5 the run became slow.",
-                {
-                    "{{run}}": "run:stallwatch_step_duration_seconds:mean5m"
-                    " / on (run) run:stallwatch_step_duration_seconds:mean1h"
-                },
-            )
-        )
-        .with_panel(
-            curves(
-                "Trace-cache invalidations per step",
-                "Harmless while steps advance; see whether it climbs when they do not.",
-                {"{{run}}": "run:stallwatch_trace_cache_invalidations_per_step:ratio5m"},
-            )
-        )
-    )
+        links = told.links.items()
+        return panel.data_links([builders.DashboardLink(name).url(address) for name, address in links])
+    panel = panel.line_width(1).fill_opacity(0).show_points(common_models.VisibilityMode.NEVER)
+    panel = panel.tooltip(common.VizTooltipOptions().mode(common_models.TooltipDisplayMode.MULTI))
+    for letter, (legend, query) in zip(ascii_uppercase, told.queries.items(), strict=False):
+        panel = panel.with_target(_query(query, legend).range().ref_id(letter))
+    return panel
 
 
-def _run() -> builders.Dashboard:
-    board = _board(RUN, "Stallwatch: run", "One run: is it still training, and if not, since when and where?")
-    chosen = (
-        builders.QueryVariable("run")
-        .label("Run")
-        .datasource(SOURCE)
-        .query("label_values(stallwatch_run_info, run)")
-        .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
-        .sort(models.VariableSort.ALPHABETICAL_CASE_INSENSITIVE_DESC)
-    )
-    return (
-        board.with_variable(chosen)
-        .with_panel(figure("Step", "The last optimizer step.", 'max(stallwatch_step{run="$run"})'))
-        .with_panel(
-            figure(
-                "Time left",
-                "At the pace of the last five minutes.",
-                '(max(stallwatch_target_steps{run="$run"}) - max(stallwatch_step{run="$run"}))'
-                ' / max(run:stallwatch_steps:rate5m{run="$run"})',
-                unit="s",
-            )
-        )
-        .with_panel(
-            figure(
-                "No progress for",
-                "Against the threshold that the run's own phases taught.",
-                'max(run:stallwatch_seconds_since_progress:min{run="$run"})',
-                unit="s",
-            )
-        )
-        .with_panel(
-            figure(
-                "Open incidents",
-                "Stalls and findings that are not resolved.",
-                'sum(stallwatch_incident_open{run="$run"}) or vector(0)',
-                limits={1: theme.VERMILLION},
-            )
-        )
-        .with_panel(
-            curves(
-                "Trace-cache invalidations against progress",
-                "While both climb it is noise or a cost; when only one does it is trouble.",
-                {
-                    "step": 'max(stallwatch_step{run="$run"})',
-                    "invalidations": 'max(stallwatch_trace_cache_invalidations_total{run="$run"})',
-                },
-            )
-        )
-        .with_panel(
-            curves(
-                "Step time and stall threshold",
-                "The threshold is that of the phase the run is in.",
-                {
-                    "step": 'run:stallwatch_step_duration_seconds:mean5m{run="$run"}',
-                    "threshold": 'run:stallwatch_stall_threshold_seconds:current{run="$run"}',
-                },
-                unit="s",
-            )
-        )
-        .with_panel(curves("Loss", "By rank.", {"rank {{rank}}": 'stallwatch_loss{run="$run"}'}))
-        .with_panel(
-            curves("Gradient norm", "By rank.", {"rank {{rank}}": 'stallwatch_grad_norm{run="$run"}'})
-        )
-        .with_panel(
-            curves(
-                "Accelerator memory",
-                "Allocated, by rank.",
-                {"rank {{rank}}": 'stallwatch_memory_allocated_bytes{run="$run"}'},
-                unit="bytes",
-            )
-        )
-        .with_panel(
-            curves(
-                "Host memory",
-                "Of the command and all it started, and what it may use.",
-                {
-                    "used": 'stallwatch_host_memory_bytes{run="$run"}',
-                    "limit": 'stallwatch_host_memory_limit_bytes{run="$run"}',
-                },
-                unit="bytes",
-            )
-        )
-        .with_panel(
-            curves(
-                "Steps behind the first rank",
-                "The straggler stands above the others.",
-                {
-                    "rank {{rank}}": 'scalar(max(stallwatch_rank_step{run="$run"}))'
-                    ' - stallwatch_rank_step{run="$run"}'
-                },
-            )
-        )
-        .with_panel(
-            curves(
-                "Warnings and log lines",
-                "Per second.",
-                {
-                    "warnings": 'sum(rate(stallwatch_warnings_total{run="$run"}[5m]))',
-                    "lines": 'sum(rate(stallwatch_log_lines_total{run="$run"}[5m]))',
-                },
-                unit="ops",
-            )
-        )
-        .with_panel(
-            states(
-                "Phases", "What the run was doing.", 'stallwatch_phase{run="$run"}', "{{stallwatch_phase}}"
-            )
-        )
-        .with_panel(
-            rows(
-                "Rules that fired",
-                "How often each rule of the catalogue matched.",
-                'sum by (rule) (stallwatch_rule_matches_total{run="$run"})',
-            )
-        )
-    )
-
-
-def queries(board: dict[str, Any]) -> list[str]:
-    """Every PromQL expression of a board."""
-    return [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
+def _query(query: str, legend: str) -> prometheus.Dataquery:
+    return prometheus.Dataquery().ref_id("A").expr(query).legend_format(legend or "__auto")

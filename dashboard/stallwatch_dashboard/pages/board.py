@@ -13,7 +13,7 @@ from pathlib import Path
 import streamlit as st
 import streamlit.components.v1 as components
 
-from stallwatch_dashboard.charts.drawing import Drawing
+from stallwatch_dashboard.charts.base import Drawing
 from stallwatch_dashboard.words import Say
 
 # The second component is never drawn: it serves plotly.min.js out of the Python package, for the first one.

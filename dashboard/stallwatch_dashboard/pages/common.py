@@ -13,7 +13,7 @@ from streamlit.navigation.page import StreamlitPage
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from stallwatch_dashboard import theme, words
-from stallwatch_dashboard.charts.base import Look
+from stallwatch_dashboard.charts.base import DARK, LIGHT, Look
 from stallwatch_dashboard.data.source import shared
 from stallwatch_dashboard.pages.runs_table import ICONS as ICONS
 from stallwatch_dashboard.safetext import markdown
@@ -128,7 +128,7 @@ def zone() -> tzinfo | None:
 
 def look() -> Look:
     """How charts should look for this reader."""
-    return Look(getattr(st.context.theme, "type", None) == "dark")
+    return DARK if getattr(st.context.theme, "type", None) == "dark" else LIGHT
 
 
 @st.cache_resource(show_spinner=False)

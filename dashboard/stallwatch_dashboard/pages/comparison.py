@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from stallwatch_dashboard.charts import compared
+from stallwatch_dashboard.charts.by_step import compared
 from stallwatch_dashboard.data.source import shared
 from stallwatch_dashboard.pages.board import draw_board
 from stallwatch_dashboard.pages.common import into_address, look, say
@@ -35,7 +35,7 @@ def draw_comparison(run: str) -> None:
 
 def _draw(run: str, other: str) -> None:
     source = shared()
-    drawn = compared.charts((run, other), source.frames(run), source.frames(other), look(), say)
+    drawn = compared((run, other), source.frames(run), source.frames(other), look(), say)
     if drawn:
         draw_board(drawn, key=f"compared-{run}-{other}", say=say)
     else:

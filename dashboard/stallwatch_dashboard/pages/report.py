@@ -6,7 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from stallwatch_dashboard import formats, verdict
-from stallwatch_dashboard.charts import series
+from stallwatch_dashboard.charts import by_step
 from stallwatch_dashboard.data.source import shared
 from stallwatch_dashboard.pages.board import draw_board
 from stallwatch_dashboard.pages.common import catalogue, language, look, say
@@ -97,7 +97,7 @@ def draw_report(found: Diagnosis, problems: list[InputProblem], lines: str) -> N
     if found.digest:
         st.markdown(f"#### {word('digest', language())}")
         st.text(verbatim("\n".join(found.digest)))
-    if drawn := series.charts(found, look(), say):
+    if drawn := by_step.of_diagnosis(found, look(), say):
         st.markdown(f"#### {say('in_numbers')}")
         draw_board(drawn, key="board-report", say=say)
     if found.unknown:

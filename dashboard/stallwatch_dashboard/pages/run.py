@@ -6,8 +6,9 @@ from typing import Any
 
 import streamlit as st
 
-from stallwatch_dashboard import charts, formats, verdict
-from stallwatch_dashboard.charts import base
+from stallwatch_dashboard import formats, verdict
+from stallwatch_dashboard.charts.base import Span
+from stallwatch_dashboard.charts.run import BOARD, WIDE
 from stallwatch_dashboard.data import log_copies
 from stallwatch_dashboard.data.frames import RunFrames
 from stallwatch_dashboard.data.overview import RunRow, began, later_attempt
@@ -140,22 +141,22 @@ def _left(row: RunRow) -> str | None:
 
 def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) -> None:
     eye, span = look(), _span(row, found, incidents, now)
-    ready = [chart for chart in charts.BOARD if chart.drawable(found)]
+    ready = [chart for chart in BOARD if chart.drawable(found)]
     drawn = [(one.key, say(one.title), one.draw(found, incidents, span, eye, say)) for one in ready]
-    if drawn and (clicked := draw_board(drawn, key=f"board-{row.run}", say=say, wide=charts.WIDE)):
+    if drawn and (clicked := draw_board(drawn, key=f"board-{row.run}", say=say, wide=WIDE)):
         st.session_state["open_incident"] = clicked
         st.rerun()
-    missing = [say(one.title) for one in charts.BOARD if one not in ready and one.key not in charts.WIDE]
+    missing = [say(one.title) for one in BOARD if one not in ready and one.key not in WIDE]
     if missing:
         st.caption(say("no_numbers_of_this", say("list_comma").join(missing)))
 
 
-def _span(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) -> base.Span:
+def _span(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) -> Span:
     """From the first number to now, or to the end."""
     firsts = [f["t"].min() for f in (found.steps, found.loss, found.memory) if not f.empty]
     start = min([*firsts, *map(began, incidents)], default=row.started_at or now)
     heard = row.seen if row.state == "stale" else None
-    return base.Span(start, max(row.ended_at or now, start + 1), live=row.ended_at is None, heard=heard)
+    return Span(start, max(row.ended_at or now, start + 1), live=row.ended_at is None, heard=heard)
 
 
 def _incidents(run: str, incidents: list[Incident], now: float) -> None:

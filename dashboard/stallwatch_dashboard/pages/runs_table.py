@@ -13,7 +13,7 @@ from typing import Any
 import streamlit as st
 
 from stallwatch_dashboard import formats
-from stallwatch_dashboard.charts.phases import COLOURS
+from stallwatch_dashboard.charts.run import COLOURS
 from stallwatch_dashboard.data.overview import RunRow
 from stallwatch_dashboard.safetext import cell, plain
 from stallwatch_dashboard.verdict import rule_name

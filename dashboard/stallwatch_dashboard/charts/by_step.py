@@ -1,17 +1,17 @@
-"""Two runs over their steps: this one in solid lines, the other one dashed."""
+"""Numbers over steps: of two runs beside each other, and of a dead run as its diagnosis kept them."""
 
 from __future__ import annotations
 
 import pandas as pd
 
-from stallwatch_dashboard.charts.base import Look, Span, figure
-from stallwatch_dashboard.charts.drawing import Drawing
+from stallwatch_dashboard.charts.base import Drawing, Look, Span, figure, quiet
 from stallwatch_dashboard.data.frames import RunFrames
 from stallwatch_dashboard.safetext import label
 from stallwatch_dashboard.words import Say
+from stallwatch_rules.records import Diagnosis, Series
 
 #: Frames that are compared, with the key of their title and what stands behind a number.
-_CHARTS = {
+_COMPARED = {
     "loss": ("loss", ""),
     "step_seconds": ("step_time", " s"),
     "grad_norm": ("grad_norm", ""),
@@ -19,12 +19,12 @@ _CHARTS = {
 }
 
 
-def charts(
+def compared(
     runs: tuple[str, str], own: RunFrames, other: RunFrames, look: Look, say: Say
 ) -> list[tuple[str, str, Drawing]]:
-    """(key, title, figure) of each number that both runs have."""
+    """(key, title, figure) of each number that both have; this run solid, the other one dashed."""
     drawn = []
-    for name, (title, unit) in _CHARTS.items():
+    for name, (title, unit) in _COMPARED.items():
         lines = [by_step(getattr(found, name), found.steps) for found in (own, other)]
         if any(line.empty for line in lines):
             continue
@@ -56,3 +56,47 @@ def by_step(frame: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     reached = steps[["t", "v"]].rename(columns={"v": "step"}).sort_values("t")
     joined = pd.merge_asof(own.sort_values("t")[["t", "v"]], reached, on="t")
     return joined.dropna(subset=["step"])[["step", "v"]].reset_index(drop=True)
+
+
+#: The series of a diagnosis, and the key of their words.
+_TITLES = {
+    "loss": "loss",
+    "grad_norm": "grad_norm",
+    "learning_rate": "learning_rate",
+    "loss_scale": "loss_scale",
+    "step_seconds": "step_time",
+}
+
+
+def of_diagnosis(found: Diagnosis, look: Look, say: Say) -> list[tuple[str, str, Drawing]]:
+    """(key, title, figure) of each number that the log tells; the primary's step is marked in all."""
+    mark = found.primary.step if found.primary is not None else None
+    drawn = []
+    for name, title in _TITLES.items():
+        lines = [one for one in found.series if one.name == name]
+        if lines:
+            drawn.append((name, say(title), _line_chart(lines, mark, look, say)))
+    return drawn
+
+
+def _line_chart(lines: list[Series], mark: int | None, look: Look, say: Say) -> Drawing:
+    chart = quiet(look)
+    for number, one in enumerate(lines):
+        chart.add(
+            type="scatter",
+            x=one.steps,
+            y=one.values,  # None leaves a gap
+            mode="lines",
+            name=say("rank", one.rank) if one.rank is not None else say("rank_unknown"),
+            line={"color": look.cycle[number % len(look.cycle)], "width": 1.6},
+            hovertemplate="%{y:.4g}",
+        )
+    if mark is not None:
+        line = {"color": look.red, "dash": "dash", "width": 1}
+        place = {"xref": "x", "x0": mark, "x1": mark, "yref": "y domain", "y0": 0, "y1": 1}
+        chart.layout["shapes"] = [{"type": "line", "line": line, **place}]
+    chart.layout["showlegend"] = len(lines) > 1
+    chart.set("margin", t=30, b=36)
+    chart.set("legend", y=1.05)
+    chart.set("xaxis", title={"text": say("step"), "standoff": 15})
+    return chart

@@ -1,0 +1,274 @@
+"""The charts of the Run page, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from stallwatch_dashboard import formats, theme
+from stallwatch_dashboard.charts.base import HEIGHT, Drawing, Look, Span, figure, line, milliseconds, per_rank
+from stallwatch_dashboard.data.frames import RunFrames
+from stallwatch_dashboard.words import Say
+from stallwatch_exporter.incident import Incident
+
+Fill = Callable[[Drawing, RunFrames, Span, Look, Say], None]
+
+_GIB, _MIB = 1024**3, 1024**2
+_SECONDS = "%{y:.3g} s"
+_MOMENTS = 120  #: of the heat map
+_ROW_PIXELS, _TALLEST = 12, 460
+_BAND_PIXELS = 110
+#: Phases, told apart with any colour vision; training, which is most of the time, is the quiet one.
+COLOURS = {
+    "train": theme.SKY,
+    "init": "#8A949E",
+    "eval": theme.GREEN,
+    "save": theme.PURPLE,
+    "rollout": theme.ORANGE,
+    "weight-sync": theme.YELLOW,
+    "idle": "#C5CDD5",
+}
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One chart of the board."""
+
+    key: str
+    title: str  #: the key of its words
+    needs: tuple[str, ...]  #: frames of which one at least must have rows
+    fill: Fill
+
+    def drawable(self, found: RunFrames) -> bool:
+        """Whether there is anything to draw."""
+        return any(len(getattr(found, name)) for name in self.needs)
+
+    def draw(
+        self, found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say
+    ) -> Drawing:
+        """The chart, with the incidents as bands behind it."""
+        chart = figure(look, span, incidents, say)
+        self.fill(chart, found, span, look, say)
+        return chart
+
+
+def _progress(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
+    """A stall under trace-cache invalidations: one line climbs while the other stops.
+
+    Steps are on the left axis, invalidations on the right, told apart by colour and by dashes.
+    """
+    line(chart, found.steps, say("steps_reached"), look.blue, "%{y:,}", stepped=True, width=3)
+    name = say("invalidations_so_far")
+    line(chart, found.invalidations, name, look.red, "%{y:,}", stepped=True, dash="dot", axis="y2")
+    right = {
+        "overlaying": "y",
+        "side": "right",
+        "showgrid": False,
+        "ticks": "",
+        "zeroline": False,
+        # Headroom of its own, so that the two lines never lie on each other when both stand still.
+        "range": [0, 1.35 * _highest(found)],
+        "nticks": 5,
+        "tickmode": "auto",
+        "automargin": False,
+        "fixedrange": True,
+    }
+    chart.set("margin", r=62)
+    chart.set("yaxis", **_in(look.blue, say("step"), 4))
+    chart.set("yaxis2", **right, **_in(look.red, say("invalidations"), 15))
+
+
+def _highest(found: RunFrames) -> float:
+    return 1.0 if found.invalidations.empty else float(found.invalidations["v"].max()) or 1.0
+
+
+def _in(colour: str, title: str, standoff: int) -> dict[str, object]:
+    named = {"text": title, "font": {"color": colour}, "standoff": standoff}
+    return {"title": named, "tickfont": {"color": colour}}
+
+
+def _step_time(chart: Drawing, found: RunFrames, span: Span, look: Look, say: Say) -> None:
+    """Seconds of each step against the stall threshold; while a run waits, how long the open step takes."""
+    per_rank(chart, found.step_seconds, look, say, _SECONDS, name=say("step_time"))
+    waited = _waited(found, span)
+    highest = top(found, waited)
+    # The generous threshold of the start would be a line that falls from out of the picture.
+    limits = found.threshold.assign(v=found.threshold["v"].where(found.threshold["v"] <= highest))
+    line(chart, limits, say("stall_threshold"), look.grey, _SECONDS, dash="dash", stepped=True)
+    if not found.threshold.empty and (limit := float(found.threshold["v"].iloc[-1])) > highest:
+        _tell_of(limit, chart, look, say)
+    if waited:
+        open_step = pd.DataFrame({"t": [span.end - waited, span.end], "v": [0.0, waited]})
+        line(chart, open_step, say("since_last_step"), look.red, _SECONDS, dash="dot")
+    chart.set("yaxis", ticksuffix=" s", range=[0, highest])
+
+
+def _tell_of(limit: float, chart: Drawing, look: Look, say: Say) -> None:
+    """In words, of a threshold so far above the steps that its line would press them flat."""
+    chart.layout["annotations"] = [
+        *chart.layout["annotations"],
+        {
+            "xref": "paper",
+            "yref": "paper",
+            "x": 1,
+            "y": 1,
+            "xanchor": "right",
+            "yanchor": "top",
+            "text": say("threshold_above", formats.seconds(limit)),
+            "showarrow": False,
+            "font": {"size": 12, "color": look.grey},
+        },
+    ]
+
+
+def top(found: RunFrames, waited: float) -> float:
+    """High enough for the steps and today's threshold; the generous one of the start goes off the top."""
+    slowest = float(found.step_seconds["v"].max()) if not found.step_seconds.empty else 0.0
+    limit = float(found.threshold["v"].iloc[-1]) if not found.threshold.empty else 0.0
+    shown = max(slowest, waited)
+    return 1.1 * (max(shown, limit) if limit <= 20 * shown else shown) or 1.0
+
+
+def _waited(found: RunFrames, span: Span) -> float:
+    return (
+        max(0.0, span.end - found.last_step_at)
+        if span.live and span.heard is None and found.last_step_at
+        else 0.0
+    )
+
+
+def _loss(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
+    """A NaN leaves a gap."""
+    per_rank(chart, found.loss, look, say, "%{y:.4g}", name=say("loss"))
+    chart.set("yaxis", rangemode="normal")
+
+
+def _grad_norm(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
+    """One that leaves its usual size comes before a loss that does."""
+    per_rank(chart, found.grad_norm, look, say, "%{y:.4g}", name=say("grad_norm"))
+
+
+def _learning_rate(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
+    per_rank(chart, found.learning_rate, look, say, "%{y:.3e}", name=say("learning_rate"))
+    chart.set("yaxis", exponentformat="e", showexponent="all")
+
+
+def _memory(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
+    """Per rank, or of all processes where the log tells nothing of the accelerator's."""
+    unit, size = ("GiB", _GIB) if found.memory["v"].max() >= _GIB else ("MiB", _MIB)
+    scaled = found.memory.assign(v=found.memory["v"] / size)
+    per_rank(chart, scaled, look, say, f"%{{y:.3g}} {unit}", name=say(found.memory_kind or "allocated"))
+    chart.set("yaxis", ticksuffix=f" {unit}")
+
+
+def _warnings(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
+    line(chart, found.warnings, say("warnings_so_far"), look.cycle[1], "%{y:,}", stepped=True)
+
+
+def _phases(chart: Drawing, found: RunFrames, span: Span, _look: Look, say: Say) -> None:
+    """The band. A phase lasts until the next one begins, the last one until the end of what is shown."""
+    if not found.phases:
+        return
+    ends = [time for time, _ in found.phases[1:]] + [max(span.seen, found.phases[-1][0])]
+    for phase, colour in COLOURS.items():
+        spans = [
+            (begin, end)
+            for (begin, name), end in zip(found.phases, ends, strict=True)
+            if name == phase and end > begin
+        ]
+        if not spans:
+            continue
+        chart.add(
+            type="bar",
+            base=[milliseconds(begin) for begin, _ in spans],
+            x=[milliseconds(end - begin) for begin, end in spans],
+            y=[""] * len(spans),
+            customdata=[end - begin for begin, end in spans],
+            orientation="h",
+            name=say(f"phase_{phase}"),
+            marker={"color": colour, "line": {"width": 0}},
+            hovertemplate="%{customdata:.0f} s",
+            width=1,
+        )
+    chart.layout |= {"height": _BAND_PIXELS, "barmode": "overlay", "bargap": 0, "hovermode": "closest"}
+    chart.set("yaxis", visible=False, range=[-0.5, 0.5])
+
+
+def lag(rank_steps: pd.DataFrame, moments: int = _MOMENTS) -> pd.DataFrame:
+    """Steps behind the rank ahead: a row a rank, a column a moment (Unix seconds); NaN before a rank's start.
+
+    Of each span of time the last known step counts, so ranks that are scraped one after the other within it
+    are not taken for late.
+    """
+    known = rank_steps.dropna(subset=["rank", "v"])
+    if known.empty:
+        return pd.DataFrame()
+    times = known["t"].to_numpy("float64")
+    first, last = times.min(), times.max()
+    width = (last - first) / moments or 1.0
+    order = np.argsort(times, kind="stable")
+    spans = np.minimum(((times[order] - first) / width).astype(int), moments - 1)
+    ranks, rows = np.unique(known["rank"].to_numpy("int64")[order], return_inverse=True)
+    wide = np.full((len(ranks), moments), np.nan)
+    wide[rows, spans] = known["v"].to_numpy("float64")[order]  # of several in one span the last one stays
+    told = np.maximum.accumulate(np.where(np.isnan(wide), 0, np.arange(moments)), axis=1)
+    wide = np.take_along_axis(wide, told, axis=1)  # where nothing was told, what was told before
+    ahead = np.fmax.reduce(wide, axis=0)
+    return pd.DataFrame(ahead - wide, ranks, [first + (span + 0.5) * width for span in range(moments)])
+
+
+def _lag(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
+    """Rank by time, dark where a rank is behind the one ahead: one that stays behind is a stripe."""
+    behind = lag(found.rank_steps)
+    if behind.empty:
+        return
+    values = behind.to_numpy("float64")
+    highest = float(np.nanmax(values, initial=0.0))
+    chart.add(
+        type="heatmap",
+        x=[milliseconds(float(moment)) for moment in behind.columns],
+        y=[str(rank) for rank in behind.index],
+        z=values.astype("float32"),
+        zmin=0,
+        zmax=max(1.0, highest),
+        colorscale=[[0, look.page], [0.001, look.faint], [1, look.red]],
+        colorbar={
+            "thickness": 10,
+            "title": {"text": say("steps_behind"), "side": "right"},
+            "nticks": 4,
+            "outlinewidth": 0,
+            "ticks": "",
+        },
+        hovertemplate=say("rank", "%{y}") + "<br>" + say("behind", "%{z:.0f}") + "<extra></extra>",
+        hoverongaps=False,
+    )
+    rows = len(behind.index)
+    height = min(_TALLEST, max(HEIGHT, 90 + _ROW_PIXELS * rows))
+    chart.layout |= {"height": height, "hovermode": "closest", "showlegend": False}
+    chart.set(
+        "yaxis",
+        type="category",
+        autorange="reversed",
+        nticks=min(rows, 16),
+        showgrid=False,
+        rangemode="normal",
+        title={"text": say("ranks"), "standoff": 4},
+    )
+
+
+BOARD = (
+    Chart("progress", "chart_progress", ("steps", "invalidations"), _progress),
+    Chart("step_time", "chart_step_time", ("step_seconds", "steps"), _step_time),
+    Chart("loss", "loss", ("loss",), _loss),
+    Chart("grad_norm", "grad_norm", ("grad_norm",), _grad_norm),
+    Chart("learning_rate", "learning_rate", ("learning_rate",), _learning_rate),
+    Chart("memory", "memory", ("memory",), _memory),
+    Chart("warnings", "warnings", ("warnings",), _warnings),
+    Chart("phases", "phases", ("phases",), _phases),
+    Chart("lag", "chart_lag", ("rank_steps",), _lag),
+)
+#: Charts that take the whole width. They need a probe in the ranks: without one, they are not missed.
+WIDE = ("phases", "lag")
