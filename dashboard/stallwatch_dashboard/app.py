@@ -8,8 +8,7 @@ import streamlit as st
 
 from stallwatch_dashboard import readiness
 from stallwatch_dashboard.data.source import shared
-from stallwatch_dashboard.pages.common import PAGES, leave_last_page, note_page, page
-from stallwatch_dashboard.pages.missing import missing_page
+from stallwatch_dashboard.pages.common import PAGES, leave_last_page, missing_page, note_page, page
 from stallwatch_dashboard.pages.signin import admit, draw_person
 
 

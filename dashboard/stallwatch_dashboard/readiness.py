@@ -23,9 +23,6 @@ WANTED = (
     "stallwatch_dashboard.pages.common",
     "stallwatch_dashboard.pages.runs_table",
     "stallwatch_dashboard.pages.incident",
-    "stallwatch_dashboard.pages.incidents_table",
-    "stallwatch_dashboard.pages.missing",
-    "stallwatch_dashboard.pages.moment",
     "stallwatch_dashboard.pages.signin",
     "stallwatch_dashboard.data.log_copies",
 )

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_dashboard.access import Login, role_of
-from stallwatch_dashboard.cookie_secret import kept_cookie_secret
+from stallwatch_dashboard.access import Login, kept_cookie_secret, role_of
 from stallwatch_dashboard.launch import serve, streamlit_options
 from stallwatch_dashboard.settings import DashboardSettings, from_environment, to_environment
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stallwatch_dashboard.addresses import Signposts, led_to
+from stallwatch_dashboard.middleware import Redirects, led_to
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_only_a_persons_browser_is_led(ask_app: Callable[..., Any], accept: str,
         "query_string": b"lang=zh",
     }
     scope["headers"] = [(b"accept", accept.encode())]
-    sent = ask_app(Signposts(application), scope)
+    sent = ask_app(Redirects(application), scope)
     assert sent[0]["status"] == status
     assert (b"location", b"/postmortem?lang=zh") in sent[0]["headers"] or status == 200
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from stallwatch_dashboard import caching
-from stallwatch_dashboard.caching import Lasting
+from stallwatch_dashboard import middleware
+from stallwatch_dashboard.middleware import PlotlyCache
 
 SCRIPT = "/component/stallwatch_dashboard.pages.board.plotly/plotly.min.js"
 OURS = "/component/stallwatch_dashboard.pages.board.board/board.js"
@@ -28,7 +28,7 @@ def answer(ask_app: Callable[..., Any]) -> Answer:
             await send({"type": "http.response.body", "body": b"x"})
 
         headers = [(b"if-none-match", has)] if has else []
-        sent = ask_app(Lasting(application), {"type": "http", "path": path, "headers": headers})
+        sent = ask_app(PlotlyCache(application), {"type": "http", "path": path, "headers": headers})
         told = {name.lower(): value for name, value in sent[0]["headers"]}
         return sent[0]["status"], told, sent[1]["body"]
 
@@ -38,14 +38,14 @@ def answer(ask_app: Callable[..., Any]) -> Answer:
 def test_the_script_is_sent_once_and_again_with_its_next_version(
     answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(caching, "version", lambda _name: "6.1")
+    monkeypatch.setattr(middleware, "version", lambda _name: "6.1")
     status, headers, body = answer(SCRIPT)
     assert (status, body, headers[b"content-type"]) == (200, b"x", b"text/javascript")
     assert b"no-cache" in headers[b"cache-control"] and b"max-age" not in headers[b"cache-control"]
     mark = headers[b"etag"]
     assert answer(SCRIPT, has=mark) == (304, {b"cache-control": b"public, no-cache", b"etag": mark}, b"")
     assert answer(SCRIPT, has=mark.removeprefix(b"W/"))[0] == 304  # as some proxies hand it on
-    monkeypatch.setattr(caching, "version", lambda _name: "6.1.1")
+    monkeypatch.setattr(middleware, "version", lambda _name: "6.1.1")
     assert answer(SCRIPT, has=mark)[::2] == (200, b"x")
 
 

@@ -6,7 +6,7 @@ import gzip
 import io
 import zipfile
 
-from stallwatch_dashboard.context import around
+from stallwatch_dashboard.uploads.context import around
 
 TEXT = "".join(f"line {number}\n" for number in range(1, 101)).encode()
 

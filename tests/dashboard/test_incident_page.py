@@ -44,7 +44,7 @@ def test_the_way_back_leads_to_its_run(incident: Incident, make_run: Callable[..
 
 
 def test_who_may_only_look_is_told_so(incident: Incident, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stallwatch_dashboard.pages.people.may_operate", lambda: False)
+    monkeypatch.setattr("stallwatch_dashboard.pages.incident.may_operate", lambda: False)
     app = page("incidents", incident=incident.id)
     assert "Only operators acknowledge" in texts(app, "caption")
     assert [one.key for one in app.button] == ["all_incidents"] and not app.text_area

@@ -12,10 +12,10 @@ pytest.importorskip("streamlit.testing.v1")
 from drivenpages import HOSTILE, page, texts
 from streamlit.testing.v1 import AppTest
 
-from stallwatch_dashboard.pages.jobs import CHOICE, TOGETHER
-from stallwatch_dashboard.reports import Reports
+from stallwatch_dashboard.pages.report import CHOICE, TOGETHER
 from stallwatch_dashboard.settings import DashboardSettings
 from stallwatch_dashboard.uploads import reading
+from stallwatch_dashboard.uploads.reports import Reports
 
 pytestmark = pytest.mark.usefixtures("page_settings")
 

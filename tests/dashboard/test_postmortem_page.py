@@ -14,8 +14,8 @@ pytest.importorskip("streamlit.testing.v1")
 from drivenpages import HOSTILE, page, texts
 from streamlit.testing.v1 import AppTest
 
-from stallwatch_dashboard.reports import Reports
 from stallwatch_dashboard.settings import DashboardSettings
+from stallwatch_dashboard.uploads.reports import Reports
 from stallwatch_rules.records import Diagnosis, NewLines, Place
 
 pytestmark = pytest.mark.usefixtures("page_settings")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_dashboard.reports import Reports
+from stallwatch_dashboard.uploads.reports import Reports
 from stallwatch_rules.records import Diagnosis, Series
 
 

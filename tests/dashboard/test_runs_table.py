@@ -9,7 +9,7 @@ from typing import Any
 
 from stallwatch_dashboard import formats
 from stallwatch_dashboard.data.overview import RunRow
-from stallwatch_dashboard.pages.incidents_table import incident_table
+from stallwatch_dashboard.pages.incident import incident_table
 from stallwatch_dashboard.pages.runs_table import COLUMNS, ORDERS, table
 from stallwatch_dashboard.words import speaker
 from stallwatch_exporter.incident import Incident

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from stallwatch_dashboard import formats, words
-from stallwatch_dashboard.pages.incidents_table import incident_table
+from stallwatch_dashboard.pages.incident import incident_table
 from stallwatch_dashboard.safetext import advice, first_sentence, label, markdown, plain, prose
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.pages.fixes import fixes_for

@@ -18,8 +18,7 @@ import pytest
 from stallwatch_dashboard.settings import DashboardSettings
 from stallwatch_dashboard.uploads.gate import Ledger, UploadGate
 from stallwatch_dashboard.uploads.reader import Answer
-from stallwatch_dashboard.uploads.reading import read_uploads, too_much
-from stallwatch_dashboard.uploads.spooled import safe_name, spooled
+from stallwatch_dashboard.uploads.reading import read_uploads, safe_name, spooled, too_much
 
 LOG = b"step 1 loss 2.0\nstep 2 loss 1.9\n"
 LOG += b"torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"

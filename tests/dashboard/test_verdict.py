@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from stallwatch_dashboard.data.overview import RunRow, stood_since
-from stallwatch_dashboard.pages.incidents_table import incident_table
+from stallwatch_dashboard.pages.incident import incident_table
 from stallwatch_dashboard.verdict import Verdict, of_diagnosis, of_incident, of_run
 from stallwatch_dashboard.words import speaker
 from stallwatch_exporter.incident import Ending, Incident

@@ -11,11 +11,9 @@ from streamlit import runtime
 from streamlit.starlette import App
 
 from stallwatch_dashboard import readiness
-from stallwatch_dashboard.access import secrets_of
-from stallwatch_dashboard.addresses import Signposts
-from stallwatch_dashboard.caching import Lasting
-from stallwatch_dashboard.cookie_secret import kept_cookie_secret
+from stallwatch_dashboard.access import kept_cookie_secret, secrets_of
 from stallwatch_dashboard.data.source import shared
+from stallwatch_dashboard.middleware import PlotlyCache, Redirects
 from stallwatch_dashboard.uploads.gate import LEDGER, UploadGate
 
 
@@ -34,8 +32,8 @@ app = App(
     secrets=_secrets,
     middleware=[
         Middleware(UploadGate, ledger=LEDGER, most=_told.max_uploads_mb * 1024 * 1024, alive=_alive),
-        Middleware(Signposts),
-        Middleware(Lasting),
+        Middleware(Redirects),
+        Middleware(PlotlyCache),
     ],
 )
 readiness.begin()

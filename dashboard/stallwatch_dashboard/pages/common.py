@@ -1,8 +1,8 @@
-"""Pieces that every page draws: the head, the reader's language and zone, plain facts."""
+"""Pieces that every page draws: the head, the reader's language and zone, the verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import tzinfo
 from pathlib import Path
 from typing import NoReturn
@@ -15,8 +15,10 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from stallwatch_dashboard import theme, words
 from stallwatch_dashboard.charts.base import DARK, LIGHT, Look
 from stallwatch_dashboard.data.source import shared
+from stallwatch_dashboard.middleware import readable
 from stallwatch_dashboard.pages.runs_table import ICONS as ICONS
-from stallwatch_dashboard.safetext import markdown
+from stallwatch_dashboard.safetext import advice, first_sentence, markdown, prose, verbatim
+from stallwatch_dashboard.verdict import Verdict
 from stallwatch_exporter.settings import cache_home
 from stallwatch_rules.locale import render
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
@@ -118,6 +120,14 @@ def say(key: str, *values: object) -> str:
     return words.speaker(language())(key, *values)
 
 
+def say_or(key: str, otherwise: str) -> str:
+    """Return the word of a key, or `otherwise` for what only a later version or another program names."""
+    try:
+        return say(key)
+    except KeyError:
+        return otherwise
+
+
 def zone() -> tzinfo | None:
     """The reader's time zone as the browser tells it; this host's where it does not."""
     try:
@@ -158,3 +168,70 @@ def head(title: str, choose: Callable[[], str | None] | None = None) -> str | No
     if problem := shared().problem:
         st.warning(markdown(render(problem, language())), icon=":material/warning:")
     return chosen
+
+
+MOST_EVIDENCE = 3  #: lines
+_FEW_FIXES = 3
+
+
+def draw_verdict(found: Verdict, *, icon: str = "", facts: Sequence[str] = ()) -> None:
+    """What is wrong, what it means here and what to change first; the rest on demand."""
+    with st.container(border=True, key=f"verdict-{found.level}"):
+        st.markdown(f"### {icon} {markdown(found.headline)}")
+        if told := " · ".join(markdown(fact) for fact in (*found.facts, *facts)):
+            st.caption(told)
+        if not found.cause:
+            return
+        first = found.fixes[:_FEW_FIXES]
+        left, right = st.columns(2, gap="medium")
+        with left:
+            st.markdown(f"**{say('cause')}:** {advice(found.cause)}")
+            if found.place:
+                st.markdown(f"**{say('stacks')}:** {markdown(found.place)}")
+            if found.note:
+                st.markdown(f"**{say('harm_here')}:** {advice(found.note)}")
+            if found.evidence:
+                st.code(verbatim("\n".join(found.evidence[-MOST_EVIDENCE:])), language=None, wrap_lines=True)
+        with right:
+            if first:
+                st.markdown(f"**{say('fixes')}**")
+                st.markdown(_numbered(first_sentence(prose(fix, found.page)) for fix in first))
+        if found.why or found.fixes:
+            with st.expander(say("why_and_more")):
+                st.markdown(prose(found.why, found.page))
+                st.markdown(_numbered(prose(fix, found.page) for fix in found.fixes))
+
+
+def _numbered(fixes: Iterable[str]) -> str:
+    return "\n".join(f"{number}. {fix}" for number, fix in enumerate(fixes, 1))
+
+
+_ASKED = "missing_page"
+
+
+def missing_page(pages: Mapping[str, StreamlitPage]) -> list[StreamlitPage]:
+    """For the navigation: a page of the name in the address where none of `pages` has it. No menu shows it.
+
+    The browser tells the name once; from then on it tells a number that is made of the name. So the page is
+    kept for as long as the reader's session (streamlit 1.67, PagesManager).
+    """
+    context = get_script_run_ctx()
+    name = context.pages_manager.intended_page_name if context is not None else None
+    if name and name not in {page.url_path for page in pages.values()}:
+        st.session_state[_ASKED] = name.strip("/").replace("/", "-")
+    if not (asked := st.session_state.get(_ASKED)):
+        return []
+
+    def draw() -> None:
+        head(say("no_such_page", readable(asked)))
+        st.write(say("no_such_page_next"))
+        for one in pages.values():
+            st.page_link(one)
+
+    return [st.Page(draw, title="Stallwatch", url_path=asked, visibility="hidden")]
+
+
+def offer_download(what: str, text: str | bytes, name: str, kind: str) -> None:
+    """Draw the button that downloads a text; nothing else on the page is drawn again for it."""
+    icon = ":material/download:"
+    st.download_button(say(f"download_{what}"), text, name, kind, on_click="ignore", icon=icon)

@@ -2,18 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from datetime import tzinfo
+
 import pandas as pd
 import streamlit as st
 
 from stallwatch_dashboard import formats, verdict
+from stallwatch_dashboard.data.incident_store import NotKept
+from stallwatch_dashboard.data.overview import began, lasted
 from stallwatch_dashboard.data.source import shared
-from stallwatch_dashboard.pages.common import ICONS, catalogue, language, page, say, zone
-from stallwatch_dashboard.pages.headline import MOST_EVIDENCE, draw_verdict
-from stallwatch_dashboard.pages.people import draw_actions
+from stallwatch_dashboard.pages.common import (
+    ICONS,
+    MOST_EVIDENCE,
+    catalogue,
+    draw_verdict,
+    language,
+    page,
+    say,
+    say_or,
+    zone,
+)
+from stallwatch_dashboard.pages.signin import may_operate
 from stallwatch_dashboard.safetext import cell, markdown, verbatim
+from stallwatch_dashboard.verdict import in_state, rule_name
+from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Event, Incident
 from stallwatch_rules.stacks.listing import folded
 from stallwatch_rules.stacks.words import sentence
+
+_ICONS = {"open": "■", "resolved": "✔"}
+
+
+def incident_table(
+    incidents: Sequence[Incident], now: float, zone: tzinfo | None, say: Say, *, with_run: bool = True
+) -> pd.DataFrame:
+    """A row an incident, in their order."""
+    columns = {
+        say("state"): [_state(i, say) for i in incidents],
+        say("severity"): [say(f"severity_{i.severity}") for i in incidents],
+        say("run_column"): [cell(i.run) for i in incidents],
+        say("rule"): [cell(rule_name(i.rule, say, i.exception)) for i in incidents],
+        say("started"): [formats.clock(began(i), zone, now) for i in incidents],
+        say("duration"): [formats.seconds(lasted(i, now)) for i in incidents],
+        say("step"): [formats.integer(i.step) for i in incidents],
+        say("rank_column"): [formats.integer(i.rank) for i in incidents],
+    }
+    if not with_run:
+        del columns[say("run_column")]
+    return pd.DataFrame(columns)
+
+
+def _state(incident: Incident, say: Say) -> str:
+    icon = "open" if incident.outlasted or incident.unwatched else incident.status
+    return f"{_ICONS[icon]} {in_state(incident, say)}"
 
 
 def missing() -> bool:
@@ -121,19 +163,11 @@ def _icon(incident: Incident) -> str:
 def _what(what: str, text: str) -> str:
     if what == "resolved" and text not in ("", "recovered", "run-finished"):
         return say("what_ended")
-    known = ("open", "worse", "better", "resolved", "acknowledged", "note")
-    return say(f"what_{what}") if what in known else what
+    return say_or(f"what_{what}", what)
 
 
 def _said(what: str, text: str) -> str:
-    known = ("recovered", "run-finished", "run-failed", "run-stopped", "unmended", "unknown")
-    return say(f"resolution_{text}") if what != "note" and text in known else text
-
-
-def _sent(state: str) -> str:
-    """What became of a message (`stallwatch_alerts.delivery.outbox`)."""
-    known = ("waiting", "sent", "given-up", "withdrawn")
-    return say(f"delivery_{state}") if state in known else state
+    return text if what == "note" else say_or(f"resolution_{text}", text)
 
 
 def _deliveries(incident: Incident, now: float) -> None:
@@ -145,7 +179,7 @@ def _deliveries(incident: Incident, now: float) -> None:
         pd.DataFrame(
             {
                 say("chat"): [cell(one.name) for one in found],
-                say("state"): [_sent(one.state) for one in found],
+                say("state"): [say_or(f"delivery_{one.state}", one.state) for one in found],
                 say("sent"): [formats.clock(one.sent_at, zone(), now) for one in found],
                 say("attempts"): [one.attempts for one in found],
                 say("reason"): [cell(one.reason) for one in found],
@@ -154,3 +188,74 @@ def _deliveries(incident: Incident, now: float) -> None:
         ),
         hide_index=True,
     )
+
+
+_HOURS = (1, 4, 24, 168)
+
+
+def draw_actions(incident: Incident) -> None:
+    """The controls, or who has them; nothing where no database holds the incident."""
+    cases = shared().cases
+    if cases.incident(incident.id) is None:
+        return
+    if not may_operate():
+        st.caption(say("operators_act"))
+        return
+    now = shared().clock()
+    with st.container(border=True):
+        who = _who()
+        first, second = st.columns(2, gap="medium", vertical_alignment="bottom")
+        with first:
+            _acknowledge(incident, who, now)
+        with second:
+            _silence(incident, who, now)
+        with st.form("note", clear_on_submit=True, border=False):
+            text = st.text_area(say("your_note"), max_chars=1000, key="note_text", height=80)
+            if st.form_submit_button(say("add_note"), icon=":material/edit_note:") and text.strip():
+                _do(lambda: cases.note(incident.id, who, text.strip(), now))
+
+
+def _who() -> str:
+    """Who acts: as signed in, else as the person says."""
+    signed_in = st.user.get("email") if shared().settings.login.on else None
+    if isinstance(signed_in, str):
+        return signed_in
+    return st.text_input(say("your_name"), max_chars=80, key="person").strip()
+
+
+def _acknowledge(incident: Incident, who: str, now: float) -> None:
+    cases = shared().cases
+    if cases.acknowledged(incident.id):
+        st.caption(say("is_acknowledged"))
+    elif incident.status == "open" and st.button(
+        say("acknowledge"), icon=":material/check:", key="acknowledge"
+    ):
+        _do(lambda: cases.acknowledge(incident.id, who, now))
+
+
+def _silence(incident: Incident, who: str, now: float) -> None:
+    cases = shared().cases
+    if found := cases.silences(incident, now):
+        until = max(found, key=lambda silence: silence.ends_at)
+        st.caption(markdown(say("silenced_until", formats.clock(until.ends_at, zone(), now))))
+        if st.button(say("end_silence"), icon=":material/notifications_active:", key="end_silence"):
+            _do(lambda: cases.end_silences(found, now))
+        return
+    left, right = st.columns([3, 2], vertical_alignment="bottom")
+    hours = left.selectbox(
+        say("silence_for"), _HOURS, format_func=lambda h: formats.seconds(h * 3600.0), key="silence_hours"
+    )
+    if right.button(say("silence"), icon=":material/notifications_off:", key="silence"):
+        _do(lambda: cases.silence(incident, hours * 3600.0, who, now))
+
+
+def _do(act: Callable[[], object]) -> None:
+    """Act for those who may, say what went wrong, else draw the page anew."""
+    if not may_operate():
+        return
+    try:
+        act()
+    except NotKept as error:
+        st.error(markdown(say("not_done", error)), icon=":material/error:")
+        return
+    st.rerun()

@@ -8,8 +8,7 @@ import streamlit as st
 
 from stallwatch_dashboard.data.source import shared
 from stallwatch_dashboard.pages.common import head, into_address, leave_fragments, say, switch, zone
-from stallwatch_dashboard.pages.incident import draw_incident, missing
-from stallwatch_dashboard.pages.incidents_table import incident_table
+from stallwatch_dashboard.pages.incident import draw_incident, incident_table, missing
 from stallwatch_exporter.incident import Incident
 
 _MOST = 2000  #: incidents in the table

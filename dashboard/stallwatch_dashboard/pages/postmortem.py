@@ -11,13 +11,19 @@ import streamlit as st
 from stallwatch_dashboard import formats, theme
 from stallwatch_dashboard.data.source import shared
 from stallwatch_dashboard.pages.common import head, language, say, zone
-from stallwatch_dashboard.pages.jobs import CHOICE, TOGETHER, choose_job, draw_jobs
-from stallwatch_dashboard.pages.report import draw_problems, draw_report
+from stallwatch_dashboard.pages.report import (
+    CHOICE,
+    TOGETHER,
+    choose_job,
+    draw_jobs,
+    draw_problems,
+    draw_report,
+)
 from stallwatch_dashboard.pages.signin import may_operate, offer_uploads
-from stallwatch_dashboard.reports import Kept, Reports
 from stallwatch_dashboard.safetext import markdown
 from stallwatch_dashboard.uploads.reader import Answer
 from stallwatch_dashboard.uploads.reading import ReadingFailed, read_uploads, too_much
+from stallwatch_dashboard.uploads.reports import Kept, Reports
 from stallwatch_rules.records import IN_TROUBLE, Diagnosis
 
 _SHOWN_REPORTS = 20

@@ -1,6 +1,8 @@
-"""A diagnosis as the Post-mortem page tells it: the verdict, then everything else that was found."""
+"""A diagnosis as the Post-mortem page shows it, and the choice of one of several jobs."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import pandas as pd
 import streamlit as st
@@ -9,16 +11,48 @@ from stallwatch_dashboard import formats, verdict
 from stallwatch_dashboard.charts import by_step
 from stallwatch_dashboard.data.source import shared
 from stallwatch_dashboard.pages.board import draw_board
-from stallwatch_dashboard.pages.common import catalogue, language, look, say
-from stallwatch_dashboard.pages.headline import draw_verdict
+from stallwatch_dashboard.pages.common import catalogue, draw_verdict, language, look, offer_download, say
 from stallwatch_dashboard.safetext import cell, markdown, verbatim
 from stallwatch_logs.inputs import InputProblem
-from stallwatch_rules.records import Diagnosis, Place
+from stallwatch_rules.records import Diagnosis, JobTold, Place
 from stallwatch_rules.report import to_json, to_markdown
 from stallwatch_rules.report.html import to_html
+from stallwatch_rules.report.jobtable import shown_name, table
 from stallwatch_rules.report.phrases import environment_line, new_line_where, progress_line, stats_line
 from stallwatch_rules.report.words import word
 from stallwatch_rules.text.digest import fold_ranks
+
+TOGETHER = ""  #: the choice of all files as one run: no job is called so
+CHOICE = "which_job"  #: where the session keeps it
+
+_ROW = 35  # pixels, as Streamlit draws them
+_MOST_ROWS = 6
+
+
+def draw_jobs(jobs: Sequence[JobTold]) -> None:
+    """The table of all, the newest first."""
+    told = table(jobs, language(), len(jobs))
+    columns = [[cell(row.cells[number]) for row in told.rows] for number in range(len(told.heads))]
+    st.dataframe(
+        pd.DataFrame(dict(zip(told.heads, columns, strict=True))),
+        hide_index=True,
+        height=_ROW * (1 + min(len(told.rows), _MOST_ROWS)) + 2,  # it scrolls: the verdict stands below
+    )
+
+
+def choose_job(jobs: Sequence[JobTold]) -> str:
+    """The name of the job whose report is asked for; `TOGETHER` for all of them as one run."""
+    names = {job.name: f"{shown_name(job, language())} · {job.badge}" for job in jobs}
+    reported = next((number for number, job in enumerate(jobs) if job.reported), 0)
+    chosen: str | None = st.selectbox(
+        say("which_job"),
+        [*names, TOGETHER],
+        index=reported,
+        format_func=lambda name: cell(names.get(name, say("all_as_one_run"))),
+        help=say("jobs_by_name"),
+        key=CHOICE,
+    )
+    return jobs[reported].name if chosen is None else chosen
 
 
 def _findings(found: Diagnosis) -> None:
@@ -110,27 +144,8 @@ def draw_report(found: Diagnosis, problems: list[InputProblem], lines: str) -> N
         _findings(found)
     _facts(found, problems)
     with st.container(horizontal=True):
-        st.download_button(
-            say("download_html"),
-            to_html(found, language(), context=lines),
-            "stallwatch-report.html",
-            "text/html",
-            on_click="ignore",
-            icon=":material/download:",
+        offer_download(
+            "html", to_html(found, language(), context=lines), "stallwatch-report.html", "text/html"
         )
-        st.download_button(
-            say("download_markdown"),
-            to_markdown(found, language()),
-            "stallwatch-report.md",
-            "text/markdown",
-            on_click="ignore",
-            icon=":material/download:",
-        )
-        st.download_button(
-            say("download_json"),
-            to_json(found),
-            "stallwatch-report.json",
-            "application/json",
-            on_click="ignore",
-            icon=":material/download:",
-        )
+        offer_download("markdown", to_markdown(found, language()), "stallwatch-report.md", "text/markdown")
+        offer_download("json", to_json(found), "stallwatch-report.json", "application/json")

@@ -9,7 +9,7 @@ import streamlit as st
 
 from stallwatch_dashboard import rulebook
 from stallwatch_dashboard.data.source import shared
-from stallwatch_dashboard.pages.common import catalogue, head, into_address, language, say
+from stallwatch_dashboard.pages.common import catalogue, head, into_address, language, offer_download, say
 from stallwatch_dashboard.safetext import cell, markdown, own_words, verbatim
 from stallwatch_rules.authoring.drafting import DraftError
 from stallwatch_rules.matching.matcher import Matcher
@@ -149,14 +149,7 @@ def _draft(known: Catalogue) -> None:
     path = f"my-rules/{proposal.family}/{proposal.rule}.md"
     st.caption(markdown(say("draft_done", path)))
     st.code(verbatim(proposal.text), language="markdown", wrap_lines=True)
-    st.download_button(
-        say("download_page"),
-        proposal.text,
-        f"{proposal.rule}.md",
-        "text/markdown",
-        on_click="ignore",
-        icon=":material/download:",
-    )
+    offer_download("page", proposal.text, f"{proposal.rule}.md", "text/markdown")
 
 
 head(say("rules"))

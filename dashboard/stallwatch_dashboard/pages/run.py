@@ -17,6 +17,7 @@ from stallwatch_dashboard.pages.board import draw_board
 from stallwatch_dashboard.pages.common import (
     ICONS,
     catalogue,
+    draw_verdict,
     head,
     into_address,
     language,
@@ -26,10 +27,8 @@ from stallwatch_dashboard.pages.common import (
     switch,
     zone,
 )
-from stallwatch_dashboard.pages.comparison import draw_comparison
-from stallwatch_dashboard.pages.headline import draw_verdict
-from stallwatch_dashboard.pages.incidents_table import incident_table
-from stallwatch_dashboard.pages.moment import draw_moment
+from stallwatch_dashboard.pages.incident import incident_table
+from stallwatch_dashboard.pages.run_details import draw_comparison, draw_moment
 from stallwatch_dashboard.safetext import markdown, plain, verbatim
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.locale import render

@@ -1,4 +1,4 @@
-"""Nobody gets past here whom the configuration does not name: signing in, and what a role may do."""
+"""Signing in: nobody gets past here whom the configuration does not name."""
 
 from __future__ import annotations
 
@@ -9,9 +9,45 @@ from stallwatch_dashboard import theme
 from stallwatch_dashboard.access import Role, role_of
 from stallwatch_dashboard.data.source import shared
 from stallwatch_dashboard.pages.common import say
-from stallwatch_dashboard.pages.wanted import go_to_address, keep_address
 from stallwatch_dashboard.safetext import markdown
 from stallwatch_dashboard.uploads.gate import LEDGER
+
+# The provider sends everybody back to the first page: Streamlit's way back always leads to its root (1.67,
+# web/server/starlette/starlette_auth_routes.py). So the browser keeps the address that was asked for, for
+# this tab alone, and goes there once the person is let in.
+_KEEP = """
+export default function ({ data }) {
+  const here = location.pathname + location.search;
+  if (here === data.root || here === data.root + "/") sessionStorage.removeItem("stallwatch-wanted");
+  else sessionStorage.setItem("stallwatch-wanted", here);
+}
+"""
+# What was kept names no host, so that no link leads through the sign-in to somewhere else. Whoever has gone
+# on from the first page by the time this runs is not led away.
+_GO = """
+export default function ({ data }) {
+  const wanted = sessionStorage.getItem("stallwatch-wanted");
+  sessionStorage.removeItem("stallwatch-wanted");
+  const atRoot = location.pathname === data.root || location.pathname === data.root + "/";
+  if (wanted !== null && atRoot) location.replace(location.origin + wanted);
+}
+"""
+
+
+def keep_address() -> None:
+    """Have the browser keep the address that it shows, under the button that signs in."""
+    _run("stallwatch_keep_address", _KEEP)
+
+
+def go_to_address() -> None:
+    """Lead a person who was just let in to the address that was asked for."""
+    _run("stallwatch_go_to_address", _GO)
+
+
+def _run(name: str, script: str) -> None:
+    draw = st.components.v2.component(name, html="<span hidden></span>", js=script, isolate_styles=False)
+    base = str(st.get_option("server.baseUrlPath") or "").strip("/")
+    draw(key=name, data={"root": f"/{base}" if base else ""})
 
 
 def role() -> Role | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from stallwatch_dashboard import context
+from stallwatch_dashboard.uploads import context
 from stallwatch_exporter.postmortem.diagnose import diagnose_jobs
 from stallwatch_exporter.settings import cache_home
 from stallwatch_logs.baseline import read_baseline

@@ -1,9 +1,4 @@
-"""Addresses that people type or guess, and the page that each of them means.
-
-Streamlit shows its first page for a name that it does not know, under a box in English, and nothing at all
-for a path of several parts (1.67: the files of the frontend are looked for beside it). So both are led
-elsewhere before Streamlit sees them.
-"""
+"""ASGI middleware around Streamlit: addresses that people guess, and what browsers may keep."""
 
 from __future__ import annotations
 
@@ -13,6 +8,12 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 
 #: Pages by other names, written small and without - and _; "" is the first page, which has the bare address.
 _MEANT = {
@@ -51,8 +52,13 @@ def led_to(path: str, query: str = "") -> str | None:
     return f"/{name}" + (f"?{urlencode(asked)}" if asked else "")
 
 
-class Signposts:
-    """ASGI middleware that leads a person's browser there; everything else goes its way."""
+class Redirects:
+    """Leads a person's browser to the page that an address means; everything else passes.
+
+    Streamlit shows its first page for a name that it does not know, under a box in English, and nothing at
+    all for a path of several parts (1.67: the files of the frontend are looked for beside it). So both are
+    led elsewhere before Streamlit sees them.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -77,3 +83,39 @@ def _wants_a_page(scope: Scope) -> bool:
 def readable(name: str) -> str:
     """A page's name as a person typed it."""
     return unquote(name)[:200]
+
+
+_LARGE = "/plotly.min.js"
+_ASK = (b"cache-control", b"public, no-cache")
+
+
+class PlotlyCache:
+    """Marks Plotly's script with its version, and sends it only to browsers that lack it.
+
+    Streamlit sends the files of components without a mark to ask by (1.67, starlette_routes.py), so every
+    visit of a Run page would fetch and unpack the five megabytes of Plotly again. Its address is the same
+    whatever its version: a browser keeps it, and asks each time whether it is still this one.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._version = f'"plotly-{version("plotly")}"'.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand on, with other headers where it is that script; without its body for who has it."""
+        if scope["type"] != "http" or not scope["path"].endswith(_LARGE):
+            await self._app(scope, receive, send)
+            return
+        mark = (b"etag", b"W/" + self._version)  # weak: packed or not, it is the same script
+        if any(name == b"if-none-match" and self._version in value for name, value in scope["headers"]):
+            await send({"type": "http.response.start", "status": 304, "headers": [_ASK, mark]})
+            await send({"type": "http.response.body", "body": b""})
+            return
+
+        async def marked(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 200:
+                others = [pair for pair in message["headers"] if pair[0].lower() not in (_ASK[0], mark[0])]
+                message = {**message, "headers": [*others, _ASK, mark]}
+            await send(message)
+
+        await self._app(scope, receive, marked)
