@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from stallwatch_exporter.postmortem.diagnose import diagnose_paths
-from stallwatch_logs.matches import Matching
+from stallwatch_logs.file_reading import Matching
 from stallwatch_logs.parallel_reading import Parallel
 from stallwatch_rules.matching.database import DatabaseStore
 from stallwatch_rules.matching.matcher import Matcher, lines_of

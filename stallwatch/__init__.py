@@ -63,8 +63,7 @@ def diagnose(
     """
     from stallwatch_exporter.postmortem.diagnose import diagnose_jobs
     from stallwatch_exporter.settings import cache_home
-    from stallwatch_logs.baseline import read_baseline
-    from stallwatch_logs.parallel_reading import Parallel
+    from stallwatch_logs.parallel_reading import Parallel, read_baseline
     from stallwatch_rules.pages.catalogue import load_catalogue
 
     several, healthy = _listed(paths), _listed(baseline)

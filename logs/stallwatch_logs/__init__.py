@@ -1,11 +1,10 @@
 """Logs read from files: which, how they are unpacked, and by how many processes.
 
-* Which files: `log_files` (paths into logs), `file_names` (which names are logs), `file_ranks` (which numbers
-  are ranks), `jobs`, `job_names`, `job_numbers` (which files belong to one job)
-* Their bytes: `archives`, `decompress`, `read_ahead`, `json_files` (notebooks, trainer_state.json), `heads`,
-  `portions`; `inputs` (limits, and what could not be read), `progress` (how far reading is)
-* Their lines: `line_format` (how lines were broken, and their prefix), `file_reading` (one file), `matches`
-  (every place where a rule fires), `baseline` (what a healthy run says)
-* In parallel: `parallel_reading` (all files of a run), `sharing` (files among processes), `ranges` (one large
-  file among processes), `workers` (those processes)
+* Which files: `log_files` (paths into logs), `file_names` (which names are logs, which numbers are ranks),
+  `jobs` (which files belong to one job)
+* Their bytes: `archives`, `decompress`, `json_files` (notebooks, trainer_state.json), `portions`; `inputs`
+  (limits, and what could not be read)
+* Their lines: `line_format` (how lines were broken, and their prefix), `file_reading` (one file)
+* In parallel: `parallel_reading` (all files of a run), `sharing` (files, or ranges of a large one, among
+  processes), `workers` (those processes)
 """

@@ -5,6 +5,7 @@ What a broken file holds before its break is still given: a log is often copied 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import sys
@@ -13,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Literal, Protocol
 
-from stallwatch_logs.inputs import CHUNK, InputError, Meter
+from stallwatch_logs.inputs import CHUNK, InputError, Meter, is_sparse
 
 _AHEAD = 4  # portions that wait at most
 
@@ -93,16 +94,11 @@ def expanded(raw: BinaryIO, kind: Kind, meter: Meter) -> Iterator[bytes]:
     if kind == "zstandard":
         # Its decompressor cannot limit what one call gives: a small piece does.
         return read_ahead(_gathered(_members(raw, kind, meter, _Zstandard, 2048)))
-    return _without_holes(raw) if _is_sparse(raw) else iter(lambda: raw.read(CHUNK), b"")
-
-
-def _is_sparse(raw: BinaryIO) -> bool:
-    """Whether the file claims to be longer than what of it lies on the disk, as truncated logs do."""
     try:
-        status = os.fstat(raw.fileno())
-        return hasattr(os, "SEEK_DATA") and status.st_blocks * 512 < status.st_size
-    except (OSError, AttributeError):
-        return False
+        sparse = is_sparse(raw.fileno())
+    except (OSError, AttributeError):  # no file of the system's
+        sparse = False
+    return _without_holes(raw) if sparse else iter(lambda: raw.read(CHUNK), b"")
 
 
 def _without_holes(raw: BinaryIO) -> Iterator[bytes]:
@@ -137,7 +133,7 @@ def _gzip(raw: BinaryIO, meter: Meter) -> Iterator[bytes]:
         return
     start, given = raw.tell(), 0
     try:
-        for portion in _members(raw, "gzip", meter, lambda: _Isal(isal_zlib), _PIECE):
+        for portion in _members(raw, "gzip", meter, lambda: _Gzip(isal_zlib), _PIECE):
             given += len(portion)
             yield portion
     except BrokenStream:
@@ -168,33 +164,6 @@ class _Broken(Exception):
         self.before = before
 
 
-class _Gzip:
-    needs_input = True
-
-    def __init__(self) -> None:
-        self._inner = zlib.decompressobj(31)
-        self._rest = b""
-
-    @property
-    def eof(self) -> bool:
-        return self._inner.eof
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._inner.unused_data
-
-    def decompress(self, data: bytes, max_length: int = -1, /) -> bytes:
-        data = self._rest + data
-        before = self._inner.copy()
-        try:
-            out = self._inner.decompress(data, max_length)
-        except zlib.error as error:
-            raise _Broken(_up_to_the_break(before, data), error) from error
-        self._rest = self._inner.unconsumed_tail
-        self.needs_input = not self._rest
-        return out
-
-
 def _isal_zlib() -> Any:
     try:
         from isal import isal_zlib
@@ -203,12 +172,14 @@ def _isal_zlib() -> Any:
     return isal_zlib
 
 
-class _Isal:
+class _Gzip:
+    """A member of a gzip file, by zlib or by isal's module of the same form."""
+
     needs_input = True
 
-    def __init__(self, isal_zlib: Any) -> None:
-        self._error = isal_zlib.error
-        self._inner = isal_zlib.decompressobj(31)
+    def __init__(self, module: Any = zlib) -> None:
+        self._module = module
+        self._inner = module.decompressobj(31)
         self._rest = b""
 
     @property
@@ -220,10 +191,12 @@ class _Isal:
         return bytes(self._inner.unused_data)
 
     def decompress(self, data: bytes, max_length: int = -1, /) -> bytes:
+        data = self._rest + data
+        before = self._inner.copy() if self._module is zlib else None
         try:
-            out: bytes = self._inner.decompress(self._rest + data, max_length)
-        except self._error as error:
-            raise _Broken(b"", error) from error
+            out: bytes = self._inner.decompress(data, max_length)
+        except self._module.error as error:
+            raise _Broken(_up_to_the_break(before, data) if before else b"", error) from error
         self._rest = self._inner.unconsumed_tail
         self.needs_input = not self._rest
         return out
@@ -231,11 +204,9 @@ class _Isal:
 
 def _up_to_the_break(inner: Any, data: bytes) -> bytes:
     out = []
-    try:
+    with contextlib.suppress(zlib.error):
         for byte in data:  # an error takes the whole call's output with it
             out.append(inner.decompress(bytes((byte,))))
-    except zlib.error:
-        pass
     return b"".join(out)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 
 from stallwatch_rules.text.controls import printable
@@ -72,3 +74,12 @@ class Meter:
                 "if it is a log all the same, unpack it and give the file itself",
             )
         return data
+
+
+def is_sparse(path: str | int) -> bool:
+    """Whether a file, by its path or its descriptor, has holes, or is gone: whoever reads it has to look."""
+    try:
+        status = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return True
+    return hasattr(os, "SEEK_DATA") and status.st_blocks * 512 < status.st_size

@@ -1,15 +1,327 @@
-"""Jobs that log files belong to, by their names and by folders that hold one run's logs each."""
+"""Which of several log files are of different jobs, by their names alone.
+
+Files are separated only if their names say so for certain. Of each form the question was: may these be
+ranks or nodes of one training? Then they stay together, and are read as one run. So a number is a job's only
+where schedulers put theirs, and never where it counts ranks, nodes, steps or parts, tells a time, or may be a
+process's.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from stallwatch_logs.file_names import of_one_training
-from stallwatch_logs.job_names import by_job
 from stallwatch_logs.log_files import LogFile, natural
+from stallwatch_rules.lines.ranks import rank_of_path
+from stallwatch_rules.text.lazy import lazy
+
+_FEW_DIGITS, _MOST_DIGITS = 4, 10
+_words: dict[str, frozenset[str]] = msgspec.json.decode(
+    Path(__file__).with_name("job_words.json").read_bytes(), type=dict[str, frozenset[str]]
+)
+# Behind these words a number counts, names a process or an address, or says how large something is.
+_NO_JOB = _words["no_job"]
+_LAST_WORD = lazy(r"([a-z]+)[-_.]?\d*[-_.]*$")
+# Machines are called after the chips in them, and by their addresses.
+_MACHINE = lazy(
+    r"""(?<![a-z0-9]) (?: (?:gb|gh|[abhlpv])\d{1,3}0s? | [lt]4 | mi\d{3}x? | v\d{1,2}[ep] | 910[a-d] | k8s
+                        | ip(?:[-_.]\d{1,3}){2,3} ) [-_.]$""",
+    re.VERBOSE,
+)
+# Wherever they stand: Ray's workers, NCCL's and CANN's own logs put the process behind more than that.
+_PROCESSES = lazy(r"(?<![a-z])(?:rank|nccl|hccl|pid|plog|worker|raylet|driver)(?![a-z])", re.IGNORECASE)
+_DATE = lazy(r"(?<!\d)(?:19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?!\d)")
+_EPOCHS = range(1_400_000_000, 2_200_000_000)  # Unix seconds, from 2014 on
+_YEARS = range(2015, 2040)
+_ROUND = 100
+_PORTS = (range(6000, 6064), range(8000, 8100), range(12300, 12400), range(29400, 29600))  # usual ones
+_CLOSE = 300  # numbers from one process of a launch to the next, whose threads are numbered, too
+_MOST_PROCESSES = 2**22  # Linux numbers no process higher
+
+
+def names_a_job(numbers: Collection[str]) -> bool:
+    """Whether numbers have the form of jobs', and are no dates or times."""
+    if not all(_FEW_DIGITS <= len(number) <= _MOST_DIGITS and number[0] != "0" for number in numbers):
+        return False
+    return not all(map(_is_moment, numbers))
+
+
+def counts_other(text: str) -> bool:
+    """Whether what a text ends with, but for a number, is a rank, a node or whatever else is no job."""
+    word = _LAST_WORD.search(text.lower())
+    return word is not None and word[1] in _NO_JOB
+
+
+def numbers_jobs(text: str, numbers: Mapping[str, Collection[str]]) -> bool:
+    """Whether the numbers behind a text, each with the endings of its files, can only be jobs'."""
+    if (
+        counts_other(text)
+        or _MACHINE.search(text.lower())
+        or _PROCESSES.search(text)
+        or _DATE.search(text)
+        or rank_of_path(text) is not None
+    ):
+        return False
+    if not names_a_job(numbers) or len({len(number) for number in numbers}) > 2:
+        return False
+    counts = sorted(map(int, numbers))
+    if counts[-1] > 10 * counts[0] or all(count % _ROUND == 0 for count in counts):
+        return False  # steps, sizes
+    dense = counts[-1] - counts[0] == len(counts) - 1
+    if dense and len(counts) > 1 and (counts[0] % _ROUND == 0 or any(counts[0] in one for one in _PORTS)):
+        return False  # counted on from a round number: ports, ranks
+    return not _may_be_processes(text, numbers, counts)
+
+
+def _may_be_processes(text: str, numbers: Mapping[str, Collection[str]], counts: list[int]) -> bool:
+    """Whether each may be a process's own log, `train_45012.log`: loggers put that number there, too."""
+    if any(end != "log" for ends in numbers.values() for end in ends):
+        return False
+    if counts[-1] > _MOST_PROCESSES:
+        return False
+    if not text.endswith("_"):
+        return True
+    # A node starts several, soon after each other: where a number is alone, they are of no launch.
+    gaps = [float("inf"), *(after - before for before, after in itertools.pairwise(counts)), float("inf")]
+    return all(min(around) <= _CLOSE for around in itertools.pairwise(gaps))
+
+
+def _is_moment(number: str) -> bool:
+    """Whether a number may be a date or a time."""
+    if len(number) == 4:
+        return int(number) in _YEARS
+    if len(number) == 6:  # yymmdd
+        return 15 <= int(number[:2]) < 40 and _is_day(number[2:])
+    if len(number) == 8:  # yyyymmdd, mmddHHMM
+        return (int(number[:4]) in _YEARS and _is_day(number[4:])) or (
+            _is_day(number[:4]) and int(number[4:6]) < 24 and int(number[6:]) < 60
+        )
+    if len(number) == 10:  # Unix seconds, yymmddHHMM, mmddHHMMSS
+        return int(number) in _EPOCHS or _is_day(number[2:6]) or _is_day(number[:4])
+    return False
+
+
+def _is_day(number: str) -> bool:
+    return 1 <= int(number[:2]) <= 12 and 1 <= int(number[2:]) <= 31
+
+
+OTHER = "other"  #: files of which nothing says to which of the jobs they belong
+
+_PARTS = lazy(r"[/\\!]")  # of a path, and of an archive's member
+_PACKED = lazy(r"\.(?:gz|xz|bz2|zst)$", re.IGNORECASE)
+_JOB_WORD = r"(?:slurm|sbatch|(?:slurm)?job(?:[-_]?id)?)"
+# Names that only a scheduler's job gives, wherever they lie. What Slurm's %N, %n and %t put behind the job's
+# number (node, its number, the task) stays with it, as does an array's task.
+_SURE = lazy(
+    rf"""(?:.*[^a-z0-9])?{_JOB_WORD}[-_.]?(?P<word>[1-9]\d{{3,9}})(?!\d).*   # slurm-1001_3.out, job-1001.log
+       | .+\.p?[oe](?P<pbs>[1-9]\d{{3,9}})(?:[.-]\d{{1,5}}|\[\d{{1,5}}\])?   # PBS and SGE: sft.o1001
+       | (?P<submitit>[1-9]\d{{3,9}})(?:_\d{{1,4}}){{1,2}}_log\.(?:out|err)  # submitit: 1001_0_log.out
+     """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_JOB_FOLDER = lazy(rf"{_JOB_WORD}[-_.]?([1-9]\d{{3,9}})", re.IGNORECASE)
+# `%x-%j.out`, `%x.%j.out` (LSF: %J), `%j.out`, each with tasks or nodes that are numbered behind it.
+_NUMBERED = lazy(
+    r"""(?P<text>(?:.*[-_.])?)(?P<number>\d{4,})
+        (?:[_.+-](?:(?:task|proc|procid|rank|node|n|t)[-_]?)?\d{1,3}|\[\d{1,5}\]){0,2}
+        \.(?P<end>out|err|log)""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_COUNTED = lazy(r"(?P<text>(?:.*[-_.])?)\d{1,3}\.(?:out|err|log)", re.IGNORECASE)
+_ANY_NUMBER = lazy(r"(?<![A-Za-z0-9])[1-9]\d{3,9}(?![A-Za-z0-9])")
+# torchrun makes such a folder on each node: those of one run have one id, and nothing tells them apart.
+_TORCHRUN = lazy(r"(?P<run>.+)_[a-z0-9_]{8}")
+_ATTEMPT = lazy(r"attempt_\d{1,4}")
+_POD = lazy(
+    r"(?P<job>.+?)-(?:master|worker|launcher)-\d{1,4}(?:_[\w.-]+)?(?:\.(?:log|txt|out|err))?", re.IGNORECASE
+)
+_FIRST_POD = lazy(r".+?-(?:master|worker|launcher)-0(?!\d).*", re.IGNORECASE)
+# What tells pods of one training from each other in the same place as a job's name.
+_ROLE = _words["role"]
+
+
+_Asked = Callable[[Mapping[str, str]], bool]  # of file → job
+
+
+class _Numbered(NamedTuple):
+    folder: str
+    text: str
+    number: str
+    end: str
+
+
+def by_job(
+    names: Sequence[str],
+    owned: Mapping[str, str] | None = None,
+    of_one_training: _Asked = lambda _job_of: False,
+) -> dict[str, list[str]]:
+    """The files of each job, by the job's name; empty where all of them may be of one run.
+
+    ``owned`` are the jobs of those files of which more than their names is known. Where names tell jobs apart
+    by being alike but for them, ``of_one_training`` may say no. Files of no known job are under
+    `OTHER`.
+    """
+    jobs: dict[str, str] = {}
+    for grouped in (
+        lambda _rest: dict(owned or {}),
+        _torchruns,
+        lambda rest: _scheduled(rest, of_one_training),
+        lambda rest: _unless(of_one_training, _pods(rest)),
+    ):
+        found = grouped([name for name in names if name not in jobs])
+        if len(set(found.values())) > 1:
+            jobs |= found
+    if not jobs:
+        return {}
+    jobs |= _by_number([name for name in names if name not in jobs], set(jobs.values()))
+    jobs |= _by_folder([name for name in names if name not in jobs], jobs)
+    other = OTHER
+    while other in jobs.values():  # a job is called so
+        other += "-files"
+    sorted_out: dict[str, list[str]] = {}
+    for name in names:
+        sorted_out.setdefault(jobs.get(name, other), []).append(name)
+    return sorted_out if len(sorted_out) > 1 else {}
+
+
+def _split(name: str) -> tuple[list[str], str]:
+    """The folders above a file, and its name without what says that it is packed."""
+    *folders, last = _PARTS.split(name)
+    return folders, _PACKED.sub("", last)
+
+
+def _unless(of_one_training: _Asked, found: dict[str, str]) -> dict[str, str]:
+    """What names tell by being alike, unless the files say otherwise."""
+    return {} if len(set(found.values())) > 1 and of_one_training(found) else found
+
+
+def _scheduled(names: Iterable[str], of_one_training: _Asked) -> dict[str, str]:
+    """By the numbers that schedulers give: a name's form says so, or names that are alike but for it."""
+    found: dict[str, str] = {}
+    numbered: dict[str, _Numbered] = {}
+    counted: set[tuple[str, str]] = set()
+    for name in names:
+        folders, last = _split(name)
+        if (number := _sure(folders, last)) is not None:
+            found[name] = number
+            continue
+        folder = "/".join(folders)
+        if alike := _NUMBERED.fullmatch(last):
+            numbered[name] = _Numbered(folder, alike["text"], alike["number"], alike["end"].lower())
+        elif few := _COUNTED.fullmatch(last):
+            counted.add((folder, few["text"]))
+    return found | _unless(of_one_training, _alike(numbered, counted))
+
+
+def _sure(folders: Sequence[str], last: str) -> str | None:
+    sure = _SURE.fullmatch(last)
+    if sure is not None:
+        number = sure["word"] or sure["pbs"] or sure["submitit"]
+        if sure["pbs"] or last.lower().startswith("slurm") or names_a_job([number]):
+            return str(number)
+    for folder in reversed(folders):
+        if (above := _JOB_FOLDER.fullmatch(folder)) is not None and names_a_job([above[1]]):
+            return above[1]
+    return None
+
+
+def _alike(numbered: Mapping[str, _Numbered], counted: set[tuple[str, str]]) -> dict[str, str]:
+    """By numbers in one place of names that are the same otherwise, and lie in one folder."""
+    families: dict[tuple[str, str], dict[str, set[str]]] = {}
+    for one in numbered.values():
+        families.setdefault((one.folder, one.text), {}).setdefault(one.number, set()).add(one.end)
+    sure = {
+        family
+        for family, ends in families.items()
+        if len(ends) > 1 and family not in counted and numbers_jobs(family[1], ends)
+    }
+    # `%x-%j.out`: where some names' numbers are jobs', so are those in the same place of another job's name.
+    forms = {(folder, text[-1:]) for folder, text in sure}
+    lengths = {(folder, text[-1:], len(number)) for folder, text in sure for number in families[folder, text]}
+    for (folder, text), ends in families.items():
+        if text and (folder, text[-1]) in forms and (folder, text) not in counted and len(ends) == 1:
+            near = {len(number) + by for number in ends for by in (-1, 0, 1)}
+            if any((folder, text[-1], length) in lengths for length in near) and numbers_jobs(text, ends):
+                sure.add((folder, text))
+    return {name: one.number for name, one in numbered.items() if (one.folder, one.text) in sure}
+
+
+def _torchruns(names: Iterable[str]) -> dict[str, str]:
+    """By the ids of torchrun's runs, where one folder holds the logs of several."""
+    found: dict[str, tuple[str, str]] = {}
+    for name in names:
+        folders, _ = _split(name)
+        for index in range(1, len(folders)):
+            if _ATTEMPT.fullmatch(folders[index]) and (own := _TORCHRUN.fullmatch(folders[index - 1])):
+                found[name] = "/".join(folders[: index - 1]), own["run"]
+                break
+    runs: dict[str, set[str]] = {}
+    for parent, run in found.values():
+        runs.setdefault(parent, set()).add(run)
+    # A static rendezvous takes an id of each node, too.
+    several = {parent for parent, ids in runs.items() if len(ids) > 1 and not any(map(counts_other, ids))}
+    return {name: run for name, (parent, run) in found.items() if parent in several}
+
+
+def _pods(names: Iterable[str]) -> dict[str, str]:
+    """By the names of Kubernetes' jobs, where they are no roles, groups or places of one."""
+    found: dict[str, str] = {}
+    with_first: set[str] = set()
+    for name in names:
+        _, last = _split(name)
+        pod = _POD.fullmatch(last)
+        if pod is None or rank_of_path(pod["job"]) is not None:
+            continue
+        found[name] = pod["job"]
+        if _FIRST_POD.fullmatch(last):
+            with_first.add(pod["job"])
+    jobs = set(found.values())
+    words = {job: [re.sub(r"\d+", "", word) for word in re.split(r"[-_.]", job.lower())] for job in jobs}
+    telling = {job: tuple(word for word in said if len(word) > 1) for job, said in words.items()}
+    if jobs != with_first or len(jobs) < 2 or len(set(telling.values())) < len(jobs):
+        return {}
+    common = set.intersection(*(set(said) for said in telling.values()))
+    own = [set(said) - common for said in telling.values()]
+    return {} if any(not said or not _ROLE.isdisjoint(said) for said in own) else found
+
+
+def _by_number(names: Iterable[str], jobs: set[str]) -> dict[str, str]:
+    """Files in whose path the number of just one of the jobs stands: its errors, ranks, nodes."""
+    found: dict[str, str] = {}
+    for name in names:
+        if rank_of_path(name) is not None and str(rank_of_path(name)) in jobs:
+            continue
+        held = {number for part in _PARTS.split(name) for number in _ANY_NUMBER.findall(part)} & jobs
+        if len(held) == 1:
+            found[name] = held.pop()
+    return found
+
+
+def _by_folder(names: Iterable[str], jobs: Mapping[str, str]) -> dict[str, str]:
+    """Files in a folder in which all that is known is of one job."""
+    below: dict[tuple[str, ...], set[str]] = {}
+    for name, job in jobs.items():
+        folders = _PARTS.split(name)[:-1]
+        for depth in range(len(folders) + 1):
+            below.setdefault(tuple(folders[:depth]), set()).add(job)
+    found: dict[str, str] = {}
+    for name in names:
+        folders = _PARTS.split(name)[:-1]
+        for depth in range(len(folders), -1, -1):
+            known = below.get(tuple(folders[:depth]))
+            if known is not None:
+                if len(known) == 1:
+                    found[name] = next(iter(known))
+                break
+    return found
 
 
 class RunFolders(NamedTuple):

@@ -16,9 +16,9 @@ from typing import BinaryIO, cast
 from stallwatch_logs.archives import TarFile, zip_members
 from stallwatch_logs.decompress import Kind, expanded, kind_of
 from stallwatch_logs.file_names import archive_named, enters_folder, may_be_log, ranks_in_lines, takes_name
-from stallwatch_logs.inputs import InputError, InputProblem, Limits, Meter
+from stallwatch_logs.inputs import InputError, InputProblem, Limits, Meter, is_sparse
 from stallwatch_logs.json_files import notebook_lines, trainer_state_lines
-from stallwatch_logs.portions import HEAD, file_chunks, head_first, is_sparse
+from stallwatch_logs.portions import HEAD, file_chunks, head_first
 from stallwatch_rules.lines.ranks import rank_of_path, ranks_of_tasks
 from stallwatch_rules.text.controls import printable
 from stallwatch_rules.text.encodings import looks_binary
@@ -356,3 +356,30 @@ def _empty(name: str) -> InputProblem:
 
 def _binary(name: str) -> InputProblem:
     return InputProblem(name, None, "is a binary file, not a log", "give the text that the run printed")
+
+
+OnProgress = Callable[[int, int], None]
+"""Called with the bytes read so far and the total, both on disk."""
+
+
+def on_bytes_read(progress: OnProgress | None, files: Sequence[LogFile]) -> Callable[[int], None]:
+    """Return a callback that takes the bytes on disk read so far, out of all these files."""
+    total = sum(file.size for file in files)
+    return lambda read: None if progress is None else progress(read, total)
+
+
+class ProgressReader:
+    """Read files one after the other and report to `progress`; sizes of packed files are those on disk."""
+
+    def __init__(self, files: Sequence[LogFile], progress: OnProgress | None) -> None:
+        self._report = on_bytes_read(progress, files)
+        self._done = 0
+
+    def chunks(self, file: LogFile, problems: list[InputProblem], size: int = 0) -> Iterator[bytes]:
+        """The pieces of one of the files; what is wrong with it goes into `problems`."""
+        read = 0
+        for chunk in file.chunks(problems, size=size):
+            yield chunk
+            read += len(chunk)
+            self._report(self._done + min(read, file.size))
+        self._done += file.size

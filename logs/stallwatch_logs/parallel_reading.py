@@ -14,15 +14,18 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, NoReturn
 
 from stallwatch_logs.file_reading import Engines, FileRead, read_file
-from stallwatch_logs.inputs import Limits
-from stallwatch_logs.log_files import LogFile
+from stallwatch_logs.inputs import InputProblem, Limits
+from stallwatch_logs.log_files import LogFile, OnProgress, expand, on_bytes_read
 from stallwatch_logs.sharing import RangeReading, Sharing, ranges_of
 from stallwatch_logs.workers import Board, Pages, begin, begin_forked, scan_away
+from stallwatch_rules.failures.unexplained import Baseline
+from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Verdict
 from stallwatch_rules.scan.state import ScanSizes
 
 WORTH_A_POOL = 160 * 1024 * 1024  #: bytes on disk; below it a process costs more to start than it saves
@@ -222,3 +225,54 @@ def _processes(count: int, pages: Pages, board: Board, engines: Engines | None =
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     pool.shutdown()
+
+
+READ_WHOLE = 16 * 1024 * 1024  #: bytes on disk; line by line that is a matter of seconds
+
+
+class Healthy(NamedTuple):
+    """A run to compare with."""
+
+    baseline: Baseline
+    verdict: Verdict  #: whether it is healthy indeed
+    problems: list[InputProblem]
+
+
+def read_baseline(
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    catalogue: Catalogue,
+    limits: Limits | None = None,
+    parallel: Parallel | None = None,
+    progress: OnProgress | None = None,
+) -> Healthy:
+    """Read a healthy run's files, folders, globs and archives."""
+    reading, problems = read_run(
+        paths, catalogue=catalogue, limits=limits, parallel=parallel, progress=progress
+    )
+    baseline = Baseline.of(stream.templates for stream in reading.streams.values())
+    return Healthy(baseline, reading.diagnose().verdict, problems)
+
+
+def read_run(
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    catalogue: Catalogue,
+    limits: Limits | None = None,
+    parallel: Parallel | None = None,
+    progress: OnProgress | None = None,
+) -> tuple[RunReading, list[InputProblem]]:
+    """Read a run as for its diagnosis, for those who need more of it than that.
+
+    Every line of a small one is read; of a large one the sieve leaves out lines that say nothing is wrong, so
+    that a wording which only its middle has may be taken for unknown.
+    """
+    files, problems = expand(paths, limits=limits)
+    reading = RunReading(catalogue)
+    whole = sum(file.size for file in files) <= READ_WHOLE
+    if parallel is not None:
+        parallel = replace(parallel, limits=limits)
+    report = on_bytes_read(progress, files)
+    for _, read in read_all(files, reading, parallel=parallel, on_bytes=report, whole=whole):
+        problems += read.problems
+    return reading, problems

@@ -11,8 +11,7 @@ import os
 from collections.abc import Iterator
 
 from stallwatch_logs.inputs import InputError
-from stallwatch_rules.lines.reader import MAX_LINE
-from stallwatch_rules.lines.wrapped import wrap_width
+from stallwatch_rules.lines.wrapped import MAX_LINE, wrap_width
 from stallwatch_rules.scan.chunks import chunk_end
 
 HEAD = 256 * 1024  #: bytes
@@ -69,12 +68,3 @@ def file_chunks(file: int, start: int, end: int | None, size: int) -> Iterator[b
             return
         yield portion
         start += len(portion)
-
-
-def is_sparse(path: str | int) -> bool:
-    """Whether a file, by its path or its descriptor, has holes, or is gone: whoever reads it has to look."""
-    try:
-        status = os.stat(path)  # noqa: PTH116
-    except OSError:
-        return True
-    return getattr(status, "st_blocks", 0) * 512 < status.st_size

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from stallwatch_logs.file_reading import Engines, FileRead, Within, read_apart, read_file
-from stallwatch_logs.inputs import Limits
+from stallwatch_logs.inputs import Limits, is_sparse
 from stallwatch_logs.line_format import lead_of
 from stallwatch_logs.log_files import LogFile
-from stallwatch_logs.portions import broken_at, edge, file_chunks, is_sparse
+from stallwatch_logs.portions import broken_at, edge, file_chunks
 from stallwatch_logs.workers import Board, Job, Pages, Range, ScannedRange, Wanted, read_away, scan_range
 from stallwatch_rules.lines.reader import MAX_LINE, LineReader
 from stallwatch_rules.reading import RunReading

@@ -186,7 +186,7 @@ def _baseline(
     """What the healthy run says, where one is given."""
     if not paths:
         return None, []
-    from stallwatch_logs.baseline import read_baseline
+    from stallwatch_logs.parallel_reading import read_baseline
 
     baseline, verdict, problems = read_baseline(paths, catalogue=catalogue, parallel=parallel)
     if problems and not baseline.exemplars:

@@ -52,7 +52,7 @@ def matches(
 
     Exit code: 2 when something could not be read (the rest still is); 1 when no rule fires; else 0.
     """
-    from stallwatch_logs.matches import Matching
+    from stallwatch_logs.file_reading import Matching
     from stallwatch_rules.matching.matcher import Matcher
 
     config = app.config(rules__dirs=rule_dirs)

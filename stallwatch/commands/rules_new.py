@@ -81,7 +81,7 @@ def new(
 
 
 def _read(log: str, catalogue: Catalogue) -> tuple[RunReading, list[InputProblem]]:
-    from stallwatch_logs.baseline import read_run
+    from stallwatch_logs.parallel_reading import read_run
 
     reading, problems = read_run([log], catalogue=catalogue)
     tell_all(problems)

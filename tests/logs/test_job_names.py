@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stallwatch_logs.job_names import OTHER, by_job
+from stallwatch_logs.jobs import OTHER, by_job
 
 # Each line: names of files, and the jobs that they are told to be of, in their order.
 APART = [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stallwatch_logs.portions import file_chunks, is_sparse
+from stallwatch_logs.inputs import is_sparse
+from stallwatch_logs.portions import file_chunks
 from stallwatch_rules.scan.chunks import ChunkCutter
 
 SIZE = 4096

@@ -18,9 +18,8 @@ import msgspec
 from stallwatch_dashboard.uploads import context
 from stallwatch_exporter.postmortem.diagnose import diagnose_jobs
 from stallwatch_exporter.settings import cache_home
-from stallwatch_logs.baseline import read_baseline
 from stallwatch_logs.inputs import InputProblem, Limits
-from stallwatch_logs.parallel_reading import Parallel
+from stallwatch_logs.parallel_reading import Parallel, read_baseline
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.records import Diagnosis, JobTold
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from stallwatch_exporter.postmortem.recorded import Recorded, kept_stacks, recorded, with_kept, with_recorded
 from stallwatch_logs.inputs import InputProblem, Limits
-from stallwatch_logs.log_files import LogFile, expand, from_stream, natural
+from stallwatch_logs.log_files import LogFile, OnProgress, expand, from_stream, natural, on_bytes_read
 from stallwatch_logs.parallel_reading import Parallel, read_all
-from stallwatch_logs.progress import OnProgress, on_bytes_read
 from stallwatch_rules.lines.reader import MAX_LINE
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue

@@ -14,8 +14,7 @@ import msgspec
 from stallwatch_exporter.postmortem.diagnose import JobsResult, RunResult
 from stallwatch_logs.inputs import InputProblem
 from stallwatch_logs.jobs import Job
-from stallwatch_logs.log_files import LogFile
-from stallwatch_logs.progress import OnProgress
+from stallwatch_logs.log_files import LogFile, OnProgress
 from stallwatch_rules.records import IN_TROUBLE, Diagnosis, JobTold
 from stallwatch_rules.report import phrases
 from stallwatch_rules.text.digest import parse_iso

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from stallwatch_logs.inputs import Limits
 from stallwatch_logs.line_format import lead_of
-from stallwatch_logs.log_files import LogFile, expand
+from stallwatch_logs.log_files import LogFile, OnProgress, ProgressReader, expand
 from stallwatch_logs.portions import broken_at
-from stallwatch_logs.progress import OnProgress, ProgressReader
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.samples.table import Row, RowReader
 

@@ -96,11 +96,6 @@ def _processor() -> str:
 Hits = tuple[list[int], list[int]]  #: numbers of patterns and where their matches end, in the ends' order
 
 
-def available() -> bool:
-    """Whether blocks can be scanned here; else logs are read line by line."""
-    return hyperscan is not None
-
-
 class BlockScanner:
     """One database. It may be used from several threads."""
 
@@ -130,10 +125,6 @@ class BlockScanner:
                 scratch=self._scratch(),
             )
         return numbers, ends
-
-    def first(self, data: bytes | memoryview, most: int) -> list[int]:
-        """Where the first matches end, at most so many."""
-        return self.hits(data, most)[1]
 
     def _scratch(self) -> Any:
         scratch = getattr(self._local, "scratch", None)

@@ -33,7 +33,7 @@ from stallwatch_rules.samples.blocks import (
 )
 from stallwatch_rules.samples.plans import PICTURE, Plan, learn, likened, shape, single
 from stallwatch_rules.samples.table import BarSteps, fields_of, is_bare, phase_of, tells
-from stallwatch_rules.scan.segments import LineEnds
+from stallwatch_rules.scan.segments import all_ends
 from stallwatch_rules.text.lazy import lazy
 
 DIGITS = b"0123456789"
@@ -196,7 +196,7 @@ class Portion:
             codes = wordings.codes(text.translate(_RETURNS, DIGITS).split(b"\n"))[:-1]
         array = np.frombuffer(text, np.uint8)
         returns = b"\r" in text
-        ends = LineEnds(text).all()
+        ends = all_ends(text)
         starts_line = np.ones(len(ends), bool)
         starts_line[1:] = array[ends[:-1]] == _LF
         self.wordings: Codes = codes

@@ -18,7 +18,7 @@ from stallwatch_rules.matching.literal_index import literal_index
 from stallwatch_rules.pages.catalogue import scanned_patterns, scanned_rules
 from stallwatch_rules.records import Line
 from stallwatch_rules.scan.chunks import Chunk, ChunkCutter
-from stallwatch_rules.scan.segments import Segments
+from stallwatch_rules.scan.segments import Segments, is_solid, record_head, view_of
 from stallwatch_rules.text.lazy import lazy
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ CHUNK = 256 * 1024  #: bytes: a processor's cache holds them until all is done w
 _BACK = 8  # segments before a line that are asked for the time, if the line has none
 _BEFORE = 2048  # bytes of them
 _AT_ONCE = 128  # segments that wait until they are read
+_FEW = 8192  # bytes that Python looks through sooner than numpy
 _CLOCK = lazy(rb"\d\d:\d\d:\d\d")  # without it a line tells no time
 
 
@@ -100,31 +101,48 @@ class MatchScan:
 
     def _search(self, chunk: Chunk, *, is_last: bool = False) -> None:
         """Find the segments to read."""
-        segments, owners = Segments(chunk.data), self._patterns.owners
-        data = segments.data
-        hits = [
-            (owners[number], end)
-            for number, end in zip(*self._patterns.index.hits(segments.view), strict=True)
-            if owners[number]
-        ]
-        found: dict[int, set[int]] = {}
-        if hits:
-            for unit, (named, _) in zip(segments.at([end for _, end in hits]).tolist(), hits, strict=True):
-                found.setdefault(unit, set()).update(named)
-        for unit, patterns in found.items():
-            raw, start = segments.raw(unit, unit + 1), segments.raw_start(unit)
-            ended = is_last or raw.endswith((b"\n", b"\r"))
-            if chunk.torn and not unit:  # of a line that is too long its beginning and its end are read
+        data = chunk.data
+        solid = is_solid(data)
+        if not solid:
+            data = data.replace(b"\0", b"")
+        counted = 0
+        for (start, end), patterns in self._found(data, solid).items():
+            self.lines += _feeds(data, counted, start)
+            counted = start
+            raw, ended = data[start:end], is_last or data[end : end + 1]
+            if chunk.torn and not start:  # of a line that is too long its beginning and its end are read
                 raw = raw[-TAIL:] if ended else b""
             elif not ended:
                 raw = raw[:HEAD]
             before = data[max(0, start - _BEFORE) : start]
             if len(before) < _BEFORE:
                 before = (self._before + before)[-_BEFORE:]
-            number = self.lines + segments.line_ends(0, unit) + 1
-            self.waiting.append(_Waiting(segments.record_head(unit) + raw, number, before, patterns))
-        self.lines += segments.line_ends(0, segments.count)
+            raw = record_head(data, start) + raw
+            self.waiting.append(_Waiting(raw, self.lines + 1, before, patterns))
+        self.lines += _feeds(data, counted, len(data))
         self._before = (self._before + data[-_BEFORE:])[-_BEFORE:]
+
+    def _found(self, data: bytes, solid: bool) -> dict[tuple[int, int], set[int]]:
+        """The segments in which patterns may match: where they begin and end, and which patterns."""
+        view, owners = view_of(data, solid=solid), self._patterns.owners
+        numbers, ends = self._patterns.index.hits(view)
+        hits = [(owners[number], end) for number, end in zip(numbers, ends, strict=True) if owners[number]]
+        found: dict[tuple[int, int], set[int]] = {}
+        segments = None if view is data else Segments(data)
+        stop = -1
+        for patterns, end in hits:
+            if segments is not None:
+                place = segments.place(int(segments.at([end])[0]))
+            elif end - 1 > stop:  # by the bytes around it: to look up all line ends takes longer
+                start = data.rfind(b"\n", 0, end - 1) + 1
+                start = max(start, data.rfind(b"\r", start, end - 1) + 1)
+                stop = data.find(b"\n", end - 1)
+                stop = stop if stop >= 0 else len(data)
+                back = data.find(b"\r", end - 1, stop)
+                stop = back if back >= 0 else stop
+                place = start, stop
+            found.setdefault(place, set()).update(patterns)
+        return found
 
     def _read_waiting(self) -> Iterator[Match]:
         waiting, self.waiting = self.waiting, []
@@ -140,7 +158,7 @@ class MatchScan:
 
     def _read(self, raw: bytes, number: int = 1) -> list[Line]:
         reader = self._reader.alone(self._time, number)
-        return reader.feed(raw if raw.endswith(b"\n") else raw + b"\n") + reader.finish()
+        return reader.feed(raw + b"\n") + reader.finish()
 
     def _time_in(self, before: bytes) -> float | None:
         """What the last of these segments says that tells a time; the first may be there in part only."""
@@ -154,3 +172,12 @@ class MatchScan:
                     return times[-1]
             stop = start
         return None
+
+
+def _feeds(data: bytes, start: int, end: int) -> int:
+    """How many line feeds stand between two offsets."""
+    import numpy as np
+
+    if end - start < _FEW:
+        return data.count(b"\n", start, end)
+    return int(np.count_nonzero(np.frombuffer(data, np.uint8, end - start, start) == 10))

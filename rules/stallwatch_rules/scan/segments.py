@@ -114,12 +114,6 @@ class LineEnds:
         inside = number - int(self._before[order])
         return int(self._feeds_before[order]) + (int(feeds[inside - 1]) if inside else 0)
 
-    def all(self) -> Numbers:
-        """Where all of them stand."""
-        import numpy as np
-
-        return np.concatenate([np.empty(0, np.int64), *map(self._in, range(len(self._before) - 1))])
-
     def _in(self, order: int) -> Numbers:
         """Where they stand in a slice."""
         import numpy as np
@@ -132,6 +126,22 @@ class LineEnds:
             found += start
             self._found[order] = found
         return found
+
+
+def all_ends(data: bytes) -> Numbers:
+    """Where line feeds and carriage returns stand in a block: all of them."""
+    import numpy as np
+
+    values, redrawn = np.frombuffer(data, np.uint8), b"\r" in data
+    found = [np.empty(0, np.int64)]
+    for start in range(0, len(values), _SLICE):
+        part = values[start : start + _SLICE]
+        # From a line feed to a carriage return, with what lies between, which hardly any text holds.
+        found.append(np.flatnonzero(part - 10 < 4 if redrawn else part == 10) + start)
+    ends = np.concatenate(found)
+    if redrawn and (b"\x0b" in data or b"\x0c" in data):
+        ends = ends[(values[ends] == 10) | (values[ends] == 13)]
+    return ends
 
 
 class Segments:
@@ -186,7 +196,12 @@ class Segments:
         """The bytes of a range of segments, as they stand in the source."""
         ends = self._data_ends
         end = ends.at(behind - 1) + 1 if behind <= ends.count else None
-        return self.data[self.raw_start(first) : end]
+        return self.data[self._raw_start(first) : end]
+
+    def place(self, segment: int) -> tuple[int, int]:
+        """Where a segment begins and ends in ``data``, its end not counted."""
+        ends = self._data_ends
+        return self._raw_start(segment), ends.at(segment) if segment < ends.count else len(self.data)
 
     def line_ends(self, first: int, behind: int) -> int:
         """How many line feeds a range of segments holds."""
@@ -194,17 +209,25 @@ class Segments:
 
     def record_head(self, segment: int) -> bytes:
         """What the record says in which a segment stands, when it is not the first of its line."""
-        if not self._ends.redrawn or not segment:
-            return b""
-        start = self.raw_start(segment)
-        if self.data[start - 1 : start] != b"\r" or self.data[start : start + 1] == b"\n":
-            return b""
-        found = _RECORD.match(self.data, self.data.rfind(b"\n", 0, start) + 1)
-        return found.group() if found else b""
+        return record_head(self.data, self._raw_start(segment)) if self._ends.redrawn and segment else b""
 
-    def raw_start(self, segment: int) -> int:
-        """Where a segment begins in ``data``."""
+    def _raw_start(self, segment: int) -> int:
         return self._data_ends.at(segment - 1) + 1 if segment else 0
+
+
+def record_head(data: bytes, start: int) -> bytes:
+    """What the record says in which a segment begins at ``start``, when it is not the first of its line."""
+    if data[start - 1 : start] != b"\r" or data[start : start + 1] == b"\n":
+        return b""
+    found = _RECORD.match(data, data.rfind(b"\n", 0, start) + 1)
+    return found.group() if found else b""
+
+
+def is_solid(data: bytes) -> bool:
+    """Whether the bytes are ASCII without NULs and escapes: signed, all but ASCII is below 1."""
+    import numpy as np
+
+    return not data or (int(np.frombuffer(data, np.int8).min()) > 0 and b"\x1b" not in data)
 
 
 def view_of(data: bytes, *, solid: bool = False) -> bytes:

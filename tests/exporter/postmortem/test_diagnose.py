@@ -18,7 +18,7 @@ import pytest
 from stallwatch_exporter.incident import Ending, Incident, Resolution
 from stallwatch_exporter.postmortem.diagnose import diagnose_paths, diagnose_streams
 from stallwatch_exporter.runs.runfolder import RunFolder
-from stallwatch_logs.baseline import read_baseline
+from stallwatch_logs.parallel_reading import read_baseline
 from stallwatch_rules import reading
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis, Primary
